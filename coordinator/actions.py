@@ -1,0 +1,177 @@
+"""What the coordinator's core asks its shell to do, in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, PlanId, RolloutId, Step, UploadId, Version
+from rollcast.wire.rollouts import LeaseGrant, Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class SendLeases:
+    peer_id: PeerId
+    leases: tuple[LeaseGrant, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RevokeLeases:
+    peer_id: PeerId
+    lease_ids: tuple[LeaseId, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    peer_id: PeerId
+    role: str
+    address: str
+    we_dial: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SendPlan:
+    """This peer's part of the relay plan."""
+
+    peer_id: PeerId
+    plan_id: PlanId
+    parents: tuple[Neighbour, ...]
+    children: tuple[Neighbour, ...]
+    fallbacks: tuple[Neighbour, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendAnnouncement:
+    """Send the stored signed record and manifests of this version."""
+
+    peer_id: PeerId
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class StopPeer:
+    """End the peer's session."""
+
+    peer_id: PeerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SupplyPrompts:
+    """Draw this many problems from the mixture; answered by PromptsSupplied. One at a time."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordGroup:
+    """A prompt group was opened."""
+
+    group_id: GroupId
+    problem_id: str
+    prompt_token_ids: tuple[int, ...]
+    mixture_position: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordAttempt:
+    """One slot was issued to a peer: counted as issued."""
+
+    lease_id: LeaseId
+    fencing_token: FencingToken
+    group_id: GroupId
+    sample_index: int
+    seed: int
+    peer_id: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class CloseAttempt:
+    """An issued slot ended without being trained; ``reason`` is counted under rollouts dropped."""
+
+    lease_id: LeaseId
+    sample_index: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRollout:
+    """Store durably, then answer RolloutStored. Never acknowledged before."""
+
+    rollout_id: RolloutId
+    peer_id: PeerId
+    rollout: Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerUpload:
+    """The verdict on one uploaded rollout; ``reason`` is empty when accepted."""
+
+    upload_id: UploadId
+    lease_id: LeaseId
+    sample_index: int
+    accepted: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRollout:
+    """Verify the completion of a stored rollout; answered by RolloutScored."""
+
+    rollout_id: RolloutId
+    problem_id: str
+    completion_token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordBatch:
+    """Record durably that this step trains on these rollouts, then answer BatchRecorded."""
+
+    step: Step
+    rollout_ids: tuple[RolloutId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ServeBatch:
+    """The recorded batch of this step may be served to the learner."""
+
+    step: Step
+    replayed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Penalise:
+    """Their bug, not ours: written down and shown; ``quarantined`` peers relay and generate no more."""
+
+    peer_id: PeerId
+    reason: str
+    quarantined: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One line of the run's story: appended to the event table with its cause."""
+
+    kind: str
+    subject: str
+    detail: str
+
+
+Action = (
+    SendLeases
+    | RevokeLeases
+    | SendPlan
+    | SendAnnouncement
+    | StopPeer
+    | SupplyPrompts
+    | RecordGroup
+    | RecordAttempt
+    | CloseAttempt
+    | StoreRollout
+    | AnswerUpload
+    | ScoreRollout
+    | RecordBatch
+    | ServeBatch
+    | Penalise
+    | Note
+)

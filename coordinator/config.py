@@ -1,0 +1,132 @@
+"""Configuration of the coordinator process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from rollcast.runtime.config import ConfigModel
+
+
+class ReasoningGymTask(ConfigModel):
+    """Problems made by a generator of the library reasoning-gym."""
+
+    kind: Literal["reasoning-gym"] = "reasoning-gym"
+    """Which adapter."""
+    name: str = "chain_sum"
+    """The generator's name in reasoning-gym."""
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    """Passed to the generator, for example min_terms and max_digits."""
+
+
+class JsonlTask(ConfigModel):
+    """Problems from a JSONL file of {"prompt": ..., "answer": ...}, checked with math-verify."""
+
+    kind: Literal["jsonl"]
+    """Which adapter."""
+    path: Path
+    """The file; relative paths are taken from the working directory."""
+
+
+TaskConfig = Annotated[ReasoningGymTask | JsonlTask, Field(discriminator="kind")]
+
+
+class RunConfig(ConfigModel):
+    """What is trained, in learner steps and rollouts."""
+
+    name: str = Field("local", pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")
+    """Name of the run; part of its folder's name."""
+    seed: int = Field(0, ge=0, lt=2**63)
+    """Everything random about prompts and sampling seeds follows from it."""
+    steps: int = Field(200, ge=1)
+    """Learner steps until the run is finished."""
+    staleness_limit: int = Field(4, ge=0)
+    """S: learner steps by which a rollout's oldest segment may lag at batch formation. Hard limit."""
+    publish_every_steps: int = Field(1, ge=1)
+    """kappa: learner steps between two published versions."""
+    groups_per_step: int = Field(32, ge=1)
+    """Prompt groups in a batch."""
+    samples_per_group: int = Field(8, ge=2)
+    """Rollouts of one prompt."""
+
+
+class SamplingConfig(ConfigModel):
+    """How rollouts are sampled."""
+
+    temperature: float = Field(1.0, gt=0.0, le=10.0)
+    """Divides the logits."""
+    prompt_tokens_max: int = Field(32, ge=1)
+    """Longest prompt in tokens; longer problems are skipped and counted."""
+    new_tokens_max: int = Field(8, ge=1)
+    """Longest completion in tokens, end of sequence included."""
+
+
+class ServeConfig(ConfigModel):
+    """Addresses that the coordinator binds."""
+
+    host: str = "127.0.0.1"
+    """Interface for both ports. Beyond loopback the HTTP port is served with TLS too."""
+    grpc_port: int = Field(7400, ge=0, le=65535)
+    """Control port (gRPC over mutual TLS); 0 lets the system choose."""
+    http_port: int = Field(7401, ge=0, le=65535)
+    """Joins, page, metrics and API; 0 lets the system choose."""
+    advertise_host: str = ""
+    """Name or address that invites carry; empty: host."""
+
+
+class LeaseConfig(ConfigModel):
+    """How work is handed out."""
+
+    deadline_s: float = Field(30.0, gt=0.0)
+    """A lease not finished after this many seconds is given to another peer."""
+    prefetch_batches: float = Field(2.0, ge=1.0)
+    """Generation batches that a peer may hold leases for, the running one included."""
+
+
+class MembershipConfig(ConfigModel):
+    """When a peer counts as gone."""
+
+    heartbeat_interval_s: float = Field(1.0, gt=0.0)
+    """Seconds between two heartbeats of a peer."""
+    heartbeat_timeout_s: float = Field(5.0, gt=0.0)
+    """A peer silent for this long has left; its leases are given out again."""
+    no_peer_timeout_s: float = Field(120.0, gt=0.0)
+    """With no peer for this long the run stops with RC202."""
+
+
+class VerifierConfig(ConfigModel):
+    """Processes that score rollouts."""
+
+    processes: int = Field(1, ge=1, le=64)
+    """How many verifier processes."""
+    timeout_s: float = Field(10.0, gt=0.0)
+    """A completion that takes longer scores 0 and its process is replaced."""
+    queue_max: int = Field(4096, ge=1)
+    """Rollouts that may wait for scoring before intake answers `busy`."""
+
+
+class CoordinatorConfig(ConfigModel):
+    """The coordinator: who is here, who does what, which rollouts count."""
+
+    run: RunConfig = RunConfig()
+    """What is trained."""
+    task: TaskConfig = ReasoningGymTask()
+    """Where problems come from and how answers are checked."""
+    held_out_problems: int = Field(512, ge=1)
+    """Problems for evaluation, split off by a hash of their text and never trained on."""
+    sampling: SamplingConfig = SamplingConfig()
+    """How rollouts are sampled."""
+    serve: ServeConfig = ServeConfig()
+    """Addresses."""
+    lease: LeaseConfig = LeaseConfig()
+    """Leases."""
+    membership: MembershipConfig = MembershipConfig()
+    """Heartbeats and leaving."""
+    verifier: VerifierConfig = VerifierConfig()
+    """Scoring."""
+    learner_public_key: str = Field("", pattern=r"^([0-9a-f]{64})?$")
+    """Ed25519 key (hex) that signs versions; `rollcast identity FILE` prints it. Required to start."""
+    run_folder: Path = Path("runs/coordinator")
+    """Where the ledger, keys, invites, metrics and summary are kept."""

@@ -1,0 +1,200 @@
+"""What the coordinator's core is told. Plain data; times come with handle(event, now), never inside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rollcast.wire.ids import Epoch, LeaseId, PeerId, RolloutId, Step, UploadId, Version
+from rollcast.wire.rollouts import Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class PeerJoined:
+    """A peer opened its session (again: a second session replaces the first)."""
+
+    peer_id: PeerId
+    role: str  # "peer" or "origin"
+    name: str
+    address: str  # host:port others may dial, empty if none
+    concurrent_rollouts: int
+    hardware: str
+    held_versions: tuple[Version, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLeft:
+    """The session ended; silence is found by the core itself at Tick."""
+
+    peer_id: PeerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerFacts:
+    """What a heartbeat says. Counters run since the peer's process started."""
+
+    state: str
+    reason: str
+    active_version: Version | None
+    tokens_generated: int
+    chunk_bytes_from_origin: int
+    chunk_bytes_from_peers: int
+    chunk_bytes_sent: int
+    chunks_rejected: int
+    receiving_version: Version | None
+    receiving_chunks_have: int
+    receiving_chunks_total: int
+    tokens_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReceived:
+    peer_id: PeerId
+    facts: PeerFacts
+
+
+@dataclass(frozen=True, slots=True)
+class WorkRequested:
+    """The peer can take this many more slots; replaces what it asked for before."""
+
+    peer_id: PeerId
+    free_slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class VersionHeld:
+    """The peer holds a complete, verified copy and generates (or will generate) with it."""
+
+    peer_id: PeerId
+    epoch: Epoch
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class LeasesReturned:
+    peer_id: PeerId
+    lease_ids: tuple[LeaseId, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerAccused:
+    """A peer received a chunk from another that does not match its signed hash."""
+
+    accuser: PeerId
+    culprit: PeerId
+    version: Version
+    chunk_index: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PromptsSupplied:
+    """Answer to SupplyPrompts, in mixture order. Fewer than asked means the source is exhausted."""
+
+    prompts: tuple[Prompt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One problem's prompt. ``mixture_position`` is where the source stands after it (opaque JSON)."""
+
+    problem_id: str
+    prompt_token_ids: tuple[int, ...]
+    mixture_position: str
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutReceived:
+    """Form already checked by rollcast.wire.rollouts. ``upload_id`` names the call that waits for the verdict."""
+
+    upload_id: UploadId
+    peer_id: PeerId
+    rollout: Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutStored:
+    """StoreRollout is durable."""
+
+    rollout_id: RolloutId
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutScored:
+    """``error`` is empty, or why the verifier could not score (the reward is then 0)."""
+
+    rollout_id: RolloutId
+    reward: float
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRequested:
+    """The learner wants the batch of this step (asking again is allowed)."""
+
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRecorded:
+    """RecordBatch is durable."""
+
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class VersionAnnounced:
+    """The learner announced a version that the origin holds durably; its record is already stored."""
+
+    epoch: Epoch
+    version: Version
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepFinished:
+    step: Step
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerStatusChanged:
+    phase: str
+    detail: str
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """The run is over (finished or stopped): open leases are revoked, untrained rollouts dropped."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed: expire leases, find silent peers, issue what may now be issued."""
+
+
+Event = (
+    PeerJoined
+    | PeerLeft
+    | HeartbeatReceived
+    | WorkRequested
+    | VersionHeld
+    | LeasesReturned
+    | PeerAccused
+    | PromptsSupplied
+    | RolloutReceived
+    | RolloutStored
+    | RolloutScored
+    | BatchRequested
+    | BatchRecorded
+    | VersionAnnounced
+    | StepFinished
+    | LearnerStatusChanged
+    | RunEnded
+    | Tick
+)

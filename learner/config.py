@@ -1,0 +1,106 @@
+"""Configuration of the learner process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from rollcast.policy.config import ModelConfig
+from rollcast.runtime.config import ConfigModel
+
+
+class WarmStartConfig(ConfigModel):
+    """Short supervised start, so that reward is not zero at the start; reported apart from RL."""
+
+    learning_rate: float = Field(2e-3, gt=0.0)
+    """Adam."""
+    batch_size: int = Field(128, ge=1)
+    """Examples a step."""
+    accuracy_gate: float = Field(0.8, ge=0.0, le=1.0)
+    """Stage 1 (correct answers) ends at this held-out accuracy."""
+    steps_max: int = Field(2000, ge=0)
+    """Stage 1 ends after this many steps at the latest; 0: no warm start."""
+    check_every_steps: int = Field(50, ge=1)
+    """Steps between two looks at held-out accuracy in stage 1."""
+    flawed_steps: int = Field(200, ge=0)
+    """Stage 2: steps on the task's flawed teacher, so that RL has something to repair; 0: none."""
+
+
+class OptimiserConfig(ConfigModel):
+    """Adam for the RL steps."""
+
+    learning_rate: float = Field(3e-4, gt=0.0)
+    """Constant."""
+    b1: float = Field(0.9, ge=0.0, lt=1.0)
+    """First moment's decay."""
+    b2: float = Field(0.95, ge=0.0, lt=1.0)
+    """Second moment's decay."""
+    max_grad_norm: float = Field(1.0, gt=0.0)
+    """Gradients are scaled down to this global norm."""
+
+
+class ObjectiveConfig(ConfigModel):
+    """GRPO with PPO clipping."""
+
+    clip_low: float = Field(0.2, gt=0.0, lt=1.0)
+    """Ratios below 1 - clip_low are clipped."""
+    clip_high: float = Field(0.28, gt=0.0)
+    """Ratios above 1 + clip_high are clipped."""
+    advantage_epsilon: float = Field(1e-4, gt=0.0)
+    """Added to the group's standard deviation."""
+
+
+class CheckpointConfig(ConfigModel):
+    """Checkpoints of parameters, optimiser and step."""
+
+    every_steps: int = Field(50, ge=1)
+    """Learner steps between two checkpoints; the last step is always saved."""
+    keep: int = Field(2, ge=1)
+    """Newest checkpoints kept."""
+
+
+class PublishConfig(ConfigModel):
+    """How versions are cut into chunks."""
+
+    chunk_size_bytes: int = Field(65536, ge=4096, le=1048576)
+    """Unit of hashing, relay and resume."""
+    timeout_s: float = Field(60.0, gt=0.0)
+    """Deadline for the origin's durable acknowledgement of one version."""
+    keep_versions: int = Field(16, ge=2)
+    """Own copies kept for behaviour log-probabilities; at least S + 2 are."""
+
+
+class LearnerConfig(ConfigModel):
+    """The learner: trains, checkpoints, publishes signed versions."""
+
+    seed: int = Field(0, ge=0, lt=2**63)
+    """Initial parameters."""
+    model: ModelConfig = ModelConfig()
+    """Architecture; the vocabulary size comes from the task's tokenizer."""
+    warm_start: WarmStartConfig = WarmStartConfig()
+    """Supervised start."""
+    optimiser: OptimiserConfig = OptimiserConfig()
+    """RL optimiser."""
+    objective: ObjectiveConfig = ObjectiveConfig()
+    """RL objective."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """Checkpoints."""
+    publish: PublishConfig = PublishConfig()
+    """Publishing."""
+    evaluation_problems: int = Field(512, ge=1)
+    """Held-out problems for the evaluations before and after RL."""
+    identity_file: Path = Path("learner.key")
+    """Ed25519 key that signs versions; made by `rollcast identity FILE`."""
+    invite: str = ""
+    """Learner invite string."""
+    invite_file: Path | None = None
+    """File that holds the invite; waited for at start."""
+    run_folder: Path = Path("runs/learner")
+    """Checkpoints and versions."""
+    compilation_cache: Path | None = None
+    """Folder of jax's persistent compilation cache; none: no cache."""
+    join_timeout_s: float = Field(60.0, gt=0.0)
+    """Seconds to reach the coordinator and the origin at start."""
+    batch_timeout_s: float = Field(600.0, gt=0.0)
+    """Seconds to wait for a batch before giving up with RC201."""

@@ -1,0 +1,87 @@
+"""Configuration: TOML in, one frozen pydantic model per process out, unknown keys refused."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from rollcast.runtime.errors import ConfigError
+
+ConfigT = TypeVar("ConfigT", bound=BaseModel)
+
+
+class ConfigModel(BaseModel):
+    """Base of every configuration class: frozen, strict about keys, docstrings become descriptions."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Parse a TOML file.
+
+    Raises:
+        ConfigError: the file is missing, unreadable, or not TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"no configuration file at {path}", fix="give the path of a TOML file; configs/ holds examples"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}", cause=str(error), fix="check the file and its permissions") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML", cause=str(error), fix="correct the line named above") from None
+
+
+def parse_config(values: Mapping[str, Any], cls: type[ConfigT], *, source: str) -> ConfigT:
+    """Validate a table of values; ``source`` names where they came from in messages.
+
+    Raises:
+        ConfigError: a key is unknown or a value is out of range; every problem is listed.
+    """
+    try:
+        return cls.model_validate(values)
+    except ValidationError as error:
+        problems = [_explain(problem, cls) for problem in error.errors()]
+        raise ConfigError(
+            f"{source}: {len(problems)} problem(s) in the configuration",
+            cause="; ".join(problems),
+            fix="correct the keys named above; `rollcast config show` lists every key with its meaning",
+        ) from None
+
+
+def load_config(path: Path, cls: type[ConfigT]) -> ConfigT:
+    """Read and validate one process's configuration file (see read_toml and parse_config)."""
+    return parse_config(read_toml(path), cls, source=str(path))
+
+
+def dump_json(config: BaseModel) -> str:
+    """The resolved configuration as indented JSON (secrets are excluded by their fields)."""
+    return json.dumps(config.model_dump(mode="json"), indent=2)
+
+
+def _explain(problem: Any, cls: type[BaseModel]) -> str:
+    location = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        known = _keys_at(cls, problem["loc"][:-1])
+        close = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        return f"unknown key {location!r}{hint}"
+    return f"{location}: {problem['msg']}"
+
+
+def _keys_at(cls: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
+    for part in location:
+        field = cls.model_fields.get(str(part))
+        annotation = field.annotation if field else None
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            return []
+        cls = annotation
+    return list(cls.model_fields)

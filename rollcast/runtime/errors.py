@@ -1,0 +1,125 @@
+"""Errors that a person sees: a stable code, what was wrong, why, and how to fix it.
+
+    RollcastError
+    ├── ConfigError            RC101  exit 64   a configuration file or option is wrong
+    ├── PortInUse              RC102  exit 69   an address cannot be bound
+    ├── UnsafeBind             RC103  exit 64   an address beyond loopback without protection
+    ├── RunFolderError         RC104  exit 73   the run folder is missing, full or read-only
+    ├── MissingExtra           RC105  exit 69   a role's packages are not installed
+    ├── WaitTimedOut           RC201  exit 75   a wait reached its deadline
+    ├── NoPeers                RC202  exit 75   no peer is there to make rollouts
+    ├── Unreachable            RC203  exit 69   another process cannot be reached
+    ├── ProtocolMismatch       RC204  exit 76   the two sides speak different protocol versions
+    ├── JoinRefused            RC301  exit 77   an invite is wrong, expired or used up
+    ├── WrongKey               RC302  exit 77   a key or certificate is not the expected one
+    ├── BadSignature           RC303  exit 76   a signed object does not verify
+    ├── CorruptChunk           RC304  exit 76   bytes do not match their signed hash
+    ├── MalformedMessage       RC305  exit 76   bytes from the network are not what they should be
+    ├── StoreError             RC401  exit 74   the ledger or a store cannot be read or written
+    ├── TaskError              RC501  exit 65   a task, its data or a verifier is wrong
+    ├── CheckpointError        RC601  exit 74   a checkpoint cannot be written or read
+    └── ProcessFailed          RC701  exit 70   a process that we started ended badly
+
+Exit statuses follow sysexits.h. docs/errors.md has a section for each code; a test keeps the two in step.
+"""
+
+from __future__ import annotations
+
+
+class RollcastError(Exception):
+    """Something a person can act on.
+
+    Args:
+        what: what was wrong, one sentence.
+        cause: why it happened, as far as we know.
+        fix: what to do about it.
+    """
+
+    code = "RC000"
+    exit_code = 70
+
+    def __init__(self, what: str, *, cause: str = "", fix: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.cause = cause
+        self.fix = fix
+
+    def __str__(self) -> str:
+        lines = [f"{self.code}: {self.what}"]
+        if self.cause:
+            lines.append(f"  cause: {self.cause}")
+        if self.fix:
+            lines.append(f"  fix:   {self.fix}")
+        return "\n".join(lines)
+
+
+class ConfigError(RollcastError):
+    code, exit_code = "RC101", 64
+
+
+class PortInUse(RollcastError):
+    code, exit_code = "RC102", 69
+
+
+class UnsafeBind(RollcastError):
+    code, exit_code = "RC103", 64
+
+
+class RunFolderError(RollcastError):
+    code, exit_code = "RC104", 73
+
+
+class MissingExtra(RollcastError):
+    code, exit_code = "RC105", 69
+
+
+class WaitTimedOut(RollcastError):
+    code, exit_code = "RC201", 75
+
+
+class NoPeers(RollcastError):
+    code, exit_code = "RC202", 75
+
+
+class Unreachable(RollcastError):
+    code, exit_code = "RC203", 69
+
+
+class ProtocolMismatch(RollcastError):
+    code, exit_code = "RC204", 76
+
+
+class JoinRefused(RollcastError):
+    code, exit_code = "RC301", 77
+
+
+class WrongKey(RollcastError):
+    code, exit_code = "RC302", 77
+
+
+class BadSignature(RollcastError):
+    code, exit_code = "RC303", 76
+
+
+class CorruptChunk(RollcastError):
+    code, exit_code = "RC304", 76
+
+
+class MalformedMessage(RollcastError):
+    code, exit_code = "RC305", 76
+
+
+class StoreError(RollcastError):
+    code, exit_code = "RC401", 74
+
+
+class TaskError(RollcastError):
+    code, exit_code = "RC501", 65
+
+
+class CheckpointError(RollcastError):
+    code, exit_code = "RC601", 74
+
+
+class ProcessFailed(RollcastError):
+    code, exit_code = "RC701", 70

@@ -1,0 +1,59 @@
+"""What every process does at its edges: signals, binding rules, and the way errors leave it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from rollcast.runtime.errors import PortInUse, RollcastError
+
+EXIT_INTERRUPTED = 130
+
+
+def stop_on_signals(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
+    """An event that the first SIGINT or SIGTERM sets; the second one kills this process at once."""
+    stop = asyncio.Event()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            os._exit(EXIT_INTERRUPTED)
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)
+    return stop
+
+
+def run_process(main: Callable[[asyncio.Event], Coroutine[Any, Any, int]]) -> int:
+    """Run ``main(stop)`` to its exit status; a RollcastError is printed on stderr and gives its own status."""
+
+    async def guarded() -> int:
+        return await main(stop_on_signals(asyncio.get_running_loop()))
+
+    try:
+        return asyncio.run(guarded())
+    except RollcastError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+
+
+def is_loopback(host: str) -> bool:
+    """Whether binding ``host`` reaches this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def bind_error(address: str, error: OSError, *, setting: str) -> PortInUse:
+    """The error to raise when ``address`` cannot be bound; ``setting`` is the key that chose it."""
+    cause = "another process listens there" if error.errno == errno.EADDRINUSE else str(error)
+    return PortInUse(f"cannot listen on {address}", cause=cause, fix=f"stop that process or change {setting}")

@@ -1,0 +1,127 @@
+"""The run folder: where a process keeps what it must not lose and what a person reads afterwards."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rollcast.runtime.errors import RunFolderError
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Names inside one run's folder. ``secrets`` is readable by its owner only."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        """Resolved configurations, one JSON file a process."""
+        return self.root / "config"
+
+    @property
+    def logs(self) -> Path:
+        """One log a process, JSON lines."""
+        return self.root / "logs"
+
+    @property
+    def secrets(self) -> Path:
+        """Keys, certificates and invites."""
+        return self.root / "secrets"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The learner's checkpoints."""
+        return self.root / "checkpoints"
+
+    @property
+    def versions(self) -> Path:
+        """The learner's own copies of published versions."""
+        return self.root / "versions"
+
+    @property
+    def ledger(self) -> Path:
+        """The coordinator's SQLite store."""
+        return self.root / "store.sqlite"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object a learner step."""
+        return self.root / "metrics.jsonl"
+
+    @property
+    def endpoints(self) -> Path:
+        """Where the coordinator listens, once it does."""
+        return self.root / "endpoints.json"
+
+    @property
+    def summary(self) -> Path:
+        """The run in figures, written at its end."""
+        return self.root / "summary.json"
+
+    @property
+    def reward_plot(self) -> Path:
+        """Reward against step."""
+        return self.root / "reward.png"
+
+    def prepare(self) -> RunFolder:
+        """Create the folders and prove that we can write.
+
+        Raises:
+            RunFolderError: read-only, full, or not a folder.
+        """
+        try:
+            for folder in (self.root, self.config, self.logs, self.checkpoints, self.versions):
+                folder.mkdir(parents=True, exist_ok=True)
+            self.secrets.mkdir(mode=0o700, exist_ok=True)
+            self.secrets.chmod(0o700)
+            write_atomically(self.root / ".write-test", b"x")
+            (self.root / ".write-test").unlink()
+        except OSError as error:
+            raise run_folder_error(self.root, error) from None
+        return self
+
+
+def run_folder_error(path: Path, error: OSError) -> RunFolderError:
+    """Turn an operating-system error about the run folder into one that a person can act on."""
+    if error.errno == errno.ENOSPC:
+        fix = "free some space or put run_folder on another disk"
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        fix = "make the folder writable for this user or choose another run_folder"
+    else:
+        fix = "choose another run_folder"
+    return RunFolderError(f"cannot use the run folder {path}", cause=str(error), fix=fix)
+
+
+def write_atomically(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Replace ``path`` durably: write beside it, fsync, rename, fsync the folder."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    fsync_folder(path.parent)
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make the folder's entries durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_json(path: Path, value: Any, *, mode: int = 0o644) -> None:
+    """Replace ``path`` durably with indented JSON."""
+    write_atomically(path, (json.dumps(value, indent=2) + "\n").encode(), mode=mode)

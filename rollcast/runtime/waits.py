@@ -1,0 +1,35 @@
+"""Bounded waits that say what they wait for, and retry delays with full jitter."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from random import Random
+
+from rollcast.runtime.errors import WaitTimedOut
+
+
+@asynccontextmanager
+async def deadline(seconds: float, waiting_for: str, *, fix: str = "") -> AsyncIterator[None]:
+    """Bound the body in time.
+
+    Raises:
+        WaitTimedOut: the body took longer; the message names ``waiting_for``.
+    """
+    scope = asyncio.timeout(seconds)
+    try:
+        async with scope:
+            yield
+    except TimeoutError:
+        if not scope.expired():
+            raise
+        raise WaitTimedOut(f"waited {seconds:g} s for {waiting_for}", fix=fix) from None
+
+
+def backoff_delays_s(random: Random, *, first_s: float = 0.1, most_s: float = 10.0) -> Iterator[float]:
+    """Endless retry delays in seconds: full jitter under an exponentially rising ceiling."""
+    ceiling_s = first_s
+    while True:
+        yield random.uniform(0.0, ceiling_s)
+        ceiling_s = min(most_s, ceiling_s * 2.0)

@@ -1,0 +1,19 @@
+"""Identifiers that must not mix."""
+
+from __future__ import annotations
+
+from typing import NewType
+
+PeerId = NewType("PeerId", str)  # libp2p form of an Ed25519 public key: 12D3KooW...
+RunId = NewType("RunId", str)
+Epoch = NewType("Epoch", int)
+Version = NewType("Version", int)  # learner step at which a snapshot was frozen
+Step = NewType("Step", int)  # learner steps completed
+GroupId = NewType("GroupId", int)
+LeaseId = NewType("LeaseId", int)
+FencingToken = NewType("FencingToken", int)
+RolloutId = NewType("RolloutId", int)
+UploadId = NewType("UploadId", int)
+PlanId = NewType("PlanId", int)
+EncodingId = NewType("EncodingId", int)
+ChunkIndex = NewType("ChunkIndex", int)

@@ -1,0 +1,717 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class EncodingKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ENCODING_KIND_UNSPECIFIED: _ClassVar[EncodingKind]
+    KEYFRAME: _ClassVar[EncodingKind]
+    DELTA: _ClassVar[EncodingKind]
+
+class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FINISH_REASON_UNSPECIFIED: _ClassVar[FinishReason]
+    STOP: _ClassVar[FinishReason]
+    LENGTH: _ClassVar[FinishReason]
+    INTERRUPTED: _ClassVar[FinishReason]
+
+class SegmentRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SEGMENT_ROLE_UNSPECIFIED: _ClassVar[SegmentRole]
+    ASSISTANT: _ClassVar[SegmentRole]
+    TOOL: _ClassVar[SegmentRole]
+    USER: _ClassVar[SegmentRole]
+ENCODING_KIND_UNSPECIFIED: EncodingKind
+KEYFRAME: EncodingKind
+DELTA: EncodingKind
+FINISH_REASON_UNSPECIFIED: FinishReason
+STOP: FinishReason
+LENGTH: FinishReason
+INTERRUPTED: FinishReason
+SEGMENT_ROLE_UNSPECIFIED: SegmentRole
+ASSISTANT: SegmentRole
+TOOL: SegmentRole
+USER: SegmentRole
+
+class Signed(_message.Message):
+    __slots__ = ("payload", "signature", "public_key")
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
+    payload: bytes
+    signature: bytes
+    public_key: bytes
+    def __init__(self, payload: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., public_key: _Optional[bytes] = ...) -> None: ...
+
+class TensorSpec(_message.Message):
+    __slots__ = ("name", "dtype", "shape", "offset_bytes", "size_bytes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    dtype: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    offset_bytes: int
+    size_bytes: int
+    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., offset_bytes: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+
+class VersionRecord(_message.Message):
+    __slots__ = ("run_id", "epoch", "version", "parent_hash", "state_hash", "state_size_bytes", "tensors", "model_json")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PARENT_HASH_FIELD_NUMBER: _ClassVar[int]
+    STATE_HASH_FIELD_NUMBER: _ClassVar[int]
+    STATE_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_JSON_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    epoch: int
+    version: int
+    parent_hash: bytes
+    state_hash: bytes
+    state_size_bytes: int
+    tensors: _containers.RepeatedCompositeFieldContainer[TensorSpec]
+    model_json: str
+    def __init__(self, run_id: _Optional[str] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ..., parent_hash: _Optional[bytes] = ..., state_hash: _Optional[bytes] = ..., state_size_bytes: _Optional[int] = ..., tensors: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., model_json: _Optional[str] = ...) -> None: ...
+
+class Manifest(_message.Message):
+    __slots__ = ("run_id", "epoch", "version", "encoding_id", "kind", "base_version", "compression", "record_hash", "size_bytes", "chunk_size_bytes", "chunk_count", "chunk_list_hash")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ENCODING_ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    RECORD_HASH_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_LIST_HASH_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    epoch: int
+    version: int
+    encoding_id: int
+    kind: EncodingKind
+    base_version: int
+    compression: str
+    record_hash: bytes
+    size_bytes: int
+    chunk_size_bytes: int
+    chunk_count: int
+    chunk_list_hash: bytes
+    def __init__(self, run_id: _Optional[str] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ..., encoding_id: _Optional[int] = ..., kind: _Optional[_Union[EncodingKind, str]] = ..., base_version: _Optional[int] = ..., compression: _Optional[str] = ..., record_hash: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., chunk_size_bytes: _Optional[int] = ..., chunk_count: _Optional[int] = ..., chunk_list_hash: _Optional[bytes] = ...) -> None: ...
+
+class VersionAnnouncement(_message.Message):
+    __slots__ = ("record", "manifests")
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    MANIFESTS_FIELD_NUMBER: _ClassVar[int]
+    record: Signed
+    manifests: _containers.RepeatedCompositeFieldContainer[Signed]
+    def __init__(self, record: _Optional[_Union[Signed, _Mapping]] = ..., manifests: _Optional[_Iterable[_Union[Signed, _Mapping]]] = ...) -> None: ...
+
+class Segment(_message.Message):
+    __slots__ = ("role", "epoch", "version", "peer_id", "token_ids", "loss_mask", "reported_logprobs")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PEER_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    LOSS_MASK_FIELD_NUMBER: _ClassVar[int]
+    REPORTED_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    role: SegmentRole
+    epoch: int
+    version: int
+    peer_id: str
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    loss_mask: bytes
+    reported_logprobs: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, role: _Optional[_Union[SegmentRole, str]] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ..., peer_id: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., loss_mask: _Optional[bytes] = ..., reported_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class Sampling(_message.Message):
+    __slots__ = ("temperature", "max_new_tokens", "stop_token_ids")
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    MAX_NEW_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    STOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    temperature: float
+    max_new_tokens: int
+    stop_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, temperature: _Optional[float] = ..., max_new_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Slot(_message.Message):
+    __slots__ = ("sample_index", "seed")
+    SAMPLE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    sample_index: int
+    seed: int
+    def __init__(self, sample_index: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
+
+class Lease(_message.Message):
+    __slots__ = ("lease_id", "fencing_token", "group_id", "prompt_token_ids", "slots", "sampling", "deadline_s", "epoch", "oldest_useful_version")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    FENCING_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_USEFUL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    lease_id: int
+    fencing_token: int
+    group_id: int
+    prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    slots: _containers.RepeatedCompositeFieldContainer[Slot]
+    sampling: Sampling
+    deadline_s: float
+    epoch: int
+    oldest_useful_version: int
+    def __init__(self, lease_id: _Optional[int] = ..., fencing_token: _Optional[int] = ..., group_id: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., slots: _Optional[_Iterable[_Union[Slot, _Mapping]]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., deadline_s: _Optional[float] = ..., epoch: _Optional[int] = ..., oldest_useful_version: _Optional[int] = ...) -> None: ...
+
+class Rollout(_message.Message):
+    __slots__ = ("lease_id", "fencing_token", "group_id", "sample_index", "segments", "finish_reason", "generate_s")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    FENCING_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    GENERATE_S_FIELD_NUMBER: _ClassVar[int]
+    lease_id: int
+    fencing_token: int
+    group_id: int
+    sample_index: int
+    segments: _containers.RepeatedCompositeFieldContainer[Segment]
+    finish_reason: FinishReason
+    generate_s: float
+    def __init__(self, lease_id: _Optional[int] = ..., fencing_token: _Optional[int] = ..., group_id: _Optional[int] = ..., sample_index: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., generate_s: _Optional[float] = ...) -> None: ...
+
+class RolloutUpload(_message.Message):
+    __slots__ = ("rollouts",)
+    ROLLOUTS_FIELD_NUMBER: _ClassVar[int]
+    rollouts: _containers.RepeatedCompositeFieldContainer[Rollout]
+    def __init__(self, rollouts: _Optional[_Iterable[_Union[Rollout, _Mapping]]] = ...) -> None: ...
+
+class RolloutVerdict(_message.Message):
+    __slots__ = ("lease_id", "sample_index", "accepted", "reason")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    lease_id: int
+    sample_index: int
+    accepted: bool
+    reason: str
+    def __init__(self, lease_id: _Optional[int] = ..., sample_index: _Optional[int] = ..., accepted: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class UploadReply(_message.Message):
+    __slots__ = ("verdicts",)
+    VERDICTS_FIELD_NUMBER: _ClassVar[int]
+    verdicts: _containers.RepeatedCompositeFieldContainer[RolloutVerdict]
+    def __init__(self, verdicts: _Optional[_Iterable[_Union[RolloutVerdict, _Mapping]]] = ...) -> None: ...
+
+class ProtocolRange(_message.Message):
+    __slots__ = ("min", "max")
+    MIN_FIELD_NUMBER: _ClassVar[int]
+    MAX_FIELD_NUMBER: _ClassVar[int]
+    min: int
+    max: int
+    def __init__(self, min: _Optional[int] = ..., max: _Optional[int] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("protocol", "software", "role", "advertise", "concurrent_rollouts", "hardware", "held_versions", "name")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    ADVERTISE_FIELD_NUMBER: _ClassVar[int]
+    CONCURRENT_ROLLOUTS_FIELD_NUMBER: _ClassVar[int]
+    HARDWARE_FIELD_NUMBER: _ClassVar[int]
+    HELD_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    protocol: ProtocolRange
+    software: str
+    role: str
+    advertise: str
+    concurrent_rollouts: int
+    hardware: str
+    held_versions: _containers.RepeatedScalarFieldContainer[int]
+    name: str
+    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., software: _Optional[str] = ..., role: _Optional[str] = ..., advertise: _Optional[str] = ..., concurrent_rollouts: _Optional[int] = ..., hardware: _Optional[str] = ..., held_versions: _Optional[_Iterable[int]] = ..., name: _Optional[str] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ("sequence", "state", "reason", "has_active_version", "active_version", "tokens_generated", "chunk_bytes_from_origin", "chunk_bytes_from_peers", "chunk_bytes_sent", "chunks_rejected", "receiving_version", "receiving_chunks_have", "receiving_chunks_total", "tokens_per_second")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    HAS_ACTIVE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_GENERATED_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_BYTES_FROM_ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_BYTES_FROM_PEERS_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_REJECTED_FIELD_NUMBER: _ClassVar[int]
+    RECEIVING_VERSION_FIELD_NUMBER: _ClassVar[int]
+    RECEIVING_CHUNKS_HAVE_FIELD_NUMBER: _ClassVar[int]
+    RECEIVING_CHUNKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    state: str
+    reason: str
+    has_active_version: bool
+    active_version: int
+    tokens_generated: int
+    chunk_bytes_from_origin: int
+    chunk_bytes_from_peers: int
+    chunk_bytes_sent: int
+    chunks_rejected: int
+    receiving_version: int
+    receiving_chunks_have: int
+    receiving_chunks_total: int
+    tokens_per_second: float
+    def __init__(self, sequence: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., has_active_version: _Optional[bool] = ..., active_version: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., chunk_bytes_from_origin: _Optional[int] = ..., chunk_bytes_from_peers: _Optional[int] = ..., chunk_bytes_sent: _Optional[int] = ..., chunks_rejected: _Optional[int] = ..., receiving_version: _Optional[int] = ..., receiving_chunks_have: _Optional[int] = ..., receiving_chunks_total: _Optional[int] = ..., tokens_per_second: _Optional[float] = ...) -> None: ...
+
+class WorkRequest(_message.Message):
+    __slots__ = ("free_slots",)
+    FREE_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    free_slots: int
+    def __init__(self, free_slots: _Optional[int] = ...) -> None: ...
+
+class VersionHeld(_message.Message):
+    __slots__ = ("epoch", "version")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    version: int
+    def __init__(self, epoch: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+
+class LeaseReturn(_message.Message):
+    __slots__ = ("lease_ids", "reason")
+    LEASE_IDS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    lease_ids: _containers.RepeatedScalarFieldContainer[int]
+    reason: str
+    def __init__(self, lease_ids: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Accusation(_message.Message):
+    __slots__ = ("culprit_peer_id", "version", "chunk_index", "reason")
+    CULPRIT_PEER_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_INDEX_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    culprit_peer_id: str
+    version: int
+    chunk_index: int
+    reason: str
+    def __init__(self, culprit_peer_id: _Optional[str] = ..., version: _Optional[int] = ..., chunk_index: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Goodbye(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class CertificateRequest(_message.Message):
+    __slots__ = ("csr_pem",)
+    CSR_PEM_FIELD_NUMBER: _ClassVar[int]
+    csr_pem: bytes
+    def __init__(self, csr_pem: _Optional[bytes] = ...) -> None: ...
+
+class PeerMessage(_message.Message):
+    __slots__ = ("hello", "heartbeat", "work_request", "version_held", "lease_return", "accusation", "goodbye", "certificate_request")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    WORK_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    VERSION_HELD_FIELD_NUMBER: _ClassVar[int]
+    LEASE_RETURN_FIELD_NUMBER: _ClassVar[int]
+    ACCUSATION_FIELD_NUMBER: _ClassVar[int]
+    GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    heartbeat: Heartbeat
+    work_request: WorkRequest
+    version_held: VersionHeld
+    lease_return: LeaseReturn
+    accusation: Accusation
+    goodbye: Goodbye
+    certificate_request: CertificateRequest
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., work_request: _Optional[_Union[WorkRequest, _Mapping]] = ..., version_held: _Optional[_Union[VersionHeld, _Mapping]] = ..., lease_return: _Optional[_Union[LeaseReturn, _Mapping]] = ..., accusation: _Optional[_Union[Accusation, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., certificate_request: _Optional[_Union[CertificateRequest, _Mapping]] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("protocol", "run_id", "learner_public_key", "heartbeat_interval_s", "heartbeat_timeout_s", "software")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    LEARNER_PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    protocol: ProtocolRange
+    run_id: str
+    learner_public_key: bytes
+    heartbeat_interval_s: float
+    heartbeat_timeout_s: float
+    software: str
+    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., run_id: _Optional[str] = ..., learner_public_key: _Optional[bytes] = ..., heartbeat_interval_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., software: _Optional[str] = ...) -> None: ...
+
+class PlanNeighbour(_message.Message):
+    __slots__ = ("peer_id", "role", "address", "we_dial")
+    PEER_ID_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    WE_DIAL_FIELD_NUMBER: _ClassVar[int]
+    peer_id: str
+    role: str
+    address: str
+    we_dial: bool
+    def __init__(self, peer_id: _Optional[str] = ..., role: _Optional[str] = ..., address: _Optional[str] = ..., we_dial: _Optional[bool] = ...) -> None: ...
+
+class RelayPlan(_message.Message):
+    __slots__ = ("plan_id", "parents", "children", "fallbacks")
+    PLAN_ID_FIELD_NUMBER: _ClassVar[int]
+    PARENTS_FIELD_NUMBER: _ClassVar[int]
+    CHILDREN_FIELD_NUMBER: _ClassVar[int]
+    FALLBACKS_FIELD_NUMBER: _ClassVar[int]
+    plan_id: int
+    parents: _containers.RepeatedCompositeFieldContainer[PlanNeighbour]
+    children: _containers.RepeatedCompositeFieldContainer[PlanNeighbour]
+    fallbacks: _containers.RepeatedCompositeFieldContainer[PlanNeighbour]
+    def __init__(self, plan_id: _Optional[int] = ..., parents: _Optional[_Iterable[_Union[PlanNeighbour, _Mapping]]] = ..., children: _Optional[_Iterable[_Union[PlanNeighbour, _Mapping]]] = ..., fallbacks: _Optional[_Iterable[_Union[PlanNeighbour, _Mapping]]] = ...) -> None: ...
+
+class Leases(_message.Message):
+    __slots__ = ("leases",)
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    leases: _containers.RepeatedCompositeFieldContainer[Lease]
+    def __init__(self, leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ...) -> None: ...
+
+class LeaseRevoke(_message.Message):
+    __slots__ = ("lease_ids", "reason")
+    LEASE_IDS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    lease_ids: _containers.RepeatedScalarFieldContainer[int]
+    reason: str
+    def __init__(self, lease_ids: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Stop(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class Certificate(_message.Message):
+    __slots__ = ("certificate_pem",)
+    CERTIFICATE_PEM_FIELD_NUMBER: _ClassVar[int]
+    certificate_pem: bytes
+    def __init__(self, certificate_pem: _Optional[bytes] = ...) -> None: ...
+
+class Refused(_message.Message):
+    __slots__ = ("code", "what", "fix")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    FIX_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    what: str
+    fix: str
+    def __init__(self, code: _Optional[str] = ..., what: _Optional[str] = ..., fix: _Optional[str] = ...) -> None: ...
+
+class CoordinatorMessage(_message.Message):
+    __slots__ = ("welcome", "leases", "relay_plan", "announcement", "lease_revoke", "stop", "certificate", "refused")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    RELAY_PLAN_FIELD_NUMBER: _ClassVar[int]
+    ANNOUNCEMENT_FIELD_NUMBER: _ClassVar[int]
+    LEASE_REVOKE_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    leases: Leases
+    relay_plan: RelayPlan
+    announcement: VersionAnnouncement
+    lease_revoke: LeaseRevoke
+    stop: Stop
+    certificate: Certificate
+    refused: Refused
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., relay_plan: _Optional[_Union[RelayPlan, _Mapping]] = ..., announcement: _Optional[_Union[VersionAnnouncement, _Mapping]] = ..., lease_revoke: _Optional[_Union[LeaseRevoke, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., certificate: _Optional[_Union[Certificate, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
+
+class LearnerHello(_message.Message):
+    __slots__ = ("protocol", "software", "learner_public_key")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    LEARNER_PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
+    protocol: ProtocolRange
+    software: str
+    learner_public_key: bytes
+    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., software: _Optional[str] = ..., learner_public_key: _Optional[bytes] = ...) -> None: ...
+
+class RunInfo(_message.Message):
+    __slots__ = ("protocol", "run_id", "epoch", "steps", "staleness_limit", "publish_every_steps", "groups_per_step", "samples_per_group", "prompt_tokens_max", "sampling", "tokenizer_json", "recorded_batches", "has_published", "newest_published_version", "origin_address", "origin_peer_id", "newest_record_payload")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_EVERY_STEPS_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_PER_STEP_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_PER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_MAX_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    TOKENIZER_JSON_FIELD_NUMBER: _ClassVar[int]
+    RECORDED_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    HAS_PUBLISHED_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_PUBLISHED_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_PEER_ID_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_RECORD_PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    protocol: ProtocolRange
+    run_id: str
+    epoch: int
+    steps: int
+    staleness_limit: int
+    publish_every_steps: int
+    groups_per_step: int
+    samples_per_group: int
+    prompt_tokens_max: int
+    sampling: Sampling
+    tokenizer_json: str
+    recorded_batches: int
+    has_published: bool
+    newest_published_version: int
+    origin_address: str
+    origin_peer_id: str
+    newest_record_payload: bytes
+    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., run_id: _Optional[str] = ..., epoch: _Optional[int] = ..., steps: _Optional[int] = ..., staleness_limit: _Optional[int] = ..., publish_every_steps: _Optional[int] = ..., groups_per_step: _Optional[int] = ..., samples_per_group: _Optional[int] = ..., prompt_tokens_max: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., tokenizer_json: _Optional[str] = ..., recorded_batches: _Optional[int] = ..., has_published: _Optional[bool] = ..., newest_published_version: _Optional[int] = ..., origin_address: _Optional[str] = ..., origin_peer_id: _Optional[str] = ..., newest_record_payload: _Optional[bytes] = ...) -> None: ...
+
+class ExamplesRequest(_message.Message):
+    __slots__ = ("count", "flawed", "cursor")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    FLAWED_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    flawed: bool
+    cursor: int
+    def __init__(self, count: _Optional[int] = ..., flawed: _Optional[bool] = ..., cursor: _Optional[int] = ...) -> None: ...
+
+class HeldOutRequest(_message.Message):
+    __slots__ = ("count",)
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    def __init__(self, count: _Optional[int] = ...) -> None: ...
+
+class Example(_message.Message):
+    __slots__ = ("example_id", "prompt_token_ids", "answer_token_ids")
+    EXAMPLE_ID_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    example_id: int
+    prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    answer_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, example_id: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., answer_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Completion(_message.Message):
+    __slots__ = ("example_id", "token_ids")
+    EXAMPLE_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    example_id: int
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, example_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class CompletionScore(_message.Message):
+    __slots__ = ("example_id", "reward", "exact")
+    EXAMPLE_ID_FIELD_NUMBER: _ClassVar[int]
+    REWARD_FIELD_NUMBER: _ClassVar[int]
+    EXACT_FIELD_NUMBER: _ClassVar[int]
+    example_id: int
+    reward: float
+    exact: bool
+    def __init__(self, example_id: _Optional[int] = ..., reward: _Optional[float] = ..., exact: _Optional[bool] = ...) -> None: ...
+
+class BatchRequest(_message.Message):
+    __slots__ = ("step", "wait_s")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    wait_s: float
+    def __init__(self, step: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
+
+class TrainingRollout(_message.Message):
+    __slots__ = ("rollout_id", "group_id", "sample_index", "prompt_token_ids", "segments", "sampling", "reward", "finish_reason")
+    ROLLOUT_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    REWARD_FIELD_NUMBER: _ClassVar[int]
+    FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    rollout_id: int
+    group_id: int
+    sample_index: int
+    prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    segments: _containers.RepeatedCompositeFieldContainer[Segment]
+    sampling: Sampling
+    reward: float
+    finish_reason: FinishReason
+    def __init__(self, rollout_id: _Optional[int] = ..., group_id: _Optional[int] = ..., sample_index: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., reward: _Optional[float] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ...) -> None: ...
+
+class BatchPart(_message.Message):
+    __slots__ = ("header", "rollout")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    ROLLOUT_FIELD_NUMBER: _ClassVar[int]
+    header: BatchHeader
+    rollout: TrainingRollout
+    def __init__(self, header: _Optional[_Union[BatchHeader, _Mapping]] = ..., rollout: _Optional[_Union[TrainingRollout, _Mapping]] = ...) -> None: ...
+
+class BatchHeader(_message.Message):
+    __slots__ = ("step", "ready", "waiting_for", "rollout_count", "replayed")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
+    ROLLOUT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REPLAYED_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    ready: bool
+    waiting_for: str
+    rollout_count: int
+    replayed: bool
+    def __init__(self, step: _Optional[int] = ..., ready: _Optional[bool] = ..., waiting_for: _Optional[str] = ..., rollout_count: _Optional[int] = ..., replayed: _Optional[bool] = ...) -> None: ...
+
+class AnnounceReply(_message.Message):
+    __slots__ = ("first_time",)
+    FIRST_TIME_FIELD_NUMBER: _ClassVar[int]
+    first_time: bool
+    def __init__(self, first_time: _Optional[bool] = ...) -> None: ...
+
+class StepReport(_message.Message):
+    __slots__ = ("step", "values")
+    class ValuesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    values: _containers.ScalarMap[str, float]
+    def __init__(self, step: _Optional[int] = ..., values: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class LearnerStatus(_message.Message):
+    __slots__ = ("phase", "detail", "values")
+    class ValuesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    phase: str
+    detail: str
+    values: _containers.ScalarMap[str, float]
+    def __init__(self, phase: _Optional[str] = ..., detail: _Optional[str] = ..., values: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class Empty(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class LinkHello(_message.Message):
+    __slots__ = ("protocol", "run_id", "software")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    protocol: ProtocolRange
+    run_id: str
+    software: str
+    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., run_id: _Optional[str] = ..., software: _Optional[str] = ...) -> None: ...
+
+class Have(_message.Message):
+    __slots__ = ("version", "encoding_id", "chunk_count", "bitmap", "complete")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ENCODING_ID_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    BITMAP_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    encoding_id: int
+    chunk_count: int
+    bitmap: bytes
+    complete: bool
+    def __init__(self, version: _Optional[int] = ..., encoding_id: _Optional[int] = ..., chunk_count: _Optional[int] = ..., bitmap: _Optional[bytes] = ..., complete: _Optional[bool] = ...) -> None: ...
+
+class ChunkList(_message.Message):
+    __slots__ = ("version", "encoding_id", "hashes")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ENCODING_ID_FIELD_NUMBER: _ClassVar[int]
+    HASHES_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    encoding_id: int
+    hashes: bytes
+    def __init__(self, version: _Optional[int] = ..., encoding_id: _Optional[int] = ..., hashes: _Optional[bytes] = ...) -> None: ...
+
+class Credit(_message.Message):
+    __slots__ = ("version", "encoding_id", "chunks")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ENCODING_ID_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    encoding_id: int
+    chunks: int
+    def __init__(self, version: _Optional[int] = ..., encoding_id: _Optional[int] = ..., chunks: _Optional[int] = ...) -> None: ...
+
+class Want(_message.Message):
+    __slots__ = ("version", "encoding_id")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ENCODING_ID_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    encoding_id: int
+    def __init__(self, version: _Optional[int] = ..., encoding_id: _Optional[int] = ...) -> None: ...
+
+class Cancel(_message.Message):
+    __slots__ = ("version", "encoding_id", "reason")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ENCODING_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    encoding_id: int
+    reason: str
+    def __init__(self, version: _Optional[int] = ..., encoding_id: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class LinkError(_message.Message):
+    __slots__ = ("code", "what")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    what: str
+    def __init__(self, code: _Optional[str] = ..., what: _Optional[str] = ...) -> None: ...
+
+class LinkMessage(_message.Message):
+    __slots__ = ("hello", "have", "chunk_list", "credit", "want", "cancel", "error", "announcement", "held")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    HAVE_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_LIST_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_FIELD_NUMBER: _ClassVar[int]
+    WANT_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    ANNOUNCEMENT_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    hello: LinkHello
+    have: Have
+    chunk_list: ChunkList
+    credit: Credit
+    want: Want
+    cancel: Cancel
+    error: LinkError
+    announcement: VersionAnnouncement
+    held: VersionHeld
+    def __init__(self, hello: _Optional[_Union[LinkHello, _Mapping]] = ..., have: _Optional[_Union[Have, _Mapping]] = ..., chunk_list: _Optional[_Union[ChunkList, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., want: _Optional[_Union[Want, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., error: _Optional[_Union[LinkError, _Mapping]] = ..., announcement: _Optional[_Union[VersionAnnouncement, _Mapping]] = ..., held: _Optional[_Union[VersionHeld, _Mapping]] = ...) -> None: ...
