@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -85,3 +86,46 @@ def _keys_at(cls: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
             return []
         cls = annotation
     return list(cls.model_fields)
+
+
+def override(values: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
+    """Apply ``section.key=value`` assignments to a table; values are TOML, or text where that fails.
+
+    Raises:
+        ConfigError: an assignment has no ``=``, or goes through a key that is not a table.
+    """
+    changed = copy.deepcopy(values)
+    for assignment in assignments:
+        path, separator, text = assignment.partition("=")
+        if not separator or not path:
+            raise ConfigError(f"cannot read the setting {assignment!r}", fix="write it as section.key=value")
+        *sections, key = path.strip().split(".")
+        table = changed
+        for section in sections:
+            table = table.setdefault(section, {})
+            if not isinstance(table, dict):
+                raise ConfigError(f"{section!r} in {path!r} is not a section", fix="check the dots in the key")
+        table[key] = _toml_value(text)
+    return changed
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def describe(cls: type[BaseModel], *, prefix: str = "") -> list[tuple[str, str, str]]:
+    """Every key of a configuration class as (dotted key, default as JSON, meaning), sections expanded."""
+    rows: list[tuple[str, str, str]] = []
+    for name, field in cls.model_fields.items():
+        key = f"{prefix}{name}"
+        annotation = field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            rows.extend(describe(annotation, prefix=f"{key}."))
+            continue
+        default = field.get_default(call_default_factory=True)
+        shown = default.model_dump(mode="json") if isinstance(default, BaseModel) else default
+        rows.append((key, json.dumps(shown, default=str), " ".join((field.description or "").split())))
+    return rows

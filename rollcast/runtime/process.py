@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import ipaddress
 import os
@@ -14,14 +15,16 @@ from typing import Any
 from rollcast.runtime.errors import PortInUse, RollcastError
 
 EXIT_INTERRUPTED = 130
+_PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
-def stop_on_signals(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
-    """An event that the first SIGINT or SIGTERM sets; the second one kills this process at once."""
+def stop_on_signals(loop: asyncio.AbstractEventLoop, *, on_second: Callable[[], None] = lambda: None) -> asyncio.Event:
+    """An event that the first SIGINT or SIGTERM sets; the second one kills this process at once, after on_second()."""
     stop = asyncio.Event()
 
     def on_signal() -> None:
         if stop.is_set():
+            on_second()
             os._exit(EXIT_INTERRUPTED)
         stop.set()
 
@@ -57,3 +60,13 @@ def bind_error(address: str, error: OSError, *, setting: str) -> PortInUse:
     """The error to raise when ``address`` cannot be bound; ``setting`` is the key that chose it."""
     cause = "another process listens there" if error.errno == errno.EADDRINUSE else str(error)
     return PortInUse(f"cannot listen on {address}", cause=cause, fix=f"stop that process or change {setting}")
+
+
+def die_with_parent() -> None:
+    """Ask the kernel for SIGTERM when the parent process dies, so that nothing is left behind (Linux only)."""
+    if not sys.platform.startswith("linux"):
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it died before the request took effect
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,36 @@
+# Two commands: `make demo` runs the main job, `make test` passes the tests. Each sets itself up in .venv.
+PYTHON ?= python3
+PIP_INSTALL = .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test lint proto clean
+
+demo: .venv/.installed-all
+	.venv/bin/rollcast up configs/local.toml
+
+test: .venv/.installed-dev lint
+	.venv/bin/python -m pytest
+
+lint: .venv/.installed-dev
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+
+proto: .venv/.installed-dev
+	.venv/bin/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. rollcast/wire/proto/rollcast.proto
+
+.venv/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Rollcast needs Python 3.11 or newer; set PYTHON=")'
+	$(PYTHON) -m venv .venv
+
+.venv/.installed-all: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "installing Rollcast into .venv (about a minute)"
+	$(PIP_INSTALL) --editable '.[all]'
+	@touch $@
+
+.venv/.installed-dev: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "installing Rollcast and its development tools into .venv (about a minute)"
+	$(PIP_INSTALL) --editable '.[dev]'
+	@touch $@ .venv/.installed-all
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info

@@ -1,0 +1,56 @@
+"""Configuration files by role: which class each one is parsed with."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+from rollcast.runtime.config import ConfigModel, override, parse_config, read_toml
+from rollcast.runtime.errors import ConfigError
+
+Role = Literal["up", "coordinator", "learner", "peer"]
+
+#: Role -> module and class of its configuration; imported only when asked for.
+_CLASSES: dict[Role, tuple[str, str]] = {
+    "up": ("rollcast.cli.up_config", "UpConfig"),
+    "coordinator": ("coordinator.config", "CoordinatorConfig"),
+    "learner": ("learner.config", "LearnerConfig"),
+    "peer": ("peer.config", "PeerConfig"),
+}
+
+_ROLES: tuple[Role, ...] = ("coordinator", "learner", "peer")
+
+
+def config_class(role: Role) -> type[ConfigModel]:
+    """The configuration class of a role."""
+    module, name = _CLASSES[role]
+    found: type[ConfigModel] = getattr(importlib.import_module(module), name)
+    return found
+
+
+def load(path: Path, role: Role, settings: Iterable[str] = ()) -> ConfigModel:
+    """Read a role's file with ``section.key=value`` settings on top.
+
+    Raises:
+        ConfigError: see read_toml, override and parse_config.
+    """
+    return parse_config(override(read_toml(path), settings), config_class(role), source=str(path))
+
+
+def guess_role(path: Path) -> Role:
+    """The one role whose sections a file has.
+
+    Raises:
+        ConfigError: the file fits none.
+    """
+    sections = set(read_toml(path))
+    if sections & {"coordinator", "origin", "peer"}:
+        return "up"
+    fits = [role for role in _ROLES if sections <= set(config_class(role).model_fields)]
+    if not fits:
+        raise ConfigError(
+            f"cannot tell which process {path} is for", cause=f"sections {sorted(sections)}", fix="give it with --role"
+        )
+    return fits[0]

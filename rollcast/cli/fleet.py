@@ -1,0 +1,202 @@
+"""The processes of one run on this machine: started, watched, and stopped in order."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from pydantic import BaseModel
+
+from rollcast.cli.up_config import UpConfig
+from rollcast.runtime.errors import ProcessFailed
+from rollcast.runtime.run_folder import RunFolder, write_atomically, write_json
+from rollcast.runtime.waits import deadline
+from rollcast.wire.identity import Identity
+
+#: Without these the run cannot go on; a peer may die at any time.
+ESSENTIAL = ("coordinator", "learner", "origin")
+_POLL_S = 0.05
+_TAIL_LINES = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """Where the coordinator listens."""
+
+    http_url: str
+    grpc_address: str
+
+
+@dataclass(slots=True)
+class Fleet:
+    """One run's processes by name: coordinator, learner, origin, peer-1 ...
+
+    Every child has its own process group, so that Ctrl-C on the terminal reaches only us and we stop them in
+    order, and asks the kernel to be stopped if we die.
+    """
+
+    config: UpConfig
+    folder: RunFolder
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def prepare(self) -> None:
+        """Write the run folder, the learner's key and each process's resolved configuration."""
+        self.folder.prepare()
+        learner_key = Identity.load_or_create(self.folder.secrets / "learner.key").public_key.hex()
+        write_json(self.folder.config / "up.json", self.config.model_dump(mode="json"))
+        coordinator = self.config.coordinator.model_copy(
+            update={"learner_public_key": learner_key, "run_folder": self.folder.root}
+        )
+        learner = self.config.learner.model_copy(
+            update={
+                "identity_file": self.folder.secrets / "learner.key",
+                "invite_file": self._invite("learner"),
+                "run_folder": self.folder.root,
+                "compilation_cache": self.config.learner.compilation_cache or self._compilation_cache,
+            }
+        )
+        origin = self.config.origin.model_copy(
+            update={
+                "role": "origin",
+                "name": "origin",
+                "invite_file": self._invite("origin"),
+                "state_folder": self.folder.root / "origin",
+            }
+        )
+        for name, config in (("coordinator", coordinator), ("learner", learner), ("origin", origin)):
+            self._write_config(name, config)
+        for number in range(1, self.config.peers + 1):
+            self._write_peer(f"peer-{number}")
+
+    async def start(self) -> Endpoints:
+        """Start everything; returns once the coordinator listens.
+
+        Raises:
+            ProcessFailed: the coordinator ended while starting.
+            WaitTimedOut: it did not listen in time.
+        """
+        self.folder.endpoints.unlink(missing_ok=True)
+        self._spawn("coordinator", "coordinator")
+        async with deadline(self.config.start_timeout_s, "the coordinator to listen"):
+            while not self.folder.endpoints.exists():
+                self.check()
+                await asyncio.sleep(_POLL_S)
+        endpoints = Endpoints(**json.loads(self.folder.endpoints.read_text()))
+        self._spawn("origin", "peer")
+        self._spawn("learner", "learner")
+        for number in range(1, self.config.peers + 1):
+            self._spawn(f"peer-{number}", "peer")
+        return endpoints
+
+    def add_peer(self, name: str) -> None:
+        """Start one more peer while the run goes on."""
+        self._write_peer(name)
+        self._spawn(name, "peer")
+
+    def kill(self, name: str) -> None:
+        """SIGKILL one process that we started."""
+        self.processes[name].kill()
+        self.processes[name].wait()
+
+    def ended(self) -> dict[str, int]:
+        """Exit status of every process that has ended."""
+        return {name: status for name, process in self.processes.items() if (status := process.poll()) is not None}
+
+    def check(self) -> None:
+        """Raise if a process that the run cannot do without has failed.
+
+        Raises:
+            ProcessFailed: names the process, its status, the end of its log and where the log is.
+        """
+        for name, status in self.ended().items():
+            if name in ESSENTIAL and status != 0:
+                raise ProcessFailed(
+                    f"the {name} ended with status {status}",
+                    cause=self._last_words(name) or "it printed nothing",
+                    fix=f"see {self.log_path(name)}",
+                )
+
+    def log_path(self, name: str) -> Path:
+        """The log of one process."""
+        return self.folder.logs / f"{name}.log"
+
+    async def wait(self, names: list[str], timeout_s: float) -> list[str]:
+        """Wait for processes to end by themselves; returns those that did not."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_s
+        while left := [name for name in names if self.processes[name].poll() is None]:
+            if loop.time() >= end:
+                return left
+            await asyncio.sleep(_POLL_S)
+        return []
+
+    async def stop(self) -> None:
+        """SIGTERM in order (learner, peers, origin, coordinator last, so that it writes the summary), then SIGKILL."""
+        peers = [name for name in self.processes if name not in ESSENTIAL]
+        for names in (["learner"], peers, ["origin"], ["coordinator"]):
+            started = [name for name in names if name in self.processes]
+            for name in started:
+                _send(self.processes[name], signal.SIGTERM)
+            for name in await self.wait(started, self.config.stop_timeout_s):
+                _send(self.processes[name], signal.SIGKILL)
+                self.processes[name].wait()
+
+    def kill_all(self) -> None:
+        """SIGKILL whatever still runs."""
+        for process in self.processes.values():
+            _send(process, signal.SIGKILL)
+        for process in self.processes.values():
+            process.wait()
+
+    @property
+    def _compilation_cache(self) -> Path:
+        return (self.config.runs_folder / ".compilation-cache").absolute()
+
+    def _invite(self, role: str) -> Path:
+        return self.folder.secrets / f"invite-{role}.txt"
+
+    def _write_peer(self, name: str) -> None:
+        engine = self.config.peer.engine
+        cache = engine.compilation_cache or self._compilation_cache
+        changes: dict[str, Any] = {
+            "name": name,
+            "invite_file": self._invite("peer"),
+            "state_folder": self.folder.root / "peers" / name,
+            "engine": engine.model_copy(update={"compilation_cache": cache}),
+        }
+        self._write_config(name, self.config.peer.model_copy(update=changes))
+
+    def _write_config(self, name: str, config: BaseModel) -> None:
+        values = config.model_dump(mode="json", exclude_none=True)
+        write_atomically(self.folder.config / f"{name}.toml", tomli_w.dumps(values).encode(), mode=0o600)
+
+    def _spawn(self, name: str, role: str) -> None:
+        config, log = self.folder.config / f"{name}.toml", self.log_path(name)
+        command = [sys.executable, "-m", "rollcast.cli.main", role, str(config)]
+        with log.open("ab") as output:
+            self.processes[name] = subprocess.Popen(
+                [*command, "--log-file", str(log), "--with-parent"],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                process_group=0,
+                env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            )
+
+    def _last_words(self, name: str) -> str:
+        """The end of what a process printed apart from its JSON log lines."""
+        lines = self.log_path(name).read_text(errors="replace").splitlines()
+        return "\n".join([line for line in lines if not line.startswith("{")][-_TAIL_LINES:])
+
+
+def _send(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    if process.poll() is None:
+        process.send_signal(number)

@@ -1,0 +1,42 @@
+"""The command line. Each group is a thin module that is imported when it is used, so that help answers at once."""
+
+from __future__ import annotations
+
+import sys
+
+from cyclopts import App
+from cyclopts.config import Env
+
+from rollcast.runtime.errors import RollcastError
+from rollcast.runtime.version import software_version
+
+app = App(
+    name="rollcast",
+    help="Reinforcement-learning post-training of language models on machines that are far apart and not yours.",
+    version=lambda: f"rollcast {software_version()}",
+    config=Env("ROLLCAST_"),
+    help_epilogue="Every option can be set as an environment variable too: --dry-run of `up` is ROLLCAST_UP_DRY_RUN.",
+)
+app.command(
+    "rollcast.cli.up:up", name="up", help="Run coordinator, learner, origin and peers on this machine until done."
+)
+app.command("rollcast.cli.roles:coordinator", name="coordinator", help="Run the coordinator.")
+app.command("rollcast.cli.roles:learner", name="learner", help="Run the learner.")
+app.command("rollcast.cli.roles:peer", name="peer", help='Run a peer, or with role = "origin" the origin.')
+app.command("rollcast.cli.evaluate:evaluate", name="eval", help="Print pass@k of a run's newest checkpoint.")
+app.command("rollcast.cli.identity:identity", name="identity", help="Show an identity file, making it if missing.")
+app.command("rollcast.cli.configuration:app", name="config", help="Show or validate configuration files.")
+app.register_install_completion_command()
+
+
+def main() -> None:
+    """Entry point of the ``rollcast`` script."""
+    try:
+        sys.exit(app())
+    except RollcastError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

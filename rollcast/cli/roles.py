@@ -1,0 +1,93 @@
+"""`rollcast coordinator|learner|peer`: one process each, from its own TOML."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+
+from cyclopts import Parameter
+
+from rollcast.cli.files import Role, load
+from rollcast.cli.options import Settings
+from rollcast.runtime.config import ConfigModel, dump_json
+from rollcast.runtime.errors import MissingExtra
+from rollcast.runtime.logs import configure_logging
+from rollcast.runtime.process import die_with_parent, run_process
+
+#: A package of each role's extra, to say at once when it is missing.
+_NEEDS = {"coordinator": "reasoning_gym", "learner": "optax", "peer": "jax"}
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
+class RoleOptions:
+    """Options that every role's command has."""
+
+    setting: Settings = ()
+    """section.key=value on top of the file; may be repeated."""
+    log_file: Path | None = None
+    """Append the log here instead of printing it."""
+    dry_run: bool = False
+    """Check the configuration, print it resolved, and stop."""
+    with_parent: bool = False
+    """End when the process that started this one ends."""
+
+
+_DEFAULTS = RoleOptions()
+
+
+def coordinator(config: Path, /, *, options: RoleOptions = _DEFAULTS) -> int:
+    """Run the coordinator.
+
+    Parameters
+    ----------
+    config: TOML file; `rollcast config show --role coordinator` lists its keys.
+    """
+    return _run("coordinator", config, options)
+
+
+def learner(config: Path, /, *, options: RoleOptions = _DEFAULTS) -> int:
+    """Run the learner.
+
+    Parameters
+    ----------
+    config: TOML file; `rollcast config show --role learner` lists its keys.
+    """
+    return _run("learner", config, options)
+
+
+def peer(config: Path, /, *, options: RoleOptions = _DEFAULTS) -> int:
+    """Run a peer, or with role = "origin" the origin.
+
+    Parameters
+    ----------
+    config: TOML file; `rollcast config show --role peer` lists its keys.
+    """
+    return _run("peer", config, options)
+
+
+def _run(role: Role, path: Path, options: RoleOptions) -> int:
+    config = load(path, role, options.setting)
+    if options.dry_run:
+        print(dump_json(config))
+        return 0
+    if options.with_parent:
+        die_with_parent()
+    _require_extra(role, config)
+    configure_logging(getattr(config, "name", role), log_file=options.log_file)
+    service = importlib.import_module(f"{role}.service")
+    return run_process(lambda stop: service.run(config, stop))
+
+
+def _require_extra(role: Role, config: ConfigModel) -> None:
+    if getattr(config, "role", "") == "origin":  # it needs no engine, hence no jax
+        return
+    package = _NEEDS[role]
+    if importlib.util.find_spec(package) is None:
+        raise MissingExtra(
+            f"the {role} needs packages that are not installed",
+            cause=f"no package {package}",
+            fix=f"pip install 'rollcast[{role}]'",
+        )

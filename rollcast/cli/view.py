@@ -1,0 +1,219 @@
+"""The live terminal view of a run, its plain form for logs, and the table at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+Status = Mapping[str, Any]
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_SPARK_WIDTH = 60
+_PLAIN_EVERY_S = 5.0
+
+
+class LiveView:
+    """Redraws one screen in place."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, refresh_per_second=4, transient=True)
+        self._live.start()
+
+    def update(self, status: Status, ended: Mapping[str, int]) -> None:
+        """Show a status (the coordinator's /api/v1/status) and which processes have ended."""
+        self._live.update(render(status, ended))
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        self._live.stop()
+
+
+class PlainView:
+    """One line every few seconds, and at every change of phase."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._next_at = 0.0
+        self._phase = ""
+
+    def update(self, status: Status, ended: Mapping[str, int]) -> None:
+        """Print a line if it is time for one."""
+        now = time.monotonic()
+        phase = str(status["learner_phase"])
+        if now < self._next_at and phase == self._phase:
+            return
+        self._next_at, self._phase = now + _PLAIN_EVERY_S, phase
+        self._console.print(line(status), soft_wrap=True, highlight=False)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+def line(status: Status) -> str:
+    """The run in one line."""
+    t_bcast = status["t_bcast_s"]
+    peers = [peer for peer in status["peers"] if peer["role"] == "peer"]
+    return (
+        f"[{_duration(status['elapsed_s'])}] {status['learner_phase']}: step {status['step']}/{status['steps']}"
+        f"  version {_number(status['newest_version'])}  reward {_number(status['reward_train'])}"
+        f"  T_bcast p95 {_number(t_bcast['p95'])} s  {_number(status['tokens_per_s'], 0)} tokens/s"
+        f"  peers {len(peers)}  {_waiting(status)}"
+    )
+
+
+def render(status: Status, ended: Mapping[str, int]) -> RenderableType:
+    """The whole screen."""
+    title = f"rollcast · {status['run_name']} · {_duration(status['elapsed_s'])}"
+    parts: list[RenderableType] = [
+        _progress(status),
+        _figures(status),
+        Text(_waiting(status), style="yellow"),
+        _rewards(status),
+        _staleness(status),
+        _peers(status["peers"]),
+        _rollouts(status["rollouts"]),
+    ]
+    dead = {name: code for name, code in ended.items() if code != 0}
+    if dead:
+        parts.append(Text("ended: " + ", ".join(f"{name} (status {code})" for name, code in dead.items()), style="red"))
+    return Panel(Group(*parts), title=title, border_style="cyan")
+
+
+def sparkline(values: Sequence[float], width: int = _SPARK_WIDTH) -> str:
+    """Values in 0..1 as blocks, the newest on the right; long series are averaged down to ``width``."""
+    if not values:
+        return ""
+    count = min(width, len(values))
+    bounds = [round(index * len(values) / count) for index in range(count + 1)]
+    means = [sum(values[low:high]) / (high - low) for low, high in pairwise(bounds) if high > low]
+    top = len(_BLOCKS) - 1
+    return "".join(_BLOCKS[max(0, min(top, round(mean * top)))] for mean in means)
+
+
+def summary_table(summary: Mapping[str, Any]) -> Table:
+    """summary.json as a person reads it."""
+    rollouts, t_bcast = summary["rollouts"], summary["t_bcast_s"]
+    dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(rollouts["dropped"].items())) or "none"
+    table = Table("figure", "value", title="summary", title_style="bold")
+    table.add_row(
+        "reward on held-out problems", f"{_number(summary['reward_before'])} -> {_number(summary['reward_after'])}"
+    )
+    table.add_row(
+        "oldest rollout trained", f"{_number(summary['staleness_max_trained'])} (S = {summary['staleness_limit']})"
+    )
+    table.add_row("chunk bytes served by peers", _percent(summary["peer_byte_share"]))
+    table.add_row(
+        "rollouts issued / trained / open", f"{rollouts['issued']} / {rollouts['trained']} / {rollouts['open']}"
+    )
+    table.add_row("rollouts dropped", dropped)
+    table.add_row("learner utilisation", _percent(summary["learner_utilisation"]))
+    table.add_row("T_bcast p50 / p95", f"{_number(t_bcast['p50'])} / {_number(t_bcast['p95'])} s")
+    table.add_row("wall time", f"{summary['wall_s']:.0f} s")
+    return table
+
+
+def _progress(status: Status) -> RenderableType:
+    grid = Table.grid(padding=(0, 1))
+    phase = f"{status['learner_phase']} {status['learner_detail']}".strip()
+    grid.add_row(
+        ProgressBar(total=max(1, status["steps"]), completed=status["step"], width=40),
+        f"step {status['step']}/{status['steps']}",
+        f"version {_number(status['newest_version'])}",
+        Text(phase, style="bold"),
+    )
+    return grid
+
+
+def _figures(status: Status) -> RenderableType:
+    t_bcast = status["t_bcast_s"]
+    figures = {
+        "reward": _number(status["reward_train"]),
+        "held-out before": _number(status["reward_before"]),
+        "after": _number(status["reward_after"]),
+        "T_bcast p50/p95": f"{_number(t_bcast['p50'])}/{_number(t_bcast['p95'])} s",
+        "tokens/s": _number(status["tokens_per_s"], 0),
+        "bytes from peers": _percent(status["peer_byte_share"]),
+        "learner busy": _percent(status["learner_utilisation"]),
+    }
+    text = Text()
+    for name, value in figures.items():
+        text.append(f"{name} ", style="dim").append(value, style="bold").append("   ")
+    return text
+
+
+def _rewards(status: Status) -> RenderableType:
+    history = [float(reward) for _step, reward in status["reward_history"]]
+    return Text("reward     ", style="dim").append(sparkline(history), style="green")
+
+
+def _staleness(status: Status) -> RenderableType:
+    counts = {int(age): int(count) for age, count in status["staleness_histogram"].items()}
+    total = sum(counts.values())
+    text = Text("staleness  ", style="dim")
+    for age in range(status["staleness_limit"] + 1):
+        share = counts.get(age, 0) / total if total else 0.0
+        text.append(f"{age}:", style="dim").append(f"{share:4.0%} ")
+    needed = status["staleness_needed"]
+    text.append(f"  S = {status['staleness_limit']}", style="dim")
+    if needed is not None:
+        text.append(f", needed {needed}", style="red" if needed > status["staleness_limit"] else "dim")
+    return text
+
+
+def _peers(peers: Sequence[Mapping[str, Any]]) -> RenderableType:
+    table = Table("peer", "state", "version", "lag", "tokens/s", "open", "accepted", "dropped", "from", "seen")
+    table.box = None
+    for peer in peers:
+        state = "quarantined" if peer["quarantined"] else str(peer["state"])
+        table.add_row(
+            str(peer["name"]),
+            state,
+            _number(peer["active_version"]),
+            _number(peer["version_lag"]),
+            _number(peer["tokens_per_s"], 0),
+            str(peer["open_slots"]),
+            str(peer["accepted"]),
+            str(peer["dropped"]),
+            ", ".join(peer["parents"]) or "-",
+            f"{peer['last_seen_s']:.0f} s",
+        )
+    return table
+
+
+def _rollouts(rollouts: Mapping[str, Any]) -> RenderableType:
+    dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(rollouts["dropped"].items())) or "none"
+    return Text(
+        f"rollouts   issued {rollouts['issued']}  trained {rollouts['trained']}  open {rollouts['open']}"
+        f"  dropped: {dropped}",
+        style="dim",
+    )
+
+
+def _waiting(status: Status) -> str:
+    if not status["waiting_for"]:
+        return ""
+    following = f"; next: {status['next']}" if status["next"] else ""
+    return f"waiting for {status['waiting_for']} since {_duration(status['waiting_since_s'] or 0.0)}{following}"
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    if value is None:
+        return "-"
+    return str(value) if isinstance(value, int) else f"{value:.{digits}f}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes}:{rest:02d}"

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field
+
+from rollcast.runtime.config import ConfigModel, describe, load_config, override, parse_config, read_toml
+from rollcast.runtime.errors import ConfigError
+
+
+class Inner(ConfigModel):
+    deadline_s: float = Field(3.0, gt=0.0)
+    """Seconds until something."""
+
+
+class Outer(ConfigModel):
+    name: str = "x"
+    """A name."""
+    inner: Inner = Inner()
+    """A section."""
+
+
+def test_unknown_key_names_the_close_one() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config({"inner": {"deadline": 1.0}}, Outer, source="file.toml")
+    assert "unknown key 'inner.deadline'" in str(caught.value)
+    assert "'deadline_s'" in str(caught.value)
+    assert caught.value.exit_code == 64
+
+
+def test_every_problem_is_listed() -> None:
+    with pytest.raises(ConfigError, match=r"2 problem\(s\)"):
+        parse_config({"name": 3, "inner": {"deadline_s": -1.0}}, Outer, source="file.toml")
+
+
+def test_missing_file_and_bad_toml(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no configuration file"):
+        read_toml(tmp_path / "absent.toml")
+    bad = tmp_path / "bad.toml"
+    bad.write_text("a = = 1")
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        load_config(bad, Outer)
+
+
+def test_load(tmp_path: Path) -> None:
+    file = tmp_path / "good.toml"
+    file.write_text('name = "y"\n[inner]\ndeadline_s = 5\n')
+    assert load_config(file, Outer) == Outer(name="y", inner=Inner(deadline_s=5.0))
+
+
+def test_override_reads_toml_values_and_leaves_the_original() -> None:
+    original = {"inner": {"deadline_s": 1.0}}
+    changed = override(original, ["inner.deadline_s=2.5", "name=plain text", 'other.list=["a"]'])
+    assert changed == {"inner": {"deadline_s": 2.5}, "name": "plain text", "other": {"list": ["a"]}}
+    assert original == {"inner": {"deadline_s": 1.0}}
+
+
+@pytest.mark.parametrize("assignment", ["name", "=3", "name.deeper=1"])
+def test_override_refuses(assignment: str) -> None:
+    with pytest.raises(ConfigError):
+        override({"name": "x"}, [assignment])
+
+
+@given(st.text(max_size=40))
+def test_override_never_breaks_otherwise(text: str) -> None:
+    assert set(override({}, [f"key={text}"])) == {"key"}
+
+
+def test_describe_expands_sections() -> None:
+    assert describe(Outer) == [
+        ("name", '"x"', "A name."),
+        ("inner.deadline_s", "3.0", "Seconds until something."),
+    ]

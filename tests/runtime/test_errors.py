@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from rollcast.runtime import errors
+from rollcast.runtime.errors import PortInUse, RollcastError
+
+DOCS = Path(__file__).parents[2] / "docs" / "errors.md"
+
+
+def every_class() -> list[type[RollcastError]]:
+    return [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, RollcastError)]
+
+
+def test_message_has_code_cause_and_fix() -> None:
+    error = PortInUse("cannot listen on 127.0.0.1:7401", cause="another process listens there", fix="stop it")
+    assert str(error).splitlines() == [
+        "RC102: cannot listen on 127.0.0.1:7401",
+        "  cause: another process listens there",
+        "  fix:   stop it",
+    ]
+
+
+def test_codes_are_unique_and_documented() -> None:
+    text = DOCS.read_text()
+    codes = [cls.code for cls in every_class()]
+    assert len(set(codes)) == len(codes)
+    for cls in every_class():
+        assert f"## {cls.code} {cls.__name__}" in text
+        if cls is not RollcastError:
+            assert f"| {cls.code} | {cls.__name__} | {cls.exit_code} |" in text
+            assert f"{cls.__name__:<22} {cls.code}  exit {cls.exit_code}" in (errors.__doc__ or "")

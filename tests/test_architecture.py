@@ -1,0 +1,125 @@
+"""The structure that docs/architecture.md promises: who may import whom, and that the pure cores are pure."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("rollcast", "coordinator", "peer", "learner", "capacity")
+
+#: Package -> packages of ours that it may import (itself always).
+MAY_IMPORT = {
+    "rollcast.runtime": set(),
+    "rollcast.wire": {"rollcast.runtime"},
+    "rollcast.policy": {"rollcast.runtime", "rollcast.wire"},
+    "capacity": {"rollcast.runtime", "rollcast.wire"},
+    "coordinator": {"rollcast.runtime", "rollcast.wire", "capacity"},
+    "learner": {"rollcast.runtime", "rollcast.wire", "rollcast.policy"},
+    "peer": {"rollcast.runtime", "rollcast.wire", "rollcast.policy"},
+    "rollcast.cli": {
+        "rollcast.runtime",
+        "rollcast.wire",
+        "rollcast.policy",
+        "capacity",
+        "coordinator",
+        "learner",
+        "peer",
+    },
+}
+NEVER_JAX = ("rollcast.runtime", "rollcast.wire", "capacity", "coordinator")
+JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
+
+#: Decisions only: these modules take time and randomness as arguments and do no I/O.
+PURE = (
+    "coordinator/core.py",
+    "coordinator/membership.py",
+    "coordinator/leases.py",
+    "coordinator/staleness.py",
+    "coordinator/batches.py",
+    "coordinator/relay_plan.py",
+    "coordinator/accounting.py",
+    "coordinator/status.py",
+    "coordinator/events.py",
+    "coordinator/actions.py",
+    "peer/relay_core.py",
+    "peer/worker_core.py",
+    "capacity/staleness.py",
+    "capacity/rates.py",
+    "rollcast/wire/link.py",
+    "rollcast/wire/tokenizer.py",
+    "rollcast/wire/rollouts.py",
+    "learner/objective.py",
+)
+IMPURE = {
+    *("asyncio", "aiohttp", "grpc", "time", "random", "secrets", "socket", "ssl", "sqlite3", "threading"),
+    *("subprocess", "os", "pathlib", "shutil", "tempfile", "structlog", "logging"),
+}
+#: The objective is arithmetic on arrays: jax is its language, not I/O.
+JAX_ALLOWED_IN = {"learner/objective.py"}
+
+
+def sources() -> list[Path]:
+    return [
+        path
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if not path.name.endswith(("_pb2.py", "_pb2_grpc.py"))
+    ]
+
+
+def package_of(module: str) -> str | None:
+    parts = module.split(".")
+    if parts[0] == "rollcast":
+        return ".".join(parts[:2]) if len(parts) > 1 and (ROOT / "rollcast" / parts[1]).is_dir() else None
+    return parts[0] if parts[0] in PACKAGES else None
+
+
+def imported_modules(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found.add(node.module or "")
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return found
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def ids(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", sources(), ids=ids)
+def test_imports_point_one_way(path: Path) -> None:
+    own = package_of(module_name(path))
+    if own is None:
+        return
+    targets = {found for name in imported_modules(path) if (found := package_of(name)) is not None}
+    assert targets - {own} <= MAY_IMPORT[own], f"{own} must not import {targets - {own} - MAY_IMPORT[own]}"
+
+
+@pytest.mark.parametrize("path", sources(), ids=ids)
+def test_jax_stays_out_of_the_control_plane(path: Path) -> None:
+    if (package_of(module_name(path)) or "").startswith(NEVER_JAX):
+        assert not {name.split(".")[0] for name in imported_modules(path)} & JAX
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_pure_cores_do_no_io(name: str) -> None:
+    roots = {module.split(".")[0] for module in imported_modules(ROOT / name)}
+    assert not roots & IMPURE
+    if name not in JAX_ALLOWED_IN:
+        assert not roots & JAX
+
+
+@pytest.mark.parametrize("path", sources(), ids=ids)
+def test_files_stay_small(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 420
