@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from rollcast.runtime.errors import MalformedMessage
+from rollcast.wire import limits
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, Version
+from rollcast.wire.proto import rollcast_pb2 as pb
 
 SegmentRole = Literal["assistant", "tool", "user"]
 FinishReason = Literal["stop", "length", "interrupted"]
@@ -77,3 +82,186 @@ class Rollout:
     def completion_token_ids(self) -> tuple[int, ...]:
         """All segments' tokens in order."""
         return tuple(token for segment in self.segments for token in segment.token_ids)
+
+
+# ---------------------------------------------------------------- to the wire
+
+
+def sampling_to_pb(sampling: Sampling) -> pb.Sampling:
+    """As a message."""
+    return pb.Sampling(
+        temperature=sampling.temperature,
+        max_new_tokens=sampling.max_new_tokens,
+        stop_token_ids=sampling.stop_token_ids,
+    )
+
+
+def lease_to_pb(lease: LeaseGrant) -> pb.Lease:
+    """As a message."""
+    return pb.Lease(
+        lease_id=lease.lease_id,
+        fencing_token=lease.fencing_token,
+        group_id=lease.group_id,
+        prompt_token_ids=lease.prompt_token_ids,
+        slots=[pb.Slot(sample_index=slot.sample_index, seed=slot.seed) for slot in lease.slots],
+        sampling=sampling_to_pb(lease.sampling),
+        deadline_s=lease.deadline_s,
+        epoch=lease.epoch,
+        oldest_useful_version=lease.oldest_useful_version,
+    )
+
+
+def segment_to_pb(segment: Segment) -> pb.Segment:
+    """As a message."""
+    return pb.Segment(
+        role=_ROLE_TO_PB[segment.role],
+        epoch=segment.epoch,
+        version=segment.version,
+        peer_id=segment.peer_id,
+        token_ids=segment.token_ids,
+        loss_mask=segment.loss_mask,
+        reported_logprobs=segment.reported_logprobs,
+    )
+
+
+def finish_reason_to_pb(reason: FinishReason) -> pb.FinishReason:
+    """As a message's enum."""
+    return _FINISH_TO_PB[reason]
+
+
+def rollout_to_pb(rollout: Rollout) -> pb.Rollout:
+    """As a message."""
+    return pb.Rollout(
+        lease_id=rollout.lease_id,
+        fencing_token=rollout.fencing_token,
+        group_id=rollout.group_id,
+        sample_index=rollout.sample_index,
+        segments=[segment_to_pb(segment) for segment in rollout.segments],
+        finish_reason=finish_reason_to_pb(rollout.finish_reason),
+        generate_s=rollout.generate_s,
+    )
+
+
+# ---------------------------------------------------------------- from the wire
+
+
+def sampling_from_pb(message: pb.Sampling) -> Sampling:
+    """Checked.
+
+    Raises:
+        MalformedMessage: temperature, length or number of stop tokens out of range.
+    """
+    _require(0.0 <= message.temperature <= limits.TEMPERATURE_MAX, "temperature out of range")
+    _require(1 <= message.max_new_tokens <= limits.ROLLOUT_TOKENS_MAX, "max_new_tokens out of range")
+    _require(len(message.stop_token_ids) <= limits.STOP_TOKENS_MAX, "too many stop tokens")
+    return Sampling(message.temperature, message.max_new_tokens, tokens_from_pb(message.stop_token_ids))
+
+
+def lease_from_pb(message: pb.Lease) -> LeaseGrant:
+    """Checked.
+
+    Raises:
+        MalformedMessage: a number out of range, no prompt, no slot, or a slot twice.
+    """
+    _require(1 <= len(message.prompt_token_ids) <= limits.PROMPT_TOKENS_MAX, "prompt length out of range")
+    _require(1 <= len(message.slots) <= limits.SLOTS_PER_LEASE_MAX, "number of slots out of range")
+    _require(len({slot.sample_index for slot in message.slots}) == len(message.slots), "a slot is there twice")
+    _require(0.0 < message.deadline_s <= limits.DURATION_S_MAX, "deadline out of range")
+    return LeaseGrant(
+        lease_id=LeaseId(_counter(message.lease_id)),
+        fencing_token=FencingToken(_counter(message.fencing_token)),
+        group_id=GroupId(_counter(message.group_id)),
+        prompt_token_ids=tokens_from_pb(message.prompt_token_ids),
+        slots=tuple(Slot(slot.sample_index, slot.seed) for slot in message.slots),
+        sampling=sampling_from_pb(message.sampling),
+        deadline_s=message.deadline_s,
+        epoch=Epoch(_counter(message.epoch)),
+        oldest_useful_version=Version(_counter(message.oldest_useful_version)),
+    )
+
+
+def segment_from_pb(message: pb.Segment) -> Segment:
+    """Checked. Reported log-probabilities may be any float: they are evidence.
+
+    Raises:
+        MalformedMessage: unknown role, no token, a mask that does not fit, or a number out of range.
+    """
+    count = len(message.token_ids)
+    _require(message.role in _ROLE_FROM_PB, "unknown segment role")
+    _require(1 <= count <= limits.ROLLOUT_TOKENS_MAX, "segment length out of range")
+    _require(len(message.loss_mask) == count, "the loss mask has another length than the tokens")
+    _require(not message.loss_mask.strip(b"\0\1"), "the loss mask holds something else than 0 and 1")
+    _require(len(message.reported_logprobs) in (0, count), "as many log-probabilities as tokens, or none")
+    _require(_PEER_ID.fullmatch(message.peer_id) is not None, "a segment's peer id is not one")
+    return Segment(
+        role=_ROLE_FROM_PB[message.role],
+        epoch=Epoch(_counter(message.epoch)),
+        version=Version(_counter(message.version)),
+        peer_id=PeerId(message.peer_id),
+        token_ids=tokens_from_pb(message.token_ids),
+        loss_mask=message.loss_mask,
+        reported_logprobs=tuple(message.reported_logprobs),
+    )
+
+
+def finish_reason_from_pb(value: int) -> FinishReason:
+    """Checked.
+
+    Raises:
+        MalformedMessage: unknown.
+    """
+    _require(value in _FINISH_FROM_PB, "unknown finish reason")
+    return _FINISH_FROM_PB[value]
+
+
+def rollout_from_pb(message: pb.Rollout) -> Rollout:
+    """Checked in form; whether it fits a lease is the coordinator's question.
+
+    Raises:
+        MalformedMessage: no segment, too many segments or tokens, or a segment is malformed.
+    """
+    _require(1 <= len(message.segments) <= limits.SEGMENTS_MAX, "number of segments out of range")
+    tokens = sum(len(segment.token_ids) for segment in message.segments)
+    _require(tokens <= limits.ROLLOUT_TOKENS_MAX, "too many tokens")
+    _require(0.0 <= message.generate_s <= limits.DURATION_S_MAX, "generation time out of range")
+    return Rollout(
+        lease_id=LeaseId(_counter(message.lease_id)),
+        fencing_token=FencingToken(_counter(message.fencing_token)),
+        group_id=GroupId(_counter(message.group_id)),
+        sample_index=message.sample_index,
+        segments=tuple(segment_from_pb(segment) for segment in message.segments),
+        finish_reason=finish_reason_from_pb(message.finish_reason),
+        generate_s=message.generate_s,
+    )
+
+
+def tokens_from_pb(ids: Iterable[int]) -> tuple[int, ...]:
+    """Token ids, each within int32.
+
+    Raises:
+        MalformedMessage: one is not.
+    """
+    tokens = tuple(ids)
+    _require(max(tokens, default=0) <= limits.TOKEN_ID_MAX, "a token id is out of range")
+    return tokens
+
+
+_ROLE_TO_PB: dict[SegmentRole, pb.SegmentRole] = {"assistant": pb.ASSISTANT, "tool": pb.TOOL, "user": pb.USER}
+_ROLE_FROM_PB: dict[int, SegmentRole] = {value: role for role, value in _ROLE_TO_PB.items()}
+_FINISH_TO_PB: dict[FinishReason, pb.FinishReason] = {
+    "stop": pb.STOP,
+    "length": pb.LENGTH,
+    "interrupted": pb.INTERRUPTED,
+}
+_FINISH_FROM_PB: dict[int, FinishReason] = {value: reason for reason, value in _FINISH_TO_PB.items()}
+_PEER_ID = re.compile(rf"[A-Za-z0-9._-]{{1,{limits.PEER_ID_LENGTH_MAX}}}")
+
+
+def _require(condition: bool, problem: str) -> None:
+    if not condition:
+        raise MalformedMessage(problem)
+
+
+def _counter(value: int) -> int:
+    _require(value <= limits.COUNTER_MAX, "a counter is out of range")
+    return value

@@ -1,0 +1,85 @@
+"""Every limit on what may come from the network. Checked before memory is spent on it.
+
+All are far above honest use; configuration may only be stricter.
+"""
+
+from __future__ import annotations
+
+# ---------------------------------------------------------------- numbers
+
+COUNTER_MAX = 2**63 - 1
+"""Ids, versions, steps and epochs: what SQLite and numpy hold in a signed integer."""
+TOKEN_ID_MAX = 2**31 - 1
+"""Token ids: arrays of them are int32."""
+DURATION_S_MAX = 30 * 86400.0
+"""Any duration in a message, in seconds."""
+
+# ---------------------------------------------------------------- text
+
+PEER_ID_LENGTH_MAX = 64
+"""Characters of a peer id; the libp2p form has 52."""
+TEXT_LENGTH_MAX = 1024
+"""Characters of a reason, a name or a software string."""
+INVITE_LENGTH_MAX = 4096
+"""Characters of an invite."""
+
+# ---------------------------------------------------------------- gRPC and HTTP
+
+GRPC_MESSAGE_BYTES_MAX = 16 << 20
+"""One gRPC message, sent or received."""
+HTTP_JOIN_BYTES_MAX = 64 << 10
+"""Body of a join request or of any answer to it."""
+
+# ---------------------------------------------------------------- leases and rollouts
+
+PROMPT_TOKENS_MAX = 1 << 18
+"""Tokens of one prompt."""
+ROLLOUT_TOKENS_MAX = 1 << 20
+"""Tokens of one completion, all segments together."""
+SEGMENTS_MAX = 256
+"""Segments of one rollout."""
+SLOTS_PER_LEASE_MAX = 4096
+"""Samples of one lease."""
+STOP_TOKENS_MAX = 64
+"""Stop tokens of one lease."""
+TEMPERATURE_MAX = 100.0
+"""Sampling temperature; 0 is greedy."""
+ROLLOUTS_PER_UPLOAD_MAX = 4096
+"""Rollouts in one upload message."""
+
+# ---------------------------------------------------------------- versions
+
+STATE_BYTES_MAX = 1 << 38
+"""One version's state: 256 GiB."""
+TENSORS_MAX = 1 << 16
+"""Tensors of one version."""
+TENSOR_RANK_MAX = 8
+"""Dimensions of one tensor."""
+TENSOR_NAME_LENGTH_MAX = 128
+"""Characters of a tensor's name."""
+MODEL_JSON_LENGTH_MAX = 64 << 10
+"""Characters of the architecture in a version record."""
+RECORD_BYTES_MAX = 12 << 20
+"""One serialized version record."""
+MANIFEST_BYTES_MAX = 4 << 10
+"""One serialized manifest."""
+ENCODINGS_MAX = 64
+"""Encodings (keyframe and deltas) of one version."""
+
+# ---------------------------------------------------------------- chunks and links
+
+CHUNK_SIZE_BYTES_MIN = 1 << 10
+"""Smaller chunks would be mostly hashes and headers."""
+CHUNK_SIZE_BYTES_MAX = 1 << 20
+"""Larger chunks would make relaying too coarse."""
+CHUNK_COUNT_MAX = 1 << 18
+"""Chunks of one encoding: their list of hashes has at most 8 MiB."""
+LINK_CONTROL_BYTES_MAX = 16 << 20
+"""One control message on a chunk link; a chunk list is the longest."""
+CREDIT_CHUNKS_MAX = 1 << 18
+"""Chunks that one credit message may grant."""
+
+# ---------------------------------------------------------------- tokenizer
+
+TOKENIZER_JSON_LENGTH_MAX = 1 << 20
+"""Characters of a tokenizer in JSON."""

@@ -1,0 +1,39 @@
+"""The protocol range that every handshake carries."""
+
+from __future__ import annotations
+
+from rollcast.runtime.errors import MalformedMessage, ProtocolMismatch
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+PROTOCOL_RANGE = (1, 1)
+"""Oldest and newest protocol version that this software speaks."""
+
+
+def agree(ours: tuple[int, int], theirs: tuple[int, int]) -> int:
+    """The newest protocol version that both sides speak; ranges are (oldest, newest).
+
+    Raises:
+        ProtocolMismatch: there is none; the message names the side to upgrade.
+        MalformedMessage: their range is not a range.
+    """
+    if not 0 < theirs[0] <= theirs[1]:
+        raise MalformedMessage(f"protocol range {theirs[0]}..{theirs[1]} is not a range")
+    newest = min(ours[1], theirs[1])
+    if newest >= max(ours[0], theirs[0]):
+        return newest
+    older = "the other side" if theirs[1] < ours[0] else "this side"
+    raise ProtocolMismatch(
+        "the two sides speak no common protocol version",
+        cause=f"we speak {ours[0]}..{ours[1]}, the other side {theirs[0]}..{theirs[1]}",
+        fix=f"upgrade Rollcast on {older}, which is the older one",
+    )
+
+
+def range_to_pb(protocol: tuple[int, int] = PROTOCOL_RANGE) -> pb.ProtocolRange:
+    """A range as a message."""
+    return pb.ProtocolRange(min=protocol[0], max=protocol[1])
+
+
+def agree_with(theirs: pb.ProtocolRange) -> int:
+    """``agree`` between this software and a received range."""
+    return agree(PROTOCOL_RANGE, (theirs.min, theirs.max))

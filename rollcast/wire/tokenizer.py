@@ -1,0 +1,105 @@
+"""A small tokenizer: whole pieces for a task's fixed wording, single characters for the rest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from rollcast.runtime.errors import MalformedMessage, TaskError
+from rollcast.wire.limits import TOKENIZER_JSON_LENGTH_MAX
+
+UNKNOWN = "\N{REPLACEMENT CHARACTER}"
+"""What an id without text decodes to, so that no answer is made of invisible tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """Ids: 0 padding, 1 end of sequence, then ``pieces`` in order, then ``characters`` in order.
+
+    Raises:
+        TaskError: a piece or character is empty, longer than it should be, or there twice.
+    """
+
+    pieces: tuple[str, ...]
+    characters: str
+    _ids: dict[str, int] = field(init=False, repr=False, compare=False)
+    _texts: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    _longest_first: tuple[str, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        texts = (*self.pieces, *self.characters)
+        if "" in texts or UNKNOWN in "".join(texts):
+            raise TaskError("a tokenizer's pieces must not be empty or contain U+FFFD")
+        if len(set(texts)) != len(texts):
+            raise TaskError("a tokenizer's pieces and characters must all be different")
+        object.__setattr__(self, "_texts", texts)
+        object.__setattr__(self, "_ids", {text: index + 2 for index, text in enumerate(texts)})
+        object.__setattr__(self, "_longest_first", tuple(sorted(self.pieces, key=len, reverse=True)))
+
+    @property
+    def pad_id(self) -> int:
+        """Fills rows of a batch; never part of a text."""
+        return 0
+
+    @property
+    def eos_id(self) -> int:
+        """Ends a completion."""
+        return 1
+
+    @property
+    def size(self) -> int:
+        """Number of ids."""
+        return len(self._texts) + 2
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of ``text``: at each place the longest piece that fits, else the character. No end of sequence.
+
+        Raises:
+            TaskError: a character is in no piece and not in the alphabet.
+        """
+        ids = []
+        at = 0
+        while at < len(text):
+            match = next((piece for piece in self._longest_first if text.startswith(piece, at)), text[at])
+            token_id = self._ids.get(match)
+            if token_id is None:
+                raise TaskError(
+                    f"the tokenizer has no token for {text[at]!r}",
+                    cause=f"at character {at} of {text[:80]!r}",
+                    fix="add the character to the task's alphabet",
+                )
+            ids.append(token_id)
+            at += len(match)
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text up to the first end of sequence; defined for any ids, those without text give U+FFFD."""
+        texts = []
+        for token_id in ids:
+            if token_id == self.eos_id:
+                break
+            texts.append(self._texts[token_id - 2] if 2 <= token_id < self.size else UNKNOWN)
+        return "".join(texts)
+
+    def to_json(self) -> str:
+        """As it travels to learner and peers."""
+        return json.dumps({"pieces": list(self.pieces), "characters": self.characters})
+
+    @classmethod
+    def from_json(cls, text: str) -> Tokenizer:
+        """Inverse of ``to_json``.
+
+        Raises:
+            MalformedMessage: it is not what ``to_json`` writes.
+        """
+        if len(text) > TOKENIZER_JSON_LENGTH_MAX:
+            raise MalformedMessage(f"a tokenizer of {len(text)} characters is too long")
+        try:
+            value = json.loads(text)
+            pieces, characters = value["pieces"], value["characters"]
+            if not isinstance(characters, str) or not all(isinstance(piece, str) for piece in pieces):
+                raise TypeError("pieces and characters must be text")
+            return cls(tuple(pieces), characters)
+        except (ValueError, KeyError, TypeError, RecursionError, TaskError) as error:
+            raise MalformedMessage("a tokenizer cannot be read", cause=str(error)) from None

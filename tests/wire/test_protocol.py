@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import pytest
+
+from rollcast.runtime.errors import MalformedMessage, ProtocolMismatch
+from rollcast.wire.protocol import PROTOCOL_RANGE, agree, agree_with, range_to_pb
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "common"), [((1, 1), (1, 1), 1), ((1, 3), (2, 5), 3), ((2, 5), (1, 3), 3), ((1, 9), (4, 4), 4)]
+)
+def test_the_newest_common_version_is_taken(ours: tuple[int, int], theirs: tuple[int, int], common: int) -> None:
+    assert agree(ours, theirs) == common
+
+
+def test_the_older_side_is_named() -> None:
+    with pytest.raises(ProtocolMismatch) as mismatch:
+        agree((3, 4), (1, 2))
+    assert "the other side" in mismatch.value.fix
+    with pytest.raises(ProtocolMismatch) as mismatch:
+        agree((1, 2), (3, 4))
+    assert "this side" in mismatch.value.fix
+
+
+@pytest.mark.parametrize("theirs", [(0, 0), (0, 3), (3, 1), (-1, 1)])
+def test_nonsense_ranges_are_refused(theirs: tuple[int, int]) -> None:
+    with pytest.raises(MalformedMessage):
+        agree((1, 1), theirs)
+
+
+def test_we_agree_with_ourselves() -> None:
+    assert agree_with(range_to_pb()) == PROTOCOL_RANGE[1]
