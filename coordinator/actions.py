@@ -157,6 +157,14 @@ class Note:
     detail: str
 
 
+@dataclass(frozen=True, slots=True)
+class FailRun:
+    """The run cannot go on: stop it with the error of this code (RC202: no peer for too long)."""
+
+    code: str
+    reason: str
+
+
 Action = (
     SendLeases
     | RevokeLeases
@@ -174,4 +182,5 @@ Action = (
     | ServeBatch
     | Penalise
     | Note
+    | FailRun
 )
