@@ -1,0 +1,129 @@
+"""The leases a worker holds: which slots wait, which are being generated, and until when. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from peer.worker_events import SlotWork, VersionKey
+from rollcast.wire.ids import LeaseId
+from rollcast.wire.rollouts import LeaseGrant, Slot
+
+# Ids of leases that are over are remembered, so that one delivered twice is not generated twice.
+_CLOSED_IDS_MAX = 8192
+
+
+@dataclass(slots=True)
+class HeldLease:
+    """One lease and where its slots are. A lease without slots in either place is over."""
+
+    grant: LeaseGrant
+    received_s: float
+    waiting: dict[int, Slot]
+    generating: set[int] = field(default_factory=set)
+
+    @property
+    def expires_s(self) -> float:
+        """The deadline is a duration from receipt: no clock is compared with another."""
+        return self.received_s + self.grant.deadline_s
+
+    @property
+    def unfinished(self) -> int:
+        """Slots that have not been generated yet."""
+        return len(self.waiting) + len(self.generating)
+
+    def servable_by(self, active: VersionKey) -> bool:
+        """Whether weights of ``active`` are of the lease's epoch and young enough for it."""
+        return self.grant.epoch == active.epoch and self.grant.oldest_useful_version <= active.version
+
+
+class LeaseBook:
+    """Leases by age, oldest first."""
+
+    def __init__(self) -> None:
+        self._held: dict[LeaseId, HeldLease] = {}
+        self._closed: dict[LeaseId, None] = {}
+
+    def __iter__(self) -> Iterator[HeldLease]:
+        return iter(self._held.values())
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def unfinished(self) -> int:
+        """Slots held that have not been generated yet."""
+        return sum(lease.unfinished for lease in self)
+
+    def knows(self, lease_id: LeaseId) -> bool:
+        """Whether this lease is held or was."""
+        return lease_id in self._held or lease_id in self._closed
+
+    def add(self, grant: LeaseGrant, now: float) -> None:
+        """Hold a lease from now on."""
+        self._held[grant.lease_id] = HeldLease(grant, now, {slot.sample_index: slot for slot in grant.slots})
+
+    def servable(self, active: VersionKey) -> list[HeldLease]:
+        """Leases with slots that ``active`` may generate, oldest first."""
+        return [lease for lease in self if lease.waiting and lease.servable_by(active)]
+
+    def take(self, active: VersionKey, count: int) -> tuple[SlotWork, ...]:
+        """Move up to ``count`` slots from waiting to generating."""
+        work: list[SlotWork] = []
+        for lease in self.servable(active):
+            for index in list(lease.waiting)[: count - len(work)]:
+                work.append(SlotWork(lease.grant, lease.waiting.pop(index)))
+                lease.generating.add(index)
+            if len(work) == count:
+                break
+        return tuple(work)
+
+    def generated(self, lease_id: LeaseId, sample_index: int) -> HeldLease | None:
+        """A slot is done. None: the lease was given up meanwhile and the result is of no use."""
+        lease = self._held.get(lease_id)
+        if lease is None or sample_index not in lease.generating:
+            return None
+        lease.generating.remove(sample_index)
+        if not lease.unfinished:
+            self._close(lease_id)
+        return lease
+
+    def expire(self, now: float) -> int:
+        """Give up slots not begun before their lease's end; those being generated may still count.
+
+        Returns:
+            how many slots were given up.
+        """
+        given_up = 0
+        for lease_id, lease in list(self._held.items()):
+            if now < lease.expires_s:
+                continue
+            given_up += len(lease.waiting)
+            lease.waiting.clear()
+            if not lease.unfinished:
+                self._close(lease_id)
+        return given_up
+
+    def give_up(self, lease_ids: Iterable[LeaseId]) -> int:
+        """Forget leases whole; results still to come are discarded. Returns how many slots were unfinished."""
+        given_up = 0
+        for lease_id in lease_ids:
+            lease = self._held.get(lease_id)
+            if lease is not None:
+                given_up += lease.unfinished
+                self._close(lease_id)
+        return given_up
+
+    def ids_where(self, unwanted: Callable[[HeldLease], bool]) -> tuple[LeaseId, ...]:
+        """Ids of the leases for which ``unwanted`` holds, oldest first."""
+        return tuple(lease_id for lease_id, lease in self._held.items() if unwanted(lease))
+
+    def next_expiry_s(self) -> float | None:
+        """When expire() next has something to do."""
+        return min((lease.expires_s for lease in self if lease.waiting), default=None)
+
+    def _close(self, lease_id: LeaseId) -> None:
+        del self._held[lease_id]
+        self._closed[lease_id] = None
+        if len(self._closed) > _CLOSED_IDS_MAX:
+            del self._closed[next(iter(self._closed))]

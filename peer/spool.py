@@ -1,0 +1,116 @@
+"""Finished rollouts on their way to the coordinator: kept until its verdict, or until they are too late. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from peer.worker_events import Verdict
+from rollcast.wire.ids import LeaseId
+from rollcast.wire.rollouts import Rollout
+
+UPLOAD_ROLLOUTS_MAX = 64  # rollouts in one upload: one verdict stream, one commit at the coordinator
+UPLOADS_IN_FLIGHT_MAX = 2  # one being answered while the next is sent
+BUSY = "busy"  # the verdict of a coordinator whose verifiers are behind: to be sent again
+
+Key = tuple[LeaseId, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Spooled:
+    """A rollout and the time after which nobody wants it."""
+
+    rollout: Rollout
+    gone_s: float
+
+
+class Spool:
+    """Every rollout here is either ready to be sent or part of exactly one upload in flight."""
+
+    def __init__(self) -> None:
+        self._ready: dict[Key, Spooled] = {}
+        self._in_flight: dict[int, dict[Key, Spooled]] = {}
+        self._not_before_s = 0.0
+        self._next_upload_id = 1
+
+    def __len__(self) -> int:
+        return len(self._ready) + sum(len(upload) for upload in self._in_flight.values())
+
+    def lease_ids(self) -> set[LeaseId]:
+        """Leases that have rollouts here."""
+        kept = [self._ready, *self._in_flight.values()]
+        return {lease_id for rollouts in kept for lease_id, _ in rollouts}
+
+    def add(self, rollout: Rollout, gone_s: float) -> None:
+        """Keep a rollout until its verdict."""
+        self._ready[_key(rollout)] = Spooled(rollout, gone_s)
+
+    def start_upload(self, now: float) -> tuple[int, tuple[Rollout, ...]] | None:
+        """The next upload, oldest rollouts first; None: nothing to send, or not now."""
+        if not self._ready or now < self._not_before_s or len(self._in_flight) >= UPLOADS_IN_FLIGHT_MAX:
+            return None
+        upload = {key: self._ready.pop(key) for key in list(self._ready)[:UPLOAD_ROLLOUTS_MAX]}
+        upload_id, self._next_upload_id = self._next_upload_id, self._next_upload_id + 1
+        self._in_flight[upload_id] = upload
+        return upload_id, tuple(spooled.rollout for spooled in upload.values())
+
+    def answered(self, upload_id: int, verdicts: Iterable[Verdict], retry_at_s: float) -> list[Verdict]:
+        """Take the verdicts in; what was not judged, or was met by `busy`, becomes ready again.
+
+        Returns:
+            the verdicts that are final.
+        """
+        upload = self._in_flight.pop(upload_id, {})
+        final: list[Verdict] = []
+        for verdict in verdicts:
+            key = (verdict.lease_id, verdict.sample_index)
+            if key in upload and verdict.reason != BUSY:
+                del upload[key]
+                final.append(verdict)
+        if upload:
+            self._again(upload, retry_at_s)
+        return final
+
+    def failed(self, upload_id: int, retry_at_s: float) -> None:
+        """The upload did not come through; its rollouts become ready again."""
+        self._again(self._in_flight.pop(upload_id, {}), retry_at_s)
+
+    def retry_now(self) -> None:
+        """The coordinator is back: no need to wait."""
+        self._not_before_s = 0.0
+
+    def expire(self, now: float) -> int:
+        """Drop what is too late, except in flight: there the verdict decides. Returns how many were dropped."""
+        return self._drop([key for key, spooled in self._ready.items() if now >= spooled.gone_s])
+
+    def revoke(self, lease_ids: Iterable[LeaseId]) -> int:
+        """Drop rollouts of these leases, except in flight. Returns how many were dropped."""
+        revoked = set(lease_ids)
+        return self._drop([key for key in self._ready if key[0] in revoked])
+
+    def clear(self) -> int:
+        """Drop everything. Returns how many were dropped."""
+        dropped = len(self)
+        self._ready.clear()
+        self._in_flight.clear()
+        return dropped
+
+    def next_wake_s(self) -> float | None:
+        """When start_upload or expire may next have something to do."""
+        times = [spooled.gone_s for spooled in self._ready.values()]
+        if self._ready and len(self._in_flight) < UPLOADS_IN_FLIGHT_MAX:
+            times.append(self._not_before_s)
+        return min(times, default=None)
+
+    def _again(self, upload: dict[Key, Spooled], retry_at_s: float) -> None:
+        self._ready = {**upload, **self._ready}
+        self._not_before_s = max(self._not_before_s, retry_at_s)
+
+    def _drop(self, keys: list[Key]) -> int:
+        for key in keys:
+            del self._ready[key]
+        return len(keys)
+
+
+def _key(rollout: Rollout) -> Key:
+    return rollout.lease_id, rollout.sample_index

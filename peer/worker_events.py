@@ -1,0 +1,215 @@
+"""What the worker's core is told, and what it asks its shell to do. Plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rollcast.wire.ids import Epoch, LeaseId, Version
+from rollcast.wire.rollouts import LeaseGrant, Rollout, Slot
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class VersionKey:
+    """A version of the run. Versions go on rising across epochs."""
+
+    version: Version
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class SlotWork:
+    """One rollout to generate."""
+
+    lease: LeaseGrant
+    slot: Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The coordinator's answer about one uploaded rollout; ``reason`` is empty when accepted."""
+
+    lease_id: LeaseId
+    sample_index: int
+    accepted: bool
+    reason: str
+
+
+# ---------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOpened:
+    """The coordinator welcomed us (again)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLost:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeasesGranted:
+    leases: tuple[LeaseGrant, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeasesRevoked:
+    lease_ids: tuple[LeaseId, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class VersionHeardOf:
+    """A verified announcement came; the bytes may follow."""
+
+    key: VersionKey
+
+
+@dataclass(frozen=True, slots=True)
+class VersionVerified:
+    """A version is complete on disk and its state hash matched."""
+
+    key: VersionKey
+
+
+@dataclass(frozen=True, slots=True)
+class VersionLoaded:
+    """The engine holds it beside the active one."""
+
+    key: VersionKey
+
+
+@dataclass(frozen=True, slots=True)
+class VersionActivated:
+    key: VersionKey
+
+
+@dataclass(frozen=True, slots=True)
+class BatchGenerated:
+    """A GenerateBatch is done: one rollout for each of its slots."""
+
+    batch_id: int
+    rollouts: tuple[Rollout, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UploadAnswered:
+    """``retry_after_s`` is the jittered wait before what was not taken is sent again."""
+
+    upload_id: int
+    verdicts: tuple[Verdict, ...]
+    retry_after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class UploadFailed:
+    upload_id: int
+    reason: str
+    retry_after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """By a signal or by the coordinator."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The time named by next_wake_s has come."""
+
+
+Event = (
+    SessionOpened
+    | SessionLost
+    | LeasesGranted
+    | LeasesRevoked
+    | VersionHeardOf
+    | VersionVerified
+    | VersionLoaded
+    | VersionActivated
+    | BatchGenerated
+    | UploadAnswered
+    | UploadFailed
+    | StopRequested
+    | Tick
+)
+
+# ---------------------------------------------------------------- actions
+
+
+@dataclass(frozen=True, slots=True)
+class RequestWork:
+    """Tell the coordinator how many slots we can still take; replaces what we said before."""
+
+    free_slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportVersionHeld:
+    key: VersionKey
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnLeases:
+    lease_ids: tuple[LeaseId, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadVersion:
+    """Answered by VersionLoaded."""
+
+    key: VersionKey
+
+
+@dataclass(frozen=True, slots=True)
+class ActivateVersion:
+    """Only asked for while no batch runs; answered by VersionActivated."""
+
+    key: VersionKey
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateBatch:
+    """Answered by BatchGenerated."""
+
+    batch_id: int
+    work: tuple[SlotWork, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UploadRollouts:
+    """Answered by UploadAnswered or UploadFailed."""
+
+    upload_id: int
+    rollouts: tuple[Rollout, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutsDropped:
+    """Slots or rollouts given up, for the log; the core has counted them."""
+
+    reason: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Drained: say goodbye and end."""
+
+    reason: str
+
+
+Action = (
+    RequestWork
+    | ReportVersionHeld
+    | ReturnLeases
+    | LoadVersion
+    | ActivateVersion
+    | GenerateBatch
+    | UploadRollouts
+    | RolloutsDropped
+    | Finish
+)
