@@ -345,20 +345,26 @@ class PeerMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., work_request: _Optional[_Union[WorkRequest, _Mapping]] = ..., version_held: _Optional[_Union[VersionHeld, _Mapping]] = ..., lease_return: _Optional[_Union[LeaseReturn, _Mapping]] = ..., accusation: _Optional[_Union[Accusation, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., certificate_request: _Optional[_Union[CertificateRequest, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("protocol", "run_id", "learner_public_key", "heartbeat_interval_s", "heartbeat_timeout_s", "software")
+    __slots__ = ("protocol", "run_id", "learner_public_key", "heartbeat_interval_s", "heartbeat_timeout_s", "software", "prompt_tokens_max", "sampling", "prefetch_batches")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     LEARNER_PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_MAX_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    PREFETCH_BATCHES_FIELD_NUMBER: _ClassVar[int]
     protocol: ProtocolRange
     run_id: str
     learner_public_key: bytes
     heartbeat_interval_s: float
     heartbeat_timeout_s: float
     software: str
-    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., run_id: _Optional[str] = ..., learner_public_key: _Optional[bytes] = ..., heartbeat_interval_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., software: _Optional[str] = ...) -> None: ...
+    prompt_tokens_max: int
+    sampling: Sampling
+    prefetch_batches: float
+    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., run_id: _Optional[str] = ..., learner_public_key: _Optional[bytes] = ..., heartbeat_interval_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., software: _Optional[str] = ..., prompt_tokens_max: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., prefetch_batches: _Optional[float] = ...) -> None: ...
 
 class PlanNeighbour(_message.Message):
     __slots__ = ("peer_id", "role", "address", "we_dial")
