@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NewType
+from typing import Literal, NewType
 
 PeerId = NewType("PeerId", str)  # libp2p form of an Ed25519 public key: 12D3KooW...
 RunId = NewType("RunId", str)
@@ -17,3 +17,5 @@ UploadId = NewType("UploadId", int)
 PlanId = NewType("PlanId", int)
 EncodingId = NewType("EncodingId", int)
 ChunkIndex = NewType("ChunkIndex", int)
+
+Role = Literal["coordinator", "learner", "origin", "peer"]
