@@ -8,23 +8,18 @@ import os
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-import aiohttp
 from rich.console import Console
 
 from rollcast.cli.files import load
-from rollcast.cli.fleet import ESSENTIAL, Endpoints, Fleet
+from rollcast.cli.fleet import Endpoints, Fleet
 from rollcast.cli.options import Json, Settings
 from rollcast.cli.up_config import UpConfig
 from rollcast.cli.view import LiveView, PlainView, summary_table
+from rollcast.cli.watch import run_fleet
 from rollcast.runtime.config import dump_json
-from rollcast.runtime.errors import ProcessFailed
 from rollcast.runtime.process import EXIT_INTERRUPTED, stop_on_signals
 from rollcast.runtime.run_folder import RunFolder, run_folder_error
-
-_POLL_S = 0.5
-_FINISH_TIMEOUT_S = 60.0
 
 
 def up(
@@ -86,50 +81,16 @@ def new_run_folder(config: UpConfig) -> RunFolder:
 
 async def _run(fleet: Fleet, view: LiveView | PlainView, console: Console) -> int:
     stop = stop_on_signals(asyncio.get_running_loop(), on_second=fleet.kill_all)
-    fleet.prepare()
     console.print(f"run folder  {fleet.folder.root}", soft_wrap=True)
-    try:
-        endpoints = await fleet.start()
+
+    def started(endpoints: Endpoints) -> None:
         console.print(f"dashboard   {endpoints.http_url}", soft_wrap=True)
-        finished = await _watch(fleet, endpoints, view, stop)
+
+    try:
+        finished = await run_fleet(fleet, started, view.update, stop)
     finally:
         view.close()
-        await fleet.stop()
     return 0 if finished else EXIT_INTERRUPTED
-
-
-async def _watch(fleet: Fleet, endpoints: Endpoints, view: LiveView | PlainView, stop: asyncio.Event) -> bool:
-    """Show the run until it is finished (True) or we are asked to stop (False)."""
-    timeout = aiohttp.ClientTimeout(total=5)
-    async with aiohttp.ClientSession(timeout=timeout) as session:
-        while not stop.is_set():
-            fleet.check()
-            ended = fleet.ended()
-            if "coordinator" in ended and "learner" in ended:
-                return await _all_end(fleet)
-            status = await _fetch_status(session, endpoints)
-            if status is not None:
-                view.update(status, ended)
-            try:
-                await asyncio.wait_for(stop.wait(), _POLL_S)
-            except TimeoutError:
-                continue
-    return False
-
-
-async def _all_end(fleet: Fleet) -> bool:
-    left = await fleet.wait(list(fleet.processes), _FINISH_TIMEOUT_S)
-    if any(name in ESSENTIAL for name in left):
-        raise ProcessFailed(f"{', '.join(left)} did not end with the run", fix=f"see {fleet.folder.logs}")
-    return True
-
-
-async def _fetch_status(session: aiohttp.ClientSession, endpoints: Endpoints) -> dict[str, Any] | None:
-    try:
-        async with session.get(f"{endpoints.http_url}/api/v1/status") as response:
-            return dict(await response.json()) if response.status == 200 else None
-    except (aiohttp.ClientError, TimeoutError, ValueError):
-        return None  # busy or ending; fleet.check() tells which
 
 
 def _report(folder: RunFolder, console: Console, *, json_output: bool) -> None:

@@ -1,0 +1,53 @@
+"""``python -m bench NAME [options] [--json]``: run one benchmark and print its figures.
+
+With --json, stdout holds one object {"bench", "settings", "machine", "figures": {key: number}} and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+
+from bench.machine import describe_machine
+from rollcast.runtime.errors import RollcastError
+
+#: Name -> what it shows. The module bench.NAME has add_arguments(parser) and run(arguments) -> Outcome.
+BENCHES = {
+    "demo": "the main job: reward before and after, staleness, share of bytes from peers, accounting of rollouts",
+    "churn": "the main job with a peer killed half way and one joining late, beside a clean run",
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    commands = parser.add_subparsers(dest="name", required=True)
+    modules = {name: importlib.import_module(f"bench.{name}") for name in BENCHES}
+    for name, text in BENCHES.items():
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("--json", action="store_true", help="one JSON object on stdout")
+        modules[name].add_arguments(command)
+    parsed = parser.parse_args(arguments)
+    try:
+        outcome = modules[parsed.name].run(parsed)
+    except RollcastError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    if parsed.json:
+        document = {
+            "bench": parsed.name,
+            "settings": outcome.settings,
+            "machine": describe_machine(),
+            "figures": outcome.figures,
+        }
+        print(json.dumps(document, indent=2))
+    else:
+        width = max(map(len, outcome.figures))
+        for key, value in outcome.figures.items():
+            print(f"{key:<{width}}  {value:g}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

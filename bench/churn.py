@@ -1,0 +1,55 @@
+"""The main job with one of three peers killed by SIGKILL half way and another joining late, beside a clean run."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bench import runs
+from bench.machine import Outcome
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, default=Path("configs/local.toml"))
+    parser.add_argument("--set", action="append", default=[], help="section.key=value on top of the file")
+
+
+class Churn(runs.Story):
+    """Kills peer-2 at half of the steps; peer-late joins at three fifths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.killed_at = self.joined_at = -1
+        self.late_accepted = 0
+
+    def on_status(self, status: Mapping[str, Any], ended: Mapping[str, int]) -> None:
+        super().on_status(status, ended)
+        assert self.fleet is not None
+        step, steps = int(status["step"]), int(status["steps"])
+        if self.killed_at < 0 and step >= steps // 2:
+            self.killed_at = step
+            self.fleet.kill("peer-2")
+        if self.joined_at < 0 and step >= steps * 3 // 5:
+            self.joined_at = step
+            self.fleet.add_peer("peer-late")
+        for peer in status["peers"]:
+            if peer["name"] == "peer-late":
+                self.late_accepted = int(peer["accepted"])
+
+
+def run(arguments: argparse.Namespace) -> Outcome:
+    with tempfile.TemporaryDirectory(prefix="rollcast-bench-") as folder:
+        clean = runs.figures_of(runs.run(arguments.config, Path(folder), arguments.set, runs.Story()))
+        story = Churn()
+        figures = runs.figures_of(runs.run(arguments.config, Path(folder), arguments.set, story))
+    figures |= {
+        "killed_at_step": story.killed_at,
+        "joined_at_step": story.joined_at,
+        "late_peer_accepted": story.late_accepted,
+        "reward_after_clean": clean["reward_after"],
+        "reward_difference": abs(figures["reward_after"] - clean["reward_after"]),
+    }
+    return Outcome({"config": str(arguments.config), "set": arguments.set}, figures)

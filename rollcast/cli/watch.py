@@ -1,0 +1,68 @@
+"""Following a fleet until its run is over, over the coordinator's API."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import aiohttp
+
+from rollcast.cli.fleet import ESSENTIAL, Endpoints, Fleet
+from rollcast.runtime.errors import ProcessFailed
+
+#: Called with the coordinator's status and the exit statuses of the processes that have ended.
+OnStatus = Callable[[Mapping[str, Any], Mapping[str, int]], None]
+
+_POLL_S = 0.5
+_FINISH_TIMEOUT_S = 60.0
+
+
+async def run_fleet(
+    fleet: Fleet, on_start: Callable[[Endpoints], None], on_status: OnStatus, stop: asyncio.Event
+) -> bool:
+    """Start the fleet, follow it, and stop what is left; True when the run was finished, False when stopped.
+
+    Raises:
+        ProcessFailed: a process that the run cannot do without has failed.
+        WaitTimedOut: the coordinator did not listen in time.
+    """
+    fleet.prepare()
+    try:
+        endpoints = await fleet.start()
+        on_start(endpoints)
+        return await _follow(fleet, endpoints, on_status, stop)
+    finally:
+        await fleet.stop()
+
+
+async def _follow(fleet: Fleet, endpoints: Endpoints, on_status: OnStatus, stop: asyncio.Event) -> bool:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
+        while not stop.is_set():
+            fleet.check()
+            ended = fleet.ended()
+            if "coordinator" in ended and "learner" in ended:
+                await _all_end(fleet)
+                return True
+            status = await _fetch_status(session, endpoints)
+            if status is not None:
+                on_status(status, ended)
+            try:
+                await asyncio.wait_for(stop.wait(), _POLL_S)
+            except TimeoutError:
+                continue
+    return False
+
+
+async def _all_end(fleet: Fleet) -> None:
+    left = await fleet.wait(list(fleet.processes), _FINISH_TIMEOUT_S)
+    if any(name in ESSENTIAL for name in left):
+        raise ProcessFailed(f"{', '.join(left)} did not end with the run", fix=f"see {fleet.folder.logs}")
+
+
+async def _fetch_status(session: aiohttp.ClientSession, endpoints: Endpoints) -> dict[str, Any] | None:
+    try:
+        async with session.get(f"{endpoints.http_url}/api/v1/status") as response:
+            return dict(await response.json()) if response.status == 200 else None
+    except (aiohttp.ClientError, TimeoutError, ValueError):
+        return None  # busy or ending; fleet.check() tells which
