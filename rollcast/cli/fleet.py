@@ -46,6 +46,8 @@ class Fleet:
     config: UpConfig
     folder: RunFolder
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    #: Programs to start instead of our own command line, by process name.
+    programs: dict[str, list[str]] = field(default_factory=dict)
 
     def prepare(self) -> None:
         """Write the run folder, the learner's key and each process's resolved configuration."""
@@ -180,10 +182,10 @@ class Fleet:
 
     def _spawn(self, name: str, role: str) -> None:
         config, log = self.folder.config / f"{name}.toml", self.log_path(name)
-        command = [sys.executable, "-m", "rollcast.cli.main", role, str(config)]
+        program = self.programs.get(name, [sys.executable, "-m", "rollcast.cli.main"])
         with log.open("ab") as output:
             self.processes[name] = subprocess.Popen(
-                [*command, "--log-file", str(log), "--with-parent"],
+                [*program, role, str(config), "--log-file", str(log), "--with-parent"],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

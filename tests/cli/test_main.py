@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+def rollcast(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    import os
+
+    return subprocess.run(
+        [sys.executable, "-m", "rollcast.cli.main", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | environment,
+    )
+
+
+def test_version_names_release() -> None:
+    result = rollcast("--version")
+    assert result.returncode == 0
+    assert result.stdout.startswith("rollcast 0.")
+
+
+def test_help_imports_no_role() -> None:
+    code = (
+        "import sys\nfrom rollcast.cli.main import app\n"
+        "try:\n    app(['--help'])\nexcept SystemExit:\n    pass\n"
+        "heavy = {'jax', 'grpc', 'aiohttp', 'coordinator', 'learner', 'peer'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert "Run a peer" in result.stdout
+
+
+def test_validate_and_show() -> None:
+    result = rollcast("config", "validate", str(CONFIGS / "local.toml"))
+    assert (result.returncode, "valid configuration of up" in result.stdout) == (0, True)
+    shown = json.loads(rollcast("config", "show", str(CONFIGS / "peer.toml")).stdout)
+    assert shown["engine"]["concurrent_rollouts"] >= 1
+    keys = {row["key"]: row for row in json.loads(rollcast("config", "show", "--role", "coordinator", "--json").stdout)}
+    assert "Hard limit" in keys["run.staleness_limit"]["meaning"]
+
+
+@pytest.mark.parametrize("role", ["up", "coordinator", "learner", "peer"])
+def test_every_key_has_a_meaning(role: str) -> None:
+    for row in json.loads(rollcast("config", "show", "--role", role, "--json").stdout):
+        assert row["meaning"], row["key"]
+
+
+def test_unknown_key_is_one_clear_error(tmp_path: Path) -> None:
+    file = tmp_path / "peer.toml"
+    file.write_text('[engine]\nconcurrent_rollout = 8\n[link]\nhost = "127.0.0.1"\n')
+    result = rollcast("peer", str(file))
+    assert result.returncode == 64
+    assert result.stderr.startswith("RC101: ")
+    assert "did you mean 'concurrent_rollouts'" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_dry_run_with_settings_starts_nothing(tmp_path: Path) -> None:
+    result = rollcast(
+        "up", str(CONFIGS / "local.toml"), "--dry-run", "--set", f"runs_folder={tmp_path}/runs", "--set", "peers=5"
+    )
+    assert json.loads(result.stdout)["peers"] == 5
+    assert not (tmp_path / "runs").exists()
+
+
+def test_options_from_the_environment() -> None:
+    result = rollcast("peer", str(CONFIGS / "peer.toml"), ROLLCAST_PEER_DRY_RUN="true")
+    assert json.loads(result.stdout)["role"] == "peer"
+
+
+def test_identity(tmp_path: Path) -> None:
+    file = tmp_path / "learner.key"
+    first = json.loads(rollcast("identity", str(file), "--json").stdout)
+    assert json.loads(rollcast("identity", str(file), "--json").stdout) == first
+    assert first["peer_id"].startswith("12D3KooW")
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_read_only_run_folder(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file, not a folder")
+    result = rollcast("up", str(CONFIGS / "local.toml"), "--set", f"runs_folder={tmp_path}/runs")
+    assert result.returncode == 73
+    assert result.stderr.startswith("RC104: ")
