@@ -17,6 +17,8 @@ class WarmStartConfig(ConfigModel):
     """Adam."""
     batch_size: int = Field(128, ge=1)
     """Examples a step."""
+    examples: int = Field(16384, ge=1)
+    """Examples fetched for each stage; steps draw from them with repetition."""
     accuracy_gate: float = Field(0.8, ge=0.0, le=1.0)
     """Stage 1 (correct answers) ends at this held-out accuracy."""
     steps_max: int = Field(2000, ge=0)

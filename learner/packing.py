@@ -1,0 +1,120 @@
+"""Training rollouts to fixed-shape arrays: right-padded rows of prompt and completion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from learner.objective import group_normalised
+from rollcast.wire.rollouts import Segment
+
+# Version of tokens that no policy made: prompts, tools, padding.
+NO_VERSION = -1
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRow:
+    """One scored rollout of a batch."""
+
+    rollout_id: int
+    group_id: int
+    prompt_token_ids: tuple[int, ...]
+    segments: tuple[Segment, ...]
+    temperature: float
+    reward: float
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBatch:
+    """Rows of a batch; [rows, time] unless said otherwise."""
+
+    tokens: Array  # i32, right-padded with 0
+    positions: Array  # i32, index in the row
+    valid: Array  # bool, False on padding
+    loss_mask: Array  # bool, tokens that are trained on
+    token_versions: Array  # i64, version that made the token, NO_VERSION where none did
+    temperature: Array  # f32 [rows]
+    advantages: Array  # f32 [rows]
+
+    def select(self, rows: Array) -> PackedBatch:
+        """The given rows (indices) as a batch of their own."""
+        return PackedBatch(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+
+    def versions(self) -> list[int]:
+        """Versions that made the trained tokens, oldest first."""
+        return sorted(int(version) for version in np.unique(self.token_versions[self.loss_mask]))
+
+
+def pack(rows: Sequence[TrainingRow], *, time: int, advantage_epsilon: float) -> PackedBatch:
+    """Lay out a batch in rows of ``time`` tokens, with advantages normalised within each group.
+
+    Raises:
+        ValueError: a rollout is longer than ``time``, or a loss mask does not match its tokens.
+    """
+    tokens = np.zeros((len(rows), time), np.int32)
+    valid = np.zeros((len(rows), time), bool)
+    loss_mask = np.zeros((len(rows), time), bool)
+    versions = np.full((len(rows), time), NO_VERSION, np.int64)
+    for index, row in enumerate(rows):
+        end = len(row.prompt_token_ids) + sum(len(segment.token_ids) for segment in row.segments)
+        if end > time:
+            raise ValueError(f"rollout {row.rollout_id} has {end} tokens, more than {time}")
+        tokens[index, : len(row.prompt_token_ids)] = row.prompt_token_ids
+        valid[index, :end] = True
+        _pack_segments(row, tokens[index], loss_mask[index], versions[index])
+    rewards = np.array([row.reward for row in rows], np.float64)
+    groups = np.array([row.group_id for row in rows], np.int64)
+    return PackedBatch(
+        tokens=tokens,
+        positions=np.where(valid, np.arange(time, dtype=np.int32), 0),
+        valid=valid,
+        loss_mask=loss_mask,
+        token_versions=versions,
+        temperature=np.array([row.temperature for row in rows], np.float32),
+        advantages=group_normalised(rewards, groups, advantage_epsilon),
+    )
+
+
+def _pack_segments(row: TrainingRow, tokens: Array, loss_mask: Array, versions: Array) -> None:
+    start = len(row.prompt_token_ids)
+    for segment in row.segments:
+        end = start + len(segment.token_ids)
+        if len(segment.loss_mask) != len(segment.token_ids):
+            raise ValueError(f"rollout {row.rollout_id}: loss mask and tokens of a segment differ in length")
+        tokens[start:end] = segment.token_ids
+        trained = np.frombuffer(segment.loss_mask, np.uint8).astype(bool)
+        loss_mask[start:end] = trained
+        versions[start:end] = np.where(trained, segment.version, NO_VERSION)
+        start = end
+
+
+def pack_examples(examples: Sequence[tuple[Sequence[int], Sequence[int]]], *, time: int) -> PackedBatch:
+    """Lay out supervised examples (prompt ids, answer ids); answers are trained on, advantages are 0.
+
+    Raises:
+        ValueError: an example is longer than ``time``.
+    """
+    tokens = np.zeros((len(examples), time), np.int32)
+    valid = np.zeros((len(examples), time), bool)
+    loss_mask = np.zeros((len(examples), time), bool)
+    for index, (prompt, answer) in enumerate(examples):
+        start, end = len(prompt), len(prompt) + len(answer)
+        if end > time:
+            raise ValueError(f"an example of {end} tokens, more than {time}")
+        tokens[index, :start], tokens[index, start:end] = prompt, answer
+        valid[index, :end] = True
+        loss_mask[index, start:end] = True
+    return PackedBatch(
+        tokens=tokens,
+        positions=np.where(valid, np.arange(time, dtype=np.int32), 0),
+        valid=valid,
+        loss_mask=loss_mask,
+        token_versions=np.full((len(examples), time), NO_VERSION, np.int64),
+        temperature=np.ones(len(examples), np.float32),
+        advantages=np.zeros(len(examples), np.float32),
+    )
