@@ -1,0 +1,98 @@
+"""Chunks: how an encoding is cut, hashed, and which of them somebody holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from blake3 import blake3
+
+from rollcast.runtime.errors import CorruptChunk, MalformedMessage
+from rollcast.wire.limits import CHUNK_COUNT_MAX
+
+BytesLike = bytes | bytearray | memoryview
+
+HASH_BYTES = 32
+"""BLAKE3's digest."""
+
+_THREADED_FROM_BYTES = 1 << 20  # below this, starting threads costs more than they save
+
+
+def blake3_hash(data: BytesLike) -> bytes:
+    """BLAKE3 of ``data``, 32 bytes; large data is hashed on all cores."""
+    threads = blake3.AUTO if len(data) >= _THREADED_FROM_BYTES else 1
+    return blake3(data, max_threads=threads).digest()
+
+
+def chunk_count(size_bytes: int, chunk_size_bytes: int) -> int:
+    """How many chunks ``size_bytes`` make; the last one may be shorter."""
+    return -(-size_bytes // chunk_size_bytes)
+
+
+def cut(size_bytes: int, chunk_size_bytes: int) -> Iterator[tuple[int, int]]:
+    """(start, stop) of every chunk, in bytes."""
+    for start in range(0, size_bytes, chunk_size_bytes):
+        yield start, min(start + chunk_size_bytes, size_bytes)
+
+
+def chunk_list(data: BytesLike, chunk_size_bytes: int) -> bytes:
+    """The BLAKE3 hashes of all chunks of ``data``, concatenated: 32 bytes a chunk."""
+    view = memoryview(data).cast("B")
+    return b"".join(
+        blake3(view[start:stop], max_threads=1).digest() for start, stop in cut(len(view), chunk_size_bytes)
+    )
+
+
+def chunk_list_hash(hashes: bytes) -> bytes:
+    """What a manifest signs of a chunk list."""
+    return blake3_hash(hashes)
+
+
+def check_chunk(hashes: bytes, index: int, data: BytesLike) -> None:
+    """That ``data`` is chunk ``index`` of the list ``hashes``.
+
+    Raises:
+        CorruptChunk: it is not, or there is no such chunk.
+    """
+    expected = hashes[index * HASH_BYTES : (index + 1) * HASH_BYTES] if index >= 0 else b""
+    if blake3(data, max_threads=1).digest() != expected:
+        raise CorruptChunk(
+            f"chunk {index} does not match its signed hash",
+            cause="a relay or the connection changed it",
+            fix="it is fetched again from another source",
+        )
+
+
+# ---------------------------------------------------------------- bitmaps of chunks, as in the message Have
+
+
+def new_bitmap(count: int) -> bytearray:
+    """None of ``count`` chunks. One bit a chunk, the most significant of the first byte is chunk 0."""
+    return bytearray((count + 7) // 8)
+
+
+def parse_bitmap(bitmap: bytes, count: int) -> bytearray:
+    """A bitmap of ``count`` chunks from the network.
+
+    Raises:
+        MalformedMessage: its length or its unused bits are wrong.
+    """
+    if not 0 < count <= CHUNK_COUNT_MAX or len(bitmap) != (count + 7) // 8:
+        raise MalformedMessage(f"a bitmap of {len(bitmap)} bytes does not fit {count} chunks")
+    if count % 8 and bitmap[-1] & (0xFF >> count % 8):
+        raise MalformedMessage("a bitmap names chunks beyond the last")
+    return bytearray(bitmap)
+
+
+def bitmap_has(bitmap: BytesLike, index: int) -> bool:
+    """Whether chunk ``index`` is there."""
+    return bool(bitmap[index >> 3] & (0x80 >> (index & 7)))
+
+
+def bitmap_add(bitmap: bytearray, index: int) -> None:
+    """Mark chunk ``index`` as there."""
+    bitmap[index >> 3] |= 0x80 >> (index & 7)
+
+
+def bitmap_count(bitmap: BytesLike) -> int:
+    """How many chunks are there."""
+    return int.from_bytes(bitmap, "big").bit_count()

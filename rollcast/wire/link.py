@@ -1,0 +1,184 @@
+"""Frames of a chunk link, over any stream of bytes. No I/O here.
+
+frame   = kind (1 byte) length (4 bytes, big-endian) body (length bytes)
+kind 1  = a serialized LinkMessage
+kind 2  = version (8) encoding_id (4) index (4), big-endian, then the chunk's bytes
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from rollcast.runtime.errors import MalformedMessage
+from rollcast.wire import limits
+from rollcast.wire.chunks import HASH_BYTES, BytesLike, parse_bitmap
+from rollcast.wire.ids import ChunkIndex, EncodingId, Version
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+_FRAME_HEADER = struct.Struct(">BI")
+_CHUNK_HEADER = struct.Struct(">QII")
+_MESSAGE, _CHUNK = 1, 2
+_LENGTH_RANGE = {
+    _MESSAGE: (1, limits.LINK_CONTROL_BYTES_MAX),
+    _CHUNK: (_CHUNK_HEADER.size + 1, _CHUNK_HEADER.size + limits.CHUNK_SIZE_BYTES_MAX),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LinkMessageFrame:
+    """A control message; sizes inside it are within limits."""
+
+    message: pb.LinkMessage
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkFrame:
+    """A chunk, not verified yet. ``payload`` has memory of its own and may be kept."""
+
+    version: Version
+    encoding_id: EncodingId
+    index: ChunkIndex
+    payload: memoryview
+
+
+LinkFrame = LinkMessageFrame | ChunkFrame
+
+
+def encode_message(message: pb.LinkMessage) -> bytes:
+    """One control frame.
+
+    Raises:
+        MalformedMessage: it is longer than receivers accept.
+    """
+    body = message.SerializeToString()
+    if not 1 <= len(body) <= limits.LINK_CONTROL_BYTES_MAX:
+        raise MalformedMessage(f"a link message of {len(body)} bytes cannot be sent")
+    return _FRAME_HEADER.pack(_MESSAGE, len(body)) + body
+
+
+def encode_chunk(version: int, encoding_id: int, index: int, payload: BytesLike) -> list[BytesLike]:
+    """One chunk frame as [header, payload], so that the payload is not copied.
+
+    Raises:
+        MalformedMessage: the payload is empty or longer than receivers accept.
+    """
+    size = memoryview(payload).nbytes
+    if not 1 <= size <= limits.CHUNK_SIZE_BYTES_MAX:
+        raise MalformedMessage(f"a chunk of {size} bytes cannot be sent")
+    header = _FRAME_HEADER.pack(_CHUNK, _CHUNK_HEADER.size + size) + _CHUNK_HEADER.pack(version, encoding_id, index)
+    return [header, payload]
+
+
+class FrameParser:
+    """Turns bytes as they come into frames. Holds at most one unfinished frame, and only what came of it."""
+
+    def __init__(self) -> None:
+        self._header = bytearray()
+        self._body = bytearray()
+        self._kind = 0
+        self._length = 0  # of the body; 0 while the header is incomplete
+        self._failed = False
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of the unfinished frame that came so far."""
+        return len(self._header) + len(self._body)
+
+    def feed(self, data: BytesLike) -> list[LinkFrame]:
+        """The frames that ``data`` completes, in order.
+
+        Raises:
+            MalformedMessage: a frame is not one; the stream cannot be used any more.
+        """
+        if self._failed:
+            raise MalformedMessage("this link sent nonsense before")
+        try:
+            return self._feed(memoryview(data))
+        except MalformedMessage:
+            self._failed = True
+            raise
+
+    def _feed(self, view: memoryview) -> list[LinkFrame]:
+        frames: list[LinkFrame] = []
+        at = 0
+        while at < len(view):
+            if not self._length:
+                taken = view[at : at + _FRAME_HEADER.size - len(self._header)]
+                self._header += taken
+                if len(self._header) == _FRAME_HEADER.size:
+                    self._open_frame()
+            else:
+                taken = view[at : at + self._length - len(self._body)]
+                self._body += taken
+                if len(self._body) == self._length:
+                    frames.append(self._close_frame())
+            at += len(taken)
+        return frames
+
+    def _open_frame(self) -> None:
+        self._kind, self._length = _FRAME_HEADER.unpack(self._header)
+        if self._kind not in _LENGTH_RANGE:
+            raise MalformedMessage(f"frame kind {self._kind} is unknown")
+        least, most = _LENGTH_RANGE[self._kind]
+        if not least <= self._length <= most:
+            raise MalformedMessage(f"a frame of kind {self._kind} with {self._length} bytes")
+
+    def _close_frame(self) -> LinkFrame:
+        kind, body = self._kind, self._body
+        self._header, self._body, self._length = bytearray(), bytearray(), 0
+        if kind == _MESSAGE:
+            return LinkMessageFrame(_parse_message(body))
+        version, encoding_id, index = _CHUNK_HEADER.unpack_from(body)
+        if version > limits.COUNTER_MAX:
+            raise MalformedMessage("a chunk's version is out of range")
+        payload = memoryview(body)[_CHUNK_HEADER.size :].toreadonly()
+        return ChunkFrame(Version(version), EncodingId(encoding_id), ChunkIndex(index), payload)
+
+
+def _parse_message(body: bytearray) -> pb.LinkMessage:
+    try:
+        message = pb.LinkMessage.FromString(bytes(body))
+    except DecodeError as error:
+        raise MalformedMessage("not a link message", cause=str(error)) from None
+    _check_message(message)
+    return message
+
+
+def _check_message(message: pb.LinkMessage) -> None:
+    """Sizes and ranges inside; announcements are checked by ``records.verify_announcement``."""
+    match message.WhichOneof("body"):
+        case None:
+            raise MalformedMessage("a link message without a body")
+        case "hello":
+            _require(len(message.hello.run_id) <= limits.TEXT_LENGTH_MAX, "a run id is too long")
+            _require(len(message.hello.software) <= limits.TEXT_LENGTH_MAX, "a software name is too long")
+        case "have":
+            _require(message.have.version <= limits.COUNTER_MAX, "a version is out of range")
+            if message.have.bitmap:
+                parse_bitmap(message.have.bitmap, message.have.chunk_count)
+        case "chunk_list":
+            hashes = len(message.chunk_list.hashes)
+            _require(message.chunk_list.version <= limits.COUNTER_MAX, "a version is out of range")
+            _require(0 < hashes <= limits.CHUNK_COUNT_MAX * HASH_BYTES, "a chunk list is too long or empty")
+            _require(hashes % HASH_BYTES == 0, "a chunk list is not a list of hashes")
+        case "credit":
+            _require(message.credit.version <= limits.COUNTER_MAX, "a version is out of range")
+            _require(1 <= message.credit.chunks <= limits.CREDIT_CHUNKS_MAX, "a credit is out of range")
+        case "want":
+            _require(message.want.version <= limits.COUNTER_MAX, "a version is out of range")
+        case "cancel":
+            _require(message.cancel.version <= limits.COUNTER_MAX, "a version is out of range")
+            _require(len(message.cancel.reason) <= limits.TEXT_LENGTH_MAX, "a reason is too long")
+        case "error":
+            texts = (message.error.code, message.error.what)
+            _require(max(map(len, texts)) <= limits.TEXT_LENGTH_MAX, "an error's text is too long")
+        case "held":
+            _require(max(message.held.version, message.held.epoch) <= limits.COUNTER_MAX, "a version is out of range")
+
+
+def _require(condition: bool, problem: str) -> None:
+    if not condition:
+        raise MalformedMessage(problem)
