@@ -1,0 +1,142 @@
+"""What the relay's core asks its shell to do, in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from peer.relay_events import EncodingKey, LinkId, Neighbour
+from rollcast.wire.ids import ChunkIndex, PeerId, Version
+
+
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """Open a link; answered by LinkUp or DialFailed."""
+
+    neighbour: Neighbour
+
+
+@dataclass(frozen=True, slots=True)
+class CloseLink:
+    """The core has forgotten the link already; no LinkDown is needed."""
+
+    link: LinkId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendWant:
+    link: LinkId
+    key: EncodingKey
+
+
+@dataclass(frozen=True, slots=True)
+class SendHave:
+    link: LinkId
+    key: EncodingKey
+    chunk_count: int  # 0 while we do not know
+    bitmap: bytes
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SendCredit:
+    link: LinkId
+    key: EncodingKey
+    chunks: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendCancel:
+    link: LinkId
+    key: EncodingKey
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendChunkList:
+    """The shell reads the list from the store."""
+
+    link: LinkId
+    key: EncodingKey
+
+
+@dataclass(frozen=True, slots=True)
+class SendHeld:
+    link: LinkId
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class SendChunk:
+    """The shell reads the chunk from the store and answers with ChunkSent once the transport took it."""
+
+    link: LinkId
+    key: EncodingKey
+    index: ChunkIndex
+
+
+@dataclass(frozen=True, slots=True)
+class BeginStore:
+    """Open the encoding in the store with the chunk list received last; answered by StoreReady or StoreFailed."""
+
+    key: EncodingKey
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyAndStore:
+    """Answered by ChunkStored, ChunkCorrupt or StoreFailed; after BeginStore of the same encoding, in order."""
+
+    link: LinkId
+    key: EncodingKey
+    index: ChunkIndex
+
+
+@dataclass(frozen=True, slots=True)
+class FinishVersion:
+    """Every chunk is stored: check the state's hash, make it durable; answered by VersionFinished or StoreFailed."""
+
+    key: EncodingKey
+
+
+@dataclass(frozen=True, slots=True)
+class AnnounceHeld:
+    """The encoding is complete, durable and verified: tell this process and the coordinator."""
+
+    key: EncodingKey
+
+
+@dataclass(frozen=True, slots=True)
+class AbandonVersion:
+    """Nothing more will be received of this encoding."""
+
+    key: EncodingKey
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Accuse:
+    """Their bug, not ours: tell the coordinator what this peer sent."""
+
+    peer_id: PeerId
+    version: Version
+    index: ChunkIndex
+    reason: str
+
+
+Action = (
+    Dial
+    | CloseLink
+    | SendWant
+    | SendHave
+    | SendCredit
+    | SendCancel
+    | SendChunkList
+    | SendHeld
+    | SendChunk
+    | BeginStore
+    | VerifyAndStore
+    | FinishVersion
+    | AnnounceHeld
+    | AbandonVersion
+    | Accuse
+)
