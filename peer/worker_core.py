@@ -43,7 +43,7 @@ from rollcast.wire.ids import LeaseId
 
 PeerState = Literal["starting", "generating", "idle", "receiving", "draining"]
 
-HELD_BATCHES = 2  # batches of slots asked for, the running one included: the next is here when one ends
+HELD_BATCHES_MAX = 8  # batches of slots held at most, whatever the coordinator allows
 SPOOL_BATCHES = 16  # finished batches kept while the coordinator is away
 FULL_BATCH_WAIT_S = 0.02  # leases arrive in bursts: a batch that is not full waits this long for the rest of one
 DRAIN_UPLOAD_S = 1.2  # of the 2 s that a stopping worker has, what uploads may take
@@ -73,9 +73,9 @@ class WorkerStatus:
 class WorkerCore:
     """A worker's decisions; ``handle`` is told what happened and says what to do."""
 
-    def __init__(self, *, concurrent_rollouts: int, held_batches: float = HELD_BATCHES) -> None:
+    def __init__(self, *, concurrent_rollouts: int) -> None:
         self._batch_slots = concurrent_rollouts
-        self._held_slots_wanted = int(concurrent_rollouts * held_batches)
+        self._held_slots_wanted = concurrent_rollouts
         self._spool_max = concurrent_rollouts * SPOOL_BATCHES
         self._book = LeaseBook()
         self._spool = Spool()
@@ -144,8 +144,9 @@ class WorkerCore:
 
     def _take_in(self, event: Event, now: float) -> list[Action]:
         match event:
-            case SessionOpened():
+            case SessionOpened(held_batches):
                 self._connected, self._free_slots_told = True, None
+                self._held_slots_wanted = int(self._batch_slots * max(1.0, min(held_batches, HELD_BATCHES_MAX)))
                 self._spool.retry_now()
                 return [] if self._newest_verified is None else [ReportVersionHeld(self._newest_verified)]
             case SessionLost(reason):

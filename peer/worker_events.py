@@ -39,7 +39,9 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class SessionOpened:
-    """The coordinator welcomed us (again)."""
+    """The coordinator welcomed us (again); it lets us hold slots for this many generation batches."""
+
+    held_batches: float = 2.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ class GeneratedRollout:
     token_ids: tuple[int, ...]  # new ones only
     logprobs: tuple[float, ...]  # of each new token under the temperature asked for
     finish_reason: FinishReason
-    seconds: float  # share of the batch's wall time
+    seconds: float  # from the call to the end of its batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,10 @@ class Engine(Protocol):
     Two versions may be in memory: the active one and one loaded beside it. One batch is generated at a time, and
     ``load`` may run meanwhile.
     """
+
+    def expect(self, work: WarmUp) -> None:
+        """Loads from now on compile for this work before they return."""
+        ...
 
     async def load(self, record: VersionRecord, state: memoryview) -> bytes:
         """Prepare a version beside the active one, compiled and ready.

@@ -1,0 +1,148 @@
+"""What every engine must do: subclass, and give an engine and versions of one model with different weights."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import AsyncIterator
+
+import pytest
+
+from peer.engines.base import Engine, GenerateRequest, WarmUp
+from rollcast.runtime.errors import MalformedMessage
+from rollcast.wire.ids import Version
+from rollcast.wire.records import VersionRecord
+from rollcast.wire.rollouts import Sampling
+
+STOP_TOKEN = 1
+SAMPLING = Sampling(temperature=1.0, max_new_tokens=6, stop_token_ids=(STOP_TOKEN,))
+COOL = Sampling(temperature=0.5, max_new_tokens=4, stop_token_ids=(STOP_TOKEN,))
+
+
+def requests(count: int, *, first_seed: int = 0, sampling: Sampling = SAMPLING) -> list[GenerateRequest]:
+    return [GenerateRequest((5, 6, 7 + index % 3), first_seed + index, sampling) for index in range(count)]
+
+
+class EngineConformance:
+    """The suite."""
+
+    @abstractmethod
+    def make_engine(self) -> Engine:
+        """An engine with 4 concurrent rollouts."""
+
+    @abstractmethod
+    def make_version(self, version: int) -> tuple[VersionRecord, bytes]:
+        """A record and its state; other versions have other weights."""
+
+    @pytest.fixture
+    async def engine(self) -> AsyncIterator[Engine]:
+        engine = self.make_engine()
+        yield engine
+        await engine.close()
+
+    async def put(self, engine: Engine, version: int) -> None:
+        record, state = self.make_version(version)
+        await engine.load(record, memoryview(state))
+        await engine.activate(record.version)
+
+    async def test_what_is_loaded_hashes_to_the_signed_state(self, engine: Engine) -> None:
+        for version in (0, 1):
+            record, state = self.make_version(version)
+            assert await engine.load(record, memoryview(state)) == record.state_hash
+
+    async def test_a_changed_state_is_seen_in_the_hash(self, engine: Engine) -> None:
+        record, state = self.make_version(0)
+        changed = bytes([state[0] ^ 1]) + state[1:]
+        assert await engine.load(record, memoryview(changed)) != record.state_hash
+
+    async def test_nothing_is_generated_before_a_version_is_active(self, engine: Engine) -> None:
+        assert engine.active_version is None
+        with pytest.raises(ValueError, match="no version is active"):
+            await engine.generate(requests(1))
+        record, state = self.make_version(0)
+        await engine.load(record, memoryview(state))
+        assert engine.active_version is None
+
+    async def test_only_a_loaded_and_newer_version_becomes_active(self, engine: Engine) -> None:
+        with pytest.raises(ValueError, match="not loaded"):
+            await engine.activate(Version(0))
+        await self.put(engine, 1)
+        record, state = self.make_version(0)
+        await engine.load(record, memoryview(state))
+        with pytest.raises(ValueError, match="not newer"):
+            await engine.activate(Version(0))
+        assert engine.active_version == 1
+
+    async def test_the_same_seed_draws_the_same_tokens_whatever_else_is_in_the_batch(self, engine: Engine) -> None:
+        await self.put(engine, 0)
+        together = await engine.generate(requests(4))
+        alone = await engine.generate(requests(4)[2:3])
+        again = await engine.generate(requests(4))
+        assert [item.token_ids for item in again] == [item.token_ids for item in together]
+        assert alone[0].token_ids == together[2].token_ids
+
+    async def test_other_seeds_and_other_weights_draw_other_tokens(self, engine: Engine) -> None:
+        await self.put(engine, 0)
+        drawn = [item.token_ids for item in await engine.generate(requests(4))]
+        assert [item.token_ids for item in await engine.generate(requests(4, first_seed=100))] != drawn
+        await self.put(engine, 1)
+        assert [item.token_ids for item in await engine.generate(requests(4))] != drawn
+
+    async def test_rollouts_are_well_formed(self, engine: Engine) -> None:
+        await self.put(engine, 3)
+        for item in await engine.generate(requests(4) + requests(4, first_seed=50)):
+            assert (item.version, item.epoch) == (3, 0)
+            assert 1 <= len(item.token_ids) <= SAMPLING.max_new_tokens
+            assert len(item.logprobs) == len(item.token_ids)
+            assert all(logprob <= 0.0 for logprob in item.logprobs)
+            assert STOP_TOKEN not in item.token_ids[:-1]
+            stopped = item.token_ids[-1] == STOP_TOKEN
+            assert item.finish_reason == ("stop" if stopped else "length")
+            assert stopped or len(item.token_ids) == SAMPLING.max_new_tokens
+            assert item.seconds > 0.0
+
+    async def test_requests_with_other_sampling_share_a_call_and_keep_their_order(self, engine: Engine) -> None:
+        await self.put(engine, 0)
+        mixed = [requests(1)[0], requests(1, sampling=COOL)[0], requests(1, first_seed=9)[0]]
+        drawn = await engine.generate(mixed)
+        for request, item in zip(mixed, drawn, strict=True):
+            assert (await engine.generate([request]))[0].token_ids == item.token_ids
+            assert len(item.token_ids) <= request.sampling.max_new_tokens
+
+    async def test_a_completion_can_be_continued(self, engine: Engine) -> None:
+        await self.put(engine, 0)
+        begun = GenerateRequest((5, 6, 7), 3, SAMPLING, already_generated=(9, 8))
+        (item,) = await engine.generate([begun])
+        assert 1 <= len(item.token_ids) <= SAMPLING.max_new_tokens - 2
+
+    async def test_a_batch_is_of_one_version_although_the_next_is_loaded_meanwhile(self, engine: Engine) -> None:
+        await self.put(engine, 0)
+        expected = [item.token_ids for item in await engine.generate(requests(12))]
+        record, state = self.make_version(1)
+        batch = asyncio.create_task(engine.generate(requests(12)))
+        await asyncio.sleep(0)
+        await engine.load(record, memoryview(state))
+        await engine.activate(record.version)
+        drawn = await batch
+        assert {item.version for item in drawn} == {0}
+        assert [item.token_ids for item in drawn] == expected
+        assert {item.version for item in await engine.generate(requests(2))} == {1}
+
+    async def test_work_expected_is_work_done(self, engine: Engine) -> None:
+        engine.expect(WarmUp(prompt_tokens_max=16, sampling=Sampling(1.0, 16, (STOP_TOKEN,))))
+        await self.put(engine, 0)
+        assert len(await engine.generate(requests(4))) == 4
+
+    async def test_work_longer_than_expected_is_done_too(self, engine: Engine) -> None:
+        engine.expect(WarmUp(prompt_tokens_max=16, sampling=Sampling(1.0, 16, (STOP_TOKEN,))))
+        await self.put(engine, 0)
+        assert len(await engine.generate([GenerateRequest((5,) * 17, 1, SAMPLING)])) == 1
+
+
+class RefusesNonsense:
+    """For engines that look inside the state."""
+
+    async def test_a_state_of_another_model_is_refused(self, engine: Engine) -> None:
+        record, state = self.make_version(0)  # type: ignore[attr-defined]
+        with pytest.raises(MalformedMessage):
+            await engine.load(record, memoryview(state[:-4]))
