@@ -1,0 +1,327 @@
+"""The coordinator's decisions: events in, actions out. No clock, no I/O, no randomness of its own.
+
+Each concern is a part with its own module: membership, leases, staleness, batches, accounting, relay plan, and so on;
+state.py holds them together, and this module says which of them an event concerns, in which order.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from coordinator import forming
+from coordinator.actions import (
+    Action,
+    FailRun,
+    Note,
+    Penalise,
+    SendAnnouncement,
+    StopPeer,
+)
+from coordinator.events import (
+    BatchRecorded,
+    BatchRequested,
+    Event,
+    HeartbeatReceived,
+    LearnerStatusChanged,
+    LeasesReturned,
+    PeerAccused,
+    PeerJoined,
+    PeerLeft,
+    PromptsSupplied,
+    RolloutReceived,
+    RolloutScored,
+    RolloutStored,
+    RunEnded,
+    StepFinished,
+    Tick,
+    VersionAnnounced,
+    VersionHeld,
+    WorkRequested,
+)
+from coordinator.intake import Intake
+from coordinator.issuing import issue
+from coordinator.membership import Member
+from coordinator.relay_plan import RelayNode
+from coordinator.settings import CoreSettings
+from coordinator.state import CoreState
+from coordinator.status import Status, Waiting, WaitingWatch, build_status
+from rollcast.wire.ids import Epoch, PeerId, Version
+
+__all__ = ["CoordinatorCore", "CoreSettings", "Status", "Waiting"]
+
+
+class CoordinatorCore:
+    """Who is here, who does what, which rollouts count.
+
+    ``now`` is any monotonic clock in seconds, the same for every call. Our own bugs raise ValueError or KeyError;
+    what others do wrong becomes an action.
+    """
+
+    def __init__(self, settings: CoreSettings) -> None:
+        self.settings = settings
+        self._state = CoreState(settings)
+        self._intake = Intake(self._state)
+        self._waiting = WaitingWatch(self._state)
+        self._started_at: float | None = None
+        self._no_peer_since: float | None = None
+        self._failed = False
+
+    # ---------------------------------------------------------------- questions of the shell
+
+    @property
+    def epoch(self) -> Epoch:
+        return self._state.epoch
+
+    @property
+    def newest_version(self) -> Version | None:
+        """The newest announced version."""
+        return self._state.newest_version
+
+    @property
+    def recorded_batches(self) -> int:
+        """Batches of steps below this one are recorded."""
+        return self._state.batches.recorded
+
+    @property
+    def origin(self) -> Member | None:
+        """The origin that the learner pushes to; None until one has joined."""
+        return self._state.members.origin
+
+    def waiting(self, now: float) -> Waiting:
+        """What the run waits for."""
+        return self._waiting.describe(now, self._no_peer_since)
+
+    def status(self, now: float) -> Status:
+        """Everything that the screens show."""
+        elapsed_s = 0.0 if self._started_at is None else now - self._started_at
+        return build_status(self._state, self.waiting(now), now=now, elapsed_s=elapsed_s)
+
+    def validate(self) -> None:
+        """Check every invariant.
+
+        Raises:
+            AssertionError: one is broken; names it.
+        """
+        self._state.validate()
+        self._intake.validate()
+
+    # ---------------------------------------------------------------- events
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        """What the shell must do about this event, in this order."""
+        if self._started_at is None:
+            self._started_at = self._no_peer_since = now
+        actions = self._dispatch(event, now)
+        self._waiting.observe(now)
+        if self.settings.validate_every_event:
+            self.validate()
+        return actions
+
+    def _dispatch(self, event: Event, now: float) -> list[Action]:
+        match event:
+            case PeerJoined():
+                return self._peer_joined(event, now)
+            case PeerLeft():
+                return self._peer_left(event, now)
+            case HeartbeatReceived():
+                return self._heartbeat(event, now)
+            case WorkRequested():
+                return self._work_requested(event, now)
+            case VersionHeld():
+                return self._version_held(event, now)
+            case LeasesReturned():
+                return self._leases_returned(event, now)
+            case PeerAccused():
+                return self._peer_accused(event, now)
+            case PromptsSupplied():
+                self._state.prompts.supplied(event.prompts)
+                return issue(self._state, now)
+            case RolloutReceived():
+                self._seen(event.peer_id, now)
+                return self._intake.received(event) + issue(self._state, now)
+            case RolloutStored():
+                return self._intake.stored(event)
+            case RolloutScored():
+                return self._intake.scored(event) + self._form_and_issue(now)
+            case BatchRequested():
+                return forming.batch_requested(self._state, event) + issue(self._state, now)
+            case BatchRecorded():
+                return forming.batch_recorded(self._state, event) + issue(self._state, now)
+            case VersionAnnounced():
+                return self._version_announced(event, now)
+            case StepFinished():
+                self._state.progress.step_finished(event.step, event.values)
+                return []
+            case LearnerStatusChanged():
+                self._state.progress.status_changed(event.phase, event.detail, event.values)
+                return []
+            case RunEnded():
+                return self._run_ended(event)
+            case Tick():
+                return self._tick(now)
+            case _:
+                assert_never(event)
+
+    # ---------------------------------------------------------------- membership
+
+    def _peer_joined(self, event: PeerJoined, now: float) -> list[Action]:
+        if self._state.ended:
+            return [StopPeer(event.peer_id, self._state.ended)]
+        actions: list[Action] = []
+        if self._state.members.get(event.peer_id) is not None:
+            actions += self._remove_member(event.peer_id, tell_peer=True)
+            actions.append(Note("session_replaced", event.peer_id, "the same identity opened a second session"))
+        member = self._state.members.join(event, now)
+        if member.role == "peer":
+            self._no_peer_since = None
+        actions.append(Note("peer_joined", event.peer_id, f"{event.name} as {event.role}"))
+        self._state.relay.forget(event.peer_id)
+        actions += self._replan()
+        if self._state.newest_version is not None:
+            actions.append(SendAnnouncement(event.peer_id, self._state.newest_version))
+        return actions + issue(self._state, now)
+
+    def _peer_left(self, event: PeerLeft, now: float) -> list[Action]:
+        if self._state.members.get(event.peer_id) is None:
+            return []
+        return self._lose(event.peer_id, event.reason, now) + issue(self._state, now)
+
+    def _lose(self, peer_id: PeerId, reason: str, now: float) -> list[Action]:
+        actions = self._remove_member(peer_id, tell_peer=False)
+        if self._state.members.worker_count == 0 and self._no_peer_since is None:
+            self._no_peer_since = now
+        return [*actions, Note("peer_left", peer_id, reason), *self._replan()]
+
+    def _remove_member(self, peer_id: PeerId, *, tell_peer: bool) -> list[Action]:
+        self._state.members.leave(peer_id)
+        self._state.dissemination.left(peer_id)
+        return self._state.close_attempts(self._state.book.held_by(peer_id), "peer_left", tell_peers=tell_peer)
+
+    def _seen(self, peer_id: PeerId, now: float) -> Member | None:
+        """The member that sent something just now."""
+        member = self._state.members.get(peer_id)
+        if member is not None:
+            member.last_seen = now
+        return member
+
+    def _heartbeat(self, event: HeartbeatReceived, now: float) -> list[Action]:
+        member = self._seen(event.peer_id, now)
+        if member is None:
+            return []
+        could_work = member.may_work
+        version_before = member.version
+        member.facts = event.facts
+        self._state.traffic.observe(member.peer_id, event.facts)
+        active = event.facts.active_version
+        if active is not None and self._is_published(active):
+            self._holds(member, active, now)
+        changed = member.version != version_before or member.may_work != could_work
+        return issue(self._state, now) if changed else []
+
+    def _version_held(self, event: VersionHeld, now: float) -> list[Action]:
+        member = self._seen(event.peer_id, now)
+        if member is None:
+            return []
+        if event.epoch != self._state.epoch or not self._is_published(event.version):
+            if member.role == "origin":  # it holds a version before the learner may announce it
+                return []
+            return [Penalise(event.peer_id, f"claims version {event.version}, which was not announced", False)]
+        self._holds(member, event.version, now)
+        return issue(self._state, now)
+
+    def _is_published(self, version: Version) -> bool:
+        return self._state.newest_version is not None and version <= self._state.newest_version
+
+    def _holds(self, member: Member, version: Version, now: float) -> None:
+        member.holds(version)
+        self._state.dissemination.held(member.peer_id, version, now)
+
+    def _peer_accused(self, event: PeerAccused, now: float) -> list[Action]:
+        accuser = self._seen(event.accuser, now)
+        culprit = self._state.members.get(event.culprit)
+        if accuser is None or culprit is None or accuser is culprit:
+            return []
+        what = f"sent a corrupt chunk: version {event.version}, index {event.chunk_index}"
+        quarantined = self._state.members.accuse(culprit, event.accuser, (event.version, event.chunk_index))
+        actions: list[Action] = [
+            Note("accusation", event.culprit, f"{event.accuser}: {event.reason}"),
+            Penalise(event.culprit, culprit.standing.quarantined if quarantined else what, quarantined),
+        ]
+        if not quarantined:
+            return actions
+        self._state.dissemination.left(event.culprit)
+        actions += self._state.close_attempts(self._state.book.held_by(event.culprit), "revoked", tell_peers=True)
+        return actions + self._replan() + issue(self._state, now)
+
+    def _replan(self) -> list[Action]:
+        nodes = [
+            RelayNode(member.peer_id, member.role, member.address, not member.standing.quarantined)
+            for member in self._state.members
+        ]
+        return list(self._state.relay.replan(nodes))
+
+    # ---------------------------------------------------------------- work
+
+    def _work_requested(self, event: WorkRequested, now: float) -> list[Action]:
+        member = self._seen(event.peer_id, now)
+        if member is None:
+            return []
+        member.free_slots = event.free_slots
+        return issue(self._state, now)
+
+    def _leases_returned(self, event: LeasesReturned, now: float) -> list[Action]:
+        member = self._seen(event.peer_id, now)
+        if member is None:
+            return []
+        member.free_slots = 0  # until it asks again: it just said that this was too much
+        returned = [one for one in self._state.book.held_by(event.peer_id) if one.lease_id in event.lease_ids]
+        return self._state.close_attempts(returned, "returned", tell_peers=False) + issue(self._state, now)
+
+    def _form_and_issue(self, now: float) -> list[Action]:
+        formed = forming.form_batch(self._state)
+        return formed + issue(self._state, now) if formed else []
+
+    # ---------------------------------------------------------------- learner
+
+    def _version_announced(self, event: VersionAnnounced, now: float) -> list[Action]:
+        state = self._state
+        if state.newest_version is not None and (event.epoch, event.version) <= (state.epoch, state.newest_version):
+            return [Note("announced_again", f"version {event.version}", "nothing to do: it is not newer")]
+        state.epoch, state.newest_version = event.epoch, event.version
+        receivers = [member for member in state.members if member.role == "peer" and not member.standing.quarantined]
+        state.dissemination.announced(event.version, [member.peer_id for member in receivers], now)
+        return [SendAnnouncement(member.peer_id, event.version) for member in state.members]
+
+    def _run_ended(self, event: RunEnded) -> list[Action]:
+        """Revoke what is under way, drop what will not be trained, and let everybody go."""
+        if self._state.ended:
+            return []
+        self._state.ended = event.reason or "the run ended"
+        self._state.batches.wanted = None
+        live = [attempt for group in self._state.book for attempt in group.live()]
+        actions = self._state.close_attempts(live, "run_ended", tell_peers=True)
+        for group in list(self._state.book):
+            actions += self._state.drop_group(group, ["run_ended"] * len(group.fillings()), "run_ended")
+        actions += [StopPeer(member.peer_id, self._state.ended) for member in self._state.members]
+        return [*actions, Note("run_ended", "run", self._state.ended)]
+
+    # ---------------------------------------------------------------- time
+
+    def _tick(self, now: float) -> list[Action]:
+        state = self._state
+        actions: list[Action] = []
+        for member in state.members.silent(now):
+            silent_s = now - member.last_seen
+            actions += self._lose(member.peer_id, f"no sign of life for {silent_s:.1f} s", now)
+            actions.append(StopPeer(member.peer_id, "no heartbeat"))
+        actions += state.close_attempts(state.book.expired(now), "lease_expired", tell_peers=True)
+        return actions + issue(state, now) + self._fail_without_peers(now)
+
+    def _fail_without_peers(self, now: float) -> list[Action]:
+        if self._no_peer_since is None or self._failed or self._state.ended:
+            return []
+        alone_s = now - self._no_peer_since
+        if alone_s < self.settings.no_peer_timeout_s:
+            return []
+        self._failed = True
+        return [FailRun("RC202", f"no peer for {alone_s:.0f} s")]

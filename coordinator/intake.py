@@ -1,0 +1,149 @@
+"""What becomes of an uploaded rollout: refused for a counted reason, or stored, acknowledged, scored."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from coordinator.accounting import DropReason, RefusalReason
+from coordinator.actions import Action, AnswerUpload, Note, Penalise, ScoreRollout, StoreRollout
+from coordinator.events import RolloutReceived, RolloutScored, RolloutStored
+from coordinator.leases import Attempt, AttemptKey
+from coordinator.staleness import age_at
+from coordinator.state import CoreState
+from rollcast.wire.ids import PeerId, RolloutId, UploadId
+from rollcast.wire.rollouts import Rollout
+
+_UPLOADS_WAITING_MAX = 8  # repeated uploads of one rollout that wait for it to be stored
+
+
+@dataclass(slots=True)
+class _Storing:
+    """A rollout between StoreRollout and RolloutStored."""
+
+    peer_id: PeerId
+    rollout: Rollout
+    uploads: list[UploadId]
+
+
+class Intake:
+    """Rollouts on their way into the store. Nothing is acknowledged before it is durable (I1)."""
+
+    def __init__(self, state: CoreState) -> None:
+        self._state = state
+        self._storing: dict[RolloutId, _Storing] = {}
+        self._storing_by_key: dict[AttemptKey, RolloutId] = {}
+        self._last_rollout = 0
+
+    def received(self, event: RolloutReceived) -> list[Action]:
+        """Check an upload, from the cheapest check to the dearest, and store what is good."""
+        rollout = event.rollout
+        key = (rollout.lease_id, rollout.sample_index)
+        storing = self._storing_by_key.get(key)
+        if storing is not None:
+            return self._repeated_while_storing(event, self._storing[storing])
+        attempt = self._state.book.live_attempt(key)
+        if attempt is None:
+            return self._answer_known(event, key)
+        if attempt.peer_id != event.peer_id:
+            return self._accuse(event, "uploaded under another peer's lease")
+        if attempt.fencing_token != rollout.fencing_token or attempt.group_id != rollout.group_id:
+            return self._accuse(event, "uploaded with a wrong fencing token")
+        if self._state.book.unscored >= self._state.settings.scoring_queue_max:
+            return [self._refuse(event, "busy")]
+        malformed = _malformed(self._state, rollout)
+        if malformed:
+            return [Penalise(event.peer_id, malformed, False), *self._close(event, attempt, "malformed")]
+        if rollout.finish_reason == "interrupted":  # nobody continues it: another peer starts again
+            return self._close(event, attempt, "returned")
+        if age_at(self._state.batches.next_step, rollout.oldest_version) > self._state.settings.staleness_limit:
+            return self._close(event, attempt, "stale")
+        return self._store(event, attempt)
+
+    def stored(self, event: RolloutStored) -> list[Action]:
+        """Acknowledge, then have it scored unless its group was dropped meanwhile."""
+        storing = self._storing.pop(event.rollout_id)
+        rollout = storing.rollout
+        del self._storing_by_key[(rollout.lease_id, rollout.sample_index)]
+        self._state.accounts.accepted += 1
+        self._state.members.standing(storing.peer_id).accepted += 1
+        self._state.generate_s.add(rollout.generate_s)
+        actions: list[Action] = [
+            AnswerUpload(upload_id, rollout.lease_id, rollout.sample_index, True, "") for upload_id in storing.uploads
+        ]
+        group = self._state.book.mark_stored(event.rollout_id)
+        if group is not None:
+            actions.append(ScoreRollout(event.rollout_id, group.prompt.problem_id, rollout.completion_token_ids))
+        return actions
+
+    def scored(self, event: RolloutScored) -> list[Action]:
+        """A rollout that could not be scored counts with reward 0, and is written down."""
+        if not self._state.book.mark_scored(event.rollout_id):
+            return []
+        if event.error or not math.isfinite(event.reward):
+            return [Note("unscorable", f"rollout {event.rollout_id}", event.error or "the reward is not a number")]
+        return []
+
+    def _store(self, event: RolloutReceived, attempt: Attempt) -> list[Action]:
+        self._last_rollout += 1
+        rollout_id = RolloutId(self._last_rollout)
+        losers = self._state.book.fill(attempt, rollout_id, event.rollout.oldest_version)
+        self._storing[rollout_id] = _Storing(event.peer_id, event.rollout, [event.upload_id])
+        self._storing_by_key[attempt.key] = rollout_id
+        actions: list[Action] = [StoreRollout(rollout_id, event.peer_id, event.rollout)]
+        return actions + self._state.close_attempts(losers, "late_duplicate", tell_peers=True)
+
+    def _repeated_while_storing(self, event: RolloutReceived, storing: _Storing) -> list[Action]:
+        if event.peer_id != storing.peer_id or event.rollout.fencing_token != storing.rollout.fencing_token:
+            return [self._refuse(event, "fenced")]
+        if len(storing.uploads) >= _UPLOADS_WAITING_MAX:
+            return [self._refuse(event, "busy")]
+        storing.uploads.append(event.upload_id)
+        return []
+
+    def _answer_known(self, event: RolloutReceived, key: AttemptKey) -> list[Action]:
+        """The attempt is over: the same answer as before, whoever asks again."""
+        book = self._state.book
+        filling, finished = book.filling_of(key), book.finished(key)
+        if filling is not None and filling.attempt.peer_id == event.peer_id:
+            return [self._accept(event)]
+        if finished is None:  # never issued, or over for too long to be remembered
+            return [self._refuse(event, "fenced")]
+        if finished.stored and finished.peer_id == event.peer_id:
+            return [self._accept(event)]
+        if self._state.ended:
+            return [self._refuse(event, "run_ended")]
+        filled = not finished.stored and book.slot_is_filled(finished.group_id, event.rollout.sample_index)
+        return [self._refuse(event, "late_duplicate" if filled else "fenced")]
+
+    def _close(self, event: RolloutReceived, attempt: Attempt, reason: DropReason) -> list[Action]:
+        closed = self._state.close_attempt(attempt, reason)
+        return [closed, AnswerUpload(event.upload_id, attempt.lease_id, attempt.sample_index, False, reason)]
+
+    def _accuse(self, event: RolloutReceived, what: str) -> list[Action]:
+        return [Penalise(event.peer_id, what, False), self._refuse(event, "fenced")]
+
+    def _accept(self, event: RolloutReceived) -> AnswerUpload:
+        return AnswerUpload(event.upload_id, event.rollout.lease_id, event.rollout.sample_index, True, "")
+
+    def _refuse(self, event: RolloutReceived, reason: RefusalReason) -> AnswerUpload:
+        self._state.accounts.uploads_refused[reason] += 1
+        return AnswerUpload(event.upload_id, event.rollout.lease_id, event.rollout.sample_index, False, reason)
+
+    def validate(self) -> None:
+        """Raise AssertionError when the two indices disagree."""
+        keys = {(one.rollout.lease_id, one.rollout.sample_index): rid for rid, one in self._storing.items()}
+        assert keys == self._storing_by_key, "rollouts being stored"
+
+
+def _malformed(state: CoreState, rollout: Rollout) -> str:
+    """Why this rollout cannot be what it claims, or empty. Bounds of every field were checked at the border."""
+    if not rollout.segments:
+        return "uploaded a rollout without segments"
+    for segment in rollout.segments:
+        if segment.epoch != state.epoch or state.newest_version is None or segment.version > state.newest_version:
+            return f"claims version {segment.version} of epoch {segment.epoch}, which was not published"
+    tokens = sum(len(segment.token_ids) for segment in rollout.segments if segment.role == "assistant")
+    if not 0 < tokens <= state.settings.sampling.max_new_tokens:
+        return f"uploaded {tokens} generated tokens"
+    return ""

@@ -1,0 +1,152 @@
+"""Who is here: members with an open session, and what is remembered of an identity across sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from coordinator.events import PeerFacts, PeerJoined
+from rollcast.wire.ids import PeerId, Version
+
+_STANDINGS_KEPT = 4096  # identities remembered after they left; quarantined ones are kept beyond it
+_ACCUSED_CHUNKS_KEPT = 64  # per identity; far above any sensible quarantine threshold
+
+
+@dataclass(slots=True)
+class Standing:
+    """What an identity did so far, kept when it leaves so that a new session does not wash it clean."""
+
+    accepted: int = 0
+    dropped: int = 0
+    accused_chunks: set[tuple[Version, int]] = field(default_factory=set)
+    accusers: set[PeerId] = field(default_factory=set)
+    quarantined: str = ""  # why, empty if it is not
+
+
+@dataclass(slots=True)
+class Member:
+    """One peer with an open session. Times are the core's clock in seconds."""
+
+    peer_id: PeerId
+    role: str
+    name: str
+    address: str
+    concurrent_rollouts: int
+    hardware: str
+    joined_at: float
+    last_seen: float
+    order: int  # rises with every join of this run
+    standing: Standing
+    free_slots: int = 0
+    version: Version | None = None  # newest that it holds and generates, or is about to generate, with
+    facts: PeerFacts | None = None
+
+    @property
+    def state(self) -> str:
+        """What it says it does; ``joined`` before its first heartbeat."""
+        if self.standing.quarantined:
+            return "quarantined"
+        return self.facts.state if self.facts is not None else "joined"
+
+    @property
+    def draining(self) -> bool:
+        return self.facts is not None and self.facts.state == "draining"
+
+    @property
+    def may_work(self) -> bool:
+        """Whether it may be given slots at all."""
+        return self.role == "peer" and self.version is not None and not self.standing.quarantined and not self.draining
+
+    def holds(self, version: Version) -> None:
+        """It holds this version; older news than what we know changes nothing (I5)."""
+        if self.version is None or version > self.version:
+            self.version = version
+
+
+class Members:
+    """Members in the order they joined."""
+
+    def __init__(self, *, heartbeat_timeout_s: float, quarantine_chunks: int, quarantine_accusers: int) -> None:
+        self._heartbeat_timeout_s = heartbeat_timeout_s
+        self._quarantine_chunks = quarantine_chunks
+        self._quarantine_accusers = quarantine_accusers
+        self._members: dict[PeerId, Member] = {}
+        self._standings: dict[PeerId, Standing] = {}
+        self._joins = 0
+        self.worker_count = 0
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._members.values())
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def get(self, peer_id: PeerId) -> Member | None:
+        return self._members.get(peer_id)
+
+    @property
+    def origin(self) -> Member | None:
+        """The origin that joined first, if there is one."""
+        return next((member for member in self if member.role == "origin"), None)
+
+    def join(self, event: PeerJoined, now: float) -> Member:
+        """Add a member; it must not be one already."""
+        self._joins += 1
+        member = Member(
+            peer_id=event.peer_id,
+            role=event.role,
+            name=event.name,
+            address=event.address,
+            concurrent_rollouts=event.concurrent_rollouts,
+            hardware=event.hardware,
+            joined_at=now,
+            last_seen=now,
+            order=self._joins,
+            standing=self.standing(event.peer_id),
+        )
+        self._members[event.peer_id] = member
+        self.worker_count += member.role == "peer"
+        return member
+
+    def leave(self, peer_id: PeerId) -> None:
+        member = self._members.pop(peer_id)
+        self.worker_count -= member.role == "peer"
+
+    def standing(self, peer_id: PeerId) -> Standing:
+        """What is remembered of this identity; the longest forgotten good one makes room for a new one."""
+        standing = self._standings.get(peer_id)
+        if standing is None:
+            if len(self._standings) >= _STANDINGS_KEPT:
+                self._forget_one()
+            standing = self._standings[peer_id] = Standing()
+        return standing
+
+    def _forget_one(self) -> None:
+        for peer_id, standing in self._standings.items():
+            if peer_id not in self._members and not standing.quarantined:
+                del self._standings[peer_id]
+                return
+
+    def hungry(self) -> list[Member]:
+        """Members that may work and asked for more."""
+        return [member for member in self if member.free_slots > 0 and member.may_work]
+
+    def silent(self, now: float) -> list[Member]:
+        """Members that sent nothing for longer than the heartbeat timeout."""
+        return [member for member in self if now - member.last_seen > self._heartbeat_timeout_s]
+
+    def accuse(self, culprit: Member, accuser: PeerId, chunk: tuple[Version, int]) -> bool:
+        """Count one corrupt chunk against a member; True when this is what quarantines it.
+
+        The origin is ours and is never quarantined: without it nobody could receive anything.
+        """
+        standing = culprit.standing
+        if len(standing.accused_chunks) < _ACCUSED_CHUNKS_KEPT:
+            standing.accused_chunks.add(chunk)
+            standing.accusers.add(accuser)
+        if culprit.role == "origin" or standing.quarantined:
+            return False
+        if len(standing.accused_chunks) < self._quarantine_chunks or len(standing.accusers) < self._quarantine_accusers:
+            return False
+        standing.quarantined = f"sent {len(standing.accused_chunks)} corrupt chunks"
+        return True

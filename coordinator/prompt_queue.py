@@ -1,0 +1,41 @@
+"""Problems drawn from the mixture ahead of need, in bounded bulk."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from coordinator.actions import SupplyPrompts
+from coordinator.events import Prompt
+
+
+class PromptQueue:
+    """Prompts in mixture order; at most one request to the source is outstanding."""
+
+    def __init__(self, *, groups_per_step: int, ahead_max: int) -> None:
+        self._target = min(2 * groups_per_step, ahead_max)
+        self._prompts: deque[Prompt] = deque()
+        self._asked = 0
+        self.exhausted = False
+
+    def __len__(self) -> int:
+        return len(self._prompts)
+
+    def take(self) -> Prompt | None:
+        return self._prompts.popleft() if self._prompts else None
+
+    def ask(self, needed: int) -> list[SupplyPrompts]:
+        """A request if at most half of the stock is left; ``needed`` is how many may still be used at all."""
+        if self._asked or self.exhausted or len(self._prompts) > self._target // 2:
+            return []
+        count = min(self._target, needed) - len(self._prompts)
+        if count <= 0:
+            return []
+        self._asked = count
+        return [SupplyPrompts(count)]
+
+    def supplied(self, prompts: Sequence[Prompt]) -> None:
+        """The answer; fewer than asked means that the source has no more."""
+        self.exhausted = len(prompts) < self._asked
+        self._asked = 0
+        self._prompts.extend(prompts)

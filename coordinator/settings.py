@@ -1,0 +1,78 @@
+"""What the coordinator's core is told once, at its start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rollcast.runtime.errors import ConfigError
+from rollcast.wire.ids import RunId
+from rollcast.wire.rollouts import Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreSettings:
+    """Settings of the core. Durations in seconds, steps in learner steps.
+
+    Raises:
+        ConfigError: the staleness limit cannot be kept with this publication period.
+    """
+
+    run_id: RunId
+    """Named in the status."""
+    run_name: str = "local"
+    """Named in the status."""
+    seed: int = 0
+    """Seed of the run: every slot's sampling seed follows from it."""
+    steps: int
+    """Learner steps until the run is finished; no prompt group is opened for a step beyond."""
+    staleness_limit: int
+    """S."""
+    publish_every_steps: int = 1
+    """kappa."""
+    groups_per_step: int
+    """Prompt groups in a batch."""
+    samples_per_group: int
+    """Rollouts of one prompt."""
+    sampling: Sampling
+    """Given with every lease."""
+    lease_deadline_s: float = 30.0
+    """A slot without a rollout for this long after its issue is issued again."""
+    prefetch_batches: float = 2.0
+    """Generation batches that a peer may hold slots for."""
+    heartbeat_timeout_s: float = 5.0
+    """A member silent for this long has left."""
+    no_peer_timeout_s: float = 120.0
+    """With no peer for this long the run fails with RC202."""
+    scoring_queue_max: int = 4096
+    """Rollouts received and not yet scored; above it intake answers `busy`."""
+    quarantine_chunks: int = 3
+    """Distinct corrupt chunks after which their sender is quarantined."""
+    quarantine_accusers: int = 1
+    """Distinct peers that must have accused it by then."""
+    prompts_ahead_max: int = 256
+    """Problems drawn ahead of need at most: bounds memory, and what a crash has to draw again."""
+    chain_peers_max: int = 4
+    """Up to this many peers are relayed to in a chain: one copy per uplink is the fastest for few, similar peers."""
+    origin_degree: int = 1
+    """Copies of a version that the origin sends, as long as peers can do the rest."""
+    relay_degree: int = 2
+    """Copies that a relay sends once there are too many peers for a chain."""
+    fallbacks_max: int = 3
+    """Fallback sources named to each peer."""
+    finished_attempts_kept: int = 65536
+    """Finished attempts remembered to answer repeated uploads; a forgotten one is refused, never accepted twice."""
+    validate_every_event: bool = False
+    """Check every invariant after every event (tests)."""
+
+    def __post_init__(self) -> None:
+        if self.staleness_limit < self.publish_every_steps - 1:
+            raise ConfigError(
+                f"staleness_limit = {self.staleness_limit} cannot be kept with publish_every_steps = "
+                f"{self.publish_every_steps}",
+                cause="the newest version is up to publish_every_steps - 1 steps old when a batch is formed",
+                fix="raise run.staleness_limit or lower run.publish_every_steps",
+            )
+
+    def slot_capacity(self, concurrent_rollouts: int) -> int:
+        """Slots that a peer may hold at once."""
+        return int(self.prefetch_batches * concurrent_rollouts)

@@ -1,0 +1,100 @@
+"""Everything that the core knows, as the parts that its concerns work on."""
+
+from __future__ import annotations
+
+from coordinator.accounting import ChunkTraffic, DropReason, RolloutAccounts
+from coordinator.actions import Action, CloseAttempt, RevokeLeases
+from coordinator.batches import Batches
+from coordinator.dissemination import Dissemination
+from coordinator.figures import Window
+from coordinator.leases import Attempt, Group, LeaseBook
+from coordinator.membership import Members
+from coordinator.progress import LearnerProgress
+from coordinator.prompt_queue import PromptQueue
+from coordinator.relay_plan import RelayPlanner, TreeShape
+from coordinator.settings import CoreSettings
+from coordinator.staleness import StalenessFigures, turn_of
+from rollcast.wire.ids import Epoch, LeaseId, PeerId, Step, Version
+
+
+class CoreState:
+    """The parts, and the changes that touch several of them at once."""
+
+    def __init__(self, settings: CoreSettings) -> None:
+        self.settings = settings
+        self.members = Members(
+            heartbeat_timeout_s=settings.heartbeat_timeout_s,
+            quarantine_chunks=settings.quarantine_chunks,
+            quarantine_accusers=settings.quarantine_accusers,
+        )
+        self.book = LeaseBook(
+            run_seed=settings.seed,
+            samples_per_group=settings.samples_per_group,
+            finished_kept=settings.finished_attempts_kept,
+        )
+        self.batches = Batches(groups_per_step=settings.groups_per_step, staleness_limit=settings.staleness_limit)
+        self.prompts = PromptQueue(groups_per_step=settings.groups_per_step, ahead_max=settings.prompts_ahead_max)
+        self.relay = RelayPlanner(
+            TreeShape(settings.chain_peers_max, settings.origin_degree, settings.relay_degree),
+            fallbacks_max=settings.fallbacks_max,
+        )
+        self.accounts = RolloutAccounts()
+        self.traffic = ChunkTraffic()
+        self.staleness = StalenessFigures()
+        self.dissemination = Dissemination()
+        self.progress = LearnerProgress()
+        self.generate_s = Window()  # seconds that peers say a rollout took
+        self.epoch = Epoch(0)
+        self.newest_version: Version | None = None
+        self.ended = ""  # why the run is over, empty while it is not
+
+    def groups_still_needed(self) -> int:
+        """Groups that the batches not yet formed lack, were every open and ready group to be used."""
+        steps_left = self.settings.steps - self.batches.next_step
+        return max(0, steps_left * self.settings.groups_per_step - len(self.book))
+
+    def step_of_turn(self, groups_ahead: int) -> Step:
+        """Step whose batch a group with so many before it is expected to enter."""
+        return turn_of(self.batches.next_step, groups_ahead, self.settings.groups_per_step)
+
+    def close_attempt(self, attempt: Attempt, reason: DropReason) -> CloseAttempt:
+        """A live attempt ends without a rollout; its slot will be issued again."""
+        self.book.close(attempt)
+        return self._drop(attempt, reason)
+
+    def close_attempts(self, attempts: list[Attempt], reason: DropReason, *, tell_peers: bool) -> list[Action]:
+        """Close live attempts; ``tell_peers`` when those who hold them cannot know it."""
+        actions: list[Action] = [self.close_attempt(attempt, reason) for attempt in attempts]
+        if tell_peers:
+            leases: dict[PeerId, dict[LeaseId, None]] = {}
+            for attempt in attempts:
+                leases.setdefault(attempt.peer_id, {})[attempt.lease_id] = None
+            actions += [RevokeLeases(peer_id, tuple(ids), reason) for peer_id, ids in leases.items()]
+        return actions
+
+    def drop_group(self, group: Group, reasons: list[DropReason], live_reason: DropReason) -> list[Action]:
+        """Drop a whole group: its rollouts for ``reasons``, in slot order, and what is under way at it."""
+        actions = self.close_attempts(group.live(), live_reason, tell_peers=True)
+        fillings = group.fillings()
+        self.book.remove(group)
+        for filling, reason in zip(fillings, reasons, strict=True):
+            actions.append(self._drop(filling.attempt, reason))
+        return actions
+
+    def _drop(self, attempt: Attempt, reason: DropReason) -> CloseAttempt:
+        self.accounts.dropped[reason] += 1
+        self.members.standing(attempt.peer_id).dropped += 1
+        return CloseAttempt(attempt.lease_id, attempt.sample_index, reason)
+
+    def validate(self) -> None:
+        """Raise AssertionError when an invariant of the threat model is broken (I2, I3, I6, I11)."""
+        self.book.validate()
+        self.batches.validate()
+        self.relay.validate()
+        oldest = self.staleness.max_trained
+        assert oldest is None or oldest <= self.settings.staleness_limit, "I3: a rollout that was too old was trained"
+        in_book = self.book.live_count + sum(len(group.fillings()) for group in self.book)
+        recording = self.batches.recording
+        in_recording = 0 if recording is None else len(recording.rollout_ids)
+        assert self.accounts.open == in_book + in_recording, "I11: the counts do not add up"
+        assert self.members.worker_count == sum(member.role == "peer" for member in self.members), "workers"

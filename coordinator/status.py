@@ -1,0 +1,279 @@
+"""What people see: the status that every screen shows, and what the run is waiting for."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from capacity.staleness import staleness_needed
+from coordinator.membership import Member
+from coordinator.state import CoreState
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What the run waits for: empty text when it waits for nothing. ``since_s`` is how long already, in seconds."""
+
+    text: str
+    since_s: float
+    next: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """Percentiles of a duration in seconds; None without a measurement."""
+
+    p50: float | None
+    p95: float | None
+    last: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PeerStatus:
+    """One member. Byte counters are its own and start with its process."""
+
+    peer_id: str
+    name: str
+    role: str
+    state: str
+    reason: str
+    active_version: int | None
+    version_lag: int | None
+    tokens_per_s: float
+    open_slots: int
+    accepted: int
+    dropped: int
+    last_seen_s: float
+    chunk_bytes_from_origin: int
+    chunk_bytes_from_peers: int
+    chunk_bytes_sent: int
+    hardware: str
+    parents: tuple[str, ...]
+    quarantined: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutCounts:
+    """issued = trained + open + sum(dropped); ``uploads_refused`` counts uploads, not attempts."""
+
+    issued: int
+    accepted: int
+    trained: int
+    open: int
+    dropped: dict[str, int]
+    uploads_refused: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The run at one moment. Steps, versions and ages in learner steps, durations in seconds."""
+
+    run_name: str
+    run_id: str
+    phase: str
+    learner_phase: str
+    learner_detail: str
+    step: int
+    steps: int
+    newest_version: int | None
+    staleness_limit: int
+    publish_every_steps: int
+    reward_train: float | None
+    reward_before: float | None
+    reward_after: float | None
+    staleness_histogram: dict[str, int]
+    staleness_max_trained: int | None
+    staleness_needed: int | None
+    t_bcast_s: Seconds
+    tokens_per_s: float
+    waiting_for: str
+    waiting_since_s: float
+    next: str
+    peers: tuple[PeerStatus, ...]
+    rollouts: RolloutCounts
+    peer_byte_share: float | None
+    learner_utilisation: float | None
+    reward_history: tuple[tuple[int, float], ...]
+    elapsed_s: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dicts, lists, strings and numbers, for json.dumps."""
+        return asdict(self)
+
+
+class WaitingWatch:
+    """Follows what the run waits for, and since when. Kinds are cheap to tell; texts are made only when asked for."""
+
+    def __init__(self, state: CoreState) -> None:
+        self._state = state
+        self._kind = "start"
+        self._since = 0.0
+
+    def observe(self, now: float) -> None:
+        """Called after every event."""
+        kind = self._current_kind()
+        if kind != self._kind:
+            self._kind, self._since = kind, now
+
+    def _current_kind(self) -> str:
+        state = self._state
+        if state.ended:
+            return "ended"
+        if state.members.origin is None:
+            return "origin"
+        if state.newest_version is None and not state.progress.phase:
+            return "learner"
+        if state.newest_version is None:
+            return "first_version"
+        if state.members.worker_count == 0:
+            return "peer"
+        if state.batches.wanted is None:
+            return f"step {state.batches.recorded}"
+        return f"batch {state.batches.wanted}"
+
+    def describe(self, now: float, no_peer_since: float | None) -> Waiting:
+        """The text that people read, and what happens next."""
+        text, following = self._words(now, no_peer_since)
+        return Waiting(text, max(0.0, now - self._since) if text else 0.0, following)
+
+    def _words(self, now: float, no_peer_since: float | None) -> tuple[str, str]:
+        state = self._state
+        match self._kind.split()[0]:
+            case "start":
+                return "the first event", "the origin, the learner and peers join"
+            case "ended":
+                return "", f"the run is over: {state.ended}"
+            case "origin":
+                return "an origin to join", "the learner publishes to it, and peers receive from it"
+            case "learner":
+                return "the learner to connect", "it warms the policy up and publishes version 0"
+            case "first_version":
+                doing = state.progress.detail or state.progress.phase
+                return f"the learner's first version ({doing})", "peers receive it and start generating"
+            case "peer":
+                left_s = state.settings.no_peer_timeout_s - (0.0 if no_peer_since is None else now - no_peer_since)
+                return "a peer to join", f"the run stops with RC202 in {max(0.0, left_s):.0f} s"
+            case "step":
+                return self._learner_words()
+            case _:
+                return self._batch_words()
+
+    def _learner_words(self) -> tuple[str, str]:
+        state = self._state
+        if state.batches.recording is not None:
+            return f"the ledger to record batch {state.batches.recording.step}", "the batch is served to the learner"
+        if state.batches.recorded >= state.settings.steps:
+            return f"the learner to finish ({state.progress.phase})", "the run ends"
+        doing = state.progress.detail or state.progress.phase
+        return f"the learner ({doing})", f"it asks for the batch of step {state.batches.next_step}"
+
+    def _batch_words(self) -> tuple[str, str]:
+        state = self._state
+        wanted, ready = state.settings.groups_per_step, state.book.ready_count
+        text = f"prompt groups for the batch of step {state.batches.wanted}: {ready} of {wanted} are ready"
+        oldest_useful = state.batches.next_step - state.settings.staleness_limit
+        able = [member for member in state.members if member.may_work]
+        if not able:
+            return f"{text}; no peer can work yet", "a peer finishes its first version and asks for work"
+        if all(member.version is not None and member.version < oldest_useful for member in able):
+            return f"{text}; no peer holds version {oldest_useful} or newer", "peers receive the newest version"
+        if state.prompts.exhausted and len(state.book) < wanted and not len(state.prompts):
+            return f"{text}; the task has no more problems", "nothing: give the task more problems"
+        slots = f"{state.book.live_count} rollouts under way, {state.book.unscored} to be stored or scored"
+        return f"{text}; {slots}", "the batch is recorded and served as soon as enough groups are scored"
+
+
+def build_status(state: CoreState, waiting: Waiting, *, now: float, elapsed_s: float) -> Status:
+    """The status from the core's parts."""
+    values, seconds = state.progress.values, state.dissemination.seconds
+    return Status(
+        run_name=state.settings.run_name,
+        run_id=state.settings.run_id,
+        phase=_phase(state),
+        learner_phase=state.progress.phase,
+        learner_detail=state.progress.detail,
+        step=state.progress.step,
+        steps=state.settings.steps,
+        newest_version=state.newest_version,
+        staleness_limit=state.settings.staleness_limit,
+        publish_every_steps=state.settings.publish_every_steps,
+        reward_train=values.get("reward_mean"),
+        reward_before=values.get("reward_before"),
+        reward_after=values.get("reward_after"),
+        staleness_histogram={str(age): count for age, count in sorted(state.staleness.histogram.items())},
+        staleness_max_trained=state.staleness.max_trained,
+        staleness_needed=_staleness_needed(state),
+        t_bcast_s=Seconds(seconds.percentile(50), seconds.percentile(95), seconds.last),
+        tokens_per_s=sum(_tokens_per_s(member) for member in state.members),
+        waiting_for=waiting.text,
+        waiting_since_s=waiting.since_s,
+        next=waiting.next,
+        peers=tuple(_peer_status(state, member, now) for member in state.members),
+        rollouts=_rollout_counts(state),
+        peer_byte_share=state.traffic.peer_share,
+        learner_utilisation=state.progress.utilisation,
+        reward_history=tuple(state.progress.reward_history.points()),
+        elapsed_s=elapsed_s,
+    )
+
+
+def _phase(state: CoreState) -> str:
+    """starting until the first version is announced, then training; finished by the learner, or stopped before."""
+    if state.ended:
+        return "finished" if state.progress.phase == "finished" else "stopped"
+    return "starting" if state.newest_version is None else "training"
+
+
+def _staleness_needed(state: CoreState) -> int | None:
+    """From what was measured so far; None before the first broadcast, rollout and timed step."""
+    t_bcast_s, t_gen_s = state.dissemination.seconds.percentile(95), state.generate_s.percentile(90)
+    t_train_s = state.progress.train_s.percentile(50)
+    if t_bcast_s is None or t_gen_s is None or not t_train_s:
+        return None
+    return staleness_needed(
+        t_bcast_s=t_bcast_s,
+        t_gen_p90_s=t_gen_s,
+        t_train_s=t_train_s,
+        publish_every_steps=state.settings.publish_every_steps,
+    )
+
+
+def _rollout_counts(state: CoreState) -> RolloutCounts:
+    accounts = state.accounts
+    return RolloutCounts(
+        issued=accounts.issued,
+        accepted=accounts.accepted,
+        trained=accounts.trained,
+        open=accounts.open,
+        dropped=dict(sorted(accounts.dropped.items())),
+        uploads_refused=dict(sorted(accounts.uploads_refused.items())),
+    )
+
+
+def _tokens_per_s(member: Member) -> float:
+    return 0.0 if member.facts is None else member.facts.tokens_per_second
+
+
+def _peer_status(state: CoreState, member: Member, now: float) -> PeerStatus:
+    facts, newest = member.facts, state.newest_version
+    parents = (state.members.get(peer_id) for peer_id in state.relay.parents_of(member.peer_id))
+    return PeerStatus(
+        peer_id=member.peer_id,
+        name=member.name,
+        role=member.role,
+        state=member.state,
+        reason=member.standing.quarantined or ("" if facts is None else facts.reason),
+        active_version=member.version,
+        version_lag=None if member.version is None or newest is None else newest - member.version,
+        tokens_per_s=_tokens_per_s(member),
+        open_slots=state.book.held_count(member.peer_id),
+        accepted=member.standing.accepted,
+        dropped=member.standing.dropped,
+        last_seen_s=now - member.last_seen,
+        chunk_bytes_from_origin=0 if facts is None else facts.chunk_bytes_from_origin,
+        chunk_bytes_from_peers=0 if facts is None else facts.chunk_bytes_from_peers,
+        chunk_bytes_sent=0 if facts is None else facts.chunk_bytes_sent,
+        hardware=member.hardware,
+        parents=tuple(parent.name for parent in parents if parent is not None),
+        quarantined=bool(member.standing.quarantined),
+    )
