@@ -1,0 +1,340 @@
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rollcast.runtime.errors import CorruptChunk, MalformedMessage, StoreError
+from rollcast.wire import stored_encoding
+from rollcast.wire.chunk_store import ChunkStore, StoredEncoding
+from rollcast.wire.chunks import cut
+from rollcast.wire.identity import Identity
+from rollcast.wire.records import VerifiedVersion
+from tests.wire.build import CHUNK, a_state, a_version
+
+IDENTITY = Identity.generate()
+
+
+def begin(store: ChunkStore, state: bytes, version: int = 1) -> StoredEncoding:
+    verified, hashes = a_version(state, IDENTITY, version)
+    return store.begin(verified, verified.keyframe, hashes)
+
+
+def fill(encoding: StoredEncoding, state: bytes) -> None:
+    for index, (start, stop) in enumerate(cut(len(state), CHUNK)):
+        encoding.write(index, state[start:stop])
+
+
+def put(store: ChunkStore, version: int) -> StoredEncoding:
+    encoding = begin(store, a_state(seed=version), version)
+    fill(encoding, a_state(seed=version))
+    encoding.verify_state()
+    encoding.finish()
+    return encoding
+
+
+def test_a_version_arrives_chunk_by_chunk(tmp_path: Path) -> None:
+    state = a_state()
+    store = ChunkStore(tmp_path / "store", 4)
+    encoding = begin(store, state)
+    assert encoding.missing() == list(range(11))
+    assert encoding.write(10, state[10 * CHUNK :])
+    assert not encoding.write(10, state[10 * CHUNK :])
+    assert encoding.has(10)
+    assert not encoding.has(0)
+    assert not encoding.has(11)
+    assert encoding.read(10) == state[10 * CHUNK :]
+    assert store.versions() == []
+    fill(encoding, state)
+    assert encoding.complete
+    assert not encoding.finished
+    assert store.newest_complete() is None
+    encoding.verify_state()
+    encoding.finish()
+    encoding.finish()
+    assert store.newest_complete() is encoding
+    assert store.versions() == [1]
+    assert bytes(encoding.state_bytes()) == state
+
+
+def test_bad_chunks_never_reach_the_disk(tmp_path: Path) -> None:
+    state = a_state()
+    encoding = begin(ChunkStore(tmp_path, 4), state)
+    with pytest.raises(CorruptChunk):
+        encoding.write(0, b"x" * CHUNK)
+    with pytest.raises(CorruptChunk):
+        encoding.write(1, state[:CHUNK])
+    with pytest.raises(CorruptChunk):
+        encoding.write(0, state[: CHUNK - 1])
+    for index in (11, -1, 2**31):
+        with pytest.raises(MalformedMessage):
+            encoding.write(index, state[:CHUNK])
+    assert (tmp_path / "1" / "0.part").read_bytes() == bytes(len(state))
+    with pytest.raises(StoreError):
+        encoding.read(0)
+
+
+def test_a_restart_resumes_what_was_verified(tmp_path: Path) -> None:
+    state = a_state()
+    encoding = begin(ChunkStore(tmp_path, 4), state)
+    for index in (0, 3, 7):
+        encoding.write(index, state[index * CHUNK : (index + 1) * CHUNK])
+    with (tmp_path / "1" / "0.part").open("r+b") as part:
+        part.seek(3 * CHUNK)
+        part.write(b"\0\0\0\0")
+    again = begin(ChunkStore(tmp_path, 4), state)
+    assert [index for index in range(11) if again.has(index)] == [0, 7]
+    fill(again, state)
+    again.finish()
+    assert bytes(again.state_bytes()) == state
+
+
+def test_a_restart_lists_complete_versions_only(tmp_path: Path) -> None:
+    store = ChunkStore(tmp_path, 4)
+    put(store, 1)
+    put(store, 2)
+    begin(store, a_state(seed=3), 3)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "007").mkdir()
+    (tmp_path / "9").mkdir()
+    again = ChunkStore(tmp_path, 4)
+    assert again.versions() == [1, 2]
+    newest = again.newest_complete()
+    assert newest is not None
+    newest.verify_state()
+    assert newest.read(0) == a_state(seed=2)[:CHUNK]
+    assert begin(again, a_state(seed=2), 2) is newest
+    assert again.get(3) is None
+
+
+@pytest.mark.parametrize("name", ["0.data", "0.list", "announcement"])
+@pytest.mark.parametrize("damage", ["truncated", "missing", "garbage"])
+def test_a_damaged_version_is_not_listed(tmp_path: Path, name: str, damage: str) -> None:
+    put(ChunkStore(tmp_path, 4), 1)
+    path = tmp_path / "1" / name
+    match damage:
+        case "truncated":
+            path.write_bytes(path.read_bytes()[:-1])
+        case "missing":
+            path.unlink()
+        case "garbage":
+            path.write_bytes(b"\xff" * 37)
+    again = ChunkStore(tmp_path, 4)
+    assert again.versions() == []
+    assert put(again, 1).finished
+    assert again.versions() == [1]
+
+
+def test_a_flipped_bit_on_disk_is_noticed(tmp_path: Path) -> None:
+    put(ChunkStore(tmp_path, 4), 1)
+    with (tmp_path / "1" / "0.data").open("r+b") as data:
+        data.write(bytes([a_state(seed=1)[0] ^ 1]))
+    encoding = ChunkStore(tmp_path, 4).newest_complete()
+    assert encoding is not None
+    with pytest.raises(CorruptChunk):
+        encoding.verify_state()
+    with pytest.raises(StoreError, match="changed on disk"):
+        encoding.read(0)
+
+
+def test_an_unfinished_one_has_no_state(tmp_path: Path) -> None:
+    encoding = begin(ChunkStore(tmp_path, 4), a_state())
+    for use in (encoding.finish, encoding.verify_state, encoding.state_bytes):
+        with pytest.raises(StoreError):
+            use()
+
+
+def test_a_wrong_chunk_list_is_refused(tmp_path: Path) -> None:
+    verified, hashes = a_version(a_state(), IDENTITY)
+    store = ChunkStore(tmp_path, 4)
+    for wrong in (hashes[:-32], hashes + hashes[:32], b"x" + hashes[1:], b""):
+        with pytest.raises(MalformedMessage):
+            store.begin(verified, verified.keyframe, wrong)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_prune_keeps_the_newest_and_the_read(tmp_path: Path) -> None:
+    store = ChunkStore(tmp_path, 2)
+    oldest = put(store, 1)
+    for version in (2, 3, 4, 5):
+        put(store, version)
+    begin(store, a_state(seed=6), 6)
+    with oldest.reader():
+        assert store.prune() == [2, 3]
+        assert store.versions() == [1, 4, 5]
+    state = oldest.state_bytes()
+    assert store.prune() == [1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["4", "5", "6"]
+    assert bytes(state) == a_state(seed=1)
+    assert oldest.read(0) == a_state(seed=1)[:CHUNK]
+
+
+def test_prune_removes_what_an_earlier_process_left_half_done(tmp_path: Path) -> None:
+    begin(ChunkStore(tmp_path, 4), a_state(seed=1), 1)
+    store = ChunkStore(tmp_path, 4)
+    assert store.prune() == []
+    begin(store, a_state(seed=2), 2)
+    put(store, 3)
+    assert store.prune() == [1]
+    assert store.discard(store.versions()[0])
+    assert store.versions() == []
+
+
+def test_a_version_removed_under_its_writer_cannot_be_finished(tmp_path: Path) -> None:
+    store = ChunkStore(tmp_path, 4)
+    encoding = begin(store, a_state())
+    assert store.discard(encoding.version)
+    fill(encoding, a_state())
+    with pytest.raises(StoreError):
+        encoding.finish()
+
+
+def test_the_same_number_with_other_bytes_replaces_what_is_there(tmp_path: Path) -> None:
+    put(ChunkStore(tmp_path, 4), 1)
+    store = ChunkStore(tmp_path, 4)
+    old = store.newest_complete()
+    assert old is not None
+    with old.reader(), pytest.raises(StoreError, match="being read"):
+        begin(store, a_state(seed=7), 1)
+    fresh = begin(store, a_state(seed=7), 1)
+    assert bytes(fresh.have) == b"\0\0"
+    assert store.versions() == []
+
+
+def test_nothing_is_visible_before_it_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Crash at every disk call of begin and finish: what a restart lists is whole."""
+    state = a_state()
+    for crash_at in range(40):
+        folder = tmp_path / str(crash_at)
+        if not _crash_once(folder, state, crash_at, monkeypatch):
+            assert crash_at > 5
+            return
+        for encoding in (ChunkStore(folder, 4).newest_complete(), begin(ChunkStore(folder, 4), state)):
+            if encoding is not None and encoding.finished:
+                encoding.verify_state()
+        again = begin(ChunkStore(folder, 4), state)
+        fill(again, state)
+        again.finish()
+        assert bytes(again.state_bytes()) == state
+    pytest.fail("never ran through")
+
+
+def _crash_once(folder: Path, state: bytes, crash_at: int, monkeypatch: pytest.MonkeyPatch) -> bool:
+    calls = 0
+
+    class Crash(BaseException):
+        pass
+
+    def crashing(name: str) -> None:
+        original = getattr(os, name)
+
+        def call(*args: object, **keywords: object) -> object:
+            nonlocal calls
+            calls += 1
+            if calls > crash_at:
+                raise Crash
+            return original(*args, **keywords)
+
+        monkeypatch.setattr(os, name, call)
+
+    store = ChunkStore(folder, 4)
+    with monkeypatch.context() as monkeypatch:
+        for name in ("fsync", "replace", "posix_fallocate", "ftruncate", "mkdir"):
+            crashing(name)
+        try:
+            encoding = begin(store, state)
+            fill(encoding, state)
+            encoding.finish()
+        except Crash:
+            return True
+    return False
+
+
+def test_a_full_disk_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    store = ChunkStore(tmp_path, 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(StoreError) as problem:
+            begin(store, a_state())
+    assert "free some space" in problem.value.fix
+    encoding = begin(store, a_state())
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(StoreError):
+        encoding.write(0, a_state()[:CHUNK])
+    assert not encoding.has(0)
+
+
+def test_a_file_system_that_cannot_reserve_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(os, "posix_fallocate", unsupported)
+    assert put(ChunkStore(tmp_path, 4), 1).finished
+
+
+def test_a_folder_that_is_a_file_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("")
+    with pytest.raises(StoreError):
+        ChunkStore(tmp_path / "store", 4)
+
+
+def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda descriptor, data, at: pwrite(descriptor, data[:100], at))
+    assert put(ChunkStore(tmp_path, 4), 1).finished
+
+
+def test_close_gives_descriptors_back(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    store = ChunkStore(tmp_path, 4)
+    put(store, 1)
+    begin(store, a_state(seed=2), 2)
+    assert len(os.listdir("/proc/self/fd")) == before + 2
+    store.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+    store.close()
+
+
+@given(order=st.permutations(range(11)), stop_at=st.integers(0, 11))
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_order_with_a_restart_in_the_middle(
+    tmp_path_factory: pytest.TempPathFactory, order: list[int], stop_at: int
+) -> None:
+    folder = tmp_path_factory.mktemp("store")
+    state = a_state()
+    pieces = [state[start:stop] for start, stop in cut(len(state), CHUNK)]
+    encoding = begin(ChunkStore(folder, 4), state)
+    for index in order[:stop_at]:
+        encoding.write(index, pieces[index])
+    again = begin(ChunkStore(folder, 4), state)
+    assert again.missing() == sorted(order[stop_at:])
+    for index in order[stop_at:]:
+        again.write(index, pieces[index])
+    again.finish()
+    assert bytes(again.state_bytes()) == state
+
+
+def test_threads_may_write_side_by_side(tmp_path: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    state = a_state(256 * CHUNK)
+    encoding = begin(ChunkStore(tmp_path, 4), state)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda index: encoding.write(index, state[index * CHUNK : (index + 1) * CHUNK]), range(256)))
+    assert encoding.complete
+
+
+def test_stored_announcements_can_be_verified_again(tmp_path: Path) -> None:
+    put(ChunkStore(tmp_path, 4), 1)
+    encoding = ChunkStore(tmp_path, 4).newest_complete()
+    assert encoding is not None
+    assert isinstance(encoding.verified, VerifiedVersion)
+    assert encoding.verified.announcement.record.public_key == IDENTITY.public_key
+    assert stored_encoding.store_error(tmp_path, OSError(errno.EROFS, "read-only")).fix.startswith("make the folder")
