@@ -106,3 +106,5 @@ class LearnerConfig(ConfigModel):
     """Seconds to reach the coordinator and the origin at start."""
     batch_timeout_s: float = Field(600.0, gt=0.0)
     """Seconds to wait for a batch before giving up with RC201."""
+    reconnect_timeout_s: float = Field(120.0, gt=0.0)
+    """Seconds to keep trying when the coordinator is away."""

@@ -1,0 +1,239 @@
+"""The learner's side of the coordinator's gRPC service: retries, deadlines and the form of answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import TypeVar
+
+import grpc
+import structlog
+
+from rollcast.runtime.errors import MalformedMessage, WrongKey
+from rollcast.runtime.version import software_version
+from rollcast.runtime.waits import backoff_delays_s, deadline
+from rollcast.wire import protocol
+from rollcast.wire.grpc_client import translate
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.proto import rollcast_pb2_grpc
+
+ResultT = TypeVar("ResultT")
+
+CALL_TIMEOUT_S = 30.0  # of one attempt; examples and scores for some hundred problems take well under a second
+LONG_POLL_S = 10.0  # how long the coordinator may hold one NextBatch before it says what it waits for
+
+_AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The recorded batch of one step."""
+
+    step: int
+    replayed: bool
+    rollouts: tuple[pb.TrainingRollout, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NotReady:
+    """No batch yet."""
+
+    waiting_for: str
+
+
+class CoordinatorClient:
+    """Calls to the coordinator. Every call may be repeated, so each is retried while the coordinator is away.
+
+    Args:
+        channel: a channel of mutual TLS (rollcast.wire.grpc_client.open_channel).
+        learner_public_key: the key that signs our versions, 32 bytes.
+        reconnect_timeout_s: how long to keep trying while the coordinator is away.
+        random: jitter of the retries.
+
+    Raises:
+        WaitTimedOut: from every call, when the coordinator stays away.
+        RollcastError: from every call, when it refuses.
+    """
+
+    def __init__(
+        self, channel: grpc.aio.Channel, learner_public_key: bytes, *, reconnect_timeout_s: float, random: Random
+    ) -> None:
+        self._stub = rollcast_pb2_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
+        self._public_key = learner_public_key
+        self._reconnect_timeout_s = reconnect_timeout_s
+        self._random = random
+        self._software = f"rollcast {software_version()}"
+        self._was_away = False
+        self._answered = False  # ever
+
+    async def open(self) -> pb.RunInfo:
+        """Say who we are; learn what the run is and where the origin is now.
+
+        Raises:
+            ProtocolMismatch: the two sides speak different protocol versions.
+        """
+        return await self._retry("opening the learner's session", self._open_once)
+
+    async def wait_for_origin(self, timeout_s: float) -> pb.RunInfo:
+        """Ask until the origin has joined.
+
+        Raises:
+            WaitTimedOut: it did not within ``timeout_s``.
+        """
+        fix = 'start the origin (`rollcast peer` with role "origin") or see its log'
+        async with deadline(timeout_s, "the origin to join the run", fix=fix):
+            for delay_s in backoff_delays_s(self._random, first_s=0.2, most_s=2.0):
+                info = await self.open()
+                if info.origin_address:
+                    return info
+                await asyncio.sleep(delay_s)
+        raise AssertionError("unreachable: the delays are endless")
+
+    async def examples(self, count: int, *, flawed: bool, cursor: int) -> list[pb.Example]:
+        """``count`` labelled warm-start examples from position ``cursor`` of the (flawed) teacher's stream."""
+        request = pb.ExamplesRequest(count=count, flawed=flawed, cursor=cursor)
+        return await self._retry(
+            "asking for warm-start examples",
+            lambda: _exactly(count, "warm-start examples", self._stub.Examples(request, timeout=CALL_TIMEOUT_S)),
+        )
+
+    async def held_out(self, count: int) -> list[pb.Example]:
+        """Up to ``count`` held-out problems."""
+        request = pb.HeldOutRequest(count=count)
+        return await self._retry(
+            "asking for held-out problems",
+            lambda: _at_most(count, "held-out problems", self._stub.HeldOut(request, timeout=CALL_TIMEOUT_S)),
+        )
+
+    async def score(self, completions: Iterable[pb.Completion]) -> list[pb.CompletionScore]:
+        """Verified scores of completions of held-out problems, in their order."""
+        sent = list(completions)
+        return await self._retry(
+            "having completions scored",
+            lambda: _exactly(
+                len(sent), "scores", self._stub.ScoreCompletions(iter(sent), timeout=CALL_TIMEOUT_S + 0.1 * len(sent))
+            ),
+        )
+
+    async def next_batch(self, step: int, *, rollouts: int, wait_s: float = LONG_POLL_S) -> Batch | NotReady:
+        """The batch of ``step``, which must hold ``rollouts`` rollouts, or what it still waits for after ``wait_s``."""
+        request = pb.BatchRequest(step=step, wait_s=wait_s)
+        return await self._retry(
+            f"asking for the batch of step {step}",
+            lambda: _read_batch(self._stub.NextBatch(request, timeout=wait_s + CALL_TIMEOUT_S), step, rollouts),
+            longest_attempt_s=wait_s,
+        )
+
+    async def announce(self, announcement: pb.VersionAnnouncement) -> bool:
+        """Tell the run of a version that the origin holds durably; False if it was announced before."""
+        reply = await self._retry(
+            "announcing a version", lambda: self._stub.Announce(announcement, timeout=CALL_TIMEOUT_S)
+        )
+        return bool(reply.first_time)
+
+    async def report_step(self, step: int, values: Mapping[str, float]) -> None:
+        """Figures of the step that made ``step`` steps complete."""
+        report = pb.StepReport(step=step, values=dict(values))
+        await self._retry("reporting a step", lambda: self._stub.ReportStep(report, timeout=CALL_TIMEOUT_S))
+
+    async def report_status(self, phase: str, detail: str, values: Mapping[str, float]) -> None:
+        """What we are doing now, in words, and figures outside the steps."""
+        status = pb.LearnerStatus(phase=phase, detail=detail, values=dict(values))
+        await self._retry("reporting our status", lambda: self._stub.ReportStatus(status, timeout=CALL_TIMEOUT_S))
+
+    async def _open_once(self) -> pb.RunInfo:
+        hello = pb.LearnerHello(
+            protocol=protocol.range_to_pb(), software=self._software, learner_public_key=self._public_key
+        )
+        info: pb.RunInfo = await self._stub.OpenLearner(hello, timeout=CALL_TIMEOUT_S)
+        protocol.agree_with(info.protocol)
+        return info
+
+    async def _retry(
+        self, doing: str, call: Callable[[], Awaitable[ResultT]], *, longest_attempt_s: float = 0.0
+    ) -> ResultT:
+        fix = "see that the coordinator runs and can be reached"
+        async with deadline(self._reconnect_timeout_s + longest_attempt_s, f"the coordinator, {doing}", fix=fix):
+            for delay_s in backoff_delays_s(self._random, most_s=5.0):
+                try:
+                    if self._was_away:  # it may be a new process that does not know us yet
+                        await self._open_once()
+                        self._was_away = False
+                    result = await call()
+                    self._answered = True
+                    return result
+                except grpc.aio.AioRpcError as error:
+                    self._raise_unless_away(error, doing)
+                await asyncio.sleep(delay_s)
+        raise AssertionError("unreachable: the delays are endless")
+
+    def _raise_unless_away(self, error: grpc.aio.AioRpcError, doing: str) -> None:
+        translated = translate(error, doing)
+        # A handshake that fails after others succeeded is a coordinator that is just coming or going.
+        refused = isinstance(translated, WrongKey) and not self._answered
+        if error.code() not in _AWAY or refused:
+            raise translated from None
+        if not self._was_away:
+            _log.warning("coordinator away", doing=doing, status=error.code().name)
+        self._was_away = True
+
+
+def check_key(info_key: bytes, our_key: bytes) -> None:
+    """The run's learner key, as the invite says it, must be ours.
+
+    Raises:
+        WrongKey: it is another one.
+    """
+    if info_key != our_key:
+        raise WrongKey(
+            "the run expects versions signed with another key than ours",
+            cause=f"the run's key starts {info_key.hex()[:16]}, ours {our_key.hex()[:16]}",
+            fix="point identity_file at the run's learner key, or correct the coordinator's learner_public_key",
+        )
+
+
+async def _at_most(count: int, what: str, stream: AsyncIterator[ResultT]) -> list[ResultT]:
+    items: list[ResultT] = []
+    async for item in stream:
+        items.append(item)
+        if len(items) > count:
+            raise MalformedMessage(f"the coordinator sent more than the {count} {what} asked for", fix=_BUG)
+    return items
+
+
+async def _exactly(count: int, what: str, stream: AsyncIterator[ResultT]) -> list[ResultT]:
+    items = await _at_most(count, what, stream)
+    if len(items) != count:
+        raise MalformedMessage(f"the coordinator sent {len(items)} of {count} {what}", fix=_BUG)
+    return items
+
+
+async def _read_batch(stream: AsyncIterator[pb.BatchPart], step: int, expected: int) -> Batch | NotReady:
+    header: pb.BatchHeader | None = None
+    rollouts: list[pb.TrainingRollout] = []
+    async for part in stream:
+        kind = part.WhichOneof("body")
+        if header is None and kind == "header":
+            header = part.header
+        elif header is not None and kind == "rollout" and len(rollouts) < expected:
+            rollouts.append(part.rollout)
+        else:
+            raise MalformedMessage(f"the batch of step {step} has parts out of order or too many", fix=_BUG)
+    if header is None or (header.ready and header.step != step):
+        raise MalformedMessage(f"the coordinator did not answer with the batch of step {step}", fix=_BUG)
+    if not header.ready:
+        return NotReady(header.waiting_for[:500] or "rollouts")
+    if not len(rollouts) == header.rollout_count == expected:
+        raise MalformedMessage(
+            f"the batch of step {step} has {len(rollouts)} rollouts, its header says {header.rollout_count}, "
+            f"the run's configuration {expected}",
+            fix=_BUG,
+        )
+    return Batch(step, header.replayed, tuple(rollouts))
+
+
+_BUG = "this is a bug of the coordinator; please report it with its log"

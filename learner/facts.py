@@ -1,0 +1,100 @@
+"""What the run is, as the coordinator said it when our session opened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from learner.batch_check import BatchRules
+from learner.checkpoint import HostState
+from learner.config import LearnerConfig
+from learner.trained import TrainedIds
+from rollcast.policy.config import ModelConfig
+from rollcast.runtime.errors import CheckpointError
+from rollcast.wire.ids import Version
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.rollouts import Sampling, sampling_from_pb
+from rollcast.wire.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What the run is, as the coordinator said it, in our types."""
+
+    info: pb.RunInfo
+    model: ModelConfig
+    sampling: Sampling
+
+    @classmethod
+    def of(cls, info: pb.RunInfo, config: LearnerConfig) -> RunFacts:
+        """Check and convert."""
+        tokenizer = Tokenizer.from_json(info.tokenizer_json)
+        model = config.model.model_copy(update={"vocabulary_size": tokenizer.size})
+        return cls(info, model, sampling_from_pb(info.sampling))
+
+    @property
+    def model_json(self) -> str:
+        """The architecture as version records and checkpoints carry it."""
+        return self.model.model_dump_json()
+
+    @property
+    def row_tokens(self) -> int:
+        """Longest prompt plus longest completion."""
+        return self.info.prompt_tokens_max + self.sampling.max_new_tokens
+
+    def host_state(
+        self, seed: int, step: int, newest_version: Version, trained: TrainedIds, figures: dict[str, float]
+    ) -> HostState:
+        """The host part of a checkpoint."""
+        return HostState(
+            step=step,
+            newest_version=newest_version,
+            run_id=self.info.run_id,
+            epoch=self.info.epoch,
+            seed=seed,
+            tokenizer_json=self.info.tokenizer_json,
+            model_json=self.model_json,
+            sampling={
+                "temperature": self.sampling.temperature,
+                "max_new_tokens": self.sampling.max_new_tokens,
+                "stop_token_ids": list(self.sampling.stop_token_ids),
+            },
+            prompt_tokens_max=self.info.prompt_tokens_max,
+            trained_ranges=trained.ranges(),
+            figures=figures,
+        )
+
+    @property
+    def rules(self) -> BatchRules:
+        """What every batch keeps to."""
+        return BatchRules(
+            staleness_limit=self.info.staleness_limit,
+            groups_per_step=self.info.groups_per_step,
+            samples_per_group=self.info.samples_per_group,
+            vocabulary_size=self.model.vocabulary_size,
+            row_tokens=self.row_tokens,
+        )
+
+    def check_checkpoint(self, host: HostState) -> None:
+        """That a checkpoint may be resumed from.
+
+        Raises:
+            CheckpointError: it is of another run, another model, or newer than the coordinator's ledger.
+        """
+        info = self.info
+        if (host.run_id, host.epoch) != (info.run_id, info.epoch):
+            raise CheckpointError(
+                "the checkpoint in run_folder is of another run",
+                cause=f"its run is {host.run_id}, epoch {host.epoch}; here {info.run_id}, epoch {info.epoch}",
+                fix="choose the run's own run_folder, or an empty one",
+            )
+        if host.model_json != self.model_json or host.tokenizer_json != info.tokenizer_json:
+            raise CheckpointError(
+                "the checkpoint's model or tokenizer is not the configured one",
+                fix="use the model and the task that the run was started with",
+            )
+        if host.step > info.recorded_batches:
+            raise CheckpointError(
+                f"the checkpoint is of step {host.step}, the coordinator recorded {info.recorded_batches} batches",
+                cause="the coordinator's ledger is older than the checkpoint",
+                fix="restore the ledger and the checkpoint from the same time, or start the run anew",
+            )

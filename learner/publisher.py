@@ -1,0 +1,247 @@
+"""Publishing a version: hash, sign, write durably, push to the origin, and announce once the origin holds it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+import structlog
+
+from learner.origin_link import LinkBroken, OriginLink
+from learner.push import Push
+from learner.versions import RetainedVersions
+from rollcast.policy.snapshot import Snapshot
+from rollcast.runtime.errors import CheckpointError
+from rollcast.runtime.waits import backoff_delays_s, deadline
+from rollcast.wire.chunks import blake3_hash, chunk_list
+from rollcast.wire.identity import Identity
+from rollcast.wire.ids import Epoch, PeerId, RunId, Version
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.records import (
+    VerifiedVersion,
+    VersionRecord,
+    keyframe_manifest,
+    parse_announcement,
+    sign_version,
+    state_hash,
+)
+from rollcast.wire.tls import TlsCredentials
+
+PUSH_BYTES_PER_SECOND_MIN = 1 << 20  # an origin slower than this cannot keep up; the deadline grows with the size
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A version that is signed and kept on our disk."""
+
+    signed: VerifiedVersion
+    chunk_hashes: bytes  # of the keyframe, 32 bytes a chunk
+    state: bytes
+
+
+class Origin(Protocol):
+    """Where versions go."""
+
+    async def push(self, prepared: Prepared) -> None:
+        """Return once the version is durable there.
+
+        Raises:
+            RollcastError: it is not.
+        """
+
+
+class Publisher:
+    """Makes versions of snapshots, in order.
+
+    Args:
+        identity: signs.
+        run: what the coordinator said when we opened our session: run, epoch, newest published version.
+        model_json: architecture, part of every record.
+        chunk_size_bytes: unit of hashing and relay.
+        retained: our own copies.
+        origin: gets every version before it is announced.
+        announce: tells the coordinator.
+    """
+
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        run: pb.RunInfo,
+        model_json: str,
+        chunk_size_bytes: int,
+        retained: RetainedVersions,
+        origin: Origin,
+        announce: Callable[[pb.VersionAnnouncement], Awaitable[bool]],
+    ) -> None:
+        self._identity = identity
+        self._run = run
+        self._model_json = model_json
+        self._chunk_size_bytes = chunk_size_bytes
+        self._retained = retained
+        self._origin = origin
+        self._announce = announce
+        self._newest_announced = run.newest_published_version if run.has_published else -1
+
+    async def publish(
+        self, version: Version, snapshot: Snapshot, *, on_kept: Callable[[], None] = lambda: None
+    ) -> float:
+        """Publish one version and return the seconds it took; one that the run knows already is only compared.
+
+        on_kept: called once our own copy is durable.
+
+        Raises:
+            CheckpointError: training again gave other bytes than the version had before.
+            RollcastError: disk, origin or coordinator failed.
+        """
+        started_s = time.monotonic()
+        prepared = await asyncio.to_thread(self.prepare, version, snapshot)
+        on_kept()
+        await self._hand_over(prepared)
+        return time.monotonic() - started_s
+
+    async def publish_kept(self, until: int) -> None:
+        """Publish what an earlier life of this learner kept but did not announce, up to version ``until``.
+
+        Raises:
+            RollcastError: see publish.
+        """
+        for version in [kept for kept in self._retained.versions() if self._newest_announced < kept <= until]:
+            await self._hand_over(await asyncio.to_thread(self._prepared_before, version))
+
+    async def _hand_over(self, prepared: Prepared) -> None:
+        version = prepared.signed.version
+        if version <= self._newest_announced:
+            return
+        started_s = time.monotonic()
+        await self._origin.push(prepared)
+        await self._announce(prepared.signed.announcement)
+        self._newest_announced = version
+        seconds = round(time.monotonic() - started_s, 3)
+        _log.info("version published", version=version, bytes=len(prepared.state), seconds=seconds)
+
+    def prepare(self, version: Version, snapshot: Snapshot) -> Prepared:
+        """Hash, sign and keep a version durably; nobody else hears of it yet. Blocks on hashing and fsync.
+
+        Raises:
+            CheckpointError: see publish.
+        """
+        digest = state_hash(snapshot.state_bytes)
+        signed = self._retained.signed(version)
+        earlier = signed.record.state_hash if signed else self._announced_hash(version)
+        if earlier is not None and earlier != digest:
+            raise _other_bytes(version)
+        hashes = chunk_list(snapshot.state_bytes, self._chunk_size_bytes)
+        if signed is None or signed.keyframe.chunk_size_bytes != self._chunk_size_bytes:
+            signed = self._sign(version, snapshot, digest, hashes)
+            self._retained.retain(signed, snapshot.state_bytes)
+        return Prepared(signed, hashes, snapshot.state_bytes)
+
+    def _prepared_before(self, version: Version) -> Prepared:
+        signed = self._retained.signed(version)
+        assert signed is not None
+        _, state = self._retained.state(version)
+        return Prepared(signed, chunk_list(state, signed.keyframe.chunk_size_bytes), state)
+
+    def _sign(self, version: Version, snapshot: Snapshot, digest: bytes, hashes: bytes) -> VerifiedVersion:
+        record = VersionRecord(
+            run_id=RunId(self._run.run_id),
+            epoch=Epoch(self._run.epoch),
+            version=version,
+            parent_hash=self._parent_hash(version),
+            state_hash=digest,
+            state_size_bytes=len(snapshot.state_bytes),
+            tensors=snapshot.tensors,
+            model_json=self._model_json,
+        )
+        manifest = keyframe_manifest(record, hashes, self._chunk_size_bytes)
+        return parse_announcement(sign_version(record, [manifest], self._identity))
+
+    def _parent_hash(self, version: Version) -> bytes:
+        older = [kept for kept in self._retained.versions() if kept < version]
+        if older and (parent := self._retained.signed(older[-1])) is not None:
+            return parent.record_hash
+        if self._run.has_published and self._run.newest_published_version < version:
+            return blake3_hash(self._run.newest_record_payload)
+        return b""
+
+    def _announced_hash(self, version: Version) -> bytes | None:
+        """The state hash of the newest version that the run knows, if it is this one."""
+        if not self._run.has_published or self._run.newest_published_version != version:
+            return None
+        return pb.VersionRecord.FromString(self._run.newest_record_payload).state_hash
+
+
+class OriginPusher:
+    """Pushes over a link that stays open between versions and is opened again, with backoff, when it breaks.
+
+    Args:
+        find: where the origin is now (it may have moved): the run's facts with origin_address and origin_peer_id.
+        credentials: our certificate of the run CA.
+        timeout_s: deadline for the durable acknowledgement of a version, on top of its size's share.
+        random: jitter of the retries.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[], Awaitable[pb.RunInfo]],
+        credentials: TlsCredentials,
+        *,
+        timeout_s: float,
+        random: Random,
+    ) -> None:
+        self._find = find
+        self._credentials = credentials
+        self._timeout_s = timeout_s
+        self._random = random
+        self._link: OriginLink | None = None
+
+    async def push(self, prepared: Prepared) -> None:
+        """Push until the origin says that it holds the version durably.
+
+        Raises:
+            WaitTimedOut: it did not before the deadline.
+            WrongKey: somebody else answers at its address.
+        """
+        version = prepared.signed.version
+        seconds = self._timeout_s + len(prepared.state) / PUSH_BYTES_PER_SECOND_MIN
+        waiting_for = f"the origin to hold version {version} durably"
+        async with deadline(seconds, waiting_for, fix="see that the origin runs, and its log"):
+            for delay_s in backoff_delays_s(self._random, most_s=3.0):
+                try:
+                    await self._push_once(prepared)
+                    return
+                except LinkBroken as error:
+                    _log.warning("link to the origin broken", version=version, reason=str(error))
+                    await self.close()
+                await asyncio.sleep(delay_s)
+
+    async def close(self) -> None:
+        """Close the link, if one is open."""
+        link, self._link = self._link, None
+        if link is not None:
+            await link.close()
+
+    async def _push_once(self, prepared: Prepared) -> None:
+        if self._link is None:
+            info = await self._find()
+            self._link = await OriginLink.connect(
+                info.origin_address, PeerId(info.origin_peer_id), run_id=info.run_id, credentials=self._credentials
+            )
+        keyframe, state = prepared.signed.keyframe, memoryview(prepared.state)
+        push = Push(prepared.signed.announcement, keyframe, prepared.chunk_hashes)
+        await self._link.push(push, lambda index: state[slice(*keyframe.chunk_range(index))])
+
+
+def _other_bytes(version: Version) -> CheckpointError:
+    return CheckpointError(
+        f"training from the checkpoint again gave other weights for version {version} than were published",
+        cause="other hardware, another number of cores, or other software than before the restart",
+        fix="go on with the machine and the release that the run was trained with, or start a new run",
+    )

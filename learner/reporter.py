@@ -1,0 +1,92 @@
+"""Tells the coordinator what the learner is doing: on every change, and regularly while nothing changes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
+
+import structlog
+
+from rollcast.runtime.errors import RollcastError
+
+BETWEEN_CHANGES_S = 0.5  # changes that come faster are merged
+REPEAT_S = 5.0  # the same status is sent again, so that a coordinator that restarted knows it
+
+Send = Callable[[str, str, Mapping[str, float]], Awaitable[None]]
+
+_log = structlog.get_logger()
+
+
+class StatusReporter:
+    """Sends the newest status from a task of its own, so that nobody waits for it.
+
+    ``say`` may be called from any thread. Values stay with the status once said: sending one twice does no harm, and
+    losing one would.
+
+    Args:
+        send: coroutine function (phase, detail, values).
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._lock = threading.Lock()
+        self._phase = "starting"
+        self._detail = ""
+        self._values: dict[str, float] = {}
+        self._sending = asyncio.Lock()  # one at a time, so that an older status never overtakes a newer one
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Everything said so far."""
+        with self._lock:
+            return dict(self._values)
+
+    def say(self, phase: str, detail: str = "", **values: float) -> None:
+        """Change the status."""
+        with self._lock:
+            if phase != self._phase:
+                _log.info("phase", phase=phase, detail=detail, **values)
+            self._phase, self._detail = phase, detail
+            self._values.update(values)
+        self._loop.call_soon_threadsafe(self._changed.set)
+
+    async def flush(self) -> None:
+        """Send the status now and see to it that it arrives.
+
+        Raises:
+            RollcastError: it could not be sent.
+        """
+        async with self._sending:
+            with self._lock:
+                phase, detail, values = self._phase, self._detail, dict(self._values)
+            await self._send(phase, detail, values)
+
+    async def __aenter__(self) -> StatusReporter:
+        self._task = asyncio.create_task(self._run(), name="status reporter")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            self._changed.clear()
+            try:
+                await self.flush()
+            except RollcastError as error:  # the calls that matter fail by themselves; a lost status does not
+                _log.warning("status not reported", error=error.what)
+            await asyncio.sleep(BETWEEN_CHANGES_S)
+            try:
+                async with asyncio.timeout(REPEAT_S):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue

@@ -1,0 +1,309 @@
+"""The learner process: join, warm start or resume, evaluate, publish, train, evaluate, finish."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from random import SystemRandom
+from typing import Any, TypeVar
+
+import jax
+import structlog
+
+from learner.checkpoint import Checkpoints, HostState
+from learner.client import CoordinatorClient, check_key
+from learner.config import LearnerConfig
+from learner.facts import RunFacts
+from learner.loop import LoopParts, LoopSettings, TrainingLoop
+from learner.phases import HeldOut, Stopped, run_evaluation, run_warm_start
+from learner.publications import Publications
+from learner.publisher import OriginPusher, Publisher
+from learner.reporter import StatusReporter
+from learner.trained import TrainedIds
+from learner.trainer import Trainer
+from learner.versions import RetainedVersions
+from rollcast.runtime.run_folder import RunFolder
+from rollcast.wire.enrol import Enrolment, enrol
+from rollcast.wire.grpc_client import open_channel
+from rollcast.wire.identity import Identity
+from rollcast.wire.ids import Version
+from rollcast.wire.invite import read_invite
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+EXAMPLES_PER_CALL = 2048  # a few seconds of the task's generator
+CANCEL_GRACE_S = 2.0  # what a publication under way gets to finish in when the process is told to stop
+
+ResultT = TypeVar("ResultT")
+
+_log = structlog.get_logger()
+
+
+async def run(config: LearnerConfig, stop: asyncio.Event) -> int:
+    """Run the learner until the run is finished (0) or until told to stop (0, with a checkpoint).
+
+    Raises:
+        RollcastError: anything a person can act on.
+    """
+    _configure_jax(config)
+    folder = RunFolder(config.run_folder).prepare()
+    identity = Identity.load(config.identity_file)
+    join = _join(config, folder, identity)
+    enrolment = await _unless_stopped(join, stop)
+    if enrolment is None:
+        return 0
+    async with AsyncExitStack() as stack:
+        channel = open_channel(enrolment.grpc_address, enrolment.credentials)
+        stack.push_async_callback(channel.close, None)
+        client = CoordinatorClient(
+            channel, identity.public_key, reconnect_timeout_s=config.reconnect_timeout_s, random=SystemRandom()
+        )
+        info = await _unless_stopped(client.open(), stop)
+        if info is None:
+            return 0
+        reporter = await stack.enter_async_context(StatusReporter(client.report_status))
+        worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="jax")
+        stack.callback(worker.shutdown, wait=True, cancel_futures=True)
+        facts = RunFacts.of(info, config)
+        life = _Life(config, facts, folder, identity, enrolment, client, reporter, worker, stop)
+        try:
+            await life.live()
+        except Stopped:
+            _log.info("stopped before training began")
+        return 0
+
+
+class _Life:
+    """One life of the learner process, from an open session to its end."""
+
+    def __init__(
+        self,
+        config: LearnerConfig,
+        facts: RunFacts,
+        folder: RunFolder,
+        identity: Identity,
+        enrolment: Enrolment,
+        client: CoordinatorClient,
+        reporter: StatusReporter,
+        worker: ThreadPoolExecutor,
+        stop: asyncio.Event,
+    ) -> None:
+        self._config = config
+        self._facts = facts
+        self._folder = folder
+        self._identity = identity
+        self._enrolment = enrolment
+        self._client = client
+        self._reporter = reporter
+        self._worker = worker
+        self._stop = stop
+        self._stop_worker = threading.Event()
+        self._loop = asyncio.get_running_loop()
+
+    async def live(self) -> None:
+        """Everything after the session is open.
+
+        Raises:
+            Stopped: told to stop before there was anything to save.
+        """
+        async with AsyncExitStack() as stack:
+            watcher = asyncio.create_task(self._pass_on_stop(), name="pass on stop")
+            stack.callback(watcher.cancel)
+            self._reporter.say("starting", "building the model")
+            checkpoints = await self._on_worker(
+                lambda: Checkpoints(self._folder.checkpoints, keep=self._config.checkpoint.keep)
+            )
+            stack.push_async_callback(self._on_worker, checkpoints.close)
+            trainer = await self._on_worker(lambda: Trainer(self._facts.model, self._config))
+            held_out = await self._held_out()
+            host = await self._begin(trainer, checkpoints, held_out)
+            done = await self._train(trainer, checkpoints, host, stack)
+            if done:
+                await self._on_worker(lambda: run_evaluation(trainer, held_out, self._reporter, when="after"))
+                self._reporter.say("finished", f"all {self._facts.info.steps} steps are done")
+                await self._reporter.flush()
+
+    # ---------------------------------------------------------------- before training
+
+    async def _begin(self, trainer: Trainer, checkpoints: Checkpoints, held_out: HeldOut) -> HostState:
+        """Resume from the newest checkpoint, or make the first one: warm start and evaluation."""
+        host = await self._on_worker(checkpoints.load_host)
+        if host is not None:
+            self._facts.check_checkpoint(host)
+            await self._on_worker(lambda: trainer.restore(checkpoints.load_state(trainer.state())))
+            _log.info("resumed", step=host.step, version=host.newest_version)
+            self._reporter.say("starting", f"resumed from the checkpoint of step {host.step}", **host.figures)
+            return host
+        await self._on_worker(lambda: self._first_policy(trainer, held_out))
+        host = self._host_state(0, Version(0), TrainedIds())
+        await self._on_worker(lambda: checkpoints.save(trainer.state(), host))
+        await self._on_worker(checkpoints.wait)
+        return host
+
+    def _first_policy(self, trainer: Trainer, held_out: HeldOut) -> None:
+        if self._config.warm_start.steps_max:
+            run_warm_start(
+                trainer,
+                self._config,
+                self._fetch_examples,
+                held_out,
+                self._reporter,
+                row_tokens=self._facts.row_tokens,
+                stop=self._stop_worker,
+            )
+        run_evaluation(trainer, held_out, self._reporter, when="before")
+
+    async def _held_out(self) -> HeldOut:
+        problems = await self._client.held_out(self._config.evaluation_problems)
+
+        def build() -> HeldOut:
+            return HeldOut(
+                problems,
+                self._facts.model,
+                self._facts.sampling,
+                self._facts.info.prompt_tokens_max,
+                seed=self._config.seed,
+                score=self._score,
+                stop=self._stop_worker,
+            )
+
+        return await self._on_worker(build)
+
+    # ---------------------------------------------------------------- training
+
+    async def _train(self, trainer: Trainer, checkpoints: Checkpoints, host: HostState, stack: AsyncExitStack) -> bool:
+        info, config = self._facts.info, self._config
+        settings = self._settings()
+        retained = RetainedVersions(self._folder.versions, in_memory=int(info.staleness_limit) + 2)
+        retained.remove_unfinished()
+        origin = OriginPusher(
+            lambda: self._client.wait_for_origin(config.join_timeout_s),
+            self._enrolment.credentials,
+            timeout_s=config.publish.timeout_s,
+            random=SystemRandom(),
+        )
+        stack.push_async_callback(origin.close)
+        publisher = Publisher(
+            identity=self._identity,
+            run=info,
+            model_json=self._facts.model_json,
+            chunk_size_bytes=config.publish.chunk_size_bytes,
+            retained=retained,
+            origin=origin,
+            announce=self._client.announce,
+        )
+        publications = Publications(publisher)
+        stack.push_async_callback(publications.cancel)
+        ready = await _unless_stopped(self._publish_first(trainer, publisher, publications, host, settings), self._stop)
+        if ready is None:
+            return False
+        parts = LoopParts(
+            trainer, self._worker, self._client, retained, publications, checkpoints, self._reporter, self._stop
+        )
+        trained = TrainedIds((start, end) for start, end in host.trained_ranges)
+        loop = TrainingLoop(
+            parts,
+            settings,
+            self._host_state,
+            step=host.step,
+            newest_version=Version(host.newest_version),
+            trained=trained,
+        )
+        done = await loop.run()
+        if not done:
+            _log.info("stopped", step=loop.step)
+            await _finish_within(publications, CANCEL_GRACE_S)
+        return done
+
+    async def _publish_first(
+        self,
+        trainer: Trainer,
+        publisher: Publisher,
+        publications: Publications,
+        host: HostState,
+        settings: LoopSettings,
+    ) -> bool:
+        """See to it that every version up to the checkpoint's step is published, and that its own is ours."""
+        self._reporter.say("publishing", "version of the checkpoint, through the origin")
+        await publisher.publish_kept(until=host.step)
+        if settings.publishes(host.step):
+            snapshot = await self._on_worker(trainer.snapshot)
+            await publications.start(Version(host.step), snapshot)
+            await publications.finish()
+        return True
+
+    def _settings(self) -> LoopSettings:
+        info, config = self._facts.info, self._config
+        return LoopSettings(
+            steps=info.steps,
+            publish_every_steps=info.publish_every_steps,
+            checkpoint_every_steps=config.checkpoint.every_steps,
+            keep_versions=max(config.publish.keep_versions, info.staleness_limit + 2),
+            batch_timeout_s=config.batch_timeout_s,
+            advantage_epsilon=config.objective.advantage_epsilon,
+            rules=self._facts.rules,
+        )
+
+    def _host_state(self, step: int, newest_version: Version, trained: TrainedIds) -> HostState:
+        return self._facts.host_state(self._config.seed, step, newest_version, trained, self._reporter.values)
+
+    # ---------------------------------------------------------------- between the two threads
+
+    def _fetch_examples(self, count: int, flawed: bool, cursor: int) -> list[pb.Example]:
+        examples: list[pb.Example] = []
+        while len(examples) < count:
+            if self._stop_worker.is_set():
+                raise Stopped
+            part = min(EXAMPLES_PER_CALL, count - len(examples))
+            examples += self._from_worker(self._client.examples(part, flawed=flawed, cursor=cursor + len(examples)))
+        return examples
+
+    def _score(self, completions: Sequence[pb.Completion]) -> list[pb.CompletionScore]:
+        return self._from_worker(self._client.score(completions))
+
+    def _from_worker(self, call: Coroutine[Any, Any, ResultT]) -> ResultT:
+        # The client bounds every call in time.
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+    async def _on_worker(self, work: Callable[[], ResultT]) -> ResultT:
+        return await self._loop.run_in_executor(self._worker, work)
+
+    async def _pass_on_stop(self) -> None:
+        await self._stop.wait()
+        self._stop_worker.set()
+
+
+async def _join(config: LearnerConfig, folder: RunFolder, identity: Identity) -> Enrolment:
+    invite = await read_invite(config.invite, config.invite_file, config.join_timeout_s)
+    check_key(bytes.fromhex(invite.learner_public_key), identity.public_key)
+    return await enrol(invite, identity, folder.secrets / "learner", config.join_timeout_s)
+
+
+async def _unless_stopped(call: Awaitable[ResultT], stop: asyncio.Event) -> ResultT | None:
+    """The call's result, or None when told to stop first."""
+    asked, stopped = asyncio.ensure_future(call), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({asked, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        return asked.result() if asked.done() else None
+    finally:
+        asked.cancel()
+        stopped.cancel()
+        await asyncio.gather(asked, stopped, return_exceptions=True)
+
+
+async def _finish_within(publications: Publications, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await publications.finish()
+    except TimeoutError:
+        _log.info("publication left to the next start")
+
+
+def _configure_jax(config: LearnerConfig) -> None:
+    if config.compilation_cache is None:
+        return
+    jax.config.update("jax_compilation_cache_dir", str(config.compilation_cache.absolute()))
+    jax.config.update("jax_persistent_compilation_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_compilation_cache_min_entry_size_bytes", -1)

@@ -1,0 +1,143 @@
+"""The learner's own copies of published versions: what behaviour log-probabilities are recomputed with.
+
+On disk a version is two files: `N.state` (the raw state) and `N.version` (the signed announcement, which carries the
+state's hash). The announcement is written last, so a version without one is unfinished and does not exist.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Collection
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+
+from rollcast.runtime.errors import CheckpointError, MalformedMessage
+from rollcast.runtime.run_folder import fsync_folder, run_folder_error, write_atomically
+from rollcast.wire.ids import Version
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.records import VerifiedVersion, VersionRecord, parse_announcement, state_hash
+
+_FIX = "restore the run folder, or start the run anew in an empty one"
+
+
+class RetainedVersions:
+    """Published versions on disk, and the bytes of the last few used in host memory, where a device's is scarcer.
+
+    Not for several threads at once, except that different versions may be retained and read at the same time.
+
+    Args:
+        folder: where the files are; exists.
+        in_memory: how many versions' states stay in memory.
+    """
+
+    def __init__(self, folder: Path, *, in_memory: int) -> None:
+        self._folder = folder
+        self._in_memory = in_memory
+        self._states: OrderedDict[Version, tuple[VersionRecord, bytes]] = OrderedDict()
+
+    def retain(self, signed: VerifiedVersion, state: bytes) -> None:
+        """Keep a version durably, the announcement last.
+
+        Raises:
+            RunFolderError: the disk is full or read-only.
+        """
+        try:
+            write_atomically(self._state_path(signed.version), state)
+            write_atomically(self._announcement_path(signed.version), signed.announcement.SerializeToString())
+        except OSError as error:
+            raise run_folder_error(self._folder, error) from None
+        self._remember(signed.record, state)
+
+    def versions(self) -> list[Version]:
+        """Every complete version, oldest first."""
+        return sorted(Version(int(path.stem)) for path in self._folder.glob("*.version"))
+
+    def signed(self, version: Version) -> VerifiedVersion | None:
+        """Record and manifests of a version, or None if it is not kept.
+
+        Raises:
+            CheckpointError: the file is damaged.
+        """
+        try:
+            return parse_announcement(pb.VersionAnnouncement.FromString(self._announcement_path(version).read_bytes()))
+        except FileNotFoundError:
+            return None
+        except (OSError, DecodeError, MalformedMessage) as error:
+            raise CheckpointError(f"cannot read the record of version {version}", cause=str(error), fix=_FIX) from None
+
+    def state(self, version: Version) -> tuple[VersionRecord, bytes]:
+        """The record and the state of a version; from disk they are checked against the record's hash.
+
+        Raises:
+            CheckpointError: the version is not kept, or its bytes are not the published ones.
+        """
+        if version not in self._states:
+            self._remember(*self._read(version))
+        self._states.move_to_end(version)
+        return self._states[version]
+
+    def prune(self, keep: Collection[Version]) -> list[Version]:
+        """Remove every version not in ``keep``; the removed ones are returned. Not while one is being retained."""
+        gone = [version for version in self.versions() if version not in keep]
+        for version in gone:
+            # The announcement first: what is left without one counts as unfinished.
+            self._announcement_path(version).unlink(missing_ok=True)
+            self._state_path(version).unlink(missing_ok=True)
+            self._states.pop(version, None)
+        if gone:
+            fsync_folder(self._folder)
+        return gone
+
+    def remove_unfinished(self) -> None:
+        """Clear away what a killed process left half written."""
+        for path in self._folder.glob("*.state"):
+            if not path.with_suffix(".version").exists():
+                path.unlink(missing_ok=True)
+        for path in self._folder.glob(".*.tmp"):
+            if f".{os.getpid()}." not in path.name:
+                path.unlink(missing_ok=True)
+
+    def _read(self, version: Version) -> tuple[VersionRecord, bytes]:
+        signed = self.signed(version)
+        if signed is None:
+            kept = self.versions()
+            cause = f"kept are {len(kept)} versions from {kept[0]} to {kept[-1]}" if kept else "none is kept"
+            raise CheckpointError(f"no copy of version {version} in {self._folder}", cause=cause, fix=_FIX)
+        try:
+            state = self._state_path(version).read_bytes()
+        except OSError as error:
+            raise CheckpointError(f"cannot read version {version}", cause=str(error), fix=_FIX) from None
+        if state_hash(state) != signed.record.state_hash:
+            raise CheckpointError(
+                f"the copy of version {version} is damaged", cause="its bytes do not match its record", fix=_FIX
+            )
+        return signed.record, state
+
+    def _remember(self, record: VersionRecord, state: bytes) -> None:
+        self._states[record.version] = (record, state)
+        self._states.move_to_end(record.version)
+        while len(self._states) > self._in_memory:
+            self._states.popitem(last=False)
+
+    def _state_path(self, version: Version) -> Path:
+        return self._folder / f"{version:012d}.state"
+
+    def _announcement_path(self, version: Version) -> Path:
+        return self._folder / f"{version:012d}.version"
+
+
+def versions_to_keep(
+    versions: Collection[Version], *, newest: int, staleness_limit: int, checkpoints: Collection[int]
+) -> set[Version]:
+    """Which versions may still be needed.
+
+    The ``newest`` ones serve coming batches. A learner that resumes from a checkpoint at step c replays the batches
+    from c on, whose rollouts may come from any version in [c - S, c]; it makes the later ones again itself.
+    """
+    ordered = sorted(versions)
+    needed = set(ordered[-newest:])
+    for step in checkpoints:
+        needed.update(version for version in ordered if step - staleness_limit <= version <= step)
+    return needed

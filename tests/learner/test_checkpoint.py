@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from learner.checkpoint import Checkpoints, HostState
+from learner.config import LearnerConfig
+from learner.packing import PackedBatch, TrainingRow, pack
+from learner.trainer import Trainer, behaviour_by_version
+from rollcast.policy.config import ModelConfig
+from rollcast.runtime.errors import CheckpointError
+from rollcast.wire.ids import Epoch, PeerId, Version
+from rollcast.wire.rollouts import Segment
+
+MODEL = ModelConfig(
+    vocabulary_size=12, layers=1, width=16, query_heads=2, key_value_heads=1, head_size=8, feed_forward_width=16
+)
+
+
+def host(step: int, **values: Any) -> HostState:
+    state = HostState(
+        step=step,
+        newest_version=step,
+        run_id="run",
+        epoch=0,
+        seed=2**62,
+        tokenizer_json="{}",
+        model_json=MODEL.model_dump_json(),
+        sampling={"temperature": 1.0, "max_new_tokens": 4, "stop_token_ids": [1]},
+        prompt_tokens_max=8,
+        trained_ranges=[[1, 4], [9, 9]],
+        figures={"reward_before": 0.25},
+    )
+    return replace(state, **values)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "checkpoints"
+
+
+def arrays(value: float) -> dict[str, np.ndarray[Any, Any]]:
+    return {"0/layers.0.kernel": np.full((3, 2), value, np.float32), "1/1/0/count": np.array(7, np.int32)}
+
+
+def test_the_newest_checkpoint_comes_back_whole(folder: Path) -> None:
+    checkpoints = Checkpoints(folder, keep=2)
+    assert checkpoints.load_host() is None
+    for step in (0, 3, 6):
+        checkpoints.save(arrays(float(step)), host(step))
+    checkpoints.close()
+    again = Checkpoints(folder, keep=2)
+    assert again.steps() == [3, 6]
+    assert again.load_host() == host(6)
+    loaded = again.load_state(arrays(0.0))
+    for name, value in arrays(6.0).items():
+        np.testing.assert_array_equal(loaded[name], value)
+        assert loaded[name].dtype == value.dtype
+    again.close()
+
+
+def test_a_step_may_be_saved_again(folder: Path) -> None:
+    checkpoints = Checkpoints(folder, keep=2)
+    checkpoints.save(arrays(1.0), host(3))
+    checkpoints.save(arrays(2.0), host(3, epoch=1))
+    checkpoints.wait()
+    assert checkpoints.load_host() == host(3, epoch=1)
+    checkpoints.close()
+
+
+def test_damage_is_an_error_that_says_what_to_do(folder: Path) -> None:
+    checkpoints = Checkpoints(folder, keep=2)
+    checkpoints.save(arrays(1.0), host(3))
+    checkpoints.wait()
+    for path in (folder / "3" / "state").rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"damaged")
+    with pytest.raises(CheckpointError, match="cannot read the newest checkpoint"):
+        checkpoints.load_state(arrays(0.0))
+    checkpoints.close()
+
+
+def test_another_format_is_refused(folder: Path) -> None:
+    checkpoints = Checkpoints(folder, keep=2)
+    checkpoints.save(arrays(1.0), host(3, format=99))
+    checkpoints.wait()
+    with pytest.raises(CheckpointError, match="format 99"):
+        checkpoints.load_host()
+    checkpoints.close()
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="cannot write"):
+        Checkpoints(tmp_path / "file" / "checkpoints", keep=2)
+
+
+# ---------------------------------------------------------------- resuming equals never having stopped
+
+
+def stream_batch(step: int) -> PackedBatch:
+    random = np.random.default_rng(step)
+    rows = [
+        TrainingRow(
+            rollout_id=100 * step + index,
+            group_id=index // 4,
+            prompt_token_ids=tuple(random.integers(2, 12, 5).tolist()),
+            segments=(
+                Segment("assistant", Epoch(0), Version(0), PeerId("p"), tuple(random.integers(2, 12, 3)), b"\1\1\1"),
+            ),
+            temperature=1.0,
+            reward=float(random.integers(0, 2)),
+        )
+        for index in range(8)
+    ]
+    return pack(rows, time=10, advantage_epsilon=1e-4)
+
+
+def train(trainer: Trainer, steps: range) -> None:
+    for step in steps:
+        packed = stream_batch(step)
+        trainer.train_step(packed, behaviour_by_version(trainer, packed, lambda version: trainer.params()))
+
+
+def digest(trainer: Trainer) -> str:
+    state = trainer.state()
+    content = hashlib.sha256(json.dumps(sorted(state)).encode())
+    for name in sorted(state):
+        content.update(np.ascontiguousarray(state[name]).tobytes())
+    return content.hexdigest()
+
+
+def test_a_resumed_learner_equals_one_that_never_stopped(folder: Path) -> None:
+    config = LearnerConfig(seed=3)
+    uninterrupted = Trainer(MODEL, config)
+    train(uninterrupted, range(6))
+
+    first = Trainer(MODEL, config)
+    train(first, range(3))
+    checkpoints = Checkpoints(folder, keep=2)
+    checkpoints.save(first.state(), host(3))
+    checkpoints.close()
+    del first
+    jax.clear_caches()  # the second life compiles anew
+
+    second = Trainer(MODEL, config.model_copy(update={"seed": 99}))
+    checkpoints = Checkpoints(folder, keep=2)
+    saved = checkpoints.load_host()
+    assert saved is not None
+    second.restore(checkpoints.load_state(second.state()))
+    checkpoints.close()
+    train(second, range(saved.step, 6))
+    assert digest(second) == digest(uninterrupted)
