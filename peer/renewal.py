@@ -1,0 +1,90 @@
+"""Renewal of this process's certificate over its open session, before the old one ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import structlog
+
+from rollcast.runtime.errors import RollcastError, WaitTimedOut, WrongKey
+from rollcast.runtime.waits import backoff_delays_s, deadline
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.tls import TlsCredentials, new_tls_key
+
+log = structlog.get_logger()
+
+ANSWER_TIMEOUT_S = 10.0  # from the request to the new certificate
+LOOK_AGAIN_S = 3600.0  # a machine that slept is noticed within this long
+
+
+class Renewal:
+    """Keeps ``credentials`` fresh: renewed once two thirds of what was left of their life have passed.
+
+    Args:
+        folder: where credentials are kept.
+        send: puts a message on the session; a request lost with it is asked again.
+        renewed: told the new credentials.
+    """
+
+    def __init__(
+        self,
+        credentials: TlsCredentials,
+        *,
+        folder: Path,
+        send: Callable[[pb.PeerMessage], None],
+        renewed: Callable[[TlsCredentials], None],
+        random: Random,
+    ) -> None:
+        self.credentials = credentials
+        self._folder = folder
+        self._send = send
+        self._renewed = renewed
+        self._random = random
+        self._life_s = credentials.valid_for_s
+        self._answer: asyncio.Future[bytes] | None = None
+
+    @property
+    def due_in_s(self) -> float:
+        """Seconds until a renewal is due; negative afterwards."""
+        return self.credentials.valid_for_s - self._life_s / 3.0
+
+    def received(self, certificate_pem: bytes) -> None:
+        """The coordinator's answer; unasked ones are ignored."""
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(certificate_pem)
+
+    async def run(self) -> None:
+        """For ever: wait until a renewal is due, then ask until it is answered."""
+        delays = backoff_delays_s(self._random, first_s=1.0, most_s=60.0)
+        while True:
+            if self.due_in_s > 0.0:
+                await asyncio.sleep(min(self.due_in_s, LOOK_AGAIN_S))
+                continue
+            try:
+                await self._renew()
+                delays = backoff_delays_s(self._random, first_s=1.0, most_s=60.0)
+            except RollcastError as error:
+                log.warning("certificate not renewed", cause=str(error))
+            await asyncio.sleep(next(delays))
+
+    async def _renew(self) -> None:
+        key = new_tls_key()
+        self._answer = asyncio.get_running_loop().create_future()
+        self._send(pb.PeerMessage(certificate_request=pb.CertificateRequest(csr_pem=key.csr_pem())))
+        try:
+            async with deadline(ANSWER_TIMEOUT_S, "the coordinator's new certificate"):
+                certificate_pem = await self._answer
+        except WaitTimedOut:
+            self._answer = None
+            raise
+        fresh = TlsCredentials(self.credentials.ca_pem, certificate_pem, key.private_pem)
+        fresh.check()
+        if fresh.caller != self.credentials.caller:
+            raise WrongKey("the new certificate names somebody else")
+        fresh.save(self._folder)
+        self.credentials, self._life_s = fresh, fresh.valid_for_s
+        self._renewed(fresh)
+        log.info("certificate renewed", valid_for_s=round(fresh.valid_for_s))

@@ -1,0 +1,216 @@
+"""Carries out what the worker's core decides: loads, swaps, generates, uploads, and feeds the results back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from random import Random
+from typing import Any, Protocol, assert_never
+
+import structlog
+
+from peer.engines.base import Engine, GeneratedRollout, GenerateRequest
+from peer.worker_core import Receiving, WorkerCore, WorkerStatus
+from peer.worker_events import (
+    Action,
+    ActivateVersion,
+    BatchGenerated,
+    Event,
+    Finish,
+    GenerateBatch,
+    LoadVersion,
+    ReportVersionHeld,
+    RequestWork,
+    ReturnLeases,
+    RolloutsDropped,
+    SlotWork,
+    Tick,
+    UploadAnswered,
+    UploadFailed,
+    UploadRollouts,
+    Verdict,
+    VersionActivated,
+    VersionKey,
+    VersionLoaded,
+)
+from rollcast.runtime.errors import CorruptChunk, ProcessFailed, RollcastError, StoreError
+from rollcast.runtime.waits import backoff_delays_s
+from rollcast.wire.chunk_store import ChunkStore
+from rollcast.wire.ids import PeerId
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.rollouts import Rollout, Segment
+
+log = structlog.get_logger()
+
+TICK_MIN_S = 0.001  # between two wakes of the core
+
+
+class Uploads(Protocol):
+    """Where finished rollouts go (peer.uploads.Uploader)."""
+
+    async def upload(self, rollouts: tuple[Rollout, ...]) -> tuple[Verdict, ...]: ...
+
+
+class Worker:
+    """The shell around WorkerCore. Everything but the engine's own threads happens on one event loop."""
+
+    def __init__(
+        self,
+        core: WorkerCore,
+        *,
+        engine: Engine,
+        store: ChunkStore,
+        uploads: Uploads,
+        send: Callable[[pb.PeerMessage], None],
+        peer_id: PeerId,
+        random: Random,
+    ) -> None:
+        self._core = core
+        self._engine = engine
+        self._store = store
+        self._uploads = uploads
+        self._send = send
+        self._peer_id = peer_id
+        self._random = random
+        self._retry_delays = self._delays()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wake: asyncio.TimerHandle | None = None
+        self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def tell(self, event: Event) -> None:
+        """Feed an event to the core and begin what it asks for. Never blocks."""
+        loop = asyncio.get_running_loop()
+        for action in self._core.handle(event, loop.time()):
+            self._perform(action)
+        if self._wake is not None:
+            self._wake.cancel()
+            self._wake = None
+        wake_s = self._core.next_wake_s()
+        if wake_s is not None:
+            self._wake = loop.call_at(max(wake_s, loop.time() + TICK_MIN_S), self.tell, Tick())
+
+    def status(self, receiving: Receiving | None) -> WorkerStatus:
+        """What the next heartbeat says."""
+        return self._core.status(asyncio.get_running_loop().time(), receiving)
+
+    async def run(self) -> str:
+        """Until the core has drained; returns the reason that it was stopped for.
+
+        Raises:
+            RollcastError: the engine failed, or a version cannot be used.
+        """
+        try:
+            return await self._ended
+        finally:
+            if self._wake is not None:
+                self._wake.cancel()
+            for task in self._tasks:
+                task.cancel()
+            await self._engine.close()
+            log.info("worker ended", accepted=self._core.accepted, dropped=dict(self._core.dropped))
+
+    # ------------------------------------------------------------ actions
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case RequestWork(free_slots):
+                self._send(pb.PeerMessage(work_request=pb.WorkRequest(free_slots=free_slots)))
+            case ReportVersionHeld(key):
+                held = pb.VersionHeld(epoch=key.epoch, version=key.version)
+                self._send(pb.PeerMessage(version_held=held))
+            case ReturnLeases(lease_ids, reason):
+                log.info("leases returned", leases=len(lease_ids), reason=reason)
+                self._send(pb.PeerMessage(lease_return=pb.LeaseReturn(lease_ids=lease_ids, reason=reason)))
+            case RolloutsDropped(reason, count):
+                log.info("rollouts dropped", reason=reason, count=count)
+            case LoadVersion(key):
+                self._begin(self._load(key), f"loading version {key.version}")
+            case ActivateVersion(key):
+                self._begin(self._activate(key), f"activating version {key.version}")
+            case GenerateBatch():
+                self._begin(self._generate(action), "generating rollouts")
+            case UploadRollouts():
+                self._begin(self._upload(action), "uploading rollouts")
+            case Finish(reason):
+                if not self._ended.done():
+                    self._ended.set_result(reason)
+            case _:
+                assert_never(action)
+
+    def _begin(self, work: Coroutine[Any, Any, None], doing: str) -> None:
+        task = asyncio.create_task(work, name=doing)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is None or self._ended.done():
+            return
+        if not isinstance(error, RollcastError):
+            log.error("worker failed", doing=task.get_name(), exc_info=error)
+            error = ProcessFailed(f"this peer failed while {task.get_name()}", cause=repr(error))
+        self._ended.set_exception(error)
+
+    async def _load(self, key: VersionKey) -> None:
+        encoding = self._store.get(key.version)
+        if encoding is None:
+            raise StoreError(f"version {key.version} is no longer in the store", fix="keep more versions")
+        record = encoding.verified.record
+        with encoding.reader():
+            loaded_hash = await self._engine.load(record, encoding.state_bytes())
+        if loaded_hash != record.state_hash:
+            raise CorruptChunk(
+                f"version {key.version} as loaded does not match its signed state hash",
+                cause="memory or the device changed it",
+                fix="check this machine's memory; the peer does not generate with weights that it cannot vouch for",
+            )
+        log.info("version loaded", version=key.version)
+        self.tell(VersionLoaded(key))
+
+    async def _activate(self, key: VersionKey) -> None:
+        await self._engine.activate(key.version)
+        log.info("version active", version=key.version)
+        self.tell(VersionActivated(key))
+
+    async def _generate(self, batch: GenerateBatch) -> None:
+        requests = [
+            GenerateRequest(item.lease.prompt_token_ids, item.slot.seed, item.lease.sampling) for item in batch.work
+        ]
+        drawn = await self._engine.generate(requests)
+        rollouts = tuple(self._rollout(item, made) for item, made in zip(batch.work, drawn, strict=True))
+        self.tell(BatchGenerated(batch.batch_id, rollouts))
+
+    def _rollout(self, item: SlotWork, made: GeneratedRollout) -> Rollout:
+        segment = Segment(
+            role="assistant",
+            epoch=made.epoch,
+            version=made.version,
+            peer_id=self._peer_id,
+            token_ids=made.token_ids,
+            loss_mask=b"\1" * len(made.token_ids),
+            reported_logprobs=made.logprobs,
+        )
+        return Rollout(
+            lease_id=item.lease.lease_id,
+            fencing_token=item.lease.fencing_token,
+            group_id=item.lease.group_id,
+            sample_index=item.slot.sample_index,
+            segments=(segment,),
+            finish_reason=made.finish_reason,
+            generate_s=made.seconds,
+        )
+
+    async def _upload(self, action: UploadRollouts) -> None:
+        try:
+            verdicts = await self._uploads.upload(action.rollouts)
+        except RollcastError as error:
+            log.warning("upload failed", rollouts=len(action.rollouts), cause=error.cause or error.what)
+            self.tell(UploadFailed(action.upload_id, error.what, next(self._retry_delays)))
+            return
+        if len(verdicts) == len(action.rollouts):
+            self._retry_delays = self._delays()
+        self.tell(UploadAnswered(action.upload_id, verdicts, next(self._retry_delays)))
+
+    def _delays(self) -> Iterator[float]:
+        return backoff_delays_s(self._random, first_s=0.2, most_s=5.0)
