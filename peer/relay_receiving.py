@@ -37,8 +37,9 @@ def version_known(state: RelayState, event: VersionKnown, now: float) -> None:
     if known is not None:
         _announced_again(state, known, event, now)
         return
-    if event.key in state.failed or (event.announced_on is None and event.key.version < state.newest_version()):
+    if event.announced_on is None and (event.key in state.failed or event.key.version < state.newest_version()):
         return
+    state.failed.pop(event.key, None)
     encoding = EncodingState(
         event.key,
         "waiting",

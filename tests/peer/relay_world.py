@@ -87,7 +87,7 @@ class End:
 
     node: Node
     link: LinkId
-    incoming: deque[Callable[[], None]] = field(default_factory=deque)
+    incoming: deque[Callable[[], object]] = field(default_factory=deque)
     open: bool = True
 
 
@@ -151,9 +151,9 @@ class World:
 
     # ------------------------------------------------------------ time
 
-    def pending(self) -> list[Callable[[], None]]:
+    def pending(self) -> list[Callable[[], object]]:
         """Whatever may happen next."""
-        steps: list[Callable[[], None]] = []
+        steps: list[Callable[[], object]] = []
         for mine, _theirs in self.ends.values():
             if mine.incoming:
                 steps.append(lambda end=mine: end.incoming.popleft()())  # type: ignore[misc]
@@ -233,7 +233,7 @@ class World:
             theirs.incoming.append(lambda: self._arrive(theirs, action.key, action.index, data))
             return
         event = _as_received(action, theirs.link)
-        theirs.incoming.append(lambda: None if self.tell(theirs.node, event) else None)
+        theirs.incoming.append(lambda: self.tell(theirs.node, event))
 
     def _read(self, node: Node, key: EncodingKey, index: ChunkIndex) -> bytes:
         data = node.disk[key][index]

@@ -1,0 +1,156 @@
+"""Accepts chunk links: POST /rollcast/link/1 over mutual TLS 1.3, both bodies streams of frames."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+
+import structlog
+from aiohttp import web
+
+from peer.stream_link import PATH, StreamLink, caller_of
+from peer.transport import Admission, LinkClosed, LinkHandler, LinkLimits, greet, refuse
+from rollcast.runtime.errors import PortInUse, RollcastError, WrongKey
+from rollcast.wire.ids import RunId
+from rollcast.wire.tls import Caller, TlsCredentials
+
+log = structlog.get_logger()
+
+_READ_BUFFER_BYTES = 256 << 10
+_BACKLOG = 128
+
+
+class LinkServer:
+    """Listens on one address.
+
+    Args:
+        admit: says why a caller is refused (empty: it is not).
+    """
+
+    def __init__(self, credentials: TlsCredentials, run_id: RunId, limits: LinkLimits, admit: Admission) -> None:
+        self._credentials = credentials
+        self._run_id = run_id
+        self._limits = limits
+        self._admit = admit
+        self._on_link: LinkHandler | None = None
+        self._web: web.Server | None = None
+        self._listener: asyncio.Server | None = None
+        self._before_request: dict[asyncio.BaseProtocol, asyncio.TimerHandle] = {}
+        self._links: set[StreamLink] = set()
+
+    async def start(self, host: str, port: int, on_link: LinkHandler) -> int:
+        """Listen, and hand every authenticated and greeted link to ``on_link``.
+
+        Returns:
+            The port.
+
+        Raises:
+            PortInUse: the address cannot be bound.
+        """
+        self._on_link = on_link
+        # aiohttp has no deadline of its own for a request that drips in: see _accept.
+        self._web = web.Server(
+            self._answer, access_log=None, lingering_time=0.0, read_bufsize=_READ_BUFFER_BYTES, auto_decompress=False
+        )
+        try:
+            self._listener = await asyncio.get_running_loop().create_server(
+                self._accept,
+                host,
+                port,
+                ssl=self._credentials.ssl_server_context(),
+                ssl_handshake_timeout=self._limits.handshake_timeout_s,
+                ssl_shutdown_timeout=1.0,
+                backlog=_BACKLOG,
+            )
+        except OSError as error:
+            if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
+                raise
+            raise PortInUse(
+                f"cannot listen for chunk links on {host}:{port}",
+                cause=str(error),
+                fix="stop the other process, or set another link.host or link.port (0 lets the system choose)",
+            ) from None
+        bound: int = self._listener.sockets[0].getsockname()[1]
+        return bound
+
+    async def close(self) -> None:
+        """Stop listening and end all links."""
+        if self._listener is not None:
+            self._listener.close()
+        for timer in self._before_request.values():
+            timer.cancel()
+        self._before_request.clear()
+        for link in list(self._links):
+            await link.close()
+        if self._web is not None:
+            await self._web.shutdown(timeout=2.0)
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        assert self._web is not None
+        protocol = self._web()
+        # The TLS handshake has a deadline of its own; then the request has as long again.
+        delay_s = 2 * self._limits.handshake_timeout_s
+        timer = asyncio.get_running_loop().call_later(delay_s, self._give_up, protocol)
+        self._before_request[protocol] = timer
+        return protocol
+
+    def _give_up(self, protocol: web.RequestHandler) -> None:
+        self._before_request.pop(protocol, None)
+        if protocol.transport is not None:
+            protocol.transport.abort()
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        timer = self._before_request.pop(request.protocol, None)
+        if timer is not None:
+            timer.cancel()
+        transport = request.transport
+        if transport is None:
+            return web.Response(status=400)
+        problem, caller = self._judge(request, transport)
+        if caller is None:
+            log.warning("chunk link refused", reason=problem)
+            return web.Response(status=403, text=problem)
+        response = web.StreamResponse()
+        response.content_type = "application/octet-stream"
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        link = StreamLink(
+            caller,
+            dialled=False,
+            writer=response,
+            reader=request.content,
+            transport=transport,
+            limits=self._limits,
+            on_close=lambda: None,
+        )
+        await self._serve(link)
+        return response
+
+    def _judge(self, request: web.BaseRequest, transport: asyncio.Transport) -> tuple[str, Caller | None]:
+        if request.method != "POST" or request.path != PATH:
+            return "only chunk links here", None
+        if len(self._links) >= self._limits.links_most:
+            return "too many links are open", None
+        try:
+            caller = caller_of(transport)
+        except WrongKey as error:
+            return error.what, None
+        if caller.run_id != self._run_id:
+            return "the certificate is of another run", None
+        problem = self._admit(caller)
+        return problem, None if problem else caller
+
+    async def _serve(self, link: StreamLink) -> None:
+        assert self._on_link is not None
+        self._links.add(link)
+        try:
+            await greet(link, self._run_id, self._limits)
+            await self._on_link(link)
+        except LinkClosed as error:
+            log.debug("chunk link ended", peer=link.peer_id, reason=str(error))
+        except RollcastError as error:
+            log.warning("chunk link refused", peer=link.peer_id, code=error.code, reason=error.what)
+            await refuse(link, error)
+        finally:
+            self._links.discard(link)
+            await link.close()

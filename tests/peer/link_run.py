@@ -1,0 +1,27 @@
+"""A run with certificates for tests of links."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+from rollcast.wire.identity import Identity
+from rollcast.wire.ids import PeerId, Role, RunId
+from rollcast.wire.tls import RunCA, TlsCredentials, new_tls_key
+
+
+class LinkRun:
+    """Issues credentials of one run."""
+
+    def __init__(self, folder: Path, run_id: str = "run-1") -> None:
+        self.run_id = RunId(run_id)
+        self.ca = RunCA.create(folder / f"secrets-{run_id}", self.run_id)
+
+    def member(self, role: str) -> tuple[PeerId, TlsCredentials]:
+        identity = Identity.generate()
+        return identity.peer_id, self.credentials(identity.peer_id, role)
+
+    def credentials(self, peer_id: PeerId, role: str) -> TlsCredentials:
+        key = new_tls_key()
+        pem = self.ca.issue(key.csr_pem(), peer_id=peer_id, role=cast(Role, role), lifetime_s=3600.0)
+        return TlsCredentials(self.ca.certificate_pem, pem, key.private_pem)
