@@ -85,8 +85,8 @@ class TaskAdapter(Protocol):
 
 
 def bounded_score(reward: float, detail: str = "") -> Score:
-    """A score from a verifier's number: outside [0, 1] it is cut, and no number at all is worth nothing."""
-    if math.isnan(reward):
-        return Score(0.0, False, detail or "the verifier's reward is not a number")
+    """A score from a verifier's number: outside [0, 1] it is cut, and infinity or no number is worth nothing."""
+    if not math.isfinite(reward):
+        return Score(0.0, False, detail or f"the verifier's reward is {reward}")
     reward = min(1.0, max(0.0, float(reward)))
     return Score(reward, reward >= 1.0, detail)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import re
 import threading
 import warnings
 from functools import lru_cache
@@ -18,8 +19,10 @@ from rollcast.runtime.errors import MissingExtra, TaskError
 
 LINE_BYTES_MAX = 1 << 20  # a longer line is not a prompt for these models
 # math-verify interrupts itself with an alarm signal, which only a process's main thread can take.
-MATH_TIMEOUT_S = 5
+MATH_TIMEOUT_S = 3
 MATH_SIGNS = frozenset("0123456789+-*/^=\\(){}<>")
+_MARKED = re.compile(r"\$|\\boxed|\\\(|\\\[")
+_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
 
 
 class Jsonl:
@@ -68,11 +71,12 @@ def parse_math(text: str) -> list[Any]:
     library, timeout_s = _library(), _timeout_s()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found: list[Any] = library.parse(text, parsing_timeout=timeout_s)
-        # Bare formulas count too; bare words must not, or "Paris" would equal "Pairs" as a product of letters.
-        if not found and MATH_SIGNS.intersection(text) and "$" not in text:
+        found: list[Any] = []
+        # math-verify looks for marked formulas and takes "2x+1" for the number 1, so a bare formula gets its marks.
+        # Bare words must not, or "Paris" would equal "Pairs" as a product of letters.
+        if MATH_SIGNS.intersection(text) and not _MARKED.search(text) and not _WORD.search(text):
             found = library.parse(f"${text}$", parsing_timeout=timeout_s)
-    return found
+        return found or list(library.parse(text, parsing_timeout=timeout_s))
 
 
 def same_math(gold: list[Any], other: list[Any]) -> bool:
@@ -129,6 +133,11 @@ def _row(path: Path, number: int, line: bytes) -> tuple[str, str]:
     if isinstance(answer, int | float) and not isinstance(answer, bool):
         answer = json.dumps(answer)
     for name, text in (("prompt", prompt), ("answer", answer)):
-        if not isinstance(text, str) or not text.strip():
+        if not isinstance(text, str) or not text.strip() or _has_surrogates(text):
             raise TaskError(f"{where}: {name!r} is missing or not a text", fix=fix)
     return str(prompt), str(answer)
+
+
+def _has_surrogates(text: str) -> bool:
+    """JSON can hold halves of characters, which no file, hash or message of ours can."""
+    return any("\ud800" <= character <= "\udfff" for character in text)

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from coordinator.tasks.adapter import TaskAdapter
+from coordinator.tasks.gym import ReasoningGym
+from coordinator.tasks.jsonl import Jsonl
+from coordinator.tasks.mixture import PromptMixture
+from rollcast.runtime.errors import TaskError
+from rollcast.wire.tokenizer import Tokenizer
+
+SMALL = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}
+
+
+def mixture(adapter: TaskAdapter, *, seed: int = 5, held_out: int = 100, longest: int = 32) -> PromptMixture:
+    return PromptMixture(adapter, Tokenizer(adapter.wording(), adapter.characters()), seed, held_out, longest)
+
+
+@pytest.fixture(scope="module")
+def sums() -> ReasoningGym:
+    return ReasoningGym("chain_sum", SMALL, 5)
+
+
+def numbers_file(path: Path, count: int) -> Jsonl:
+    path.write_text("".join(json.dumps({"prompt": f"{n}?", "answer": str(n)}) + "\n" for n in range(count)))
+    return Jsonl(path)
+
+
+def test_the_stream_follows_from_the_seed(sums: ReasoningGym) -> None:
+    first, second = mixture(sums), mixture(sums)
+    assert first.draw(50) == second.draw(20) + second.draw(30)
+    assert first.held_out(100) == second.held_out(100)
+    assert first.examples(20, flawed=True, cursor=0) == second.examples(20, flawed=True, cursor=0)
+
+
+def test_every_position_restores_exactly(sums: ReasoningGym) -> None:
+    drawn = mixture(sums).draw(40)
+    for at in (0, 7, 38):
+        resumed = mixture(sums)
+        resumed.restore(drawn[at].position)
+        assert resumed.draw(39 - at) == drawn[at + 1 :]
+
+
+def test_nothing_held_out_is_ever_trained_on(sums: ReasoningGym) -> None:
+    source = mixture(sums)
+    held_out = {example.problem.prompt for example in source.held_out(1000)}
+    assert len(held_out) == 100
+    trained = {drawn.problem.prompt for drawn in source.draw(3000)}
+    shown = {example.problem.prompt for example in source.examples(3000, flawed=False, cursor=0)}
+    assert not held_out & (trained | shown)
+    assert len(trained) > 1000
+
+
+def test_held_out_problems_carry_no_answer(sums: ReasoningGym) -> None:
+    examples = mixture(sums).held_out(10)
+    assert [example.example_id for example in examples] == list(range(10))
+    assert all(example.answer_token_ids == () and example.prompt_token_ids for example in examples)
+
+
+def test_examples_end_with_end_of_sequence_and_go_on_at_the_cursor(sums: ReasoningGym) -> None:
+    source = mixture(sums)
+    tokenizer = Tokenizer(sums.wording(), sums.characters())
+    examples = source.examples(60, flawed=False, cursor=0)
+    again = source.examples(30, flawed=False, cursor=examples[29].example_id + 1)
+    assert again == examples[30:]
+    for example in examples:
+        assert example.answer_token_ids[-1] == tokenizer.eos_id
+        assert tokenizer.decode(example.answer_token_ids) == example.problem.answer
+
+
+def test_flawed_examples_are_often_wrong(sums: ReasoningGym) -> None:
+    tokenizer = Tokenizer(sums.wording(), sums.characters())
+    examples = mixture(sums).examples(300, flawed=True, cursor=0)
+    right = [tokenizer.decode(example.answer_token_ids) == example.problem.answer for example in examples]
+    assert 0.25 < sum(right) / 300 < 0.6
+
+
+def test_long_prompts_are_skipped_and_counted(sums: ReasoningGym) -> None:
+    source = mixture(sums, longest=8)  # two pieces and six characters: at most one operand of two digits
+    assert all(len(drawn.prompt_token_ids) <= 8 for drawn in source.draw(200))
+    assert all(len(example.prompt_token_ids) <= 8 for example in source.held_out(100))
+    assert source.skipped_too_long > 50
+    resumed = mixture(sums, longest=8)
+    resumed.restore(source.position())
+    assert resumed.skipped_too_long == source.skipped_too_long
+
+
+def test_unknown_characters_are_skipped_and_counted(sums: ReasoningGym) -> None:
+    tokenizer = Tokenizer(sums.wording(), sums.characters().replace("7", ""))
+    source = PromptMixture(sums, tokenizer, 5, 20, 32)
+    assert all("7" not in drawn.problem.prompt for drawn in source.draw(100))
+    assert source.skipped_unknown_characters > 10
+    assert all("7" not in example.problem.answer for example in source.examples(50, flawed=False, cursor=0))
+
+
+def test_a_file_is_gone_through_again_in_another_order(tmp_path: Path) -> None:
+    source = mixture(numbers_file(tmp_path / "n.jsonl", 60), held_out=20)
+    first = [drawn.problem.problem_id for drawn in source.draw(40)]
+    second = [drawn.problem.problem_id for drawn in source.draw(40)]
+    assert sorted(first) == sorted(second)
+    assert len(set(first)) == 40
+    assert first != second
+    resumed = mixture(numbers_file(tmp_path / "n.jsonl", 60), held_out=20)
+    resumed.restore(source.position())
+    assert resumed.draw(10) == source.draw(10)
+
+
+def test_the_same_text_twice_in_a_file_is_on_one_side(tmp_path: Path) -> None:
+    path = tmp_path / "twice.jsonl"
+    rows = [{"prompt": f"{n % 40}?", "answer": str(n)} for n in range(120)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = mixture(Jsonl(path), held_out=15)
+    held_out = {example.problem.prompt for example in source.held_out(15)}
+    assert len(held_out) == 15
+    assert {drawn.problem.prompt for drawn in source.draw(150)} == {f"{n}?" for n in range(40)} - held_out
+
+
+def test_too_few_problems_to_hold_out(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="too few problems") as caught:
+        mixture(numbers_file(tmp_path / "n.jsonl", 60), held_out=31)
+    assert "at most 30" in caught.value.fix
+
+
+def test_a_small_space_of_problems(sums: ReasoningGym) -> None:
+    tiny = ReasoningGym("chain_sum", {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}, 5)
+    assert len(mixture(tiny, held_out=90).held_out(90)) == 90  # of 200
+    with pytest.raises(TaskError, match="too few problems"):
+        mixture(tiny, held_out=150)
+
+
+@pytest.mark.parametrize("position", ["", "{}", "[]", '{"next": -1, "skipped_too_long": 0}', "null", '{"next": "1"}'])
+def test_nonsense_is_not_a_position(sums: ReasoningGym, position: str) -> None:
+    with pytest.raises(TaskError, match="position"):
+        mixture(sums).restore(position)
+
+
+def test_a_task_without_demonstrations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.tasks.mixture.DRY_MAX", 50)
+    source = mixture(ReasoningGym("propositional_logic", {}, 5), held_out=4, longest=500)
+    with pytest.raises(TaskError, match="no demonstrations"):
+        source.examples(1, flawed=False, cursor=0)
