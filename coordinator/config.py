@@ -107,6 +107,19 @@ class VerifierConfig(ConfigModel):
     """Rollouts that may wait for scoring before intake answers `busy`."""
 
 
+class JoinConfig(ConfigModel):
+    """Who may join, and for how long."""
+
+    peers_max: int = Field(1000, ge=1)
+    """Identities that may join with the peers' invite."""
+    origins_max: int = Field(4, ge=1)
+    """Identities that may join with the origin's invite."""
+    invite_lifetime_s: float = Field(30 * 86400.0, gt=0.0)
+    """Seconds until an invite expires."""
+    certificate_lifetime_s: float = Field(86400.0, ge=60.0)
+    """Seconds until a certificate expires; peers renew theirs over the open session."""
+
+
 class CoordinatorConfig(ConfigModel):
     """The coordinator: who is here, who does what, which rollouts count."""
 
@@ -120,6 +133,8 @@ class CoordinatorConfig(ConfigModel):
     """How rollouts are sampled."""
     serve: ServeConfig = ServeConfig()
     """Addresses."""
+    join: JoinConfig = JoinConfig()
+    """Invites and certificates."""
     lease: LeaseConfig = LeaseConfig()
     """Leases."""
     membership: MembershipConfig = MembershipConfig()

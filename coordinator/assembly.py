@@ -1,0 +1,308 @@
+"""From a configuration to the coordinator's parts, wired together and listening."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+
+import structlog
+
+from coordinator.config import CoordinatorConfig
+from coordinator.core import CoordinatorCore, CoreSettings
+from coordinator.events import Tick
+from coordinator.http_api import HttpApi, HttpServer, HttpViews
+from coordinator.join import JoinDesk
+from coordinator.ledger import Ledger
+from coordinator.metrics import CoordinatorMetrics
+from coordinator.problems import Problems
+from coordinator.rpc import ControlServer, Servicer
+from coordinator.rpc_access import RoleGate
+from coordinator.rpc_learner import LearnerCalls
+from coordinator.rpc_peers import PeerCalls, Welcoming
+from coordinator.sessions import Sessions
+from coordinator.shell import Shell
+from coordinator.summary import MetricsLog
+from rollcast.runtime.errors import ConfigError, RunFolderError
+from rollcast.runtime.process import is_loopback
+from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_atomically, write_json
+from rollcast.runtime.waits import deadline
+from rollcast.wire.ids import Role, RunId
+from rollcast.wire.invite import Invite
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.protocol import range_to_pb
+from rollcast.wire.rollouts import Sampling, sampling_to_pb
+from rollcast.wire.tls import RunCA, TlsCredentials, new_tls_key
+
+log = structlog.get_logger()
+
+TICK_S = 0.2
+CALLS_GRACE_S = 1.0  # for calls that still run when the control port closes
+LEDGER_DEADLINE_S = 30.0
+RUN_NAME_LENGTH_MAX = 40  # of a run id, whose limit is 64
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """Where others reach us; the content of endpoints.json."""
+
+    http_url: str
+    grpc_address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinator:
+    """The parts of a started coordinator."""
+
+    config: CoordinatorConfig
+    folder: RunFolder
+    run_id: RunId
+    sampling: Sampling
+    ca: RunCA
+    ledger: Ledger
+    problems: Problems
+    sessions: Sessions
+    shell: Shell
+    desk: JoinDesk
+    metrics: CoordinatorMetrics
+
+    @property
+    def learner_public_key(self) -> bytes:
+        return bytes.fromhex(self.config.learner_public_key)
+
+
+@asynccontextmanager
+async def started(config: CoordinatorConfig, folder: RunFolder) -> AsyncIterator[Coordinator]:
+    """Start everything; on leaving, whatever was started is stopped in the opposite order.
+
+    Raises:
+        RollcastError: something cannot start.
+    """
+    async with AsyncExitStack() as stack:
+        ledger = Ledger.open(folder.ledger)
+        stack.push_async_callback(ledger.close)
+        run_id = await _claim_folder(ledger, folder, config.run.name)
+        problems = await Problems.start(config)
+        stack.push_async_callback(problems.close)
+        coordinator = _assemble(config, folder, run_id, ledger, problems)
+        stack.push_async_callback(coordinator.shell.close)
+        for work in (_tick(coordinator), _watch_ledger(coordinator)):
+            stack.push_async_callback(_cancel, asyncio.create_task(work))
+        endpoints = await _listen(stack, coordinator)
+        await _write_invites(coordinator, endpoints)
+        await asyncio.to_thread(write_json, folder.endpoints, asdict(endpoints))
+        log.info("listening", **asdict(endpoints), run_id=run_id)
+        yield coordinator
+
+
+def core_settings(config: CoordinatorConfig, run_id: RunId, sampling: Sampling) -> CoreSettings:
+    """The core's settings from the process's configuration.
+
+    Raises:
+        ConfigError: two values contradict each other.
+    """
+    return CoreSettings(
+        run_id=run_id,
+        run_name=config.run.name,
+        seed=config.run.seed,
+        steps=config.run.steps,
+        staleness_limit=config.run.staleness_limit,
+        publish_every_steps=config.run.publish_every_steps,
+        groups_per_step=config.run.groups_per_step,
+        samples_per_group=config.run.samples_per_group,
+        sampling=sampling,
+        lease_deadline_s=config.lease.deadline_s,
+        prefetch_batches=config.lease.prefetch_batches,
+        heartbeat_timeout_s=config.membership.heartbeat_timeout_s,
+        no_peer_timeout_s=config.membership.no_peer_timeout_s,
+        scoring_queue_max=config.verifier.queue_max,
+    )
+
+
+def check(config: CoordinatorConfig) -> None:
+    """What the configuration's classes cannot check.
+
+    Raises:
+        ConfigError: a value is missing or does not go with another.
+    """
+    if not config.learner_public_key:
+        raise ConfigError(
+            "learner_public_key is not set",
+            cause="peers must know whose signature on weights to trust",
+            fix="set it to what `rollcast identity FILE` prints for the learner's key",
+        )
+    if config.serve.host in ("0.0.0.0", "::") and not config.serve.advertise_host:
+        raise ConfigError(
+            f"serve.host = {config.serve.host} is no address that others could dial",
+            fix="set serve.advertise_host to this machine's name or address",
+        )
+
+
+async def _claim_folder(ledger: Ledger, folder: RunFolder, name: str) -> RunId:
+    """The run id that this folder is for; made at the first start.
+
+    Raises:
+        RunFolderError: a run was under way in it already; its core's state is gone, so going on would break promises.
+    """
+    async with deadline(LEDGER_DEADLINE_S, "the ledger to open"):
+        known = await ledger.get_meta("run_id")
+        counts, newest = await ledger.counts(), await ledger.newest_version()
+        if counts.issued or newest is not None:
+            raise RunFolderError(
+                f"the run folder {folder.root} holds a run already",
+                cause=f"{counts.issued} rollouts were issued; a run cannot be taken up again yet",
+                fix="choose another run_folder",
+            )
+        if known is not None:
+            return RunId(known)
+        stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+        run_id = RunId(f"{name[:RUN_NAME_LENGTH_MAX]}-{stamp}-{secrets.token_hex(2)}")
+        await ledger.set_meta("run_id", run_id)
+    return run_id
+
+
+def _assemble(
+    config: CoordinatorConfig, folder: RunFolder, run_id: RunId, ledger: Ledger, problems: Problems
+) -> Coordinator:
+    sampling = Sampling(config.sampling.temperature, config.sampling.new_tokens_max, (problems.tokenizer.eos_id,))
+    sessions = Sessions()
+    metrics = CoordinatorMetrics(lambda: shell.status())
+    shell = Shell(
+        core=CoordinatorCore(core_settings(config, run_id, sampling)),
+        ledger=ledger,
+        problems=problems,
+        sessions=sessions,
+        metrics_log=MetricsLog(folder.metrics),
+        clock=time.monotonic,
+        observe_answer_s=metrics.upload_answer_s.observe,
+    )
+    ca = RunCA.load_or_create(folder.secrets, run_id)
+    desk = JoinDesk(
+        run_id=run_id,
+        ca=ca,
+        ledger=ledger,
+        learner_public_key=bytes.fromhex(config.learner_public_key),
+        certificate_lifetime_s=config.join.certificate_lifetime_s,
+    )
+    return Coordinator(config, folder, run_id, sampling, ca, ledger, problems, sessions, shell, desk, metrics)
+
+
+async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
+    """Bind both ports, the control port first: joins name it."""
+    serve, shell = coordinator.config.serve, coordinator.shell
+    credentials = _credentials(coordinator)
+    advertised = serve.advertise_host or serve.host
+    control = await ControlServer.start(
+        _servicer(coordinator),
+        RoleGate(coordinator.run_id, shell.shut_out_because),
+        credentials,
+        host=serve.host,
+        port=serve.grpc_port,
+    )
+    stack.push_async_callback(control.stop, CALLS_GRACE_S)
+    coordinator.desk.grpc_address = _address(advertised, control.port)
+    is_local = is_loopback(serve.host)
+    names = frozenset({"localhost", "127.0.0.1", "::1", serve.host, advertised})
+    api = HttpApi(
+        HttpViews(shell.status, lambda: shell.ended_because, coordinator.metrics.render),
+        coordinator.desk,
+        hosts=names if is_local else None,
+    )
+    tls = None if is_local else credentials.ssl_server_context(ask_client=False)
+    http = await HttpServer.start(api, host=serve.host, port=serve.http_port, tls=tls)
+    stack.push_async_callback(http.stop)
+    scheme = "http" if is_local else "https"
+    return Endpoints(f"{scheme}://{_address(advertised, http.port)}", coordinator.desk.grpc_address)
+
+
+def _servicer(coordinator: Coordinator) -> Servicer:
+    config, sampling = coordinator.config, sampling_to_pb(coordinator.sampling)
+    welcoming = Welcoming(
+        run_id=coordinator.run_id,
+        learner_public_key=coordinator.learner_public_key,
+        heartbeat_interval_s=config.membership.heartbeat_interval_s,
+        heartbeat_timeout_s=config.membership.heartbeat_timeout_s,
+        prompt_tokens_max=config.sampling.prompt_tokens_max,
+        sampling=sampling,
+        prefetch_batches=config.lease.prefetch_batches,
+    )
+    run = pb.RunInfo(
+        protocol=range_to_pb(),
+        run_id=coordinator.run_id,
+        steps=config.run.steps,
+        staleness_limit=config.run.staleness_limit,
+        publish_every_steps=config.run.publish_every_steps,
+        groups_per_step=config.run.groups_per_step,
+        samples_per_group=config.run.samples_per_group,
+        prompt_tokens_max=config.sampling.prompt_tokens_max,
+        sampling=sampling,
+        tokenizer_json=coordinator.problems.tokenizer.to_json(),
+    )
+    return Servicer(
+        PeerCalls(coordinator.shell, coordinator.sessions, coordinator.desk, welcoming),
+        LearnerCalls(
+            run=run,
+            learner_public_key=coordinator.learner_public_key,
+            shell=coordinator.shell,
+            ledger=coordinator.ledger,
+            problems=coordinator.problems,
+            sessions=coordinator.sessions,
+        ),
+    )
+
+
+def _credentials(coordinator: Coordinator) -> TlsCredentials:
+    """A certificate for every name under which we can be reached; the key is made anew at each start."""
+    serve, key = coordinator.config.serve, new_tls_key()
+    hosts = [host for host in (serve.host, serve.advertise_host) if host]
+    certificate = coordinator.ca.issue_coordinator(key.csr_pem(), hosts)
+    return TlsCredentials(coordinator.ca.certificate_pem, certificate, key.private_pem)
+
+
+async def _write_invites(coordinator: Coordinator, endpoints: Endpoints) -> None:
+    """One invite a role, in the secrets folder, readable by the owner only."""
+    join = coordinator.config.join
+    quotas: tuple[tuple[Role, int], ...] = (("learner", 1), ("origin", join.origins_max), ("peer", join.peers_max))
+    for role, quota in quotas:
+        invite = Invite(
+            run_id=coordinator.run_id,
+            role=role,
+            http_url=endpoints.http_url,
+            grpc_address=endpoints.grpc_address,
+            ca_sha256=coordinator.ca.fingerprint,
+            learner_public_key=coordinator.config.learner_public_key,
+            token=await coordinator.desk.new_invite(role, quota=quota, lifetime_s=join.invite_lifetime_s),
+        )
+        path = coordinator.folder.secrets / f"invite-{role}.txt"
+        try:
+            await asyncio.to_thread(write_atomically, path, f"{invite.encode()}\n".encode(), mode=0o600)
+        except OSError as error:
+            raise run_folder_error(path, error) from None
+
+
+async def _tick(coordinator: Coordinator) -> None:
+    """Let the core see time pass, and measure how late the loop is."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due_at = loop.time() + TICK_S
+        await asyncio.sleep(TICK_S)
+        coordinator.metrics.loop_lag_s.observe(max(0.0, loop.time() - due_at))
+        coordinator.shell.apply(Tick())
+
+
+async def _watch_ledger(coordinator: Coordinator) -> None:
+    coordinator.shell.fail(await coordinator.ledger.failed())
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,178 @@
+"""The door of the run: invites with a quota and an expiry, and the certificates that they buy.
+
+Checks go from cheap to dear: size and form, protocol range, role and key, the Ed25519 signature, then the invite in the
+ledger. That an invite was used is durable before the certificate leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from coordinator.ledger import Ledger
+from rollcast.runtime.errors import MalformedMessage, WrongKey
+from rollcast.runtime.waits import deadline
+from rollcast.wire.enrol import JOIN_DOMAIN, join_payload
+from rollcast.wire.identity import peer_id_of, verify_bytes
+from rollcast.wire.ids import PeerId, Role, RunId
+from rollcast.wire.protocol import PROTOCOL_RANGE, agree
+from rollcast.wire.run_ca import RunCA
+
+log = structlog.get_logger()
+
+JOINING_ROLES: tuple[Role, ...] = ("learner", "origin", "peer")
+TOKEN_BYTES = 32  # 256 bits: not to be guessed
+CSR_LIMIT_BYTES = 4 * 1024  # a P-256 request is about 400 bytes
+LEDGER_DEADLINE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRequest:
+    """A join as it came, its form checked."""
+
+    token: str
+    role: Role
+    public_key: bytes
+    csr_pem: bytes
+    signature: bytes
+    protocol: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinReply:
+    certificate_pem: str
+    run_id: str
+    peer_id: str
+    grpc_address: str
+
+
+def parse_join(body: bytes) -> JoinRequest:
+    """Read the JSON of a join.
+
+    Raises:
+        MalformedMessage: not the object described in docs, or a field is too long.
+    """
+    try:
+        raw = json.loads(body)
+        csr_pem = _text(raw, "csr_pem", CSR_LIMIT_BYTES).encode("ascii")
+        protocol = raw["protocol"]
+        request = JoinRequest(
+            token=_text(raw, "token", 256),
+            role=_role(_text(raw, "role", 16)),
+            public_key=bytes.fromhex(_text(raw, "public_key", 64)),
+            csr_pem=csr_pem,
+            signature=bytes.fromhex(_text(raw, "signature", 128)),
+            protocol=(_small_int(protocol["min"]), _small_int(protocol["max"])),
+        )
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise MalformedMessage(
+            "this is not a join request",
+            cause=f"{type(error).__name__}: {error}",
+            fix="use the same software on both ends",
+        ) from None
+    if len(request.public_key) != 32 or len(request.signature) != 64:
+        raise MalformedMessage("this is not a join request", cause="a key or signature has the wrong length")
+    return request
+
+
+class JoinDesk:
+    """Makes invites and issues certificates."""
+
+    def __init__(
+        self,
+        *,
+        run_id: RunId,
+        ca: RunCA,
+        ledger: Ledger,
+        learner_public_key: bytes,
+        certificate_lifetime_s: float,
+        unix_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._run_id = run_id
+        self._ca = ca
+        self._ledger = ledger
+        self._learner_public_key = learner_public_key
+        self._certificate_lifetime_s = certificate_lifetime_s
+        self._unix_clock = unix_clock
+        self.grpc_address = ""  # known once the control port is bound
+
+    @property
+    def ca_pem(self) -> bytes:
+        """Certificate of the run CA."""
+        return self._ca.certificate_pem
+
+    async def new_invite(self, role: Role, *, quota: int, lifetime_s: float) -> str:
+        """A new token, durable (as its hash) before it is returned."""
+        token = secrets.token_urlsafe(TOKEN_BYTES)
+        expires_unix_s = self._unix_clock() + lifetime_s
+        async with deadline(LEDGER_DEADLINE_S, "the ledger to store an invite"):
+            await self._ledger.create_invite(_digest(token), role, quota=quota, expires_unix_s=expires_unix_s)
+        return token
+
+    async def join(self, body: bytes) -> JoinReply:
+        """Check a join and issue its certificate.
+
+        Raises:
+            MalformedMessage, JoinRefused, ProtocolMismatch, WrongKey, BadSignature: why not.
+            StoreError, WaitTimedOut: the use of the invite could not be written down.
+        """
+        request = parse_join(body)
+        agree(PROTOCOL_RANGE, request.protocol)
+        if request.role == "learner" and request.public_key != self._learner_public_key:
+            raise WrongKey(
+                "this learner's key is not the run's",
+                cause="the coordinator's learner_public_key names another",
+                fix="set learner_public_key to what `rollcast identity FILE` prints for the learner's key",
+            )
+        payload = join_payload(self._run_id, request.token, request.csr_pem)
+        verify_bytes(request.public_key, JOIN_DOMAIN, payload, request.signature)
+        peer_id = peer_id_of(request.public_key)
+        async with deadline(LEDGER_DEADLINE_S, "the ledger to look up an invite"):
+            await self._ledger.claim_invite(
+                _digest(request.token), request.role, peer_id, now_unix_s=self._unix_clock()
+            )
+        certificate = await self.renew(request.csr_pem, peer_id=peer_id, role=request.role)
+        log.info("identity joined", peer_id=peer_id, peer_role=request.role)
+        return JoinReply(certificate.decode("ascii"), self._run_id, peer_id, self.grpc_address)
+
+    async def renew(self, csr_pem: bytes, *, peer_id: PeerId, role: Role) -> bytes:
+        """A certificate (PEM) for an identity that was proved already; made in a thread.
+
+        Raises:
+            MalformedMessage: not a request for a P-256 key.
+        """
+        if len(csr_pem) > CSR_LIMIT_BYTES:
+            raise MalformedMessage("this certificate request is too long")
+        lifetime_s = self._certificate_lifetime_s
+        return await asyncio.to_thread(self._ca.issue, csr_pem, peer_id=peer_id, role=role, lifetime_s=lifetime_s)
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
+
+
+def _text(raw: Any, name: str, limit: int) -> str:
+    value = raw[name]
+    if not isinstance(value, str) or len(value) > limit or not value.isascii():
+        raise ValueError(f"{name} is not an ASCII text of at most {limit} characters")
+    return value
+
+
+def _role(text: str) -> Role:
+    if text not in JOINING_ROLES:
+        raise ValueError(f"nobody joins as {text!r}")
+    return text
+
+
+def _small_int(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
+        raise ValueError("a protocol version is not a small integer")
+    return value

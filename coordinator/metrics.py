@@ -1,0 +1,147 @@
+"""Prometheus metrics of the coordinator, named with the words of docs/architecture.md.
+
+Most are read from the status at scrape time, so that the page and Prometheus can never disagree. Only what the status
+does not hold, latencies of the service itself, is counted here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from prometheus_client import Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from rollcast.runtime import metrics
+
+LATENCY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+# (name, help, key of the status); a key whose value is None is left out of the scrape.
+GAUGES = (
+    ("rollcast_learner_step", "Learner steps completed.", "step"),
+    ("rollcast_learner_steps_target", "Learner steps at which the run is finished.", "steps"),
+    ("rollcast_version_newest", "Newest announced version.", "newest_version"),
+    ("rollcast_staleness_limit_steps", "S, the hard limit on staleness.", "staleness_limit"),
+    ("rollcast_staleness_max_trained_steps", "Age of the oldest rollout trained.", "staleness_max_trained"),
+    ("rollcast_reward_train", "Mean reward of the newest batch.", "reward_train"),
+    ("rollcast_reward_before", "Reward on held-out problems before RL.", "reward_before"),
+    ("rollcast_reward_after", "Reward on held-out problems after RL.", "reward_after"),
+    ("rollcast_tokens_per_second", "Tokens generated a second, all peers together.", "tokens_per_s"),
+    ("rollcast_learner_utilisation_ratio", "Share of the learner's time spent computing.", "learner_utilisation"),
+    ("rollcast_peer_byte_ratio", "Share of chunk bytes served by peers, not the origin.", "peer_byte_share"),
+    ("rollcast_run_elapsed_seconds", "Seconds since the coordinator started.", "elapsed_s"),
+)
+
+
+class CoordinatorMetrics:
+    """One registry with everything; ``status`` is called once a scrape."""
+
+    def __init__(self, status: Callable[[], Mapping[str, Any]]) -> None:
+        self.registry = metrics.new_registry()
+        self.upload_answer_s = Histogram(
+            "rollcast_upload_answer_seconds",
+            "From a rollout's arrival to its verdict.",
+            buckets=LATENCY_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.loop_lag_s = Histogram(
+            "rollcast_loop_lag_seconds",
+            "How late the coordinator's tick was.",
+            buckets=LATENCY_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.registry.register(_StatusCollector(status))
+
+    def render(self) -> bytes:
+        """Everything in Prometheus' text format."""
+        return metrics.render(self.registry)
+
+
+class _StatusCollector(Collector):
+    """Turns the status into metric families."""
+
+    def __init__(self, status: Callable[[], Mapping[str, Any]]) -> None:
+        self._status = status
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # so that registering does not scrape
+
+    def collect(self) -> Iterable[Metric]:
+        status = self._status()
+        for name, text, key in GAUGES:
+            value = status.get(key)
+            if value is not None:
+                yield GaugeMetricFamily(name, text, value=float(value))
+        yield _one_label("rollcast_phase", "The run's phase.", "phase", {str(status.get("phase", "")): 1.0})
+        yield from _staleness(status)
+        yield from _rollouts(status.get("rollouts", {}))
+        yield from _peers(status.get("peers", ()))
+        t_bcast = status.get("t_bcast_s") or {}
+        quantiles = {quantile: t_bcast.get(key) for quantile, key in (("0.5", "p50"), ("0.95", "p95"))}
+        known = {quantile: value for quantile, value in quantiles.items() if value is not None}
+        yield _one_label(
+            "rollcast_t_bcast_seconds", "From announcement to the last active peer's verified copy.", "quantile", known
+        )
+        if t_bcast.get("last") is not None:
+            yield GaugeMetricFamily(
+                "rollcast_t_bcast_last_seconds", "T_bcast of the newest version.", value=t_bcast["last"]
+            )
+
+
+def _one_label(name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
+
+
+def _staleness(status: Mapping[str, Any]) -> Iterable[Metric]:
+    """Rollouts trained by age in steps. A counter with a label: ages are few integers, so no bucket can blur them."""
+    family = CounterMetricFamily("rollcast_staleness_trained", "Rollouts trained, by age in steps.", labels=["age"])
+    for age, count in (status.get("staleness_histogram") or {}).items():
+        family.add_metric([str(age)], count)
+    yield family
+
+
+def _rollouts(rollouts: Mapping[str, Any]) -> Iterable[Metric]:
+    outcomes = CounterMetricFamily("rollcast_rollouts", "Rollouts by outcome.", labels=["outcome"])
+    for outcome in ("issued", "accepted", "trained"):
+        outcomes.add_metric([outcome], rollouts.get(outcome, 0))
+    yield outcomes
+    yield GaugeMetricFamily(
+        "rollcast_rollouts_open", "Rollouts issued and not yet closed.", value=rollouts.get("open", 0)
+    )
+    dropped = CounterMetricFamily("rollcast_rollouts_dropped", "Rollouts dropped, by reason.", labels=["reason"])
+    for reason, count in (rollouts.get("dropped") or {}).items():
+        dropped.add_metric([reason], count)
+    yield dropped
+
+
+def _peers(peers: Iterable[Mapping[str, Any]]) -> Iterable[Metric]:
+    """Sums over the fleet, and per peer only what tells a bad one from the others."""
+    rows = list(peers)
+    states = Counter((str(row["role"]), str(row["state"])) for row in rows)
+    by_state = GaugeMetricFamily("rollcast_peers", "Peers by role and state.", labels=["role", "state"])
+    for (role, state), count in sorted(states.items()):
+        by_state.add_metric([role, state], count)
+    yield by_state
+    received = CounterMetricFamily("rollcast_chunk_bytes_received", "Chunk bytes by source.", labels=["source"])
+    for source in ("origin", "peers"):
+        received.add_metric([source], sum(row[f"chunk_bytes_from_{source}"] for row in rows))
+    yield received
+    columns = (
+        (GaugeMetricFamily, "rollcast_peer_version_lag_steps", "Newest version minus the peer's.", "version_lag"),
+        (GaugeMetricFamily, "rollcast_peer_tokens_per_second", "Tokens a second.", "tokens_per_s"),
+        (GaugeMetricFamily, "rollcast_peer_last_seen_seconds", "Since its last message.", "last_seen_s"),
+        (CounterMetricFamily, "rollcast_peer_rollouts_accepted", "Rollouts accepted from it.", "accepted"),
+        (CounterMetricFamily, "rollcast_peer_rollouts_dropped", "Its rollouts that were dropped.", "dropped"),
+        (CounterMetricFamily, "rollcast_peer_chunk_bytes_sent", "Chunk bytes it relayed.", "chunk_bytes_sent"),
+    )
+    for cls, name, text, key in columns:
+        family = cls(name, text, labels=["peer", "name"])
+        for row in rows:
+            if row.get(key) is not None:
+                family.add_metric([row["peer_id"], row["name"]], float(row[key]))
+        yield family

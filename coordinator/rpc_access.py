@@ -1,0 +1,89 @@
+"""Who may call what on the control port: the caller's certificate is checked before any handler runs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import structlog
+
+from rollcast.runtime.errors import RollcastError, WrongKey
+from rollcast.wire.certificates import Caller, caller_from_san_uris
+from rollcast.wire.grpc_client import error_to_json, status_of
+from rollcast.wire.ids import Role
+
+log = structlog.get_logger()
+
+MEMBERS: frozenset[Role] = frozenset({"peer", "origin"})
+LEARNER: frozenset[Role] = frozenset({"learner"})
+ROLES_BY_METHOD: dict[str, frozenset[Role]] = {
+    "Session": MEMBERS,
+    "UploadRollouts": frozenset({"peer"}),
+    "OpenLearner": LEARNER,
+    "Examples": LEARNER,
+    "HeldOut": LEARNER,
+    "ScoreCompletions": LEARNER,
+    "NextBatch": LEARNER,
+    "Announce": LEARNER,
+    "ReportStep": LEARNER,
+    "ReportStatus": LEARNER,
+}
+Behaviour = Callable[[Any, Any], Awaitable[Any]]
+
+
+def caller_of(context: Any) -> Caller:
+    """Who is at the other end, from the certificate that TLS has verified.
+
+    Raises:
+        WrongKey: the certificate does not name one caller.
+    """
+    names = context.auth_context().get("x509_subject_alternative_name", ())
+    return caller_from_san_uris(name.decode("utf-8", "replace") for name in names)
+
+
+class RoleGate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Refuses certificates of other runs, roles that a method is not for, and members that were shut out."""
+
+    def __init__(self, run_id: str, shut_out_because: Callable[[str], str]) -> None:
+        """``shut_out_because``: why this peer id may not call any more, empty if it may."""
+        self._run_id = run_id
+        self._shut_out_because = shut_out_because
+
+    async def intercept_service(self, continuation: Any, details: Any) -> Any:
+        handler = await continuation(details)
+        method = details.method.rpartition("/")[2]
+        if handler is None or method not in ROLES_BY_METHOD:
+            return None
+        for kind in ("unary_unary", "unary_stream", "stream_unary", "stream_stream"):
+            behaviour = getattr(handler, kind)
+            if behaviour is not None:
+                make = getattr(grpc, f"{kind}_rpc_method_handler")
+                return make(self._guarded(method, behaviour), handler.request_deserializer, handler.response_serializer)
+        return None
+
+    def check(self, method: str, caller: Caller) -> None:
+        """Whether this caller may call this method.
+
+        Raises:
+            WrongKey: it may not.
+        """
+        if caller.run_id != self._run_id:
+            raise WrongKey(f"this certificate is of the run {caller.run_id}", fix="join this run with an invite of it")
+        if caller.role not in ROLES_BY_METHOD[method]:
+            raise WrongKey(f"a {caller.role} may not call {method}", fix="join with an invite for the right role")
+        reason = self._shut_out_because(caller.peer_id)
+        if reason:
+            raise WrongKey("this identity is shut out of the run", cause=reason, fix="ask the operator")
+
+    def _guarded(self, method: str, behaviour: Behaviour) -> Behaviour:
+        async def guarded(request: Any, context: Any) -> Any:
+            try:
+                self.check(method, caller_of(context))
+                return await behaviour(request, context)
+            except RollcastError as error:
+                log.info("call refused", method=method, code=error.code, what=error.what, cause=error.cause)
+                await context.abort(status_of(error), error_to_json(error))
+            return None
+
+        return guarded

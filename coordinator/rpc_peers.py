@@ -1,0 +1,297 @@
+"""The peers' calls: one long session each, and uploads of rollouts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from coordinator.actions import AnswerUpload
+from coordinator.events import (
+    Event,
+    HeartbeatReceived,
+    LeasesReturned,
+    PeerAccused,
+    PeerFacts,
+    PeerJoined,
+    PeerLeft,
+    VersionHeld,
+    WorkRequested,
+)
+from coordinator.join import JoinDesk
+from coordinator.rpc_access import caller_of
+from coordinator.sessions import PeerChannel, Sessions
+from coordinator.shell import Shell
+from rollcast import __version__
+from rollcast.runtime.errors import MalformedMessage, RollcastError, WrongKey
+from rollcast.runtime.waits import deadline
+from rollcast.wire import limits
+from rollcast.wire.certificates import Caller
+from rollcast.wire.ids import Epoch, LeaseId, PeerId, Version
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.protocol import agree_with, range_to_pb
+from rollcast.wire.rollouts import rollout_from_pb
+
+log = structlog.get_logger()
+
+HELLO_DEADLINE_S = 10.0
+WRITE_DEADLINE_S = 10.0  # for one message to be taken by the transport
+UPLOAD_MESSAGE_DEADLINE_S = 30.0  # between two messages of one upload
+VERDICT_DEADLINE_S = 30.0
+MESSAGES_PER_SECOND_MAX = 200  # of one session, on average over RATE_WINDOW_S; an honest peer sends a few
+RATE_WINDOW_S = 5.0
+LEASES_PER_RETURN_MAX = 4096
+HELD_VERSIONS_MAX = 1024
+CONCURRENT_ROLLOUTS_MAX = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Welcoming:
+    """What every peer is told in its Welcome."""
+
+    run_id: str
+    learner_public_key: bytes
+    heartbeat_interval_s: float
+    heartbeat_timeout_s: float
+    prompt_tokens_max: int
+    sampling: pb.Sampling
+    prefetch_batches: float
+
+    def message(self) -> pb.CoordinatorMessage:
+        return pb.CoordinatorMessage(
+            welcome=pb.Welcome(
+                protocol=range_to_pb(),
+                run_id=self.run_id,
+                learner_public_key=self.learner_public_key,
+                heartbeat_interval_s=self.heartbeat_interval_s,
+                heartbeat_timeout_s=self.heartbeat_timeout_s,
+                software=f"rollcast {__version__}",
+                prompt_tokens_max=self.prompt_tokens_max,
+                sampling=self.sampling,
+                prefetch_batches=self.prefetch_batches,
+            )
+        )
+
+
+class PeerCalls:
+    """Handlers of Session and UploadRollouts."""
+
+    def __init__(self, shell: Shell, sessions: Sessions, desk: JoinDesk, welcoming: Welcoming) -> None:
+        self._shell = shell
+        self._sessions = sessions
+        self._desk = desk
+        self._welcoming = welcoming
+
+    async def Session(self, messages: AsyncIterator[pb.PeerMessage], context: Any) -> None:
+        """One peer's session from Hello to its end; see rollcast.proto."""
+        caller = caller_of(context)
+        try:
+            async with deadline(HELLO_DEADLINE_S, "the peer's Hello"):
+                first = await anext(aiter(messages), None)
+            if first is None:
+                return
+            joined = _hello(caller, first)
+            if self._shell.ended_because:
+                raise WrongKey("the run is over", cause=self._shell.ended_because, fix="join another run")
+        except RollcastError as error:
+            log.info("session refused", peer_id=caller.peer_id, code=error.code, what=error.what)
+            refused = pb.Refused(code=error.code, what=_one_line(error), fix=error.fix)
+            await _write(context, pb.CoordinatorMessage(refused=refused))
+            return
+        channel = self._sessions.open(caller.peer_id, caller.role, joined.address)
+        log.info("session opened", peer_id=caller.peer_id, name=joined.name, peer_role=joined.role)
+        channel.send(self._welcoming.message())
+        self._shell.apply(joined)
+        reader = asyncio.create_task(self._read(messages, caller, channel))
+        try:
+            while (message := await channel.next()) is not None:
+                await _write(context, message)
+        except TimeoutError:
+            channel.end("it does not read what we send")
+        finally:
+            channel.end("the connection was closed")
+            reader.cancel()
+            if self._sessions.close(channel):
+                self._shell.apply(PeerLeft(caller.peer_id, channel.ended_because))
+            log.info("session ended", peer_id=caller.peer_id, reason=channel.ended_because)
+
+    async def _read(self, messages: AsyncIterator[pb.PeerMessage], caller: Caller, channel: PeerChannel) -> None:
+        """Turn what the peer says into events until it stops; whatever ends it ends the session."""
+        budget = _Budget()
+        try:
+            async for message in messages:
+                if channel.ended_because:
+                    return
+                budget.spend()
+                if message.WhichOneof("body") == "goodbye":
+                    channel.end(message.goodbye.reason[: limits.TEXT_LENGTH_MAX] or "it said goodbye")
+                    return
+                if message.WhichOneof("body") == "certificate_request":
+                    await self._renew(caller, channel, message.certificate_request.csr_pem)
+                else:
+                    self._shell.apply(event_of(caller.peer_id, message))
+            channel.end("the peer closed the connection")
+        except RollcastError as error:
+            channel.end(_one_line(error))
+        except asyncio.CancelledError:
+            channel.end("the connection was lost")
+            raise
+        except Exception as error:
+            channel.end("an error of ours")
+            self._shell.fail(error)
+
+    async def _renew(self, caller: Caller, channel: PeerChannel, csr_pem: bytes) -> None:
+        pem = await self._desk.renew(csr_pem, peer_id=caller.peer_id, role=caller.role)
+        channel.send(pb.CoordinatorMessage(certificate=pb.Certificate(certificate_pem=pem)))
+
+    async def UploadRollouts(self, uploads: AsyncIterator[pb.RolloutUpload], context: Any) -> pb.UploadReply:
+        """Take rollouts in; each verdict comes after the rollout is durable, or says why it was not taken."""
+        peer_id = caller_of(context).peer_id
+        answers: list[asyncio.Future[AnswerUpload] | pb.RolloutVerdict] = []
+        while True:
+            async with deadline(UPLOAD_MESSAGE_DEADLINE_S, "the rest of an upload"):
+                upload = await anext(aiter(uploads), None)
+            if upload is None:
+                break
+            if len(answers) + len(upload.rollouts) > limits.ROLLOUTS_PER_UPLOAD_MAX:
+                raise MalformedMessage(f"an upload has at most {limits.ROLLOUTS_PER_UPLOAD_MAX} rollouts")
+            answers += [self._take(peer_id, rollout) for rollout in upload.rollouts]
+        async with deadline(VERDICT_DEADLINE_S, "the ledger to store an upload"):
+            verdicts = [
+                answer if isinstance(answer, pb.RolloutVerdict) else _verdict(await answer) for answer in answers
+            ]
+        return pb.UploadReply(verdicts=verdicts)
+
+    def _take(self, peer_id: PeerId, message: pb.Rollout) -> asyncio.Future[AnswerUpload] | pb.RolloutVerdict:
+        try:
+            rollout = rollout_from_pb(message)
+        except MalformedMessage as error:
+            log.info("malformed rollout", peer_id=peer_id, what=error.what)
+            return pb.RolloutVerdict(lease_id=message.lease_id, sample_index=message.sample_index, reason="malformed")
+        return self._shell.upload(peer_id, rollout)
+
+
+class _Budget:
+    """Bounds how many messages a session may send on average."""
+
+    def __init__(self) -> None:
+        self._window_start = time.monotonic()
+        self._count = 0
+
+    def spend(self) -> None:
+        """Count one message.
+
+        Raises:
+            MalformedMessage: too many in this window.
+        """
+        now = time.monotonic()
+        if now - self._window_start >= RATE_WINDOW_S:
+            self._window_start, self._count = now, 0
+        self._count += 1
+        if self._count > MESSAGES_PER_SECOND_MAX * RATE_WINDOW_S:
+            raise MalformedMessage("it sends too many messages")
+
+
+def event_of(peer_id: PeerId, message: pb.PeerMessage) -> Event:
+    """What a message of an open session tells the core.
+
+    Raises:
+        MalformedMessage: empty, a second Hello, or out of bounds.
+    """
+    match message.WhichOneof("body"):
+        case "heartbeat":
+            return HeartbeatReceived(peer_id, _facts(message.heartbeat))
+        case "work_request":
+            return WorkRequested(peer_id, min(message.work_request.free_slots, CONCURRENT_ROLLOUTS_MAX))
+        case "version_held":
+            held = message.version_held
+            return VersionHeld(peer_id, Epoch(_counter(held.epoch)), Version(_counter(held.version)))
+        case "lease_return":
+            returned = message.lease_return
+            if len(returned.lease_ids) > LEASES_PER_RETURN_MAX:
+                raise MalformedMessage("too many leases in one return")
+            lease_ids = tuple(LeaseId(_counter(lease_id)) for lease_id in returned.lease_ids)
+            return LeasesReturned(peer_id, lease_ids, _text(returned.reason))
+        case "accusation":
+            accusation = message.accusation
+            if len(accusation.culprit_peer_id) > limits.PEER_ID_LENGTH_MAX:
+                raise MalformedMessage("an accusation names no peer")
+            culprit, version = PeerId(accusation.culprit_peer_id), Version(_counter(accusation.version))
+            return PeerAccused(peer_id, culprit, version, accusation.chunk_index, _text(accusation.reason))
+        case kind:
+            raise MalformedMessage(f"a message {kind!r} has no place in an open session")
+
+
+def _hello(caller: Caller, message: pb.PeerMessage) -> PeerJoined:
+    """The first message of a session.
+
+    Raises:
+        ProtocolMismatch, WrongKey, MalformedMessage: why the session is refused.
+    """
+    if message.WhichOneof("body") != "hello":
+        raise MalformedMessage("the first message of a session must be Hello")
+    hello = message.hello
+    agree_with(hello.protocol)
+    if hello.role != caller.role:
+        raise WrongKey(
+            f"the certificate is for the role {caller.role}, not {_text(hello.role)}", fix="use an invite for that role"
+        )
+    if hello.concurrent_rollouts > CONCURRENT_ROLLOUTS_MAX or len(hello.held_versions) > HELD_VERSIONS_MAX:
+        raise MalformedMessage("a number in Hello is out of range")
+    return PeerJoined(
+        peer_id=caller.peer_id,
+        role=hello.role,
+        name=_text(hello.name),
+        address=_text(hello.advertise),
+        concurrent_rollouts=hello.concurrent_rollouts,
+        hardware=_text(hello.hardware),
+        held_versions=tuple(Version(_counter(version)) for version in hello.held_versions),
+    )
+
+
+def _facts(beat: pb.Heartbeat) -> PeerFacts:
+    receiving = beat.receiving_chunks_total > 0
+    return PeerFacts(
+        state=_text(beat.state),
+        reason=_text(beat.reason),
+        active_version=Version(_counter(beat.active_version)) if beat.has_active_version else None,
+        tokens_generated=_counter(beat.tokens_generated),
+        chunk_bytes_from_origin=_counter(beat.chunk_bytes_from_origin),
+        chunk_bytes_from_peers=_counter(beat.chunk_bytes_from_peers),
+        chunk_bytes_sent=_counter(beat.chunk_bytes_sent),
+        chunks_rejected=_counter(beat.chunks_rejected),
+        receiving_version=Version(_counter(beat.receiving_version)) if receiving else None,
+        receiving_chunks_have=beat.receiving_chunks_have,
+        receiving_chunks_total=beat.receiving_chunks_total,
+        tokens_per_second=beat.tokens_per_second if 0.0 <= beat.tokens_per_second < 1e12 else 0.0,
+    )
+
+
+def _verdict(answer: AnswerUpload) -> pb.RolloutVerdict:
+    return pb.RolloutVerdict(
+        lease_id=answer.lease_id, sample_index=answer.sample_index, accepted=answer.accepted, reason=answer.reason
+    )
+
+
+def _text(text: str) -> str:
+    """Shown to people only: cut, and without control characters."""
+    return "".join(c if c.isprintable() else " " for c in text[: limits.TEXT_LENGTH_MAX])
+
+
+def _counter(value: int) -> int:
+    if value > limits.COUNTER_MAX:
+        raise MalformedMessage("a counter is out of range")
+    return value
+
+
+def _one_line(error: RollcastError) -> str:
+    return f"{error.what}: {error.cause}" if error.cause else error.what
+
+
+async def _write(context: Any, message: pb.CoordinatorMessage) -> None:
+    async with asyncio.timeout(WRITE_DEADLINE_S):
+        await context.write(message)

@@ -1,0 +1,94 @@
+"""The coordinator process: from start to the summary."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import structlog
+
+from coordinator.assembly import Coordinator, check, started
+from coordinator.config import CoordinatorConfig
+from coordinator.summary import write_summary
+from rollcast.runtime.config import dump_json
+from rollcast.runtime.process import EXIT_INTERRUPTED
+from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_atomically
+from rollcast.runtime.waits import deadline
+
+log = structlog.get_logger()
+
+GOODBYE_S = 3.0  # for peers to take their Stop and hang up
+LAST_STATUS_S = 1.2  # pages hear once a second and should see how it ended
+SUMMARY_DEADLINE_S = 120.0
+
+
+async def run(config: CoordinatorConfig, stop: asyncio.Event) -> int:
+    """Coordinate one run until the learner has finished it or ``stop`` is set; the exit status.
+
+    Raises:
+        RollcastError: the run cannot start or go on; the summary so far is written all the same.
+    """
+    check(config)
+    folder = await asyncio.to_thread(_prepare, config)
+    async with started(config, folder) as coordinator:
+        failure = await _until_over(coordinator, stop)
+        finished = coordinator.shell.finished.is_set() and failure is None
+        reason = str(failure).splitlines()[0] if failure else "finished" if finished else "stopped"
+        log.info("run ends", reason=reason)
+        coordinator.shell.end_run(reason)
+        try:
+            await _say_goodbye(coordinator)
+            await _sum_up(coordinator)
+        except Exception:
+            if failure is None:
+                raise
+            log.exception("ending the failed run failed too")
+        if failure is not None:
+            raise failure
+        return 0 if finished else EXIT_INTERRUPTED
+
+
+async def _until_over(coordinator: Coordinator, stop: asyncio.Event) -> Exception | None:
+    """Wait for the learner to finish, a person to stop us, or an error, which is returned."""
+    waits = [asyncio.create_task(event.wait()) for event in (coordinator.shell.finished, stop)]
+    ends: list[asyncio.Future[Any]] = [*waits, coordinator.shell.failure]
+    try:
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+    return coordinator.shell.failure.result() if coordinator.shell.failure.done() else None
+
+
+async def _say_goodbye(coordinator: Coordinator) -> None:
+    """Let peers take their Stop, and pages the last status."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(GOODBYE_S):
+            await asyncio.gather(coordinator.sessions.all_closed(), asyncio.sleep(LAST_STATUS_S))
+
+
+async def _sum_up(coordinator: Coordinator) -> None:
+    """Write the summary, its rollouts counted in the ledger: that is what remains of them."""
+    async with deadline(SUMMARY_DEADLINE_S, "the summary to be written"):
+        status, counts = coordinator.shell.status(), await coordinator.ledger.counts()
+        counted = {
+            "issued": counts.issued,
+            "accepted": counts.accepted,
+            "trained": counts.trained,
+            "open": counts.open,
+            "dropped": dict(counts.dropped),
+        }
+        if any(status["rollouts"][name] != counted[name] for name in ("issued", "trained")):
+            log.error("the core and the ledger count differently", core=status["rollouts"], ledger=counted)
+        await asyncio.to_thread(write_summary, coordinator.folder, {**status, "rollouts": counted}, coordinator.config)
+
+
+def _prepare(config: CoordinatorConfig) -> RunFolder:
+    folder = RunFolder(config.run_folder).prepare()
+    try:
+        folder.endpoints.unlink(missing_ok=True)
+        write_atomically(folder.config / "coordinator.json", dump_json(config).encode())
+    except OSError as error:
+        raise run_folder_error(folder.root, error) from None
+    return folder

@@ -1,0 +1,101 @@
+"""The open sessions of peers: one bounded queue of outgoing messages each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+
+from rollcast.wire.ids import PeerId, Role
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+OUTGOING_MESSAGES_MAX = 256  # a peer that is this far behind does not read
+
+
+class PeerChannel:
+    """What is on its way to one peer, and whether its session goes on."""
+
+    def __init__(self, peer_id: PeerId, role: Role, address: str) -> None:
+        self.peer_id = peer_id
+        self.role = role
+        self.address = address
+        self.ended_because = ""
+        self._messages: deque[pb.CoordinatorMessage] = deque()
+        self._changed = asyncio.Event()
+
+    def send(self, message: pb.CoordinatorMessage) -> None:
+        """Queue a message; a peer that lets the queue fill up is dropped."""
+        if self.ended_because:
+            return
+        if len(self._messages) >= OUTGOING_MESSAGES_MAX:
+            self._messages.clear()
+            self.end("it does not read what we send")
+            return
+        self._messages.append(message)
+        self._changed.set()
+
+    def end(self, reason: str) -> None:
+        """End the session once what is queued has been written."""
+        self.ended_because = self.ended_because or reason
+        self._changed.set()
+
+    async def next(self) -> pb.CoordinatorMessage | None:
+        """The next message to write, or None when the session has ended. Waits as long as the session lasts."""
+        while not self._messages:
+            if self.ended_because:
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+        return self._messages.popleft()
+
+
+class Sessions:
+    """Every open session by peer. A second session of a peer replaces the first."""
+
+    def __init__(self) -> None:
+        self._channels: dict[PeerId, PeerChannel] = {}
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def open(self, peer_id: PeerId, role: Role, address: str) -> PeerChannel:
+        """A channel for a peer that has said Hello."""
+        previous = self._channels.pop(peer_id, None)
+        if previous is not None:
+            previous.end("another session of the same peer replaced it")
+        channel = PeerChannel(peer_id, role, address)
+        self._channels[peer_id] = channel
+        self._empty.clear()
+        return channel
+
+    def close(self, channel: PeerChannel) -> bool:
+        """Forget a channel; False if another session of the peer has taken its place."""
+        if self._channels.get(channel.peer_id) is not channel:
+            return False
+        del self._channels[channel.peer_id]
+        if not self._channels:
+            self._empty.set()
+        return True
+
+    def send(self, peer_id: PeerId, message: pb.CoordinatorMessage) -> None:
+        """Queue a message; to a peer that is gone it is dropped, as the core will hear that the peer left."""
+        channel = self._channels.get(peer_id)
+        if channel is not None:
+            channel.send(message)
+
+    def stop(self, peer_id: PeerId, reason: str) -> None:
+        """Tell a peer to stop, then end its session."""
+        channel = self._channels.get(peer_id)
+        if channel is not None:
+            channel.send(pb.CoordinatorMessage(stop=pb.Stop(reason=reason)))
+            channel.end(reason)
+
+    def of_role(self, role: Role) -> Iterable[PeerChannel]:
+        """Channels of one role, in order of joining."""
+        return [channel for channel in self._channels.values() if channel.role == role]
+
+    def peer_ids(self) -> list[PeerId]:
+        return list(self._channels)
+
+    async def all_closed(self) -> None:
+        """Returns when no session is open."""
+        await self._empty.wait()

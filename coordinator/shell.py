@@ -1,0 +1,335 @@
+"""Carries out what the core decides, and tells it what came of it.
+
+Everything happens on one asyncio loop: an event is applied as a whole, its actions in order, before the next one. What
+takes time (the ledger, verifiers, the task's generator) runs beside it and comes back as an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
+from typing import Any, assert_never
+
+import structlog
+
+from coordinator.actions import (
+    Action,
+    AnswerUpload,
+    CloseAttempt,
+    FailRun,
+    Note,
+    Penalise,
+    RecordAttempt,
+    RecordBatch,
+    RecordGroup,
+    RevokeLeases,
+    ScoreRollout,
+    SendAnnouncement,
+    SendLeases,
+    SendPlan,
+    ServeBatch,
+    StopPeer,
+    StoreRollout,
+    SupplyPrompts,
+)
+from coordinator.core import CoordinatorCore
+from coordinator.events import (
+    BatchRecorded,
+    BatchRequested,
+    Event,
+    LearnerStatusChanged,
+    PromptsSupplied,
+    RolloutReceived,
+    RolloutScored,
+    RolloutStored,
+    RunEnded,
+    StepFinished,
+    VersionAnnounced,
+)
+from coordinator.ledger import Ledger
+from coordinator.messages import announcement_message, leases_message, plan_message, revoke_message
+from coordinator.problems import Problems
+from coordinator.sessions import Sessions
+from coordinator.summary import MetricsLog, step_metrics
+from rollcast.runtime.errors import NoPeers, ProcessFailed, RollcastError, StoreError
+from rollcast.runtime.waits import deadline
+from rollcast.wire.ids import Epoch, PeerId, Step, UploadId, Version
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.records import VerifiedVersion
+from rollcast.wire.rollouts import Rollout
+
+log = structlog.get_logger()
+
+ANNOUNCEMENTS_KEPT = 32  # in memory; older ones are read from the ledger
+LEDGER_DEADLINE_S = 60.0
+
+
+class Shell:
+    """The core's hands. Its failure, ours or the disk's, ends the run: see ``failure``."""
+
+    def __init__(
+        self,
+        *,
+        core: CoordinatorCore,
+        ledger: Ledger,
+        problems: Problems,
+        sessions: Sessions,
+        metrics_log: MetricsLog,
+        clock: Callable[[], float],
+        observe_answer_s: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
+        self._core = core
+        self._ledger = ledger
+        self._problems = problems
+        self._sessions = sessions
+        self._metrics_log = metrics_log
+        self._clock = clock
+        self._observe_answer_s = observe_answer_s
+        self._events: list[Event] = []
+        self._applying = False
+        self._uploads: dict[UploadId, asyncio.Future[AnswerUpload]] = {}
+        self._upload_ids = itertools.count(1)
+        self._batches: dict[Step, asyncio.Future[ServeBatch]] = {}
+        self._announcements: OrderedDict[tuple[Epoch, Version], pb.VersionAnnouncement] = OrderedDict()
+        self._shut_out: dict[PeerId, str] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.ended_because = ""
+        self.finished = asyncio.Event()  # the learner says that the run is done
+        self.failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+
+    # ---------------------------------------------------------------- events in
+
+    def apply(self, event: Event) -> None:
+        """Tell the core, and do what it asks for."""
+        self._events.append(event)
+        if self._applying:  # an action caused an event: it waits for the actions before it
+            return
+        self._applying = True
+        try:
+            while self._events:
+                for action in self._core.handle(self._events.pop(0), self._clock()):
+                    self._carry_out(action)
+        except Exception as error:  # a bug of ours: nothing after it can be trusted
+            self.fail(error)
+        finally:
+            self._applying = False
+
+    def fail(self, error: Exception) -> None:
+        """End the run with this error; only the first one counts."""
+        if not self.failure.done():
+            if not isinstance(error, RollcastError):
+                log.error("the coordinator failed", exc_info=error)
+            self.failure.set_result(error)
+
+    def upload(self, peer_id: PeerId, rollout: Rollout) -> asyncio.Future[AnswerUpload]:
+        """Take a rollout in; the answer comes once it is durable or refused."""
+        upload_id = UploadId(next(self._upload_ids))
+        answer: asyncio.Future[AnswerUpload] = asyncio.get_running_loop().create_future()
+        self._uploads[upload_id] = answer
+        arrived_at = self._clock()
+
+        def answered(_: asyncio.Future[AnswerUpload]) -> None:
+            del self._uploads[upload_id]
+            self._observe_answer_s(self._clock() - arrived_at)
+
+        answer.add_done_callback(answered)
+        self.apply(RolloutReceived(upload_id, peer_id, rollout))
+        return answer
+
+    async def batch(self, step: Step, wait_s: float) -> ServeBatch | None:
+        """Ask for the batch of a step; None if it is not recorded within ``wait_s``."""
+        served = self._batches.get(step)
+        if served is None:
+            served = self._batches[step] = asyncio.get_running_loop().create_future()
+        self.apply(BatchRequested(step))
+        try:
+            async with asyncio.timeout(wait_s):
+                return await asyncio.shield(served)
+        except TimeoutError:
+            return None
+        finally:
+            self._batches.pop(step, None)
+
+    async def announce(self, verified: VerifiedVersion) -> bool:
+        """Store a verified announcement, then let the core spread it; False if it was announced before.
+
+        Raises:
+            StoreError: another announcement of the same version is stored.
+        """
+        record = verified.record
+        async with deadline(LEDGER_DEADLINE_S, "the ledger to store an announcement"):
+            first_time = await self._ledger.record_version(
+                record.epoch, record.version, verified.announcement.SerializeToString(deterministic=True)
+            )
+        self._remember(record.epoch, record.version, verified.announcement)
+        if first_time:
+            log.info("version announced", version=record.version, state_bytes=record.state_size_bytes)
+            self.apply(VersionAnnounced(record.epoch, record.version, verified.keyframe.size_bytes))
+        return first_time
+
+    def step_finished(self, event: StepFinished) -> None:
+        """A step of the learner is done: the core counts it, metrics.jsonl and the ledger keep it."""
+        self.apply(event)
+        self._kept(self._ledger.record_step(event.step, event.values))
+        try:
+            self._metrics_log.append(event.step, step_metrics(self.status(), event.values))
+        except RollcastError as error:
+            self.fail(error)
+
+    def learner_status(self, event: LearnerStatusChanged) -> None:
+        """The learner's phase; its last one ends the run."""
+        self.apply(event)
+        log.info("learner", phase=event.phase, detail=event.detail)
+        if event.phase == "finished":
+            self.finished.set()
+
+    def end_run(self, reason: str) -> None:
+        """Let everybody go; what is untrained is dropped and counted."""
+        if not self.ended_because:
+            self.ended_because = reason
+            self.apply(RunEnded(reason))
+
+    # ---------------------------------------------------------------- questions
+
+    def status(self) -> dict[str, Any]:
+        """What every screen shows."""
+        return self._core.status(self._clock()).to_json()
+
+    def waiting_for(self) -> str:
+        """What the run waits for, in words."""
+        return self._core.waiting(self._clock()).text
+
+    def shut_out_because(self, peer_id: str) -> str:
+        """Why this identity may not call any more; empty if it may. Quarantine does not shut out."""
+        return self._shut_out.get(PeerId(peer_id), "")
+
+    # ---------------------------------------------------------------- actions out
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case SendLeases():
+                self._sessions.send(action.peer_id, leases_message(action))
+            case RevokeLeases():
+                self._sessions.send(action.peer_id, revoke_message(action))
+            case SendPlan():
+                self._sessions.send(action.peer_id, plan_message(action))
+            case SendAnnouncement():
+                self._send_announcement(action)
+            case StopPeer():
+                self._sessions.stop(action.peer_id, action.reason)
+            case SupplyPrompts():
+                self._start(self._supply_prompts(action))
+            case RecordGroup():
+                problem = self._problems.drawn(action.problem_id)
+                self._kept(self._ledger.record_group(action, problem.to_json()))
+            case RecordAttempt():
+                self._kept(self._ledger.record_attempt(action))
+            case CloseAttempt():
+                self._kept(self._ledger.close_attempt(action))
+            case StoreRollout():
+                self._kept(self._ledger.store_rollouts([action]), RolloutStored(action.rollout_id))
+            case AnswerUpload():
+                self._answer_upload(action)
+            case ScoreRollout():
+                self._start(self._score(action))
+            case RecordBatch():
+                self._kept(self._ledger.record_batch(action), BatchRecorded(action.step))
+            case ServeBatch():
+                self._serve_batch(action)
+            case Penalise():
+                log.warning("peer misbehaved", peer_id=action.peer_id, reason=action.reason, out=action.quarantined)
+                kind = "quarantined" if action.quarantined else "penalised"
+                self._kept(self._ledger.record_event(kind, action.peer_id, action.reason))
+            case Note():
+                log.info("note", kind=action.kind, subject=action.subject, detail=action.detail)
+                self._kept(self._ledger.record_note(action))
+            case FailRun():
+                self.fail(_failure(action))
+            case _:
+                assert_never(action)
+
+    def _send_announcement(self, action: SendAnnouncement) -> None:
+        key = (self._core.epoch, action.version)
+        announcement = self._announcements.get(key)
+        if announcement is not None:
+            self._sessions.send(action.peer_id, announcement_message(announcement))
+        else:
+            self._start(self._send_stored_announcement(action))
+
+    async def _send_stored_announcement(self, action: SendAnnouncement) -> None:
+        async with deadline(LEDGER_DEADLINE_S, "the ledger to find an announcement"):
+            stored = await self._ledger.version(action.version)
+        if stored is None:
+            raise StoreError(f"the announcement of version {action.version} is not in the ledger")
+        announcement = pb.VersionAnnouncement.FromString(stored.announcement)
+        self._remember(stored.epoch, stored.version, announcement)
+        self._sessions.send(action.peer_id, announcement_message(announcement))
+
+    def _remember(self, epoch: Epoch, version: Version, announcement: pb.VersionAnnouncement) -> None:
+        self._announcements[(epoch, version)] = announcement
+        while len(self._announcements) > ANNOUNCEMENTS_KEPT:
+            self._announcements.popitem(last=False)
+
+    async def _supply_prompts(self, action: SupplyPrompts) -> None:
+        self.apply(PromptsSupplied(await self._problems.draw(action.count)))
+
+    async def _score(self, action: ScoreRollout) -> None:
+        verdict = await self._problems.score(action.rollout_id, action.problem_id, action.completion_token_ids)
+        # Before the event: a batch may be recorded because of it, and the ledger keeps the order of our calls.
+        self._kept(
+            self._ledger.record_score(action.rollout_id, verdict.reward, exact=verdict.exact, error=verdict.error)
+        )
+        self.apply(RolloutScored(action.rollout_id, verdict.reward, verdict.error))
+
+    def _answer_upload(self, action: AnswerUpload) -> None:
+        answer = self._uploads.get(action.upload_id)
+        if answer is not None and not answer.done():
+            answer.set_result(action)
+
+    def _serve_batch(self, action: ServeBatch) -> None:
+        served = self._batches.get(action.step)
+        if served is not None and not served.done():
+            served.set_result(action)
+
+    # ---------------------------------------------------------------- work beside the loop
+
+    def _kept(self, change: asyncio.Future[Any], then: Event | None = None) -> None:
+        """The ledger's answer: an event, or the end of the run. A change it refuses is a bug, and never goes on."""
+
+        def done(future: asyncio.Future[Any]) -> None:
+            if future.cancelled():
+                return
+            error = future.exception()
+            if error is not None:
+                self.fail(error if isinstance(error, Exception) else StoreError(str(error)))
+            elif then is not None:
+                self.apply(then)
+
+        change.add_done_callback(done)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._work_done)
+
+    def _work_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, Exception) and not self.ended_because:
+            self.fail(error)
+
+    async def close(self) -> None:
+        """Drop the work that is still under way."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _failure(action: FailRun) -> RollcastError:
+    if action.code == NoPeers.code:
+        return NoPeers(action.reason, fix="start a peer with an invite from the run folder's secrets")
+    return ProcessFailed(f"the run cannot go on: {action.reason}")

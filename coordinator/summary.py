@@ -1,0 +1,176 @@
+"""What is left of a run to read: metrics.jsonl while it goes, summary.json and reward.png when it ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from coordinator import plain_json
+from coordinator.config import CoordinatorConfig
+from rollcast import __version__
+from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_json
+
+log = structlog.get_logger()
+
+SUMMARY_KEYS_FROM_STATUS = (
+    "run_name",
+    "run_id",
+    "phase",
+    "step",
+    "steps",
+    "reward_before",
+    "reward_after",
+    "staleness_limit",
+    "staleness_max_trained",
+    "publish_every_steps",
+    "peer_byte_share",
+    "learner_utilisation",
+)
+
+
+class MetricsLog:
+    """metrics.jsonl: one JSON object a learner step, in order; a step that is reported again is written once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._last_step = _last_step(path)
+
+    def append(self, step: int, values: Mapping[str, Any]) -> None:
+        """Write one step's line, unless it is there already.
+
+        Raises:
+            RunFolderError: the disk is full or the file cannot be written.
+        """
+        if step <= self._last_step:
+            return
+        line = plain_json.dumps({"step": step, **values}) + "\n"
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(line)
+        except OSError as error:
+            raise run_folder_error(self._path.parent, error) from None
+        self._last_step = step
+
+
+def step_metrics(status: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Any]:
+    """One line of metrics.jsonl: the learner's figures of the step beside the run's at that moment."""
+    return {
+        **values,
+        "reward": values.get("reward_mean", status.get("reward_train")),
+        "newest_version": status.get("newest_version"),
+        "staleness_histogram": status.get("staleness_histogram"),
+        "staleness_max_trained": status.get("staleness_max_trained"),
+        "t_bcast_last_s": (status.get("t_bcast_s") or {}).get("last"),
+        "tokens_per_s": status.get("tokens_per_s"),
+        "peers": sum(1 for peer in status.get("peers", ()) if peer["role"] == "peer"),
+        "elapsed_s": status.get("elapsed_s"),
+    }
+
+
+def build_summary(status: Mapping[str, Any], config: CoordinatorConfig) -> dict[str, Any]:
+    """The run in figures. Unknown figures are null, never left out."""
+    rollouts = status.get("rollouts") or {}
+    t_bcast = status.get("t_bcast_s") or {}
+    return {
+        **{key: status.get(key) for key in SUMMARY_KEYS_FROM_STATUS},
+        "version": status.get("newest_version"),
+        "t_bcast_s": {"p50": t_bcast.get("p50"), "p95": t_bcast.get("p95")},
+        "rollouts": {
+            "issued": rollouts.get("issued", 0),
+            "accepted": rollouts.get("accepted", 0),
+            "trained": rollouts.get("trained", 0),
+            "open": rollouts.get("open", 0),
+            "dropped": dict(rollouts.get("dropped") or {}),
+        },
+        "tokens_per_s": status.get("tokens_per_s"),
+        "wall_s": status.get("elapsed_s"),
+        "seeds": {"run": config.run.seed},
+        "software": f"rollcast {__version__}",
+    }
+
+
+def write_summary(folder: RunFolder, status: Mapping[str, Any], config: CoordinatorConfig) -> dict[str, Any]:
+    """Write summary.json and reward.png. Blocking (seconds, matplotlib): call it in a thread.
+
+    Raises:
+        RunFolderError: summary.json cannot be written. A plot that fails is only logged.
+    """
+    summary = build_summary(status, config)
+    try:
+        write_json(folder.summary, plain_json.finite(summary))
+    except OSError as error:
+        raise run_folder_error(folder.root, error) from None
+    try:
+        plot_reward(folder.reward_plot, summary, status.get("reward_history") or ())
+    except (ImportError, OSError) as error:
+        log.warning("reward curve not drawn", cause=str(error))
+    return summary
+
+
+def plot_reward(path: Path, summary: Mapping[str, Any], history: Sequence[Sequence[float]]) -> None:
+    """Draw reward against step, with the held-out reward before and after as marks.
+
+    Raises:
+        ImportError: matplotlib is not installed (extra `coordinator`).
+        OSError: the file cannot be written.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.2), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    steps, rewards = [point[0] for point in history], [point[1] for point in history]
+    axes.plot(steps, rewards, color="#9db8e8", linewidth=1.0, label="training batches")
+    axes.plot(steps, smooth(rewards), color="#2457b8", linewidth=2.0, label="training batches, smoothed")
+    marks = (("before", summary["reward_before"], 0), ("after", summary["reward_after"], summary["step"] or 0))
+    for name, reward, step in marks:
+        if reward is not None:
+            axes.plot([step], [reward], "o", color="#c2410c", markersize=7, clip_on=False, zorder=5)
+            axes.annotate(
+                f"held out, {name}: {reward:.2f}",
+                (step, reward),
+                xytext=(8, -14) if name == "before" else (-8, -16),
+                textcoords="offset points",
+                ha="left" if name == "before" else "right",
+                color="#c2410c",
+            )
+    axes.set_xlim(0, max([1, summary["step"] or 0, *steps]))
+    axes.set_ylim(0, 1.02 if max([0.0, *rewards]) <= 1.0 else None)
+    axes.set_xlabel("learner step")
+    axes.set_ylabel("mean reward")
+    axes.set_title(f"{summary['run_name']}: reward", loc="left")
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="lower right", frameon=False)
+    figure.savefig(path)
+
+
+def smooth(values: Sequence[float], weight: float = 0.9) -> list[float]:
+    """Exponential moving average, corrected for its start (as Adam's moments are)."""
+    smoothed, total, mass = [], 0.0, 0.0
+    for value in values:
+        total = weight * total + (1.0 - weight) * value
+        mass = weight * mass + (1.0 - weight)
+        smoothed.append(total / mass)
+    return smoothed
+
+
+def _last_step(path: Path) -> int:
+    """The step of the last whole line; a line cut short by a crash is removed."""
+    try:
+        data = path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        if len(whole) != len(data):
+            path.write_bytes(whole)
+        return int(json.loads(whole.splitlines()[-1])["step"]) if whole else -1
+    except FileNotFoundError:
+        return -1
+    except (ValueError, KeyError, TypeError):
+        return -1
+    except OSError as error:
+        raise run_folder_error(path.parent, error) from None

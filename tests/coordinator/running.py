@@ -1,0 +1,185 @@
+"""A real coordinator in this process, and scripted members that speak to it over loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+from blake3 import blake3
+
+from coordinator import service
+from coordinator.config import CoordinatorConfig
+from rollcast.runtime.run_folder import RunFolder
+from rollcast.wire.chunks import chunk_list
+from rollcast.wire.enrol import Enrolment, enrol
+from rollcast.wire.grpc_client import open_channel
+from rollcast.wire.identity import Identity
+from rollcast.wire.ids import Epoch, RunId, Version
+from rollcast.wire.invite import Invite
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.proto import rollcast_pb2_grpc as pb_grpc
+from rollcast.wire.protocol import range_to_pb
+from rollcast.wire.records import VersionRecord, keyframe_manifest, sign_version, tensor_table
+from rollcast.wire.tokenizer import Tokenizer
+
+WAIT_S = 20.0
+
+
+@dataclass
+class Running:
+    """A coordinator that listens."""
+
+    folder: RunFolder
+    http_url: str
+    learner_identity: Identity
+    stop: asyncio.Event
+    task: asyncio.Task[int]
+
+    def invite(self, role: str) -> Invite:
+        return Invite.decode((self.folder.secrets / f"invite-{role}.txt").read_text())
+
+    async def join(self, role: str, identity: Identity | None = None) -> Enrolment:
+        """Enrol as a new identity, or as this one."""
+        identity = identity or (self.learner_identity if role == "learner" else Identity.generate())
+        return await enrol(self.invite(role), identity, self.folder.root / f"state-{identity.peer_id}", WAIT_S)
+
+    async def ended(self) -> int:
+        async with asyncio.timeout(WAIT_S):
+            return await self.task
+
+
+def config_for(folder: Path, learner: Identity, **run: Any) -> CoordinatorConfig:
+    """A tiny run on ports of the system's choice."""
+    values: dict[str, Any] = {
+        "run": {"steps": 1, "groups_per_step": 2, "samples_per_group": 2, "staleness_limit": 2, **run},
+        "task": {"kind": "jsonl", "path": str(_problems(folder))},
+        "held_out_problems": 8,
+        "serve": {"grpc_port": 0, "http_port": 0},
+        "learner_public_key": learner.public_key.hex(),
+        "run_folder": str(folder / "run"),
+    }
+    return CoordinatorConfig.model_validate(values)
+
+
+def _problems(folder: Path) -> Path:
+    path = folder / "problems.jsonl"
+    lines = [json.dumps({"prompt": f"{number}+1=", "answer": str(number + 1)}) for number in range(64)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@asynccontextmanager
+async def running(
+    tmp_path: Path, change: Callable[[CoordinatorConfig], CoordinatorConfig] | None = None
+) -> AsyncIterator[Running]:
+    """Start a coordinator; it is stopped at the end, and what it raised is raised."""
+    learner = Identity.generate()
+    config = config_for(tmp_path, learner)
+    config = change(config) if change else config
+    stop = asyncio.Event()
+    folder = RunFolder(config.run_folder)
+    task = asyncio.create_task(service.run(config, stop))
+    async with asyncio.timeout(60):
+        while not folder.endpoints.exists() and not task.done():
+            await asyncio.sleep(0.02)
+    if task.done():
+        await task
+    endpoints = json.loads(folder.endpoints.read_text())
+    try:
+        yield Running(folder, endpoints["http_url"], learner, stop, task)
+    finally:
+        stop.set()
+        async with asyncio.timeout(WAIT_S):
+            await task
+
+
+@dataclass
+class Member:
+    """A scripted peer or origin with an open session."""
+
+    enrolment: Enrolment
+    role: str = "peer"
+    received: list[pb.CoordinatorMessage] = field(default_factory=list)
+
+    async def __aenter__(self) -> Member:
+        self.channel = open_channel(self.enrolment.grpc_address, self.enrolment.credentials)
+        self.stub = pb_grpc.CoordinatorStub(self.channel)  # type: ignore[no-untyped-call]
+        self.session = self.stub.Session()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.session.cancel()
+        await self.channel.close()
+
+    async def say(self, **body: Any) -> None:
+        await self.session.write(pb.PeerMessage(**body))
+
+    async def hello(self, **changes: Any) -> None:
+        values = {"protocol": range_to_pb(), "role": self.role, "name": self.role, "concurrent_rollouts": 8}
+        address = {"advertise": "127.0.0.1:7777"} if self.role == "origin" else {}
+        await self.say(hello=pb.Hello(**{**values, **address, **changes}))
+
+    async def next(self, kind: str) -> Any:
+        """The next message of this kind; others on the way to it are kept in ``received``."""
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                message = await self.session.read()
+                if message is grpc.aio.EOF:
+                    raise AssertionError(f"the session ended before a {kind} came")
+                self.received.append(message)
+                if message.WhichOneof("body") == kind:
+                    return getattr(message, kind)
+
+    async def ended(self) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while await self.session.read() is not grpc.aio.EOF:
+                pass
+
+
+def version(run_id: str, learner: Identity, number: int = 0) -> pb.VersionAnnouncement:
+    """A signed version of 64 bytes."""
+    state = bytes(range(64))
+    record = VersionRecord(
+        run_id=RunId(run_id),
+        epoch=Epoch(0),
+        version=Version(number),
+        parent_hash=b"",
+        state_hash=blake3(state).digest(),
+        state_size_bytes=len(state),
+        tensors=tensor_table([("weights", "float32", (16,))]),
+        model_json="{}",
+    )
+    return sign_version(record, [keyframe_manifest(record, chunk_list(state, 1024), 1024)], learner)
+
+
+def rollout(lease: pb.Lease, slot: pb.Slot, peer_id: str, token_ids: list[int], number: int = 0) -> pb.Rollout:
+    """A completion of a leased slot."""
+    segment = pb.Segment(
+        role=pb.ASSISTANT,
+        epoch=lease.epoch,
+        version=number,
+        peer_id=peer_id,
+        token_ids=token_ids,
+        loss_mask=bytes([1] * len(token_ids)),
+    )
+    return pb.Rollout(
+        lease_id=lease.lease_id,
+        fencing_token=lease.fencing_token,
+        group_id=lease.group_id,
+        sample_index=slot.sample_index,
+        segments=[segment],
+        finish_reason=pb.STOP,
+        generate_s=0.01,
+    )
+
+
+def answer(tokenizer: Tokenizer, lease: pb.Lease, *, right: bool) -> list[int]:
+    """The tokens that answer a leased problem "n+1=", or that do not."""
+    number = int(tokenizer.decode(lease.prompt_token_ids).partition("+")[0])
+    return [*tokenizer.encode(str(number + 1 if right else number)), tokenizer.eos_id]
