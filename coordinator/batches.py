@@ -30,10 +30,10 @@ class FormedBatch:
 class Batches:
     """Position in the sequence of batches: ``recorded`` batches of steps 0 .. recorded - 1 are durable."""
 
-    def __init__(self, *, groups_per_step: int, staleness_limit: int) -> None:
+    def __init__(self, *, groups_per_step: int, staleness_limit: int, recorded: int = 0) -> None:
         self._groups_per_step = groups_per_step
         self._staleness_limit = staleness_limit
-        self.recorded = 0
+        self.recorded = recorded
         self.wanted: Step | None = None  # the learner waits for this one
         self.recording: FormedBatch | None = None
 

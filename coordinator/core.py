@@ -6,7 +6,7 @@ state.py holds them together, and this module says which of them an event concer
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Literal, assert_never
 
 from coordinator import forming
 from coordinator.actions import (
@@ -43,11 +43,11 @@ from coordinator.issuing import issue
 from coordinator.membership import Member
 from coordinator.relay_plan import RelayNode
 from coordinator.settings import CoreSettings
-from coordinator.state import CoreState
+from coordinator.state import CoreState, Restored
 from coordinator.status import Status, Waiting, WaitingWatch, build_status
 from rollcast.wire.ids import Epoch, PeerId, Version
 
-__all__ = ["CoordinatorCore", "CoreSettings", "Status", "Waiting"]
+__all__ = ["CoordinatorCore", "CoreSettings", "Restored", "Status", "Waiting"]
 
 
 class CoordinatorCore:
@@ -57,10 +57,10 @@ class CoordinatorCore:
     what others do wrong becomes an action.
     """
 
-    def __init__(self, settings: CoreSettings) -> None:
+    def __init__(self, settings: CoreSettings, restored: Restored | None = None) -> None:
         self.settings = settings
-        self._state = CoreState(settings)
-        self._intake = Intake(self._state)
+        self._state = CoreState(settings, restored)
+        self._intake = Intake(self._state, last_rollout=0 if restored is None else restored.last_rollout)
         self._waiting = WaitingWatch(self._state)
         self._started_at: float | None = None
         self._no_peer_since: float | None = None
@@ -169,7 +169,7 @@ class CoordinatorCore:
             return [StopPeer(event.peer_id, self._state.ended)]
         actions: list[Action] = []
         if self._state.members.get(event.peer_id) is not None:
-            actions += self._remove_member(event.peer_id, tell_peer=True)
+            actions += self._remove_member(event.peer_id, "left", "session replaced", tell_peer=True)
             actions.append(Note("session_replaced", event.peer_id, "the same identity opened a second session"))
         member = self._state.members.join(event, now)
         if member.role == "peer":
@@ -184,16 +184,18 @@ class CoordinatorCore:
     def _peer_left(self, event: PeerLeft, now: float) -> list[Action]:
         if self._state.members.get(event.peer_id) is None:
             return []
-        return self._lose(event.peer_id, event.reason, now) + issue(self._state, now)
+        return self._gone(event.peer_id, "left", event.reason, now) + issue(self._state, now)
 
-    def _lose(self, peer_id: PeerId, reason: str, now: float) -> list[Action]:
-        actions = self._remove_member(peer_id, tell_peer=False)
+    def _gone(self, peer_id: PeerId, how: Literal["left", "lost"], reason: str, now: float) -> list[Action]:
+        actions = self._remove_member(peer_id, how, reason, tell_peer=False)
         if self._state.members.worker_count == 0 and self._no_peer_since is None:
             self._no_peer_since = now
         return [*actions, Note("peer_left", peer_id, reason), *self._replan()]
 
-    def _remove_member(self, peer_id: PeerId, *, tell_peer: bool) -> list[Action]:
-        self._state.members.leave(peer_id)
+    def _remove_member(
+        self, peer_id: PeerId, how: Literal["left", "lost"], reason: str, *, tell_peer: bool
+    ) -> list[Action]:
+        self._state.members.leave(peer_id, how, reason)
         self._state.dissemination.left(peer_id)
         return self._state.close_attempts(self._state.book.held_by(peer_id), "peer_left", tell_peers=tell_peer)
 
@@ -266,14 +268,14 @@ class CoordinatorCore:
         member = self._seen(event.peer_id, now)
         if member is None:
             return []
-        member.free_slots = event.free_slots
+        self._state.members.asks(member, event.free_slots)
         return issue(self._state, now)
 
     def _leases_returned(self, event: LeasesReturned, now: float) -> list[Action]:
         member = self._seen(event.peer_id, now)
         if member is None:
             return []
-        member.free_slots = 0  # until it asks again: it just said that this was too much
+        self._state.members.asks(member, 0)  # until it asks again: it just said that this was too much
         returned = [one for one in self._state.book.held_by(event.peer_id) if one.lease_id in event.lease_ids]
         return self._state.close_attempts(returned, "returned", tell_peers=False) + issue(self._state, now)
 
@@ -312,7 +314,7 @@ class CoordinatorCore:
         actions: list[Action] = []
         for member in state.members.silent(now):
             silent_s = now - member.last_seen
-            actions += self._lose(member.peer_id, f"no sign of life for {silent_s:.1f} s", now)
+            actions += self._gone(member.peer_id, "lost", f"silent for {silent_s:.1f} s", now)
             actions.append(StopPeer(member.peer_id, "no heartbeat"))
         actions += state.close_attempts(state.book.expired(now), "lease_expired", tell_peers=True)
         return actions + issue(state, now) + self._fail_without_peers(now)

@@ -22,20 +22,19 @@ def batch_requested(state: CoreState, event: BatchRequested) -> list[Action]:
         expected = f"the next batch is that of step {batches.next_step} of {state.settings.steps}"
         return [Note("batch_out_of_order", f"step {event.step}", expected)]
     batches.wanted = event.step
-    return form_batch(state)
+    return drop_stale(state) + form_batch(state)
 
 
 def form_batch(state: CoreState) -> list[Action]:
     """Form the batch that the learner waits for, if enough groups are ready and young enough."""
-    if state.batches.wanted is None or state.ended:
+    if state.batches.wanted is None or state.book.ready_count < state.settings.groups_per_step:
         return []
-    actions = drop_stale(state)
     batch = state.batches.form(state.book.ready_groups())
     if batch is None:
-        return actions
+        return []
     for group in batch.groups:
         state.book.remove(group)
-    return [*actions, RecordBatch(batch.step, batch.rollout_ids)]
+    return [RecordBatch(batch.step, batch.rollout_ids)]
 
 
 def batch_recorded(state: CoreState, event: BatchRecorded) -> list[Action]:
@@ -50,7 +49,10 @@ def batch_recorded(state: CoreState, event: BatchRecorded) -> list[Action]:
 
 
 def drop_stale(state: CoreState) -> list[Action]:
-    """Drop every group that holds a rollout too old for the next batch, and so for every later one."""
+    """Drop every group that holds a rollout too old for the next batch, and so for every later one.
+
+    Needed only when the next step changes: intake refuses what is too old already.
+    """
     step = state.batches.next_step
     actions: list[Action] = []
     for group in [group for group in state.book if state.batches.too_old(group, step)]:

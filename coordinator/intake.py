@@ -29,11 +29,11 @@ class _Storing:
 class Intake:
     """Rollouts on their way into the store. Nothing is acknowledged before it is durable (I1)."""
 
-    def __init__(self, state: CoreState) -> None:
+    def __init__(self, state: CoreState, *, last_rollout: int) -> None:
         self._state = state
         self._storing: dict[RolloutId, _Storing] = {}
         self._storing_by_key: dict[AttemptKey, RolloutId] = {}
-        self._last_rollout = 0
+        self._last_rollout = last_rollout
 
     def received(self, event: RolloutReceived) -> list[Action]:
         """Check an upload, from the cheapest check to the dearest, and store what is good."""

@@ -58,7 +58,7 @@ def _grant_one(state: CoreState, member: Member, actions: list[Action], now: flo
     deadline = now + state.settings.lease_deadline_s
     attempts = state.book.issue(group, group.vacant()[:room], member.peer_id, deadline)
     slots = state.book.slots_of(attempts)
-    member.free_slots -= len(attempts)
+    state.members.asks(member, member.free_slots - len(attempts))
     state.accounts.issued += len(attempts)
     for attempt, slot in zip(attempts, slots, strict=True):
         actions.append(

@@ -78,6 +78,7 @@ class Group:
     prompt: Prompt
     slots: list[SlotState]
     scored: int = 0
+    oldest_version: Version | None = None  # of its rollouts so far
 
     @property
     def ready(self) -> bool:
@@ -93,11 +94,6 @@ class Group:
         """Sample indices that nobody works at."""
         return [index for index, slot in enumerate(self.slots) if slot.vacant]
 
-    @property
-    def oldest_version(self) -> Version | None:
-        """Of its rollouts so far; None while it has none."""
-        return min((filling.oldest_version for filling in self.fillings()), default=None)
-
 
 @dataclass(frozen=True, slots=True)
 class Finished:
@@ -111,7 +107,15 @@ class Finished:
 class LeaseBook:
     """Every open or ready group, oldest first, with the indices that make each question cheap."""
 
-    def __init__(self, *, run_seed: int, samples_per_group: int, finished_kept: int) -> None:
+    def __init__(
+        self,
+        *,
+        run_seed: int,
+        samples_per_group: int,
+        finished_kept: int,
+        last_group: int = 0,
+        last_lease: int = 0,
+    ) -> None:
         self._run_seed = run_seed
         self._samples_per_group = samples_per_group
         self._finished_kept = finished_kept
@@ -124,8 +128,8 @@ class LeaseBook:
         self._filled: dict[AttemptKey, Filling] = {}
         self._slot_of_rollout: dict[RolloutId, tuple[GroupId, int]] = {}
         self._finished: OrderedDict[AttemptKey, Finished] = OrderedDict()
-        self._last_group = 0
-        self._last_lease = 0
+        self._last_group = last_group
+        self._last_lease = last_lease
         self.unscored = 0  # rollouts received and not scored
 
     # ---------------------------------------------------------------- questions
@@ -228,9 +232,12 @@ class LeaseBook:
 
     def fill(self, attempt: Attempt, rollout_id: RolloutId, oldest_version: Version) -> list[Attempt]:
         """A live attempt's rollout was received. Returns the other live attempts at its slot: they lost the race."""
-        slot = self._groups[attempt.group_id].slots[attempt.sample_index]
+        group = self._groups[attempt.group_id]
+        slot = group.slots[attempt.sample_index]
         self._unlive(attempt)
         slot.live.remove(attempt)
+        if group.oldest_version is None or oldest_version < group.oldest_version:
+            group.oldest_version = oldest_version
         slot.filling = self._filled[attempt.key] = Filling(rollout_id, attempt, oldest_version)
         self._slot_of_rollout[rollout_id] = (attempt.group_id, attempt.sample_index)
         self.unscored += 1
@@ -316,6 +323,8 @@ class LeaseBook:
         assert len(self._finished) <= self._finished_kept, "finished attempts are not bounded"
         for group in self:
             assert group.scored == sum(filling.scored for filling in group.fillings()), "scored count"
+            oldest = min((filling.oldest_version for filling in group.fillings()), default=None)
+            assert group.oldest_version == oldest, "oldest version"
             for slot in group.slots:
                 _validate_slot(slot)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 from coordinator.events import PeerFacts, PeerJoined
 from rollcast.wire.ids import PeerId, Version
 
 _STANDINGS_KEPT = 4096  # identities remembered after they left; quarantined ones are kept beyond it
+_DEPARTED_KEPT = 16  # shown to the operator until they return or others leave
 _ACCUSED_CHUNKS_KEPT = 64  # per identity; far above any sensible quarantine threshold
 
 
@@ -63,6 +65,15 @@ class Member:
             self.version = version
 
 
+@dataclass(frozen=True, slots=True)
+class Departed:
+    """A member as it was when it left, or was lost to silence."""
+
+    member: Member
+    how: Literal["left", "lost"]
+    reason: str
+
+
 class Members:
     """Members in the order they joined."""
 
@@ -71,7 +82,10 @@ class Members:
         self._quarantine_chunks = quarantine_chunks
         self._quarantine_accusers = quarantine_accusers
         self._members: dict[PeerId, Member] = {}
+        self._departed: dict[PeerId, Departed] = {}
         self._standings: dict[PeerId, Standing] = {}
+        self._asking: dict[PeerId, Member] = {}
+        self._origins: dict[PeerId, Member] = {}
         self._joins = 0
         self.worker_count = 0
 
@@ -87,7 +101,7 @@ class Members:
     @property
     def origin(self) -> Member | None:
         """The origin that joined first, if there is one."""
-        return next((member for member in self if member.role == "origin"), None)
+        return next(iter(self._origins.values()), None)
 
     def join(self, event: PeerJoined, now: float) -> Member:
         """Add a member; it must not be one already."""
@@ -105,12 +119,33 @@ class Members:
             standing=self.standing(event.peer_id),
         )
         self._members[event.peer_id] = member
+        self._departed.pop(event.peer_id, None)
+        if member.role == "origin":
+            self._origins[event.peer_id] = member
         self.worker_count += member.role == "peer"
         return member
 
-    def leave(self, peer_id: PeerId) -> None:
+    def leave(self, peer_id: PeerId, how: Literal["left", "lost"], reason: str) -> None:
+        """Remove a member; it is shown among the departed for a while."""
         member = self._members.pop(peer_id)
+        self._asking.pop(peer_id, None)
+        self._origins.pop(peer_id, None)
         self.worker_count -= member.role == "peer"
+        self._departed[peer_id] = Departed(member, how, reason)
+        while len(self._departed) > _DEPARTED_KEPT:
+            del self._departed[next(iter(self._departed))]
+
+    def departed(self) -> list[Departed]:
+        """Those that left last and have not come back, oldest first."""
+        return list(self._departed.values())
+
+    def asks(self, member: Member, free_slots: int) -> None:
+        """It can take this many more slots."""
+        member.free_slots = free_slots
+        if free_slots > 0:
+            self._asking[member.peer_id] = member
+        else:
+            self._asking.pop(member.peer_id, None)
 
     def standing(self, peer_id: PeerId) -> Standing:
         """What is remembered of this identity; the longest forgotten good one makes room for a new one."""
@@ -129,7 +164,7 @@ class Members:
 
     def hungry(self) -> list[Member]:
         """Members that may work and asked for more."""
-        return [member for member in self if member.free_slots > 0 and member.may_work]
+        return [member for member in self._asking.values() if member.may_work]
 
     def silent(self, now: float) -> list[Member]:
         """Members that sent nothing for longer than the heartbeat timeout."""

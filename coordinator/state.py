@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
 from coordinator.accounting import ChunkTraffic, DropReason, RolloutAccounts
 from coordinator.actions import Action, CloseAttempt, RevokeLeases
 from coordinator.batches import Batches
@@ -17,10 +21,27 @@ from coordinator.staleness import StalenessFigures, turn_of
 from rollcast.wire.ids import Epoch, LeaseId, PeerId, Step, Version
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """What the ledger says when the coordinator starts again. Attempts that were open then are dropped by now."""
+
+    epoch: int = 0
+    newest_version: Version | None = None
+    recorded_batches: int = 0
+    last_group: int = 0  # largest ids in use
+    last_lease: int = 0  # of leases and fencing tokens
+    last_rollout: int = 0
+    issued: int = 0
+    accepted: int = 0
+    trained: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+
+
 class CoreState:
     """The parts, and the changes that touch several of them at once."""
 
-    def __init__(self, settings: CoreSettings) -> None:
+    def __init__(self, settings: CoreSettings, restored: Restored | None = None) -> None:
+        restored = restored or Restored()
         self.settings = settings
         self.members = Members(
             heartbeat_timeout_s=settings.heartbeat_timeout_s,
@@ -31,21 +52,32 @@ class CoreState:
             run_seed=settings.seed,
             samples_per_group=settings.samples_per_group,
             finished_kept=settings.finished_attempts_kept,
+            last_group=restored.last_group,
+            last_lease=restored.last_lease,
         )
-        self.batches = Batches(groups_per_step=settings.groups_per_step, staleness_limit=settings.staleness_limit)
+        self.batches = Batches(
+            groups_per_step=settings.groups_per_step,
+            staleness_limit=settings.staleness_limit,
+            recorded=restored.recorded_batches,
+        )
         self.prompts = PromptQueue(groups_per_step=settings.groups_per_step, ahead_max=settings.prompts_ahead_max)
         self.relay = RelayPlanner(
             TreeShape(settings.chain_peers_max, settings.origin_degree, settings.relay_degree),
             fallbacks_max=settings.fallbacks_max,
         )
-        self.accounts = RolloutAccounts()
+        self.accounts = RolloutAccounts(
+            issued=restored.issued,
+            accepted=restored.accepted,
+            trained=restored.trained,
+            dropped=Counter(restored.dropped),
+        )
         self.traffic = ChunkTraffic()
         self.staleness = StalenessFigures()
         self.dissemination = Dissemination()
         self.progress = LearnerProgress()
         self.generate_s = Window()  # seconds that peers say a rollout took
-        self.epoch = Epoch(0)
-        self.newest_version: Version | None = None
+        self.epoch = Epoch(restored.epoch)
+        self.newest_version = restored.newest_version
         self.ended = ""  # why the run is over, empty while it is not
 
     def groups_still_needed(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from capacity.staleness import staleness_needed
@@ -163,8 +163,8 @@ class WaitingWatch:
         if state.batches.recording is not None:
             return f"the ledger to record batch {state.batches.recording.step}", "the batch is served to the learner"
         if state.batches.recorded >= state.settings.steps:
-            return f"the learner to finish ({state.progress.phase})", "the run ends"
-        doing = state.progress.detail or state.progress.phase
+            return "the learner to finish", "the run ends"
+        doing = state.progress.detail or state.progress.phase or "starting"
         return f"the learner ({doing})", f"it asks for the batch of step {state.batches.next_step}"
 
     def _batch_words(self) -> tuple[str, str]:
@@ -208,7 +208,7 @@ def build_status(state: CoreState, waiting: Waiting, *, now: float, elapsed_s: f
         waiting_for=waiting.text,
         waiting_since_s=waiting.since_s,
         next=waiting.next,
-        peers=tuple(_peer_status(state, member, now) for member in state.members),
+        peers=_peers(state, now),
         rollouts=_rollout_counts(state),
         peer_byte_share=state.traffic.peer_share,
         learner_utilisation=state.progress.utilisation,
@@ -252,6 +252,15 @@ def _rollout_counts(state: CoreState) -> RolloutCounts:
 
 def _tokens_per_s(member: Member) -> float:
     return 0.0 if member.facts is None else member.facts.tokens_per_second
+
+
+def _peers(state: CoreState, now: float) -> tuple[PeerStatus, ...]:
+    """Members in the order they joined, then those that left last."""
+    gone = [
+        replace(_peer_status(state, departed.member, now), state=departed.how, reason=departed.reason, tokens_per_s=0.0)
+        for departed in state.members.departed()
+    ]
+    return (*(_peer_status(state, member, now) for member in state.members), *gone)
 
 
 def _peer_status(state: CoreState, member: Member, now: float) -> PeerStatus:

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from coordinator.accounting import ChunkTraffic, RolloutAccounts
+from coordinator.events import PeerFacts
+from rollcast.wire.ids import PeerId
+from tests.coordinator.core_world import heartbeat
+
+
+def facts(from_origin: int, from_peers: int) -> PeerFacts:
+    return heartbeat("a", chunk_bytes_from_origin=from_origin, chunk_bytes_from_peers=from_peers).facts
+
+
+def test_open_is_what_is_neither_trained_nor_dropped() -> None:
+    accounts = RolloutAccounts(issued=10, trained=4)
+    accounts.dropped.update({"stale": 2, "peer_left": 1})
+    assert accounts.open == 3
+
+
+def test_traffic_adds_what_came_since_the_last_report() -> None:
+    traffic = ChunkTraffic()
+    assert traffic.peer_share is None
+    traffic.observe(PeerId("a"), facts(100, 0))
+    traffic.observe(PeerId("a"), facts(150, 50))
+    traffic.observe(PeerId("b"), facts(0, 250))
+    assert (traffic.from_origin, traffic.from_peers) == (150, 300)
+    assert traffic.peer_share == 300 / 450
+
+
+def test_a_restarted_process_counts_from_zero_and_a_returning_one_goes_on() -> None:
+    traffic = ChunkTraffic()
+    traffic.observe(PeerId("a"), facts(100, 100))
+    traffic.observe(PeerId("a"), facts(100, 120))  # the same process, perhaps in a new session
+    traffic.observe(PeerId("a"), facts(10, 0))  # a new process
+    assert (traffic.from_origin, traffic.from_peers) == (110, 120)
+
+
+def test_traffic_remembers_a_bounded_number_of_identities() -> None:
+    traffic = ChunkTraffic()
+    for number in range(5000):
+        traffic.observe(PeerId(f"peer-{number}"), facts(1, 0))
+    assert traffic.from_origin == 5000
+    assert len(traffic._last) <= 4096

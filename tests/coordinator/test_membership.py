@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from coordinator.membership import Members
+from rollcast.wire.ids import PeerId, Version
+from tests.coordinator.core_world import heartbeat, joined
+
+
+def members(**changes: int) -> Members:
+    return Members(
+        heartbeat_timeout_s=5.0,
+        quarantine_chunks=changes.get("quarantine_chunks", 3),
+        quarantine_accusers=changes.get("quarantine_accusers", 1),
+    )
+
+
+def test_only_an_active_willing_peer_may_work() -> None:
+    here = members()
+    peer = here.join(joined("a"), now=0.0)
+    origin = here.join(joined("origin", role="origin"), now=0.0)
+    assert not peer.may_work
+    peer.holds(Version(3))
+    origin.holds(Version(3))
+    assert peer.may_work
+    assert not origin.may_work
+    peer.facts = heartbeat("a", state="draining", active=3).facts
+    assert not peer.may_work
+    assert (here.worker_count, here.origin) == (1, origin)
+
+
+def test_held_versions_never_go_back() -> None:
+    peer = members().join(joined("a"), now=0.0)
+    for version in (2, 5, 4):
+        peer.holds(Version(version))
+    assert peer.version == 5
+
+
+def test_only_those_who_asked_are_hungry() -> None:
+    here = members()
+    a, b = here.join(joined("a"), now=0.0), here.join(joined("b"), now=0.0)
+    for member in (a, b):
+        member.holds(Version(0))
+    here.asks(b, 4)
+    here.asks(a, 1)
+    here.asks(a, 0)
+    assert here.hungry() == [b]
+    here.leave(PeerId("b"), "left", "")
+    assert here.hungry() == []
+
+
+def test_silence_is_measured_from_the_last_sign_of_life() -> None:
+    here = members()
+    a = here.join(joined("a"), now=0.0)
+    here.join(joined("b"), now=0.0)
+    a.last_seen = 3.0
+    assert [member.peer_id for member in here.silent(now=5.1)] == ["b"]
+
+
+def test_three_distinct_chunks_quarantine_and_a_new_session_does_not_wash_it_off() -> None:
+    here = members()
+    culprit = here.join(joined("bad"), now=0.0)
+    verdicts = [here.accuse(culprit, PeerId("a"), (Version(1), index)) for index in (0, 0, 1, 2, 3)]
+    assert verdicts == [False, False, False, True, False]
+    here.leave(PeerId("bad"), "left", "")
+    assert here.join(joined("bad"), now=1.0).state == "quarantined"
+
+
+def test_several_accusers_can_be_required() -> None:
+    here = members(quarantine_chunks=1, quarantine_accusers=2)
+    culprit = here.join(joined("bad"), now=0.0)
+    assert not here.accuse(culprit, PeerId("a"), (Version(1), 0))
+    assert not here.accuse(culprit, PeerId("a"), (Version(1), 1))
+    assert here.accuse(culprit, PeerId("b"), (Version(1), 0))
+
+
+def test_the_origin_is_never_quarantined() -> None:
+    here = members()
+    origin = here.join(joined("origin", role="origin"), now=0.0)
+    assert not any(here.accuse(origin, PeerId("a"), (Version(1), index)) for index in range(100))
+
+
+def test_the_departed_are_shown_until_they_return_and_memory_is_bounded() -> None:
+    here = members()
+    for number in range(5000):
+        here.join(joined(f"p{number}"), now=0.0)
+        here.leave(PeerId(f"p{number}"), "lost", "silent")
+    assert len(here.departed()) == 16
+    assert len(here._standings) <= 4096
+    here.join(joined("p4999"), now=0.0)
+    assert PeerId("p4999") not in [one.member.peer_id for one in here.departed()]
+
+
+def test_a_quarantined_identity_is_never_forgotten() -> None:
+    here = members(quarantine_chunks=1)
+    here.accuse(here.join(joined("bad"), now=0.0), PeerId("a"), (Version(1), 0))
+    here.leave(PeerId("bad"), "left", "")
+    for number in range(5000):
+        here.join(joined(f"p{number}"), now=0.0)
+        here.leave(PeerId(f"p{number}"), "left", "")
+    assert here.join(joined("bad"), now=0.0).standing.quarantined == "sent 1 corrupt chunks"
