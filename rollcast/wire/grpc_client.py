@@ -54,7 +54,7 @@ def translate(error: grpc.RpcError, doing: str) -> RollcastError:
         return sent
     cause = f"{code.name}: {details[:400]}"
     match code:
-        case grpc.StatusCode.UNAVAILABLE if "handshake" in details.lower() or "certificate" in details.lower():
+        case grpc.StatusCode.UNAVAILABLE if _is_about_tls(details):
             return WrongKey(
                 f"no secure connection to the coordinator while {doing}",
                 cause=cause,
@@ -64,7 +64,7 @@ def translate(error: grpc.RpcError, doing: str) -> RollcastError:
             return Unreachable(
                 f"the coordinator cannot be reached while {doing}",
                 cause=cause,
-                fix="check that it runs and that its control port can be reached from here",
+                fix="check that it runs, that its control port can be reached from here, and that our invite is of its run",
             )
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return WaitTimedOut(f"the coordinator did not answer in time while {doing}", fix="check its load and log")
@@ -80,3 +80,8 @@ def translate(error: grpc.RpcError, doing: str) -> RollcastError:
             )
         case _:
             return RollcastError(f"the coordinator failed while {doing}", cause=cause, fix="read the coordinator's log")
+
+
+def _is_about_tls(details: str) -> bool:
+    """grpc has no status for a failed handshake; it says so in words only."""
+    return any(word in details.lower() for word in ("handshake", "certificate", "verification check"))

@@ -1,0 +1,157 @@
+"""The control channel against a real grpc.aio server on loopback."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from rollcast.runtime.errors import (
+    JoinRefused,
+    MalformedMessage,
+    ProtocolMismatch,
+    RollcastError,
+    Unreachable,
+    WaitTimedOut,
+    WrongKey,
+)
+from rollcast.wire.error_json import error_to_json
+from rollcast.wire.grpc_client import open_channel, status_of, translate
+from rollcast.wire.identity import Identity
+from rollcast.wire.ids import RunId
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.proto import rollcast_pb2_grpc
+from rollcast.wire.tls import SERVER_OPTIONS, Caller, RunCA, TlsCredentials, caller_from_san_uris, new_tls_key
+
+RUN_ID = RunId("test-run")
+PEER_ID = Identity.generate().peer_id
+
+
+class Coordinator(rollcast_pb2_grpc.CoordinatorServicer):
+    """Remembers who called; fails when told to."""
+
+    def __init__(self) -> None:
+        self.callers: list[Caller] = []
+        self.error: RollcastError | None = None
+
+    async def ReportStep(self, request: pb.StepReport, context: Any) -> pb.Empty:
+        names = [name.decode() for name in context.auth_context()["x509_subject_alternative_name"]]
+        self.callers.append(caller_from_san_uris(names))
+        if self.error is not None:
+            await context.abort(status_of(self.error), error_to_json(self.error))
+        return pb.Empty()
+
+
+@asynccontextmanager
+async def serving(ca: RunCA) -> AsyncIterator[tuple[str, Coordinator]]:
+    key = new_tls_key()
+    credentials = TlsCredentials(ca.certificate_pem, ca.issue_coordinator(key.csr_pem(), []), key.private_pem)
+    server = grpc.aio.server(options=list(SERVER_OPTIONS))
+    coordinator = Coordinator()
+    rollcast_pb2_grpc.add_CoordinatorServicer_to_server(coordinator, server)
+    port = server.add_secure_port("127.0.0.1:0", credentials.grpc_server_credentials())
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}", coordinator
+    finally:
+        await server.stop(None)
+
+
+def member(ca: RunCA) -> TlsCredentials:
+    key = new_tls_key()
+    certificate = ca.issue(key.csr_pem(), peer_id=PEER_ID, role="learner", lifetime_s=600.0)
+    return TlsCredentials(ca.certificate_pem, certificate, key.private_pem)
+
+
+async def report(address: str, credentials: TlsCredentials, timeout_s: float = 10.0) -> None:
+    async with open_channel(address, credentials) as channel:
+        await rollcast_pb2_grpc.CoordinatorStub(channel).ReportStep(pb.StepReport(step=1), timeout=timeout_s)
+
+
+async def test_the_server_sees_who_calls(tmp_path: Path) -> None:
+    ca = RunCA.create(tmp_path, RUN_ID)
+    async with serving(ca) as (address, coordinator):
+        await report(address, member(ca))
+    assert coordinator.callers == [Caller(RUN_ID, "learner", PEER_ID)]
+
+
+async def test_strangers_are_refused(tmp_path: Path) -> None:
+    ca, other = RunCA.create(tmp_path / "a", RUN_ID), RunCA.create(tmp_path / "b", RUN_ID)
+    stranger = member(other)
+    trusting = TlsCredentials(ca.certificate_pem, stranger.certificate_pem, stranger.private_key_pem)
+    async with serving(ca) as (address, coordinator):
+        for credentials in (stranger, trusting):
+            with pytest.raises(grpc.aio.AioRpcError) as problem:
+                await report(address, credentials)
+            assert isinstance(translate(problem.value, "reporting"), WrongKey | Unreachable)
+        bare = grpc.ssl_channel_credentials(ca.certificate_pem)
+        options = [("grpc.ssl_target_name_override", "coordinator.rollcast")]
+        async with grpc.aio.secure_channel(address, bare, options=options) as channel:
+            with pytest.raises(grpc.aio.AioRpcError):
+                await rollcast_pb2_grpc.CoordinatorStub(channel).ReportStep(pb.StepReport(), timeout=10.0)
+        async with grpc.aio.insecure_channel(address) as channel:
+            with pytest.raises(grpc.aio.AioRpcError):
+                await rollcast_pb2_grpc.CoordinatorStub(channel).ReportStep(pb.StepReport(), timeout=10.0)
+    assert coordinator.callers == []
+
+
+async def test_a_peer_cannot_play_the_coordinator(tmp_path: Path) -> None:
+    ca = RunCA.create(tmp_path, RUN_ID)
+    server = grpc.aio.server()
+    port = server.add_secure_port("127.0.0.1:0", member(ca).grpc_server_credentials())
+    await server.start()
+    try:
+        with pytest.raises(grpc.aio.AioRpcError) as problem:
+            await report(f"127.0.0.1:{port}", member(ca))
+        assert isinstance(translate(problem.value, "reporting"), WrongKey)
+    finally:
+        await server.stop(None)
+
+
+@pytest.mark.parametrize("kind", [JoinRefused, WrongKey, MalformedMessage, ProtocolMismatch, RollcastError])
+async def test_errors_keep_class_and_words_across_grpc(tmp_path: Path, kind: type[RollcastError]) -> None:
+    ca = RunCA.create(tmp_path, RUN_ID)
+    async with serving(ca) as (address, coordinator):
+        coordinator.error = kind("what", cause="why", fix="do this")
+        with pytest.raises(grpc.aio.AioRpcError) as problem:
+            await report(address, member(ca))
+    error = translate(problem.value, "reporting")
+    assert type(error) is kind
+    assert (error.what, error.cause, error.fix) == ("what", "why", "do this")
+
+
+async def test_nobody_there_is_unreachable(tmp_path: Path) -> None:
+    ca = RunCA.create(tmp_path, RUN_ID)
+    async with serving(ca) as (address, _):
+        pass
+    with pytest.raises(grpc.aio.AioRpcError) as problem:
+        await report(address, member(ca))
+    error = translate(problem.value, "reporting a step")
+    assert isinstance(error, Unreachable)
+    assert "reporting a step" in error.what
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (grpc.StatusCode.DEADLINE_EXCEEDED, WaitTimedOut),
+        (grpc.StatusCode.PERMISSION_DENIED, WrongKey),
+        (grpc.StatusCode.UNIMPLEMENTED, ProtocolMismatch),
+        (grpc.StatusCode.INTERNAL, RollcastError),
+        (grpc.StatusCode.CANCELLED, RollcastError),
+    ],
+)
+def test_statuses_without_our_details_are_translated(code: grpc.StatusCode, kind: type[RollcastError]) -> None:
+    error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details="x" * 1000)
+    translated = translate(error, "asking")
+    assert type(translated) is kind
+    assert len(str(translated)) < 800
+
+
+def test_an_error_without_a_status_is_translated() -> None:
+    assert type(translate(grpc.RpcError(), "asking")) is RollcastError
