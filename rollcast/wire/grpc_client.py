@@ -64,7 +64,7 @@ def translate(error: grpc.RpcError, doing: str) -> RollcastError:
             return Unreachable(
                 f"the coordinator cannot be reached while {doing}",
                 cause=cause,
-                fix="check that it runs, that its control port can be reached from here, and that our invite is of its run",
+                fix="check that it runs, that its control port can be reached from here, and that the run is ours",
             )
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return WaitTimedOut(f"the coordinator did not answer in time while {doing}", fix="check its load and log")
