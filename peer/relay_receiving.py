@@ -28,6 +28,8 @@ from peer.relay_sources import drop_source, grant, lose_link, refresh, release_c
 from peer.relay_state import EncodingState, LinkState, RelayState
 from rollcast.wire.ids import ChunkIndex
 
+_FAILURES_KEPT = 16
+
 # ---------------------------------------------------------------- versions
 
 
@@ -135,6 +137,8 @@ def fail(state: RelayState, key: EncodingKey, reason: str) -> None:
     encoding = state.encodings.get(key)
     if encoding is not None:
         state.failed[key] = reason
+        if len(state.failed) > _FAILURES_KEPT:
+            del state.failed[next(iter(state.failed))]
         abandon(state, encoding, reason)
 
 

@@ -21,6 +21,8 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import agree_with, range_to_pb
 from rollcast.wire.tls import Caller
 
+_GOODBYE_S = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class LinkLimits:
@@ -146,10 +148,15 @@ def refused(peer_id: PeerId, error: pb.LinkError) -> RollcastError:
 
 
 async def refuse(link: Link, error: RollcastError) -> None:
-    """Tell the other end why, if it still listens, and end the link."""
-    message = pb.LinkMessage(error=pb.LinkError(code=error.code, what=error.what[:TEXT_LENGTH_MAX]))
+    """Tell the other end what is wrong with it, and end the link."""
+    await say_goodbye(link, error.code, error.what)
+
+
+async def say_goodbye(link: Link, code: str, what: str) -> None:
+    """End a link and tell the other end why, if it still listens."""
+    message = pb.LinkMessage(error=pb.LinkError(code=code, what=what[:TEXT_LENGTH_MAX]))
     try:
-        async with deadline(1.0, "a last message to be taken"):
+        async with deadline(_GOODBYE_S, "a last message to be taken"):
             await link.send(message)
     except (LinkClosed, RollcastError):
         pass

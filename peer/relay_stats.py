@@ -1,0 +1,80 @@
+"""What the relay tells about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from peer.relay_state import RelayState
+from peer.transport import Link
+from rollcast.wire.ids import PeerId, Version
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStats:
+    """One open link."""
+
+    peer_id: PeerId
+    role: str
+    direction: str  # "dialled" or "accepted"
+    bytes_sent: int
+    bytes_received: int
+
+
+@dataclass(frozen=True, slots=True)
+class RelayStats:
+    """Counters since the start, and what is being received now."""
+
+    chunk_bytes_from_origin: int
+    chunk_bytes_from_peers: int
+    chunk_bytes_sent: int
+    chunks_rejected: int
+    duplicate_bytes: int
+    hedges: int
+    receiving_version: Version | None
+    have: int
+    total: int
+    waiting_for: str  # empty when nothing is being received
+    links: tuple[LinkStats, ...]
+    failed: tuple[tuple[Version, str], ...]  # versions that could not be received, and why
+
+
+def stats_of(state: RelayState, links: Iterable[Link], chunk_bytes_sent: int) -> RelayStats:
+    """Read the core's state."""
+    receiving = next(iter(state.in_flight()), None)
+    return RelayStats(
+        chunk_bytes_from_origin=state.counters.chunk_bytes_from_origin,
+        chunk_bytes_from_peers=state.counters.chunk_bytes_from_peers,
+        chunk_bytes_sent=chunk_bytes_sent,
+        chunks_rejected=state.counters.chunks_rejected,
+        duplicate_bytes=state.counters.duplicate_bytes,
+        hedges=state.counters.hedges,
+        receiving_version=receiving.key.version if receiving else None,
+        have=receiving.have.count if receiving else 0,
+        total=receiving.chunk_count if receiving else 0,
+        waiting_for=_waiting_for(state),
+        links=tuple(
+            LinkStats(
+                link.peer_id,
+                link.role,
+                "dialled" if link.dialled else "accepted",
+                link.bytes_sent,
+                link.bytes_received,
+            )
+            for link in links
+        ),
+        failed=tuple((key.version, reason) for key, reason in state.failed.items()),
+    )
+
+
+def _waiting_for(state: RelayState) -> str:
+    receiving = next(iter(state.in_flight()), None)
+    if receiving is None:
+        return ""
+    wanted = f"version {receiving.key.version}"
+    if receiving.sources:
+        names = ", ".join(sorted({state.links[link].peer_id for link in receiving.sources}))
+        return f"chunks of {wanted} from {names}"
+    if receiving.awaited is not None:
+        return f"a link to {receiving.awaited} for {wanted}"
+    return f"somebody who can send {wanted}"
