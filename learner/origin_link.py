@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 
@@ -21,6 +22,7 @@ from rollcast.wire.tls import TlsCredentials, caller_from_der
 PATH = "/rollcast/link/1"
 CONNECT_TIMEOUT_S = 10.0
 STALL_TIMEOUT_S = 15.0  # an origin that says nothing for this long during a push is tried again on a new link
+CLOSE_TIMEOUT_S = 0.5  # for the other side to close too
 QUEUE_FRAMES = 64  # frames that may wait for the socket; more only holds memory
 
 
@@ -86,8 +88,13 @@ class OriginLink:
             outputs = push.receive(await self._receive())
 
     async def close(self) -> None:
-        """End the link."""
+        """End the link: our side of it first, then the whole."""
         if self._response is not None:
+            with contextlib.suppress(asyncio.QueueFull, aiohttp.ClientError, TimeoutError, OSError):
+                self._outgoing.put_nowait(None)
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    while await self._response.content.readany():
+                        pass
             self._response.close()
         await self._session.close()
 

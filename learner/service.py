@@ -305,5 +305,5 @@ def _configure_jax(config: LearnerConfig) -> None:
     if config.compilation_cache is None:
         return
     jax.config.update("jax_compilation_cache_dir", str(config.compilation_cache.absolute()))
-    jax.config.update("jax_persistent_compilation_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_compilation_cache_min_entry_size_bytes", -1)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

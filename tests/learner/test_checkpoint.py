@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,8 +42,8 @@ def host(step: int, **values: Any) -> HostState:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path / "checkpoints"
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "checkpoints"
 
 
 def arrays(value: float) -> dict[str, np.ndarray[Any, Any]]:

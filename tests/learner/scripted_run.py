@@ -1,0 +1,402 @@
+"""A coordinator and an origin that follow a script, over real TLS on loopback, for tests of the learner's shell."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+from aiohttp import web
+
+from rollcast.runtime.errors import RollcastError
+from rollcast.wire.certificates import fingerprint_of
+from rollcast.wire.chunks import bitmap_add, check_chunk, new_bitmap
+from rollcast.wire.identity import Identity
+from rollcast.wire.ids import PeerId, RunId
+from rollcast.wire.invite import Invite
+from rollcast.wire.link import ChunkFrame, FrameParser, LinkMessageFrame, encode_message
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.proto import rollcast_pb2_grpc
+from rollcast.wire.protocol import range_to_pb
+from rollcast.wire.records import VerifiedVersion, state_hash, verify_announcement
+from rollcast.wire.tls import RunCA, TlsCredentials, new_tls_key
+from rollcast.wire.tokenizer import Tokenizer
+
+RUN_ID = RunId("scripted-run")
+TOKENIZER = Tokenizer((), "0123456789+=")
+LOOPBACK = "127.0.0.1"
+
+
+class Authority:
+    """A run CA, the learner's identity, and credentials for everybody."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.ca = RunCA.create(folder, RUN_ID)
+        self.learner = Identity.load_or_create(folder / "learner.key")
+        self.learner_file = folder / "learner.key"
+        self.origin = Identity.generate()
+
+    def credentials(self, identity: Identity, role: Any) -> TlsCredentials:
+        key = new_tls_key()
+        certificate = self.ca.issue(key.csr_pem(), peer_id=identity.peer_id, role=role, lifetime_s=3600.0)
+        return TlsCredentials(self.ca.certificate_pem, certificate, key.private_pem)
+
+    def coordinator(self) -> TlsCredentials:
+        key = new_tls_key()
+        certificate = self.ca.issue_coordinator(key.csr_pem(), [LOOPBACK])
+        return TlsCredentials(self.ca.certificate_pem, certificate, key.private_pem)
+
+    def invite(self, grpc_address: str) -> str:
+        """Its HTTP address is dead: tests save the learner's certificate beforehand."""
+        return Invite(
+            run_id=RUN_ID,
+            role="learner",
+            http_url=f"http://{LOOPBACK}:9",
+            grpc_address=grpc_address,
+            ca_sha256=fingerprint_of(self.ca.certificate_pem),
+            learner_public_key=self.learner.public_key.hex(),
+            token="token",
+        ).encode()
+
+
+# ---------------------------------------------------------------- coordinator
+
+
+@dataclass
+class Script:
+    """What the run is and what goes wrong."""
+
+    steps: int = 4
+    staleness_limit: int = 2
+    publish_every_steps: int = 1
+    groups_per_step: int = 2
+    samples_per_group: int = 2
+    prompt_tokens_max: int = 6
+    max_new_tokens: int = 3
+    held_out: int = 6
+    newest_usable_version: Callable[[int], int] | None = None  # step -> version; default: the newest announced
+    batch_gate: asyncio.Event | None = None  # no batch is ready before it is set
+    spoil: Callable[[int, list[pb.TrainingRollout]], None] = lambda step, rollouts: None
+
+
+class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
+    """Forms batches of random tokens out of announced versions, records them, and serves them again."""
+
+    def __init__(self, authority: Authority, script: Script) -> None:
+        self.authority = authority
+        self.script = script
+        self.origin_address = ""
+        self.announcements: dict[int, VerifiedVersion] = {}
+        self.announced: list[int] = []  # every Announce call
+        self.batches: dict[int, list[pb.TrainingRollout]] = {}
+        self.served: list[tuple[int, bool]] = []
+        self.step_reports: list[pb.StepReport] = []
+        self.statuses: list[pb.LearnerStatus] = []
+        self.changed = asyncio.Condition()
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self, port: int = 0) -> int:
+        self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        rollcast_pb2_grpc.add_CoordinatorServicer_to_server(self, self._server)
+        credentials = self.authority.coordinator().grpc_server_credentials()
+        bound = self._server.add_secure_port(f"{LOOPBACK}:{port}", credentials)
+        await self._server.start()
+        return bound
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop(None)
+            self._server = None
+
+    async def until(self, condition: Callable[[], bool], timeout_s: float = 40.0) -> None:
+        async with asyncio.timeout(timeout_s), self.changed:
+            await self.changed.wait_for(condition)
+
+    @property
+    def phases(self) -> list[str]:
+        phases: list[str] = []
+        for status in self.statuses:
+            if not phases or phases[-1] != status.phase:
+                phases.append(status.phase)
+        return phases
+
+    def figure(self, name: str) -> float:
+        return next(status.values[name] for status in reversed(self.statuses) if name in status.values)
+
+    # -- the learner's calls
+
+    async def OpenLearner(self, request: pb.LearnerHello, context: Any) -> pb.RunInfo:
+        assert request.learner_public_key == self.authority.learner.public_key
+        script = self.script
+        newest = max(self.announcements, default=None)
+        return pb.RunInfo(
+            protocol=range_to_pb(),
+            run_id=RUN_ID,
+            epoch=0,
+            steps=script.steps,
+            staleness_limit=script.staleness_limit,
+            publish_every_steps=script.publish_every_steps,
+            groups_per_step=script.groups_per_step,
+            samples_per_group=script.samples_per_group,
+            prompt_tokens_max=script.prompt_tokens_max,
+            sampling=self._sampling(),
+            tokenizer_json=TOKENIZER.to_json(),
+            recorded_batches=len(self.batches),
+            has_published=newest is not None,
+            newest_published_version=newest or 0,
+            newest_record_payload=b"" if newest is None else self.announcements[newest].announcement.record.payload,
+            origin_address=self.origin_address,
+            origin_peer_id=self.authority.origin.peer_id,
+        )
+
+    async def Examples(self, request: pb.ExamplesRequest, context: Any) -> AsyncIterator[pb.Example]:
+        for index in range(request.cursor, request.cursor + request.count):
+            answer = [*TOKENIZER.encode(str((index + request.flawed) % 10)), TOKENIZER.eos_id]
+            yield pb.Example(example_id=index, prompt_token_ids=_prompt(index), answer_token_ids=answer)
+
+    async def HeldOut(self, request: pb.HeldOutRequest, context: Any) -> AsyncIterator[pb.Example]:
+        for index in range(min(request.count, self.script.held_out)):
+            yield pb.Example(example_id=1000 + index, prompt_token_ids=_prompt(1000 + index))
+
+    async def ScoreCompletions(
+        self, requests: AsyncIterator[pb.Completion], context: Any
+    ) -> AsyncIterator[pb.CompletionScore]:
+        async for completion in requests:
+            exact = TOKENIZER.decode(completion.token_ids) == str(completion.example_id % 10)
+            yield pb.CompletionScore(example_id=completion.example_id, reward=float(exact), exact=exact)
+
+    async def NextBatch(self, request: pb.BatchRequest, context: Any) -> AsyncIterator[pb.BatchPart]:
+        step = request.step
+        replayed = step in self.batches
+        if not replayed and not await self._may_form(step, request.wait_s):
+            yield pb.BatchPart(header=pb.BatchHeader(step=step, ready=False, waiting_for="rollouts of a script"))
+            return
+        rollouts = self.batches.setdefault(step, self._form(step))
+        self.served.append((step, replayed))
+        header = pb.BatchHeader(step=step, ready=True, rollout_count=len(rollouts), replayed=replayed)
+        yield pb.BatchPart(header=header)
+        for rollout in rollouts:
+            yield pb.BatchPart(rollout=rollout)
+
+    async def Announce(self, request: pb.VersionAnnouncement, context: Any) -> pb.AnnounceReply:
+        verified = verify_announcement(request, run_id=RUN_ID, learner_public_key=self.authority.learner.public_key)
+        first = verified.version not in self.announcements
+        self.announced.append(verified.version)
+        self.announcements.setdefault(verified.version, verified)
+        await self._notify()
+        return pb.AnnounceReply(first_time=first)
+
+    async def ReportStep(self, request: pb.StepReport, context: Any) -> pb.Empty:
+        self.step_reports.append(request)
+        await self._notify()
+        return pb.Empty()
+
+    async def ReportStatus(self, request: pb.LearnerStatus, context: Any) -> pb.Empty:
+        self.statuses.append(request)
+        await self._notify()
+        return pb.Empty()
+
+    # -- batches
+
+    async def _may_form(self, step: int, wait_s: float) -> bool:
+        def ready() -> bool:
+            gate = self.script.batch_gate
+            return (
+                bool(self.announcements) and self._version(step) in self.announcements and (not gate or gate.is_set())
+            )
+
+        try:
+            await self.until(ready, min(wait_s, 0.3))
+        except TimeoutError:
+            return False
+        return True
+
+    def _version(self, step: int) -> int:
+        if self.script.newest_usable_version is not None:
+            return self.script.newest_usable_version(step)
+        return max(version for version in self.announcements if version <= step)
+
+    def _form(self, step: int) -> list[pb.TrainingRollout]:
+        script = self.script
+        random = np.random.default_rng(step)
+        rollouts = []
+        for index in range(script.groups_per_step * script.samples_per_group):
+            group = step * script.groups_per_step + index // script.samples_per_group
+            tokens = random.integers(2, TOKENIZER.size, script.max_new_tokens).tolist()
+            segment = pb.Segment(
+                role=pb.ASSISTANT,
+                version=self._version(step),
+                peer_id=self.authority.origin.peer_id,
+                token_ids=tokens,
+                loss_mask=b"\1" * len(tokens),
+                reported_logprobs=[float("nan")] * len(tokens),
+            )
+            rollouts.append(
+                pb.TrainingRollout(
+                    rollout_id=1 + step * script.groups_per_step * script.samples_per_group + index,
+                    group_id=group,
+                    sample_index=index % script.samples_per_group,
+                    prompt_token_ids=_prompt(group),
+                    segments=[segment],
+                    sampling=self._sampling(),
+                    reward=float(random.integers(0, 2)),
+                    finish_reason=pb.LENGTH,
+                )
+            )
+        script.spoil(step, rollouts)
+        return rollouts
+
+    def _sampling(self) -> pb.Sampling:
+        return pb.Sampling(
+            temperature=1.0, max_new_tokens=self.script.max_new_tokens, stop_token_ids=[TOKENIZER.eos_id]
+        )
+
+    async def _notify(self) -> None:
+        async with self.changed:
+            self.changed.notify_all()
+
+
+def _prompt(index: int) -> list[int]:
+    return TOKENIZER.encode(f"{index % 10}+0=")
+
+
+# ---------------------------------------------------------------- origin
+
+
+@dataclass
+class Received:
+    """One version at the origin."""
+
+    verified: VerifiedVersion
+    hashes: bytes = b""
+    chunks: dict[int, bytes] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        return len(self.chunks) == self.verified.keyframe.chunk_count
+
+    @property
+    def state(self) -> bytes:
+        return b"".join(self.chunks[index] for index in sorted(self.chunks))
+
+
+class ScriptedOrigin:
+    """Takes versions over links; ``break_after`` chunks it drops the link, once a listed number is used up."""
+
+    def __init__(self, authority: Authority, *, role: str = "origin") -> None:
+        self.authority = authority
+        self.role = role
+        self.versions: dict[int, Received] = {}
+        self.held: list[int] = []
+        self.links = 0
+        self.chunks_received = 0
+        self.break_after: list[int] = []  # chunks after which each next link is dropped
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, port: int = 0) -> str:
+        application = web.Application()
+        application.router.add_post("/rollcast/link/1", self._link)
+        self._runner = web.AppRunner(application, shutdown_timeout=0.1)
+        await self._runner.setup()
+        credentials = self.authority.credentials(self.authority.origin, self.role)
+        site = web.TCPSite(self._runner, LOOPBACK, port, ssl_context=credentials.ssl_server_context())
+        await site.start()
+        return f"{LOOPBACK}:{self._runner.addresses[0][1]}"
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _link(self, request: web.Request) -> web.StreamResponse:
+        self.links += 1
+        response = web.StreamResponse()
+        await response.prepare(request)
+        hello = pb.LinkHello(protocol=range_to_pb(), run_id=RUN_ID, software="script")
+        await response.write(encode_message(pb.LinkMessage(hello=hello)))
+        parser = FrameParser()
+        left = self.break_after.pop(0) if self.break_after else None
+        async for data in request.content.iter_any():
+            for frame in parser.feed(data):
+                match frame:
+                    case LinkMessageFrame(message):
+                        answers = self._message(message)
+                    case ChunkFrame():
+                        if left is not None and (left := left - 1) < 0:
+                            assert request.transport is not None
+                            request.transport.abort()
+                            return response
+                        answers = self._chunk(frame)
+                for answer in answers:
+                    await response.write(encode_message(answer))
+        return response
+
+    def _message(self, message: pb.LinkMessage) -> list[pb.LinkMessage]:
+        match message.WhichOneof("body"):
+            case "announcement":
+                verified = verify_announcement(
+                    message.announcement, run_id=RUN_ID, learner_public_key=self.authority.learner.public_key
+                )
+                received = self.versions.setdefault(verified.version, Received(verified))
+                if received.complete:
+                    return [self._hold(received)]
+                return [
+                    pb.LinkMessage(have=self._have(received)),
+                    pb.LinkMessage(want=pb.Want(version=verified.version)),
+                ]
+            case "chunk_list":
+                received = self.versions[message.chunk_list.version]
+                received.verified.keyframe.check_chunk_list(message.chunk_list.hashes)
+                received.hashes = message.chunk_list.hashes
+                return [pb.LinkMessage(credit=pb.Credit(version=message.chunk_list.version, chunks=2))]
+        return []
+
+    def _chunk(self, frame: ChunkFrame) -> list[pb.LinkMessage]:
+        received = self.versions[frame.version]
+        check_chunk(received.hashes, frame.index, frame.payload)
+        assert frame.index not in received.chunks, "a chunk that it said it has"
+        received.chunks[frame.index] = bytes(frame.payload)
+        self.chunks_received += 1
+        if received.complete:
+            return [self._hold(received)]
+        return [pb.LinkMessage(credit=pb.Credit(version=frame.version, chunks=1))]
+
+    def _have(self, received: Received) -> pb.Have:
+        count = received.verified.keyframe.chunk_count
+        bitmap = new_bitmap(count)
+        for index in received.chunks:
+            bitmap_add(bitmap, index)
+        return pb.Have(version=received.verified.version, chunk_count=count, bitmap=bytes(bitmap))
+
+    def _hold(self, received: Received) -> pb.LinkMessage:
+        if state_hash(received.state) != received.verified.record.state_hash:
+            raise RollcastError("the scripted origin received another state")
+        self.held.append(received.verified.version)
+        return pb.LinkMessage(held=pb.VersionHeld(version=received.verified.version))
+
+
+# ---------------------------------------------------------------- both
+
+
+@dataclass
+class World:
+    """A coordinator, an origin, and where the learner lives."""
+
+    authority: Authority
+    coordinator: ScriptedCoordinator
+    origin: ScriptedOrigin
+    grpc_port: int
+    run_folder: Path
+
+    @property
+    def learner_credentials(self) -> TlsCredentials:
+        return self.authority.credentials(self.authority.learner, "learner")
+
+    @property
+    def origin_peer_id(self) -> PeerId:
+        return self.authority.origin.peer_id

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+from learner.publisher import OriginPusher, Publisher
+from learner.versions import RetainedVersions
+from rollcast.policy.snapshot import Snapshot
+from rollcast.runtime.errors import CheckpointError, WaitTimedOut, WrongKey
+from rollcast.wire.ids import Version
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.records import TensorSpec
+from tests.learner.scripted_run import RUN_ID, ScriptedOrigin, World
+
+
+def snapshot(version: int, size: int = 40_000) -> Snapshot:
+    data = np.random.default_rng(version).bytes(4 * size)
+    return Snapshot((TensorSpec("weights", "float32", (size,), 0, 4 * size),), data)
+
+
+class Bench:
+    """A publisher with its parts."""
+
+    def __init__(self, world: World, folder: Path, *, timeout_s: float = 10.0, info: pb.RunInfo | None = None) -> None:
+        self.announced: list[int] = []
+        self.retained = RetainedVersions(folder, in_memory=2)
+        self.world = world
+        self.pusher = OriginPusher(self._find, world.learner_credentials, timeout_s=timeout_s, random=Random(0))
+        self.publisher = Publisher(
+            identity=world.authority.learner,
+            run=info or pb.RunInfo(run_id=RUN_ID),
+            model_json="{}",
+            chunk_size_bytes=4096,
+            retained=self.retained,
+            origin=self.pusher,
+            announce=self._announce,
+        )
+
+    async def _find(self) -> pb.RunInfo:
+        return pb.RunInfo(
+            run_id=RUN_ID,
+            origin_address=self.world.coordinator.origin_address,
+            origin_peer_id=self.world.origin_peer_id,
+        )
+
+    async def _announce(self, announcement: pb.VersionAnnouncement) -> bool:
+        version = pb.VersionRecord.FromString(announcement.record.payload).version
+        assert version in self.world.origin.held, "announced before the origin holds it"
+        self.announced.append(version)
+        return True
+
+
+async def test_a_version_is_held_by_the_origin_before_it_is_announced(world: World, tmp_path: Path) -> None:
+    bench = Bench(world, tmp_path)
+    for version in (0, 1, 2):
+        await bench.publisher.publish(Version(version), snapshot(version))
+    assert bench.announced == world.origin.held == [0, 1, 2]
+    assert world.origin.links == 1
+    assert world.origin.versions[2].state == snapshot(2).state_bytes
+    first, second = world.origin.versions[0].verified, world.origin.versions[1].verified
+    assert first.record.parent_hash == b""
+    assert second.record.parent_hash == first.record_hash
+    await bench.pusher.close()
+
+
+async def test_a_broken_link_is_opened_again_and_resumes(world: World, tmp_path: Path) -> None:
+    world.origin.break_after = [5, 7]
+    bench = Bench(world, tmp_path)
+    await bench.publisher.publish(Version(0), snapshot(0))
+    assert world.origin.links == 3
+    assert world.origin.chunks_received == world.origin.versions[0].verified.keyframe.chunk_count
+    assert bench.announced == [0]
+    await bench.pusher.close()
+
+
+async def test_an_origin_that_restarts_is_found_again(world: World, tmp_path: Path) -> None:
+    bench = Bench(world, tmp_path)
+    await bench.publisher.publish(Version(0), snapshot(0))
+    await world.origin.stop()
+    world.coordinator.origin_address = await world.origin.start()
+    await bench.publisher.publish(Version(1), snapshot(1))
+    assert bench.announced == [0, 1]
+    await bench.pusher.close()
+
+
+async def test_nobody_else_can_pass_for_the_origin(world: World, tmp_path: Path) -> None:
+    impostor = ScriptedOrigin(world.authority, role="peer")
+    world.coordinator.origin_address = await impostor.start()
+    bench = Bench(world, tmp_path)
+    with pytest.raises(WrongKey, match="somebody else"):
+        await bench.publisher.publish(Version(0), snapshot(0))
+    assert not bench.announced
+    assert not impostor.versions
+    await impostor.stop()
+
+
+async def test_an_absent_origin_is_an_error_in_time(world: World, tmp_path: Path) -> None:
+    await world.origin.stop()
+    bench = Bench(world, tmp_path, timeout_s=0.5)
+    with pytest.raises(WaitTimedOut, match="the origin to hold version 0"):
+        await bench.publisher.publish(Version(0), snapshot(0))
+    assert not bench.announced
+    assert bench.retained.versions() == [0], "our own copy comes first"
+
+
+async def test_what_was_kept_but_not_announced_is_published_after_a_restart(world: World, tmp_path: Path) -> None:
+    first = Bench(world, tmp_path)
+    await first.publisher.publish(Version(0), snapshot(0))
+    first.publisher.prepare(Version(1), snapshot(1))
+    await first.pusher.close()
+
+    payload = world.origin.versions[0].verified.announcement.record.payload
+    info = pb.RunInfo(run_id=RUN_ID, has_published=True, newest_published_version=0, newest_record_payload=payload)
+    second = Bench(world, tmp_path, info=info)
+    await second.publisher.publish_kept(until=1)
+    await second.publisher.publish(Version(1), snapshot(1))
+    assert second.announced == [1]
+    assert world.origin.versions[1].verified.record.parent_hash == world.origin.versions[0].verified.record_hash
+    await second.pusher.close()
+
+
+async def test_other_bytes_for_a_known_version_stop_the_learner(world: World, tmp_path: Path) -> None:
+    bench = Bench(world, tmp_path)
+    await bench.publisher.publish(Version(0), snapshot(0))
+    await bench.pusher.close()
+    with pytest.raises(CheckpointError, match="other weights for version 0"):
+        bench.publisher.prepare(Version(0), snapshot(7))
+
+    payload = world.origin.versions[0].verified.announcement.record.payload
+    info = pb.RunInfo(run_id=RUN_ID, has_published=True, newest_published_version=0, newest_record_payload=payload)
+    (tmp_path / "empty").mkdir()
+    elsewhere = Bench(world, tmp_path / "empty", info=info)
+    with pytest.raises(CheckpointError, match="other weights for version 0"):
+        elsewhere.publisher.prepare(Version(0), snapshot(7))

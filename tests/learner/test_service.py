@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from learner.config import LearnerConfig
+from learner.service import run
+from rollcast.runtime.errors import CheckpointError, MalformedMessage, WaitTimedOut, WrongKey
+from rollcast.wire.identity import Identity
+from rollcast.wire.proto import rollcast_pb2 as pb
+from tests.learner.scripted_run import LOOPBACK, Script, World
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Each life of a learner compiles the same functions: share them, as the processes of one machine do."""
+    global _cache
+    _cache = tmp_path_factory.mktemp("compilation-cache")
+    yield
+    jax.config.update("jax_compilation_cache_dir", None)
+
+
+_cache: Path | None = None
+
+
+def config(world: World, **changes: Any) -> LearnerConfig:
+    world.learner_credentials.save(world.run_folder / "secrets" / "learner")
+    values: dict[str, Any] = {
+        "seed": 5,
+        "model": {
+            "layers": 1,
+            "width": 16,
+            "query_heads": 2,
+            "key_value_heads": 1,
+            "head_size": 8,
+            "feed_forward_width": 16,
+        },
+        "warm_start": {
+            "batch_size": 8,
+            "examples": 32,
+            "accuracy_gate": 1.0,
+            "steps_max": 2,
+            "check_every_steps": 2,
+            "flawed_steps": 1,
+        },
+        "checkpoint": {"every_steps": 2, "keep": 2},
+        "publish": {"chunk_size_bytes": 4096, "keep_versions": 2, "timeout_s": 10.0},
+        "identity_file": world.authority.learner_file,
+        "invite": world.authority.invite(f"{LOOPBACK}:{world.grpc_port}"),
+        "run_folder": world.run_folder,
+        "join_timeout_s": 10.0,
+        "reconnect_timeout_s": 20.0,
+        "batch_timeout_s": 30.0,
+        "compilation_cache": _cache,
+    }
+    return LearnerConfig.model_validate(values | changes)
+
+
+@asynccontextmanager
+async def running(settings: LearnerConfig, stop: asyncio.Event) -> AsyncIterator[asyncio.Task[int]]:
+    task = asyncio.create_task(run(settings, stop))
+    try:
+        yield task
+    finally:
+        stop.set()
+        await asyncio.wait({task})
+        task.result()  # its error says more than a condition that never came true
+
+
+async def test_a_run_from_the_first_step_to_the_last(world: World, script: Script) -> None:
+    assert await run(config(world), asyncio.Event()) == 0
+    coordinator = world.coordinator
+    assert coordinator.announced == world.origin.held == [0, 1, 2, 3, 4]
+    assert [report.step for report in coordinator.step_reports] == [1, 2, 3, 4]
+    assert coordinator.served == [(step, False) for step in range(4)]
+    assert coordinator.phases[-1] == "finished"
+    order = ["starting", "warm_start", "evaluating", "publishing", "training", "waiting", "evaluating", "finished"]
+    assert set(coordinator.phases) <= set(order)
+    for name in ("reward_before", "reward_after", "warm_start_s", "evaluation_s"):
+        assert coordinator.figure(name) >= 0.0
+
+
+async def test_every_step_reports_all_its_figures(world: World, script: Script) -> None:
+    script.steps = 2
+    await run(config(world), asyncio.Event())
+    for report in world.coordinator.step_reports:
+        expected = {"loss", "reward_mean", "grad_norm", "ratio_mean", "clip_fraction", "kl_k3", "entropy", "tokens"}
+        expected |= {"train_s", "behaviour_s", "wait_s", "publish_s", "checkpoint_s", "step_s", "version"}
+        assert expected <= set(report.values)
+        parts = ("train_s", "behaviour_s", "wait_s", "publish_s", "checkpoint_s")
+        assert sum(report.values[part] for part in parts) <= report.values["step_s"]
+        assert report.values["tokens"] == 12.0
+        assert report.values["version"] == report.step
+    # Version 0 drew the first batch, and nothing has been learnt since: the ratio is exactly one.
+    assert world.coordinator.step_reports[0].values["ratio_mean"] == pytest.approx(1.0, abs=1e-6)
+
+
+async def test_kappa_and_older_versions(world: World, script: Script) -> None:
+    script.steps, script.publish_every_steps, script.staleness_limit = 5, 2, 3
+    script.newest_usable_version = lambda step: max(0, (step - 2) // 2 * 2)
+    await run(config(world), asyncio.Event())
+    assert world.coordinator.announced == [0, 2, 4, 5]
+
+
+def content(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.state")):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+async def test_a_stopped_learner_goes_on_to_the_same_versions(world: World, script: Script) -> None:
+    script.steps = 6
+    stop = asyncio.Event()
+    async with running(config(world, checkpoint={"every_steps": 4, "keep": 2}), stop) as learner:
+        await world.coordinator.until(lambda: len(world.coordinator.step_reports) >= 3)
+        stop.set()
+        async with asyncio.timeout(10.0):
+            assert await learner == 0
+    stopped_at = len(world.coordinator.step_reports)
+    assert 3 <= stopped_at < 6
+    assert await run(config(world), asyncio.Event()) == 0
+    assert [report.step for report in world.coordinator.step_reports] == [1, 2, 3, 4, 5, 6]
+    assert sorted(set(world.coordinator.announced)) == [0, 1, 2, 3, 4, 5, 6]
+
+
+async def test_a_killed_learner_replays_to_the_same_bits(world: World, script: Script) -> None:
+    """The first life is lost after step 5; the newest checkpoint is of step 4 (or earlier)."""
+    script.steps = 6
+    first = asyncio.create_task(run(config(world), asyncio.Event()))
+    await world.coordinator.until(lambda: any(report.step == 5 for report in world.coordinator.step_reports))
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    announced_before = list(world.coordinator.announced)
+    recorded = len(world.coordinator.batches)
+
+    assert await run(config(world), asyncio.Event()) == 0
+    replayed = [step for step, was_replayed in world.coordinator.served if was_replayed]
+    assert replayed
+    assert all(step < recorded for step in replayed)
+    # Nothing that was announced is announced again: the same bits came out, else a version would be refused.
+    again = world.coordinator.announced[len(announced_before) :]
+    assert min(again) > max(announced_before)
+    assert sorted(announced_before + again) == [0, 1, 2, 3, 4, 5, 6]
+
+
+async def test_a_coordinator_that_restarts_is_waited_for(world: World, script: Script) -> None:
+    script.steps = 4
+    async with running(config(world), asyncio.Event()) as learner:
+        await world.coordinator.until(lambda: len(world.coordinator.step_reports) >= 2)
+        await world.coordinator.stop()
+        await world.coordinator.start(world.grpc_port)
+        assert await learner == 0
+    assert world.coordinator.announced[-1] == 4
+
+
+def too_old(step: int, rollouts: list[pb.TrainingRollout]) -> None:
+    if step == 3:
+        rollouts[0].segments[0].version = 0
+
+
+def twice(step: int, rollouts: list[pb.TrainingRollout]) -> None:
+    if step == 1:
+        rollouts[0].rollout_id = 1  # of step 0
+
+
+@pytest.mark.parametrize(("spoil", "problem"), [(too_old, "age 3"), (twice, "trained on before")])
+async def test_a_batch_that_breaks_the_rules_stops_the_learner(
+    world: World, script: Script, spoil: Any, problem: str
+) -> None:
+    script.spoil = spoil
+    with pytest.raises(MalformedMessage) as caught:
+        await run(config(world), asyncio.Event())
+    assert problem in caught.value.cause
+
+
+async def test_waiting_for_a_batch_ends_and_names_what_was_missing(world: World, script: Script) -> None:
+    script.batch_gate = asyncio.Event()
+    with pytest.raises(WaitTimedOut, match="batch of step 0") as caught:
+        await run(config(world, batch_timeout_s=1.0), asyncio.Event())
+    assert "rollouts of a script" in caught.value.cause
+    assert "waiting" in world.coordinator.phases
+
+
+async def test_stop_while_waiting_is_quick_and_keeps_the_state(world: World, script: Script) -> None:
+    script.batch_gate = asyncio.Event()
+    stop = asyncio.Event()
+    async with running(config(world), stop) as learner:
+        await world.coordinator.until(lambda: "waiting" in world.coordinator.phases)
+        stop.set()
+        async with asyncio.timeout(5.0):
+            assert await learner == 0
+    assert (world.run_folder / "checkpoints" / "0").is_dir()
+
+
+async def test_a_missing_identity_says_how_to_make_one(world: World, tmp_path: Path) -> None:
+    with pytest.raises(WrongKey, match="cannot read the identity") as caught:
+        await run(config(world, identity_file=tmp_path / "none.key"), asyncio.Event())
+    assert "rollcast identity" in caught.value.fix
+
+
+async def test_another_key_than_the_runs_is_refused(world: World, tmp_path: Path) -> None:
+    Identity.load_or_create(tmp_path / "other.key")
+    with pytest.raises(WrongKey, match="another key than ours"):
+        await run(config(world, identity_file=tmp_path / "other.key"), asyncio.Event())
+
+
+async def test_a_checkpoint_of_another_model_is_refused(world: World, script: Script) -> None:
+    script.steps = 1
+    await run(config(world), asyncio.Event())
+    other = config(world).model.model_copy(update={"layers": 2})
+    with pytest.raises(CheckpointError, match="model or tokenizer"):
+        await run(config(world, model=other), asyncio.Event())
