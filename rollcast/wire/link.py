@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire import limits
+from rollcast.wire.checks import require
 from rollcast.wire.chunks import HASH_BYTES, BytesLike, parse_bitmap
 from rollcast.wire.ids import ChunkIndex, EncodingId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -153,32 +154,27 @@ def _check_message(message: pb.LinkMessage) -> None:
         case None:
             raise MalformedMessage("a link message without a body")
         case "hello":
-            _require(len(message.hello.run_id) <= limits.TEXT_LENGTH_MAX, "a run id is too long")
-            _require(len(message.hello.software) <= limits.TEXT_LENGTH_MAX, "a software name is too long")
+            require(len(message.hello.run_id) <= limits.TEXT_LENGTH_MAX, "a run id is too long")
+            require(len(message.hello.software) <= limits.TEXT_LENGTH_MAX, "a software name is too long")
         case "have":
-            _require(message.have.version <= limits.COUNTER_MAX, "a version is out of range")
+            require(message.have.version <= limits.COUNTER_MAX, "a version is out of range")
             if message.have.bitmap:
                 parse_bitmap(message.have.bitmap, message.have.chunk_count)
         case "chunk_list":
             hashes = len(message.chunk_list.hashes)
-            _require(message.chunk_list.version <= limits.COUNTER_MAX, "a version is out of range")
-            _require(0 < hashes <= limits.CHUNK_COUNT_MAX * HASH_BYTES, "a chunk list is too long or empty")
-            _require(hashes % HASH_BYTES == 0, "a chunk list is not a list of hashes")
+            require(message.chunk_list.version <= limits.COUNTER_MAX, "a version is out of range")
+            require(0 < hashes <= limits.CHUNK_COUNT_MAX * HASH_BYTES, "a chunk list is too long or empty")
+            require(hashes % HASH_BYTES == 0, "a chunk list is not a list of hashes")
         case "credit":
-            _require(message.credit.version <= limits.COUNTER_MAX, "a version is out of range")
-            _require(1 <= message.credit.chunks <= limits.CREDIT_CHUNKS_MAX, "a credit is out of range")
+            require(message.credit.version <= limits.COUNTER_MAX, "a version is out of range")
+            require(1 <= message.credit.chunks <= limits.CREDIT_CHUNKS_MAX, "a credit is out of range")
         case "want":
-            _require(message.want.version <= limits.COUNTER_MAX, "a version is out of range")
+            require(message.want.version <= limits.COUNTER_MAX, "a version is out of range")
         case "cancel":
-            _require(message.cancel.version <= limits.COUNTER_MAX, "a version is out of range")
-            _require(len(message.cancel.reason) <= limits.TEXT_LENGTH_MAX, "a reason is too long")
+            require(message.cancel.version <= limits.COUNTER_MAX, "a version is out of range")
+            require(len(message.cancel.reason) <= limits.TEXT_LENGTH_MAX, "a reason is too long")
         case "error":
             texts = (message.error.code, message.error.what)
-            _require(max(map(len, texts)) <= limits.TEXT_LENGTH_MAX, "an error's text is too long")
+            require(max(map(len, texts)) <= limits.TEXT_LENGTH_MAX, "an error's text is too long")
         case "held":
-            _require(max(message.held.version, message.held.epoch) <= limits.COUNTER_MAX, "a version is out of range")
-
-
-def _require(condition: bool, problem: str) -> None:
-    if not condition:
-        raise MalformedMessage(problem)
+            require(max(message.held.version, message.held.epoch) <= limits.COUNTER_MAX, "a version is out of range")

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError, Message
 
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire import limits
+from rollcast.wire.checks import require
 from rollcast.wire.chunks import HASH_BYTES, BytesLike, blake3_hash, chunk_count, chunk_list_hash
 from rollcast.wire.identity import Identity, verify_signed
 from rollcast.wire.ids import EncodingId, Epoch, RunId, Version
@@ -227,7 +228,7 @@ def verify_announcement(
     for signed in announcement.manifests:
         verify_signed(signed, MANIFEST_DOMAIN, learner_public_key)
     verified = parse_announcement(announcement)
-    _require(verified.record.run_id == run_id, f"version {verified.version} is of another run")
+    require(verified.record.run_id == run_id, f"version {verified.version} is of another run")
     return verified
 
 
@@ -243,20 +244,20 @@ def parse_announcement(announcement: pb.VersionAnnouncement) -> VerifiedVersion:
     manifests = tuple(manifest_from_pb(_parse(pb.Manifest, signed.payload)) for signed in announcement.manifests)
     for manifest in manifests:
         same = (manifest.run_id, manifest.epoch, manifest.version) == (record.run_id, record.epoch, record.version)
-        _require(same and manifest.record_hash == record_hash, "a manifest belongs to another record")
+        require(same and manifest.record_hash == record_hash, "a manifest belongs to another record")
         if manifest.kind == "keyframe" and not manifest.compression:
-            _require(manifest.size_bytes == record.state_size_bytes, "a keyframe has another size than the state")
-    _require(len({manifest.encoding_id for manifest in manifests}) == len(manifests), "an encoding is there twice")
+            require(manifest.size_bytes == record.state_size_bytes, "a keyframe has another size than the state")
+    require(len({manifest.encoding_id for manifest in manifests}) == len(manifests), "an encoding is there twice")
     keyframes = [manifest for manifest in manifests if manifest.kind == "keyframe"]
-    _require(len(keyframes) == 1 and keyframes[0].encoding_id == KEYFRAME_ID, "encoding 0 must be the only keyframe")
+    require(len(keyframes) == 1 and keyframes[0].encoding_id == KEYFRAME_ID, "encoding 0 must be the only keyframe")
     return VerifiedVersion(record, manifests, record_hash, announcement)
 
 
 def _check_sizes(announcement: pb.VersionAnnouncement) -> None:
-    _require(len(announcement.record.payload) <= limits.RECORD_BYTES_MAX, "a version record is too long")
-    _require(1 <= len(announcement.manifests) <= limits.ENCODINGS_MAX, "number of manifests out of range")
+    require(len(announcement.record.payload) <= limits.RECORD_BYTES_MAX, "a version record is too long")
+    require(1 <= len(announcement.manifests) <= limits.ENCODINGS_MAX, "number of manifests out of range")
     for signed in announcement.manifests:
-        _require(len(signed.payload) <= limits.MANIFEST_BYTES_MAX, "a manifest is too long")
+        require(len(signed.payload) <= limits.MANIFEST_BYTES_MAX, "a manifest is too long")
 
 
 # ---------------------------------------------------------------- from and to messages
@@ -291,12 +292,12 @@ def record_from_pb(message: pb.VersionRecord) -> VersionRecord:
     Raises:
         MalformedMessage: a number, hash or name out of range, or tensors that do not fill the state.
     """
-    _require(max(message.epoch, message.version) <= limits.COUNTER_MAX, "epoch or version out of range")
-    _require(len(message.parent_hash) in (0, HASH_BYTES), "a parent hash has the wrong length")
-    _require(message.version > 0 or not message.parent_hash, "version 0 cannot have a parent")
-    _require(len(message.state_hash) == HASH_BYTES, "a state hash has the wrong length")
-    _require(1 <= message.state_size_bytes <= limits.STATE_BYTES_MAX, "state size out of range")
-    _require(len(message.model_json) <= limits.MODEL_JSON_LENGTH_MAX, "the model description is too long")
+    require(max(message.epoch, message.version) <= limits.COUNTER_MAX, "epoch or version out of range")
+    require(len(message.parent_hash) in (0, HASH_BYTES), "a parent hash has the wrong length")
+    require(message.version > 0 or not message.parent_hash, "version 0 cannot have a parent")
+    require(len(message.state_hash) == HASH_BYTES, "a state hash has the wrong length")
+    require(1 <= message.state_size_bytes <= limits.STATE_BYTES_MAX, "state size out of range")
+    require(len(message.model_json) <= limits.MODEL_JSON_LENGTH_MAX, "the model description is too long")
     return VersionRecord(
         run_id=RunId(message.run_id),
         epoch=Epoch(message.epoch),
@@ -310,20 +311,20 @@ def record_from_pb(message: pb.VersionRecord) -> VersionRecord:
 
 
 def _tensors_from_pb(message: pb.VersionRecord) -> tuple[TensorSpec, ...]:
-    _require(1 <= len(message.tensors) <= limits.TENSORS_MAX, "number of tensors out of range")
+    require(1 <= len(message.tensors) <= limits.TENSORS_MAX, "number of tensors out of range")
     tensors = []
     end = 0
     for tensor in message.tensors:
-        _require(_TENSOR_NAME.fullmatch(tensor.name) is not None, "a tensor's name is not one")
-        _require(tensor.dtype in ITEM_SIZE_BYTES, f"tensor {tensor.name}: unknown dtype")
-        _require(len(tensor.shape) <= limits.TENSOR_RANK_MAX, f"tensor {tensor.name}: too many dimensions")
+        require(_TENSOR_NAME.fullmatch(tensor.name) is not None, "a tensor's name is not one")
+        require(tensor.dtype in ITEM_SIZE_BYTES, f"tensor {tensor.name}: unknown dtype")
+        require(len(tensor.shape) <= limits.TENSOR_RANK_MAX, f"tensor {tensor.name}: too many dimensions")
         size = math.prod(tensor.shape) * ITEM_SIZE_BYTES[tensor.dtype]
-        _require(size == tensor.size_bytes > 0, f"tensor {tensor.name}: size does not fit its shape")
-        _require(tensor.offset_bytes == end, f"tensor {tensor.name}: does not begin where the one before ends")
+        require(size == tensor.size_bytes > 0, f"tensor {tensor.name}: size does not fit its shape")
+        require(tensor.offset_bytes == end, f"tensor {tensor.name}: does not begin where the one before ends")
         tensors.append(TensorSpec(tensor.name, tensor.dtype, tuple(tensor.shape), end, size))
         end += size
-    _require(end == message.state_size_bytes, "the tensors do not fill the state")
-    _require(len({tensor.name for tensor in tensors}) == len(tensors), "a tensor's name is there twice")
+    require(end == message.state_size_bytes, "the tensors do not fill the state")
+    require(len({tensor.name for tensor in tensors}) == len(tensors), "a tensor's name is there twice")
     return tuple(tensors)
 
 
@@ -351,18 +352,18 @@ def manifest_from_pb(message: pb.Manifest) -> Manifest:
     Raises:
         MalformedMessage: unknown kind or compression, a base that is not older, or sizes that do not fit.
     """
-    _require(message.kind in _KIND_FROM_PB, "unknown kind of encoding")
-    _require(message.compression in _COMPRESSIONS, "unknown compression")
+    require(message.kind in _KIND_FROM_PB, "unknown kind of encoding")
+    require(message.compression in _COMPRESSIONS, "unknown compression")
     kind = _KIND_FROM_PB[message.kind]
     is_delta = kind == "delta"
-    _require(message.base_version < message.version if is_delta else not message.base_version, "base version")
-    _require(len(message.record_hash) == HASH_BYTES, "a record hash has the wrong length")
-    _require(len(message.chunk_list_hash) == HASH_BYTES, "a chunk list hash has the wrong length")
-    _require(1 <= message.size_bytes <= limits.STATE_BYTES_MAX, "encoded size out of range")
+    require(message.base_version < message.version if is_delta else not message.base_version, "base version")
+    require(len(message.record_hash) == HASH_BYTES, "a record hash has the wrong length")
+    require(len(message.chunk_list_hash) == HASH_BYTES, "a chunk list hash has the wrong length")
+    require(1 <= message.size_bytes <= limits.STATE_BYTES_MAX, "encoded size out of range")
     size_range = (limits.CHUNK_SIZE_BYTES_MIN, limits.CHUNK_SIZE_BYTES_MAX)
-    _require(size_range[0] <= message.chunk_size_bytes <= size_range[1], "chunk size out of range")
-    _require(message.chunk_count == chunk_count(message.size_bytes, message.chunk_size_bytes), "chunk count")
-    _require(message.chunk_count <= limits.CHUNK_COUNT_MAX, "too many chunks")
+    require(size_range[0] <= message.chunk_size_bytes <= size_range[1], "chunk size out of range")
+    require(message.chunk_count == chunk_count(message.size_bytes, message.chunk_size_bytes), "chunk count")
+    require(message.chunk_count <= limits.CHUNK_COUNT_MAX, "too many chunks")
     return Manifest(
         run_id=RunId(message.run_id),
         epoch=Epoch(message.epoch),
@@ -384,8 +385,3 @@ def _parse(kind: type[MessageT], payload: bytes) -> MessageT:
         return kind.FromString(payload)
     except DecodeError as error:
         raise MalformedMessage(f"not a {kind.DESCRIPTOR.name}", cause=str(error)) from None
-
-
-def _require(condition: bool, problem: str) -> None:
-    if not condition:
-        raise MalformedMessage(problem)

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire import limits
+from rollcast.wire.checks import require
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 
@@ -151,9 +151,9 @@ def sampling_from_pb(message: pb.Sampling) -> Sampling:
     Raises:
         MalformedMessage: temperature, length or number of stop tokens out of range.
     """
-    _require(0.0 <= message.temperature <= limits.TEMPERATURE_MAX, "temperature out of range")
-    _require(1 <= message.max_new_tokens <= limits.ROLLOUT_TOKENS_MAX, "max_new_tokens out of range")
-    _require(len(message.stop_token_ids) <= limits.STOP_TOKENS_MAX, "too many stop tokens")
+    require(0.0 <= message.temperature <= limits.TEMPERATURE_MAX, "temperature out of range")
+    require(1 <= message.max_new_tokens <= limits.ROLLOUT_TOKENS_MAX, "max_new_tokens out of range")
+    require(len(message.stop_token_ids) <= limits.STOP_TOKENS_MAX, "too many stop tokens")
     return Sampling(message.temperature, message.max_new_tokens, tokens_from_pb(message.stop_token_ids))
 
 
@@ -163,10 +163,10 @@ def lease_from_pb(message: pb.Lease) -> LeaseGrant:
     Raises:
         MalformedMessage: a number out of range, no prompt, no slot, or a slot twice.
     """
-    _require(1 <= len(message.prompt_token_ids) <= limits.PROMPT_TOKENS_MAX, "prompt length out of range")
-    _require(1 <= len(message.slots) <= limits.SLOTS_PER_LEASE_MAX, "number of slots out of range")
-    _require(len({slot.sample_index for slot in message.slots}) == len(message.slots), "a slot is there twice")
-    _require(0.0 < message.deadline_s <= limits.DURATION_S_MAX, "deadline out of range")
+    require(1 <= len(message.prompt_token_ids) <= limits.PROMPT_TOKENS_MAX, "prompt length out of range")
+    require(1 <= len(message.slots) <= limits.SLOTS_PER_LEASE_MAX, "number of slots out of range")
+    require(len({slot.sample_index for slot in message.slots}) == len(message.slots), "a slot is there twice")
+    require(0.0 < message.deadline_s <= limits.DURATION_S_MAX, "deadline out of range")
     return LeaseGrant(
         lease_id=LeaseId(_counter(message.lease_id)),
         fencing_token=FencingToken(_counter(message.fencing_token)),
@@ -187,12 +187,12 @@ def segment_from_pb(message: pb.Segment) -> Segment:
         MalformedMessage: unknown role, no token, a mask that does not fit, or a number out of range.
     """
     count = len(message.token_ids)
-    _require(message.role in _ROLE_FROM_PB, "unknown segment role")
-    _require(1 <= count <= limits.ROLLOUT_TOKENS_MAX, "segment length out of range")
-    _require(len(message.loss_mask) == count, "the loss mask has another length than the tokens")
-    _require(not message.loss_mask.strip(b"\0\1"), "the loss mask holds something else than 0 and 1")
-    _require(len(message.reported_logprobs) in (0, count), "as many log-probabilities as tokens, or none")
-    _require(_PEER_ID.fullmatch(message.peer_id) is not None, "a segment's peer id is not one")
+    require(message.role in _ROLE_FROM_PB, "unknown segment role")
+    require(1 <= count <= limits.ROLLOUT_TOKENS_MAX, "segment length out of range")
+    require(len(message.loss_mask) == count, "the loss mask has another length than the tokens")
+    require(not message.loss_mask.strip(b"\0\1"), "the loss mask holds something else than 0 and 1")
+    require(len(message.reported_logprobs) in (0, count), "as many log-probabilities as tokens, or none")
+    require(_PEER_ID.fullmatch(message.peer_id) is not None, "a segment's peer id is not one")
     return Segment(
         role=_ROLE_FROM_PB[message.role],
         epoch=Epoch(_counter(message.epoch)),
@@ -210,7 +210,7 @@ def finish_reason_from_pb(value: int) -> FinishReason:
     Raises:
         MalformedMessage: unknown.
     """
-    _require(value in _FINISH_FROM_PB, "unknown finish reason")
+    require(value in _FINISH_FROM_PB, "unknown finish reason")
     return _FINISH_FROM_PB[value]
 
 
@@ -220,10 +220,10 @@ def rollout_from_pb(message: pb.Rollout) -> Rollout:
     Raises:
         MalformedMessage: no segment, too many segments or tokens, or a segment is malformed.
     """
-    _require(1 <= len(message.segments) <= limits.SEGMENTS_MAX, "number of segments out of range")
+    require(1 <= len(message.segments) <= limits.SEGMENTS_MAX, "number of segments out of range")
     tokens = sum(len(segment.token_ids) for segment in message.segments)
-    _require(tokens <= limits.ROLLOUT_TOKENS_MAX, "too many tokens")
-    _require(0.0 <= message.generate_s <= limits.DURATION_S_MAX, "generation time out of range")
+    require(tokens <= limits.ROLLOUT_TOKENS_MAX, "too many tokens")
+    require(0.0 <= message.generate_s <= limits.DURATION_S_MAX, "generation time out of range")
     return Rollout(
         lease_id=LeaseId(_counter(message.lease_id)),
         fencing_token=FencingToken(_counter(message.fencing_token)),
@@ -242,7 +242,7 @@ def tokens_from_pb(ids: Iterable[int]) -> tuple[int, ...]:
         MalformedMessage: one is not.
     """
     tokens = tuple(ids)
-    _require(max(tokens, default=0) <= limits.TOKEN_ID_MAX, "a token id is out of range")
+    require(max(tokens, default=0) <= limits.TOKEN_ID_MAX, "a token id is out of range")
     return tokens
 
 
@@ -257,11 +257,6 @@ _FINISH_FROM_PB: dict[int, FinishReason] = {value: reason for reason, value in _
 _PEER_ID = re.compile(rf"[A-Za-z0-9._-]{{1,{limits.PEER_ID_LENGTH_MAX}}}")
 
 
-def _require(condition: bool, problem: str) -> None:
-    if not condition:
-        raise MalformedMessage(problem)
-
-
 def _counter(value: int) -> int:
-    _require(value <= limits.COUNTER_MAX, "a counter is out of range")
+    require(value <= limits.COUNTER_MAX, "a counter is out of range")
     return value

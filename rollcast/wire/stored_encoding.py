@@ -50,7 +50,7 @@ class StoredEncoding:
         self._finished = False
         self._state_verified = False
         self._descriptor = -1
-        self._lock = threading.Lock()  # two threads may mark chunks of the same byte of the bitmap
+        self._lock = threading.Lock()  # of the bitmap, whose bytes two chunks may share, and of readers
         self._close: Callable[[], object] = lambda: None
 
     def __repr__(self) -> str:
@@ -226,8 +226,7 @@ class StoredEncoding:
         if not self.complete:
             raise StoreError(f"{self!r} cannot be finished")
         try:
-            os.fsync(self._descriptor)
-            fsync_folder(self._folder)  # announcement and chunk list, durable since begin()
+            os.fsync(self._descriptor)  # announcement and chunk list have been durable since begin
             os.replace(self._part_path, self._data_path)
             fsync_folder(self._folder)
         except OSError as error:
@@ -237,11 +236,13 @@ class StoredEncoding:
     @contextmanager
     def reader(self) -> Iterator[StoredEncoding]:
         """While the body runs, ``ChunkStore.prune`` leaves this version alone."""
-        self.readers += 1
+        with self._lock:
+            self.readers += 1
         try:
             yield self
         finally:
-            self.readers -= 1
+            with self._lock:
+                self.readers -= 1
 
     # ------------------------------------------------------------ inside
 

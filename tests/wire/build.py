@@ -1,10 +1,11 @@
-"""Signed versions for tests."""
+"""Signed versions, and stores that hold them, for tests."""
 
 from __future__ import annotations
 
 import random
 
-from rollcast.wire.chunks import chunk_list
+from rollcast.wire.chunk_store import ChunkStore, StoredEncoding
+from rollcast.wire.chunks import chunk_list, cut
 from rollcast.wire.identity import Identity
 from rollcast.wire.ids import Epoch, RunId, Version
 from rollcast.wire.records import (
@@ -19,6 +20,7 @@ from rollcast.wire.records import (
 
 RUN_ID = RunId("test-run")
 CHUNK = 1024
+IDENTITY = Identity.generate()
 
 
 def a_state(size_bytes: int = 10 * CHUNK + 100, seed: int = 0) -> bytes:
@@ -46,3 +48,21 @@ def a_version(
     hashes = chunk_list(state, chunk_size_bytes)
     announcement = sign_version(record, [keyframe_manifest(record, hashes, chunk_size_bytes)], identity)
     return verify_announcement(announcement, run_id=RUN_ID, learner_public_key=identity.public_key), hashes
+
+
+def begin(store: ChunkStore, state: bytes, version: int = 1) -> StoredEncoding:
+    verified, hashes = a_version(state, IDENTITY, version)
+    return store.begin(verified, verified.keyframe, hashes)
+
+
+def fill(encoding: StoredEncoding, state: bytes) -> None:
+    for index, (start, stop) in enumerate(cut(len(state), CHUNK)):
+        encoding.write(index, state[start:stop])
+
+
+def put(store: ChunkStore, version: int) -> StoredEncoding:
+    encoding = begin(store, a_state(seed=version), version)
+    fill(encoding, a_state(seed=version))
+    encoding.verify_state()
+    encoding.finish()
+    return encoding

@@ -9,8 +9,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rollcast.runtime.errors import WrongKey
 from rollcast.wire.identity import Identity
@@ -20,9 +18,7 @@ from rollcast.wire.tls import (
     Caller,
     RunCA,
     TlsCredentials,
-    caller_from_certificate_pem,
     caller_from_der,
-    caller_from_san_uris,
     new_tls_key,
 )
 
@@ -168,52 +164,6 @@ def test_a_key_of_another_certificate_is_refused(ca: RunCA, other_ca: RunCA) -> 
         TlsCredentials(one.ca_pem, one.certificate_pem, other.private_key_pem).check()
     with pytest.raises(WrongKey):
         TlsCredentials(other.ca_pem, one.certificate_pem, one.private_key_pem).check()
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        [],
-        ["localhost"],
-        [f"rollcast://run/peer/{PEER_ID}", f"rollcast://run/origin/{PEER_ID}"],
-        [f"rollcast://run/peer/{PEER_ID}", f"ROLLCAST://run/origin/{PEER_ID}"],
-        [f"rollcast://run/peer/{PEER_ID}", "rollcast:"],
-        [f"rollcast://run/admin/{PEER_ID}"],
-        [f"rollcast://run/Peer/{PEER_ID}"],
-        [f"rollcast://run/peer/{PEER_ID}/"],
-        [f"rollcast://run/peer/{PEER_ID}\n"],
-        [f"rollcast://run/peer/{PEER_ID[:-1]}"],
-        ["rollcast://run/peer/coordinator"],
-        [f"rollcast://run/coordinator/{PEER_ID}"],
-        [f"rollcast://../peer/{PEER_ID}"],
-        [f"rollcast:///peer/{PEER_ID}"],
-        [f"rollcast://{'r' * 65}/peer/{PEER_ID}"],
-        [f"https://run/peer/{PEER_ID}"],
-    ],
-)
-def test_callers_are_parsed_strictly(names: list[str]) -> None:
-    with pytest.raises(WrongKey):
-        caller_from_san_uris(names)
-
-
-@given(st.lists(st.text(max_size=80) | st.from_regex(r"rollcast://\S{0,80}"), max_size=3))
-@settings(deadline=None, max_examples=100)
-def test_other_names_are_no_caller(names: list[str]) -> None:
-    with pytest.raises(WrongKey):
-        caller_from_san_uris(names)
-
-
-def test_a_caller_is_found_among_other_names() -> None:
-    caller = Caller(RUN_ID, "learner", PEER_ID)
-    assert caller_from_san_uris(["localhost", caller.uri, "127.0.0.1"]) == caller
-
-
-@given(st.binary(max_size=200))
-@settings(deadline=None, max_examples=50)
-def test_nonsense_is_no_certificate(data: bytes) -> None:
-    for parse in (caller_from_der, caller_from_certificate_pem):
-        with pytest.raises(WrongKey):
-            parse(data)
 
 
 def test_a_request_carries_no_names() -> None:
