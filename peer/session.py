@@ -28,7 +28,7 @@ END_OF_STREAM: Any = cast(Any, grpc.aio).EOF  # missing in the type stubs
 OUTBOX_MAX = 1024  # messages waiting to be written; the stream has stalled long before
 WELCOME_TIMEOUT_S = 10.0  # from Hello to Welcome, connecting included
 WRITE_TIMEOUT_S = 10.0  # a stream that takes no message for this long is lost
-FLUSH_TIMEOUT_S = 0.5  # of the 2 s that a stopping peer has, for the last messages and Goodbye
+FLUSH_TIMEOUT_S = 0.4  # of the 2 s that a stopping peer has, for the last messages and Goodbye
 # Asking again does not help after these; everything else may be a coordinator that restarts.
 FINAL_CODES = frozenset(
     {

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 import grpc
-from rollcast.wire.grpc_client import translate
 
 from peer.worker_events import Verdict
 from rollcast.runtime.errors import Unreachable
+from rollcast.wire.grpc_client import translate
 from rollcast.wire.ids import LeaseId
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc
@@ -36,7 +36,7 @@ class Uploader:
         stub = self._stub()
         if stub is None:
             raise Unreachable("no session with the coordinator")
-        messages = list(_messages(rollouts))
+        messages = list(in_messages(rollouts))
         try:
             reply = await cast(Any, stub.UploadRollouts(iter(messages), timeout=UPLOAD_TIMEOUT_S))
         except grpc.aio.AioRpcError as error:
@@ -47,7 +47,8 @@ class Uploader:
         )
 
 
-def _messages(rollouts: Iterable[Rollout]) -> Iterator[pb.RolloutUpload]:
+def in_messages(rollouts: Iterable[Rollout]) -> Iterator[pb.RolloutUpload]:
+    """Rollouts in order, cut into messages within the two bounds above (the last one of each may go over in bytes)."""
     batch: list[pb.Rollout] = []
     size_bytes = 0
     for rollout in rollouts:

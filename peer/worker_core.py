@@ -46,7 +46,7 @@ PeerState = Literal["starting", "generating", "idle", "receiving", "draining"]
 HELD_BATCHES_MAX = 8  # batches of slots held at most, whatever the coordinator allows
 SPOOL_BATCHES = 16  # finished batches kept while the coordinator is away
 FULL_BATCH_WAIT_S = 0.02  # leases arrive in bursts: a batch that is not full waits this long for the rest of one
-DRAIN_UPLOAD_S = 1.2  # of the 2 s that a stopping worker has, what uploads may take
+DRAIN_UPLOAD_S = 1.0  # of the 2 s that a stopping worker has, what uploads may take
 RATE_WINDOW_S = 10.0  # tokens per second are averaged over this long
 
 
@@ -237,9 +237,8 @@ class WorkerCore:
         self._stopping, self._drain_until_s = reason, now + DRAIN_UPLOAD_S
         # Returning a lease ends it: those with finished rollouts are returned once these are uploaded.
         finished = self._spool.lease_ids()
-        return self._return_leases(
-            self._book.ids_where(lambda lease: lease.grant.lease_id not in finished), f"stopping: {reason}"
-        )
+        unfinished = self._book.ids_where(lambda lease: lease.grant.lease_id not in finished)
+        return [*self._ask_for_work(), *self._return_leases(unfinished, f"stopping: {reason}")]
 
     # ------------------------------------------------------------ what follows
 

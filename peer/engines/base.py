@@ -80,6 +80,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def hardware(self) -> str:
+        """What it computes on, for the operator's eyes."""
+        ...
+
+    @property
     def active_version(self) -> Version | None:
         """The version that the next batch will be generated with."""
         ...

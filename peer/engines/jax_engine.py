@@ -83,6 +83,12 @@ class JaxEngine:
         return await loop.run_in_executor(self._generating, self._generate, self._active, tuple(requests))
 
     @property
+    def hardware(self) -> str:
+        """The kind of jax's devices."""
+        devices = jax.devices()
+        return f"{len(devices)} x {devices[0].device_kind} ({devices[0].platform})"
+
+    @property
     def active_version(self) -> Version | None:
         """The version that the next batch will be generated with."""
         return None if self._active is None else self._active.version

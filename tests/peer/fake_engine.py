@@ -55,6 +55,10 @@ class FakeEngine:
         return [_draw(record, state, request) for request in requests]
 
     @property
+    def hardware(self) -> str:
+        return "none"
+
+    @property
     def active_version(self) -> Version | None:
         return None if self._active is None else self._active[0].version
 

@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 
 from peer.session import Session, SessionSettings, refusal
-from peer.uploads import Uploader
-from peer.worker_events import Verdict
 from rollcast.runtime.errors import (
     JoinRefused,
     MalformedMessage,
@@ -25,7 +23,6 @@ from rollcast.runtime.errors import (
 from rollcast.runtime.waits import deadline
 from rollcast.wire.grpc_client import open_channel
 from rollcast.wire.identity import Identity
-from rollcast.wire.ids import LeaseId
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import range_to_pb
 from rollcast.wire.tls import RunCA
@@ -37,7 +34,6 @@ from tests.peer.scripted_coordinator import (
     scripted_coordinator,
     welcome,
 )
-from tests.peer.worker_samples import grant, rollout, work
 
 
 class Listener:
@@ -226,20 +222,3 @@ async def test_a_coordinator_of_another_run_ca_is_not_talked_to(tmp_path: Path) 
                 await coordinator.sessions.get()
         fixture.running.cancel()
         assert fixture.listener.events == []
-
-
-async def test_uploads_return_a_verdict_for_every_rollout(tmp_path: Path) -> None:
-    async with connected(tmp_path) as (coordinator, fixture):
-        await coordinator.next_session()
-        await fixture.listener.wait_for("opened")
-        coordinator.judge = lambda item: "fenced" if item.sample_index == 1 else ""
-        rollouts = tuple(rollout(item) for item in work(grant(1, slots=130)))
-        verdicts = await Uploader(lambda: fixture.session.stub).upload(rollouts)
-        assert len(verdicts) == 130
-        assert verdicts[:2] == (Verdict(LeaseId(1), 0, True, ""), Verdict(LeaseId(1), 1, False, "fenced"))
-        assert coordinator.uploaded == [item for item in rollouts if item.sample_index != 1]
-
-
-async def test_an_upload_without_a_session_fails_at_once() -> None:
-    with pytest.raises(Unreachable):
-        await Uploader(lambda: None).upload(())

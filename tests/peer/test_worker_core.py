@@ -233,8 +233,8 @@ def test_stopping_returns_leases_uploads_what_is_finished_and_ends() -> None:
     made = tuple(rollout(item) for item in work(lease)[:4])
     core.handle(BatchGenerated(1, made), 2.0)
     assert core.handle(StopRequested("stopped by a signal"), 2.1) == [
-        ReturnLeases((LeaseId(2),), "stopping: stopped by a signal"),
         RequestWork(0),
+        ReturnLeases((LeaseId(2),), "stopping: stopped by a signal"),
     ]
     assert core.status(2.1).state == "draining"
     assert core.handle(LeasesGranted((grant(3),)), 2.2) == [ReturnLeases((LeaseId(3),), "stopping")]

@@ -1,0 +1,294 @@
+"""A peer process: relay, session and, unless it is the origin, a worker, from start to orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any, TypeVar
+
+import structlog
+
+from peer.config import PeerConfig
+from peer.engines.base import Engine, WarmUp
+from peer.relay import Relay
+from peer.renewal import Renewal
+from peer.session import Session, SessionSettings
+from peer.startup import Place, make_engine, state_folder_lock, take_place
+from peer.uploads import Uploader
+from peer.worker import Worker
+from peer.worker_core import Receiving, WorkerCore, WorkerStatus
+from peer.worker_events import (
+    LeasesGranted,
+    LeasesRevoked,
+    SessionLost,
+    SessionOpened,
+    StopRequested,
+    VersionHeardOf,
+    VersionKey,
+    VersionVerified,
+)
+from rollcast import __version__
+from rollcast.runtime.errors import RollcastError, WaitTimedOut
+from rollcast.runtime.waits import deadline
+from rollcast.wire.chunk_store import ChunkStore
+from rollcast.wire.grpc_client import open_channel
+from rollcast.wire.ids import LeaseId
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.protocol import range_to_pb
+from rollcast.wire.records import VerifiedVersion
+from rollcast.wire.rollouts import lease_from_pb, sampling_from_pb
+from rollcast.wire.stored_encoding import StoredEncoding
+
+log = structlog.get_logger()
+
+ResultT = TypeVar("ResultT")
+DRAIN_TIMEOUT_S = 1.2  # the core ends its drain earlier; of the 2 s that a stopping peer has
+RELAY_CLOSE_TIMEOUT_S = 0.4  # links to close
+
+STOPPED_BY_SIGNAL = "stopped by a signal"
+
+
+async def run(
+    config: PeerConfig, stop: asyncio.Event, *, engine_factory: Callable[[PeerConfig], Engine] = make_engine
+) -> int:
+    """Run a peer until the run ends or ``stop`` is set.
+
+    Returns:
+        exit status 0.
+
+    Raises:
+        RollcastError: see peer.startup, peer.session and peer.worker.
+    """
+    with state_folder_lock(config.state_folder):
+        started = await unless(stop, _start(config, engine_factory))
+        if started is None:
+            return 0
+        return await started.run(stop)
+
+
+async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, ResultT]) -> ResultT | None:
+    """The result of ``work``, or None once ``stop`` is set; the work is then cancelled."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        for task in (working, stopping):
+            task.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)
+
+
+async def _start(config: PeerConfig, engine_factory: Callable[[PeerConfig], Engine]) -> PeerProcess:
+    engine = None if config.role == "origin" else await asyncio.to_thread(engine_factory, config)
+    place = await take_place(config)
+    store = await asyncio.to_thread(ChunkStore, config.state_folder / "versions", config.store.keep_versions)
+    structlog.contextvars.bind_contextvars(peer_id=place.identity.peer_id)
+    return PeerProcess(config, place, store, engine)
+
+
+class PeerProcess:
+    """The parts of one peer, and who tells whom. It is the session's listener."""
+
+    def __init__(self, config: PeerConfig, place: Place, store: ChunkStore, engine: Engine | None) -> None:
+        enrolment = place.enrolment
+        random = Random()
+        self._config = config
+        self._enrolment = enrolment
+        self._store = store
+        self._engine = engine
+        self._sequence = 0
+        self._advertise = ""
+        self._stop_reason: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._relay = Relay(
+            credentials=enrolment.credentials,
+            store=store,
+            config=config.link,
+            run_id=enrolment.run_id,
+            learner_public_key=enrolment.learner_public_key,
+            role=config.role,
+            on_complete=self._version_held,
+            on_accuse=lambda accusation: self._session.send(pb.PeerMessage(accusation=accusation)),
+        )
+        self._session = Session(
+            SessionSettings(
+                run_id=enrolment.run_id,
+                learner_public_key=enrolment.learner_public_key,
+                address=enrolment.grpc_address,
+                join_timeout_s=config.join_timeout_s,
+                reconnect_timeout_s=config.reconnect_timeout_s,
+            ),
+            open_channel=lambda: open_channel(enrolment.grpc_address, self._renewal.credentials),
+            hello=self._hello,
+            heartbeat=self._heartbeat,
+            listener=self,
+            random=random,
+        )
+        self._renewal = Renewal(
+            enrolment.credentials,
+            folder=config.state_folder,
+            send=self._session.send,
+            renewed=lambda _: None,  # the session takes it up when it connects again
+            random=random,
+        )
+        self._worker: Worker | None = None
+        if engine is not None:
+            self._worker = Worker(
+                WorkerCore(concurrent_rollouts=config.engine.concurrent_rollouts),
+                engine=engine,
+                store=store,
+                uploads=Uploader(lambda: self._session.stub),
+                send=self._session.send,
+                peer_id=enrolment.peer_id,
+                random=random,
+            )
+
+    async def run(self, stop: asyncio.Event) -> int:
+        """Until the coordinator or ``stop`` ends it; returns exit status 0 (see module run)."""
+        self._advertise = await self._relay.start()
+        log.info("peer started", peer_role=self._config.role, advertise=self._advertise)
+        parts: dict[str, asyncio.Task[Any]] = {
+            "session": asyncio.create_task(self._session.run()),
+            "renewal": asyncio.create_task(self._renewal.run()),
+            "signal": asyncio.create_task(stop.wait()),
+            "stop": asyncio.create_task(_result_of(self._stop_reason)),
+        }
+        if self._worker is not None:
+            parts["worker"] = asyncio.create_task(self._worker.run())
+        try:
+            done, _ = await asyncio.wait(parts.values(), return_when=asyncio.FIRST_COMPLETED)
+            errors = [error for task in done if (error := task.exception()) is not None]
+            reason = str(errors[0]).splitlines()[0] if errors else STOPPED_BY_SIGNAL
+            await self._end(reason if not self._stop_reason.done() else self._stop_reason.result(), parts)
+            if errors:
+                raise errors[0]
+            return 0
+        finally:
+            for task in parts.values():
+                task.cancel()
+            await asyncio.gather(*parts.values(), return_exceptions=True)
+            self._store.close()
+
+    async def _end(self, reason: str, parts: dict[str, asyncio.Task[Any]]) -> None:
+        """Upload what is finished, hand the rest back, say goodbye; within 2 s."""
+        log.info("peer stops", reason=reason)
+        if self._worker is not None and not parts["worker"].done():
+            self._worker.tell(StopRequested(reason))
+            await asyncio.wait((parts["worker"],), timeout=DRAIN_TIMEOUT_S)
+        if not parts["session"].done():
+            await self._session.close(reason)
+        with contextlib.suppress(WaitTimedOut):
+            async with deadline(RELAY_CLOSE_TIMEOUT_S, "chunk links to close"):
+                await self._relay.close()
+
+    # ------------------------------------------------------------ session
+
+    def opened(self, welcome: pb.Welcome) -> None:
+        """See SessionListener."""
+        if self._engine is not None and welcome.prompt_tokens_max and welcome.HasField("sampling"):
+            self._engine.expect(WarmUp(welcome.prompt_tokens_max, sampling_from_pb(welcome.sampling)))
+        if self._worker is not None:
+            self._worker.tell(SessionOpened(welcome.prefetch_batches or 2.0))
+
+    def lost(self, reason: str) -> None:
+        """See SessionListener."""
+        if self._worker is not None:
+            self._worker.tell(SessionLost(reason))
+
+    def received(self, message: pb.CoordinatorMessage) -> None:
+        """See SessionListener. What does not verify changes nothing: it is logged and dropped."""
+        try:
+            self._take(message)
+        except RollcastError as error:
+            log.error("message of the coordinator dropped", kind=message.WhichOneof("body"), what=error.what)
+
+    def _take(self, message: pb.CoordinatorMessage) -> None:
+        match message.WhichOneof("body"):
+            case "leases":
+                self._tell_worker(LeasesGranted(tuple(lease_from_pb(lease) for lease in message.leases.leases)))
+            case "lease_revoke":
+                lease_ids = tuple(LeaseId(lease_id) for lease_id in message.lease_revoke.lease_ids)
+                self._tell_worker(LeasesRevoked(lease_ids, message.lease_revoke.reason))
+            case "relay_plan":
+                self._relay.apply_plan(message.relay_plan)
+            case "announcement":
+                # A version that the store holds already is reported by this call.
+                self._tell_worker(VersionHeardOf(_key(self._relay.announce(message.announcement))))
+            case "certificate":
+                self._renewal.received(message.certificate.certificate_pem)
+            case "stop":
+                if not self._stop_reason.done():
+                    self._stop_reason.set_result(message.stop.reason or "the coordinator stopped us")
+            case other:
+                log.warning("message of the coordinator without a meaning here", kind=other)
+
+    def _tell_worker(self, event: LeasesGranted | LeasesRevoked | VersionHeardOf | VersionVerified) -> None:
+        if self._worker is not None:
+            self._worker.tell(event)
+
+    # ------------------------------------------------------------ relay
+
+    def _version_held(self, verified: VerifiedVersion, _: StoredEncoding) -> None:
+        if self._worker is not None:
+            self._worker.tell(VersionVerified(_key(verified)))
+        else:
+            held = pb.VersionHeld(epoch=verified.record.epoch, version=verified.version)
+            self._session.send(pb.PeerMessage(version_held=held))
+
+    # ------------------------------------------------------------ what we say about ourselves
+
+    def _hello(self) -> pb.Hello:
+        engine = self._engine
+        cores = f"{os.cpu_count()} cores"
+        return pb.Hello(
+            protocol=range_to_pb(),
+            software=f"rollcast {__version__}",
+            role=self._config.role,
+            advertise=self._advertise,
+            concurrent_rollouts=0 if engine is None else self._config.engine.concurrent_rollouts,
+            hardware=cores if engine is None else f"{cores}, {engine.hardware}",
+            held_versions=self._store.versions(),
+            name=self._config.name,
+        )
+
+    def _heartbeat(self) -> pb.Heartbeat:
+        self._sequence += 1
+        relay = self._relay.stats()
+        receiving = (
+            None if relay.receiving_version is None else Receiving(relay.receiving_version, relay.have, relay.total)
+        )
+        status = self._origin_status(receiving) if self._worker is None else self._worker.status(receiving)
+        return pb.Heartbeat(
+            sequence=self._sequence,
+            state=status.state,
+            reason=status.reason,
+            has_active_version=status.active is not None,
+            active_version=0 if status.active is None else status.active.version,
+            tokens_generated=status.tokens_generated,
+            tokens_per_second=status.tokens_per_second,
+            chunk_bytes_from_origin=relay.chunk_bytes_from_origin,
+            chunk_bytes_from_peers=relay.chunk_bytes_from_peers,
+            chunk_bytes_sent=relay.chunk_bytes_sent,
+            chunks_rejected=relay.chunks_rejected,
+            receiving_version=0 if receiving is None else receiving.version,
+            receiving_chunks_have=0 if receiving is None else receiving.chunks_have,
+            receiving_chunks_total=0 if receiving is None else receiving.chunks_total,
+        )
+
+    def _origin_status(self, receiving: Receiving | None) -> WorkerStatus:
+        held = self._store.versions()
+        if receiving is not None:
+            have = f"{receiving.chunks_have} of {receiving.chunks_total} chunks"
+            return WorkerStatus("receiving", f"version {receiving.version}: {have}", None, 0, 0.0)
+        reason = f"holds versions {held[0]} to {held[-1]}" if held else "waiting for the learner's first version"
+        return WorkerStatus("idle", reason, None, 0, 0.0)
+
+
+def _key(verified: VerifiedVersion) -> VersionKey:
+    return VersionKey(verified.record.version, verified.record.epoch)
+
+
+async def _result_of(future: asyncio.Future[str]) -> str:
+    return await future

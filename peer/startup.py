@@ -1,0 +1,85 @@
+"""What a peer needs before it can begin: its folder to itself, an identity, a place in a run, an engine."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from peer.config import PeerConfig
+from peer.engines.base import Engine
+from rollcast.runtime.errors import JoinRefused, MissingExtra, RunFolderError
+from rollcast.runtime.run_folder import run_folder_error
+from rollcast.wire.enrol import Enrolment, enrol
+from rollcast.wire.identity import Identity
+from rollcast.wire.invite import read_invite
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Who we are, and in which run."""
+
+    identity: Identity
+    enrolment: Enrolment
+
+
+@contextmanager
+def state_folder_lock(folder: Path) -> Iterator[None]:
+    """Keep a second process off the same identity and store for as long as the body runs.
+
+    Raises:
+        RunFolderError: another process has it, or it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise run_folder_error(folder, error) from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fix = "stop it, or give each peer a state_folder of its own"
+            raise RunFolderError(f"another peer uses the state folder {folder}", fix=fix) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+async def take_place(config: PeerConfig) -> Place:
+    """Load or make the identity, wait for the invite, join the run.
+
+    Raises:
+        RollcastError: see read_invite and enrol; JoinRefused where the invite is for another role.
+    """
+    identity = await asyncio.to_thread(Identity.load_or_create, config.state_folder / "identity.key")
+    invite = await read_invite(config.invite, config.invite_file, config.join_timeout_s)
+    if invite.role != config.role:
+        raise JoinRefused(
+            f"the invite is for the role {invite.role}, this process has the role {config.role}",
+            fix="use the invite for this role, or change `role`",
+        )
+    return Place(identity, await enrol(invite, identity, config.state_folder, config.join_timeout_s))
+
+
+def make_engine(config: PeerConfig) -> Engine:
+    """The JAX engine. The only place of a peer that imports jax: the origin never comes here.
+
+    Raises:
+        MissingExtra: jax is not installed.
+    """
+    try:
+        from peer.engines.jax_engine import JaxEngine
+    except ImportError as error:
+        raise MissingExtra(
+            "generating rollouts needs packages that are not installed",
+            cause=str(error),
+            fix="install them: pip install 'rollcast[peer]'",
+        ) from None
+    return JaxEngine(
+        concurrent_rollouts=config.engine.concurrent_rollouts, compilation_cache=config.engine.compilation_cache
+    )

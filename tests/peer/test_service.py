@@ -1,0 +1,223 @@
+"""Whole peers: real session, relay and store; a scripted coordinator and an engine without a model."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from peer.config import PeerConfig
+from peer.engines.base import Engine
+from peer.service import run
+from rollcast.runtime.errors import RollcastError, Unreachable
+from rollcast.wire.chunk_store import ChunkStore
+from rollcast.wire.identity import Identity
+from rollcast.wire.invite import Invite
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.rollouts import sampling_to_pb
+from tests.peer.fake_engine import FakeEngine
+from tests.peer.scripted_coordinator import (
+    RUN_ID,
+    ScriptedCoordinator,
+    ScriptedSession,
+    leases,
+    peer_credentials,
+    scripted_coordinator,
+    welcome,
+)
+from tests.peer.versions import LEARNER, announcement_of, stored_version
+from tests.peer.worker_samples import SAMPLING, grant
+
+Role = Literal["peer", "origin"]
+WELCOME = welcome(
+    learner_public_key=LEARNER.public_key,
+    prompt_tokens_max=16,
+    sampling=sampling_to_pb(SAMPLING),
+    prefetch_batches=2.0,
+)
+
+
+@dataclass
+class Process:
+    """One peer's run() as a task, with what the test needs of it."""
+
+    config: PeerConfig
+    identity: Identity
+    engine: FakeEngine
+    stop: asyncio.Event
+    running: asyncio.Task[int]
+
+    async def status(self) -> int:
+        return await asyncio.wait_for(self.running, 10.0)
+
+
+def joined_config(folder: Path, coordinator: ScriptedCoordinator, role: Role = "peer", **changes: Any) -> PeerConfig:
+    """Configuration of a peer that has joined already: its certificate is in its folder."""
+    identity = Identity.load_or_create(folder / "identity.key")
+    peer_credentials(coordinator.ca, identity, role).save(folder)
+    invite = Invite(
+        run_id=RUN_ID,
+        role=role,
+        http_url="http://127.0.0.1:1",
+        grpc_address=coordinator.address,
+        ca_sha256=coordinator.ca.fingerprint,
+        learner_public_key=LEARNER.public_key.hex(),
+        token="token",
+    )
+    fields = {"role": role, "name": folder.name, "invite": invite.encode(), "state_folder": folder}
+    return PeerConfig.model_validate({**fields, "engine": {"concurrent_rollouts": 4}, **changes})
+
+
+def start(config: PeerConfig) -> Process:
+    engine, stop = FakeEngine(), asyncio.Event()
+
+    def engine_factory(_: PeerConfig) -> Engine:
+        return engine
+
+    running = asyncio.create_task(run(config, stop, engine_factory=engine_factory))
+    return Process(config, Identity.load(config.state_folder / "identity.key"), engine, stop, running)
+
+
+async def error_of(config: PeerConfig, **arguments: Any) -> RollcastError:
+    with pytest.raises(RollcastError) as caught:
+        await asyncio.wait_for(run(config, asyncio.Event(), **arguments), 10.0)
+    return caught.value
+
+
+def plan_with_parent(parent: Process, address: str, role: str) -> pb.CoordinatorMessage:
+    neighbour = pb.PlanNeighbour(peer_id=parent.identity.peer_id, role=role, address=address, we_dial=True)
+    return pb.CoordinatorMessage(relay_plan=pb.RelayPlan(plan_id=1, parents=[neighbour], fallbacks=[neighbour]))
+
+
+async def begin_working(coordinator: ScriptedCoordinator, folder: Path) -> tuple[Process, ScriptedSession]:
+    """A peer that holds version 2 from an earlier life and has asked for work."""
+    config = joined_config(folder, coordinator)
+    store = ChunkStore(folder / "versions", 4)
+    stored_version(store, 2)
+    store.close()
+    process = start(config)
+    session = await coordinator.next_session(WELCOME)
+    session.send(pb.CoordinatorMessage(announcement=announcement_of(2)))
+    await session.expect("work_request")
+    return process, session
+
+
+async def test_a_version_goes_from_the_origin_to_a_peer_which_then_generates(tmp_path: Path) -> None:
+    async with scripted_coordinator(tmp_path) as coordinator:
+        origin_config = joined_config(tmp_path / "origin", coordinator, "origin")
+        store = ChunkStore(origin_config.state_folder / "versions", 4)
+        stored_version(store, 1)
+        store.close()
+        origin = start(origin_config)
+        origin_session = await coordinator.next_session(WELCOME)
+        origin_hello = await origin_session.expect("hello")
+        assert list(origin_hello.held_versions) == [1]
+        assert origin_hello.concurrent_rollouts == 0
+
+        peer = start(joined_config(tmp_path / "peer", coordinator))
+        session = await coordinator.next_session(WELCOME)
+        session.send(plan_with_parent(origin, origin_hello.advertise, "origin"))
+        session.send(pb.CoordinatorMessage(announcement=announcement_of(1)))
+        assert (await session.expect("version_held")).version == 1
+        assert (await session.expect("work_request")).free_slots == 8
+        assert peer.engine.expected[0].prompt_tokens_max == 16
+        session.send(leases(grant(1, 4), grant(2, 4)))
+        beat = await session.expect("heartbeat", lambda beat: beat.tokens_generated > 0)
+        assert (beat.has_active_version, beat.active_version) == (True, 1)
+        assert beat.chunk_bytes_from_origin > 40_000
+        await session.expect("work_request", lambda request: request.free_slots == 8)
+
+        for process in (peer, origin):
+            process.stop.set()
+            assert await process.status() == 0
+        assert {(item.lease_id, item.sample_index) for item in coordinator.uploaded} == {
+            (lease_id, index) for lease_id in (1, 2) for index in range(4)
+        }
+        assert (await session.expect("goodbye")).reason == "stopped by a signal"
+
+
+async def test_a_peer_that_returns_begins_with_the_version_on_its_disk(tmp_path: Path) -> None:
+    async with scripted_coordinator(tmp_path) as coordinator:
+        process, session = await begin_working(coordinator, tmp_path / "peer")
+        assert list((await session.expect("hello")).held_versions) == [2]
+        assert process.engine.active_version == 2
+        process.stop.set()
+        assert await process.status() == 0
+
+
+async def test_a_stopped_peer_uploads_returns_leases_and_ends_within_two_seconds(tmp_path: Path) -> None:
+    async with scripted_coordinator(tmp_path) as coordinator:
+        process, session = await begin_working(coordinator, tmp_path / "peer")
+        process.engine.released.clear()
+        session.send(leases(grant(1, 4), grant(2, 4)))
+        await session.expect("heartbeat", lambda beat: beat.state == "generating")
+        begun_s = time.monotonic()
+        process.stop.set()
+        assert await process.status() == 0
+        assert time.monotonic() - begun_s < 2.0
+        assert list((await session.expect("lease_return")).lease_ids) == [1, 2]
+        assert session.kinds()[-1] == "goodbye"
+
+
+async def test_the_coordinators_stop_ends_the_peer_with_status_0(tmp_path: Path) -> None:
+    async with scripted_coordinator(tmp_path) as coordinator:
+        process, session = await begin_working(coordinator, tmp_path / "peer")
+        session.send(pb.CoordinatorMessage(stop=pb.Stop(reason="the run is finished")))
+        session.end()
+        assert await process.status() == 0
+
+
+async def test_nonsense_from_the_coordinator_is_dropped_and_work_goes_on(tmp_path: Path) -> None:
+    async with scripted_coordinator(tmp_path) as coordinator:
+        process, session = await begin_working(coordinator, tmp_path / "peer")
+        forged = announcement_of(3, Identity.generate())
+        session.send(pb.CoordinatorMessage(announcement=forged))
+        session.send(pb.CoordinatorMessage(leases=pb.Leases(leases=[pb.Lease(lease_id=9)])))
+        session.send(leases(grant(1, 4)))
+        await session.expect("heartbeat", lambda beat: beat.tokens_generated > 0)
+        assert process.engine.active_version == 2
+        process.stop.set()
+        assert await process.status() == 0
+
+
+async def test_a_coordinator_that_is_gone_for_too_long_is_one_clear_error(tmp_path: Path) -> None:
+    async with scripted_coordinator(tmp_path) as coordinator:
+        config = joined_config(tmp_path / "peer", coordinator, reconnect_timeout_s=0.3)
+        process = start(config)
+        await coordinator.next_session(WELCOME)
+        await asyncio.sleep(0)
+        await coordinator.stop()
+        with pytest.raises(Unreachable, match="no session with the coordinator"):
+            await process.status()
+
+
+ORIGIN_WITHOUT_JAX = """
+import asyncio, sys
+from peer.config import PeerConfig
+from peer.service import run
+config = PeerConfig.model_validate_json(sys.argv[1])
+async def main():
+    return await run(config, asyncio.Event())
+assert asyncio.run(main()) == 0
+found = sorted({name.split(".")[0] for name in sys.modules} & {"jax", "jaxlib", "flax", "optax"})
+assert not found, found
+"""
+
+
+async def test_the_origin_never_imports_jax(tmp_path: Path) -> None:
+    async with scripted_coordinator(tmp_path) as coordinator:
+        config = joined_config(tmp_path / "origin", coordinator, "origin")
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", ORIGIN_WITHOUT_JAX, config.model_dump_json(), stderr=subprocess.PIPE
+        )
+        async with asyncio.timeout(30.0):
+            session = await coordinator.next_session(WELCOME)
+            session.send(pb.CoordinatorMessage(stop=pb.Stop(reason="the run is finished")))
+            _, stderr = await process.communicate()
+        assert process.returncode == 0, stderr.decode()

@@ -1,0 +1,74 @@
+"""What can go wrong before a peer has begun, each with one clear error."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from peer.config import PeerConfig
+from peer.engines.jax_engine import JaxEngine
+from peer.service import unless
+from peer.startup import make_engine, state_folder_lock, take_place
+from rollcast.runtime.errors import JoinRefused, MissingExtra, RunFolderError, WaitTimedOut
+from tests.peer.scripted_coordinator import scripted_coordinator
+from tests.peer.test_service import joined_config
+
+
+def test_two_peers_cannot_share_a_state_folder(tmp_path: Path) -> None:
+    shared = pytest.raises(RunFolderError, match="another peer uses the state folder")
+    with state_folder_lock(tmp_path), shared, state_folder_lock(tmp_path):
+        pass
+    with state_folder_lock(tmp_path):
+        pass
+
+
+def test_a_state_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("")
+    with pytest.raises(RunFolderError, match="cannot use"), state_folder_lock(tmp_path / "state"):
+        pass
+
+
+async def test_a_saved_certificate_is_enough_to_take_ones_place(tmp_path: Path) -> None:
+    async with scripted_coordinator(tmp_path) as coordinator:
+        config = joined_config(tmp_path / "peer", coordinator)
+        place = await take_place(config)
+        assert place.enrolment.peer_id == place.identity.peer_id
+        assert place.enrolment.grpc_address == coordinator.address
+
+
+async def test_an_invite_for_another_role_is_refused(tmp_path: Path) -> None:
+    async with scripted_coordinator(tmp_path) as coordinator:
+        config = joined_config(tmp_path / "peer", coordinator)
+        with pytest.raises(JoinRefused, match="for the role peer, this process has the role origin"):
+            await take_place(config.model_copy(update={"role": "origin"}))
+
+
+async def test_an_invite_that_never_comes_is_named(tmp_path: Path) -> None:
+    config = PeerConfig(state_folder=tmp_path, invite_file=tmp_path / "invite.txt", join_timeout_s=0.1)
+    with pytest.raises(WaitTimedOut, match="the invite in"):
+        await take_place(config)
+
+
+async def test_what_is_begun_ends_when_the_process_is_stopped(tmp_path: Path) -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().call_soon(stop.set)
+    config = PeerConfig(state_folder=tmp_path, invite_file=tmp_path / "invite.txt")
+    assert await asyncio.wait_for(unless(stop, take_place(config)), 2.0) is None
+
+
+def test_a_peer_without_jax_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "peer.engines.jax_engine")
+    monkeypatch.setitem(sys.modules, "jax", None)
+    with pytest.raises(MissingExtra) as caught:
+        make_engine(PeerConfig(state_folder=tmp_path))
+    assert "rollcast[peer]" in caught.value.fix
+
+
+async def test_the_engine_of_a_peer_is_jax(tmp_path: Path) -> None:
+    engine = make_engine(PeerConfig(state_folder=tmp_path))
+    assert isinstance(engine, JaxEngine)
+    assert engine.hardware
+    await engine.close()
