@@ -52,11 +52,25 @@ class LinkClosed(Exception):
 class Link(Protocol):
     """One open link. One task may send while another receives."""
 
-    peer_id: PeerId
-    role: str
-    dialled: bool
-    bytes_sent: int
-    bytes_received: int
+    @property
+    def peer_id(self) -> PeerId:
+        """Who the other end proved to be."""
+
+    @property
+    def role(self) -> str:
+        """What its certificate says it is."""
+
+    @property
+    def dialled(self) -> bool:
+        """Whether we dialled."""
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes of frames so far."""
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes of frames so far."""
 
     async def send(self, message: pb.LinkMessage) -> None:
         """Send a control message; returns once the transport has room for more.
