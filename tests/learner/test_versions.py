@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from learner.versions import RetainedVersions, versions_to_keep
+from rollcast.runtime.errors import CheckpointError
+from rollcast.wire.chunks import chunk_list
+from rollcast.wire.identity import Identity
+from rollcast.wire.ids import Epoch, RunId, Version
+from rollcast.wire.records import (
+    TensorSpec,
+    VerifiedVersion,
+    VersionRecord,
+    keyframe_manifest,
+    parse_announcement,
+    sign_version,
+    state_hash,
+)
+
+IDENTITY = Identity.generate()
+
+
+def state(version: int) -> bytes:
+    return bytes([version % 256]) * 5000
+
+
+def signed(version: int) -> VerifiedVersion:
+    data = state(version)
+    tensors = (TensorSpec("weights", "uint8", (len(data),), 0, len(data)),)
+    record = VersionRecord(RunId("run"), Epoch(0), Version(version), b"", state_hash(data), len(data), tensors, "{}")
+    return parse_announcement(sign_version(record, [keyframe_manifest(record, chunk_list(data, 1024), 1024)], IDENTITY))
+
+
+def filled(folder: Path, *versions: int) -> RetainedVersions:
+    retained = RetainedVersions(folder, in_memory=2)
+    for version in versions:
+        retained.retain(signed(version), state(version))
+    return retained
+
+
+def test_versions_come_back_from_memory_and_from_disk(tmp_path: Path) -> None:
+    filled(tmp_path, 0, 2, 4, 6)
+    retained = RetainedVersions(tmp_path, in_memory=2)
+    assert retained.versions() == [0, 2, 4, 6]
+    for version in (0, 2, 4, 6, 0):
+        record, data = retained.state(Version(version))
+        assert (record.version, data) == (version, state(version))
+    assert retained.signed(Version(4)) == signed(4)
+    assert retained.signed(Version(5)) is None
+
+
+def test_a_missing_version_is_named(tmp_path: Path) -> None:
+    retained = filled(tmp_path, 3, 4)
+    with pytest.raises(CheckpointError, match="no copy of version 2") as caught:
+        retained.state(Version(2))
+    assert "2 versions from 3 to 4" in caught.value.cause
+
+
+def test_damage_is_noticed(tmp_path: Path) -> None:
+    filled(tmp_path, 3)
+    path = tmp_path / "000000000003.state"
+    path.write_bytes(b"\xff" + path.read_bytes()[1:])
+    with pytest.raises(CheckpointError, match="damaged"):
+        RetainedVersions(tmp_path, in_memory=2).state(Version(3))
+    (tmp_path / "000000000003.version").write_bytes(b"\xff\xff")
+    with pytest.raises(CheckpointError, match="record of version 3"):
+        RetainedVersions(tmp_path, in_memory=2).state(Version(3))
+
+
+def test_pruning_leaves_what_is_named(tmp_path: Path) -> None:
+    retained = filled(tmp_path, 0, 1, 2, 3)
+    assert retained.prune({Version(1), Version(3)}) == [0, 2]
+    assert retained.versions() == [1, 3]
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".state", ".state", ".version", ".version"]
+    with pytest.raises(CheckpointError):
+        retained.state(Version(2))
+
+
+def test_a_half_written_version_does_not_exist(tmp_path: Path) -> None:
+    retained = filled(tmp_path, 1)
+    (tmp_path / "000000000002.state").write_bytes(b"half")
+    (tmp_path / ".000000000003.state.1.tmp").write_bytes(b"half")
+    assert retained.versions() == [1]
+    retained.remove_unfinished()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000000000001.state", "000000000001.version"]
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    step=st.integers(0, 60),
+    kappa=st.integers(1, 5),
+    limit=st.integers(0, 6),
+    every=st.integers(1, 20),
+    newest=st.integers(0, 3),
+)
+def test_what_is_kept_serves_coming_batches_and_any_resume(
+    step: int, kappa: int, limit: int, every: int, newest: int
+) -> None:
+    versions = [Version(version) for version in range(0, step + 1, kappa)]
+    checkpoints = list(range(0, step + 1, every))[-2:]
+    kept = versions_to_keep(versions, newest=limit + 2 + newest, staleness_limit=limit, checkpoints=checkpoints)
+    for at in [step, *checkpoints]:
+        assert {version for version in versions if at - limit <= version <= at} <= kept
+    assert len(kept) <= limit + 2 + newest + 2 * (limit + 1)
