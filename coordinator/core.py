@@ -256,6 +256,8 @@ class CoordinatorCore:
         return actions + self._replan() + issue(self._state, now)
 
     def _replan(self) -> list[Action]:
+        if self._state.ended:  # everybody is leaving: nothing is relayed any more
+            return []
         nodes = [
             RelayNode(member.peer_id, member.role, member.address, not member.standing.quarantined)
             for member in self._state.members

@@ -1,0 +1,329 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from coordinator.actions import (
+    CloseAttempt,
+    FailRun,
+    Neighbour,
+    Note,
+    Penalise,
+    RecordAttempt,
+    RevokeLeases,
+    SendAnnouncement,
+    SendLeases,
+    SendPlan,
+    StopPeer,
+    SupplyPrompts,
+)
+from coordinator.core import CoordinatorCore, Restored
+from coordinator.events import (
+    BatchRecorded,
+    BatchRequested,
+    LearnerStatusChanged,
+    PeerAccused,
+    PeerLeft,
+    RunEnded,
+    Tick,
+    VersionHeld,
+)
+from rollcast.wire.ids import Epoch, FencingToken, LeaseId, PeerId, Step, Version
+from tests.coordinator.core_world import (
+    World,
+    announced,
+    heartbeat,
+    held,
+    joined,
+    only,
+    received,
+    rollout,
+    settings,
+    wants,
+)
+
+A, B, ORIGIN = PeerId("a"), PeerId("b"), PeerId("origin")
+
+
+def child(name: str) -> Neighbour:
+    return Neighbour(PeerId(name), "peer", "", False)
+
+
+def at(name: str, role: str = "peer") -> Neighbour:
+    return Neighbour(PeerId(name), role, f"{name}:1", True)
+
+
+def test_a_joining_peer_gets_its_part_of_the_plan_and_the_newest_announcement() -> None:
+    core = CoordinatorCore(settings())
+    assert core.handle(joined("origin", role="origin"), 0.0) == [
+        Note("peer_joined", "origin", "origin as origin"),
+        SendPlan(ORIGIN, 1, (), (), ()),
+    ]
+    core.handle(announced(0), 0.0)
+    assert core.handle(joined("a"), 1.0) == [
+        Note("peer_joined", "a", "a as peer"),
+        SendPlan(ORIGIN, 2, (), (child("a"),), ()),
+        SendPlan(A, 2, (at("origin", "origin"),), (), ()),
+        SendAnnouncement(A, Version(0)),
+        SupplyPrompts(4),
+    ]
+    assert core.handle(joined("b"), 2.0) == [
+        Note("peer_joined", "b", "b as peer"),
+        SendPlan(A, 3, (at("origin", "origin"),), (child("b"),), (at("b"),)),
+        SendPlan(B, 3, (at("a"),), (), (at("origin", "origin"),)),
+        SendAnnouncement(B, Version(0)),
+    ]
+
+
+def test_peers_that_came_before_the_origin_are_planned_when_it_comes() -> None:
+    core = CoordinatorCore(settings())
+    assert only(core.handle(joined("a"), 0.0), SendPlan) == []
+    assert [one.peer_id for one in only(core.handle(joined("origin", role="origin"), 0.0), SendPlan)] == ["a", "origin"]
+    assert core.origin is not None
+    assert core.origin.address == "origin:1"
+
+
+def test_a_second_session_replaces_the_first() -> None:
+    world = World()
+    world.start("a")
+    world.tell(wants("a", 2))
+    (lease, _), _ = world.take("a")
+    assert world.tell(joined("a")) == [
+        CloseAttempt(lease.lease_id, 0, "peer_left"),
+        CloseAttempt(lease.lease_id, 1, "peer_left"),
+        RevokeLeases(A, (lease.lease_id,), "peer_left"),
+        Note("session_replaced", "a", "the same identity opened a second session"),
+        Note("peer_joined", "a", "a as peer"),
+        SendPlan(A, 3, (at("origin", "origin"),), (), ()),
+        SendAnnouncement(A, Version(0)),
+    ]
+    assert world.tell(wants("a", 2)) == []  # the new session holds no version yet
+    again = only(world.tell(held("a", 0)), SendLeases)[0].leases[0]
+    assert (again.group_id, again.slots) == (lease.group_id, lease.slots)
+    assert again.lease_id > lease.lease_id
+
+
+def test_the_slots_of_a_peer_that_left_go_to_another_with_the_same_seeds() -> None:
+    world = World()
+    world.start("a", "b")
+    world.tell(wants("b", 4))
+    world.finish("b")
+    world.tell(wants("a", 2))
+    (lease, first), (_, second) = world.take("a")
+    world.tell(wants("b", 4))  # gets two: pacing opens no third group
+    world.take("b")
+    actions = world.tell(PeerLeft(A, "connection reset"))
+    assert actions == [
+        CloseAttempt(lease.lease_id, 0, "peer_left"),
+        CloseAttempt(lease.lease_id, 1, "peer_left"),
+        Note("peer_left", "a", "connection reset"),
+        SendPlan(ORIGIN, 4, (), (child("b"),), ()),
+        SendPlan(B, 4, (at("origin", "origin"),), (), ()),
+        RecordAttempt(LeaseId(5), FencingToken(5), lease.group_id, 0, first.seed, B),
+        RecordAttempt(LeaseId(5), FencingToken(5), lease.group_id, 1, second.seed, B),
+        SendLeases(B, (replace(lease, lease_id=LeaseId(5), fencing_token=FencingToken(5)),)),
+    ]
+    assert world.tell(PeerLeft(A, "again")) == []
+
+
+def test_messages_of_strangers_are_ignored() -> None:
+    world = World()
+    world.start()
+    for event in (heartbeat("x"), wants("x", 3), held("x", 0), PeerAccused(PeerId("x"), A, Version(0), 0, "")):
+        assert world.tell(event) == []
+
+
+def test_silence_and_expiry_are_found_at_a_tick() -> None:
+    world = World(heartbeat_timeout_s=5.0, lease_deadline_s=6.0)
+    world.start("a", "b")
+    world.tell(wants("a", 2))
+    world.tell(wants("b", 2))
+    (by_a, _), _ = world.take("a")
+    (by_b, _), _ = world.take("b")
+    world.now = 5.5
+    for name in ("origin", "b"):
+        world.tell(heartbeat(name, active=0))
+    assert world.tell(Tick()) == [
+        CloseAttempt(by_a.lease_id, 0, "peer_left"),
+        CloseAttempt(by_a.lease_id, 1, "peer_left"),
+        Note("peer_left", "a", "silent for 5.5 s"),
+        SendPlan(ORIGIN, 4, (), (child("b"),), ()),
+        SendPlan(B, 4, (at("origin", "origin"),), (), ()),
+        StopPeer(A, "no heartbeat"),
+    ]
+    world.now = 6.0
+    assert world.tell(Tick()) == [
+        CloseAttempt(by_b.lease_id, 0, "lease_expired"),
+        CloseAttempt(by_b.lease_id, 1, "lease_expired"),
+        RevokeLeases(B, (by_b.lease_id,), "lease_expired"),
+    ]
+    assert len(only(world.tell(wants("b", 4)), SendLeases)[0].leases) == 2
+
+
+def test_an_announcement_goes_to_every_member_once() -> None:
+    world = World()
+    world.start("a")
+    assert world.tell(announced(1)) == [SendAnnouncement(ORIGIN, Version(1)), SendAnnouncement(A, Version(1))]
+    assert world.tell(announced(1)) == [Note("announced_again", "version 1", "nothing to do: it is not newer")]
+    assert world.core.newest_version == 1
+
+
+def test_t_bcast_ends_with_the_last_peer_that_was_here() -> None:
+    world = World()
+    world.start("a", "b")
+    world.tell(announced(1))
+    world.now = 0.5
+    world.tell(held("a", 1))
+    world.tell(joined("c"))
+    world.now = 2.0
+    world.tell(heartbeat("b", active=1))
+    assert world.core.status(2.0).to_json()["t_bcast_s"] == {"p50": 0.0, "p95": 2.0, "last": 2.0}
+
+
+def test_a_version_that_was_not_announced_cannot_be_held() -> None:
+    world = World()
+    world.start("a")
+    assert world.tell(held("a", 7)) == [Penalise(A, "claims version 7, which was not announced", False)]
+    assert world.tell(VersionHeld(A, Epoch(3), Version(0))) == [
+        Penalise(A, "claims version 0, which was not announced", False)
+    ]
+    assert world.tell(held("origin", 7)) == []  # it holds a version before the announcement
+    assert world.tell(heartbeat("a", active=7)) == []
+    assert world.core.status(0.0).peers[1].active_version == 0
+
+
+def accuse(culprit: str, chunk: int, accuser: str = "b") -> PeerAccused:
+    return PeerAccused(PeerId(accuser), PeerId(culprit), Version(0), chunk, "hash differs")
+
+
+def test_three_corrupt_chunks_quarantine_their_sender() -> None:
+    world = World()
+    world.start("a", "b")
+    world.tell(wants("a", 2))
+    (lease, _), _ = world.take("a")
+    assert world.tell(accuse("a", 0)) == [
+        Note("accusation", "a", "b: hash differs"),
+        Penalise(A, "sent a corrupt chunk: version 0, index 0", False),
+    ]
+    world.tell(accuse("a", 1))
+    assert world.tell(accuse("a", 2)) == [
+        Note("accusation", "a", "b: hash differs"),
+        Penalise(A, "sent 3 corrupt chunks", True),
+        CloseAttempt(lease.lease_id, 0, "revoked"),
+        CloseAttempt(lease.lease_id, 1, "revoked"),
+        RevokeLeases(A, (lease.lease_id,), "revoked"),
+        SendPlan(ORIGIN, 4, (), (child("b"),), ()),
+        SendPlan(A, 4, (at("b"),), (), (at("origin", "origin"),)),
+        SendPlan(B, 4, (at("origin", "origin"),), (child("a"),), ()),
+    ]
+    assert only(world.tell(wants("a", 2)), SendLeases) == []
+    peer = world.core.status(0.0).peers[1]
+    assert (peer.quarantined, peer.state, peer.reason) == (True, "quarantined", "sent 3 corrupt chunks")
+
+
+def test_only_members_accuse_and_are_accused_and_the_origin_stays() -> None:
+    world = World()
+    world.start("a", "b")
+    assert world.tell(accuse("gone", 0)) == []
+    assert world.tell(accuse("b", 0)) == []  # itself
+    for chunk in range(9):
+        actions = world.tell(accuse("origin", chunk))
+        assert actions[1:] == [Penalise(ORIGIN, f"sent a corrupt chunk: version 0, index {chunk}", False)]
+
+
+def test_a_slow_or_quarantined_peer_does_not_hold_t_bcast_back_once_it_is_out() -> None:
+    world = World(quarantine_chunks=1)
+    world.start("a", "b")
+    world.tell(announced(1))
+    world.now = 1.0
+    world.tell(held("b", 1))
+    world.now = 9.0
+    world.tell(accuse("a", 0))
+    assert world.core.status(9.0).t_bcast_s.last == 1.0
+
+
+def test_the_end_revokes_drops_and_lets_everybody_go() -> None:
+    world = World()
+    world.start("a")
+    world.tell(wants("a", 4))
+    leases = world.take("a")
+    world.tell(received("a", 1, rollout(leases[0][0], 0)))
+    assert world.tell(RunEnded("finished")) == [
+        CloseAttempt(LeaseId(1), 1, "run_ended"),
+        CloseAttempt(LeaseId(2), 0, "run_ended"),
+        CloseAttempt(LeaseId(2), 1, "run_ended"),
+        RevokeLeases(A, (LeaseId(1), LeaseId(2)), "run_ended"),
+        CloseAttempt(LeaseId(1), 0, "run_ended"),
+        StopPeer(ORIGIN, "finished"),
+        StopPeer(A, "finished"),
+        Note("run_ended", "run", "finished"),
+    ]
+    assert world.tell(RunEnded("again")) == []
+    assert world.tell(wants("a", 4)) == []
+    assert world.tell(joined("b")) == [StopPeer(B, "finished")]
+    assert world.tell(PeerLeft(A, "stopped")) == [Note("peer_left", "a", "stopped")]
+    assert world.core.status(0.0).rollouts.open == 0
+
+
+def test_a_batch_that_is_being_recorded_at_the_end_counts_as_trained() -> None:
+    world = World(groups_per_step=1)
+    world.start("a")
+    world.tell(wants("a", 2))
+    world.finish("a")
+    world.core.handle(BatchRequested(Step(0)), 0.0)
+    world.core.handle(RunEnded("stopped"), 0.0)
+    world.core.handle(BatchRecorded(Step(0)), 0.0)
+    counts = world.core.status(0.0).rollouts
+    assert (counts.issued, counts.trained, counts.open, counts.dropped) == (2, 2, 0, {})
+
+
+def test_a_run_without_a_peer_fails_once_after_its_deadline() -> None:
+    core = CoordinatorCore(settings(no_peer_timeout_s=10.0, heartbeat_timeout_s=1000.0))
+    core.handle(joined("origin", role="origin"), 0.0)
+    core.handle(joined("a"), 8.0)
+    assert core.handle(Tick(), 100.0) == []
+    core.handle(PeerLeft(A, "gone"), 100.0)
+    assert core.handle(Tick(), 109.9) == []
+    assert core.handle(Tick(), 110.0) == [FailRun("RC202", "no peer for 10 s")]
+    assert core.handle(Tick(), 111.0) == []
+
+
+def test_a_restored_core_goes_on_where_the_ledger_ends() -> None:
+    restored = Restored(
+        newest_version=Version(5),
+        recorded_batches=6,
+        last_group=40,
+        last_lease=90,
+        last_rollout=70,
+        issued=100,
+        accepted=70,
+        trained=60,
+        dropped={"run_ended": 40},
+    )
+    world = World()
+    world.core = CoordinatorCore(settings(), restored)
+    assert (world.core.recorded_batches, world.core.newest_version) == (6, 5)
+    world.tell(joined("origin", role="origin"))
+    assert SendAnnouncement(A, Version(5)) in world.tell(joined("a"))
+    world.tell(held("a", 5))
+    world.tell(wants("a", 1))
+    ((lease, _),) = world.take("a")
+    assert (lease.group_id, lease.lease_id, lease.fencing_token, lease.oldest_useful_version) == (41, 91, 91, 5)
+    assert world.core.status(0.0).rollouts.issued == 101
+    world.core.validate()
+
+
+def test_validate_finds_counts_that_do_not_add_up() -> None:
+    world = World()
+    world.start("a")
+    world.core._state.accounts.issued += 1
+    with pytest.raises(AssertionError, match="I11"):
+        world.core.validate()
+
+
+def test_the_learner_is_heard() -> None:
+    world = World()
+    assert world.tell(LearnerStatusChanged("warm_start", "epoch 1 of 3", {"reward_before": 0.2})) == []
+    status = world.core.status(0.0)
+    assert (status.learner_phase, status.learner_detail, status.reward_before) == ("warm_start", "epoch 1 of 3", 0.2)

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from coordinator.actions import CloseAttempt, RevokeLeases
+from coordinator.state import CoreState
+from rollcast.wire.ids import PeerId, RolloutId, Version
+from tests.coordinator.core_world import prompt, settings
+
+A, B = PeerId("a"), PeerId("b")
+
+
+def test_groups_still_needed_count_down_to_the_last_step() -> None:
+    state = CoreState(settings(steps=3, groups_per_step=2))
+    assert state.groups_still_needed() == 6
+    state.book.open_group(prompt(0))
+    assert state.groups_still_needed() == 5
+    assert [state.step_of_turn(ahead) for ahead in (0, 1, 2, 5)] == [0, 0, 1, 2]
+
+
+def test_closing_tells_each_holder_once_and_counts_for_it() -> None:
+    state = CoreState(settings(samples_per_group=4))
+    group = state.book.open_group(prompt(0))
+    attempts = [
+        *state.book.issue(group, [0, 1], A, deadline=1.0),
+        *state.book.issue(group, [2], B, deadline=1.0),
+    ]
+    state.accounts.issued = 3
+    assert state.close_attempts(attempts, "revoked", tell_peers=True) == [
+        CloseAttempt(attempts[0].lease_id, 0, "revoked"),
+        CloseAttempt(attempts[0].lease_id, 1, "revoked"),
+        CloseAttempt(attempts[2].lease_id, 2, "revoked"),
+        RevokeLeases(A, (attempts[0].lease_id,), "revoked"),
+        RevokeLeases(B, (attempts[2].lease_id,), "revoked"),
+    ]
+    assert state.members.standing(A).dropped == 2
+    assert state.accounts.open == 0
+    state.validate()
+
+
+def test_dropping_a_group_ends_what_is_under_way_and_what_it_holds() -> None:
+    state = CoreState(settings())
+    group = state.book.open_group(prompt(0))
+    attempts = state.book.issue(group, [0, 1], A, deadline=1.0)
+    state.accounts.issued = 2
+    state.book.fill(attempts[0], RolloutId(1), Version(0))
+    assert state.drop_group(group, ["stale"], "group_stale") == [
+        CloseAttempt(attempts[1].lease_id, 1, "group_stale"),
+        RevokeLeases(A, (attempts[1].lease_id,), "group_stale"),
+        CloseAttempt(attempts[0].lease_id, 0, "stale"),
+    ]
+    assert len(state.book) == 0
+    state.validate()
