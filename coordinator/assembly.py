@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 
 import structlog
 
@@ -20,6 +18,7 @@ from coordinator.join import JoinDesk
 from coordinator.ledger import Ledger
 from coordinator.metrics import CoordinatorMetrics
 from coordinator.problems import Problems
+from coordinator.resume import RunStart, open_run
 from coordinator.rpc import ControlServer, Servicer
 from coordinator.rpc_access import RoleGate
 from coordinator.rpc_learner import LearnerCalls
@@ -27,10 +26,9 @@ from coordinator.rpc_peers import PeerCalls, Welcoming
 from coordinator.sessions import Sessions
 from coordinator.shell import Shell
 from coordinator.summary import MetricsLog
-from rollcast.runtime.errors import ConfigError, RunFolderError
+from rollcast.runtime.errors import ConfigError
 from rollcast.runtime.process import is_loopback
 from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_atomically, write_json
-from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import Role, RunId
 from rollcast.wire.invite import Invite
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -42,8 +40,6 @@ log = structlog.get_logger()
 
 TICK_S = 0.2
 CALLS_GRACE_S = 1.0  # for calls that still run when the control port closes
-LEDGER_DEADLINE_S = 30.0
-RUN_NAME_LENGTH_MAX = 40  # of a run id, whose limit is 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +81,19 @@ async def started(config: CoordinatorConfig, folder: RunFolder) -> AsyncIterator
     async with AsyncExitStack() as stack:
         ledger = Ledger.open(folder.ledger)
         stack.push_async_callback(ledger.close)
-        run_id = await _claim_folder(ledger, folder, config.run.name)
-        problems = await Problems.start(config)
+        start = await open_run(ledger, folder, config.run.name)
+        problems = await Problems.start(config, start.mixture_position)
         stack.push_async_callback(problems.close)
-        coordinator = _assemble(config, folder, run_id, ledger, problems)
+        coordinator = _assemble(config, folder, start, ledger, problems)
         stack.push_async_callback(coordinator.shell.close)
+        for event in start.replay:
+            coordinator.shell.apply(event)
         for work in (_tick(coordinator), _watch_ledger(coordinator)):
             stack.push_async_callback(_cancel, asyncio.create_task(work))
         endpoints = await _listen(stack, coordinator)
         await _write_invites(coordinator, endpoints)
         await asyncio.to_thread(write_json, folder.endpoints, asdict(endpoints))
-        log.info("listening", **asdict(endpoints), run_id=run_id)
+        log.info("listening", **asdict(endpoints), run_id=start.run_id)
         yield coordinator
 
 
@@ -142,37 +140,15 @@ def check(config: CoordinatorConfig) -> None:
         )
 
 
-async def _claim_folder(ledger: Ledger, folder: RunFolder, name: str) -> RunId:
-    """The run id that this folder is for; made at the first start.
-
-    Raises:
-        RunFolderError: a run was under way in it already; its core's state is gone, so going on would break promises.
-    """
-    async with deadline(LEDGER_DEADLINE_S, "the ledger to open"):
-        known = await ledger.get_meta("run_id")
-        counts, newest = await ledger.counts(), await ledger.newest_version()
-        if counts.issued or newest is not None:
-            raise RunFolderError(
-                f"the run folder {folder.root} holds a run already",
-                cause=f"{counts.issued} rollouts were issued; a run cannot be taken up again yet",
-                fix="choose another run_folder",
-            )
-        if known is not None:
-            return RunId(known)
-        stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-        run_id = RunId(f"{name[:RUN_NAME_LENGTH_MAX]}-{stamp}-{secrets.token_hex(2)}")
-        await ledger.set_meta("run_id", run_id)
-    return run_id
-
-
 def _assemble(
-    config: CoordinatorConfig, folder: RunFolder, run_id: RunId, ledger: Ledger, problems: Problems
+    config: CoordinatorConfig, folder: RunFolder, start: RunStart, ledger: Ledger, problems: Problems
 ) -> Coordinator:
+    run_id = start.run_id
     sampling = Sampling(config.sampling.temperature, config.sampling.new_tokens_max, (problems.tokenizer.eos_id,))
     sessions = Sessions()
     metrics = CoordinatorMetrics(lambda: shell.status())
     shell = Shell(
-        core=CoordinatorCore(core_settings(config, run_id, sampling)),
+        core=CoordinatorCore(core_settings(config, run_id, sampling), start.restored),
         ledger=ledger,
         problems=problems,
         sessions=sessions,
@@ -198,7 +174,7 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
     advertised = serve.advertise_host or serve.host
     control = await ControlServer.start(
         _servicer(coordinator),
-        RoleGate(coordinator.run_id, shell.shut_out_because),
+        RoleGate(coordinator.run_id),
         credentials,
         host=serve.host,
         port=serve.grpc_port,

@@ -38,8 +38,8 @@ class Problems:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="problems")
 
     @classmethod
-    async def start(cls, config: CoordinatorConfig) -> Problems:
-        """Load the task, set its problems apart, start its verifiers.
+    async def start(cls, config: CoordinatorConfig, mixture_position: str | None) -> Problems:
+        """Load the task, set its problems apart, start its verifiers; go on with the mixture at a saved position.
 
         Raises:
             TaskError: the task or its data is wrong, or too small for the held-out problems.
@@ -56,7 +56,7 @@ class Problems:
         starting = asyncio.create_task(pool.start())
         try:
             async with deadline(GENERATOR_DEADLINE_S, "the task to load"):
-                mixture, tokenizer = await asyncio.to_thread(_load, config)
+                mixture, tokenizer = await asyncio.to_thread(_load, config, mixture_position)
             await starting
         except BaseException:
             starting.cancel()
@@ -122,11 +122,14 @@ class Problems:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
 
-def _load(config: CoordinatorConfig) -> tuple[PromptMixture, Tokenizer]:
+def _load(config: CoordinatorConfig, mixture_position: str | None) -> tuple[PromptMixture, Tokenizer]:
     task = build_task(config.task, config.run.seed)
     tokenizer = Tokenizer(task.wording(), task.characters())
     prompt_tokens_max = config.sampling.prompt_tokens_max
-    return PromptMixture(task, tokenizer, config.run.seed, config.held_out_problems, prompt_tokens_max), tokenizer
+    mixture = PromptMixture(task, tokenizer, config.run.seed, config.held_out_problems, prompt_tokens_max)
+    if mixture_position is not None:
+        mixture.restore(mixture_position)
+    return mixture, tokenizer
 
 
 def _to_pb(examples: Iterable[Example]) -> list[pb.Example]:

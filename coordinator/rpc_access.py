@@ -43,12 +43,10 @@ def caller_of(context: Any) -> Caller:
 
 
 class RoleGate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Refuses certificates of other runs, roles that a method is not for, and members that were shut out."""
+    """Refuses certificates of other runs, and roles that a method is not for."""
 
-    def __init__(self, run_id: str, shut_out_because: Callable[[str], str]) -> None:
-        """``shut_out_because``: why this peer id may not call any more, empty if it may."""
+    def __init__(self, run_id: str) -> None:
         self._run_id = run_id
-        self._shut_out_because = shut_out_because
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
         handler = await continuation(details)
@@ -72,9 +70,6 @@ class RoleGate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             raise WrongKey(f"this certificate is of the run {caller.run_id}", fix="join this run with an invite of it")
         if caller.role not in ROLES_BY_METHOD[method]:
             raise WrongKey(f"a {caller.role} may not call {method}", fix="join with an invite for the right role")
-        reason = self._shut_out_because(caller.peer_id)
-        if reason:
-            raise WrongKey("this identity is shut out of the run", cause=reason, fix="ask the operator")
 
     def _guarded(self, method: str, behaviour: Behaviour) -> Behaviour:
         async def guarded(request: Any, context: Any) -> Any:

@@ -10,6 +10,7 @@ import structlog
 
 from coordinator.assembly import Coordinator, check, started
 from coordinator.config import CoordinatorConfig
+from coordinator.resume import FINISHED
 from coordinator.summary import write_summary
 from rollcast.runtime.config import dump_json
 from rollcast.runtime.process import EXIT_INTERRUPTED
@@ -81,6 +82,8 @@ async def _sum_up(coordinator: Coordinator) -> None:
         }
         if any(status["rollouts"][name] != counted[name] for name in ("issued", "trained")):
             log.error("the core and the ledger count differently", core=status["rollouts"], ledger=counted)
+        if status["phase"] == "finished":
+            await coordinator.ledger.set_meta(FINISHED, "yes")
         await asyncio.to_thread(write_summary, coordinator.folder, {**status, "rollouts": counted}, coordinator.config)
 
 

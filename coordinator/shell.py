@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from typing import Any, assert_never
@@ -51,6 +52,7 @@ from coordinator.events import (
 from coordinator.ledger import Ledger
 from coordinator.messages import announcement_message, leases_message, plan_message, revoke_message
 from coordinator.problems import Problems
+from coordinator.resume import LEARNER_VALUES
 from coordinator.sessions import Sessions
 from coordinator.summary import MetricsLog, step_metrics
 from rollcast.runtime.errors import NoPeers, ProcessFailed, RollcastError, StoreError
@@ -93,7 +95,7 @@ class Shell:
         self._upload_ids = itertools.count(1)
         self._batches: dict[Step, asyncio.Future[ServeBatch]] = {}
         self._announcements: OrderedDict[tuple[Epoch, Version], pb.VersionAnnouncement] = OrderedDict()
-        self._shut_out: dict[PeerId, str] = {}
+        self._learner_values: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.ended_because = ""
         self.finished = asyncio.Event()  # the learner says that the run is done
@@ -182,6 +184,9 @@ class Shell:
         """The learner's phase; its last one ends the run."""
         self.apply(event)
         log.info("learner", phase=event.phase, detail=event.detail)
+        if event.values:
+            self._learner_values.update(event.values)
+            self._kept(self._ledger.set_meta(LEARNER_VALUES, json.dumps(self._learner_values)))
         if event.phase == "finished":
             self.finished.set()
 
@@ -200,10 +205,6 @@ class Shell:
     def waiting_for(self) -> str:
         """What the run waits for, in words."""
         return self._core.waiting(self._clock()).text
-
-    def shut_out_because(self, peer_id: str) -> str:
-        """Why this identity may not call any more; empty if it may. Quarantine does not shut out."""
-        return self._shut_out.get(PeerId(peer_id), "")
 
     # ---------------------------------------------------------------- actions out
 

@@ -134,10 +134,11 @@ def plot_reward(path: Path, summary: Mapping[str, Any], history: Sequence[Sequen
             axes.annotate(
                 f"held out, {name}: {reward:.2f}",
                 (step, reward),
-                xytext=(8, -14) if name == "before" else (-8, -16),
+                xytext=(8, -16) if name == "before" else (-8, -22),
                 textcoords="offset points",
                 ha="left" if name == "before" else "right",
                 color="#c2410c",
+                bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.8},
             )
     axes.set_xlim(0, max([1, summary["step"] or 0, *steps]))
     axes.set_ylim(0, 1.02 if max([0.0, *rewards]) <= 1.0 else None)
@@ -150,7 +151,7 @@ def plot_reward(path: Path, summary: Mapping[str, Any], history: Sequence[Sequen
     figure.savefig(path)
 
 
-def smooth(values: Sequence[float], weight: float = 0.9) -> list[float]:
+def smooth(values: Sequence[float], weight: float = 0.8) -> list[float]:
     """Exponential moving average, corrected for its start (as Adam's moments are)."""
     smoothed, total, mass = [], 0.0, 0.0
     for value in values:

@@ -84,7 +84,7 @@ function setText(id, text) {
 function setFigure(id, text) {
   const [figure, ...unit] = text.split(" ");
   const parts = [figure];
-  if (unit.length) parts.push(make("span", { class: "unit", text: unit.join(" ") }));
+  if (unit.length) parts.push(make("span", { class: "unit", text: " " + unit.join(" ") }));
   byId(id).replaceChildren(...parts);
 }
 
@@ -130,7 +130,7 @@ function drawTiles(status) {
   setFigure("peer-bytes", percent(status.peer_byte_share));
 }
 
-function movingAverage(values, weight = 0.9) {
+function movingAverage(values, weight = 0.8) {
   let total = 0, mass = 0;
   return values.map((value) => {
     total = weight * total + (1 - weight) * value;
@@ -160,7 +160,7 @@ function drawReward(status) {
     parts.push(shape("line", { class: "grid", x1: left, x2: width - right, y1: y(reward), y2: y(reward) }));
     parts.push(shape("text", { x: left - 8, y: y(reward) + 4, "text-anchor": "end" }, reward.toFixed(2)));
   }
-  for (let tick = 0; tick <= 4; tick += 1) {
+  for (let tick = 0; tick <= 4; tick += width < 420 ? 2 : 1) {
     const step = Math.round(lastStep * tick / 4);
     const anchor = tick === 0 ? "start" : tick === 4 ? "end" : "middle";
     parts.push(shape("text", { x: x(step), y: height - 6, "text-anchor": anchor }, tick === 4 ? "step " + step : step));
@@ -170,7 +170,7 @@ function drawReward(status) {
     parts.push(shape("path", { class: "raw", d: path(steps.map(x), rewards.map(y)) }));
     parts.push(shape("path", { class: "smooth", d: path(steps.map(x), smoothed.map(y)) }));
   } else {
-    parts.push(shape("text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, "no batch trained yet"));
+    parts.push(shape("text", { class: "nothing", x: width / 2, y: height / 2 - 4, "text-anchor": "middle" }, "no batch trained yet"));
   }
   const held = [["before", status.reward_before, 0], ["after", status.reward_after, status.step || 0]];
   for (const [name, reward, step] of held) {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,20 +54,28 @@ class Running:
             return await self.task
 
 
-def config_for(folder: Path, learner: Identity, **run: Any) -> CoordinatorConfig:
+def changed(**sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What a test wants otherwise than the tiny run below."""
+    return sections
+
+
+def config_for(folder: Path, learner: Identity, changes: dict[str, dict[str, Any]]) -> CoordinatorConfig:
     """A tiny run on ports of the system's choice."""
     values: dict[str, Any] = {
-        "run": {"steps": 1, "groups_per_step": 2, "samples_per_group": 2, "staleness_limit": 2, **run},
+        "run": {"steps": 1, "groups_per_step": 2, "samples_per_group": 2, "staleness_limit": 2},
         "task": {"kind": "jsonl", "path": str(_problems(folder))},
         "held_out_problems": 8,
         "serve": {"grpc_port": 0, "http_port": 0},
         "learner_public_key": learner.public_key.hex(),
         "run_folder": str(folder / "run"),
     }
+    for section, fields in changes.items():
+        values[section] = {**values.get(section, {}), **fields}
     return CoordinatorConfig.model_validate(values)
 
 
 def _problems(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
     path = folder / "problems.jsonl"
     lines = [json.dumps({"prompt": f"{number}+1=", "answer": str(number + 1)}) for number in range(64)]
     path.write_text("\n".join(lines) + "\n")
@@ -76,18 +84,18 @@ def _problems(folder: Path) -> Path:
 
 @asynccontextmanager
 async def running(
-    tmp_path: Path, change: Callable[[CoordinatorConfig], CoordinatorConfig] | None = None
+    tmp_path: Path, changes: dict[str, dict[str, Any]] | None = None, *, learner: Identity | None = None
 ) -> AsyncIterator[Running]:
     """Start a coordinator; it is stopped at the end, and what it raised is raised."""
-    learner = Identity.generate()
-    config = config_for(tmp_path, learner)
-    config = change(config) if change else config
+    learner = learner or Identity.generate()
+    config = config_for(tmp_path, learner, changes or {})
     stop = asyncio.Event()
     folder = RunFolder(config.run_folder)
+    folder.endpoints.unlink(missing_ok=True)
     task = asyncio.create_task(service.run(config, stop))
     async with asyncio.timeout(60):
         while not folder.endpoints.exists() and not task.done():
-            await asyncio.sleep(0.02)
+            await asyncio.wait([task], timeout=0.02)
     if task.done():
         await task
     endpoints = json.loads(folder.endpoints.read_text())

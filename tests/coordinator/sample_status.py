@@ -37,7 +37,7 @@ def sample_status(**changes: Any) -> dict[str, Any]:
     return {
         "run_name": "local",
         "run_id": "local-20260314-101502-5f3a",
-        "phase": "running",
+        "phase": "training",
         "learner_phase": "training",
         "learner_detail": "step 88",
         "step": 87,

@@ -5,16 +5,65 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 
+from coordinator.assembly import check
 from coordinator.config import CoordinatorConfig
-from rollcast.runtime.errors import ConfigError, PortInUse, RunFolderError
+from rollcast.runtime.errors import ConfigError, NoPeers, RunFolderError, StoreError
+from rollcast.wire.identity import Identity
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import range_to_pb
 from rollcast.wire.tokenizer import Tokenizer
-from tests.coordinator.running import Member, Running, answer, rollout, running, version
+from tests.coordinator.running import Member, Running, answer, changed, rollout, running, version
+
+
+async def open_run(learner: Member, coordinator: Running) -> pb.RunInfo:
+    public_key = coordinator.learner_identity.public_key
+    hello = pb.LearnerHello(protocol=range_to_pb(), learner_public_key=public_key)
+    info: pb.RunInfo = await learner.stub.OpenLearner(hello)
+    return info
+
+
+async def fetch_batch(learner: Member, step: int) -> list[pb.BatchPart]:
+    return [part async for part in learner.stub.NextBatch(pb.BatchRequest(step=step, wait_s=20))]
+
+
+async def take_leases(peer: Member, slots: int) -> list[pb.Lease]:
+    """Hold version 0, ask for work, and wait until this many slots have come."""
+    await peer.say(version_held=pb.VersionHeld(epoch=0, version=0))
+    await peer.say(work_request=pb.WorkRequest(free_slots=slots))
+    leases: list[pb.Lease] = []
+    while sum(len(lease.slots) for lease in leases) < slots:
+        leases += (await peer.next("leases")).leases
+    return leases
+
+
+async def upload(peer: Member, rollouts: list[pb.Rollout]) -> list[tuple[bool, str]]:
+    call = peer.stub.UploadRollouts()
+    for one in rollouts:
+        await call.write(pb.RolloutUpload(rollouts=[one]))
+    await call.done_writing()
+    return [(verdict.accepted, verdict.reason) for verdict in (await call).verdicts]
+
+
+async def work(peer: Member, info: pb.RunInfo, slots: int = 4) -> None:
+    """Take leases and answer the first slot of each group rightly."""
+    tokenizer = Tokenizer.from_json(info.tokenizer_json)
+    rollouts = [
+        rollout(lease, slot, peer.enrolment.peer_id, answer(tokenizer, lease, right=slot.sample_index == 0))
+        for lease in await take_leases(peer, slots)
+        for slot in lease.slots
+    ]
+    assert await upload(peer, rollouts) == [(True, "")] * slots
+    assert await upload(peer, rollouts[:1]) == [(True, "")]  # the answer was lost: the same one again
+    forged = pb.Rollout()
+    forged.CopyFrom(rollouts[0])
+    forged.fencing_token += 1000
+    forged.lease_id += 1000
+    assert await upload(peer, [forged, pb.Rollout(lease_id=1)]) == [(False, "fenced"), (False, "malformed")]
 
 
 async def test_a_whole_step(tmp_path: Path) -> None:
@@ -22,9 +71,7 @@ async def test_a_whole_step(tmp_path: Path) -> None:
         await origin.hello()
         assert (await origin.next("welcome")).run_id == origin.enrolment.run_id
         async with Member(await coordinator.join("learner")) as learner, Member(await coordinator.join("peer")) as peer:
-            info = await learner.stub.OpenLearner(
-                pb.LearnerHello(protocol=range_to_pb(), learner_public_key=coordinator.learner_identity.public_key)
-            )
+            info = await open_run(learner, coordinator)
             assert (info.steps, info.staleness_limit, info.origin_address) == (1, 2, "127.0.0.1:7777")
             await peer.hello()
             assert (await peer.next("welcome")).prefetch_batches == 2.0
@@ -35,82 +82,122 @@ async def test_a_whole_step(tmp_path: Path) -> None:
             waiting = [part async for part in learner.stub.NextBatch(pb.BatchRequest(step=0, wait_s=0.05))]
             assert [part.header.ready for part in waiting] == [False]
             assert "batch of step 0" in waiting[0].header.waiting_for
-            batch = asyncio.create_task(_batch(learner))
-            await _work(peer, Tokenizer.from_json(info.tokenizer_json))
+            batch = asyncio.create_task(fetch_batch(learner, 0))
+            await work(peer, info)
             header, *rollouts = await batch
             assert header.header.rollout_count == len(rollouts) == 4
             assert sorted(part.rollout.reward for part in rollouts) == [0.0, 0.0, 1.0, 1.0]
             await learner.stub.ReportStep(pb.StepReport(step=1, values={"reward_mean": 0.5, "loss": float("nan")}))
+            await check_screens(coordinator)
             await learner.stub.ReportStatus(pb.LearnerStatus(phase="finished", values={"reward_after": 0.9}))
             assert (await peer.next("stop")).reason == "finished"
             await peer.ended()
         assert await coordinator.ended() == 0
-        _check_what_is_left(coordinator)
+        check_what_is_left(coordinator)
 
 
-async def _batch(learner: Member) -> list[pb.BatchPart]:
-    return [part async for part in learner.stub.NextBatch(pb.BatchRequest(step=0, wait_s=20))]
+async def check_screens(coordinator: Running) -> None:
+    async with aiohttp.ClientSession() as client:
+        async with client.get(f"{coordinator.http_url}/api/v1/status") as response:
+            status = await response.json()
+            assert (status["step"], status["rollouts"]["trained"], status["reward_train"]) == (1, 4, 0.5)
+            assert {peer["name"] for peer in status["peers"]} == {"origin", "peer"}
+        async with client.get(f"{coordinator.http_url}/metrics") as response:
+            assert 'rollcast_staleness_trained_total{age="0"} 4.0' in await response.text()
+        async with client.get(f"{coordinator.http_url}/ready") as response:
+            assert response.status == 200
 
 
-async def _work(peer: Member, tokenizer: Tokenizer) -> None:
-    """Take two leases of two slots and answer one slot of each rightly."""
-    await peer.say(version_held=pb.VersionHeld(epoch=0, version=0))
-    await peer.say(work_request=pb.WorkRequest(free_slots=4))
-    leases: list[pb.Lease] = []
-    while sum(len(lease.slots) for lease in leases) < 4:
-        leases += (await peer.next("leases")).leases
-    rollouts = [
-        rollout(lease, slot, peer.enrolment.peer_id, answer(tokenizer, lease, right=slot.sample_index == 0))
-        for lease in leases
-        for slot in lease.slots
-    ]
-    upload = peer.stub.UploadRollouts()
-    await upload.write(pb.RolloutUpload(rollouts=rollouts[:3]))
-    await upload.write(pb.RolloutUpload(rollouts=rollouts[3:]))
-    await upload.done_writing()
-    reply = await upload
-    assert [(verdict.accepted, verdict.reason) for verdict in reply.verdicts] == [(True, "")] * 4
-
-
-def _check_what_is_left(coordinator: Running) -> None:
+def check_what_is_left(coordinator: Running) -> None:
     summary = json.loads(coordinator.folder.summary.read_text())
     assert summary["phase"] == "finished"
     assert summary["reward_after"] == 0.9
-    assert summary["rollouts"]["trained"] == 4
     assert summary["staleness_max_trained"] == 0
     rollouts = summary["rollouts"]
+    assert rollouts["trained"] == 4
     assert rollouts["issued"] == rollouts["trained"] + rollouts["open"] + sum(rollouts["dropped"].values())
     lines = [json.loads(line) for line in coordinator.folder.metrics.read_text().splitlines()]
     assert [(line["step"], line["reward"], line["loss"]) for line in lines] == [(1, 0.5, None)]
     assert coordinator.folder.reward_plot.stat().st_size > 1000
+    secrets = coordinator.folder.secrets
+    assert secrets.stat().st_mode & 0o777 == 0o700
+    assert all(path.stat().st_mode & 0o077 == 0 for path in secrets.iterdir())
 
 
-async def test_a_stopped_run_leaves_a_summary(tmp_path: Path) -> None:
-    async with running(tmp_path) as coordinator:
-        async with Member(await coordinator.join("peer")) as peer:
+async def test_a_stopped_run_is_summed_up_and_can_be_taken_up_again(tmp_path: Path) -> None:
+    learner_key, peer_key = Identity.generate(), Identity.generate()
+    two_steps = changed(run={"steps": 2})
+    async with running(tmp_path, two_steps, learner=learner_key) as coordinator:
+        async with (
+            Member(await coordinator.join("learner")) as learner,
+            Member(await coordinator.join("peer", peer_key)) as peer,
+        ):
+            info = await open_run(learner, coordinator)
+            await learner.stub.Announce(version(info.run_id, learner_key))
             await peer.hello()
-            await peer.next("welcome")
+            await work(peer, info)
+            first_batch = await fetch_batch(learner, 0)
+            await learner.stub.ReportStep(pb.StepReport(step=1, values={"reward_mean": 0.5}))
+            await take_leases(peer, 2)  # under way when the end comes
             coordinator.stop.set()
             assert (await peer.next("stop")).reason == "stopped"
         assert await coordinator.ended() == 130
-        assert json.loads(coordinator.folder.summary.read_text())["phase"] == "stopped"
+        summary = json.loads(coordinator.folder.summary.read_text())
+        assert (summary["phase"], summary["rollouts"]["dropped"]["run_ended"]) == ("stopped", 2)
+
+    async with running(tmp_path, two_steps, learner=learner_key) as coordinator:
+        async with (
+            Member(await coordinator.join("learner")) as learner,
+            Member(await coordinator.join("peer", peer_key)) as peer,
+        ):
+            info = await open_run(learner, coordinator)
+            assert info.run_id == summary["run_id"]
+            assert (info.recorded_batches, info.has_published, info.newest_published_version) == (1, True, 0)
+            replayed = await fetch_batch(learner, 0)
+            assert replayed[0].header.replayed
+            assert replayed[1:] == first_batch[1:]
+            await peer.hello()
+            await peer.next("announcement")
+            await work(peer, info)
+            await fetch_batch(learner, 1)
+            await learner.stub.ReportStatus(pb.LearnerStatus(phase="finished"))
+        assert await coordinator.ended() == 0
+        rollouts = json.loads(coordinator.folder.summary.read_text())["rollouts"]
+        assert (rollouts["issued"], rollouts["trained"], rollouts["dropped"]) == (10, 8, {"run_ended": 2})
+
+    with pytest.raises(RunFolderError, match="finished"):
+        async with running(tmp_path, two_steps, learner=learner_key):
+            pass
 
 
-async def test_another_port_holder_is_named(tmp_path: Path) -> None:
-    async with running(tmp_path) as first:
-        for key in ("http_port", "grpc_port"):
-            taken = first.http_url if key == "http_port" else first.invite("peer").grpc_address
-            port = int(taken.rpartition(":")[2])
+async def test_what_ends_a_run_badly_is_raised_and_summed_up(tmp_path: Path) -> None:
+    with pytest.raises(NoPeers):
+        async with running(tmp_path / "alone", changed(membership={"no_peer_timeout_s": 0.3})) as coordinator:
+            await asyncio.wait([coordinator.task])
+    assert json.loads((tmp_path / "alone" / "run" / "summary.json").read_text())["phase"] == "stopped"
 
-            def on_same_port(config: CoordinatorConfig, key: str = key, port: int = port) -> CoordinatorConfig:
-                return config.model_copy(
-                    update={
-                        "serve": config.serve.model_copy(update={key: port}),
-                        "run_folder": tmp_path / key,
-                    }
-                )
 
-            with pytest.raises(PortInUse, match=str(port)) as caught:
-                async with running(tmp_path, on_same_port):
-                    pass
-            assert f"serve.{key}" in caught.value.fix
+async def test_a_ledger_that_fails_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise StoreError("the ledger refuses", fix="none")
+
+    monkeypatch.setattr("coordinator.ledger_sql.insert_attempt", refuse)
+    with pytest.raises(StoreError, match="the ledger refuses"):
+        await run_until_work_is_leased(tmp_path)
+
+
+async def run_until_work_is_leased(tmp_path: Path) -> None:
+    async with running(tmp_path) as coordinator, Member(await coordinator.join("learner")) as learner:
+        info = await open_run(learner, coordinator)
+        await learner.stub.Announce(version(info.run_id, coordinator.learner_identity))
+        async with Member(await coordinator.join("peer")) as peer:
+            await peer.hello()
+            await take_leases(peer, 2)
+            await asyncio.wait([coordinator.task])
+
+
+@pytest.mark.parametrize("serve", [{}, {"host": "0.0.0.0"}])
+def test_what_cannot_work_is_said_before_anything_starts(serve: dict[str, Any]) -> None:
+    key = "00" * 32 if serve else ""
+    with pytest.raises(ConfigError):
+        check(CoordinatorConfig.model_validate({"serve": serve, "learner_public_key": key}))

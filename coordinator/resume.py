@@ -1,0 +1,86 @@
+"""Taking up the run that a run folder holds: from its ledger to where core and prompt mixture go on."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import structlog
+
+from coordinator.accounting import DropReason
+from coordinator.core import Restored
+from coordinator.events import Event, LearnerStatusChanged, StepFinished
+from coordinator.ledger import Ledger
+from rollcast.runtime.errors import RunFolderError
+from rollcast.runtime.run_folder import RunFolder
+from rollcast.runtime.waits import deadline
+from rollcast.wire.ids import RunId
+
+log = structlog.get_logger()
+
+LEDGER_DEADLINE_S = 30.0
+RUN_NAME_LENGTH_MAX = 40  # of a run id, whose limit is 64
+FINISHED = "finished"  # in the ledger's meta once the run is over for good
+LEARNER_VALUES = "learner_values"  # in the ledger's meta: figures outside the steps, JSON
+#: What was under way when the last coordinator ended: nobody knows any more what became of it.
+LOST: DropReason = "revoked"
+
+
+@dataclass(frozen=True, slots=True)
+class RunStart:
+    """Where a coordinator starts. ``restored`` is None for a new run; ``replay`` tells the core what it missed."""
+
+    run_id: RunId
+    restored: Restored | None = None
+    mixture_position: str | None = None
+    replay: tuple[Event, ...] = ()
+
+
+async def open_run(ledger: Ledger, folder: RunFolder, name: str) -> RunStart:
+    """The run of this folder, made at the first start.
+
+    Raises:
+        RunFolderError: the run in it is finished.
+    """
+    async with deadline(LEDGER_DEADLINE_S, "the ledger to say where the run stands"):
+        run_id = await ledger.get_meta("run_id")
+        if run_id is None:
+            return RunStart(await _new_run(ledger, name))
+        if await ledger.get_meta(FINISHED):
+            raise RunFolderError(f"the run in {folder.root} is finished", fix="choose another run_folder")
+        lost = await ledger.close_open_attempts(LOST)
+        start = RunStart(RunId(run_id), await _restored(ledger), await ledger.mixture_position(), await _replay(ledger))
+    log.info("run taken up again", run_id=run_id, attempts_lost=lost, restored=start.restored)
+    return start
+
+
+async def _new_run(ledger: Ledger, name: str) -> RunId:
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    run_id = RunId(f"{name[:RUN_NAME_LENGTH_MAX]}-{stamp}-{secrets.token_hex(2)}")
+    await ledger.set_meta("run_id", run_id)
+    return run_id
+
+
+async def _restored(ledger: Ledger) -> Restored:
+    high_water, counts, newest = await ledger.high_water(), await ledger.counts(), await ledger.newest_version()
+    return Restored(
+        epoch=0 if newest is None else newest.epoch,
+        newest_version=None if newest is None else newest.version,
+        recorded_batches=await ledger.recorded_batches(),
+        last_group=high_water.group_id,
+        last_lease=max(high_water.lease_id, high_water.fencing_token),
+        last_rollout=high_water.rollout_id,
+        issued=counts.issued,
+        accepted=counts.accepted,
+        trained=counts.trained,
+        dropped=counts.dropped,
+    )
+
+
+async def _replay(ledger: Ledger) -> tuple[Event, ...]:
+    """The learner's reports, so that screens and summary show the whole run."""
+    values = json.loads(await ledger.get_meta(LEARNER_VALUES) or "{}")
+    steps = [StepFinished(step, figures) for step, figures in await ledger.steps()]
+    return (LearnerStatusChanged("", "", values), *steps)

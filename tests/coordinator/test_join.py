@@ -1,0 +1,157 @@
+"""Who gets in, and who does not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coordinator.join import JoinDesk, parse_join
+from coordinator.ledger import Ledger
+from rollcast.runtime.errors import BadSignature, JoinRefused, MalformedMessage, ProtocolMismatch, WrongKey
+from rollcast.wire.certificates import caller_from_certificate_pem
+from rollcast.wire.enrol import JOIN_DOMAIN, join_payload
+from rollcast.wire.identity import Identity
+from rollcast.wire.ids import RunId
+from rollcast.wire.run_ca import RunCA
+from rollcast.wire.tls import new_tls_key
+
+RUN_ID = RunId("run-1")
+LEARNER = Identity.generate()
+
+
+class Door:
+    """A desk with a clock that the test sets."""
+
+    def __init__(self, desk: JoinDesk) -> None:
+        self.desk, self.now = desk, 1000.0
+
+
+@pytest.fixture
+async def door(tmp_path: Path) -> AsyncIterator[Door]:
+    ledger = Ledger.open(tmp_path / "store.sqlite")
+    desk = JoinDesk(
+        run_id=RUN_ID,
+        ca=RunCA.create(tmp_path, RUN_ID),
+        ledger=ledger,
+        learner_public_key=LEARNER.public_key,
+        certificate_lifetime_s=3600.0,
+        unix_clock=lambda: door.now,
+    )
+    desk.grpc_address = "127.0.0.1:7400"
+    door = Door(desk)
+    yield door
+    await ledger.close()
+
+
+def request(identity: Identity, token: str, *, role: str = "peer", run_id: str = RUN_ID, **changes: Any) -> bytes:
+    """A join as an honest client makes it, with changes."""
+    csr_pem = new_tls_key().csr_pem()
+    body = {
+        "token": token,
+        "role": role,
+        "public_key": identity.public_key.hex(),
+        "csr_pem": csr_pem.decode(),
+        "signature": identity.sign_bytes(JOIN_DOMAIN, join_payload(run_id, token, csr_pem)).hex(),
+        "protocol": {"min": 1, "max": 1},
+    }
+    return json.dumps({**body, **changes}).encode()
+
+
+async def test_a_join_binds_the_identity_into_the_certificate(door: Door) -> None:
+    token = await door.desk.new_invite("peer", quota=1, lifetime_s=60)
+    identity = Identity.generate()
+    reply = await door.desk.join(request(identity, token))
+    caller = caller_from_certificate_pem(reply.certificate_pem.encode())
+    assert (caller.run_id, caller.role, caller.peer_id) == (RUN_ID, "peer", identity.peer_id)
+    assert (reply.peer_id, reply.grpc_address) == (identity.peer_id, "127.0.0.1:7400")
+
+
+async def test_a_quota_counts_identities_not_joins(door: Door) -> None:
+    token = await door.desk.new_invite("peer", quota=2, lifetime_s=60)
+    first, second = Identity.generate(), Identity.generate()
+    for identity in (first, first, second, first):
+        await door.desk.join(request(identity, token))
+    with pytest.raises(JoinRefused, match="used up"):
+        await door.desk.join(request(Identity.generate(), token))
+
+
+async def test_an_unknown_expired_or_other_invite_is_refused(door: Door) -> None:
+    token = await door.desk.new_invite("origin", quota=9, lifetime_s=60)
+    with pytest.raises(JoinRefused, match="not one of this run"):
+        await door.desk.join(request(Identity.generate(), "made-up"))
+    with pytest.raises(JoinRefused, match="for the role origin"):
+        await door.desk.join(request(Identity.generate(), token, role="peer"))
+    door.now += 61
+    with pytest.raises(JoinRefused, match="expired"):
+        await door.desk.join(request(Identity.generate(), token, role="origin"))
+
+
+async def test_only_the_runs_learner_joins_as_learner(door: Door) -> None:
+    token = await door.desk.new_invite("learner", quota=9, lifetime_s=60)
+    with pytest.raises(WrongKey):
+        await door.desk.join(request(Identity.generate(), token, role="learner"))
+    assert (await door.desk.join(request(LEARNER, token, role="learner"))).peer_id == LEARNER.peer_id
+
+
+async def test_a_key_must_be_proved_for_this_run_token_and_request(door: Door) -> None:
+    token = await door.desk.new_invite("peer", quota=1, lifetime_s=60)
+    victim, thief = Identity.generate(), Identity.generate()
+    stolen = json.loads(request(victim, token))
+    for body in (
+        request(thief, token, public_key=victim.public_key.hex()),
+        request(victim, token, run_id="run-2"),
+        request(victim, token, csr_pem=new_tls_key().csr_pem().decode()),
+        json.dumps({**stolen, "token": "another"}).encode(),
+    ):
+        with pytest.raises(BadSignature):
+            await door.desk.join(body)
+    await door.desk.join(request(victim, token))  # nothing of that used the invite up
+
+
+async def test_a_mismatch_names_the_side_to_upgrade(door: Door) -> None:
+    token = await door.desk.new_invite("peer", quota=1, lifetime_s=60)
+    with pytest.raises(ProtocolMismatch) as caught:
+        await door.desk.join(request(Identity.generate(), token, protocol={"min": 7, "max": 9}))
+    assert "this side" in caught.value.fix
+
+
+async def test_a_request_for_a_certificate_must_be_one(door: Door) -> None:
+    token = await door.desk.new_invite("peer", quota=1, lifetime_s=60)
+    identity = Identity.generate()
+    signature = identity.sign_bytes(JOIN_DOMAIN, join_payload(RUN_ID, token, b"nonsense")).hex()
+    with pytest.raises(MalformedMessage):
+        await door.desk.join(request(identity, token, csr_pem="nonsense", signature=signature))
+    with pytest.raises(MalformedMessage):
+        await door.desk.renew(b"x" * 5000, peer_id=identity.peer_id, role="peer")
+
+
+GOOD = json.loads(request(Identity.generate(), "token"))
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.sampled_from(sorted(GOOD)), JUNK)
+def test_any_field_may_be_junk(field: str, junk: object) -> None:
+    try:
+        parsed = parse_join(json.dumps({**GOOD, field: junk}).encode())
+    except MalformedMessage:
+        return
+    assert len(parsed.public_key) == 32
+    assert parsed.role in ("learner", "origin", "peer")
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.binary(max_size=200))
+def test_any_bytes_may_come(body: bytes) -> None:
+    with pytest.raises(MalformedMessage):
+        parse_join(body)
