@@ -112,20 +112,7 @@ class PeerProcess:
             on_complete=self._version_held,
             on_accuse=lambda accusation: self._session.send(pb.PeerMessage(accusation=accusation)),
         )
-        self._session = Session(
-            SessionSettings(
-                run_id=enrolment.run_id,
-                learner_public_key=enrolment.learner_public_key,
-                address=enrolment.grpc_address,
-                join_timeout_s=config.join_timeout_s,
-                reconnect_timeout_s=config.reconnect_timeout_s,
-            ),
-            open_channel=lambda: open_channel(enrolment.grpc_address, self._renewal.credentials),
-            hello=self._hello,
-            heartbeat=self._heartbeat,
-            listener=self,
-            random=random,
-        )
+        self._session = self._make_session(random)
         self._renewal = Renewal(
             enrolment.credentials,
             folder=config.state_folder,
@@ -133,17 +120,36 @@ class PeerProcess:
             renewed=lambda _: None,  # the session takes it up when it connects again
             random=random,
         )
-        self._worker: Worker | None = None
-        if engine is not None:
-            self._worker = Worker(
-                WorkerCore(concurrent_rollouts=config.engine.concurrent_rollouts),
-                engine=engine,
-                store=store,
-                uploads=Uploader(lambda: self._session.stub),
-                send=self._session.send,
-                peer_id=enrolment.peer_id,
-                random=random,
-            )
+        self._worker = None if engine is None else self._make_worker(engine, random)
+
+    def _make_session(self, random: Random) -> Session:
+        enrolment = self._enrolment
+        settings = SessionSettings(
+            run_id=enrolment.run_id,
+            learner_public_key=enrolment.learner_public_key,
+            address=enrolment.grpc_address,
+            join_timeout_s=self._config.join_timeout_s,
+            reconnect_timeout_s=self._config.reconnect_timeout_s,
+        )
+        return Session(
+            settings,
+            open_channel=lambda: open_channel(enrolment.grpc_address, self._renewal.credentials),
+            hello=self._hello,
+            heartbeat=self._heartbeat,
+            listener=self,
+            random=random,
+        )
+
+    def _make_worker(self, engine: Engine, random: Random) -> Worker:
+        return Worker(
+            WorkerCore(concurrent_rollouts=self._config.engine.concurrent_rollouts),
+            engine=engine,
+            store=self._store,
+            uploads=Uploader(lambda: self._session.stub),
+            send=self._session.send,
+            peer_id=self._enrolment.peer_id,
+            random=random,
+        )
 
     async def run(self, stop: asyncio.Event) -> int:
         """Until the coordinator or ``stop`` ends it; returns exit status 0 (see module run)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -160,10 +161,13 @@ class Session:
             cause = f"{error.code().name}: {error.details()}"
         except WaitTimedOut as error:
             cause = error.what
+        except asyncio.InvalidStateError as error:  # what grpc.aio raises for writing to a call that has ended
+            cause = str(error)
         finally:
             self.stub = None
         if was_open:
-            log.warning("session lost", cause=cause)
+            over = self._closing.is_set() or self._stopped_by_coordinator
+            log.log(logging.INFO if over else logging.WARNING, "session over" if over else "session lost", cause=cause)
             self._listener.lost(cause)
         return cause, was_open
 

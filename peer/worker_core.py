@@ -181,10 +181,10 @@ class WorkerCore:
     def _grant(self, event: LeasesGranted, now: float) -> list[Action]:
         surplus = []
         for grant in event.leases:
-            if self._book.knows(grant.lease_id):
-                continue
             if self._free_slots_told is not None:
                 self._free_slots_told = max(0, self._free_slots_told - len(grant.slots))
+            if self._book.knows(grant.lease_id):
+                continue
             # Leases may cross our last word on the way, so up to twice what we ask for is taken.
             held = self._book.unfinished + len(grant.slots)
             room = held <= 2 * self._held_slots_wanted and held + len(self._spool) <= self._spool_max

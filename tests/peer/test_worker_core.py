@@ -97,7 +97,7 @@ def test_a_slot_of_a_lease_longer_than_a_batch_is_generated_once() -> None:
     assert batch == GenerateBatch(1, work(lease)[:4])
     actions = core.handle(BatchGenerated(1, tuple(rollout(item) for item in work(lease)[:4])), 2.0)
     assert GenerateBatch(2, work(lease)[4:]) in actions
-    assert core.handle(LeasesGranted((lease,)), 2.1) == []
+    assert core.handle(LeasesGranted((lease,)), 2.1) == [RequestWork(6)]
 
 
 def test_a_new_version_is_loaded_meanwhile_and_swapped_between_two_batches() -> None:
