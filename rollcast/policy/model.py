@@ -6,6 +6,7 @@ biases. One set of layers serves three forward passes: training (`Decoder.__call
 
 Weights are read in the configured precision: the learner's float32 masters are rounded on the way in, the rollout's
 snapshot already is. Both therefore compute with the same numbers. Norms, softmax and logits are float32 throughout.
+The modules here only say what there is and how it is used; `rollcast.policy.params` fills in the weights.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class RMSNorm(nnx.Module):  # type: ignore[misc]
     """Root-mean-square normalisation over the last axis, in float32."""
 
     def __init__(self, size: int, epsilon: float) -> None:
-        self.scale = nnx.Param(jnp.ones((size,), jnp.float32))
+        self.scale = nnx.Param(jnp.zeros((size,), jnp.float32))
         self.epsilon = epsilon
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -47,11 +48,10 @@ class RMSNorm(nnx.Module):  # type: ignore[misc]
 
 
 class Linear(nnx.Module):  # type: ignore[misc]
-    """x @ kernel; kernel is [inputs, outputs], initialised with variance gain^2 / inputs."""
+    """x @ kernel; kernel is [inputs, outputs]."""
 
-    def __init__(self, inputs: int, outputs: int, rngs: nnx.Rngs, gain: float = 1.0) -> None:
-        scale = gain * inputs**-0.5
-        self.kernel = nnx.Param(scale * jax.random.normal(rngs.params(), (inputs, outputs), jnp.float32))
+    def __init__(self, inputs: int, outputs: int) -> None:
+        self.kernel = nnx.Param(jnp.zeros((inputs, outputs), jnp.float32))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return x @ self.kernel[...].astype(x.dtype)
@@ -75,13 +75,13 @@ def rotate(x: jax.Array, rotary: tuple[jax.Array, jax.Array]) -> jax.Array:
 class Attention(nnx.Module):  # type: ignore[misc]
     """Grouped-query attention with RMS-normalised queries and keys."""
 
-    def __init__(self, config: ModelConfig, rngs: nnx.Rngs, output_gain: float) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         self.heads = (config.key_value_heads, config.query_heads // config.key_value_heads, config.head_size)
         inner, inner_kv = config.query_heads * config.head_size, config.key_value_heads * config.head_size
-        self.query = Linear(config.width, inner, rngs)
-        self.key = Linear(config.width, inner_kv, rngs)
-        self.value = Linear(config.width, inner_kv, rngs)
-        self.output = Linear(inner, config.width, rngs, output_gain)
+        self.query = Linear(config.width, inner)
+        self.key = Linear(config.width, inner_kv)
+        self.value = Linear(config.width, inner_kv)
+        self.output = Linear(inner, config.width)
         self.query_norm = RMSNorm(config.head_size, config.rms_epsilon)
         self.key_norm = RMSNorm(config.head_size, config.rms_epsilon)
 
@@ -118,10 +118,10 @@ class Attention(nnx.Module):  # type: ignore[misc]
 class FeedForward(nnx.Module):  # type: ignore[misc]
     """SwiGLU (Shazeer 2020)."""
 
-    def __init__(self, config: ModelConfig, rngs: nnx.Rngs, output_gain: float) -> None:
-        self.gate = Linear(config.width, config.feed_forward_width, rngs)
-        self.up = Linear(config.width, config.feed_forward_width, rngs)
-        self.down = Linear(config.feed_forward_width, config.width, rngs, output_gain)
+    def __init__(self, config: ModelConfig) -> None:
+        self.gate = Linear(config.width, config.feed_forward_width)
+        self.up = Linear(config.width, config.feed_forward_width)
+        self.down = Linear(config.feed_forward_width, config.width)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.down(jax.nn.silu(self.gate(x)) * self.up(x))
@@ -130,13 +130,11 @@ class FeedForward(nnx.Module):  # type: ignore[misc]
 class Block(nnx.Module):  # type: ignore[misc]
     """Attention and feed-forward, each on a normalised copy and added back."""
 
-    def __init__(self, config: ModelConfig, rngs: nnx.Rngs) -> None:
-        # Two additions a block: the residual stream keeps unit variance in depth (GPT-2, section 2.3).
-        output_gain = (2 * config.layers) ** -0.5
+    def __init__(self, config: ModelConfig) -> None:
         self.attention_norm = RMSNorm(config.width, config.rms_epsilon)
-        self.attention = Attention(config, rngs, output_gain)
+        self.attention = Attention(config)
         self.feed_forward_norm = RMSNorm(config.width, config.rms_epsilon)
-        self.feed_forward = FeedForward(config, rngs, output_gain)
+        self.feed_forward = FeedForward(config)
 
     def __call__(
         self,
@@ -154,15 +152,14 @@ class Block(nnx.Module):  # type: ignore[misc]
 class Decoder(nnx.Module):  # type: ignore[misc]
     """The policy: token ids in, float32 logits out."""
 
-    def __init__(self, config: ModelConfig, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         self.head_size = config.head_size
         self.rope_base = config.rope_base
         self.compute_dtype = jnp.dtype(config.precision)
-        embedding = jax.random.normal(rngs.params(), (config.vocabulary_size, config.width), jnp.float32)
-        self.embedding = nnx.Param(config.width**-0.5 * embedding)
-        self.layers = nnx.List([Block(config, rngs) for _ in range(config.layers)])
+        self.embedding = nnx.Param(jnp.zeros((config.vocabulary_size, config.width), jnp.float32))
+        self.layers = nnx.List([Block(config) for _ in range(config.layers)])
         self.final_norm = RMSNorm(config.width, config.rms_epsilon)
-        self.head = None if config.tied_embeddings else Linear(config.width, config.vocabulary_size, rngs)
+        self.head = None if config.tied_embeddings else Linear(config.width, config.vocabulary_size)
 
     def __call__(self, tokens: jax.Array, positions: jax.Array, valid: jax.Array) -> jax.Array:
         """Logits f32 [batch, time, vocabulary] of the token after each token.
@@ -214,16 +211,3 @@ class Decoder(nnx.Module):  # type: ignore[misc]
 def _causal(valid: jax.Array) -> jax.Array:
     time = valid.shape[1]
     return jnp.tril(jnp.ones((time, time), bool))[None] & valid[:, None, :]
-
-
-def build_model(config: ModelConfig, seed: int) -> Decoder:
-    """A model with fresh float32 weights; the same seed gives the same weights.
-
-    Raises:
-        ValueError: the vocabulary size is not set, or the heads do not divide.
-    """
-    if config.vocabulary_size < 1:
-        raise ValueError("vocabulary_size is not set: take it from the tokenizer")
-    if config.query_heads % config.key_value_heads or config.head_size % 2:
-        raise ValueError("query_heads must be a multiple of key_value_heads, and head_size even")
-    return Decoder(config, nnx.Rngs(seed))

@@ -97,6 +97,10 @@ class Sampler:
             completions += self._generate_batch(params, requests[start : start + self.batch_size], sampling, greedy)
         return completions
 
+    def compiled_forms(self) -> tuple[int, int]:
+        """How many forms of prefill and of decode have been compiled so far."""
+        return self._prefill._cache_size(), self._decode._cache_size()
+
     def _check(self, request: SampleRequest, sampling: Sampling) -> None:
         if not 1 <= len(request.prompt_token_ids) <= self._prompt_tokens_max:
             raise ValueError(f"prompt of {len(request.prompt_token_ids)} tokens, not 1 to {self._prompt_tokens_max}")

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.params import abstract_params, bind, build_model, initial_params
+from tests.policy.tiny import TINY, reference_logits
+
+INPUTS = (jnp.array([[1, 2, 3]], jnp.int32), jnp.array([[0, 1, 2]], jnp.int32), jnp.ones((1, 3), bool))
+
+
+def test_names_are_dotted_paths() -> None:
+    names = set(initial_params(TINY, 0))
+    assert {"embedding", "layers.0.attention.query.kernel", "layers.1.feed_forward.down.kernel"} <= names
+    assert "head.kernel" not in names
+
+
+def test_a_bound_model_computes_with_the_given_parameters() -> None:
+    params = initial_params(TINY, 3)
+    bound = jax.jit(lambda params: bind(TINY, params)(*INPUTS))(params)
+    np.testing.assert_allclose(bound[0], reference_logits(TINY, params, [1, 2, 3]), atol=3e-6)
+
+
+def test_kernels_have_unit_gain_and_scales_are_one() -> None:
+    wide = TINY.model_copy(update={"width": 256, "feed_forward_width": 1024})
+    params = initial_params(wide, 0)
+    assert np.std(params["layers.0.feed_forward.down.kernel"]) == pytest.approx(1024**-0.5, rel=0.02)
+    assert np.std(params["embedding"]) == pytest.approx(0.02, rel=0.05)
+    assert np.all(np.asarray(params["layers.0.attention.key_norm.scale"]) == 1.0)
+
+
+def test_the_same_seed_gives_the_same_weights() -> None:
+    first, again, other = (initial_params(TINY, seed) for seed in (1, 1, 2))
+    assert all(np.array_equal(first[name], again[name]) for name in first)
+    assert not np.array_equal(first["embedding"], other["embedding"])
+
+
+def test_the_default_model_is_small() -> None:
+    config = ModelConfig(vocabulary_size=64)
+    assert sum(value.size for value in initial_params(config, 0).values()) < 3_000_000
+
+
+@pytest.mark.parametrize("changed", [{"vocabulary_size": 0}, {"key_value_heads": 3}, {"head_size": 7}])
+def test_impossible_architectures_are_refused(changed: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=r"vocabulary_size|query_heads"):
+        build_model(TINY.model_copy(update=changed), 0)
+
+
+def test_a_missing_tensor_is_named() -> None:
+    params = initial_params(TINY, 0)
+    del params["final_norm.scale"]
+    with pytest.raises(KeyError, match=r"final_norm\.scale"):
+        bind(TINY, params)
+
+
+def test_abstract_parameters_have_the_shapes_of_real_ones() -> None:
+    shapes = {name: leaf.shape for name, leaf in abstract_params(TINY).items()}
+    assert shapes == {name: value.shape for name, value in initial_params(TINY, 0).items()}

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import jax
+import numpy as np
+import pytest
+
+from rollcast.policy.logprobs import completion_logprobs
+from rollcast.policy.noise import gumbel_numpy
+from rollcast.policy.params import Params, initial_params
+from rollcast.policy.sampler import STOP_TOKENS_MAX, Sampler, SampleRequest
+from rollcast.wire.rollouts import Sampling
+from tests.policy.tiny import TINY, reference_logits
+
+STOP = 1
+SAMPLING = Sampling(temperature=0.7, max_new_tokens=5, stop_token_ids=(STOP,))
+PROMPTS = [(2,), (3, 4, 5), (6, 7, 8, 9), (10, 2)]
+
+
+@pytest.fixture(scope="module")
+def params() -> Params:
+    return initial_params(TINY, 0)
+
+
+@pytest.fixture(scope="module")
+def sampler() -> Sampler:
+    return Sampler(TINY, prompt_tokens_max=4, new_tokens_max=5, batch_size=8)
+
+
+def requests(count: int, first_seed: int = 0) -> list[SampleRequest]:
+    return [SampleRequest(PROMPTS[index % 4], seed=first_seed + index) for index in range(count)]
+
+
+def reference_completion(params: Params, request: SampleRequest, *, greedy: bool) -> tuple[int, ...]:
+    """One token at a time from float64 logits and NumPy noise."""
+    tokens: list[int] = []
+    while len(tokens) < SAMPLING.max_new_tokens and tokens[-1:] != [STOP]:
+        context = [*request.prompt_token_ids, *tokens]
+        logits = reference_logits(TINY, params, context)[-1] / SAMPLING.temperature
+        noise = 0.0 if greedy else gumbel_numpy(request.seed, len(context), TINY.vocabulary_size)
+        tokens.append(int(np.argmax(logits + noise)))
+    return tuple(tokens)
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_tokens_are_those_of_the_definition(params: Params, sampler: Sampler, greedy: bool) -> None:
+    asked = requests(8, first_seed=2**63)
+    drawn = sampler.generate(params, asked, SAMPLING, greedy=greedy)
+    assert [completion.token_ids for completion in drawn] == [
+        reference_completion(params, request, greedy=greedy) for request in asked
+    ]
+
+
+def test_completions_end_at_a_stop_token_or_at_the_limit(params: Params, sampler: Sampler) -> None:
+    drawn = sampler.generate(params, requests(64), SAMPLING)
+    for completion in drawn:
+        assert STOP not in completion.token_ids[:-1]
+        if completion.finish_reason == "stop":
+            assert completion.token_ids[-1] == STOP
+        else:
+            assert len(completion.token_ids) == SAMPLING.max_new_tokens
+        assert len(completion.logprobs) == len(completion.token_ids)
+    assert {completion.finish_reason for completion in drawn} == {"stop", "length"}
+
+
+def test_reported_logprobs_are_the_learners(params: Params, sampler: Sampler) -> None:
+    drawn = sampler.generate(params, requests(8), SAMPLING)
+    rows = [
+        request.prompt_token_ids + completion.token_ids for request, completion in zip(requests(8), drawn, strict=True)
+    ]
+    tokens = np.array([(*row, *[0] * (9 - len(row))) for row in rows], np.int32)
+    positions = np.tile(np.arange(9, dtype=np.int32), (8, 1))
+    valid = np.array([[index < len(row) for index in range(9)] for row in rows])
+    temperature = np.full(8, SAMPLING.temperature, np.float32)
+    score = jax.jit(completion_logprobs, static_argnums=0)
+    learned = score(TINY, params, tokens, positions, valid, temperature).logprobs
+    for index, (request, completion) in enumerate(pairs):
+        expected = learned[index, len(request.prompt_token_ids) : len(rows[index])]
+        np.testing.assert_allclose(completion.logprobs, expected, atol=5e-6)
+
+
+def test_the_batch_around_a_request_does_not_matter(params: Params, sampler: Sampler) -> None:
+    together = sampler.generate(params, requests(8), SAMPLING)
+    for request, expected in zip(requests(8), together, strict=True):
+        alone = sampler.generate(params, [request], SAMPLING)[0]
+        assert alone.token_ids == expected.token_ids
+        np.testing.assert_allclose(alone.logprobs, expected.logprobs, atol=1e-5)
+
+
+def test_more_requests_than_the_batch_run_in_order(params: Params, sampler: Sampler) -> None:
+    many = sampler.generate(params, requests(20), SAMPLING)
+    assert [c.token_ids for c in many[8:16]] == [
+        c.token_ids for c in sampler.generate(params, requests(20)[8:16], SAMPLING)
+    ]
+
+
+def test_a_continuation_draws_the_tokens_that_the_whole_would_have(params: Params, sampler: Sampler) -> None:
+    for request, whole in zip(requests(8), sampler.generate(params, requests(8), SAMPLING), strict=True):
+        for cut in range(1, len(whole.token_ids)):
+            begun = SampleRequest(request.prompt_token_ids, request.seed, whole.token_ids[:cut])
+            rest = sampler.generate(params, [begun], SAMPLING)[0]
+            assert rest.token_ids == whole.token_ids[cut:]
+            assert rest.finish_reason == whole.finish_reason
+
+
+def test_sampling_is_random_with_the_models_probabilities(params: Params, sampler: Sampler) -> None:
+    one = Sampling(temperature=0.7, max_new_tokens=1, stop_token_ids=())
+    draws = 4000
+    drawn = sampler.generate(params, [SampleRequest(PROMPTS[1], seed) for seed in range(draws)], one)
+    counts = Counter(completion.token_ids[0] for completion in drawn)
+    logits = reference_logits(TINY, params, list(PROMPTS[1]))[-1] / 0.7
+    shares = np.exp(logits) / np.exp(logits).sum()
+    for token, share in enumerate(shares):
+        assert abs(counts[token] / draws - share) < 5.0 * np.sqrt(share * (1.0 - share) / draws)
+
+
+def test_each_stage_compiles_once(params: Params) -> None:
+    sampler = Sampler(TINY, prompt_tokens_max=4, new_tokens_max=5, batch_size=4)
+    for greedy, count, temperature in ((False, 4, 1.0), (True, 1, 0.5), (False, 3, 2.0)):
+        sampling = Sampling(temperature=temperature, max_new_tokens=count, stop_token_ids=(STOP,) * count)
+        sampler.generate(params, requests(count), sampling, greedy=greedy)
+    assert sampler.compiled_forms() == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("request_", "sampling"),
+    [
+        (SampleRequest((), 0), SAMPLING),
+        (SampleRequest((2,) * 5, 0), SAMPLING),
+        (SampleRequest((2,), 0, (3,) * 5), SAMPLING),
+        (SampleRequest((2,), 2**64), SAMPLING),
+        (SampleRequest((2,), 0), Sampling(1.0, 6, ())),
+        (SampleRequest((2,), 0), Sampling(1.0, 0, ())),
+        (SampleRequest((2,), 0), Sampling(0.0, 5, ())),
+        (SampleRequest((2,), 0), Sampling(1.0, 5, (1,) * (STOP_TOKENS_MAX + 1))),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    params: Params, sampler: Sampler, request_: SampleRequest, sampling: Sampling
+) -> None:
+    with pytest.raises(ValueError, match=r"tokens|seed|temperature|generate"):
+        sampler.generate(params, [request_], sampling)

@@ -1,0 +1,66 @@
+"""A policy small enough to compile in a blink, and an independent forward pass in NumPy float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.params import Params
+
+TINY = ModelConfig(
+    vocabulary_size=11, layers=2, width=16, query_heads=4, key_value_heads=2, head_size=8, feed_forward_width=24
+)
+
+
+def reference_logits(config: ModelConfig, params: Params, tokens: list[int]) -> np.ndarray[Any, Any]:
+    """Logits f64 [time, vocabulary] of one unpadded sequence, after the description of Qwen3, head by head."""
+    weights = {name: np.asarray(value, np.float64) for name, value in params.items()}
+    x = weights["embedding"][tokens]
+    for layer in range(config.layers):
+        block = {
+            name.removeprefix(f"layers.{layer}."): value
+            for name, value in weights.items()
+            if name.startswith(f"layers.{layer}.")
+        }
+        x = x + _attention(config, block, _norm(config, x, block["attention_norm.scale"]))
+        normal = _norm(config, x, block["feed_forward_norm.scale"])
+        gate = normal @ block["feed_forward.gate.kernel"]
+        up = normal @ block["feed_forward.up.kernel"]
+        x = x + (gate / (1.0 + np.exp(-gate)) * up) @ block["feed_forward.down.kernel"]
+    head = weights["embedding"].T if config.tied_embeddings else weights["head.kernel"]
+    logits: np.ndarray[Any, Any] = _norm(config, x, weights["final_norm.scale"]) @ head
+    return logits
+
+
+def _norm(config: ModelConfig, x: np.ndarray[Any, Any], scale: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    normal: np.ndarray[Any, Any] = x / np.sqrt((x**2).mean(-1, keepdims=True) + config.rms_epsilon) * scale
+    return normal
+
+
+def _attention(
+    config: ModelConfig, block: dict[str, np.ndarray[Any, Any]], x: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    size, time = config.head_size, len(x)
+    heads = []
+    for head in range(config.query_heads):
+        shared = head // (config.query_heads // config.key_value_heads)
+        own, kv = slice(head * size, (head + 1) * size), slice(shared * size, (shared + 1) * size)
+        query = _norm(config, x @ block["attention.query.kernel"][:, own], block["attention.query_norm.scale"])
+        key = _norm(config, x @ block["attention.key.kernel"][:, kv], block["attention.key_norm.scale"])
+        value = x @ block["attention.value.kernel"][:, kv]
+        scores = _rotate(config, query) @ _rotate(config, key).T / np.sqrt(size)
+        scores = np.where(np.tril(np.ones((time, time), bool)), scores, -np.inf)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        heads.append(weights / weights.sum(-1, keepdims=True) @ value)
+    mixed: np.ndarray[Any, Any] = np.concatenate(heads, -1) @ block["attention.output.kernel"]
+    return mixed
+
+
+def _rotate(config: ModelConfig, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Multiply the pairs (i, i + size/2) as complex numbers by exp(i * position * frequency)."""
+    half = config.head_size // 2
+    frequencies = config.rope_base ** (-2.0 * np.arange(half) / config.head_size)
+    turned = (x[:, :half] + 1j * x[:, half:]) * np.exp(1j * np.outer(np.arange(len(x)), frequencies))
+    return np.concatenate([turned.real, turned.imag], -1)
