@@ -66,9 +66,8 @@ def test_completions_end_at_a_stop_token_or_at_the_limit(params: Params, sampler
 
 def test_reported_logprobs_are_the_learners(params: Params, sampler: Sampler) -> None:
     drawn = sampler.generate(params, requests(8), SAMPLING)
-    rows = [
-        request.prompt_token_ids + completion.token_ids for request, completion in zip(requests(8), drawn, strict=True)
-    ]
+    pairs = list(zip(requests(8), drawn, strict=True))
+    rows = [request.prompt_token_ids + completion.token_ids for request, completion in pairs]
     tokens = np.array([(*row, *[0] * (9 - len(row))) for row in rows], np.int32)
     positions = np.tile(np.arange(9, dtype=np.int32), (8, 1))
     valid = np.array([[index < len(row) for index in range(9)] for row in rows])
