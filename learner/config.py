@@ -15,7 +15,7 @@ class WarmStartConfig(ConfigModel):
 
     learning_rate: float = Field(2e-3, gt=0.0)
     """Adam."""
-    batch_size: int = Field(128, ge=1)
+    batch_size: int = Field(64, ge=1)
     """Examples a step."""
     examples: int = Field(16384, ge=1)
     """Examples fetched for each stage; steps draw from them with repetition."""
