@@ -172,7 +172,8 @@ def _plan_changed(state: RelayState, event: PlanChanged, now: float) -> None:
 def _prefer_parent(state: RelayState, encoding: EncodingState, link: LinkState, now: float) -> None:
     """Ask a parent instead of whoever stood in for it."""
     peers = {state.links[link_id].peer_id for link_id in encoding.sources}
-    unwilling = link.peer_id in encoding.passed_over or state.penalised(link.peer_id, now)
+    refused = encoding.refused_until_s.get(link.peer_id, 0.0) > now
+    unwilling = refused or link.peer_id in encoding.passed_over or state.penalised(link.peer_id, now)
     if unwilling or encoding.announced_on is not None or any(state.is_parent(peer_id) for peer_id in peers):
         return
     stand_ins = list(encoding.sources)

@@ -173,7 +173,8 @@ def chunk_arrived(state: RelayState, event: ChunkArrived, now: float) -> None:
         _close(state, link, "a chunk was pushed before its chunk list", now)
     elif event.index >= encoding.chunk_count:
         _close(state, link, "a chunk index is out of range", now)
-    elif event.index in encoding.have:
+    elif event.index in encoding.have or link.unacknowledged >= state.settings.credit_chunks:
+        # Held already, or late on a link whose credit was given out anew: another source sends it.
         _count(state, link, event.size_bytes)
         state.counters.duplicate_bytes += event.size_bytes
         grant(state, event.link)

@@ -7,7 +7,6 @@ from peer.relay_actions import Dial, SendCancel, SendCredit, SendHave, SendWant
 from peer.relay_events import CancelReceived, EncodingKey, HaveReceived, LinkId, Neighbour
 from peer.relay_serving import send_have
 from peer.relay_state import EncodingState, LinkState, RelayState, Source
-from rollcast.wire.ids import PeerId
 
 # A parent that has passed on all it claims to hold is probably waiting itself: its own stall is answered first.
 STARVED_PATIENCE = 2.0
@@ -18,7 +17,8 @@ def seek(state: RelayState, encoding: EncodingState, now: float) -> None:
     if not encoding.in_flight:
         return
     announcer = state.links.get(encoding.announced_on) if encoding.announced_on is not None else None
-    if announcer is not None and announcer.link not in encoding.sources:
+    refused = announcer is not None and encoding.refused_until_s.get(announcer.peer_id, 0.0) > now
+    if announcer is not None and announcer.link not in encoding.sources and not refused:
         want(state, encoding, announcer, now)
     if not encoding.sources and encoding.awaited is None:
         ask_next(state, encoding, now)
@@ -27,7 +27,11 @@ def seek(state: RelayState, encoding: EncodingState, now: float) -> None:
 def ask_next(state: RelayState, encoding: EncodingState, now: float) -> bool:
     """Ask the best candidate that is not asked yet, dialling it if need be; False when there is none."""
     asked = {state.links[link_id].peer_id for link_id in encoding.sources}
-    candidates = [neighbour for neighbour in state.candidates(now) if neighbour.peer_id not in asked]
+    candidates = [
+        neighbour
+        for neighbour in state.candidates(now)
+        if neighbour.peer_id not in asked and encoding.refused_until_s.get(neighbour.peer_id, 0.0) <= now
+    ]
     # Those that stalled before come last: slow is better than nobody.
     candidates.sort(key=lambda neighbour: neighbour.peer_id in encoding.passed_over)
     for neighbour in candidates:
@@ -99,16 +103,10 @@ def source_cancelled(state: RelayState, event: CancelReceived, now: float) -> No
         return
     del encoding.sources[event.link]
     release_credit(link, event.key)
-    encoding.passed_over.add(link.peer_id)
+    # Asked again at once it would refuse again, as fast as the network allows.
+    encoding.refused_until_s[link.peer_id] = now + state.settings.stall_timeout_s
     grant(state, event.link)
-    if not encoding.sources and encoding.in_flight and not ask_someone_else(state, encoding, link.peer_id, now):
-        encoding.patience_from_s = now
-
-
-def ask_someone_else(state: RelayState, encoding: EncodingState, not_this: PeerId, now: float) -> bool:
-    """As ask_next, but never the peer that has just refused: it is asked again only after the stall timeout."""
-    others = [neighbour for neighbour in state.candidates(now) if neighbour.peer_id not in encoding.passed_over]
-    return any(neighbour.peer_id != not_this for neighbour in others) and ask_next(state, encoding, now)
+    seek(state, encoding, now)
 
 
 def source_claims(state: RelayState, event: HaveReceived) -> None:

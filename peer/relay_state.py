@@ -93,6 +93,7 @@ class EncodingState:
     patience_from_s: float = 0.0  # last progress, or the last time we did something about the lack of it
     sources: dict[LinkId, Source] = field(default_factory=dict)
     awaited: PeerId | None = None  # being dialled for this encoding
+    refused_until_s: dict[PeerId, float] = field(default_factory=dict)
     passed_over: set[PeerId] = field(default_factory=set)  # stalled on this encoding while others delivered
 
     @property

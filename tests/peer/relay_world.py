@@ -56,6 +56,7 @@ from peer.relay_state import RelaySettings
 from rollcast.wire.ids import ChunkIndex, EncodingId, PeerId, PlanId, Version
 
 CHUNK_BYTES = 16
+STEPS_MOST = 50_000  # between two ticks; an honest end of the largest test takes a tenth
 
 
 def key_of(version: int) -> EncodingKey:
@@ -181,8 +182,10 @@ class World:
         """Run until ``done``, or until ``seconds`` of virtual time have passed."""
         until = self.now + seconds
         while self.now < until:
+            steps = 0
             while self.step():
-                pass
+                steps += 1
+                assert steps < STEPS_MOST, "messages chase each other without time passing"
             if done():
                 return True
             self.tick(0.5)

@@ -26,6 +26,7 @@ from peer.relay_actions import (
 )
 from peer.relay_core import RelayCore
 from peer.relay_events import (
+    CancelReceived,
     ChunkArrived,
     ChunkCorrupt,
     ChunkListReceived,
@@ -168,6 +169,14 @@ def test_a_late_chunk_of_a_cancelled_source_is_welcome() -> None:
     relay.handle(Tick(), 3.4)
     arrive(relay, 1, UP, 3.5)
     assert 1 in relay.state.encodings[KEY].have
+
+
+def test_a_source_that_refuses_is_asked_again_only_after_a_while() -> None:
+    relay = receiving_core()
+    relay.handle(PlanChanged(PlanId(2), (PARENT,), (), ()), 0.5)
+    assert relay.handle(CancelReceived(UP, KEY, "not held here"), 1.0) == []
+    asked = [now for now in (1.5, 2.5, 3.5, 4.1) if SendWant(UP, KEY) in relay.handle(Tick(), now)]
+    assert asked == [4.1]
 
 
 def test_a_dead_parent_is_bypassed_at_once() -> None:
