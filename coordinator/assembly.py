@@ -29,6 +29,7 @@ from coordinator.summary import MetricsLog
 from rollcast.runtime.errors import ConfigError
 from rollcast.runtime.process import is_loopback
 from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_atomically, write_json
+from rollcast.runtime.version import software_version
 from rollcast.wire.ids import Role, RunId
 from rollcast.wire.invite import Invite
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -205,6 +206,7 @@ def _servicer(coordinator: Coordinator) -> Servicer:
         prompt_tokens_max=config.sampling.prompt_tokens_max,
         sampling=sampling,
         prefetch_batches=config.lease.prefetch_batches,
+        software=f"rollcast {software_version()}",
     )
     run = pb.RunInfo(
         protocol=range_to_pb(),

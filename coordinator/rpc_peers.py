@@ -26,7 +26,6 @@ from coordinator.join import JoinDesk
 from coordinator.rpc_access import caller_of
 from coordinator.sessions import PeerChannel, Sessions
 from coordinator.shell import Shell
-from rollcast import __version__
 from rollcast.runtime.errors import MalformedMessage, RollcastError, WrongKey
 from rollcast.runtime.waits import deadline
 from rollcast.wire import limits
@@ -60,6 +59,7 @@ class Welcoming:
     prompt_tokens_max: int
     sampling: pb.Sampling
     prefetch_batches: float
+    software: str
 
     def message(self) -> pb.CoordinatorMessage:
         return pb.CoordinatorMessage(
@@ -69,7 +69,7 @@ class Welcoming:
                 learner_public_key=self.learner_public_key,
                 heartbeat_interval_s=self.heartbeat_interval_s,
                 heartbeat_timeout_s=self.heartbeat_timeout_s,
-                software=f"rollcast {__version__}",
+                software=self.software,
                 prompt_tokens_max=self.prompt_tokens_max,
                 sampling=self.sampling,
                 prefetch_batches=self.prefetch_batches,

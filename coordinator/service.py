@@ -40,7 +40,7 @@ async def run(config: CoordinatorConfig, stop: asyncio.Event) -> int:
         coordinator.shell.end_run(reason)
         try:
             await _say_goodbye(coordinator)
-            await _sum_up(coordinator)
+            await _sum_up(coordinator, reason)
         except Exception:
             if failure is None:
                 raise
@@ -69,7 +69,7 @@ async def _say_goodbye(coordinator: Coordinator) -> None:
             await asyncio.gather(coordinator.sessions.all_closed(), asyncio.sleep(LAST_STATUS_S))
 
 
-async def _sum_up(coordinator: Coordinator) -> None:
+async def _sum_up(coordinator: Coordinator, reason: str) -> None:
     """Write the summary, its rollouts counted in the ledger: that is what remains of them."""
     async with deadline(SUMMARY_DEADLINE_S, "the summary to be written"):
         status, counts = coordinator.shell.status(), await coordinator.ledger.counts()
@@ -84,7 +84,8 @@ async def _sum_up(coordinator: Coordinator) -> None:
             log.error("the core and the ledger count differently", core=status["rollouts"], ledger=counted)
         if status["phase"] == "finished":
             await coordinator.ledger.set_meta(FINISHED, "yes")
-        await asyncio.to_thread(write_summary, coordinator.folder, {**status, "rollouts": counted}, coordinator.config)
+        ended = {**status, "rollouts": counted, "ended_because": reason}
+        await asyncio.to_thread(write_summary, coordinator.folder, ended, coordinator.config)
 
 
 def _prepare(config: CoordinatorConfig) -> RunFolder:

@@ -11,8 +11,8 @@ import structlog
 
 from coordinator import plain_json
 from coordinator.config import CoordinatorConfig
-from rollcast import __version__
 from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_json
+from rollcast.runtime.version import software_version
 
 log = structlog.get_logger()
 
@@ -20,6 +20,7 @@ SUMMARY_KEYS_FROM_STATUS = (
     "run_name",
     "run_id",
     "phase",
+    "ended_because",
     "step",
     "steps",
     "reward_before",
@@ -86,10 +87,9 @@ def build_summary(status: Mapping[str, Any], config: CoordinatorConfig) -> dict[
             "open": rollouts.get("open", 0),
             "dropped": dict(rollouts.get("dropped") or {}),
         },
-        "tokens_per_s": status.get("tokens_per_s"),
         "wall_s": status.get("elapsed_s"),
         "seeds": {"run": config.run.seed},
-        "software": f"rollcast {__version__}",
+        "software": f"rollcast {software_version()}",
     }
 
 

@@ -174,7 +174,20 @@ async def test_what_ends_a_run_badly_is_raised_and_summed_up(tmp_path: Path) -> 
     with pytest.raises(NoPeers):
         async with running(tmp_path / "alone", changed(membership={"no_peer_timeout_s": 0.3})) as coordinator:
             await asyncio.wait([coordinator.task])
-    assert json.loads((tmp_path / "alone" / "run" / "summary.json").read_text())["phase"] == "stopped"
+    summary = json.loads((tmp_path / "alone" / "run" / "summary.json").read_text())
+    assert (summary["phase"], summary["ended_because"][:5]) == ("stopped", "RC202")
+
+
+async def test_beyond_loopback_everything_is_encrypted(tmp_path: Path) -> None:
+    open_to_all = changed(serve={"host": "0.0.0.0", "advertise_host": "localhost"})
+    async with running(tmp_path, open_to_all) as coordinator:
+        assert coordinator.http_url.startswith("https://localhost:")
+        async with Member(await coordinator.join("peer")) as peer:
+            await peer.hello()
+            await peer.next("welcome")
+        async with aiohttp.ClientSession() as client:
+            with pytest.raises(aiohttp.ClientError):
+                await client.get(coordinator.http_url.replace("https", "http") + "/health")
 
 
 async def test_a_ledger_that_fails_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

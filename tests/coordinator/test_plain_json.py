@@ -1,0 +1,34 @@
+"""JSON that browsers read."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coordinator import plain_json
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+)
+
+
+def _refuse(constant: str) -> None:
+    raise AssertionError(constant)
+
+
+@settings(deadline=None, max_examples=100)
+@given(VALUES)
+def test_no_reader_meets_a_number_that_is_none(value: object) -> None:
+    text = plain_json.dumps(value)
+    assert "\n" not in text
+    assert json.loads(text, parse_constant=_refuse) == plain_json.finite(value)
+
+
+def test_only_what_is_not_finite_is_replaced() -> None:
+    assert plain_json.finite({"a": [1, 0.5, float("nan")], 2: ("x", float("-inf"))}) == {
+        "a": [1, 0.5, None],
+        "2": ["x", None],
+    }
