@@ -49,6 +49,8 @@ from rollcast.wire.ids import Epoch, PeerId, Version
 
 __all__ = ["CoordinatorCore", "CoreSettings", "Restored", "Status", "Waiting"]
 
+REPLAN_AT_ONCE_MAX = 64  # members; above it joins and leaves are planned together at the next tick (thundering herds)
+
 
 class CoordinatorCore:
     """Who is here, who does what, which rollouts count.
@@ -65,6 +67,7 @@ class CoordinatorCore:
         self._started_at: float | None = None
         self._no_peer_since: float | None = None
         self._failed = False
+        self._replan_due = False
 
     # ---------------------------------------------------------------- questions of the shell
 
@@ -253,11 +256,18 @@ class CoordinatorCore:
             return actions
         self._state.dissemination.left(event.culprit)
         actions += self._state.close_attempts(self._state.book.held_by(event.culprit), "revoked", tell_peers=True)
-        return actions + self._replan() + issue(self._state, now)
+        return actions + self._replan_now() + issue(self._state, now)
 
     def _replan(self) -> list[Action]:
         if self._state.ended:  # everybody is leaving: nothing is relayed any more
             return []
+        if len(self._state.members) > REPLAN_AT_ONCE_MAX:
+            self._replan_due = True
+            return []
+        return self._replan_now()
+
+    def _replan_now(self) -> list[Action]:
+        self._replan_due = False
         nodes = [
             RelayNode(member.peer_id, member.role, member.address, not member.standing.quarantined)
             for member in self._state.members
@@ -318,6 +328,8 @@ class CoordinatorCore:
             silent_s = now - member.last_seen
             actions += self._gone(member.peer_id, "lost", f"silent for {silent_s:.1f} s", now)
             actions.append(StopPeer(member.peer_id, "no heartbeat"))
+        if self._replan_due and not state.ended:
+            actions += self._replan_now()
         actions += state.close_attempts(state.book.expired(now), "lease_expired", tell_peers=True)
         return actions + issue(state, now) + self._fail_without_peers(now)
 

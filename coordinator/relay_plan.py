@@ -8,8 +8,9 @@ broadcast. Striped trees can replace this without touching anything but this mod
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from itertools import chain
 
 from coordinator.actions import Neighbour, SendPlan
@@ -53,16 +54,18 @@ class _Tree:
         self.relay_degree = 1 if len(nodes) - 1 <= shape.chain_peers_max else shape.relay_degree
         self.parents: dict[PeerId, PeerId] = {}
         self.children: dict[PeerId, list[PeerId]] = {node.peer_id: [] for node in nodes}
+        self.depths: dict[PeerId, int] = {}  # of what is connected to the root
+        self.places: list[tuple[int, int, PeerId]] = []  # heap of possible parents: depth, order of joining, who
 
     def limit(self, peer_id: PeerId) -> int:
         return self.shape.origin_degree if peer_id == self.root.peer_id else self.relay_degree
 
+    def has_room(self, peer_id: PeerId) -> bool:
+        return len(self.children[peer_id]) < self.limit(peer_id)
+
     def link(self, child: PeerId, parent: PeerId) -> None:
         self.parents[child] = parent
         self.children[parent].append(child)
-
-    def unlink(self, child: PeerId) -> None:
-        self.children[self.parents.pop(child)].remove(child)
 
     def feasible(self, child: RelayNode, parent: RelayNode) -> bool:
         """Someone must be able to dial; only the root may be a parent without an address."""
@@ -70,42 +73,58 @@ class _Tree:
             return bool(parent.address or child.address)
         return parent.interior
 
-    def depths(self) -> dict[PeerId, int]:
-        """Depth of everything connected to the root, level by level."""
-        depths = {self.root.peer_id: 0}
-        level = [self.root.peer_id]
+    def connect(self, peer_id: PeerId, depth: int) -> None:
+        """This node and what is below it hang on the root now: they may become parents."""
+        level = [peer_id]
         while level:
-            level = [child for parent in level for child in self.children[parent]]
-            depths.update((child, depths[self.parents[child]] + 1) for child in level)
-        return depths
+            for one in level:
+                self.depths[one] = depth
+                if (one == self.root.peer_id or self.nodes[one].interior) and self.has_room(one):
+                    heappush(self.places, (depth, self.order[one], one))
+            level = [child for one in level for child in self.children[one]]
+            depth += 1
 
     def attach(self, child: RelayNode) -> None:
         """Below the shallowest parent with room; else in the place of a leaf; else where the excess is least."""
-        depths = self.depths()
-        places = sorted(
-            (peer_id for peer_id in depths if self.feasible(child, self.nodes[peer_id])),
-            key=lambda peer_id: (depths[peer_id], self.order[peer_id]),
-        )
-        for parent in places:
-            if len(self.children[parent]) < self.limit(parent):
-                return self.link(child.peer_id, parent)
-        if child.interior and self._displace_leaf(child, places):
-            return None
-        if places:
-            excess = {peer_id: len(self.children[peer_id]) - self.limit(peer_id) for peer_id in places}
-            self.link(child.peer_id, min(places, key=lambda peer_id: (excess[peer_id], -depths[peer_id])))
-        return None
+        parent = self._shallowest_with_room(child) or self._place_of_a_leaf(child) or self._least_loaded(child)
+        if parent is not None:
+            self.link(child.peer_id, parent)
+            self.connect(child.peer_id, self.depths[parent] + 1)
 
-    def _displace_leaf(self, child: RelayNode, places: Iterable[PeerId]) -> bool:
-        """Take the place of a child that can never relay, and relay to it."""
-        for parent in places:
+    def _shallowest_with_room(self, child: RelayNode) -> PeerId | None:
+        passed = []
+        found = None
+        while self.places and found is None:
+            place = heappop(self.places)
+            if self.has_room(place[2]):
+                passed.append(place)  # it may have room for more
+                if self.feasible(child, self.nodes[place[2]]):
+                    found = place[2]
+        for place in passed:
+            heappush(self.places, place)
+        return found
+
+    def _candidates(self, child: RelayNode) -> list[PeerId]:
+        """Connected parents that are possible at all, the shallowest first."""
+        possible = [peer_id for peer_id in self.depths if self.feasible(child, self.nodes[peer_id])]
+        return sorted(possible, key=lambda peer_id: (self.depths[peer_id], self.order[peer_id]))
+
+    def _place_of_a_leaf(self, child: RelayNode) -> PeerId | None:
+        """Move a node that can never relay below one that can, to give it its place."""
+        if not child.interior:
+            return None
+        for parent in self._candidates(child):
             for leaf in self.children[parent]:
                 if not self.nodes[leaf].interior:
-                    self.unlink(leaf)
-                    self.link(child.peer_id, parent)
+                    self.children[parent].remove(leaf)
                     self.link(leaf, child.peer_id)
-                    return True
-        return False
+                    return parent
+        return None
+
+    def _least_loaded(self, child: RelayNode) -> PeerId | None:
+        """The parent with the fewest children above its limit; the deepest of them, which has most to spare."""
+        excess = {peer_id: len(self.children[peer_id]) - self.limit(peer_id) for peer_id in self._candidates(child)}
+        return min(excess, key=lambda peer_id: (excess[peer_id], -self.depths[peer_id]), default=None)
 
 
 def plan_tree(nodes: Sequence[RelayNode], shape: TreeShape, before: Parents) -> dict[PeerId, PeerId] | None:
@@ -123,6 +142,7 @@ def plan_tree(nodes: Sequence[RelayNode], shape: TreeShape, before: Parents) -> 
         parent = tree.nodes.get(before.get(node.peer_id, PeerId("")))
         if parent is not None and node.peer_id != root.peer_id and tree.feasible(node, parent):
             tree.link(node.peer_id, parent.peer_id)
+    tree.connect(root.peer_id, 0)
     orphans = [node for node in nodes if node.peer_id not in tree.parents and node.peer_id != root.peer_id]
     for node in sorted(orphans, key=lambda node: not node.interior):  # those that can relay first
         tree.attach(node)
@@ -145,6 +165,7 @@ def plan_parts(nodes: Sequence[RelayNode], parents: Parents, fallbacks_max: int)
     for node in nodes:
         if node.peer_id in parents:
             children[parents[node.peer_id]].append(node)
+    origins = [node for node in nodes if node.role == "origin" and node.address]
     parts = {}
     for node in nodes:
         parent = by_id.get(parents.get(node.peer_id, PeerId("")))
@@ -152,7 +173,8 @@ def plan_parts(nodes: Sequence[RelayNode], parents: Parents, fallbacks_max: int)
             parents=() if parent is None else (_neighbour(parent, we_dial=bool(parent.address)),),
             children=tuple(_neighbour(child, we_dial=not node.address) for child in children[node.peer_id]),
             fallbacks=tuple(
-                _neighbour(source, we_dial=True) for source in _fallbacks(node, nodes, by_id, parents, fallbacks_max)
+                _neighbour(source, we_dial=True)
+                for source in _fallbacks(node, origins, nodes, by_id, parents, fallbacks_max)
             ),
         )
     return parts
@@ -164,6 +186,7 @@ def _neighbour(node: RelayNode, *, we_dial: bool) -> Neighbour:
 
 def _fallbacks(
     node: RelayNode,
+    origins: Sequence[RelayNode],
     nodes: Sequence[RelayNode],
     by_id: Mapping[PeerId, RelayNode],
     parents: Parents,
@@ -172,9 +195,9 @@ def _fallbacks(
     """The origin, then ancestors from the nearest (they hold a version sooner), then others that joined early."""
     if node.peer_id not in parents:
         return []
-    ancestors = _ancestors(node.peer_id, parents)
-    chosen = [other for other in nodes if other.role == "origin" and other.address]
-    for other in chain((by_id[peer_id] for peer_id in ancestors), nodes):
+    ancestors = (by_id[peer_id] for peer_id in _ancestors(node.peer_id, parents))
+    chosen = list(origins)
+    for other in chain(ancestors, nodes):
         if len(chosen) > count_max:
             break
         if other.interior and other not in chosen and other.peer_id != node.peer_id:
@@ -182,13 +205,13 @@ def _fallbacks(
     return [other for other in chosen if other.peer_id != parents[node.peer_id]][:count_max]
 
 
-def _ancestors(peer_id: PeerId, parents: Parents) -> list[PeerId]:
+def _ancestors(peer_id: PeerId, parents: Parents) -> Iterator[PeerId]:
     """From the parent to the root; in a cycle, which validate() looks for, one more than there are edges."""
-    found: list[PeerId] = []
-    while peer_id in parents and len(found) <= len(parents):
+    for _ in range(len(parents) + 1):
+        if peer_id not in parents:
+            return
         peer_id = parents[peer_id]
-        found.append(peer_id)
-    return found
+        yield peer_id
 
 
 class RelayPlanner:
@@ -230,4 +253,4 @@ class RelayPlanner:
     def validate(self) -> None:
         """Raise AssertionError when the plan has a cycle."""
         for peer_id in self.parents:
-            assert len(_ancestors(peer_id, self.parents)) <= len(self.parents), "a cycle in the relay plan"
+            assert sum(1 for _ in _ancestors(peer_id, self.parents)) <= len(self.parents), "a cycle in the relay plan"

@@ -84,6 +84,16 @@ def test_peers_that_came_before_the_origin_are_planned_when_it_comes() -> None:
     assert core.origin.address == "origin:1"
 
 
+def test_a_herd_of_joins_is_planned_at_the_next_tick() -> None:
+    world = World()
+    world.start()
+    planned = [only(world.tell(joined(f"p{number}")), SendPlan) for number in range(80)]
+    assert [bool(parts) for parts in planned] == [True] * 63 + [False] * 17
+    told = {part.peer_id for part in only(world.tell(Tick()), SendPlan)}
+    assert {f"p{number}" for number in range(63, 80)} <= told
+    assert world.tell(Tick()) == []
+
+
 def test_a_second_session_replaces_the_first() -> None:
     world = World()
     world.start("a")
