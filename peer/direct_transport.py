@@ -46,6 +46,10 @@ class DirectTransport:
     async def dial(self, peer_id: PeerId, address: str) -> Link:
         return await self._client.dial(peer_id, address)
 
+    def renew(self, credentials: TlsCredentials) -> None:
+        self._server.renew(credentials)
+        self._client.renew(credentials)
+
     async def close(self) -> None:
         await self._server.close()
         await self._client.close()

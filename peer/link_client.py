@@ -48,8 +48,9 @@ class LinkClient:
     def __init__(self, credentials: TlsCredentials, run_id: RunId, limits: LinkLimits) -> None:
         self._run_id = run_id
         self._limits = limits
+        self._tls = credentials.ssl_client_context()
         # One connection per link, never reused: a link ends with its connection.
-        connector = aiohttp.TCPConnector(ssl=credentials.ssl_client_context(), limit=0, force_close=True)
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
         self._session = aiohttp.ClientSession(
             connector=connector,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.dial_timeout_s),
@@ -64,7 +65,7 @@ class LinkClient:
         async with deadline(self._limits.dial_timeout_s, f"a chunk link to {peer_id} at {address}"):
             body = _OpenBody()
             posting = asyncio.ensure_future(
-                self._session.post(f"https://{address}{PATH}", data=body, allow_redirects=False)
+                self._session.post(f"https://{address}{PATH}", data=body, ssl=self._tls, allow_redirects=False)
             )
             try:
                 return await self._open(peer_id, address, body, posting)
@@ -73,6 +74,10 @@ class LinkClient:
                 posting.cancel()
                 await asyncio.gather(posting, return_exceptions=True)
                 raise
+
+    def renew(self, credentials: TlsCredentials) -> None:
+        """Show this certificate from the next dial on."""
+        self._tls = credentials.ssl_client_context()
 
     async def close(self) -> None:
         """End all links."""

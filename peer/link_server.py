@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import ssl
 
 import structlog
 from aiohttp import web
@@ -28,7 +29,7 @@ class LinkServer:
     """
 
     def __init__(self, credentials: TlsCredentials, run_id: RunId, limits: LinkLimits, admit: Admission) -> None:
-        self._credentials = credentials
+        self._tls = credentials.ssl_server_context()
         self._run_id = run_id
         self._limits = limits
         self._admit = admit
@@ -57,7 +58,7 @@ class LinkServer:
                 self._accept,
                 host,
                 port,
-                ssl=self._credentials.ssl_server_context(),
+                ssl=self._listening_context(),
                 ssl_handshake_timeout=self._limits.handshake_timeout_s,
                 ssl_shutdown_timeout=1.0,
                 backlog=_BACKLOG,
@@ -73,6 +74,10 @@ class LinkServer:
         bound: int = self._listener.sockets[0].getsockname()[1]
         return bound
 
+    def renew(self, credentials: TlsCredentials) -> None:
+        """Show this certificate from the next handshake on."""
+        self._tls = credentials.ssl_server_context()
+
     async def close(self) -> None:
         """Stop listening and end all links."""
         if self._listener is not None:
@@ -84,6 +89,16 @@ class LinkServer:
             await link.close()
         if self._web is not None:
             await self._web.shutdown(timeout=2.0)
+
+    def _listening_context(self) -> ssl.SSLContext:
+        """A listener keeps the context that it was opened with: this one looks up the newest in each handshake."""
+        context = self._tls
+
+        def use_newest(tls: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
+            tls.context = self._tls
+
+        context.sni_callback = use_newest  # called for hellos without a server name as well
+        return context
 
     def _accept(self) -> asyncio.BaseProtocol:
         assert self._web is not None

@@ -158,6 +158,10 @@ class Relay:
         """
         return self._announced(announcement, None)
 
+    def renew(self, credentials: TlsCredentials) -> None:
+        """Use a renewed certificate for links opened from now on."""
+        self._transport.renew(credentials)
+
     def stats(self) -> RelayStats:
         """Where the relay stands."""
         links = [runner.link for runner in self._runners.values()]

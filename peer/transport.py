@@ -19,7 +19,7 @@ from rollcast.wire.limits import TEXT_LENGTH_MAX
 from rollcast.wire.link import LinkFrame, LinkMessageFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import agree_with, range_to_pb
-from rollcast.wire.tls import Caller
+from rollcast.wire.tls import Caller, TlsCredentials
 
 _GOODBYE_S = 1.0
 
@@ -122,6 +122,9 @@ class ChunkTransport(Protocol):
             ProtocolMismatch: the two sides speak no common protocol version.
             WaitTimedOut: the dial took too long.
         """
+
+    def renew(self, credentials: TlsCredentials) -> None:
+        """Use a renewed certificate for links opened from now on; open ones stay."""
 
     async def close(self) -> None:
         """Stop accepting and end every link."""

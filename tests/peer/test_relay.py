@@ -113,6 +113,9 @@ class TamperedTransport:
     async def dial(self, peer_id: PeerId, address: str) -> Link:
         return TamperedLink(await self._direct.dial(peer_id, address), self)
 
+    def renew(self, credentials: TlsCredentials) -> None:
+        self._direct.renew(credentials)
+
     async def close(self) -> None:
         await self._direct.close()
 

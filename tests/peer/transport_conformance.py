@@ -29,7 +29,10 @@ def anyone(_caller: Caller) -> str:
 class Pair:
     """A listening transport, a dialling one, and the links that the first accepted."""
 
-    def __init__(self, listener: ChunkTransport, dialler: ChunkTransport, peer_id: PeerId, address: str) -> None:
+    def __init__(
+        self, run: LinkRun, listener: ChunkTransport, dialler: ChunkTransport, peer_id: PeerId, address: str
+    ) -> None:
+        self.run = run
         self.listener = listener
         self.dialler = dialler
         self.peer_id = peer_id
@@ -57,7 +60,7 @@ class TransportConformance(ABC):
         listener = self.make(credentials, run.run_id, admit, LIMITS)
         other = dialler_run or run
         dialler = self.make(other.member("peer")[1], other.run_id, anyone, LIMITS)
-        pair = Pair(listener, dialler, peer_id, "")
+        pair = Pair(run, listener, dialler, peer_id, "")
 
         async def hold(link: Link) -> None:
             ended = asyncio.Event()
@@ -158,6 +161,21 @@ class TransportConformance(ABC):
             with pytest.raises(WrongKey):
                 await pair.dialler.dial(somebody_else, pair.address)
             assert pair.accepted.empty()
+
+    @pytest.mark.parametrize("renewed", ["listener", "dialler"])
+    async def test_a_renewed_certificate_is_shown_on_new_links(self, tmp_path: Path, renewed: str) -> None:
+        async with self.pair(tmp_path) as pair:
+            old = await pair.link()
+            peer_id, credentials = pair.run.member("origin")
+            getattr(pair, renewed).renew(credentials)
+            if renewed == "listener":
+                pair.peer_id = peer_id
+            dialled, accepted = await pair.link()
+            assert (dialled if renewed == "listener" else accepted).peer_id == peer_id
+            await old[0].send(pb.LinkMessage(want=pb.Want(version=1)))
+            assert isinstance(await old[1].receive(), LinkMessageFrame), "the old link stays"
+            await old[1].close()
+            await accepted.close()
 
     async def test_another_run_is_refused(self, tmp_path: Path) -> None:
         async with self.pair(tmp_path, dialler_run=LinkRun(tmp_path, "run-2")) as pair:
