@@ -1,32 +1,34 @@
-"""A set of chunk indices as the bitmap that travels in a Have message."""
+"""A counted set of chunk indices, as the bitmap that travels in a Have message."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from rollcast.runtime.errors import MalformedMessage
+from rollcast.wire.chunks import bitmap_add, bitmap_count, bitmap_has, new_bitmap, parse_bitmap
+
 
 class ChunkSet:
-    """Indices in [0, size): one bit each, most significant bit first, chunk 0 first (proto message Have)."""
+    """Indices in [0, size), one bit each (see rollcast/wire/chunks.py)."""
 
     __slots__ = ("_bits", "count", "size")
 
     def __init__(self, size: int, indices: Iterable[int] = ()) -> None:
         self.size = size
         self.count = 0
-        self._bits = bytearray((size + 7) // 8)
+        self._bits = new_bitmap(size)
         for index in indices:
             self.add(index)
 
     @classmethod
     def from_bitmap(cls, size: int, bitmap: bytes) -> ChunkSet | None:
-        """Read a bitmap; None when its length or its padding bits do not fit ``size``."""
-        if len(bitmap) != (size + 7) // 8:
-            return None
-        if size % 8 and bitmap and bitmap[-1] & (0xFF >> (size % 8)):
-            return None
+        """Read a bitmap; None when its length or its unused bits do not fit ``size``."""
         chunks = cls(size)
-        chunks._bits[:] = bitmap
-        chunks.count = sum(byte.bit_count() for byte in bitmap)
+        try:
+            chunks._bits = parse_bitmap(bitmap, size)
+        except MalformedMessage:
+            return None
+        chunks.count = bitmap_count(bitmap)
         return chunks
 
     @classmethod
@@ -35,10 +37,10 @@ class ChunkSet:
         return cls(size, range(size))
 
     def __contains__(self, index: int) -> bool:
-        return 0 <= index < self.size and bool(self._bits[index >> 3] & (0x80 >> (index & 7)))
+        return 0 <= index < self.size and bitmap_has(self._bits, index)
 
     def __iter__(self) -> Iterator[int]:
-        return (index for index in range(self.size) if index in self)
+        return (index for index in range(self.size) if bitmap_has(self._bits, index))
 
     def add(self, index: int) -> bool:
         """Add an index; False when it was there.
@@ -48,10 +50,9 @@ class ChunkSet:
         """
         if not 0 <= index < self.size:
             raise IndexError(f"chunk {index} of {self.size}")
-        bit = 0x80 >> (index & 7)
-        if self._bits[index >> 3] & bit:
+        if bitmap_has(self._bits, index):
             return False
-        self._bits[index >> 3] |= bit
+        bitmap_add(self._bits, index)
         self.count += 1
         return True
 
