@@ -40,6 +40,8 @@ class OptimiserConfig(ConfigModel):
     """Second moment's decay."""
     max_grad_norm: float = Field(1.0, gt=0.0)
     """Gradients are scaled down to this global norm."""
+    micro_batch_rows: int = Field(64, ge=1)
+    """Rows whose activations are in memory at a time; a batch is split evenly into parts of at most this many."""
 
 
 class ObjectiveConfig(ConfigModel):

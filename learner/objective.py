@@ -28,6 +28,7 @@ class Terms(NamedTuple):
     behaviour_logprobs: jax.Array  # f32 [rows, time], of the version that drew the token
     advantages: jax.Array  # f32 [rows, 1]
     loss_mask: jax.Array  # f32 [rows, time], 1 on trained tokens
+    weights: jax.Array  # f32 [rows, time], aggregate of the whole batch, of which these rows may be a part
 
     @property
     def log_ratio(self) -> jax.Array:
@@ -35,6 +36,7 @@ class Terms(NamedTuple):
         return jnp.where(self.loss_mask > 0.0, self.logprobs - self.behaviour_logprobs, 0.0)
 
 
+Aggregate = Callable[[jax.Array], jax.Array]  # loss mask of a whole batch -> weights
 Factor = Callable[[Terms], jax.Array]
 
 
@@ -42,20 +44,20 @@ Factor = Callable[[Terms], jax.Array]
 class Objective:
     """One choice of each factor."""
 
-    aggregate: Factor
+    aggregate: Aggregate
     correction: Factor
     gradient: Factor
     regulariser: Factor
 
     def value(self, terms: Terms) -> jax.Array:
-        """J, to be maximised; scalar f32."""
-        weights = jax.lax.stop_gradient(self.aggregate(terms) * self.correction(terms))
+        """These rows' part of J, to be maximised; scalar f32. The parts of a batch add up to J."""
+        weights = jax.lax.stop_gradient(terms.weights * self.correction(terms))
         return jnp.sum(weights * (self.gradient(terms) + self.regulariser(terms)))
 
 
-def token_mean(terms: Terms) -> jax.Array:
+def token_mean(loss_mask: jax.Array) -> jax.Array:
     """Every trained token of the batch counts the same."""
-    return terms.loss_mask / jnp.maximum(jnp.sum(terms.loss_mask), 1.0)
+    return loss_mask / jnp.maximum(jnp.sum(loss_mask), 1.0)
 
 
 def ones(terms: Terms) -> jax.Array:
@@ -84,22 +86,23 @@ def grpo(config: ObjectiveConfig) -> Objective:
     return Objective(token_mean, ones, clipped_surrogate(config.clip_low, config.clip_high), zeros)
 
 
-def metrics(terms: Terms, entropies: jax.Array, config: ObjectiveConfig) -> dict[str, jax.Array]:
-    """Token means over the loss mask; scalars f32.
+def metrics(
+    terms: Terms, token_weights: jax.Array, entropies: jax.Array, config: ObjectiveConfig
+) -> dict[str, jax.Array]:
+    """These rows' part of means over the batch's trained tokens; scalars f32. token_weights: `token_mean` of the batch.
 
     ratio_mean: policy / behaviour. clip_fraction: share of tokens whose ratio lies outside the clip range. kl_k3: the
     estimator (r - 1) - log r of KL between behaviour and policy (Schulman, "Approximating KL divergence"), a gauge of
     staleness. entropy: of the policy, nats.
     """
-    weights = token_mean(terms)
     log_ratio = jax.lax.stop_gradient(terms.log_ratio)
     ratio = jnp.exp(log_ratio)
     outside = (ratio < 1.0 - config.clip_low) | (ratio > 1.0 + config.clip_high)
     return {
-        "ratio_mean": jnp.sum(weights * ratio),
-        "clip_fraction": jnp.sum(weights * outside.astype(jnp.float32)),
-        "kl_k3": jnp.sum(weights * (ratio - 1.0 - log_ratio)),
-        "entropy": jnp.sum(weights * jax.lax.stop_gradient(entropies)),
+        "ratio_mean": jnp.sum(token_weights * ratio),
+        "clip_fraction": jnp.sum(token_weights * outside.astype(jnp.float32)),
+        "kl_k3": jnp.sum(token_weights * (ratio - 1.0 - log_ratio)),
+        "entropy": jnp.sum(token_weights * jax.lax.stop_gradient(entropies)),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ import numpy as np
 import optax
 
 from learner.config import LearnerConfig
-from learner.objective import Terms, grpo, metrics
+from learner.objective import Terms, grpo, metrics, token_mean
 from learner.packing import PackedBatch
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.logprobs import completion_logprobs
@@ -23,7 +23,26 @@ from rollcast.runtime.errors import CheckpointError
 # once and waste half a pass a version on average.
 BEHAVIOUR_ROWS = 32
 
+# What the loss reports; `train_step` adds grad_norm.
+STEP_METRICS = ("loss", "ratio_mean", "clip_fraction", "kl_k3", "entropy")
+
 FloatArray = np.ndarray[Any, np.dtype[np.float32]]
+
+
+class _Factors(NamedTuple):
+    """What the loss needs beyond the forward pass's inputs."""
+
+    loss_mask: Any  # bool [rows, time]
+    advantages: Any  # f32 [rows]
+    behaviour_logprobs: Any  # f32 [rows, time]
+
+
+class _Weighted(NamedTuple):
+    """The loss mask, and weights made from the whole batch's mask; f32 [rows, time] each."""
+
+    loss_mask: jax.Array
+    weights: jax.Array
+    token_weights: jax.Array
 
 
 class Trainer:
@@ -36,6 +55,7 @@ class Trainer:
         self.model_config = model_config
         self._objective_config = learner_config.objective
         optimiser = learner_config.optimiser
+        self._micro_batch_rows = optimiser.micro_batch_rows
         self._optimiser = optax.chain(
             optax.clip_by_global_norm(optimiser.max_grad_norm),
             optax.adam(optimiser.learning_rate, b1=optimiser.b1, b2=optimiser.b2),
@@ -58,8 +78,9 @@ class Trainer:
 
         Returns loss, grad_norm (before clipping), and the metrics of learner.objective.
         """
+        factors = _Factors(batch.loss_mask, batch.advantages, behaviour_logprobs)
         self._params, self._optimiser_state, values = self._step(
-            self._params, self._optimiser_state, _arrays(batch), batch.loss_mask, batch.advantages, behaviour_logprobs
+            self._params, self._optimiser_state, _arrays(batch), factors
         )
         return {name: float(value) for name, value in jax.device_get(values).items()}
 
@@ -113,25 +134,31 @@ class Trainer:
         return completion_logprobs(self.model_config, params, **arrays).logprobs
 
     def _train(
-        self,
-        params: Params,
-        optimiser_state: Any,
-        arrays: dict[str, jax.Array],
-        loss_mask: jax.Array,
-        advantages: jax.Array,
-        behaviour_logprobs: jax.Array,
+        self, params: Params, optimiser_state: Any, arrays: dict[str, jax.Array], factors: _Factors
     ) -> tuple[Params, Any, dict[str, jax.Array]]:
-        def loss(candidate: Params) -> tuple[jax.Array, dict[str, jax.Array]]:
-            statistics = completion_logprobs(self.model_config, candidate, **arrays)
-            mask = loss_mask.astype(jnp.float32)
-            terms = Terms(statistics.logprobs, behaviour_logprobs, advantages[:, None], mask)
-            value = -grpo(self._objective_config).value(terms)
-            return value, {"loss": value} | metrics(terms, statistics.entropies, self._objective_config)
+        objective = grpo(self._objective_config)
+        mask = factors.loss_mask.astype(jnp.float32)
+        weighted = _Weighted(mask, objective.aggregate(mask), token_mean(mask))
+        whole = (arrays, factors.advantages, factors.behaviour_logprobs, weighted)
+        rows = mask.shape[0]
+        parts = rows // _largest_divisor(rows, self._micro_batch_rows)
+        micro_batches = jax.tree.map(lambda leaf: leaf.reshape(parts, rows // parts, *leaf.shape[1:]), whole)
 
-        gradients, values = jax.grad(loss, has_aux=True)(params)
+        def loss(candidate: Params, micro_batch: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
+            inputs, advantages, behaviour_logprobs, (mask, weights, token_weights) = micro_batch
+            statistics = completion_logprobs(self.model_config, candidate, **inputs)
+            terms = Terms(statistics.logprobs, behaviour_logprobs, advantages[:, None], mask, weights)
+            value = -objective.value(terms)
+            return value, {"loss": value} | metrics(terms, token_weights, statistics.entropies, self._objective_config)
+
+        def accumulate(total: Any, micro_batch: Any) -> tuple[Any, None]:
+            return jax.tree.map(jnp.add, total, jax.grad(loss, has_aux=True)(params, micro_batch)), None
+
+        nothing = {name: jnp.zeros((), jnp.float32) for name in STEP_METRICS}
+        zeros = (jax.tree.map(jnp.zeros_like, params), nothing)
+        (gradients, values), _ = jax.lax.scan(accumulate, zeros, micro_batches)
         updates, optimiser_state = self._optimiser.update(gradients, optimiser_state, params)
-        values["grad_norm"] = optax.tree.norm(gradients)
-        return optax.apply_updates(params, updates), optimiser_state, values
+        return optax.apply_updates(params, updates), optimiser_state, values | {"grad_norm": optax.tree.norm(gradients)}
 
 
 def behaviour_by_version(
@@ -148,6 +175,10 @@ def behaviour_by_version(
         logprobs = trainer.behaviour_logprobs(params_of_version(version), packed.select(rows))
         result[rows] = np.where(made[rows], logprobs, result[rows])
     return result
+
+
+def _largest_divisor(rows: int, most: int) -> int:
+    return next(size for size in range(min(rows, most), 0, -1) if rows % size == 0)
 
 
 def _arrays(batch: PackedBatch) -> dict[str, Any]:
