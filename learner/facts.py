@@ -9,7 +9,7 @@ from learner.checkpoint import HostState
 from learner.config import LearnerConfig
 from learner.trained import TrainedIds
 from rollcast.policy.config import ModelConfig
-from rollcast.runtime.errors import CheckpointError
+from rollcast.runtime.errors import CheckpointError, ConfigError
 from rollcast.wire.ids import Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import Sampling, sampling_from_pb
@@ -26,7 +26,19 @@ class RunFacts:
 
     @classmethod
     def of(cls, info: pb.RunInfo, config: LearnerConfig) -> RunFacts:
-        """Check and convert."""
+        """Check and convert.
+
+        Raises:
+            ConfigError: versions would come so rarely that no rollout is ever young enough.
+            MalformedMessage: the tokenizer or the sampling parameters are not what they should be.
+        """
+        kappa, limit = info.publish_every_steps, info.staleness_limit
+        if kappa > limit + 1:
+            raise ConfigError(
+                f"publish_every_steps {kappa} does not go with staleness_limit {limit}",
+                cause="the newest version would be too old to train on before the next one is published",
+                fix="publish at least every staleness_limit + 1 steps",
+            )
         tokenizer = Tokenizer.from_json(info.tokenizer_json)
         model = config.model.model_copy(update={"vocabulary_size": tokenizer.size})
         return cls(info, model, sampling_from_pb(info.sampling))

@@ -23,6 +23,7 @@ PATH = "/rollcast/link/1"
 CONNECT_TIMEOUT_S = 10.0
 STALL_TIMEOUT_S = 15.0  # an origin that says nothing for this long during a push is tried again on a new link
 CLOSE_TIMEOUT_S = 0.5  # for the other side to close too
+REASON_BYTES_MAX = 512  # of a refusal
 QUEUE_FRAMES = 64  # frames that may wait for the socket; more only holds memory
 
 
@@ -111,11 +112,12 @@ class OriginLink:
         await self._send(encode_message(pb.LinkMessage(hello=hello)))
         self._response = await self._session.post(f"https://{address}{PATH}", data=self._body())
         if self._response.status != 200:
-            raise LinkBroken(f"the origin answered {self._response.status}")
+            reason = (await self._response.content.read(REASON_BYTES_MAX)).decode("utf-8", "replace")
+            raise LinkBroken(f"the origin answered {self._response.status} {reason}")
         self._check_certificate(origin)
         first = await self._receive()
         if first.WhichOneof("body") != "hello":
-            raise LinkBroken("the origin did not greet")
+            raise LinkBroken(f"the origin did not greet {first.error.what[:200]}".rstrip())
         if first.hello.run_id != run_id:
             raise WrongKey(f"{address} belongs to another run", fix="see which origin uses that address")
         protocol.agree_with(first.hello.protocol)

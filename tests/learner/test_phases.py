@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from learner.config import LearnerConfig
+from learner.phases import HeldOut, Stopped, run_evaluation, run_warm_start
+from learner.reporter import StatusReporter
+from learner.trainer import Trainer
+from rollcast.policy.config import ModelConfig
+from rollcast.runtime.errors import TaskError
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.rollouts import Sampling
+
+MODEL = ModelConfig(
+    vocabulary_size=8, layers=1, width=16, query_heads=2, key_value_heads=1, head_size=8, feed_forward_width=16
+)
+CONFIG = LearnerConfig.model_validate(
+    {"warm_start": {"batch_size": 4, "examples": 8, "steps_max": 4, "check_every_steps": 2, "flawed_steps": 1}}
+)
+
+
+def held_out(stop: threading.Event, problems: int = 5) -> HeldOut:
+    """Completions of even problems count as right; every reward is 0.5."""
+
+    def score(completions: Sequence[pb.Completion]) -> list[pb.CompletionScore]:
+        return [
+            pb.CompletionScore(example_id=one.example_id, exact=one.example_id % 2 == 0, reward=0.5)
+            for one in completions
+        ]
+
+    examples = [pb.Example(example_id=index, prompt_token_ids=[2, 3]) for index in range(problems)]
+    return HeldOut(examples, MODEL, Sampling(1.0, 2, (1,)), 4, seed=0, score=score, stop=stop)
+
+
+def fetch(count: int, flawed: bool, cursor: int) -> list[pb.Example]:
+    return [pb.Example(prompt_token_ids=[2, 3], answer_token_ids=[4 + flawed, 1]) for _ in range(count)]
+
+
+async def ignore(*_status: object) -> None:
+    return None
+
+
+async def test_warm_start_and_evaluation_report_their_figures() -> None:
+    stop = threading.Event()
+    trainer, reporter, measured = Trainer(MODEL, CONFIG), StatusReporter(ignore), held_out(stop)
+    run_warm_start(trainer, CONFIG, fetch, measured, reporter, row_tokens=6, stop=stop)
+    run_evaluation(trainer, measured, reporter, when="before")
+    assert reporter.values["warm_start_accuracy"] == pytest.approx(3 / 5)
+    assert reporter.values["exact_before"] == pytest.approx(3 / 5)
+    assert reporter.values["reward_before"] == pytest.approx(0.5)
+    assert measured.count_exact(trainer.params(), 3) == [3, 0, 3, 0, 3]
+
+
+async def test_a_stop_leaves_both_phases() -> None:
+    stop = threading.Event()
+    stop.set()
+    trainer, reporter, measured = Trainer(MODEL, CONFIG), StatusReporter(ignore), held_out(stop)
+    with pytest.raises(Stopped):
+        run_warm_start(trainer, CONFIG, fetch, measured, reporter, row_tokens=6, stop=stop)
+    with pytest.raises(Stopped):
+        run_evaluation(trainer, measured, reporter, when="after")
+
+
+def test_no_held_out_problem_is_an_error() -> None:
+    with pytest.raises(TaskError, match="no held-out problems"):
+        held_out(threading.Event(), problems=0)
