@@ -1,0 +1,41 @@
+"""A trainer small enough to compile in seconds, and batches for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from learner.config import LearnerConfig, OptimiserConfig
+from learner.packing import PackedBatch, TrainingRow, pack
+from learner.trainer import Trainer
+from rollcast.policy.config import ModelConfig
+from rollcast.wire.ids import Epoch, PeerId, Version
+from rollcast.wire.rollouts import Segment
+
+MODEL = ModelConfig(
+    vocabulary_size=9, layers=1, width=16, query_heads=2, key_value_heads=1, head_size=8, feed_forward_width=16
+)
+CONFIG = LearnerConfig(seed=1, optimiser=OptimiserConfig(learning_rate=3e-3, micro_batch_rows=4))
+TIME = 6
+
+
+def tiny_trainer(config: LearnerConfig = CONFIG) -> Trainer:
+    return Trainer(MODEL, config)
+
+
+def tiny_row(index: int, completion: tuple[int, ...], reward: float, *versions: int) -> TrainingRow:
+    """A rollout with one token a segment; ``versions`` repeats its last element."""
+    made_by = [*versions, *versions[-1:] * len(completion)] or [0] * len(completion)
+    segments = tuple(
+        Segment("assistant", Epoch(0), Version(version), PeerId("p"), (token,), b"\x01")
+        for token, version in zip(completion, made_by, strict=False)
+    )
+    return TrainingRow(index, index // 4, (2, 3 + index // 4), segments, 1.0, reward)
+
+
+def tiny_batch(rewards: Sequence[float], *, versions: Sequence[int] = (0,)) -> PackedBatch:
+    """One row a reward, in groups of four, with different completions."""
+    rows = [
+        tiny_row(index, (4 + index % 4, 3 + index % 5, 1), reward, versions[index % len(versions)])
+        for index, reward in enumerate(rewards)
+    ]
+    return pack(rows, time=TIME, advantage_epsilon=1e-4)
