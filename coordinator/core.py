@@ -247,13 +247,13 @@ class CoordinatorCore:
         if accuser is None or culprit is None or accuser is culprit:
             return []
         what = f"sent a corrupt chunk: version {event.version}, index {event.chunk_index}"
-        quarantined = self._state.members.accuse(culprit, event.accuser, (event.version, event.chunk_index))
+        quarantined = self._state.members.accuse(culprit, event.accuser, (event.version, event.chunk_index), now)
         actions: list[Action] = [
             Note("accusation", event.culprit, f"{event.accuser}: {event.reason}"),
             Penalise(event.culprit, culprit.standing.quarantined if quarantined else what, quarantined),
         ]
         if not quarantined:
-            return actions
+            return actions + self._replan_now()
         self._state.dissemination.left(event.culprit)
         actions += self._state.close_attempts(self._state.book.held_by(event.culprit), "revoked", tell_peers=True)
         return actions + self._replan_now() + issue(self._state, now)
@@ -269,8 +269,7 @@ class CoordinatorCore:
     def _replan_now(self) -> list[Action]:
         self._replan_due = False
         nodes = [
-            RelayNode(member.peer_id, member.role, member.address, not member.standing.quarantined)
-            for member in self._state.members
+            RelayNode(member.peer_id, member.role, member.address, member.may_relay) for member in self._state.members
         ]
         return list(self._state.relay.replan(nodes))
 
@@ -328,7 +327,8 @@ class CoordinatorCore:
             silent_s = now - member.last_seen
             actions += self._gone(member.peer_id, "lost", f"silent for {silent_s:.1f} s", now)
             actions.append(StopPeer(member.peer_id, "no heartbeat"))
-        if self._replan_due and not state.ended:
+        relays_again = state.members.end_demotions(now)
+        if (self._replan_due or relays_again) and not state.ended:
             actions += self._replan_now()
         actions += state.close_attempts(state.book.expired(now), "lease_expired", tell_peers=True)
         return actions + issue(state, now) + self._fail_without_peers(now)

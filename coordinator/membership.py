@@ -22,6 +22,8 @@ class Standing:
     dropped: int = 0
     accused_chunks: set[tuple[Version, int]] = field(default_factory=set)
     accusers: set[PeerId] = field(default_factory=set)
+    demoted: str = ""  # why it relays to nobody for a while, empty if it may
+    demoted_until: float = 0.0  # on the core's clock
     quarantined: str = ""  # why, empty if it is not
 
 
@@ -51,6 +53,20 @@ class Member:
         return self.facts.state if self.facts is not None else "joined"
 
     @property
+    def reason(self) -> str:
+        """Why it is in that state."""
+        said = self.facts.reason if self.facts is not None else ""
+        if self.standing.quarantined:
+            return self.standing.quarantined
+        demoted = f"relays to nobody for a while: {self.standing.demoted}" if self.standing.demoted else ""
+        return "; ".join(part for part in (said, demoted) if part)
+
+    @property
+    def may_relay(self) -> bool:
+        """Whether others may be given it as their parent."""
+        return not self.standing.quarantined and not self.standing.demoted
+
+    @property
     def draining(self) -> bool:
         return self.facts is not None and self.facts.state == "draining"
 
@@ -77,8 +93,11 @@ class Departed:
 class Members:
     """Members in the order they joined."""
 
-    def __init__(self, *, heartbeat_timeout_s: float, quarantine_chunks: int, quarantine_accusers: int) -> None:
+    def __init__(
+        self, *, heartbeat_timeout_s: float, demotion_s: float, quarantine_chunks: int, quarantine_accusers: int
+    ) -> None:
         self._heartbeat_timeout_s = heartbeat_timeout_s
+        self._demotion_s = demotion_s
         self._quarantine_chunks = quarantine_chunks
         self._quarantine_accusers = quarantine_accusers
         self._members: dict[PeerId, Member] = {}
@@ -170,10 +189,12 @@ class Members:
         """Members that sent nothing for longer than the heartbeat timeout."""
         return [member for member in self if now - member.last_seen > self._heartbeat_timeout_s]
 
-    def accuse(self, culprit: Member, accuser: PeerId, chunk: tuple[Version, int]) -> bool:
+    def accuse(self, culprit: Member, accuser: PeerId, chunk: tuple[Version, int], now: float) -> bool:
         """Count one corrupt chunk against a member; True when this is what quarantines it.
 
-        The origin is ours and is never quarantined: without it nobody could receive anything.
+        Until then each accusation demotes it for a while: it goes on working, but relays to nobody, so that one lost
+        bit costs little and a broken relay is found out chunk by chunk. The origin is ours and is never demoted or
+        quarantined: without it nobody could receive anything.
         """
         standing = culprit.standing
         if len(standing.accused_chunks) < _ACCUSED_CHUNKS_KEPT:
@@ -181,7 +202,15 @@ class Members:
             standing.accusers.add(accuser)
         if culprit.role == "origin" or standing.quarantined:
             return False
+        standing.demoted, standing.demoted_until = "sent a corrupt chunk", now + self._demotion_s
         if len(standing.accused_chunks) < self._quarantine_chunks or len(standing.accusers) < self._quarantine_accusers:
             return False
         standing.quarantined = f"sent {len(standing.accused_chunks)} corrupt chunks"
         return True
+
+    def end_demotions(self, now: float) -> bool:
+        """Let members relay again whose demotion is over; True if there were any."""
+        over = [one.standing for one in self if one.standing.demoted and now >= one.standing.demoted_until]
+        for standing in over:
+            standing.demoted = ""
+        return bool(over)

@@ -45,6 +45,8 @@ class CoreSettings:
     """With no peer for this long the run fails with RC202."""
     scoring_queue_max: int = 4096
     """Rollouts received and not yet scored; above it intake answers `busy`."""
+    demotion_s: float = 60.0
+    """A peer accused of a corrupt chunk relays to nobody for this long."""
     quarantine_chunks: int = 3
     """Distinct corrupt chunks after which their sender is quarantined."""
     quarantine_accusers: int = 1

@@ -45,6 +45,7 @@ class CoreState:
         self.settings = settings
         self.members = Members(
             heartbeat_timeout_s=settings.heartbeat_timeout_s,
+            demotion_s=settings.demotion_s,
             quarantine_chunks=settings.quarantine_chunks,
             quarantine_accusers=settings.quarantine_accusers,
         )

@@ -271,7 +271,7 @@ def _peer_status(state: CoreState, member: Member, now: float) -> PeerStatus:
         name=member.name,
         role=member.role,
         state=member.state,
-        reason=member.standing.quarantined or ("" if facts is None else facts.reason),
+        reason=member.reason,
         active_version=member.version,
         version_lag=None if member.version is None or newest is None else newest - member.version,
         tokens_per_s=_tokens_per_s(member),

@@ -23,7 +23,7 @@ from learner.publications import Publications
 from learner.reporter import StatusReporter
 from learner.trained import TrainedIds
 from learner.trainer import Trainer, behaviour_by_version
-from learner.versions import RetainedVersions, versions_to_keep
+from learner.versions import RetainedVersions, no_longer_needed
 from rollcast.policy.params import Params
 from rollcast.policy.snapshot import thaw
 from rollcast.runtime.errors import WaitTimedOut
@@ -198,13 +198,13 @@ class TrainingLoop:
         await self._prune()
 
     async def _prune(self) -> None:
-        keep = versions_to_keep(
+        gone = no_longer_needed(
             self._parts.retained.versions(),
             newest=self._settings.keep_versions,
             staleness_limit=self._settings.rules.staleness_limit,
             checkpoints=self._parts.checkpoints.steps(),
         )
-        await asyncio.to_thread(self._parts.retained.prune, keep)
+        await asyncio.to_thread(self._parts.retained.remove, gone)
 
     # ---------------------------------------------------------------- waiting
 

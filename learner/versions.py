@@ -7,6 +7,7 @@ state's hash). The announcement is written last, so a version without one is unf
 from __future__ import annotations
 
 import os
+import threading
 from collections import OrderedDict
 from collections.abc import Collection
 from pathlib import Path
@@ -25,7 +26,7 @@ _FIX = "restore the run folder, or start the run anew in an empty one"
 class RetainedVersions:
     """Published versions on disk, and the bytes of the last few used in host memory, where a device's is scarcer.
 
-    Not for several threads at once, except that different versions may be retained and read at the same time.
+    Different versions may be retained, read and removed at the same time by several threads.
 
     Args:
         folder: where the files are; exists.
@@ -36,6 +37,7 @@ class RetainedVersions:
         self._folder = folder
         self._in_memory = in_memory
         self._states: OrderedDict[Version, tuple[VersionRecord, bytes]] = OrderedDict()
+        self._lock = threading.Lock()  # of _states
 
     def retain(self, signed: VerifiedVersion, state: bytes) -> None:
         """Keep a version durably, the announcement last.
@@ -73,22 +75,25 @@ class RetainedVersions:
         Raises:
             CheckpointError: the version is not kept, or its bytes are not the published ones.
         """
-        if version not in self._states:
-            self._remember(*self._read(version))
-        self._states.move_to_end(version)
-        return self._states[version]
+        with self._lock:
+            found = self._states.get(version)
+            if found is not None:
+                self._states.move_to_end(version)
+                return found
+        found = self._read(version)
+        self._remember(*found)
+        return found
 
-    def prune(self, keep: Collection[Version]) -> list[Version]:
-        """Remove every version not in ``keep``; the removed ones are returned. Not while one is being retained."""
-        gone = [version for version in self.versions() if version not in keep]
+    def remove(self, gone: Collection[Version]) -> None:
+        """Remove these versions, and no other: one may be retained meanwhile."""
         for version in gone:
             # The announcement first: what is left without one counts as unfinished.
             self._announcement_path(version).unlink(missing_ok=True)
             self._state_path(version).unlink(missing_ok=True)
-            self._states.pop(version, None)
+            with self._lock:
+                self._states.pop(version, None)
         if gone:
             fsync_folder(self._folder)
-        return gone
 
     def remove_unfinished(self) -> None:
         """Clear away what a killed process left half written."""
@@ -116,10 +121,11 @@ class RetainedVersions:
         return signed.record, state
 
     def _remember(self, record: VersionRecord, state: bytes) -> None:
-        self._states[record.version] = (record, state)
-        self._states.move_to_end(record.version)
-        while len(self._states) > self._in_memory:
-            self._states.popitem(last=False)
+        with self._lock:
+            self._states[record.version] = (record, state)
+            self._states.move_to_end(record.version)
+            while len(self._states) > self._in_memory:
+                self._states.popitem(last=False)
 
     def _state_path(self, version: Version) -> Path:
         return self._folder / f"{version:012d}.state"
@@ -128,16 +134,15 @@ class RetainedVersions:
         return self._folder / f"{version:012d}.version"
 
 
-def versions_to_keep(
+def no_longer_needed(
     versions: Collection[Version], *, newest: int, staleness_limit: int, checkpoints: Collection[int]
-) -> set[Version]:
-    """Which versions may still be needed.
+) -> list[Version]:
+    """Which of these versions may be removed, oldest first.
 
     The ``newest`` ones serve coming batches. A learner that resumes from a checkpoint at step c replays the batches
     from c on, whose rollouts may come from any version in [c - S, c]; it makes the later ones again itself.
     """
-    ordered = sorted(versions)
-    needed = set(ordered[-newest:])
-    for step in checkpoints:
-        needed.update(version for version in ordered if step - staleness_limit <= version <= step)
-    return needed
+    older = sorted(versions)[:-newest]
+    return [
+        version for version in older if not any(step - staleness_limit <= version <= step for step in checkpoints)
+    ]

@@ -8,7 +8,7 @@ from typing import Any
 
 import aiohttp
 
-from rollcast.cli.fleet import ESSENTIAL, Endpoints, Fleet
+from rollcast.cli.fleet import Endpoints, Fleet
 from rollcast.runtime.errors import ProcessFailed
 
 #: Called with the coordinator's status and the exit statuses of the processes that have ended.
@@ -42,7 +42,7 @@ async def _follow(fleet: Fleet, endpoints: Endpoints, on_status: OnStatus, stop:
             fleet.check()
             ended = fleet.ended()
             if "coordinator" in ended and "learner" in ended:
-                await _all_end(fleet)
+                await _origin_ends(fleet)
                 return True
             status = await _fetch_status(session, endpoints)
             if status is not None:
@@ -54,10 +54,11 @@ async def _follow(fleet: Fleet, endpoints: Endpoints, on_status: OnStatus, stop:
     return False
 
 
-async def _all_end(fleet: Fleet) -> None:
-    left = await fleet.wait(list(fleet.processes), _FINISH_TIMEOUT_S)
-    if any(name in ESSENTIAL for name in left):
-        raise ProcessFailed(f"{', '.join(left)} did not end with the run", fix=f"see {fleet.folder.logs}")
+async def _origin_ends(fleet: Fleet) -> None:
+    """The run is over: all have been told to stop; peers that do not are stopped with the fleet."""
+    for name in await fleet.wait(["origin"], _FINISH_TIMEOUT_S):
+        raise ProcessFailed(f"the {name} did not end with the run", fix=f"see {fleet.log_path(name)}")
+    await fleet.wait(list(fleet.processes), fleet.config.stop_timeout_s)
 
 
 async def _fetch_status(session: aiohttp.ClientSession, endpoints: Endpoints) -> dict[str, Any] | None:

@@ -215,7 +215,11 @@ def test_three_corrupt_chunks_quarantine_their_sender() -> None:
     assert world.tell(accuse("a", 0)) == [
         Note("accusation", "a", "b: hash differs"),
         Penalise(A, "sent a corrupt chunk: version 0, index 0", False),
+        SendPlan(ORIGIN, 4, (), (child("b"),), ()),
+        SendPlan(A, 4, (at("b"),), (), (at("origin", "origin"),)),
+        SendPlan(B, 4, (at("origin", "origin"),), (child("a"),), ()),
     ]
+    assert world.core.status(0.0).peers[1].reason == "relays to nobody for a while: sent a corrupt chunk"
     world.tell(accuse("a", 1))
     assert world.tell(accuse("a", 2)) == [
         Note("accusation", "a", "b: hash differs"),
@@ -223,9 +227,6 @@ def test_three_corrupt_chunks_quarantine_their_sender() -> None:
         CloseAttempt(lease.lease_id, 0, "revoked"),
         CloseAttempt(lease.lease_id, 1, "revoked"),
         RevokeLeases(A, (lease.lease_id,), "revoked"),
-        SendPlan(ORIGIN, 4, (), (child("b"),), ()),
-        SendPlan(A, 4, (at("b"),), (), (at("origin", "origin"),)),
-        SendPlan(B, 4, (at("origin", "origin"),), (child("a"),), ()),
     ]
     assert only(world.tell(wants("a", 2)), SendLeases) == []
     peer = world.core.status(0.0).peers[1]

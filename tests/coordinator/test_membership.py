@@ -8,6 +8,7 @@ from tests.coordinator.core_world import heartbeat, joined
 def members(**changes: int) -> Members:
     return Members(
         heartbeat_timeout_s=5.0,
+        demotion_s=60.0,
         quarantine_chunks=changes.get("quarantine_chunks", 3),
         quarantine_accusers=changes.get("quarantine_accusers", 1),
     )
@@ -58,24 +59,39 @@ def test_silence_is_measured_from_the_last_sign_of_life() -> None:
 def test_three_distinct_chunks_quarantine_and_a_new_session_does_not_wash_it_off() -> None:
     here = members()
     culprit = here.join(joined("bad"), now=0.0)
-    verdicts = [here.accuse(culprit, PeerId("a"), (Version(1), index)) for index in (0, 0, 1, 2, 3)]
+    verdicts = [here.accuse(culprit, PeerId("a"), (Version(1), index), 1.0) for index in (0, 0, 1, 2, 3)]
     assert verdicts == [False, False, False, True, False]
     here.leave(PeerId("bad"), "left", "")
     assert here.join(joined("bad"), now=1.0).state == "quarantined"
 
 
+def test_each_accusation_demotes_for_a_while() -> None:
+    here = members()
+    culprit = here.join(joined("bad"), now=0.0)
+    culprit.holds(Version(1))
+    here.accuse(culprit, PeerId("a"), (Version(1), 0), 1.0)
+    assert not culprit.may_relay
+    assert culprit.may_work
+    assert culprit.reason == "relays to nobody for a while: sent a corrupt chunk"
+    assert not here.end_demotions(60.9)
+    assert here.end_demotions(61.0)
+    assert culprit.may_relay
+    assert culprit.reason == ""
+    assert not here.end_demotions(62.0)
+
+
 def test_several_accusers_can_be_required() -> None:
     here = members(quarantine_chunks=1, quarantine_accusers=2)
     culprit = here.join(joined("bad"), now=0.0)
-    assert not here.accuse(culprit, PeerId("a"), (Version(1), 0))
-    assert not here.accuse(culprit, PeerId("a"), (Version(1), 1))
-    assert here.accuse(culprit, PeerId("b"), (Version(1), 0))
+    assert not here.accuse(culprit, PeerId("a"), (Version(1), 0), 1.0)
+    assert not here.accuse(culprit, PeerId("a"), (Version(1), 1), 1.0)
+    assert here.accuse(culprit, PeerId("b"), (Version(1), 0), 1.0)
 
 
 def test_the_origin_is_never_quarantined() -> None:
     here = members()
     origin = here.join(joined("origin", role="origin"), now=0.0)
-    assert not any(here.accuse(origin, PeerId("a"), (Version(1), index)) for index in range(100))
+    assert not any(here.accuse(origin, PeerId("a"), (Version(1), index), 1.0) for index in range(100))
 
 
 def test_the_departed_are_shown_until_they_return_and_memory_is_bounded() -> None:
@@ -91,7 +107,7 @@ def test_the_departed_are_shown_until_they_return_and_memory_is_bounded() -> Non
 
 def test_a_quarantined_identity_is_never_forgotten() -> None:
     here = members(quarantine_chunks=1)
-    here.accuse(here.join(joined("bad"), now=0.0), PeerId("a"), (Version(1), 0))
+    here.accuse(here.join(joined("bad"), now=0.0), PeerId("a"), (Version(1), 0), 1.0)
     here.leave(PeerId("bad"), "left", "")
     for number in range(5000):
         here.join(joined(f"p{number}"), now=0.0)

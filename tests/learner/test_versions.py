@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.versions import RetainedVersions, versions_to_keep
+from learner.versions import RetainedVersions, no_longer_needed
 from rollcast.runtime.errors import CheckpointError
 from rollcast.wire.chunks import chunk_list
 from rollcast.wire.identity import Identity
@@ -71,9 +71,9 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
         RetainedVersions(tmp_path, in_memory=2).state(Version(3))
 
 
-def test_pruning_leaves_what_is_named(tmp_path: Path) -> None:
+def test_removing_leaves_what_is_not_named(tmp_path: Path) -> None:
     retained = filled(tmp_path, 0, 1, 2, 3)
-    assert retained.prune({Version(1), Version(3)}) == [0, 2]
+    retained.remove([Version(0), Version(2)])
     assert retained.versions() == [1, 3]
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".state", ".state", ".version", ".version"]
     with pytest.raises(CheckpointError):
@@ -102,7 +102,8 @@ def test_what_is_kept_serves_coming_batches_and_any_resume(
 ) -> None:
     versions = [Version(version) for version in range(0, step + 1, kappa)]
     checkpoints = list(range(0, step + 1, every))[-2:]
-    kept = versions_to_keep(versions, newest=limit + 2 + newest, staleness_limit=limit, checkpoints=checkpoints)
+    gone = no_longer_needed(versions, newest=limit + 2 + newest, staleness_limit=limit, checkpoints=checkpoints)
+    kept = set(versions) - set(gone)
     for at in [step, *checkpoints]:
         assert {version for version in versions if at - limit <= version <= at} <= kept
     assert len(kept) <= limit + 2 + newest + 2 * (limit + 1)

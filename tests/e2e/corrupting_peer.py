@@ -1,0 +1,21 @@
+"""A peer whose relay flips a bit in every chunk that it sends: started in place of the command line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from peer import stream_link
+from rollcast.cli.main import main
+
+_send_chunk = stream_link.StreamLink.send_chunk
+
+
+async def send_corrupted(self: Any, version: int, encoding_id: int, index: int, payload: bytes) -> None:
+    damaged = bytearray(payload)
+    damaged[len(damaged) // 2] ^= 1
+    await _send_chunk(self, version, encoding_id, index, bytes(damaged))
+
+
+if __name__ == "__main__":
+    stream_link.StreamLink.send_chunk = send_corrupted  # type: ignore[method-assign]
+    main()

@@ -1,0 +1,174 @@
+"""The whole loop as real processes: a peer killed, a relay that corrupts, a peer that joins late, an orderly stop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from rollcast.cli.files import load
+from rollcast.cli.fleet import Endpoints, Fleet
+from rollcast.cli.up import new_run_folder
+from rollcast.cli.up_config import UpConfig
+from rollcast.cli.watch import run_fleet
+
+ROOT = Path(__file__).parents[2]
+CORRUPTING = [sys.executable, str(Path(__file__).with_name("corrupting_peer.py"))]
+SLOW = [sys.executable, str(Path(__file__).with_name("slow_peer.py"))]
+
+#: Small enough for seconds; everything else is the shipped configuration.
+SMALL = [
+    "coordinator.run.groups_per_step=16",
+    "coordinator.run.samples_per_group=4",
+    "coordinator.held_out_problems=64",
+    "coordinator.membership.heartbeat_timeout_s=3.0",
+    "coordinator.serve.http_port=0",
+    "learner.model.width=64",
+    "learner.model.feed_forward_width=128",
+    "learner.warm_start.steps_max=50",
+    "learner.warm_start.flawed_steps=0",
+    "learner.evaluation_problems=64",
+    "learner.publish.chunk_size_bytes=8192",
+    "learner.checkpoint.every_steps=20",
+    "peer.engine.concurrent_rollouts=32",
+    "peer.link.stall_timeout_s=1.0",
+]
+
+
+def make_fleet(folder: Path, cache: Path, *settings: str) -> Fleet:
+    caches = [f'learner.compilation_cache="{cache}"', f'peer.engine.compilation_cache="{cache}"']
+    config = load(ROOT / "configs" / "local.toml", "up", [f'runs_folder="{folder}"', *SMALL, *caches, *settings])
+    assert isinstance(config, UpConfig)
+    return Fleet(config, new_run_folder(config))
+
+
+class Trouble:
+    """Starts the others once the corrupting peer is there; kills the slow one with leases in its hands."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.others_started = self.killed = False
+        self.demoted: set[str] = set()
+
+    def on_status(self, status: Mapping[str, Any], _ended: Mapping[str, int]) -> None:
+        peers = {peer["name"]: peer for peer in status["peers"]}
+        self.demoted |= {name for name, peer in peers.items() if "corrupt chunk" in peer["reason"]}
+        if not self.others_started and "peer-1" in peers:  # the corrupting one is first, so that it relays
+            self.others_started = True
+            self.fleet.add_peer("peer-2")
+            self.fleet.add_peer("peer-3")
+        if not self.killed and status["step"] >= 15 and peers["peer-2"]["open_slots"]:
+            self.killed = True
+            self.fleet.kill("peer-2")
+            self.fleet.add_peer("peer-late")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("compilation-cache")
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(280)
+def test_the_run_survives_a_killed_peer_and_a_corrupting_relay(tmp_path: Path, cache: Path) -> None:
+    fleet = make_fleet(tmp_path, cache, "coordinator.run.steps=60", "peers=1")
+    fleet.programs |= {"peer-1": CORRUPTING, "peer-2": SLOW}
+    trouble = Trouble(fleet)
+
+    async def follow() -> bool:
+        return await run_fleet(fleet, lambda _endpoints: None, trouble.on_status, asyncio.Event())
+
+    try:
+        assert asyncio.run(follow())
+    finally:
+        fleet.kill_all()
+
+    assert trouble.killed
+    assert trouble.demoted == {"peer-1"}
+    summary = json.loads(fleet.folder.summary.read_text())
+    rollouts = summary["rollouts"]
+    assert summary["staleness_max_trained"] <= summary["staleness_limit"]
+    assert rollouts["trained"] == 60 * 16 * 4
+    assert rollouts["open"] == 0
+    assert rollouts["issued"] == rollouts["trained"] + sum(rollouts["dropped"].values())
+    assert rollouts["dropped"]["peer_left"] > 0
+    assert {"reward_before", "reward_after", "peer_byte_share", "learner_utilisation", "wall_s"} <= set(summary)
+    assert len(fleet.folder.metrics.read_text().splitlines()) == 60
+    assert fleet.folder.reward_plot.stat().st_size > 1000
+    with closing(sqlite3.connect(fleet.folder.ledger)) as database:
+        (trained,) = database.execute("SELECT count(DISTINCT rollout_id) FROM batches").fetchone()
+        assert trained == 60 * 16 * 4
+    assert {name for name, status in fleet.ended().items() if status == 0} >= {"coordinator", "learner", "origin"}
+    assert fleet.ended()["peer-3"] == fleet.ended()["peer-late"] == 0
+
+    result = subprocess.run(
+        [sys.executable, "-m", "rollcast.cli.main", "eval", str(fleet.folder.root), "--problems", "32", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr
+    evaluation = json.loads(result.stdout)
+    assert (evaluation["step"], evaluation["problems"]) == (60, 32)
+    assert 0.0 <= evaluation["pass_at_1"] <= evaluation["pass_at_8"] <= 1.0
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(200)
+def test_ctrl_c_stops_everything_in_order(tmp_path: Path, cache: Path) -> None:
+    command = [sys.executable, "-m", "rollcast.cli.main", "up", str(ROOT / "configs" / "local.toml"), "--plain"]
+    settings = [
+        *SMALL,
+        f'runs_folder="{tmp_path}"',
+        f'learner.compilation_cache="{cache}"',
+        f'peer.engine.compilation_cache="{cache}"',
+        "coordinator.run.steps=100000",
+    ]
+    for setting in settings:
+        command += ["--set", setting]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        run = _await_training(process, tmp_path)
+        children = psutil.Process(process.pid).children(recursive=True)
+        endpoints = Endpoints(**json.loads((run / "endpoints.json").read_text()))
+        assert len(children) >= 6
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    _gone, alive = psutil.wait_procs(children, timeout=5)
+    assert not alive
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["phase"] == "stopped"
+    rollouts = summary["rollouts"]
+    assert rollouts["issued"] == rollouts["trained"] + rollouts["open"] + sum(rollouts["dropped"].values())
+    _assert_port_is_free(endpoints)
+
+
+def _await_training(process: subprocess.Popen[str], runs_folder: Path) -> Path:
+    """Read the plain view until the first steps are done; returns the run folder."""
+    assert process.stdout is not None
+    end = time.monotonic() + 120
+    for text in process.stdout:
+        assert time.monotonic() < end, "no training within two minutes"
+        if "training: step" in text and "training: step 0/" not in text:
+            return (runs_folder / "latest").resolve()
+    raise AssertionError("rollcast up ended by itself")
+
+
+def _assert_port_is_free(endpoints: Endpoints) -> None:
+
+    host, _, port = endpoints.grpc_address.rpartition(":")
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, int(port)))
