@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rollcast.runtime.config import ConfigModel
 
@@ -50,6 +50,16 @@ class RunConfig(ConfigModel):
     """Prompt groups in a batch."""
     samples_per_group: int = Field(8, ge=2)
     """Rollouts of one prompt."""
+
+    @model_validator(mode="after")
+    def _some_version_is_young_enough(self) -> RunConfig:
+        if self.publish_every_steps > self.staleness_limit + 1:
+            raise ValueError(
+                f"staleness_limit = {self.staleness_limit} cannot be kept with publish_every_steps = "
+                f"{self.publish_every_steps}: the newest version is up to publish_every_steps - 1 steps old when a "
+                "batch is formed; raise the first or lower the second"
+            )
+        return self
 
 
 class SamplingConfig(ConfigModel):

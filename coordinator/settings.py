@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rollcast.runtime.errors import ConfigError
 from rollcast.wire.ids import RunId
 from rollcast.wire.rollouts import Sampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreSettings:
-    """Settings of the core. Durations in seconds, steps in learner steps.
-
-    Raises:
-        ConfigError: the staleness limit cannot be kept with this publication period.
-    """
+    """Settings of the core. Durations in seconds, steps in learner steps."""
 
     run_id: RunId
     """Named in the status."""
@@ -65,15 +60,6 @@ class CoreSettings:
     """Finished attempts remembered to answer repeated uploads; a forgotten one is refused, never accepted twice."""
     validate_every_event: bool = False
     """Check every invariant after every event (tests)."""
-
-    def __post_init__(self) -> None:
-        if self.staleness_limit < self.publish_every_steps - 1:
-            raise ConfigError(
-                f"staleness_limit = {self.staleness_limit} cannot be kept with publish_every_steps = "
-                f"{self.publish_every_steps}",
-                cause="the newest version is up to publish_every_steps - 1 steps old when a batch is formed",
-                fix="raise run.staleness_limit or lower run.publish_every_steps",
-            )
 
     def slot_capacity(self, concurrent_rollouts: int) -> int:
         """Slots that a peer may hold at once."""

@@ -67,9 +67,13 @@ def step_metrics(status: Mapping[str, Any], values: Mapping[str, float]) -> dict
         "staleness_max_trained": status.get("staleness_max_trained"),
         "t_bcast_last_s": (status.get("t_bcast_s") or {}).get("last"),
         "tokens_per_s": status.get("tokens_per_s"),
-        "peers": sum(1 for peer in status.get("peers", ()) if peer["role"] == "peer"),
+        "peers": sum(_present_worker(peer) for peer in status.get("peers", ())),
         "elapsed_s": status.get("elapsed_s"),
     }
+
+
+def _present_worker(peer: Mapping[str, Any]) -> bool:
+    return peer["role"] == "peer" and peer["state"] not in ("left", "lost")
 
 
 def build_summary(status: Mapping[str, Any], config: CoordinatorConfig) -> dict[str, Any]:

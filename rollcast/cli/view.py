@@ -60,7 +60,7 @@ class PlainView:
 def line(status: Status) -> str:
     """The run in one line."""
     t_bcast = status["t_bcast_s"]
-    peers = [peer for peer in status["peers"] if peer["role"] == "peer"]
+    peers = [peer for peer in status["peers"] if peer["role"] == "peer" and peer["state"] not in ("left", "lost")]
     return (
         f"[{_duration(status['elapsed_s'])}] {status['learner_phase']}: step {status['step']}/{status['steps']}"
         f"  version {_number(status['newest_version'])}  reward {_number(status['reward_train'])}"

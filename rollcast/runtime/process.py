@@ -15,18 +15,27 @@ from typing import Any
 from rollcast.runtime.errors import PortInUse, RollcastError
 
 EXIT_INTERRUPTED = 130
+_SAME_SIGNAL_S = 0.5
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 def stop_on_signals(loop: asyncio.AbstractEventLoop, *, on_second: Callable[[], None] = lambda: None) -> asyncio.Event:
-    """An event that the first SIGINT or SIGTERM sets; the second one kills this process at once, after on_second()."""
+    """An event that the first SIGINT or SIGTERM sets; the second one kills this process at once, after on_second().
+
+    A repetition within half a second is the same request: timeout(1) and some service managers signal the process and
+    its group.
+    """
     stop = asyncio.Event()
+    first_at_s = 0.0
 
     def on_signal() -> None:
-        if stop.is_set():
+        nonlocal first_at_s
+        if not stop.is_set():
+            first_at_s = loop.time()
+            stop.set()
+        elif loop.time() - first_at_s > _SAME_SIGNAL_S:
             on_second()
             os._exit(EXIT_INTERRUPTED)
-        stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)

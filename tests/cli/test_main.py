@@ -65,6 +65,13 @@ def test_unknown_key_is_one_clear_error(tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
+def test_a_limit_that_cannot_be_kept_is_refused() -> None:
+    settings = ["coordinator.run.staleness_limit=1", "coordinator.run.publish_every_steps=3"]
+    result = rollcast("up", str(CONFIGS / "local.toml"), "--set", settings[0], "--set", settings[1], "--dry-run")
+    assert result.returncode == 64
+    assert "staleness_limit = 1 cannot be kept with publish_every_steps = 3" in result.stderr
+
+
 def test_dry_run_with_settings_starts_nothing(tmp_path: Path) -> None:
     result = rollcast(
         "up", str(CONFIGS / "local.toml"), "--dry-run", "--set", f"runs_folder={tmp_path}/runs", "--set", "peers=5"

@@ -81,7 +81,7 @@ def test_each_step_has_one_line_even_when_reported_again(tmp_path: Path) -> None
 
 def test_a_line_has_the_learners_figures_and_the_runs() -> None:
     line = step_metrics(sample_status(), {"reward_mean": 0.5, "loss": 0.1, "train_s": 0.2})
-    assert (line["reward"], line["loss"], line["t_bcast_last_s"], line["peers"]) == (0.5, 0.1, 0.137, 3)
+    assert (line["reward"], line["loss"], line["t_bcast_last_s"], line["peers"]) == (0.5, 0.1, 0.137, 2)
 
 
 def test_smoothing_starts_at_the_first_value_and_keeps_a_constant() -> None:

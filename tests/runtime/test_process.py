@@ -53,6 +53,9 @@ def test_second_signal_kills() -> None:
         assert read_line(process) == "ready"
         process.send_signal(signal.SIGINT)
         assert read_line(process) == "stopping"
+        process.send_signal(signal.SIGINT)  # at once: still the first request
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.7)
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 130
 

@@ -1,0 +1,12 @@
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from coordinator.config import RunConfig
+
+
+def test_a_limit_that_the_publication_period_cannot_keep_is_refused() -> None:
+    assert RunConfig(staleness_limit=2, publish_every_steps=3).staleness_limit == 2
+    with pytest.raises(ValidationError, match="staleness_limit = 1 cannot be kept with publish_every_steps = 3"):
+        RunConfig(staleness_limit=1, publish_every_steps=3)
