@@ -143,6 +143,4 @@ def no_longer_needed(
     from c on, whose rollouts may come from any version in [c - S, c]; it makes the later ones again itself.
     """
     older = sorted(versions)[:-newest]
-    return [
-        version for version in older if not any(step - staleness_limit <= version <= step for step in checkpoints)
-    ]
+    return [version for version in older if not any(step - staleness_limit <= version <= step for step in checkpoints)]
