@@ -16,7 +16,7 @@ import tomli_w
 from pydantic import BaseModel
 
 from rollcast.cli.up_config import UpConfig
-from rollcast.runtime.errors import ProcessFailed
+from rollcast.runtime.errors import ProcessFailed, meanings_of
 from rollcast.runtime.run_folder import RunFolder, write_atomically, write_json
 from rollcast.runtime.waits import deadline
 from rollcast.wire.identity import Identity
@@ -122,7 +122,8 @@ class Fleet:
             if name in ESSENTIAL and status != 0:
                 raise ProcessFailed(
                     f"the {name} ended with status {status}",
-                    cause=self._last_words(name) or "it printed nothing",
+                    cause=self._last_words(name)
+                    or f"it printed nothing; the status means {meanings_of(status) or 'a crash'}",
                     fix=f"see {self.log_path(name)}",
                 )
 

@@ -53,6 +53,13 @@ class RollcastError(Exception):
         return "\n".join(lines)
 
 
+def meanings_of(exit_status: int) -> str:
+    """Which errors end a process with this status, for when it could not say so itself; empty if none does."""
+    return ", ".join(
+        f"{cls.code} {cls.__name__}" for cls in RollcastError.__subclasses__() if cls.exit_code == exit_status
+    )
+
+
 class ConfigError(RollcastError):
     code, exit_code = "RC101", 64
 

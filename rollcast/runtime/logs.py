@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
 import structlog
 
@@ -20,6 +21,22 @@ def redact(_logger: Any, _method: str, event: structlog.typing.EventDict) -> str
         if any(word in lowered for word in _SECRET_WORDS) and not any(word in lowered for word in _NOT_SECRET):
             event[name] = "[redacted]"
     return event
+
+
+class _LossyStream:
+    """Drops what cannot be written: a full disk must not end a process by way of its log."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
 
 
 def configure_logging(role: str, *, log_file: Path | None = None, level: int = logging.INFO) -> None:
@@ -38,7 +55,7 @@ def configure_logging(role: str, *, log_file: Path | None = None, level: int = l
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(file=stream),
+        logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, _LossyStream(stream))),
         cache_logger_on_first_use=False,
     )
     structlog.contextvars.bind_contextvars(role=role)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import errno
 import ipaddress
@@ -51,7 +52,8 @@ def run_process(main: Callable[[asyncio.Event], Coroutine[Any, Any, int]]) -> in
     try:
         return asyncio.run(guarded())
     except RollcastError as error:
-        print(error, file=sys.stderr)
+        with contextlib.suppress(OSError):  # stderr may be a file on the disk that is full
+            print(error, file=sys.stderr)
         return error.exit_code
 
 

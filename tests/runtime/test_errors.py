@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rollcast.runtime import errors
-from rollcast.runtime.errors import PortInUse, RollcastError
+from rollcast.runtime.errors import PortInUse, RollcastError, meanings_of
 
 DOCS = Path(__file__).parents[2] / "docs" / "errors.md"
 
@@ -30,3 +30,8 @@ def test_codes_are_unique_and_documented() -> None:
         if cls is not RollcastError:
             assert f"| {cls.code} | {cls.__name__} | {cls.exit_code} |" in text
             assert f"{cls.__name__:<22} {cls.code}  exit {cls.exit_code}" in (errors.__doc__ or "")
+
+
+def test_a_status_names_its_errors() -> None:
+    assert meanings_of(74) == "RC401 StoreError, RC601 CheckpointError"
+    assert meanings_of(1) == ""

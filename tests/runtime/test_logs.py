@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import errno
+import io
 import json
+import sys
 from pathlib import Path
 
+import pytest
 import structlog
 
 from rollcast.runtime.logs import configure_logging
@@ -17,3 +21,16 @@ def test_json_lines_without_secrets(tmp_path: Path) -> None:
     assert entry["role"] == "peer"
     assert entry["invite"] == entry["join_token"] == "[redacted]"
     assert (entry["tokens"], entry["public_key"]) == (3, "ff")
+
+
+class FullDisk(io.StringIO):
+    def write(self, _text: str) -> int:
+        raise OSError(errno.ENOSPC, "disk full")
+
+    flush = write  # type: ignore[assignment]
+
+
+def test_a_full_disk_loses_lines_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", FullDisk())
+    configure_logging("peer")
+    structlog.get_logger().info("this cannot be written")
