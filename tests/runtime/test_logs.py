@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import json
 import sys
 from pathlib import Path
@@ -23,11 +22,15 @@ def test_json_lines_without_secrets(tmp_path: Path) -> None:
     assert (entry["tokens"], entry["public_key"]) == (3, "ff")
 
 
-class FullDisk(io.StringIO):
+class FullDisk:
     def write(self, _text: str) -> int:
         raise OSError(errno.ENOSPC, "disk full")
 
-    flush = write  # type: ignore[assignment]
+    def flush(self) -> None:
+        raise OSError(errno.ENOSPC, "disk full")
+
+    def isatty(self) -> bool:
+        return False
 
 
 def test_a_full_disk_loses_lines_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
