@@ -13,6 +13,8 @@ import structlog
 _SECRET_WORDS = ("token", "secret", "invite", "private", "password", "key_pem")
 _NOT_SECRET = ("tokens", "token_ids", "tokens_per_second", "fencing_token", "public_key")
 
+_file = contextlib.ExitStack()  # the log file in use; logging is one for the process
+
 
 def redact(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
     """Replace values whose name says that they are secret."""
@@ -40,8 +42,12 @@ class _LossyStream:
 
 
 def configure_logging(role: str, *, log_file: Path | None = None, level: int = logging.INFO) -> None:
-    """Send this process's logs to ``log_file`` (JSON lines), or to stderr when there is none."""
-    stream = log_file.open("a", encoding="utf-8", buffering=1) if log_file else sys.stderr
+    """Send this process's logs to ``log_file`` (JSON lines), or to stderr when there is none.
+
+    Called again, it replaces where they went before.
+    """
+    _file.close()
+    stream = _file.enter_context(log_file.open("a", encoding="utf-8", buffering=1)) if log_file else sys.stderr
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer() if log_file else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     )
