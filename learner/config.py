@@ -13,20 +13,22 @@ from rollcast.runtime.config import ConfigModel
 class WarmStartConfig(ConfigModel):
     """Short supervised start, so that reward is not zero at the start; reported apart from RL."""
 
-    learning_rate: float = Field(2e-3, gt=0.0)
-    """Adam."""
+    learning_rate: float = Field(0.02, gt=0.0)
+    """Stage 1: Muon for matrices, a tenth of it Adam for the rest; falls linearly to a tenth over steps_max."""
     batch_size: int = Field(64, ge=1)
     """Examples a step."""
     examples: int = Field(16384, ge=1)
     """Examples fetched for each stage; steps draw from them with repetition."""
-    accuracy_gate: float = Field(0.8, ge=0.0, le=1.0)
+    accuracy_gate: float = Field(0.95, ge=0.0, le=1.0)
     """Stage 1 (correct answers) ends at this held-out accuracy."""
-    steps_max: int = Field(2000, ge=0)
+    steps_max: int = Field(700, ge=0)
     """Stage 1 ends after this many steps at the latest; 0: no warm start."""
     check_every_steps: int = Field(50, ge=1)
     """Steps between two looks at held-out accuracy in stage 1."""
-    flawed_steps: int = Field(200, ge=0)
+    flawed_steps: int = Field(100, ge=0)
     """Stage 2: steps on the task's flawed teacher, so that RL has something to repair; 0: none."""
+    flawed_learning_rate: float = Field(1e-3, gt=0.0)
+    """Stage 2: Adam, constant."""
 
 
 class OptimiserConfig(ConfigModel):

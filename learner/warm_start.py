@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import optax.contrib
 
 from learner.config import WarmStartConfig
 from learner.packing import PackedBatch, pack_examples
@@ -23,6 +24,9 @@ from learner.trainer import Trainer
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.logprobs import completion_logprobs
 from rollcast.policy.params import Params
+
+FINAL_SHARE = 0.1  # of the learning rate, at the last step
+ADAM_SHARE = 0.1  # of Muon's learning rate, for the scales of norms
 
 Example = tuple[Sequence[int], Sequence[int]]  # prompt ids, answer ids with the stop token
 Examples = Callable[[int, bool], Sequence[Example]]  # (count, flawed) -> that many fresh examples
@@ -47,31 +51,48 @@ def warm_start(
     time_tokens: length of a padded row. seed: order of the examples.
     """
     started_s = time.perf_counter()
-    supervised = _Supervised(trainer.model_config, config, trainer.params())
     random = np.random.default_rng(seed)
     correct = pack_examples(examples(config.examples, False), time=time_tokens)
+    supervised = _Supervised(trainer.model_config, config.batch_size, _skill_optimiser(config), trainer.params())
     reached, correct_steps = 0.0, 0
     while correct_steps < config.steps_max and reached < config.accuracy_gate:
-        supervised.train(correct, min(config.check_every_steps, config.steps_max - correct_steps), random)
-        correct_steps = supervised.steps
+        steps = min(config.check_every_steps, config.steps_max - correct_steps)
+        supervised.train(correct, steps, random)
+        correct_steps += steps
         reached = accuracy(supervised.params)
     if config.flawed_steps:
         flawed = pack_examples(examples(config.examples, True), time=time_tokens)
+        habit = optax.adam(config.flawed_learning_rate)
+        supervised = _Supervised(trainer.model_config, config.batch_size, habit, supervised.params)
         supervised.train(flawed, config.flawed_steps, random)
     trainer.set_params(supervised.params)
     return WarmStartFigures(correct_steps, config.flawed_steps, reached, time.perf_counter() - started_s)
 
 
-class _Supervised:
-    """Cross-entropy on answers, with an optimiser of its own."""
+def _skill_optimiser(config: WarmStartConfig) -> Any:
+    """Muon for matrices (the embedding too: measured faster) and Adam for the rest, falling linearly to a tenth.
 
-    def __init__(self, model_config: ModelConfig, config: WarmStartConfig, params: Params) -> None:
+    Muon (Jordan et al. 2024) needs less than half of Adam's steps for two-digit sums.
+    """
+
+    def falling(rate: float) -> Any:
+        return optax.linear_schedule(rate, FINAL_SHARE * rate, max(config.steps_max, 1))
+
+    return optax.contrib.muon(
+        falling(config.learning_rate),
+        adam_learning_rate=falling(ADAM_SHARE * config.learning_rate),
+    )
+
+
+class _Supervised:
+    """Cross-entropy on answers."""
+
+    def __init__(self, model_config: ModelConfig, batch_size: int, optimiser: Any, params: Params) -> None:
         self.params = params
-        self.steps = 0
         self._model_config = model_config
-        self._batch_size = config.batch_size
-        self._optimiser = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(config.learning_rate, b2=0.95))
-        self._optimiser_state = self._optimiser.init(params)
+        self._batch_size = batch_size
+        self._optimiser = optimiser
+        self._optimiser_state = optimiser.init(params)
         self._step = jax.jit(self._train)
 
     def train(self, pool: PackedBatch, steps: int, random: np.random.Generator) -> None:
@@ -80,7 +101,6 @@ class _Supervised:
             batch = pool.select(random.integers(0, len(pool.tokens), self._batch_size))
             arrays = (batch.tokens, batch.positions, batch.valid, batch.temperature, batch.loss_mask)
             self.params, self._optimiser_state = self._step(self.params, self._optimiser_state, arrays)
-            self.steps += 1
 
     def _train(self, params: Params, optimiser_state: Any, arrays: tuple[jax.Array, ...]) -> tuple[Params, Any]:
         *inputs, loss_mask = arrays
