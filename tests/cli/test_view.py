@@ -8,63 +8,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from rollcast.cli.view import line, render, sparkline, summary_table
-
-
-def peer(name: str, **changes: Any) -> dict[str, Any]:
-    values: dict[str, Any] = {
-        "peer_id": "12D3",
-        "name": name,
-        "role": "peer",
-        "state": "generating",
-        "reason": "64 rollouts with version 7",
-        "active_version": 7,
-        "version_lag": 1,
-        "tokens_per_s": 512.0,
-        "open_slots": 64,
-        "accepted": 10,
-        "dropped": 0,
-        "last_seen_s": 0.4,
-        "chunk_bytes_from_origin": 1,
-        "chunk_bytes_from_peers": 2,
-        "chunk_bytes_sent": 3,
-        "hardware": "2 cores",
-        "parents": ["origin"],
-        "quarantined": False,
-    }
-    return values | changes
-
-
-def status(**changes: Any) -> dict[str, Any]:
-    values: dict[str, Any] = {
-        "run_name": "local",
-        "run_id": "local-1",
-        "phase": "running",
-        "learner_phase": "training",
-        "learner_detail": "",
-        "step": 8,
-        "steps": 200,
-        "newest_version": 8,
-        "staleness_limit": 4,
-        "publish_every_steps": 1,
-        "reward_train": 0.5,
-        "reward_before": 0.31,
-        "reward_after": None,
-        "staleness_histogram": {"0": 30, "1": 10},
-        "staleness_max_trained": 1,
-        "staleness_needed": 3,
-        "t_bcast_s": {"p50": 0.1, "p95": 0.2, "last": 0.1},
-        "tokens_per_s": 1500.0,
-        "waiting_for": "",
-        "waiting_since_s": None,
-        "next": "",
-        "peers": [peer("peer-1"), peer("peer-2", quarantined=True, active_version=None, version_lag=None, parents=[])],
-        "rollouts": {"issued": 100, "accepted": 90, "trained": 80, "open": 10, "dropped": {"peer_left": 10}},
-        "peer_byte_share": 0.66,
-        "learner_utilisation": 0.9,
-        "reward_history": [[1, 0.3], [2, 0.5]],
-        "elapsed_s": 75.0,
-    }
-    return values | changes
+from tests.coordinator.sample_status import peer, sample_status
 
 
 def text_of(renderable: Any) -> str:
@@ -75,25 +19,25 @@ def text_of(renderable: Any) -> str:
 
 
 def test_screen_shows_what_a_person_asks() -> None:
-    text = text_of(
-        render(status(waiting_for="rollouts of version 8", waiting_since_s=3.0, next="2 groups"), {"peer-3": -9})
-    )
+    shut_out = peer("peer-4", quarantined=True, active_version=None, version_lag=None)
+    status = sample_status(waiting_for="rollouts of version 87", waiting_since_s=3.0, next="2 groups", peers=[shut_out])
+    text = text_of(render(status, {"peer-3": -9}))
     for expected in (
-        "local · 1:15",
-        "step 8/200",
-        "waiting for rollouts of version 8 since 0:03; next: 2 groups",
-        "0: 75%",
-        "S = 4, needed 3",
+        "local · 2:11",
+        "step 87/200",
+        "waiting for rollouts of version 87 since 0:03; next: 2 groups",
+        "0: 14%",
+        "S = 4, needed 2",
         "quarantined",
-        "dropped: 10 peer_left",
+        "dropped: 96 lease_expired, 3 late_duplicate",
         "ended: peer-3 (status -9)",
-        "66.0%",
+        "78.3%",
     ):
         assert expected in text
 
 
 def test_screen_before_anything_is_known() -> None:
-    empty = status(
+    empty = sample_status(
         newest_version=None,
         reward_train=None,
         reward_before=None,
@@ -110,7 +54,9 @@ def test_screen_before_anything_is_known() -> None:
 
 
 def test_line() -> None:
-    assert line(status()).startswith("[1:15] training: step 8/200  version 8  reward 0.500  T_bcast p95 0.200 s")
+    shown = line(sample_status())
+    assert shown.startswith("[2:11] training: step 87/200  version 87  reward ")
+    assert "T_bcast p95 0.391 s  12480 tokens/s  peers 2  waiting for 3 of 32 groups" in shown
 
 
 @given(st.lists(st.floats(-1, 2), max_size=300), st.integers(1, 80))
