@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
@@ -101,7 +102,6 @@ def sparkline(values: Sequence[float], width: int = _SPARK_WIDTH) -> str:
 def summary_table(summary: Mapping[str, Any]) -> Table:
     """summary.json as a person reads it."""
     rollouts, t_bcast = summary["rollouts"], summary["t_bcast_s"]
-    dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(rollouts["dropped"].items())) or "none"
     table = Table("figure", "value", title="summary", title_style="bold")
     table.add_row(
         "reward on held-out problems", f"{_number(summary['reward_before'])} -> {_number(summary['reward_after'])}"
@@ -113,7 +113,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     table.add_row(
         "rollouts issued / trained / open", f"{rollouts['issued']} / {rollouts['trained']} / {rollouts['open']}"
     )
-    table.add_row("rollouts dropped", dropped)
+    table.add_row("rollouts dropped", _dropped(rollouts))
     table.add_row("learner utilisation", _percent(summary["learner_utilisation"]))
     table.add_row("T_bcast p50 / p95", f"{_number(t_bcast['p50'])} / {_number(t_bcast['p95'])} s")
     table.add_row("wall time", f"{summary['wall_s']:.0f} s")
@@ -121,7 +121,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
 
 
 def _progress(status: Status) -> RenderableType:
-    grid = Table.grid(padding=(0, 1))
+    grid = Table.grid(padding=(0, 2))
     phase = f"{status['learner_phase']} {status['learner_detail']}".strip()
     grid.add_row(
         ProgressBar(total=max(1, status["steps"]), completed=status["step"], width=40),
@@ -143,10 +143,8 @@ def _figures(status: Status) -> RenderableType:
         "bytes from peers": _percent(status["peer_byte_share"]),
         "learner busy": _percent(status["learner_utilisation"]),
     }
-    text = Text()
-    for name, value in figures.items():
-        text.append(f"{name} ", style="dim").append(value, style="bold").append("   ")
-    return text
+    cells = [Text.assemble((f"{name} ", "dim"), (value, "bold")) for name, value in figures.items()]
+    return Columns(cells, padding=(0, 3))
 
 
 def _rewards(status: Status) -> RenderableType:
@@ -160,7 +158,7 @@ def _staleness(status: Status) -> RenderableType:
     text = Text("staleness  ", style="dim")
     for age in range(status["staleness_limit"] + 1):
         share = counts.get(age, 0) / total if total else 0.0
-        text.append(f"{age}:", style="dim").append(f"{share:4.0%} ")
+        text.append(f"{age} ", style="dim").append(sparkline([share]), style="green").append(f"{share:4.0%}  ")
     needed = status["staleness_needed"]
     text.append(f"  S = {status['staleness_limit']}", style="dim")
     if needed is not None:
@@ -189,12 +187,17 @@ def _peers(peers: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def _rollouts(rollouts: Mapping[str, Any]) -> RenderableType:
-    dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(rollouts["dropped"].items())) or "none"
     return Text(
         f"rollouts   issued {rollouts['issued']}  trained {rollouts['trained']}  open {rollouts['open']}"
-        f"  dropped: {dropped}",
+        f"  dropped: {_dropped(rollouts)}",
         style="dim",
     )
+
+
+def _dropped(rollouts: Mapping[str, Any]) -> str:
+    """Reasons with their counts, the most frequent first."""
+    reasons = sorted(rollouts["dropped"].items(), key=lambda item: -item[1])
+    return ", ".join(f"{count} {reason}" for reason, count in reasons if count) or "none"
 
 
 def _waiting(status: Status) -> str:

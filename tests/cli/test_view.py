@@ -26,10 +26,10 @@ def test_screen_shows_what_a_person_asks() -> None:
         "local · 2:11",
         "step 87/200",
         "waiting for rollouts of version 87 since 0:03; next: 2 groups",
-        "0: 14%",
+        "0 ▂ 14%",
         "S = 4, needed 2",
         "quarantined",
-        "dropped: 96 lease_expired, 3 late_duplicate",
+        "dropped: 96 lease_expired, 41 stale",
         "ended: peer-3 (status -9)",
         "78.3%",
     ):
