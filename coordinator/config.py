@@ -67,10 +67,10 @@ class SamplingConfig(ConfigModel):
 
     temperature: float = Field(1.0, gt=0.0, le=10.0)
     """Divides the logits."""
-    prompt_tokens_max: int = Field(32, ge=1)
-    """Longest prompt in tokens; longer problems are skipped and counted."""
-    new_tokens_max: int = Field(8, ge=1)
-    """Longest completion in tokens, end of sequence included."""
+    prompt_tokens_max: int = Field(9, ge=1)
+    """Longest prompt in tokens; longer problems are skipped and counted. All rows are padded to it: keep it tight."""
+    new_tokens_max: int = Field(4, ge=1)
+    """Longest completion in tokens, end of sequence included. Rows are padded to it as well."""
 
 
 class ServeConfig(ConfigModel):

@@ -19,13 +19,13 @@ class WarmStartConfig(ConfigModel):
     """Examples a step."""
     examples: int = Field(16384, ge=1)
     """Examples fetched for each stage; steps draw from them with repetition."""
-    accuracy_gate: float = Field(0.95, ge=0.0, le=1.0)
+    accuracy_gate: float = Field(0.93, ge=0.0, le=1.0)
     """Stage 1 (correct answers) ends at this held-out accuracy."""
-    steps_max: int = Field(700, ge=0)
+    steps_max: int = Field(800, ge=0)
     """Stage 1 ends after this many steps at the latest; 0: no warm start."""
-    check_every_steps: int = Field(50, ge=1)
+    check_every_steps: int = Field(100, ge=1)
     """Steps between two looks at held-out accuracy in stage 1."""
-    flawed_steps: int = Field(100, ge=0)
+    flawed_steps: int = Field(150, ge=0)
     """Stage 2: steps on the task's flawed teacher, so that RL has something to repair; 0: none."""
     flawed_learning_rate: float = Field(1e-3, gt=0.0)
     """Stage 2: Adam, constant."""
@@ -34,7 +34,7 @@ class WarmStartConfig(ConfigModel):
 class OptimiserConfig(ConfigModel):
     """Adam for the RL steps."""
 
-    learning_rate: float = Field(3e-4, gt=0.0)
+    learning_rate: float = Field(5e-4, gt=0.0)
     """Constant."""
     b1: float = Field(0.9, ge=0.0, lt=1.0)
     """First moment's decay."""

@@ -16,11 +16,11 @@ class ModelConfig(ConfigModel):
     """Transformer blocks."""
     width: int = Field(128, ge=8)
     """Size of the residual stream."""
-    query_heads: int = Field(4, ge=1)
+    query_heads: int = Field(8, ge=1)
     """Attention heads."""
-    key_value_heads: int = Field(2, ge=1)
+    key_value_heads: int = Field(4, ge=1)
     """Heads of keys and values (grouped-query attention)."""
-    head_size: int = Field(32, ge=2)
+    head_size: int = Field(16, ge=2)
     """Size of one head."""
     feed_forward_width: int = Field(256, ge=8)
     """Inner size of SwiGLU."""
