@@ -51,5 +51,6 @@ def run(arguments: argparse.Namespace) -> Outcome:
         "late_peer_accepted": story.late_accepted,
         "reward_after_clean": clean["reward_after"],
         "reward_difference": abs(figures["reward_after"] - clean["reward_after"]),
+        "exact_after_clean": clean["exact_after"],
     }
     return Outcome({"config": str(arguments.config), "set": arguments.set}, figures)

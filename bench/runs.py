@@ -74,6 +74,9 @@ def figures_of(summary: Mapping[str, Any]) -> dict[str, float]:
     return {
         "reward_before": summary["reward_before"],
         "reward_after": summary["reward_after"],
+        "exact_before": summary["exact_before"],
+        "exact_after": summary["exact_after"],
+        "warm_start_s": summary["warm_start_s"],
         "wall_s": summary["wall_s"],
         "staleness_limit": summary["staleness_limit"],
         "staleness_max_trained": summary["staleness_max_trained"],

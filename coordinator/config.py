@@ -9,6 +9,9 @@ from pydantic import Field, model_validator
 
 from rollcast.runtime.config import ConfigModel
 
+#: chain_sum at a size that the default model can learn.
+TWO_DIGIT_SUMS = {"min_terms": 2, "max_terms": 2, "min_digits": 2, "max_digits": 2}
+
 
 class ReasoningGymTask(ConfigModel):
     """Problems made by a generator of the library reasoning-gym."""
@@ -135,7 +138,7 @@ class CoordinatorConfig(ConfigModel):
 
     run: RunConfig = RunConfig()
     """What is trained."""
-    task: TaskConfig = ReasoningGymTask()
+    task: TaskConfig = ReasoningGymTask(parameters=TWO_DIGIT_SUMS)
     """Where problems come from and how answers are checked."""
     held_out_problems: int = Field(512, ge=1)
     """Problems for evaluation, split off by a hash of their text and never trained on."""

@@ -81,6 +81,10 @@ class Status:
     reward_train: float | None
     reward_before: float | None
     reward_after: float | None
+    exact_before: float | None
+    exact_after: float | None
+    warm_start_s: float | None
+    warm_start_accuracy: float | None
     staleness_histogram: dict[str, int]
     staleness_max_trained: int | None
     staleness_needed: int | None
@@ -107,7 +111,7 @@ class WaitingWatch:
     def __init__(self, state: CoreState) -> None:
         self._state = state
         self._kind = "start"
-        self._since = 0.0
+        self._since: float | None = None  # before the first event
 
     def observe(self, now: float) -> None:
         """Called after every event."""
@@ -134,7 +138,8 @@ class WaitingWatch:
     def describe(self, now: float, no_peer_since: float | None) -> Waiting:
         """The text that people read, and what happens next."""
         text, following = self._words(now, no_peer_since)
-        return Waiting(text, max(0.0, now - self._since) if text else 0.0, following)
+        since_s = now - self._since if text and self._since is not None else 0.0
+        return Waiting(text, max(0.0, since_s), following)
 
     def _words(self, now: float, no_peer_since: float | None) -> tuple[str, str]:
         state = self._state
@@ -200,6 +205,10 @@ def build_status(state: CoreState, waiting: Waiting, *, now: float, elapsed_s: f
         reward_train=values.get("reward_mean"),
         reward_before=values.get("reward_before"),
         reward_after=values.get("reward_after"),
+        exact_before=values.get("exact_before"),
+        exact_after=values.get("exact_after"),
+        warm_start_s=values.get("warm_start_s"),
+        warm_start_accuracy=values.get("warm_start_accuracy"),
         staleness_histogram={str(age): count for age, count in sorted(state.staleness.histogram.items())},
         staleness_max_trained=state.staleness.max_trained,
         staleness_needed=_staleness_needed(state),

@@ -125,27 +125,37 @@ def run_warm_start(
     Raises:
         Stopped: the process was told to stop.
     """
-    looks = 0
+    stage, reached_so_far = "", ""
 
     def examples(count: int, flawed: bool) -> Sequence[Example]:
-        if stop.is_set():
-            raise Stopped
-        stage = "flawed examples, so that RL has something to repair" if flawed else "correct examples"
-        reporter.say("warm_start", f"learning from {count} {stage}")
+        nonlocal stage, reached_so_far
+        steps = config.warm_start.flawed_steps if flawed else config.warm_start.steps_max
+        kind = "flawed answers, so that RL has something to repair" if flawed else "correct answers"
+        stage, reached_so_far = f"of at most {steps} on {kind}", ""
         return [
             (tuple(example.prompt_token_ids), tuple(example.answer_token_ids)) for example in fetch(count, flawed, 0)
         ]
 
+    def on_step(step: int) -> None:
+        if stop.is_set():
+            raise Stopped
+        reporter.say("warm_start", f"step {step + 1} {stage}{reached_so_far}")
+
     def accuracy(params: Params) -> float:
-        nonlocal looks
-        looks += 1
+        nonlocal reached_so_far
         reached = held_out.measure(params).exact
-        steps = min(looks * config.warm_start.check_every_steps, config.warm_start.steps_max)
-        gate = config.warm_start.accuracy_gate
-        reporter.say("warm_start", f"step {steps}: held-out accuracy {reached:.2f}, to reach {gate:.2f}")
+        reached_so_far = f"; held-out accuracy {reached:.2f}, to reach {config.warm_start.accuracy_gate:.2f}"
         return reached
 
-    figures = warm_start(trainer, config.warm_start, examples, accuracy, time_tokens=row_tokens, seed=config.seed)
+    figures = warm_start(
+        trainer,
+        config.warm_start,
+        examples,
+        accuracy,
+        time_tokens=row_tokens,
+        seed=config.seed,
+        on_step=on_step,
+    )
     reporter.say(
         "warm_start",
         f"done after {figures.correct_steps} correct and {figures.flawed_steps} flawed steps",

@@ -31,6 +31,7 @@ ADAM_SHARE = 0.1  # of Muon's learning rate, for the scales of norms
 Example = tuple[Sequence[int], Sequence[int]]  # prompt ids, answer ids with the stop token
 Examples = Callable[[int, bool], Sequence[Example]]  # (count, flawed) -> that many fresh examples
 Accuracy = Callable[[Params], float]  # held-out exact match, 0 to 1
+OnStep = Callable[[int], None]  # (steps done of this stage); may raise to leave
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +45,18 @@ class WarmStartFigures:
 
 
 def warm_start(
-    trainer: Trainer, config: WarmStartConfig, examples: Examples, accuracy: Accuracy, *, time_tokens: int, seed: int
+    trainer: Trainer,
+    config: WarmStartConfig,
+    examples: Examples,
+    accuracy: Accuracy,
+    *,
+    time_tokens: int,
+    seed: int,
+    on_step: OnStep = lambda _step: None,
 ) -> WarmStartFigures:
     """Run both stages and leave the result in the trainer, with a fresh RL optimiser.
 
-    time_tokens: length of a padded row. seed: order of the examples.
+    time_tokens: length of a padded row. seed: order of the examples. on_step: called before each step.
     """
     started_s = time.perf_counter()
     random = np.random.default_rng(seed)
@@ -57,14 +65,14 @@ def warm_start(
     reached, correct_steps = 0.0, 0
     while correct_steps < config.steps_max and reached < config.accuracy_gate:
         steps = min(config.check_every_steps, config.steps_max - correct_steps)
-        supervised.train(correct, steps, random)
+        supervised.train(correct, steps, random, on_step)
         correct_steps += steps
         reached = accuracy(supervised.params)
     if config.flawed_steps:
         flawed = pack_examples(examples(config.examples, True), time=time_tokens)
         habit = optax.adam(config.flawed_learning_rate)
         supervised = _Supervised(trainer.model_config, config.batch_size, habit, supervised.params)
-        supervised.train(flawed, config.flawed_steps, random)
+        supervised.train(flawed, config.flawed_steps, random, on_step)
     trainer.set_params(supervised.params)
     return WarmStartFigures(correct_steps, config.flawed_steps, reached, time.perf_counter() - started_s)
 
@@ -89,15 +97,18 @@ class _Supervised:
 
     def __init__(self, model_config: ModelConfig, batch_size: int, optimiser: Any, params: Params) -> None:
         self.params = params
+        self._steps = 0
         self._model_config = model_config
         self._batch_size = batch_size
         self._optimiser = optimiser
         self._optimiser_state = optimiser.init(params)
         self._step = jax.jit(self._train)
 
-    def train(self, pool: PackedBatch, steps: int, random: np.random.Generator) -> None:
+    def train(self, pool: PackedBatch, steps: int, random: np.random.Generator, on_step: OnStep) -> None:
         """Take steps on batches drawn from the pool."""
         for _ in range(steps):
+            on_step(self._steps)
+            self._steps += 1
             batch = pool.select(random.integers(0, len(pool.tokens), self._batch_size))
             arrays = (batch.tokens, batch.positions, batch.valid, batch.temperature, batch.loss_mask)
             self.params, self._optimiser_state = self._step(self.params, self._optimiser_state, arrays)

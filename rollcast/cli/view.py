@@ -106,6 +106,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     table.add_row(
         "reward on held-out problems", f"{_number(summary['reward_before'])} -> {_number(summary['reward_after'])}"
     )
+    table.add_row("exact match on them", f"{_number(summary['exact_before'])} -> {_number(summary['exact_after'])}")
     table.add_row(
         "oldest rollout trained", f"{_number(summary['staleness_max_trained'])} (S = {summary['staleness_limit']})"
     )

@@ -73,6 +73,8 @@ def test_summary_table() -> None:
     summary = {
         "reward_before": 0.3,
         "reward_after": 0.9,
+        "exact_before": 0.29,
+        "exact_after": 0.91,
         "staleness_limit": 4,
         "staleness_max_trained": 2,
         "peer_byte_share": 0.66,
@@ -83,5 +85,6 @@ def test_summary_table() -> None:
     }
     text = text_of(summary_table(summary))
     assert "0.300 -> 0.900" in text
+    assert "0.290 -> 0.910" in text
     assert "20 stale" in text
     assert "0.100 / - s" in text
