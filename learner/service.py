@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack
 from random import SystemRandom
 from typing import Any, TypeVar
 
-import jax
 import structlog
 
 from learner.checkpoint import Checkpoints, HostState
@@ -25,6 +24,7 @@ from learner.reporter import StatusReporter
 from learner.trained import TrainedIds
 from learner.trainer import Trainer
 from learner.versions import RetainedVersions
+from rollcast.policy.compilation import use_compilation_cache
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.enrol import Enrolment, enrol
 from rollcast.wire.grpc_client import open_channel
@@ -47,7 +47,7 @@ async def run(config: LearnerConfig, stop: asyncio.Event) -> int:
     Raises:
         RollcastError: anything a person can act on.
     """
-    _configure_jax(config)
+    use_compilation_cache(config.compilation_cache)
     folder = RunFolder(config.run_folder).prepare()
     identity = Identity.load(config.identity_file)
     join = _join(config, folder, identity)
@@ -299,11 +299,3 @@ async def _finish_within(publications: Publications, seconds: float) -> None:
             await publications.finish()
     except TimeoutError:
         _log.info("publication left to the next start")
-
-
-def _configure_jax(config: LearnerConfig) -> None:
-    if config.compilation_cache is None:
-        return
-    jax.config.update("jax_compilation_cache_dir", str(config.compilation_cache.absolute()))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -14,6 +14,7 @@ import jax
 from pydantic import ValidationError
 
 from peer.engines.base import GeneratedRollout, GenerateRequest, WarmUp
+from rollcast.policy.compilation import use_compilation_cache
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params
 from rollcast.policy.sampler import Completion, Sampler, SampleRequest
@@ -28,7 +29,6 @@ _LENGTH_MIN = 16
 # Shapes kept compiled; a run has one or two.
 _SHAPES_MAX = 16
 # Compiling faster than this is not worth a file in the cache.
-_CACHE_COMPILE_TIME_MIN_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class JaxEngine:
 
     def __init__(self, *, concurrent_rollouts: int, compilation_cache: Path | None = None) -> None:
         if compilation_cache is not None:
-            _use_compilation_cache(compilation_cache)
+            use_compilation_cache(compilation_cache)
         self._rows = concurrent_rollouts
         self._work: WarmUp | None = None
         self._active: _Loaded | None = None
@@ -163,9 +163,3 @@ def _sampler(config: ModelConfig, prompt_tokens_max: int, new_tokens_max: int, r
 
 def _rounded_up(length: int) -> int:
     return max(_LENGTH_MIN, 1 << (length - 1).bit_length())
-
-
-def _use_compilation_cache(folder: Path) -> None:
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", _CACHE_COMPILE_TIME_MIN_S)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

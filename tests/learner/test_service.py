@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import jax
 import pytest
 
 from learner.config import LearnerConfig
 from learner.service import run
+from rollcast.policy.compilation import use_compilation_cache
 from rollcast.runtime.errors import CheckpointError, MalformedMessage, WaitTimedOut, WrongKey
 from rollcast.wire.identity import Identity
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -24,7 +24,7 @@ def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
     global _cache
     _cache = tmp_path_factory.mktemp("compilation-cache")
     yield
-    jax.config.update("jax_compilation_cache_dir", None)
+    use_compilation_cache(None)
 
 
 _cache: Path | None = None

@@ -9,6 +9,7 @@ import pytest
 
 from peer.engines.base import Engine, WarmUp
 from peer.engines.jax_engine import JaxEngine
+from rollcast.policy.compilation import use_compilation_cache
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import initial_params
 from rollcast.policy.snapshot import freeze
@@ -75,7 +76,6 @@ async def test_the_first_batch_compiles_nothing_after_a_warm_up() -> None:
 
 
 async def test_the_compilation_cache_is_filled(tmp_path: Path) -> None:
-    before = jax.config.jax_compilation_cache_dir
     engine = JaxEngine(concurrent_rollouts=3, compilation_cache=tmp_path / "cache")
     try:
         engine.expect(WarmUp(prompt_tokens_max=8, sampling=SAMPLING))
@@ -84,4 +84,4 @@ async def test_the_compilation_cache_is_filled(tmp_path: Path) -> None:
         assert list((tmp_path / "cache").iterdir())
     finally:
         await engine.close()
-        jax.config.update("jax_compilation_cache_dir", before)
+        use_compilation_cache(None)

@@ -1,0 +1,19 @@
+"""jax's persistent compilation cache: several processes of one machine compile the same functions once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
+
+
+def use_compilation_cache(folder: Path | None) -> None:
+    """Keep compiled functions in ``folder`` from now on, or no longer keep any.
+
+    Everything is kept, however quickly it compiled: a small model's functions are many and each counts.
+    """
+    compilation_cache.reset_cache()  # jax opens its cache once and would stay with the folder of that moment
+    jax.config.update("jax_compilation_cache_dir", None if folder is None else str(folder.absolute()))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
