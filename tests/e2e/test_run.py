@@ -26,7 +26,9 @@ from rollcast.cli.watch import run_fleet
 
 ROOT = Path(__file__).parents[2]
 CORRUPTING = [sys.executable, str(Path(__file__).with_name("corrupting_peer.py"))]
-SLOW = [sys.executable, str(Path(__file__).with_name("slow_peer.py"))]
+DYING = [sys.executable, str(Path(__file__).with_name("dying_peer.py"))]
+
+STEPS = 150
 
 #: Small enough for seconds; everything else is the shipped configuration.
 SMALL = [
@@ -55,23 +57,24 @@ def make_fleet(folder: Path, cache: Path, *settings: str) -> Fleet:
 
 
 class Trouble:
-    """Starts the others once the corrupting peer is there; kills the slow one with leases in its hands."""
+    """Starts the others once the corrupting peer is there, and one more when the dying one is dead."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
-        self.others_started = self.killed = False
+        self.others_started = self.replaced = False
         self.demoted: set[str] = set()
+        self.late_accepted = 0
 
-    def on_status(self, status: Mapping[str, Any], _ended: Mapping[str, int]) -> None:
+    def on_status(self, status: Mapping[str, Any], ended: Mapping[str, int]) -> None:
         peers = {peer["name"]: peer for peer in status["peers"]}
         self.demoted |= {name for name, peer in peers.items() if "corrupt chunk" in peer["reason"]}
+        self.late_accepted = peers.get("peer-late", {"accepted": 0})["accepted"]
         if not self.others_started and "peer-1" in peers:  # the corrupting one is first, so that it relays
             self.others_started = True
             self.fleet.add_peer("peer-2")
             self.fleet.add_peer("peer-3")
-        if not self.killed and status["step"] >= 15 and peers["peer-2"]["open_slots"]:
-            self.killed = True
-            self.fleet.kill("peer-2")
+        if not self.replaced and ended.get("peer-2") == -signal.SIGKILL:
+            self.replaced = True
             self.fleet.add_peer("peer-late")
 
 
@@ -83,8 +86,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.e2e
 @pytest.mark.timeout(280)
 def test_the_run_survives_a_killed_peer_and_a_corrupting_relay(tmp_path: Path, cache: Path) -> None:
-    fleet = make_fleet(tmp_path, cache, "coordinator.run.steps=60", "peers=1")
-    fleet.programs |= {"peer-1": CORRUPTING, "peer-2": SLOW}
+    fleet = make_fleet(tmp_path, cache, f"coordinator.run.steps={STEPS}", "peers=1")
+    fleet.programs |= {"peer-1": CORRUPTING, "peer-2": DYING}
     trouble = Trouble(fleet)
 
     async def follow() -> bool:
@@ -95,21 +98,22 @@ def test_the_run_survives_a_killed_peer_and_a_corrupting_relay(tmp_path: Path, c
     finally:
         fleet.kill_all()
 
-    assert trouble.killed
+    assert trouble.replaced
+    assert trouble.late_accepted > 0
     assert trouble.demoted == {"peer-1"}
     summary = json.loads(fleet.folder.summary.read_text())
     rollouts = summary["rollouts"]
     assert summary["staleness_max_trained"] <= summary["staleness_limit"]
-    assert rollouts["trained"] == 60 * 16 * 4
+    assert rollouts["trained"] == STEPS * 16 * 4
     assert rollouts["open"] == 0
     assert rollouts["issued"] == rollouts["trained"] + sum(rollouts["dropped"].values())
     assert rollouts["dropped"]["peer_left"] > 0
     assert {"reward_before", "reward_after", "peer_byte_share", "learner_utilisation", "wall_s"} <= set(summary)
-    assert len(fleet.folder.metrics.read_text().splitlines()) == 60
+    assert len(fleet.folder.metrics.read_text().splitlines()) == STEPS
     assert fleet.folder.reward_plot.stat().st_size > 1000
     with closing(sqlite3.connect(fleet.folder.ledger)) as database:
         (trained,) = database.execute("SELECT count(DISTINCT rollout_id) FROM batches").fetchone()
-        assert trained == 60 * 16 * 4
+        assert trained == STEPS * 16 * 4
     assert {name for name, status in fleet.ended().items() if status == 0} >= {"coordinator", "learner", "origin"}
     assert fleet.ended()["peer-3"] == fleet.ended()["peer-late"] == 0
 
@@ -121,7 +125,7 @@ def test_the_run_survives_a_killed_peer_and_a_corrupting_relay(tmp_path: Path, c
     )
     assert result.returncode == 0, result.stderr
     evaluation = json.loads(result.stdout)
-    assert (evaluation["step"], evaluation["problems"]) == (60, 32)
+    assert (evaluation["step"], evaluation["problems"]) == (STEPS, 32)
     assert 0.0 <= evaluation["pass_at_1"] <= evaluation["pass_at_8"] <= 1.0
 
 

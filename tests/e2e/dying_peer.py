@@ -1,8 +1,9 @@
-"""A peer that takes half a second longer for each batch, so that it holds leases at almost any moment."""
+"""A peer that is killed in its third batch, with leases in its hands."""
 
 from __future__ import annotations
 
-import asyncio
+import os
+import signal
 from collections.abc import Sequence
 
 from peer.engines import jax_engine
@@ -10,15 +11,19 @@ from peer.engines.base import GeneratedRollout, GenerateRequest
 from rollcast.cli.main import main
 
 _generate = jax_engine.JaxEngine.generate
+_batches = 0
 
 
-async def generate_slowly(
+async def generate_or_die(
     self: jax_engine.JaxEngine, requests: Sequence[GenerateRequest]
 ) -> Sequence[GeneratedRollout]:
-    await asyncio.sleep(0.5)
+    global _batches
+    _batches += 1
+    if _batches == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
     return await _generate(self, requests)
 
 
 if __name__ == "__main__":
-    jax_engine.JaxEngine.generate = generate_slowly  # type: ignore[method-assign]
+    jax_engine.JaxEngine.generate = generate_or_die  # type: ignore[method-assign]
     main()
