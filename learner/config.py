@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 
 from rollcast.policy.config import ModelConfig
 from rollcast.runtime.config import ConfigModel
@@ -98,7 +98,7 @@ class LearnerConfig(ConfigModel):
     """Held-out problems for the evaluations before and after RL."""
     identity_file: Path = Path("learner.key")
     """Ed25519 key that signs versions; made by `rollcast identity FILE`."""
-    invite: str = ""
+    invite: SecretStr = SecretStr("")
     """Learner invite string."""
     invite_file: Path | None = None
     """File that holds the invite; waited for at start."""

@@ -276,7 +276,7 @@ class _Life:
 
 
 async def _join(config: LearnerConfig, folder: RunFolder, identity: Identity) -> Enrolment:
-    invite = await read_invite(config.invite, config.invite_file, config.join_timeout_s)
+    invite = await read_invite(config.invite.get_secret_value(), config.invite_file, config.join_timeout_s)
     check_key(bytes.fromhex(invite.learner_public_key), identity.public_key)
     return await enrol(invite, identity, folder.secrets / "learner", config.join_timeout_s)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 
 from rollcast.runtime.config import ConfigModel
 
@@ -48,7 +48,7 @@ class PeerConfig(ConfigModel):
     """"origin" holds versions for others and generates nothing."""
     name: str = Field("peer", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}$")
     """Shown to the operator."""
-    invite: str = ""
+    invite: SecretStr = SecretStr("")
     """Invite string from the operator."""
     invite_file: Path | None = None
     """File that holds the invite; waited for at start."""

@@ -57,7 +57,7 @@ async def take_place(config: PeerConfig) -> Place:
         RollcastError: see read_invite and enrol; JoinRefused where the invite is for another role.
     """
     identity = await asyncio.to_thread(Identity.load_or_create, config.state_folder / "identity.key")
-    invite = await read_invite(config.invite, config.invite_file, config.join_timeout_s)
+    invite = await read_invite(config.invite.get_secret_value(), config.invite_file, config.join_timeout_s)
     if invite.role != config.role:
         raise JoinRefused(
             f"the invite is for the role {invite.role}, this process has the role {config.role}",

@@ -64,7 +64,7 @@ def load_config(path: Path, cls: type[ConfigT]) -> ConfigT:
 
 
 def dump_json(config: BaseModel) -> str:
-    """The resolved configuration as indented JSON (secrets are excluded by their fields)."""
+    """The resolved configuration as indented JSON; SecretStr fields show as stars."""
     return json.dumps(config.model_dump(mode="json"), indent=2)
 
 

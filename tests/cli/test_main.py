@@ -85,6 +85,12 @@ def test_options_from_the_environment() -> None:
     assert json.loads(result.stdout)["role"] == "peer"
 
 
+def test_an_invite_is_never_shown() -> None:
+    result = rollcast("peer", str(CONFIGS / "peer.toml"), "--dry-run", "--set", "invite=rollcast1-abcdef")
+    assert json.loads(result.stdout)["invite"] == "**********"
+    assert "abcdef" not in result.stdout + result.stderr
+
+
 def test_identity(tmp_path: Path) -> None:
     file = tmp_path / "learner.key"
     first = json.loads(rollcast("identity", str(file), "--json").stdout)
