@@ -71,6 +71,9 @@ PURE = (
     "rollcast/wire/tokenizer.py",
     "rollcast/wire/rollouts.py",
     "learner/objective.py",
+    "learner/push.py",
+    "learner/batch_check.py",
+    "peer/relay_wire.py",
 )
 IMPURE = {
     *("asyncio", "aiohttp", "grpc", "time", "random", "secrets", "socket", "ssl", "sqlite3", "threading"),
@@ -141,4 +144,4 @@ def test_pure_cores_do_no_io(name: str) -> None:
 
 @pytest.mark.parametrize("path", sources(), ids=ids)
 def test_files_stay_small(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= 420
+    assert len(path.read_text().splitlines()) <= 400

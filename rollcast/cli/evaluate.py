@@ -12,7 +12,7 @@ from coordinator.config import CoordinatorConfig
 from coordinator.problems import Problems
 from learner.offline_eval import EvaluationResult, evaluate_run
 from rollcast.cli.options import Json
-from rollcast.runtime.config import load_config
+from rollcast.runtime.config import parse_config
 from rollcast.runtime.errors import RunFolderError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -20,22 +20,32 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 _SCORE_DEADLINE_S = 600.0
 
 
-def evaluate(run: Path, /, *, samples: int = 8, problems: int = 512, json_output: Json = False) -> int:
+def evaluate(
+    run: Path,
+    /,
+    *,
+    learner_folder: Path | None = None,
+    samples: int = 8,
+    problems: int = 512,
+    json_output: Json = False,
+) -> int:
     """Reload a run's newest checkpoint and print pass@1 and pass@8 on held-out problems.
 
     Parameters
     ----------
-    run: run folder, for example runs/latest.
+    run: the coordinator's run folder, for example runs/latest.
+    learner_folder: the learner's, where the checkpoints are; the same by default.
     samples: completions a problem, at least 8; more give a tighter estimate.
     problems: held-out problems at most.
     json_output: print one JSON object.
     """
-    config_file = RunFolder(run).config / "coordinator.toml"
+    config_file = RunFolder(run).config / "coordinator.json"
     if not config_file.exists():
         raise RunFolderError(
             f"{run} is not a run folder", cause=f"no {config_file}", fix="give a folder under runs/, or runs/latest"
         )
-    result = asyncio.run(_evaluate(load_config(config_file, CoordinatorConfig), run, samples, problems))
+    config = parse_config(json.loads(config_file.read_text()), CoordinatorConfig, source=str(config_file))
+    result = asyncio.run(_evaluate(config, learner_folder or run, samples, problems))
     if json_output:
         print(json.dumps(asdict(result)))
     else:

@@ -78,8 +78,8 @@ class Fleet:
         for number in range(1, self.config.peers + 1):
             self._write_peer(f"peer-{number}")
 
-    async def start(self) -> Endpoints:
-        """Start everything; returns once the coordinator listens.
+    async def start(self, stop: asyncio.Event) -> Endpoints | None:
+        """Start everything; returns once the coordinator listens, or None when told to stop before that.
 
         Raises:
             ProcessFailed: the coordinator ended while starting.
@@ -89,6 +89,8 @@ class Fleet:
         self._spawn("coordinator", "coordinator")
         async with deadline(self.config.start_timeout_s, "the coordinator to listen"):
             while not self.folder.endpoints.exists():
+                if stop.is_set():
+                    return None
                 self.check()
                 await asyncio.sleep(_POLL_S)
         endpoints = Endpoints(**json.loads(self.folder.endpoints.read_text()))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from cyclopts import App
+from cyclopts import App, CycloptsError
 from cyclopts.config import Env
 
-from rollcast.runtime.errors import RollcastError
+from rollcast.runtime.errors import ConfigError, RollcastError
 from rollcast.runtime.version import software_version
 
 app = App(
@@ -32,7 +32,9 @@ app.register_install_completion_command()
 def main() -> None:
     """Entry point of the ``rollcast`` script."""
     try:
-        sys.exit(app())
+        sys.exit(app(exit_on_error=False))
+    except CycloptsError:  # printed already
+        sys.exit(ConfigError.exit_code)
     except RollcastError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)

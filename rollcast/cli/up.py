@@ -49,10 +49,10 @@ def up(
         print(dump_json(parsed))
         return 0
     console = Console(stderr=json_output)
-    view = PlainView(console) if plain or json_output or not console.is_terminal else LiveView(console)
+    live = console.is_terminal and not plain and not json_output
     fleet = Fleet(parsed, new_run_folder(parsed))
     try:
-        status = asyncio.run(_run(fleet, view, console))
+        status = asyncio.run(_run(fleet, console, live=live))
     finally:
         fleet.kill_all()  # whatever happened: nothing stays behind
     _report(fleet.folder, console, json_output=json_output)
@@ -79,13 +79,18 @@ def new_run_folder(config: UpConfig) -> RunFolder:
     return folder
 
 
-async def _run(fleet: Fleet, view: LiveView | PlainView, console: Console) -> int:
-    stop = stop_on_signals(asyncio.get_running_loop(), on_second=fleet.kill_all)
+async def _run(fleet: Fleet, console: Console, *, live: bool) -> int:
     console.print(f"run folder  {fleet.folder.root}", soft_wrap=True)
+    view = LiveView(console) if live else PlainView(console)
+
+    def kill() -> None:
+        view.close()
+        fleet.kill_all()
 
     def started(endpoints: Endpoints) -> None:
         console.print(f"dashboard   {endpoints.http_url}", soft_wrap=True)
 
+    stop = stop_on_signals(asyncio.get_running_loop(), on_second=kill)
     try:
         finished = await run_fleet(fleet, started, view.update, stop)
     finally:

@@ -29,7 +29,9 @@ async def run_fleet(
     """
     fleet.prepare()
     try:
-        endpoints = await fleet.start()
+        endpoints = await fleet.start(stop)
+        if endpoints is None:
+            return False
         on_start(endpoints)
         return await _follow(fleet, endpoints, on_status, stop)
     finally:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 
@@ -51,7 +52,8 @@ def test_prepare_resolves_every_process(fleet: Fleet) -> None:
 
 async def test_start_and_stop_leave_nothing(fleet: Fleet) -> None:
     fleet.prepare()
-    endpoints = await fleet.start()
+    endpoints = await fleet.start(asyncio.Event())
+    assert endpoints is not None
     assert endpoints.grpc_address == "127.0.0.1:2"
     assert fleet.ended() == {}
     fleet.add_peer("late")
@@ -62,7 +64,7 @@ async def test_start_and_stop_leave_nothing(fleet: Fleet) -> None:
 async def test_a_deaf_process_is_killed(fleet: Fleet) -> None:
     fleet.programs["learner"] = [sys.executable, "-c", DEAF]
     fleet.prepare()
-    await fleet.start()
+    await fleet.start(asyncio.Event())
     while "deaf" not in fleet.log_path("learner").read_text():
         fleet.check()
     await fleet.stop()
@@ -73,7 +75,7 @@ async def test_a_failed_process_is_named_with_its_words(fleet: Fleet) -> None:
     fleet.programs["coordinator"] = [sys.executable, "-c", FAIL]
     fleet.prepare()
     with pytest.raises(ProcessFailed) as caught:
-        await fleet.start()
+        await fleet.start(asyncio.Event())
     text = str(caught.value)
     assert "the coordinator ended with status 77" in text
     assert "RC302: the key is wrong" in text
@@ -87,14 +89,25 @@ async def test_a_silent_coordinator_is_not_waited_for_for_ever(fleet: Fleet) -> 
     fleet.prepare()
     try:
         with pytest.raises(WaitTimedOut, match="the coordinator to listen"):
-            await fleet.start()
+            await fleet.start(asyncio.Event())
     finally:
         fleet.kill_all()
 
 
+async def test_a_stop_is_heard_while_starting(fleet: Fleet) -> None:
+    fleet.programs["coordinator"] = [sys.executable, "-c", SLEEP]
+    fleet.prepare()
+    stop = asyncio.Event()
+    stop.set()
+    assert await fleet.start(stop) is None
+    assert set(fleet.processes) == {"coordinator"}
+    await fleet.stop()
+    assert set(fleet.ended()) == {"coordinator"}
+
+
 async def test_a_dead_peer_is_no_failure(fleet: Fleet) -> None:
     fleet.prepare()
-    await fleet.start()
+    await fleet.start(asyncio.Event())
     fleet.kill("peer-1")
     fleet.check()
     assert fleet.ended() == {"peer-1": -9}

@@ -99,6 +99,13 @@ def test_identity(tmp_path: Path) -> None:
     assert file.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize("arguments", [["bogus"], ["up", "--bogus"], ["up"]])
+def test_a_wrong_command_line_has_its_status(arguments: list[str]) -> None:
+    result = rollcast(*arguments)
+    assert result.returncode == 64
+    assert "Traceback" not in result.stdout + result.stderr
+
+
 def test_read_only_run_folder(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file, not a folder")
     result = rollcast("up", str(CONFIGS / "local.toml"), "--set", f"runs_folder={tmp_path}/runs")
