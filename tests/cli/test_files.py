@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coordinator.config import CoordinatorConfig
+from rollcast.cli.files import config_class, guess_role, load
+from rollcast.runtime.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "role"),
+    [
+        ("[coordinator.run]\nsteps = 3", "up"),
+        ("[run]\nsteps = 3", "coordinator"),
+        ("[optimiser]\nlearning_rate = 0.1", "learner"),
+        ("[engine]\nconcurrent_rollouts = 3", "peer"),
+    ],
+)
+def test_the_role_follows_from_the_sections(tmp_path: Path, text: str, role: str) -> None:
+    file = tmp_path / "some.toml"
+    file.write_text(text)
+    assert guess_role(file) == role
+    assert isinstance(load(file, guess_role(file)), config_class(guess_role(file)))
+
+
+def test_a_file_of_nobody_is_said_to_be_so(tmp_path: Path) -> None:
+    file = tmp_path / "some.toml"
+    file.write_text("[nonsense]\na = 1")
+    with pytest.raises(ConfigError, match="cannot tell which process"):
+        guess_role(file)
+
+
+def test_settings_go_on_top_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "some.toml"
+    file.write_text("[run]\nsteps = 3\nseed = 9")
+    config = load(file, "coordinator", ["run.steps=5"])
+    assert isinstance(config, CoordinatorConfig)
+    assert (config.run.steps, config.run.seed) == (5, 9)

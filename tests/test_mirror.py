@@ -1,0 +1,79 @@
+"""Tests mirror sources: a module without a test file of its name is named here with where it is tested."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("rollcast", "coordinator", "peer", "learner", "capacity", "bench")
+
+#: Constants and plain data: nothing to test by itself.
+DATA = {
+    *("rollcast/cli/options.py", "rollcast/cli/up_config.py", "rollcast/policy/config.py", "rollcast/wire/ids.py"),
+    *("rollcast/wire/limits.py", "coordinator/actions.py", "coordinator/events.py", "peer/config.py"),
+    *("peer/relay_actions.py", "peer/relay_events.py", "peer/worker_events.py", "peer/relay_stats.py"),
+    *("learner/config.py", "peer/engines/base.py"),
+}
+
+#: Parts that only make sense together, and what tests them together.
+TESTED_IN = {
+    "rollcast/cli/configuration.py": "tests/cli/test_main.py",
+    "rollcast/cli/evaluate.py": "tests/e2e/test_run.py",
+    "rollcast/cli/identity.py": "tests/cli/test_main.py",
+    "rollcast/cli/roles.py": "tests/cli/test_main.py",
+    "rollcast/cli/up.py": "tests/e2e/test_run.py",
+    "rollcast/cli/watch.py": "tests/e2e/test_run.py",
+    "rollcast/policy/compilation.py": "tests/peer/test_jax_engine.py",
+    "rollcast/runtime/metrics.py": "tests/coordinator/test_metrics.py",
+    "rollcast/runtime/version.py": "tests/cli/test_main.py",
+    "coordinator/assembly.py": "tests/coordinator/test_service.py",
+    "coordinator/ledger_sql.py": "tests/coordinator/test_ledger.py",
+    "coordinator/messages.py": "tests/coordinator/test_rpc.py",
+    "coordinator/problems.py": "tests/coordinator/test_service.py",
+    "coordinator/resume.py": "tests/coordinator/test_service.py",
+    "coordinator/rpc_access.py": "tests/coordinator/test_rpc.py",
+    "coordinator/rpc_learner.py": "tests/coordinator/test_rpc.py",
+    "coordinator/rpc_peers.py": "tests/coordinator/test_rpc.py",
+    "coordinator/shell.py": "tests/coordinator/test_service.py",
+    "coordinator/verifier_process.py": "tests/coordinator/test_verifier_pool.py",
+    "coordinator/verifier_worker.py": "tests/coordinator/test_verifier_pool.py",
+    "peer/link_client.py": "tests/peer/test_direct_transport.py",
+    "peer/link_server.py": "tests/peer/test_direct_transport.py",
+    "peer/relay_receiving.py": "tests/peer/test_relay_core.py",
+    "peer/relay_serving.py": "tests/peer/test_relay_core.py",
+    "peer/relay_sources.py": "tests/peer/test_relay_core.py",
+    "peer/relay_state.py": "tests/peer/test_relay_core.py",
+    "peer/stream_link.py": "tests/peer/test_direct_transport.py",
+    "peer/transport.py": "tests/peer/transport_conformance.py",
+    "learner/loop.py": "tests/learner/test_service.py",
+    "learner/origin_link.py": "tests/learner/test_service.py",
+    "bench/__main__.py": "tests/bench/test_main.py",
+    "bench/churn.py": "tests/bench/test_main.py",
+    "bench/demo.py": "tests/bench/test_main.py",
+    "bench/machine.py": "tests/bench/test_main.py",
+}
+
+
+def sources() -> list[str]:
+    return [
+        str(path.relative_to(ROOT))
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if path.name != "__init__.py" and "_pb2" not in path.name
+    ]
+
+
+@pytest.mark.parametrize("source", sources())
+def test_every_source_has_its_test(source: str) -> None:
+    path = Path(source.removeprefix("rollcast/"))
+    mirrors = {ROOT / "tests" / folder / f"test_{path.name}" for folder in (path.parent, path.parts[0])}
+    if source in TESTED_IN:
+        assert (ROOT / TESTED_IN[source]).exists()
+    else:
+        assert source in DATA or any(mirror.exists() for mirror in mirrors), f"{source} has no test"
+
+
+def test_exceptions_name_sources_that_exist() -> None:
+    assert {*DATA, *TESTED_IN} <= set(sources())
