@@ -28,7 +28,6 @@ from rollcast.wire.rollouts import Sampling
 _LENGTH_MIN = 16
 # Shapes kept compiled; a run has one or two.
 _SHAPES_MAX = 16
-# Compiling faster than this is not worth a file in the cache.
 
 
 @dataclass(frozen=True, slots=True)
