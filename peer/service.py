@@ -117,7 +117,7 @@ class PeerProcess:
             enrolment.credentials,
             folder=config.state_folder,
             send=self._session.send,
-            renewed=lambda _: None,  # the session takes it up when it connects again
+            renewed=self._relay.renew,  # the session takes it up when it connects again
             random=random,
         )
         self._worker = None if engine is None else self._make_worker(engine, random)

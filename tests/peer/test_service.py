@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ import pytest
 
 from peer.config import PeerConfig
 from peer.engines.base import Engine
+from peer.renewal import Renewal
 from peer.service import run
 from rollcast.runtime.errors import RollcastError, Unreachable
 from rollcast.wire.chunk_store import ChunkStore
@@ -195,6 +197,43 @@ async def test_a_coordinator_that_is_gone_for_too_long_is_one_clear_error(tmp_pa
         await coordinator.stop()
         with pytest.raises(Unreachable, match="no session with the coordinator"):
             await process.status()
+
+
+async def shown_certificate(coordinator: ScriptedCoordinator, address: str) -> bytes:
+    """The certificate, as DER, that a process shows to whoever opens a chunk link."""
+    host, _, port = address.rpartition(":")
+    context = peer_credentials(coordinator.ca, LEARNER, "learner").ssl_client_context()
+    _, writer = await asyncio.open_connection(host, int(port), ssl=context)
+    try:
+        certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        assert isinstance(certificate, bytes)
+        return certificate
+    finally:
+        writer.close()
+
+
+async def test_a_renewed_certificate_is_shown_on_new_chunk_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    due = asyncio.Event()
+    monkeypatch.setattr(Renewal, "due_in_s", property(lambda _: -1.0 if due.is_set() else 0.02))
+    async with scripted_coordinator(tmp_path) as coordinator:
+        origin = start(joined_config(tmp_path / "origin", coordinator, "origin"))
+        session = await coordinator.next_session(WELCOME)
+        await session.expect("heartbeat")
+        due.set()
+        request = await session.expect("certificate_request")
+        due.clear()
+        fresh = coordinator.ca.issue(
+            request.csr_pem, peer_id=origin.identity.peer_id, role="origin", lifetime_s=90_000.0
+        )
+        session.send(pb.CoordinatorMessage(certificate=pb.Certificate(certificate_pem=fresh)))
+        address = (await session.expect("hello")).advertise
+        async with asyncio.timeout(10.0):
+            while await shown_certificate(coordinator, address) != ssl.PEM_cert_to_DER_cert(fresh.decode()):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        origin.stop.set()
+        assert await origin.status() == 0
 
 
 ORIGIN_WITHOUT_JAX = """
