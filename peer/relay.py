@@ -42,19 +42,18 @@ from peer.relay_events import (
     LinkId,
     LinkUp,
     Neighbour,
-    PlanChanged,
     Tick,
     VersionKnown,
     VersionRestored,
 )
 from peer.relay_state import RelaySettings
 from peer.relay_stats import RelayStats, stats_of
-from peer.relay_wire import event_of, key_of, message_of
+from peer.relay_wire import accusation_of, event_of, key_of, message_of, plan_of
 from peer.store_worker import StoreWorker
 from peer.transport import ChunkTransport, Link, say_goodbye
 from rollcast.runtime.errors import MalformedMessage, RollcastError
 from rollcast.wire.chunk_store import ChunkStore
-from rollcast.wire.ids import ChunkIndex, PeerId, PlanId, RunId, Version
+from rollcast.wire.ids import ChunkIndex, RunId, Version
 from rollcast.wire.link import ChunkFrame, LinkFrame, LinkMessageFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.records import KEYFRAME_ID, VerifiedVersion, verify_announcement
@@ -126,12 +125,12 @@ class Relay:
         Raises:
             PortInUse: the address cannot be bound.
             ConfigError: the address to advertise is not known.
+            StoreError: what another learner signed cannot be removed from the store.
         """
-        for version in self._store.versions():
-            stored = self._store.get(version, KEYFRAME_ID)
-            if stored is not None and stored.finished:
-                self._versions[version] = stored.verified
-                self._handle(VersionRestored(EncodingKey(version, KEYFRAME_ID), stored.manifest.chunk_count))
+        for stored in await asyncio.to_thread(self._restorable):
+            self._versions[stored.version] = stored.verified
+            key = EncodingKey(stored.version, KEYFRAME_ID)
+            self._handle(VersionRestored(key, stored.manifest.chunk_count))
         address = await self._transport.start(self._run_link)
         self._spawn(self._worker.run())
         self._spawn(self._tick())
@@ -139,14 +138,7 @@ class Relay:
 
     def apply_plan(self, plan: pb.RelayPlan) -> None:
         """Follow the coordinator's newest plan; older ones are ignored."""
-        self._handle(
-            PlanChanged(
-                PlanId(plan.plan_id),
-                tuple(_neighbour(neighbour) for neighbour in plan.parents),
-                tuple(_neighbour(neighbour) for neighbour in plan.children),
-                tuple(_neighbour(neighbour) for neighbour in plan.fallbacks),
-            )
-        )
+        self._handle(plan_of(plan))
 
     def announce(self, announcement: pb.VersionAnnouncement) -> VerifiedVersion:
         """Verify an announcement and receive its version.
@@ -183,6 +175,27 @@ class Relay:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.to_thread(self._worker.close)
 
+    def _restorable(self) -> list[StoredEncoding]:
+        """The store's keyframes that this run's learner signed; other versions are removed.
+
+        They would stand in the way of this run's: a lower number counts as old, an equal one as a second record.
+        """
+        ours = []
+        for version in self._store.versions():
+            stored = self._store.get(version, KEYFRAME_ID)
+            if stored is None or not stored.finished:
+                continue
+            try:
+                self._verified(stored.verified.announcement)
+                ours.append(stored)
+            except RollcastError as error:
+                log.warning("stored version removed", version=version, reason=error.what)
+                self._store.discard(version)
+        return ours
+
+    def _verified(self, announcement: pb.VersionAnnouncement) -> VerifiedVersion:
+        return verify_announcement(announcement, run_id=self._run_id, learner_public_key=self._learner_public_key)
+
     # ------------------------------------------------------------ events in
 
     def _handle(self, event: Event) -> None:
@@ -197,7 +210,7 @@ class Relay:
             self._handle(Tick())
 
     def _announced(self, announcement: pb.VersionAnnouncement, link: LinkId | None) -> VerifiedVersion:
-        verified = verify_announcement(announcement, run_id=self._run_id, learner_public_key=self._learner_public_key)
+        verified = self._verified(announcement)
         version = verified.version
         known = self._versions.get(version)
         if known is not None and known.record_hash != verified.record_hash:
@@ -372,14 +385,7 @@ class Relay:
 
     def _accuse(self, action: Accuse) -> None:
         log.warning("peer accused", culprit=action.peer_id, version=action.version, reason=action.reason)
-        self._on_accuse(
-            pb.Accusation(
-                culprit_peer_id=action.peer_id,
-                version=action.version,
-                chunk_index=action.index,
-                reason=action.reason,
-            )
-        )
+        self._on_accuse(accusation_of(action))
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -390,7 +396,3 @@ class Relay:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("relay task failed", exc_info=error)
-
-
-def _neighbour(neighbour: pb.PlanNeighbour) -> Neighbour:
-    return Neighbour(PeerId(neighbour.peer_id), neighbour.role, neighbour.address, neighbour.we_dial)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peer.relay_actions import SendCancel, SendCredit, SendHave, SendWant
+from peer.relay_actions import Accuse, SendCancel, SendCredit, SendHave, SendWant
 from peer.relay_events import (
     CancelReceived,
     CreditReceived,
@@ -11,9 +11,11 @@ from peer.relay_events import (
     HaveReceived,
     HeldReceived,
     LinkId,
+    Neighbour,
+    PlanChanged,
     WantReceived,
 )
-from rollcast.wire.ids import EncodingId, Version
+from rollcast.wire.ids import EncodingId, PeerId, PlanId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 
@@ -48,9 +50,30 @@ def event_of(link: LinkId, message: pb.LinkMessage) -> Event | None:
     return None
 
 
+def plan_of(plan: pb.RelayPlan) -> PlanChanged:
+    """The coordinator's plan."""
+    return PlanChanged(
+        PlanId(plan.plan_id),
+        tuple(_neighbour(neighbour) for neighbour in plan.parents),
+        tuple(_neighbour(neighbour) for neighbour in plan.children),
+        tuple(_neighbour(neighbour) for neighbour in plan.fallbacks),
+    )
+
+
+def accusation_of(action: Accuse) -> pb.Accusation:
+    """What to tell the coordinator about a peer that sent wrong bytes."""
+    return pb.Accusation(
+        culprit_peer_id=action.peer_id, version=action.version, chunk_index=action.index, reason=action.reason
+    )
+
+
 def key_of(message: pb.ChunkList) -> EncodingKey:
     """The encoding that a chunk list belongs to."""
     return _key(message)
+
+
+def _neighbour(neighbour: pb.PlanNeighbour) -> Neighbour:
+    return Neighbour(PeerId(neighbour.peer_id), neighbour.role, neighbour.address, neighbour.we_dial)
 
 
 def _key(message: pb.Want | pb.Have | pb.Credit | pb.Cancel | pb.ChunkList) -> EncodingKey:

@@ -16,7 +16,7 @@ from peer.engines.base import Engine, WarmUp
 from peer.relay import Relay
 from peer.renewal import Renewal
 from peer.session import Session, SessionSettings
-from peer.startup import Place, make_engine, state_folder_lock, take_place
+from peer.startup import Place, make_engine, open_store, state_folder_lock, take_place
 from peer.uploads import Uploader
 from peer.worker import Worker
 from peer.worker_core import Receiving, WorkerCore, WorkerStatus
@@ -84,7 +84,7 @@ async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, ResultT]) -> Res
 async def _start(config: PeerConfig, engine_factory: Callable[[PeerConfig], Engine]) -> PeerProcess:
     engine = None if config.role == "origin" else await asyncio.to_thread(engine_factory, config)
     place = await take_place(config)
-    store = await asyncio.to_thread(ChunkStore, config.state_folder / "versions", config.store.keep_versions)
+    store = await asyncio.to_thread(open_store, config, place.enrolment.run_id)
     structlog.contextvars.bind_contextvars(peer_id=place.identity.peer_id)
     return PeerProcess(config, place, store, engine)
 

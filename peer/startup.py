@@ -5,18 +5,30 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
+
 from peer.config import PeerConfig
 from peer.engines.base import Engine
-from rollcast.runtime.errors import JoinRefused, MissingExtra, RunFolderError
+from rollcast.runtime.errors import JoinRefused, MalformedMessage, MissingExtra, RunFolderError
 from rollcast.runtime.run_folder import run_folder_error
+from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.enrol import Enrolment, enrol
 from rollcast.wire.identity import Identity
+from rollcast.wire.ids import RunId
 from rollcast.wire.invite import read_invite
+from rollcast.wire.stored_encoding import store_error
+
+log = structlog.get_logger()
+
+# A run's name becomes a folder name: no separator, and it does not begin with a dot.
+_RUN_FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +76,28 @@ async def take_place(config: PeerConfig) -> Place:
             fix="use the invite for this role, or change `role`",
         )
     return Place(identity, await enrol(invite, identity, config.state_folder, config.join_timeout_s))
+
+
+def open_store(config: PeerConfig, run_id: RunId) -> ChunkStore:
+    """The versions kept of one run, in state_folder/versions/{run_id}. Blocks on the disk.
+
+    Version numbers begin again in each run. What is left of other runs is removed: nobody will ask us for it.
+
+    Raises:
+        MalformedMessage: the run's name cannot be a folder name.
+        StoreError: the disk refuses.
+    """
+    if not _RUN_FOLDER_NAME.fullmatch(run_id):
+        raise MalformedMessage(f"the run's name {run_id!r} cannot be a folder name")
+    folder = config.state_folder / "versions"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for other in [path for path in folder.iterdir() if path.is_dir() and path.name != run_id]:
+            log.info("versions of another run removed", folder=str(other))
+            shutil.rmtree(other)
+    except OSError as error:
+        raise store_error(folder, error) from None
+    return ChunkStore(folder / run_id, config.store.keep_versions)
 
 
 def make_engine(config: PeerConfig) -> Engine:

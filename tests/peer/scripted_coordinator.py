@@ -142,8 +142,8 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
 
 
 @asynccontextmanager
-async def scripted_coordinator(folder: Path) -> AsyncIterator[ScriptedCoordinator]:
-    coordinator = ScriptedCoordinator(RunCA.create(folder / "ca", RUN_ID))
+async def scripted_coordinator(folder: Path, run_id: RunId = RUN_ID) -> AsyncIterator[ScriptedCoordinator]:
+    coordinator = ScriptedCoordinator(RunCA.create(folder / f"ca-{run_id}", run_id))
     await coordinator.start()
     try:
         yield coordinator

@@ -18,13 +18,14 @@ from rollcast.runtime.errors import RollcastError, WrongKey
 from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.chunks import BytesLike, bitmap_has, chunk_list
 from rollcast.wire.identity import Identity
-from rollcast.wire.ids import Epoch, PeerId, Version
+from rollcast.wire.ids import Epoch, PeerId, RunId, Version
 from rollcast.wire.link import LinkFrame, LinkMessageFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.records import (
     VerifiedVersion,
     VersionRecord,
     keyframe_manifest,
+    parse_announcement,
     sign_version,
     state_hash,
     tensor_table,
@@ -41,11 +42,11 @@ WAIT_S = 20.0
 class Published:
     """A signed version of random bytes."""
 
-    def __init__(self, run: LinkRun, learner: Identity, version: int, parent_hash: bytes = b"") -> None:
+    def __init__(self, run_id: RunId, learner: Identity, version: int, parent_hash: bytes = b"") -> None:
         self.state = os.urandom(CHUNK_BYTES * (CHUNKS - 1) + 100)
         self.version = version
         record = VersionRecord(
-            run.run_id,
+            run_id,
             Epoch(0),
             Version(version),
             parent_hash,
@@ -270,7 +271,7 @@ async def test_a_published_version_reaches_all_through_a_chain(tmp_path: Path, p
     async with fleet_of(tmp_path, "origin", "a", "b", "c") as fleet:
         fleet.chain("origin", "a", "b", "c", parent_dials=parent_dials)
         for version in (0, 1):
-            published = Published(fleet.run, fleet.learner, version)
+            published = Published(fleet.run.run_id, fleet.learner, version)
             await fleet.push(published)
             assert fleet.members["origin"].held_bytes(version) == published.state, "acknowledged, so it is durable"
             fleet.announce(published, "a", "b", "c")
@@ -289,7 +290,7 @@ async def test_chunks_are_passed_on_while_the_rest_is_still_coming(tmp_path: Pat
         origin, a, b = fleet.members.values()
         origin.transport.gate = asyncio.Semaphore(10)
         fleet.chain("origin", "a", "b")
-        published = Published(fleet.run, fleet.learner, 0)
+        published = Published(fleet.run.run_id, fleet.learner, 0)
         await fleet.push(published)
         fleet.announce(published, "a", "b")
         await until(lambda: b.chunks_of(0) == 10)
@@ -304,7 +305,7 @@ async def test_a_corrupting_relay_is_detected_accused_and_bypassed(tmp_path: Pat
         fleet.chain("origin", "a", "b", "c")
         a, b, c = (fleet.members[name] for name in "abc")
         a.transport.tamper = lambda index, payload: bytes(payload)[:-1] + b"\x00" if index == 7 else payload
-        published = Published(fleet.run, fleet.learner, 0)
+        published = Published(fleet.run.run_id, fleet.learner, 0)
         await fleet.push(published)
         fleet.announce(published, "a", "b", "c")
         await until(lambda: all(member.completed for member in (a, b, c)))
@@ -320,7 +321,7 @@ async def test_a_killed_parent_is_bypassed(tmp_path: Path) -> None:
         fleet.chain("origin", "a", "b")
         a, b = fleet.members["a"], fleet.members["b"]
         a.transport.gate = asyncio.Semaphore(5)
-        published = Published(fleet.run, fleet.learner, 0)
+        published = Published(fleet.run.run_id, fleet.learner, 0)
         await fleet.push(published)
         fleet.announce(published, "a", "b")
         await until(lambda: b.chunks_of(0) >= 5)
@@ -336,7 +337,7 @@ async def test_a_parent_that_withholds_is_hedged(tmp_path: Path) -> None:
         fleet.chain("origin", "a", "b")
         a, b = fleet.members["a"], fleet.members["b"]
         a.transport.gate = asyncio.Semaphore(3)
-        published = Published(fleet.run, fleet.learner, 0)
+        published = Published(fleet.run.run_id, fleet.learner, 0)
         await fleet.push(published)
         fleet.announce(published, "a", "b")
         await until(lambda: bool(b.completed))
@@ -347,7 +348,7 @@ async def test_a_parent_that_withholds_is_hedged(tmp_path: Path) -> None:
 async def test_a_restarted_origin_and_peer_go_on_from_their_stores(tmp_path: Path) -> None:
     async with fleet_of(tmp_path, "origin", "a", "b") as fleet:
         fleet.chain("origin", "a", "b")
-        published = Published(fleet.run, fleet.learner, 0)
+        published = Published(fleet.run.run_id, fleet.learner, 0)
         fleet.members["origin"].transport.gate = asyncio.Semaphore(25)
         await fleet.push(published)
         fleet.announce(published, "a")
@@ -367,7 +368,7 @@ async def test_a_restarted_origin_and_peer_go_on_from_their_stores(tmp_path: Pat
 async def test_a_version_that_is_held_already_is_reported_and_acknowledged_again(tmp_path: Path) -> None:
     async with fleet_of(tmp_path, "origin", "a") as fleet:
         fleet.chain("origin", "a")
-        published = Published(fleet.run, fleet.learner, 0)
+        published = Published(fleet.run.run_id, fleet.learner, 0)
         await fleet.push(published)
         await fleet.push(published)
         assert fleet.members["origin"].completed == [0]
@@ -380,9 +381,42 @@ async def test_a_version_that_is_held_already_is_reported_and_acknowledged_again
         assert again.completed == [0]
 
 
+@pytest.mark.parametrize("what", ["run", "learner"])
+async def test_stored_versions_of_another_run_or_learner_are_removed(tmp_path: Path, what: str) -> None:
+    async with fleet_of(tmp_path, "origin", "a") as fleet:
+        earlier, run_id = fleet.learner, fleet.run.run_id
+        other_learner = Identity.generate() if what == "learner" else earlier
+        other = Published(RunId("run-0") if what == "run" else run_id, other_learner, 50)
+        for member in list(fleet.members.values()):
+            await member.relay.close()
+            put(member.store, other)
+            assert member.store.versions() == [50]
+            member.store.close()
+            member = await fleet.add(member.name)
+            assert member.store.versions() == []
+        fleet.chain("origin", "a")
+        published = Published(run_id, earlier, 0)
+        await fleet.push(published)
+        fleet.announce(published, "a")
+        await until(lambda: bool(fleet.members["a"].completed))
+        again = Published(run_id, earlier, 50)
+        await fleet.push(again)
+        fleet.announce(again, "a")
+        await until(lambda: fleet.members["a"].completed == [0, 50])
+
+
+def put(store: ChunkStore, published: Published) -> None:
+    """A version as an earlier life of the process left it."""
+    verified = parse_announcement(published.announcement)
+    encoding = store.begin(verified, verified.keyframe, published.hashes)
+    for index in range(CHUNKS):
+        encoding.write(index, published.chunk(index))
+    encoding.finish()
+
+
 async def test_only_the_learners_signature_counts(tmp_path: Path) -> None:
     async with fleet_of(tmp_path, "origin", "a") as fleet:
-        forged = Published(fleet.run, Identity.generate(), 0)
+        forged = Published(fleet.run.run_id, Identity.generate(), 0)
         with pytest.raises(WrongKey):
             fleet.announce(forged, "a")
         async with fleet.link_to("origin") as link:
@@ -393,7 +427,7 @@ async def test_only_the_learners_signature_counts(tmp_path: Path) -> None:
 
 async def test_the_origin_takes_versions_from_the_learner_only(tmp_path: Path) -> None:
     async with fleet_of(tmp_path, "origin", "a") as fleet:
-        published = Published(fleet.run, fleet.learner, 0)
+        published = Published(fleet.run.run_id, fleet.learner, 0)
         async with fleet.link_to("origin", fleet.members["a"].credentials) as link:
             await link.send(pb.LinkMessage(announcement=published.announcement))
             await link.send(pb.LinkMessage(want=pb.Want(version=0)))

@@ -13,13 +13,15 @@ from typing import Any, Literal
 
 import pytest
 
-from peer.config import PeerConfig
+from peer.config import LinkConfig, PeerConfig
+from peer.direct_transport import DirectTransport
 from peer.engines.base import Engine
 from peer.renewal import Renewal
 from peer.service import run
 from rollcast.runtime.errors import RollcastError, Unreachable
 from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.identity import Identity
+from rollcast.wire.ids import RunId
 from rollcast.wire.invite import Invite
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import sampling_to_pb
@@ -33,16 +35,24 @@ from tests.peer.scripted_coordinator import (
     scripted_coordinator,
     welcome,
 )
+from tests.peer.test_relay import Published, push_on
 from tests.peer.versions import LEARNER, announcement_of, stored_version
 from tests.peer.worker_samples import SAMPLING, grant
 
 Role = Literal["peer", "origin"]
-WELCOME = welcome(
-    learner_public_key=LEARNER.public_key,
-    prompt_tokens_max=16,
-    sampling=sampling_to_pb(SAMPLING),
-    prefetch_batches=2.0,
-)
+
+
+def welcome_to(run_id: str) -> pb.CoordinatorMessage:
+    return welcome(
+        run_id=run_id,
+        learner_public_key=LEARNER.public_key,
+        prompt_tokens_max=16,
+        sampling=sampling_to_pb(SAMPLING),
+        prefetch_batches=2.0,
+    )
+
+
+WELCOME = welcome_to(RUN_ID)
 
 
 @dataclass
@@ -64,7 +74,7 @@ def joined_config(folder: Path, coordinator: ScriptedCoordinator, role: Role = "
     identity = Identity.load_or_create(folder / "identity.key")
     peer_credentials(coordinator.ca, identity, role).save(folder)
     invite = Invite(
-        run_id=RUN_ID,
+        run_id=coordinator.ca.run_id,
         role=role,
         http_url="http://127.0.0.1:1",
         grpc_address=coordinator.address,
@@ -100,7 +110,7 @@ def plan_with_parent(parent: Process, address: str, role: str) -> pb.Coordinator
 async def begin_working(coordinator: ScriptedCoordinator, folder: Path) -> tuple[Process, ScriptedSession]:
     """A peer that holds version 2 from an earlier life and has asked for work."""
     config = joined_config(folder, coordinator)
-    store = ChunkStore(folder / "versions", 4)
+    store = ChunkStore(folder / "versions" / RUN_ID, 4)
     stored_version(store, 2)
     store.close()
     process = start(config)
@@ -113,7 +123,7 @@ async def begin_working(coordinator: ScriptedCoordinator, folder: Path) -> tuple
 async def test_a_version_goes_from_the_origin_to_a_peer_which_then_generates(tmp_path: Path) -> None:
     async with scripted_coordinator(tmp_path) as coordinator:
         origin_config = joined_config(tmp_path / "origin", coordinator, "origin")
-        store = ChunkStore(origin_config.state_folder / "versions", 4)
+        store = ChunkStore(origin_config.state_folder / "versions" / RUN_ID, 4)
         stored_version(store, 1)
         store.close()
         origin = start(origin_config)
@@ -151,6 +161,39 @@ async def test_a_peer_that_returns_begins_with_the_version_on_its_disk(tmp_path:
         assert process.engine.active_version == 2
         process.stop.set()
         assert await process.status() == 0
+
+
+async def publish_and_receive(coordinator: ScriptedCoordinator, folder: Path, version: int) -> None:
+    """An origin and a peer join the coordinator's run; the learner's version goes to the one and on to the other."""
+    run_id, ca = coordinator.ca.run_id, coordinator.ca
+    origin = start(joined_config(folder / "origin", coordinator, "origin"))
+    origin_session = await coordinator.next_session(welcome_to(run_id))
+    hello = await origin_session.expect("hello")
+    peer = start(joined_config(folder / "peer", coordinator))
+    session = await coordinator.next_session(welcome_to(run_id))
+    assert list(hello.held_versions) == list((await session.expect("hello")).held_versions) == []
+
+    published = Published(run_id, LEARNER, version)
+    learner = DirectTransport(LinkConfig(), peer_credentials(ca, LEARNER, "learner"), run_id, lambda _: "")
+    async with asyncio.timeout(10.0):
+        await push_on(await learner.dial(origin.identity.peer_id, hello.advertise), published)
+    await learner.close()
+    assert (await origin_session.expect("version_held")).version == version
+    session.send(plan_with_parent(origin, hello.advertise, "origin"))
+    session.send(pb.CoordinatorMessage(announcement=published.announcement))
+    assert (await session.expect("version_held")).version == version
+    for process in (peer, origin):
+        process.stop.set()
+        assert await process.status() == 0
+
+
+async def test_a_state_folder_of_an_earlier_run_serves_the_next_one(tmp_path: Path) -> None:
+    for run_id, version in ((RunId("run-0"), 50), (RUN_ID, 0), (RunId("run-2"), 0)):
+        async with scripted_coordinator(tmp_path, run_id) as coordinator:
+            await publish_and_receive(coordinator, tmp_path, version)
+        for role in ("origin", "peer"):
+            left = sorted(path.name for path in (tmp_path / role / "versions").iterdir())
+            assert left == [run_id], "the disk does not fill up with runs that are over"
 
 
 async def test_a_stopped_peer_uploads_returns_leases_and_ends_within_two_seconds(tmp_path: Path) -> None:
@@ -238,7 +281,8 @@ async def test_a_renewed_certificate_is_shown_on_new_chunk_links(
 
 ORIGIN_WITHOUT_JAX = """
 import asyncio, sys
-from peer.config import PeerConfig
+from peer.config import LinkConfig, PeerConfig
+from peer.direct_transport import DirectTransport
 from peer.service import run
 config = PeerConfig.model_validate_json(sys.argv[1])
 async def main():
@@ -252,8 +296,11 @@ assert not found, found
 async def test_the_origin_never_imports_jax(tmp_path: Path) -> None:
     async with scripted_coordinator(tmp_path) as coordinator:
         config = joined_config(tmp_path / "origin", coordinator, "origin")
+        invite_file = tmp_path / "invite.txt"
+        invite_file.write_text(config.invite.get_secret_value())
+        as_json = config.model_copy(update={"invite_file": invite_file}).model_dump_json(exclude={"invite"})
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", ORIGIN_WITHOUT_JAX, config.model_dump_json(), stderr=subprocess.PIPE
+            sys.executable, "-c", ORIGIN_WITHOUT_JAX, as_json, stderr=subprocess.PIPE
         )
         async with asyncio.timeout(30.0):
             session = await coordinator.next_session(WELCOME)

@@ -11,8 +11,9 @@ import pytest
 from peer.config import PeerConfig
 from peer.engines.jax_engine import JaxEngine
 from peer.service import unless
-from peer.startup import make_engine, state_folder_lock, take_place
-from rollcast.runtime.errors import JoinRefused, MissingExtra, RunFolderError, WaitTimedOut
+from peer.startup import make_engine, open_store, state_folder_lock, take_place
+from rollcast.runtime.errors import JoinRefused, MalformedMessage, MissingExtra, RunFolderError, WaitTimedOut
+from rollcast.wire.ids import RunId
 from tests.peer.scripted_coordinator import scripted_coordinator
 from tests.peer.test_service import joined_config
 
@@ -72,3 +73,11 @@ async def test_the_engine_of_a_peer_is_jax(tmp_path: Path) -> None:
     assert isinstance(engine, JaxEngine)
     assert engine.hardware
     await engine.close()
+
+
+@pytest.mark.parametrize("run_id", ["", ".", "..", "../run", "a/b", ".hidden", "a" * 65, "run\n"])
+def test_a_run_whose_name_is_no_folder_name_touches_nothing(tmp_path: Path, run_id: str) -> None:
+    config = PeerConfig(state_folder=tmp_path / "state")
+    with pytest.raises(MalformedMessage, match="folder name"):
+        open_store(config, RunId(run_id))
+    assert list(tmp_path.iterdir()) == []

@@ -22,10 +22,9 @@ from peer.store_worker import StoreWorker
 from rollcast.runtime.errors import StoreError
 from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.identity import Identity
-from rollcast.wire.ids import ChunkIndex, EncodingId, Version
+from rollcast.wire.ids import ChunkIndex, EncodingId, RunId, Version
 from rollcast.wire.records import parse_announcement
 from rollcast.wire.stored_encoding import StoredEncoding
-from tests.peer.link_run import LinkRun
 from tests.peer.test_relay import CHUNKS, Published
 
 KEY = EncodingKey(Version(0), EncodingId(0))
@@ -34,7 +33,7 @@ LINK = LinkId(1)
 
 class Setup:
     def __init__(self, folder: Path) -> None:
-        self.published = Published(LinkRun(folder), Identity.generate(), 0)
+        self.published = Published(RunId("run-1"), Identity.generate(), 0)
         self.verified = parse_announcement(self.published.announcement)
         self.store = ChunkStore(folder / "store", keep_versions=2)
         self.events: asyncio.Queue[Event] = asyncio.Queue()
