@@ -22,6 +22,7 @@ DropReason = Literal[
 ]
 
 RefusalReason = Literal[
+    "malformed",  # no rollout at all, and not for a slot that its sender holds
     "fenced",  # not this peer's attempt, or one that is over
     "late_duplicate",  # over, and its slot needs nothing more
     "busy",  # too many rollouts wait to be scored; the same upload may come again

@@ -82,7 +82,7 @@ async def started(config: CoordinatorConfig, folder: RunFolder) -> AsyncIterator
     async with AsyncExitStack() as stack:
         ledger = Ledger.open(folder.ledger)
         stack.push_async_callback(ledger.close)
-        start = await open_run(ledger, folder, config.run.name)
+        start = await open_run(ledger, folder, config.run)
         problems = await Problems.start(config, start.mixture_position)
         stack.push_async_callback(problems.close)
         coordinator = _assemble(config, folder, start, ledger, problems)
@@ -98,7 +98,9 @@ async def started(config: CoordinatorConfig, folder: RunFolder) -> AsyncIterator
         yield coordinator
 
 
-def core_settings(config: CoordinatorConfig, run_id: RunId, sampling: Sampling) -> CoreSettings:
+def core_settings(
+    config: CoordinatorConfig, run_id: RunId, sampling: Sampling, *, vocabulary_size: int
+) -> CoreSettings:
     """The core's settings from the process's configuration.
 
     Raises:
@@ -114,6 +116,7 @@ def core_settings(config: CoordinatorConfig, run_id: RunId, sampling: Sampling) 
         groups_per_step=config.run.groups_per_step,
         samples_per_group=config.run.samples_per_group,
         sampling=sampling,
+        vocabulary_size=vocabulary_size,
         lease_deadline_s=config.lease.deadline_s,
         prefetch_batches=config.lease.prefetch_batches,
         heartbeat_timeout_s=config.membership.heartbeat_timeout_s,
@@ -146,10 +149,11 @@ def _assemble(
 ) -> Coordinator:
     run_id = start.run_id
     sampling = Sampling(config.sampling.temperature, config.sampling.new_tokens_max, (problems.tokenizer.eos_id,))
+    settings = core_settings(config, run_id, sampling, vocabulary_size=problems.tokenizer.size)
     sessions = Sessions()
     metrics = CoordinatorMetrics(lambda: shell.status())
     shell = Shell(
-        core=CoordinatorCore(core_settings(config, run_id, sampling), start.restored),
+        core=CoordinatorCore(settings, start.restored),
         ledger=ledger,
         problems=problems,
         sessions=sessions,

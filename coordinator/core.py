@@ -24,6 +24,7 @@ from coordinator.events import (
     HeartbeatReceived,
     LearnerStatusChanged,
     LeasesReturned,
+    MalformedRollout,
     PeerAccused,
     PeerJoined,
     PeerLeft,
@@ -43,6 +44,7 @@ from coordinator.issuing import issue
 from coordinator.membership import Member
 from coordinator.relay_plan import RelayNode
 from coordinator.settings import CoreSettings
+from coordinator.staleness import oldest_useful_version
 from coordinator.state import CoreState, Restored
 from coordinator.status import Status, Waiting, WaitingWatch, build_status
 from rollcast.wire.ids import Epoch, PeerId, Version
@@ -142,6 +144,9 @@ class CoordinatorCore:
             case RolloutReceived():
                 self._seen(event.peer_id, now)
                 return self._intake.received(event) + issue(self._state, now)
+            case MalformedRollout():
+                self._seen(event.peer_id, now)
+                return self._intake.malformed(event) + issue(self._state, now)
             case RolloutStored():
                 return self._intake.stored(event)
             case RolloutScored():
@@ -235,7 +240,7 @@ class CoordinatorCore:
         return issue(self._state, now)
 
     def _is_published(self, version: Version) -> bool:
-        return self._state.newest_version is not None and version <= self._state.newest_version
+        return self._state.announced.may_contain(version)
 
     def _holds(self, member: Member, version: Version, now: float) -> None:
         member.holds(version)
@@ -300,7 +305,11 @@ class CoordinatorCore:
         state = self._state
         if state.newest_version is not None and (event.epoch, event.version) <= (state.epoch, state.newest_version):
             return [Note("announced_again", f"version {event.version}", "nothing to do: it is not newer")]
+        if event.epoch != state.epoch:
+            state.announced.clear()
         state.epoch, state.newest_version = event.epoch, event.version
+        oldest_useful = oldest_useful_version(state.batches.next_step, state.settings.staleness_limit)
+        state.announced.add(event.version, event.chunk_count, oldest_useful=oldest_useful)
         receivers = [member for member in state.members if member.role == "peer" and not member.standing.quarantined]
         state.dissemination.announced(event.version, [member.peer_id for member in receivers], now)
         return [SendAnnouncement(member.peer_id, event.version) for member in state.members]

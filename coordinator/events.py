@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rollcast.wire.ids import Epoch, LeaseId, PeerId, RolloutId, Step, UploadId, Version
+from rollcast.wire.ids import Epoch, FencingToken, LeaseId, PeerId, RolloutId, Step, UploadId, Version
 from rollcast.wire.rollouts import Rollout
 
 
@@ -115,6 +115,18 @@ class RolloutReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class MalformedRollout:
+    """An upload that is no rollout, from whom and for which slot it says it is."""
+
+    upload_id: UploadId
+    peer_id: PeerId
+    lease_id: LeaseId
+    fencing_token: FencingToken
+    sample_index: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
 class RolloutStored:
     """StoreRollout is durable."""
 
@@ -150,7 +162,7 @@ class VersionAnnounced:
 
     epoch: Epoch
     version: Version
-    size_bytes: int
+    chunk_count: int  # of its keyframe
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +200,7 @@ Event = (
     | PeerAccused
     | PromptsSupplied
     | RolloutReceived
+    | MalformedRollout
     | RolloutStored
     | RolloutScored
     | BatchRequested

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from coordinator.accounting import DropReason, RefusalReason
 from coordinator.actions import Action, AnswerUpload, Note, Penalise, ScoreRollout, StoreRollout
-from coordinator.events import RolloutReceived, RolloutScored, RolloutStored
+from coordinator.events import MalformedRollout, RolloutReceived, RolloutScored, RolloutStored
 from coordinator.leases import Attempt, AttemptKey
 from coordinator.staleness import age_at
 from coordinator.state import CoreState
 from rollcast.wire.ids import PeerId, RolloutId, UploadId
-from rollcast.wire.rollouts import Rollout
+from rollcast.wire.rollouts import Rollout, Segment
 
 _UPLOADS_WAITING_MAX = 8  # repeated uploads of one rollout that wait for it to be stored
 
@@ -51,7 +51,7 @@ class Intake:
             return self._accuse(event, "uploaded with a wrong fencing token")
         if self._state.book.unscored >= self._state.settings.scoring_queue_max:
             return [self._refuse(event, "busy")]
-        malformed = _malformed(self._state, rollout)
+        malformed = _malformed(self._state, event.peer_id, rollout)
         if malformed:
             return [Penalise(event.peer_id, malformed, False), *self._close(event, attempt, "malformed")]
         if rollout.finish_reason == "interrupted":  # nobody continues it: another peer starts again
@@ -59,6 +59,16 @@ class Intake:
         if age_at(self._state.batches.next_step, rollout.oldest_version) > self._state.settings.staleness_limit:
             return self._close(event, attempt, "stale")
         return self._store(event, attempt)
+
+    def malformed(self, event: MalformedRollout) -> list[Action]:
+        """The attempt that its sender made it for is over, as if it could be read; nobody else's is."""
+        answer = AnswerUpload(event.upload_id, event.lease_id, event.sample_index, False, "malformed")
+        attempt = self._state.book.live_attempt((event.lease_id, event.sample_index))
+        if attempt is None or (attempt.peer_id, attempt.fencing_token) != (event.peer_id, event.fencing_token):
+            self._state.accounts.uploads_refused["malformed"] += 1
+            return [answer]
+        what = f"uploaded what is no rollout: {event.problem}"
+        return [Penalise(event.peer_id, what, False), self._state.close_attempt(attempt, "malformed"), answer]
 
     def stored(self, event: RolloutStored) -> list[Action]:
         """Acknowledge, then have it scored unless its group was dropped meanwhile."""
@@ -136,14 +146,32 @@ class Intake:
         assert keys == self._storing_by_key, "rollouts being stored"
 
 
-def _malformed(state: CoreState, rollout: Rollout) -> str:
-    """Why this rollout cannot be what it claims, or empty. Bounds of every field were checked at the border."""
+def _malformed(state: CoreState, peer_id: PeerId, rollout: Rollout) -> str:
+    """Why this rollout cannot be what it claims, or empty. Bounds of every field were checked at the border.
+
+    Whatever passes here is stored and may be trained on, so nothing may pass that the learner cannot compute with.
+    """
     if not rollout.segments:
         return "uploaded a rollout without segments"
     for segment in rollout.segments:
-        if segment.epoch != state.epoch or state.newest_version is None or segment.version > state.newest_version:
-            return f"claims version {segment.version} of epoch {segment.epoch}, which was not published"
-    tokens = sum(len(segment.token_ids) for segment in rollout.segments if segment.role == "assistant")
+        problem = _malformed_segment(state, peer_id, segment)
+        if problem:
+            return problem
+    tokens = len(rollout.completion_token_ids)
     if not 0 < tokens <= state.settings.sampling.max_new_tokens:
         return f"uploaded {tokens} generated tokens"
+    if not any(1 in segment.loss_mask for segment in rollout.segments):
+        return "uploaded a rollout without a token to train on"
+    return ""
+
+
+def _malformed_segment(state: CoreState, peer_id: PeerId, segment: Segment) -> str:
+    if segment.role != "assistant":
+        return f"uploaded a segment of role {segment.role}, which nobody asked for"
+    if segment.peer_id != peer_id:
+        return "uploaded a segment that another peer made"
+    if segment.epoch != state.epoch or not state.announced.may_contain(segment.version):
+        return f"claims version {segment.version} of epoch {segment.epoch}, which was not published"
+    if max(segment.token_ids, default=0) >= state.settings.vocabulary_size:
+        return f"uploaded token {max(segment.token_ids)} of a vocabulary of {state.settings.vocabulary_size}"
     return ""

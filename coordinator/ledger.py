@@ -190,6 +190,10 @@ class Ledger:
         """The newest announcement of the newest epoch."""
         return self._submit(lambda connection: sql.select_version(connection, None))
 
+    def newest_versions(self, count: int) -> asyncio.Future[list[StoredVersion]]:
+        """At most this many announcements of the newest epoch, the newest first."""
+        return self._submit(lambda connection: sql.select_newest_versions(connection, count))
+
     def steps(self) -> asyncio.Future[list[tuple[Step, dict[str, float]]]]:
         """Figures of every step, in order."""
         return self._submit(sql.select_steps)

@@ -190,6 +190,15 @@ def select_version(connection: sqlite3.Connection, version: Version | None) -> S
     return StoredVersion(*row) if row else None
 
 
+def select_newest_versions(connection: sqlite3.Connection, count: int) -> list[StoredVersion]:
+    rows = connection.execute(
+        "SELECT epoch, version, announcement FROM versions WHERE epoch = (SELECT max(epoch) FROM versions)"
+        " ORDER BY version DESC LIMIT ?",
+        (count,),
+    )
+    return [StoredVersion(*row) for row in rows]
+
+
 def insert_invite(
     connection: sqlite3.Connection, token_hash: bytes, role: str, quota: int, expires_unix_s: float
 ) -> None:

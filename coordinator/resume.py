@@ -10,13 +10,18 @@ from datetime import UTC, datetime
 import structlog
 
 from coordinator.accounting import DropReason
+from coordinator.announced import NEWEST_KEPT
+from coordinator.config import RunConfig
 from coordinator.core import Restored
 from coordinator.events import Event, LearnerStatusChanged, StepFinished
 from coordinator.ledger import Ledger
+from coordinator.ledger_sql import StoredVersion
 from rollcast.runtime.errors import RunFolderError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import RunId
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.records import parse_announcement
 
 log = structlog.get_logger()
 
@@ -38,7 +43,7 @@ class RunStart:
     replay: tuple[Event, ...] = ()
 
 
-async def open_run(ledger: Ledger, folder: RunFolder, name: str) -> RunStart:
+async def open_run(ledger: Ledger, folder: RunFolder, run: RunConfig) -> RunStart:
     """The run of this folder, made at the first start.
 
     Raises:
@@ -47,11 +52,12 @@ async def open_run(ledger: Ledger, folder: RunFolder, name: str) -> RunStart:
     async with deadline(LEDGER_DEADLINE_S, "the ledger to say where the run stands"):
         run_id = await ledger.get_meta("run_id")
         if run_id is None:
-            return RunStart(await _new_run(ledger, name))
+            return RunStart(await _new_run(ledger, run.name))
         if await ledger.get_meta(FINISHED):
             raise RunFolderError(f"the run in {folder.root} is finished", fix="choose another run_folder")
         lost = await ledger.close_open_attempts(LOST)
-        start = RunStart(RunId(run_id), await _restored(ledger), await ledger.mixture_position(), await _replay(ledger))
+        restored = await _restored(ledger, run.staleness_limit)
+        start = RunStart(RunId(run_id), restored, await ledger.mixture_position(), await _replay(ledger))
     log.info("run taken up again", run_id=run_id, attempts_lost=lost, restored=start.restored)
     return start
 
@@ -63,11 +69,12 @@ async def _new_run(ledger: Ledger, name: str) -> RunId:
     return run_id
 
 
-async def _restored(ledger: Ledger) -> Restored:
-    high_water, counts, newest = await ledger.high_water(), await ledger.counts(), await ledger.newest_version()
+async def _restored(ledger: Ledger, staleness_limit: int) -> Restored:
+    high_water, counts = await ledger.high_water(), await ledger.counts()
+    newest = await ledger.newest_versions(staleness_limit + 1 + NEWEST_KEPT)  # versions are one step apart or more
     return Restored(
-        epoch=0 if newest is None else newest.epoch,
-        newest_version=None if newest is None else newest.version,
+        epoch=newest[0].epoch if newest else 0,
+        versions={stored.version: _chunk_count(stored) for stored in newest},
         recorded_batches=await ledger.recorded_batches(),
         last_group=high_water.group_id,
         last_lease=max(high_water.lease_id, high_water.fencing_token),
@@ -77,6 +84,10 @@ async def _restored(ledger: Ledger) -> Restored:
         trained=counts.trained,
         dropped=counts.dropped,
     )
+
+
+def _chunk_count(stored: StoredVersion) -> int:
+    return parse_announcement(pb.VersionAnnouncement.FromString(stored.announcement)).keyframe.chunk_count
 
 
 async def _replay(ledger: Ledger) -> tuple[Event, ...]:

@@ -151,7 +151,7 @@ class PeerCalls:
     async def UploadRollouts(self, uploads: AsyncIterator[pb.RolloutUpload], context: Any) -> pb.UploadReply:
         """Take rollouts in; each verdict comes after the rollout is durable, or says why it was not taken."""
         peer_id = caller_of(context).peer_id
-        answers: list[asyncio.Future[AnswerUpload] | pb.RolloutVerdict] = []
+        answers: list[asyncio.Future[AnswerUpload]] = []
         while True:
             async with deadline(UPLOAD_MESSAGE_DEADLINE_S, "the rest of an upload"):
                 upload = await anext(aiter(uploads), None)
@@ -161,17 +161,15 @@ class PeerCalls:
                 raise MalformedMessage(f"an upload has at most {limits.ROLLOUTS_PER_UPLOAD_MAX} rollouts")
             answers += [self._take(peer_id, rollout) for rollout in upload.rollouts]
         async with deadline(VERDICT_DEADLINE_S, "the ledger to store an upload"):
-            verdicts = [
-                answer if isinstance(answer, pb.RolloutVerdict) else _verdict(await answer) for answer in answers
-            ]
+            verdicts = [_verdict(await answer) for answer in answers]
         return pb.UploadReply(verdicts=verdicts)
 
-    def _take(self, peer_id: PeerId, message: pb.Rollout) -> asyncio.Future[AnswerUpload] | pb.RolloutVerdict:
+    def _take(self, peer_id: PeerId, message: pb.Rollout) -> asyncio.Future[AnswerUpload]:
         try:
             rollout = rollout_from_pb(message)
         except MalformedMessage as error:
             log.info("malformed rollout", peer_id=peer_id, what=error.what)
-            return pb.RolloutVerdict(lease_id=message.lease_id, sample_index=message.sample_index, reason="malformed")
+            return self._shell.upload_malformed(peer_id, message, error.what)
         return self._shell.upload(peer_id, rollout)
 
 

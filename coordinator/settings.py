@@ -30,6 +30,8 @@ class CoreSettings:
     """Rollouts of one prompt."""
     sampling: Sampling
     """Given with every lease."""
+    vocabulary_size: int
+    """Token ids from 0 up to this one, exclusive, exist."""
     lease_deadline_s: float = 30.0
     """A slot without a rollout for this long after its issue is issued again."""
     prefetch_batches: float = 2.0

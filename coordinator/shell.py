@@ -41,6 +41,7 @@ from coordinator.events import (
     BatchRequested,
     Event,
     LearnerStatusChanged,
+    MalformedRollout,
     PromptsSupplied,
     RolloutReceived,
     RolloutScored,
@@ -57,7 +58,7 @@ from coordinator.sessions import Sessions
 from coordinator.summary import MetricsLog, step_metrics
 from rollcast.runtime.errors import NoPeers, ProcessFailed, RollcastError, StoreError
 from rollcast.runtime.waits import deadline
-from rollcast.wire.ids import Epoch, PeerId, Step, UploadId, Version
+from rollcast.wire.ids import Epoch, FencingToken, LeaseId, PeerId, Step, UploadId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.records import VerifiedVersion
 from rollcast.wire.rollouts import Rollout
@@ -127,6 +128,16 @@ class Shell:
 
     def upload(self, peer_id: PeerId, rollout: Rollout) -> asyncio.Future[AnswerUpload]:
         """Take a rollout in; the answer comes once it is durable or refused."""
+        return self._uploaded(lambda upload_id: RolloutReceived(upload_id, peer_id, rollout))
+
+    def upload_malformed(self, peer_id: PeerId, message: pb.Rollout, problem: str) -> asyncio.Future[AnswerUpload]:
+        """Take in what is no rollout; its lease, token and sample are believed as far as they name its own attempt."""
+        lease_id, token = LeaseId(message.lease_id), FencingToken(message.fencing_token)
+        return self._uploaded(
+            lambda upload_id: MalformedRollout(upload_id, peer_id, lease_id, token, message.sample_index, problem)
+        )
+
+    def _uploaded(self, event_of: Callable[[UploadId], Event]) -> asyncio.Future[AnswerUpload]:
         upload_id = UploadId(next(self._upload_ids))
         answer: asyncio.Future[AnswerUpload] = asyncio.get_running_loop().create_future()
         self._uploads[upload_id] = answer
@@ -137,7 +148,7 @@ class Shell:
             self._observe_answer_s(self._clock() - arrived_at)
 
         answer.add_done_callback(answered)
-        self.apply(RolloutReceived(upload_id, peer_id, rollout))
+        self.apply(event_of(upload_id))
         return answer
 
     async def batch(self, step: Step, wait_s: float) -> ServeBatch | None:
@@ -168,7 +179,7 @@ class Shell:
         self._remember(record.epoch, record.version, verified.announcement)
         if first_time:
             log.info("version announced", version=record.version, state_bytes=record.state_size_bytes)
-            self.apply(VersionAnnounced(record.epoch, record.version, verified.keyframe.size_bytes))
+            self.apply(VersionAnnounced(record.epoch, record.version, verified.keyframe.chunk_count))
         return first_time
 
     def step_finished(self, event: StepFinished) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from coordinator.accounting import ChunkTraffic, DropReason, RolloutAccounts
 from coordinator.actions import Action, CloseAttempt, RevokeLeases
+from coordinator.announced import AnnouncedVersions
 from coordinator.batches import Batches
 from coordinator.dissemination import Dissemination
 from coordinator.figures import Window
@@ -26,7 +27,7 @@ class Restored:
     """What the ledger says when the coordinator starts again. Attempts that were open then are dropped by now."""
 
     epoch: int = 0
-    newest_version: Version | None = None
+    versions: Mapping[Version, int] = field(default_factory=dict)  # announced ones of the epoch: chunks by version
     recorded_batches: int = 0
     last_group: int = 0  # largest ids in use
     last_lease: int = 0  # of leases and fencing tokens
@@ -78,7 +79,8 @@ class CoreState:
         self.progress = LearnerProgress()
         self.generate_s = Window()  # seconds that peers say a rollout took
         self.epoch = Epoch(restored.epoch)
-        self.newest_version = restored.newest_version
+        self.announced = AnnouncedVersions(restored.versions)
+        self.newest_version = max(restored.versions, default=None)
         self.ended = ""  # why the run is over, empty while it is not
 
     def groups_still_needed(self) -> int:

@@ -39,6 +39,7 @@ def settings(**changes: Any) -> CoreSettings:
         "groups_per_step": 2,
         "samples_per_group": 2,
         "sampling": SAMPLING,
+        "vocabulary_size": 32,
         "validate_every_event": True,
     }
     return CoreSettings(**(values | changes))
@@ -79,7 +80,7 @@ def held(name: str, version: int) -> VersionHeld:
 
 
 def announced(version: int) -> VersionAnnounced:
-    return VersionAnnounced(Epoch(0), Version(version), 1000)
+    return VersionAnnounced(Epoch(0), Version(version), 16)
 
 
 def wants(name: str, slots: int) -> WorkRequested:

@@ -302,7 +302,7 @@ def test_a_run_without_a_peer_fails_once_after_its_deadline() -> None:
 
 def test_a_restored_core_goes_on_where_the_ledger_ends() -> None:
     restored = Restored(
-        newest_version=Version(5),
+        versions={Version(5): 16},
         recorded_batches=6,
         last_group=40,
         last_lease=90,

@@ -81,7 +81,7 @@ def test_a_group_with_a_rollout_too_old_for_the_next_batch_is_dropped_whole() ->
     (first, _), *_ = world.take("slow")
     (second, _), *_ = world.take("late")
     assert (first.group_id, second.group_id) == (1, 1)
-    world.tell(received("slow", 90, rollout(first, 0, version=0)))  # its sample 1 stays under way
+    world.tell(received("slow", 90, rollout(first, 0, version=0, peer="slow")))  # its sample 1 stays under way
     trained_through(world, 0, "a")
     world.tell(received("late", 91, rollout(second, 2, version=1, peer="late")))
     world.tell(wants("a", 3))

@@ -16,7 +16,7 @@ from coordinator.actions import (
     SendLeases,
     StoreRollout,
 )
-from coordinator.events import BatchRequested, PeerLeft, RolloutScored, RolloutStored, RunEnded
+from coordinator.events import BatchRequested, MalformedRollout, PeerLeft, RolloutScored, RolloutStored, RunEnded
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Step, UploadId, Version
 from rollcast.wire.rollouts import LeaseGrant, Segment
 from tests.coordinator.core_world import World, announced, held, joined, only, received, rollout, wants
@@ -118,14 +118,15 @@ def test_a_late_upload_is_fenced_and_after_another_attempt_a_late_duplicate() ->
         ({"epoch": 1}, "claims version 0 of epoch 1, which was not published"),
         ({"tokens": 5}, "uploaded 5 generated tokens"),
         ({"tokens": 0}, "uploaded 0 generated tokens"),
+        ({"token": 32}, "uploaded token 32 of a vocabulary of 32"),
+        ({"role": "tool"}, "uploaded a segment of role tool, which nobody asked for"),
+        ({"peer": "b"}, "uploaded a segment that another peer made"),
+        ({"mask": 0}, "uploaded a rollout without a token to train on"),
     ],
 )
 def test_impossible_claims_close_the_attempt(changes: dict[str, Any], what: str) -> None:
     world, lease = world_with_lease()
-    tokens = changes.get("tokens", 2)
-    version, epoch = Version(changes.get("version", 0)), Epoch(changes.get("epoch", 0))
-    segment = Segment("assistant", epoch, version, PeerId("a"), (5,) * tokens, b"\x01" * tokens)
-    item = rollout(lease, 0, segments=changes.get("segments", (segment,)))
+    item = rollout(lease, 0, segments=changes.get("segments", (segment(**changes),)))
     assert world.tell(received("a", 1, item)) == [
         Penalise(PeerId("a"), what, False),
         CloseAttempt(lease.lease_id, 0, "malformed"),
@@ -133,11 +134,56 @@ def test_impossible_claims_close_the_attempt(changes: dict[str, Any], what: str)
     ]
 
 
-def test_tool_text_is_not_counted_as_generated() -> None:
+def segment(**changes: Any) -> Segment:
+    tokens = changes.get("tokens", 2)
+    return Segment(
+        changes.get("role", "assistant"),
+        Epoch(changes.get("epoch", 0)),
+        Version(changes.get("version", 0)),
+        PeerId(changes.get("peer", "a")),
+        (changes.get("token", 5),) * tokens,
+        bytes([changes.get("mask", 1)]) * tokens,
+    )
+
+
+def test_one_bad_segment_among_good_ones_is_enough_and_together_they_are_bounded() -> None:
+    for others in ((segment(role="user"),), (segment(peer="b"),), (segment(tokens=3),)):
+        world, lease = world_with_lease()
+        actions = world.tell(received("a", 1, rollout(lease, 0, segments=(segment(), *others))))
+        assert actions[-1] == answer(1, lease, 0, "malformed")
     world, lease = world_with_lease()
-    made = Segment("assistant", Epoch(0), Version(0), PeerId("a"), (5, 1), b"\x01\x01")
-    tool = Segment("tool", Epoch(0), Version(0), PeerId("a"), (6,) * 50, b"\x00" * 50)
-    assert only(world.tell(received("a", 1, rollout(lease, 0, segments=(made, tool)))), StoreRollout) != []
+    assert only(world.tell(received("a", 1, rollout(lease, 0, segments=(segment(), segment(mask=0))))), StoreRollout)
+
+
+def test_a_version_between_two_published_ones_cannot_be_claimed() -> None:
+    world, lease = world_with_lease(publish_every_steps=2)
+    world.tell(announced(2))
+    assert world.tell(received("a", 1, rollout(lease, 0, version=1)))[1:] == [
+        CloseAttempt(lease.lease_id, 0, "malformed"),
+        answer(1, lease, 0, "malformed"),
+    ]
+    assert only(world.tell(received("a", 2, rollout(lease, 1, version=2))), StoreRollout) != []
+
+
+def test_what_is_no_rollout_closes_the_attempt_of_its_sender_only() -> None:
+    world, lease = world_with_lease()
+
+    def garbage(peer: str, token: int, sample: int = 0) -> list[Action]:
+        return world.tell(
+            MalformedRollout(UploadId(1), PeerId(peer), lease.lease_id, FencingToken(token), sample, "no")
+        )
+
+    refused = answer(1, lease, 0, "malformed")
+    assert garbage("b", lease.fencing_token) == [refused]
+    assert garbage("a", lease.fencing_token + 1) == [refused]
+    assert garbage("a", lease.fencing_token) == [
+        Penalise(PeerId("a"), "uploaded what is no rollout: no", False),
+        CloseAttempt(lease.lease_id, 0, "malformed"),
+        refused,
+    ]
+    assert garbage("a", lease.fencing_token) == [refused]
+    counts = world.core.status(0.0).rollouts
+    assert (counts.open, counts.dropped, counts.uploads_refused) == (1, {"malformed": 1}, {"malformed": 3})
 
 
 def test_a_rollout_that_is_too_old_already_is_dropped_as_stale_and_its_slot_issued_again() -> None:

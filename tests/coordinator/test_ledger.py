@@ -171,6 +171,13 @@ async def test_versions_are_announced_once_and_never_changed(ledger: Ledger) -> 
     assert await ledger.version(Version(5)) is None
 
 
+async def test_the_newest_versions_are_those_of_the_newest_epoch(ledger: Ledger) -> None:
+    assert await ledger.newest_versions(2) == []
+    for epoch, version in ((0, 90), (1, 2), (1, 4), (1, 6)):
+        await ledger.record_version(Epoch(epoch), Version(version), b"a")
+    assert [(one.epoch, one.version) for one in await ledger.newest_versions(2)] == [(1, 6), (1, 4)]
+
+
 async def test_an_invite_is_claimed_by_as_many_as_it_is_good_for(ledger: Ledger) -> None:
     await ledger.create_invite(b"hash", "peer", quota=3, expires_unix_s=100.0)
 
