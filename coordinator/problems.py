@@ -1,18 +1,21 @@
-"""The run's problems: drawn, demonstrated, held out and scored. Generators run in one thread of their own."""
+"""The run's problems: drawn, demonstrated, held out and scored."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
+
+import structlog
 
 from coordinator.config import CoordinatorConfig
 from coordinator.events import Prompt
 from coordinator.tasks.adapter import Problem
 from coordinator.tasks.build import build_task, task_config_to_json
 from coordinator.tasks.mixture import Example, PromptMixture
+from coordinator.tasks.thread import TaskThread
 from coordinator.verifier_pool import Verdict, VerifierPool, VerifyItem
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.runtime.waits import deadline
@@ -24,18 +27,24 @@ T = TypeVar("T")
 
 GENERATOR_DEADLINE_S = 120.0  # for one request to the task's generator, a cold import included
 PROBLEMS_KEPT = 65_536  # drawn and possibly still to be scored; far more than the core keeps open
+SKIPS_LOGGED_EVERY_S = 60.0
+
+log = structlog.get_logger()
 
 
 class Problems:
     """One front for the task, its mixture and its verifiers."""
 
-    def __init__(self, mixture: PromptMixture, tokenizer: Tokenizer, pool: VerifierPool, held_out: int) -> None:
+    def __init__(
+        self, mixture: PromptMixture, tokenizer: Tokenizer, pool: VerifierPool, thread: TaskThread, held_out: int
+    ) -> None:
         self.tokenizer = tokenizer
         self._mixture = mixture
+        self._skips = SkipLog(mixture)
         self._pool = pool
         self._held_out = mixture.held_out(held_out)
         self._drawn: OrderedDict[str, Problem] = OrderedDict()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="problems")
+        self._thread = thread
 
     @classmethod
     async def start(cls, config: CoordinatorConfig, mixture_position: str | None) -> Problems:
@@ -53,21 +62,23 @@ class Problems:
             verifier.timeout_s,
             verifier.queue_max,
         )
+        thread = TaskThread()
         starting = asyncio.create_task(pool.start())
         try:
             async with deadline(GENERATOR_DEADLINE_S, "the task to load"):
-                mixture, tokenizer = await asyncio.to_thread(_load, config, mixture_position)
+                mixture, tokenizer = await thread.run(lambda: _load(config, mixture_position))
             await starting
         except BaseException:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
+            thread.close()
             await pool.close()
             raise
-        return cls(mixture, tokenizer, pool, config.held_out_problems)
+        return cls(mixture, tokenizer, pool, thread, config.held_out_problems)
 
     async def close(self) -> None:
         """End the verifiers and the thread."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._thread.close()
         await self._pool.close()
 
     async def draw(self, count: int) -> tuple[Prompt, ...]:
@@ -119,14 +130,45 @@ class Problems:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         async with deadline(GENERATOR_DEADLINE_S, "the task's generator"):
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+            result = await self._thread.run(work)
+        self._skips.look(time.monotonic())
+        return result
+
+
+class SkipLog:
+    """Says in the log that problems are skipped: when the counts have grown, and at most once a minute."""
+
+    def __init__(self, mixture: PromptMixture) -> None:
+        self._mixture = mixture
+        self._logged: dict[str, int] = {}
+        self._next_at_s = 0.0
+
+    def look(self, now_s: float) -> None:
+        """Log what has changed, if it is time."""
+        if now_s < self._next_at_s:
+            return
+        counts = {
+            "prompt_too_long": self._mixture.skipped_too_long,
+            "answer_too_long": self._mixture.skipped_answer_too_long,
+            "unknown_characters": self._mixture.skipped_unknown_characters,
+        }
+        if counts == self._logged or not any(counts.values()):
+            return
+        log.warning("problems skipped", **counts)
+        self._logged, self._next_at_s = counts, now_s + SKIPS_LOGGED_EVERY_S
 
 
 def _load(config: CoordinatorConfig, mixture_position: str | None) -> tuple[PromptMixture, Tokenizer]:
     task = build_task(config.task, config.run.seed)
     tokenizer = Tokenizer(task.wording(), task.characters())
-    prompt_tokens_max = config.sampling.prompt_tokens_max
-    mixture = PromptMixture(task, tokenizer, config.run.seed, config.held_out_problems, prompt_tokens_max)
+    mixture = PromptMixture(
+        task,
+        tokenizer,
+        config.run.seed,
+        config.held_out_problems,
+        config.sampling.prompt_tokens_max,
+        config.sampling.new_tokens_max,
+    )
     if mixture_position is not None:
         mixture.restore(mixture_position)
     return mixture, tokenizer

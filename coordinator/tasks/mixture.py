@@ -27,6 +27,10 @@ SEARCH_MOST = 128
 HELD_OUT_SHARE_AIM = 0.25  # of the distinct problems seen; a small space of problems may need a larger share
 HELD_OUT_SHARE_MOST = 0.5
 DRY_MAX = 100_000  # unusable problems in a row before we say so
+NO_DEMONSTRATION_MAX = 256  # usable problems without a demonstration in a row before we say that the task has none
+
+
+POSITION_FIELDS = ("next", "skipped_too_long", "skipped_answer_too_long", "skipped_unknown_characters")
 
 
 class Drawn(NamedTuple):
@@ -50,23 +54,34 @@ class Example:
 class PromptMixture:
     """An endless, deterministic stream of training problems, and the problems held out of it.
 
-    Problems whose prompt is longer than ``prompt_tokens_max`` or has characters that the tokenizer lacks are skipped
-    and counted.
+    Skipped and counted, in training, warm start and held-out problems alike: problems whose prompt is longer than
+    ``prompt_tokens_max``, whose own answer with its end of sequence is longer than ``new_tokens_max`` (nobody could
+    give it), or that have characters which the tokenizer lacks.
 
     Raises:
         TaskError: the task has too few usable problems for ``held_out_problems``.
     """
 
     def __init__(
-        self, adapter: TaskAdapter, tokenizer: Tokenizer, seed: int, held_out_problems: int, prompt_tokens_max: int
+        self,
+        adapter: TaskAdapter,
+        tokenizer: Tokenizer,
+        seed: int,
+        held_out_problems: int,
+        prompt_tokens_max: int,
+        new_tokens_max: int,
     ) -> None:
         self._adapter = adapter
         self._tokenizer = tokenizer
         self._seed = seed
         self._prompt_tokens_max = prompt_tokens_max
+        self._new_tokens_max = new_tokens_max
         self._next = 0
         self.skipped_too_long = 0
+        self.skipped_answer_too_long = 0
         self.skipped_unknown_characters = 0
+        self._longest_prompt = 0  # tokens, of all problems looked at
+        self._longest_answer = 0
         self._order = lru_cache(maxsize=4)(self._shuffled)
         self._threshold, self._held_out = self._hold_out(held_out_problems)
 
@@ -84,6 +99,7 @@ class PromptMixture:
             {
                 "next": self._next,
                 "skipped_too_long": self.skipped_too_long,
+                "skipped_answer_too_long": self.skipped_answer_too_long,
                 "skipped_unknown_characters": self.skipped_unknown_characters,
             }
         )
@@ -96,12 +112,12 @@ class PromptMixture:
         """
         try:
             values = json.loads(position)
-            numbers = [values["next"], values["skipped_too_long"], values["skipped_unknown_characters"]]
+            numbers = [values[name] for name in POSITION_FIELDS]
         except (ValueError, KeyError, TypeError) as error:
             raise TaskError("the saved position of the prompt mixture cannot be read", cause=str(error)) from None
         if not all(isinstance(number, int) and number >= 0 for number in numbers):
             raise TaskError("the saved position of the prompt mixture cannot be read", cause=position[:200])
-        self._next, self.skipped_too_long, self.skipped_unknown_characters = numbers
+        self._next, self.skipped_too_long, self.skipped_answer_too_long, self.skipped_unknown_characters = numbers
 
     def held_out(self, count: int) -> list[Example]:
         """The first ``count`` held-out problems (or all there are), the same in every run of this task and seed."""
@@ -111,16 +127,27 @@ class PromptMixture:
         """Problems with demonstrations from ``cursor`` on, none held out; go on at the last example_id + 1.
 
         Raises:
-            TaskError: the task has no demonstrations.
+            TaskError: the task has no demonstrations, or no more problem that can be used.
         """
         found: list[Example] = []
+        without = 0  # usable problems in a row that have no demonstration
         for example_id in range(cursor, cursor + count + DRY_MAX):
             if len(found) == count:
                 return found
-            example = self._example(example_id, flawed=flawed)
-            if example is not None:
-                found.append(example)
-        raise TaskError(f"the task {self._adapter.name} has no demonstrations to learn from", fix="choose another task")
+            if without == NO_DEMONSTRATION_MAX:
+                raise self._no_demonstrations()
+            problem = self._adapter.problem(EXAMPLES_START + example_id)
+            prompt = None if self._is_held_out(problem) else self._usable_prompt(problem)
+            if prompt is None:
+                continue
+            random = Random(f"rollcast/teacher/{self._seed}/{example_id}")
+            answer = self._adapter.demonstration(problem, flawed=flawed, random=random)
+            without = without + 1 if answer is None else 0
+            answer_ids = self._encode_answer(answer) if answer is not None else None
+            # A flawed answer may be longer than the right one.
+            if answer_ids is not None and len(answer_ids) <= self._new_tokens_max:
+                found.append(Example(example_id, problem, prompt, answer_ids))
+        raise self._dry()
 
     def _draw_one(self) -> Drawn:
         for _ in range(DRY_MAX):
@@ -128,26 +155,10 @@ class PromptMixture:
             self._next += 1
             if self._is_held_out(problem):
                 continue
-            token_ids = self._encode_prompt(problem, count_skips=True)
+            token_ids = self._usable_prompt(problem)
             if token_ids is not None:
                 return Drawn(problem, token_ids, self.position())
-        raise TaskError(
-            f"no usable problem among the last {DRY_MAX} of {self._adapter.name}",
-            cause=f"{self.skipped_too_long} too long, {self.skipped_unknown_characters} with unknown characters",
-            fix="raise sampling.prompt_tokens_max or change the task",
-        )
-
-    def _example(self, example_id: int, *, flawed: bool) -> Example | None:
-        problem = self._adapter.problem(EXAMPLES_START + example_id)
-        if self._is_held_out(problem):
-            return None
-        prompt = self._encode_prompt(problem, count_skips=False)
-        random = Random(f"rollcast/teacher/{self._seed}/{example_id}")
-        answer = self._adapter.demonstration(problem, flawed=flawed, random=random)
-        answer_ids = self._encode(answer) if answer is not None else None
-        if prompt is None or answer_ids is None:
-            return None
-        return Example(example_id, problem, prompt, (*answer_ids, self._tokenizer.eos_id))
+        raise self._dry()
 
     def _hold_out(self, wanted: int) -> tuple[int, list[Example]]:
         """The threshold below which texts are held out, and exactly ``wanted`` of them in order of their hash."""
@@ -155,7 +166,7 @@ class PromptMixture:
         target = wanted * SEARCH_FIRST
         for looked_at, index in enumerate(self._search_indices(wanted), start=1):
             problem = self._adapter.problem(index)
-            token_ids = self._encode_prompt(problem, count_skips=False)
+            token_ids = self._usable_prompt(problem)
             if token_ids is not None:
                 usable.setdefault(_text_hash(problem.prompt), (problem, token_ids))
             if looked_at >= target:
@@ -163,11 +174,7 @@ class PromptMixture:
                     break
                 target *= 2
         if len(usable) * HELD_OUT_SHARE_MOST < wanted:
-            raise TaskError(
-                f"the task {self._adapter.name} has too few problems to hold out {wanted}",
-                cause=f"{len(usable)} different ones fit sampling.prompt_tokens_max = {self._prompt_tokens_max}",
-                fix=f"set held_out_problems to at most {int(len(usable) * HELD_OUT_SHARE_MOST)}, or change the task",
-            )
+            raise self._too_few(wanted, len(usable))
         chosen = sorted(usable)[:wanted]
         examples = [Example(number, *usable[text_hash], ()) for number, text_hash in enumerate(chosen)]
         return chosen[-1] + 1, examples
@@ -180,21 +187,76 @@ class PromptMixture:
     def _is_held_out(self, problem: Problem) -> bool:
         return _text_hash(problem.prompt) < self._threshold
 
-    def _encode_prompt(self, problem: Problem, *, count_skips: bool) -> tuple[int, ...] | None:
-        token_ids = self._encode(problem.prompt)
-        if token_ids is None:
-            self.skipped_unknown_characters += count_skips
+    def _usable_prompt(self, problem: Problem) -> tuple[int, ...] | None:
+        """The prompt's tokens; None, and counted, if the problem is to be skipped."""
+        prompt = self._encode(problem.prompt)
+        answer = self._encode_answer(problem.answer) if problem.answer else ()
+        if prompt is None or answer is None:
+            self.skipped_unknown_characters += 1
             return None
-        if len(token_ids) > self._prompt_tokens_max:
-            self.skipped_too_long += count_skips
+        self._longest_prompt = max(self._longest_prompt, len(prompt))
+        self._longest_answer = max(self._longest_answer, len(answer))
+        if len(prompt) > self._prompt_tokens_max:
+            self.skipped_too_long += 1
             return None
-        return token_ids
+        if len(answer) > self._new_tokens_max:
+            self.skipped_answer_too_long += 1
+            return None
+        return prompt
+
+    def _encode_answer(self, text: str) -> tuple[int, ...] | None:
+        token_ids = self._encode(text)
+        return None if token_ids is None else (*token_ids, self._tokenizer.eos_id)
 
     def _encode(self, text: str) -> tuple[int, ...] | None:
         try:
             return tuple(self._tokenizer.encode(text))
         except TaskError:
             return None
+
+    # ---------------------------------------------------------------- what to tell people
+
+    def _too_few(self, wanted: int, usable: int) -> TaskError:
+        most = int(usable * HELD_OUT_SHARE_MOST)
+        lower = f"set held_out_problems to at most {most}" if most else "change the task"
+        return TaskError(
+            f"the task {self._adapter.name} has too few problems to hold out {wanted}",
+            cause=f"{usable} different ones are usable: {self._lengths()}",
+            fix=" or ".join([*self._higher_limits(), lower]),
+        )
+
+    def _dry(self) -> TaskError:
+        return TaskError(
+            f"no usable problem among the last {DRY_MAX} of {self._adapter.name}",
+            cause=self._lengths(),
+            fix=" or ".join([*self._higher_limits(), "change the task"]),
+        )
+
+    def _no_demonstrations(self) -> TaskError:
+        return TaskError(
+            f"the task {self._adapter.name} has no demonstrations for a warm start",
+            cause="its problems come without an answer that can be shown",
+            fix="set learner.warm_start.steps_max=0, or choose another task",
+        )
+
+    def _lengths(self) -> str:
+        return (
+            f"prompts have up to {self._longest_prompt} tokens (sampling.prompt_tokens_max = "
+            f"{self._prompt_tokens_max}), answers have up to {self._longest_answer} tokens with their end of sequence "
+            f"(sampling.new_tokens_max = {self._new_tokens_max}), and {self.skipped_unknown_characters} have "
+            "characters that the tokenizer lacks"
+        )
+
+    def _higher_limits(self) -> list[str]:
+        """What to raise so that every problem seen fits; empty if all do."""
+        needs = (
+            ("sampling.prompt_tokens_max", self._longest_prompt, self._prompt_tokens_max),
+            ("sampling.new_tokens_max", self._longest_answer, self._new_tokens_max),
+        )
+        raises = [f"{name} to {longest}" for name, longest, limit in needs if longest > limit]
+        return [f"raise {' and '.join(raises)}"] if raises else []
+
+    # ---------------------------------------------------------------- order
 
     def _training_index(self, number: int) -> int:
         """A file is gone through again and again, each time in another order; a generator is simply counted up."""

@@ -15,8 +15,10 @@ from rollcast.wire.tokenizer import Tokenizer
 SMALL = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}
 
 
-def mixture(adapter: TaskAdapter, *, seed: int = 5, held_out: int = 100, longest: int = 32) -> PromptMixture:
-    return PromptMixture(adapter, Tokenizer(adapter.wording(), adapter.characters()), seed, held_out, longest)
+def mixture(
+    adapter: TaskAdapter, *, seed: int = 5, held_out: int = 100, longest: int = 32, answer: int = 32
+) -> PromptMixture:
+    return PromptMixture(adapter, Tokenizer(adapter.wording(), adapter.characters()), seed, held_out, longest, answer)
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +90,44 @@ def test_long_prompts_are_skipped_and_counted(sums: ReasoningGym) -> None:
     assert resumed.skipped_too_long == source.skipped_too_long
 
 
+def test_problems_with_long_answers_are_skipped_everywhere_and_counted(sums: ReasoningGym) -> None:
+    source = mixture(sums, answer=3)  # two characters and the end of sequence
+    drawn, shown = source.draw(300), source.examples(100, flawed=False, cursor=0)
+    problems = [one.problem for one in drawn] + [one.problem for one in (*source.held_out(100), *shown)]
+    assert all(len(problem.answer) <= 2 for problem in problems)
+    assert source.skipped_answer_too_long > 50
+    resumed = mixture(sums, answer=3)
+    resumed.restore(source.position())
+    assert resumed.skipped_answer_too_long == source.skipped_answer_too_long
+    assert resumed.draw(20) == source.draw(20)
+
+
+def test_no_demonstration_is_longer_than_a_completion_may_be(sums: ReasoningGym) -> None:
+    flawed = mixture(sums, answer=3).examples(500, flawed=True, cursor=0)
+    assert max(len(example.answer_token_ids) for example in flawed) == 3
+
+
+def test_limits_that_no_problem_fits_name_what_would_be_needed() -> None:
+    four_digits = {"min_terms": 2, "max_terms": 2, "min_digits": 4, "max_digits": 4}
+    with pytest.raises(TaskError, match="too few problems") as caught:
+        mixture(ReasoningGym("chain_sum", four_digits, 5), longest=9, answer=2)
+    assert "prompts have up to 13 tokens (sampling.prompt_tokens_max = 9)" in caught.value.cause
+    assert "answers have up to 6 tokens" in caught.value.cause
+    assert "raise sampling.prompt_tokens_max to 13 and sampling.new_tokens_max to 6" in caught.value.fix
+
+
+def test_a_stream_that_runs_dry_names_what_would_be_needed(sums: ReasoningGym, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = mixture(sums, answer=3)
+    monkeypatch.setattr("coordinator.tasks.mixture.DRY_MAX", 50)
+    monkeypatch.setattr(source, "_new_tokens_max", 1)
+    with pytest.raises(TaskError, match="no usable problem") as caught:
+        source.draw(1)
+    assert "raise sampling.new_tokens_max to 4" in caught.value.fix
+
+
 def test_unknown_characters_are_skipped_and_counted(sums: ReasoningGym) -> None:
     tokenizer = Tokenizer(sums.wording(), sums.characters().replace("7", ""))
-    source = PromptMixture(sums, tokenizer, 5, 20, 32)
+    source = PromptMixture(sums, tokenizer, 5, 20, 32, 32)
     assert all("7" not in drawn.problem.prompt for drawn in source.draw(100))
     assert source.skipped_unknown_characters > 10
     assert all("7" not in example.problem.answer for example in source.examples(50, flawed=False, cursor=0))
@@ -137,8 +174,8 @@ def test_nonsense_is_not_a_position(sums: ReasoningGym, position: str) -> None:
         mixture(sums).restore(position)
 
 
-def test_a_task_without_demonstrations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.tasks.mixture.DRY_MAX", 50)
+def test_a_task_without_demonstrations_says_how_to_go_without() -> None:
     source = mixture(ReasoningGym("propositional_logic", {}, 5), held_out=4, longest=500)
-    with pytest.raises(TaskError, match="no demonstrations"):
+    with pytest.raises(TaskError, match="no demonstrations") as caught:
         source.examples(1, flawed=False, cursor=0)
+    assert "learner.warm_start.steps_max=0" in caught.value.fix

@@ -1,0 +1,21 @@
+"""A process whose task hangs; it must be able to end all the same. Prints "ends" when its main part is done."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+
+from coordinator.tasks.thread import TaskThread
+
+
+async def main() -> None:
+    thread = TaskThread()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await thread.run(threading.Event().wait)
+    thread.close()
+
+
+asyncio.run(main())
+print("ends")
