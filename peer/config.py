@@ -39,6 +39,8 @@ class StoreConfig(ConfigModel):
 
     keep_versions: int = Field(8, ge=2)
     """Newest versions kept; older ones are removed once nobody reads them."""
+    retry_s: float = Field(15.0, gt=0.0)
+    """Seconds until a version that could not be stored is received again; the third failure in a row ends the peer."""
 
 
 class PeerConfig(ConfigModel):

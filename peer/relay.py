@@ -21,6 +21,7 @@ from peer.relay_actions import (
     CloseLink,
     Dial,
     FinishVersion,
+    GiveUp,
     SendCancel,
     SendChunk,
     SendChunkList,
@@ -49,9 +50,9 @@ from peer.relay_events import (
 from peer.relay_state import RelaySettings
 from peer.relay_stats import RelayStats, stats_of
 from peer.relay_wire import accusation_of, event_of, key_of, message_of, plan_of
-from peer.store_worker import StoreWorker
+from peer.store_worker import StoreWorker, keep_verified
 from peer.transport import ChunkTransport, Link, say_goodbye
-from rollcast.runtime.errors import MalformedMessage, RollcastError
+from rollcast.runtime.errors import MalformedMessage, RollcastError, StoreError
 from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.ids import ChunkIndex, RunId, Version
 from rollcast.wire.link import ChunkFrame, LinkFrame, LinkMessageFrame
@@ -64,6 +65,7 @@ log = structlog.get_logger()
 
 OnComplete = Callable[[VerifiedVersion, StoredEncoding], None]
 OnAccuse = Callable[[pb.Accusation], None]
+OnGiveUp = Callable[[StoreError], None]
 
 
 class Relay:
@@ -72,11 +74,13 @@ class Relay:
     Args:
         credentials: certificate of the run CA that names us.
         store: where versions are kept; nobody else writes to it.
+        store_retry_s: see peer.config.StoreConfig.
         learner_public_key: 32 bytes; only what this key signed is received.
         role: "peer", or "origin", which also takes versions from the learner.
         on_complete: called on the event loop when a version is complete, durable and its state hash matches; also
             for an announced version that the store holds already.
         on_accuse: called on the event loop with what to tell the coordinator about a peer that sent wrong bytes.
+        on_give_up: called on the event loop once nothing can be stored.
         transport: how links are opened; by default directly.
     """
 
@@ -86,11 +90,13 @@ class Relay:
         credentials: TlsCredentials,
         store: ChunkStore,
         config: LinkConfig,
+        store_retry_s: float,
         run_id: RunId,
         learner_public_key: bytes,
         role: str,
         on_complete: OnComplete,
         on_accuse: OnAccuse,
+        on_give_up: OnGiveUp,
         transport: ChunkTransport | None = None,
     ) -> None:
         self.role = role
@@ -99,8 +105,9 @@ class Relay:
         self._learner_public_key = learner_public_key
         self._on_complete = on_complete
         self._on_accuse = on_accuse
+        self._on_give_up = on_give_up
         self._transport = transport or DirectTransport(config, credentials, run_id, self.admit)
-        self._core = RelayCore(RelaySettings(role, config.credit_chunks, config.stall_timeout_s))
+        self._core = RelayCore(RelaySettings(role, config.credit_chunks, config.stall_timeout_s, store_retry_s))
         self._tick_s = min(0.25, config.stall_timeout_s / 4)
         self._worker = StoreWorker(store, self._handle)
         self._versions: dict[Version, VerifiedVersion] = {}
@@ -127,7 +134,7 @@ class Relay:
             ConfigError: the address to advertise is not known.
             StoreError: what another learner signed cannot be removed from the store.
         """
-        for stored in await asyncio.to_thread(self._restorable):
+        for stored in await asyncio.to_thread(keep_verified, self._store, self._verified):
             self._versions[stored.version] = stored.verified
             key = EncodingKey(stored.version, KEYFRAME_ID)
             self._handle(VersionRestored(key, stored.manifest.chunk_count))
@@ -174,24 +181,6 @@ class Relay:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.to_thread(self._worker.close)
-
-    def _restorable(self) -> list[StoredEncoding]:
-        """The store's keyframes that this run's learner signed; other versions are removed.
-
-        They would stand in the way of this run's: a lower number counts as old, an equal one as a second record.
-        """
-        ours = []
-        for version in self._store.versions():
-            stored = self._store.get(version, KEYFRAME_ID)
-            if stored is None or not stored.finished:
-                continue
-            try:
-                self._verified(stored.verified.announcement)
-                ours.append(stored)
-            except RollcastError as error:
-                log.warning("stored version removed", version=version, reason=error.what)
-                self._store.discard(version)
-        return ours
 
     def _verified(self, announcement: pb.VersionAnnouncement) -> VerifiedVersion:
         return verify_announcement(announcement, run_id=self._run_id, learner_public_key=self._learner_public_key)
@@ -332,6 +321,10 @@ class Relay:
                 self._close_link(link, reason)
             case Accuse():
                 self._accuse(action)
+            case GiveUp(version=version, reason=reason, fix=fix):
+                self._on_give_up(
+                    StoreError(f"cannot store version {version}, after several tries", cause=reason, fix=fix)
+                )
             case _:
                 assert_never(action)
 
@@ -354,7 +347,10 @@ class Relay:
                 self._worker.discard(key)
 
     def _forget_old_versions(self) -> None:
-        known = {key.version for key in self._core.state.encodings}
+        state = self._core.state
+        known = {key.version for key in state.encodings}
+        if state.store_failure is not None:
+            known.add(state.store_failure.key.version)  # received again later
         self._versions = {version: record for version, record in self._versions.items() if version in known}
         self._reported &= known
 

@@ -114,6 +114,15 @@ class AbandonVersion:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Nothing can be stored here: end the process."""
+
+    version: Version
+    reason: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
 class Accuse:
     """Their bug, not ours: tell the coordinator what this peer sent."""
 
@@ -138,5 +147,6 @@ Action = (
     | FinishVersion
     | AnnounceHeld
     | AbandonVersion
+    | GiveUp
     | Accuse
 )

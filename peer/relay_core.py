@@ -78,7 +78,7 @@ class RelayCore:
             case VersionKnown() | VersionRestored() | VersionsRemoved() | StoreReady() | VersionFinished():
                 self._apply_version(event, now)
             case StoreFailed():
-                receiving.fail(self.state, event.key, event.reason)
+                receiving.store_failed(self.state, event, now)
             case Tick():
                 _tick(self.state, now)
             case _:
@@ -246,6 +246,7 @@ def _dial_neighbours(state: RelayState, now: float) -> None:
 
 def _tick(state: RelayState, now: float) -> None:
     _dial_neighbours(state, now)
+    receiving.retry_failed(state, now)
     for encoding in state.in_flight():
         sources.watch(state, encoding, now)
     _close_unneeded(state, now)

@@ -201,6 +201,8 @@ class StoreFailed:
 
     key: EncodingKey
     reason: str
+    fix: str = ""
+    link: LinkId | None = None  # where the chunk came from, if it answers VerifyAndStore
 
 
 @dataclass(frozen=True, slots=True)

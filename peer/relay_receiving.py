@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from peer.chunk_set import ChunkSet
 from peer.relay_actions import (
     AbandonVersion,
@@ -10,6 +12,7 @@ from peer.relay_actions import (
     BeginStore,
     CloseLink,
     FinishVersion,
+    GiveUp,
     SendHeld,
     VerifyAndStore,
 )
@@ -19,16 +22,15 @@ from peer.relay_events import (
     ChunkListReceived,
     ChunkStored,
     EncodingKey,
+    StoreFailed,
     StoreReady,
     VersionFinished,
     VersionKnown,
 )
 from peer.relay_serving import forget, introduce, push_to_all, send_have, tell_complete
 from peer.relay_sources import drop_source, grant, lose_link, refresh, release_credit, seek
-from peer.relay_state import EncodingState, LinkState, RelayState
+from peer.relay_state import EncodingState, LinkState, RelayState, StoreFailure
 from rollcast.wire.ids import ChunkIndex
-
-_FAILURES_KEPT = 16
 
 # ---------------------------------------------------------------- versions
 
@@ -39,9 +41,10 @@ def version_known(state: RelayState, event: VersionKnown, now: float) -> None:
     if known is not None:
         _announced_again(state, known, event, now)
         return
-    if event.announced_on is None and (event.key in state.failed or event.key.version < state.newest_version()):
+    if event.announced_on is None and (
+        _waits_for_retry(state, event.key) or event.key.version < state.newest_version()
+    ):
         return
-    state.failed.pop(event.key, None)
     encoding = EncodingState(
         event.key,
         "waiting",
@@ -55,6 +58,11 @@ def version_known(state: RelayState, event: VersionKnown, now: float) -> None:
     _supersede(state, event.key)
     if event.key in state.encodings:
         seek(state, encoding, now)
+
+
+def _waits_for_retry(state: RelayState, key: EncodingKey) -> bool:
+    failure = state.store_failure
+    return failure is not None and failure.key == key and failure.retry_at_s is not None
 
 
 def _announced_again(state: RelayState, encoding: EncodingState, event: VersionKnown, now: float) -> None:
@@ -121,6 +129,7 @@ def version_finished(state: RelayState, event: VersionFinished) -> None:
     if encoding is None or encoding.phase != "finishing":
         return
     encoding.phase = "held"
+    _stored_at_last(state, event.key)
     for link_id in list(encoding.sources):
         release_credit(state.links[link_id], event.key)
         state.do(SendHeld(link_id, event.key.version))
@@ -132,14 +141,35 @@ def version_finished(state: RelayState, event: VersionFinished) -> None:
             grant(state, link_id)
 
 
-def fail(state: RelayState, key: EncodingKey, reason: str) -> None:
-    """The store refused the encoding: give it up and remember why."""
-    encoding = state.encodings.get(key)
-    if encoding is not None:
-        state.failed[key] = reason
-        if len(state.failed) > _FAILURES_KEPT:
-            del state.failed[next(iter(state.failed))]
-        abandon(state, encoding, reason)
+def store_failed(state: RelayState, event: StoreFailed, now: float) -> None:
+    """The store refused the encoding: give it up, remember why, and try again later a few times."""
+    link = state.links.get(event.link) if event.link is not None else None
+    if link is not None:
+        link.verifying -= 1
+    encoding = state.encodings.get(event.key)
+    if encoding is None:
+        return  # chunks that were under way when it was given up
+    in_a_row = 1 if state.store_failure is None else state.store_failure.in_a_row + 1
+    retry_at_s = now + state.settings.store_retry_s if encoding.announced_on is None else None
+    state.store_failure = StoreFailure(event.key, encoding.chunk_count, event.reason, in_a_row, retry_at_s)
+    abandon(state, encoding, event.reason)
+    if in_a_row >= state.settings.store_failures_most:
+        state.do(GiveUp(event.key.version, event.reason, event.fix))
+
+
+def _stored_at_last(state: RelayState, key: EncodingKey) -> None:
+    """The store works again; a newer version that it refused is still tried again."""
+    failure = state.store_failure
+    if failure is not None:
+        state.store_failure = replace(failure, in_a_row=0) if failure.key > key else None
+
+
+def retry_failed(state: RelayState, now: float) -> None:
+    """Receive a version again that could not be stored, unless a newer one is known."""
+    failure = state.store_failure
+    if failure is not None and failure.retry_at_s is not None and failure.retry_at_s <= now:
+        state.store_failure = replace(failure, retry_at_s=None)
+        version_known(state, VersionKnown(failure.key, failure.chunk_count), now)
 
 
 # ---------------------------------------------------------------- chunks and credit

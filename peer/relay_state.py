@@ -22,11 +22,15 @@ class RelaySettings:
         role: "peer" or "origin"; an origin takes versions in the order in which the learner sends them.
         credit_chunks: chunks that one link may have on the way to us, verified ones not counted.
         stall_timeout_s: without a new chunk for this long, the next source is asked too.
+        store_retry_s: a version that could not be stored is received again after this long.
     """
 
     role: str
     credit_chunks: int = 32
     stall_timeout_s: float = 3.0
+    store_retry_s: float = 15.0
+    # Failures of the store in a row, with no version stored in between, after which it is no use to go on.
+    store_failures_most: int = 3
     # Frames handed to the transport of one link at a time: enough to keep it busy, few enough that a newer
     # version overtakes an older one within a few chunks.
     outbox_chunks: int = 8
@@ -112,6 +116,20 @@ class DialState:
     retry_at_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class StoreFailure:
+    """The newest failure of the store since a version was last stored."""
+
+    key: EncodingKey
+    chunk_count: int
+    reason: str
+    in_a_row: int
+    retry_at_s: float | None  # None: whoever announced it on a link sends it again by itself
+
+    def __str__(self) -> str:
+        return f"cannot store version {self.key.version}: {self.reason}"
+
+
 @dataclass(slots=True)
 class Counters:
     """Since the process started."""
@@ -132,7 +150,7 @@ class RelayState:
     encodings: dict[EncodingKey, EncodingState] = field(default_factory=dict)
     dials: dict[PeerId, DialState] = field(default_factory=dict)
     penalised_until_s: dict[PeerId, float] = field(default_factory=dict)
-    failed: dict[EncodingKey, str] = field(default_factory=dict)
+    store_failure: StoreFailure | None = None
     counters: Counters = field(default_factory=Counters)
     actions: list[Action] = field(default_factory=list)
 

@@ -36,7 +36,7 @@ class RelayStats:
     total: int
     waiting_for: str  # empty when nothing is being received
     links: tuple[LinkStats, ...]
-    failed: tuple[tuple[Version, str], ...]  # versions that could not be received, and why
+    store_failure: str  # why the store refused a version last; empty once it took one
 
 
 def stats_of(state: RelayState, links: Iterable[Link], chunk_bytes_sent: int) -> RelayStats:
@@ -63,7 +63,7 @@ def stats_of(state: RelayState, links: Iterable[Link], chunk_bytes_sent: int) ->
             )
             for link in links
         ),
-        failed=tuple((key.version, reason) for key, reason in state.failed.items()),
+        store_failure="" if state.store_failure is None else str(state.store_failure),
     )
 
 

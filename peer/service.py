@@ -31,11 +31,12 @@ from peer.worker_events import (
     VersionVerified,
 )
 from rollcast import __version__
-from rollcast.runtime.errors import RollcastError, WaitTimedOut
+from rollcast.runtime.errors import RollcastError, StoreError, WaitTimedOut
 from rollcast.runtime.waits import deadline
 from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.grpc_client import open_channel
 from rollcast.wire.ids import LeaseId
+from rollcast.wire.limits import TEXT_LENGTH_MAX
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import range_to_pb
 from rollcast.wire.records import VerifiedVersion
@@ -106,11 +107,13 @@ class PeerProcess:
             credentials=enrolment.credentials,
             store=store,
             config=config.link,
+            store_retry_s=config.store.retry_s,
             run_id=enrolment.run_id,
             learner_public_key=enrolment.learner_public_key,
             role=config.role,
             on_complete=self._version_held,
             on_accuse=lambda accusation: self._session.send(pb.PeerMessage(accusation=accusation)),
+            on_give_up=self._cannot_store,
         )
         self._session = self._make_session(random)
         self._renewal = Renewal(
@@ -166,8 +169,11 @@ class PeerProcess:
         try:
             done, _ = await asyncio.wait(parts.values(), return_when=asyncio.FIRST_COMPLETED)
             errors = [error for task in done if (error := task.exception()) is not None]
-            reason = str(errors[0]).splitlines()[0] if errors else STOPPED_BY_SIGNAL
-            await self._end(reason if not self._stop_reason.done() else self._stop_reason.result(), parts)
+            if errors:
+                reason = str(errors[0]).splitlines()[0]
+            else:
+                reason = self._stop_reason.result() if self._stop_reason.done() else STOPPED_BY_SIGNAL
+            await self._end(reason, parts)
             if errors:
                 raise errors[0]
             return 0
@@ -243,6 +249,10 @@ class PeerProcess:
             held = pb.VersionHeld(epoch=verified.record.epoch, version=verified.version)
             self._session.send(pb.PeerMessage(version_held=held))
 
+    def _cannot_store(self, error: StoreError) -> None:
+        if not self._stop_reason.done():
+            self._stop_reason.set_exception(error)
+
     # ------------------------------------------------------------ what we say about ourselves
 
     def _hello(self) -> pb.Hello:
@@ -269,7 +279,7 @@ class PeerProcess:
         return pb.Heartbeat(
             sequence=self._sequence,
             state=status.state,
-            reason=status.reason,
+            reason="; ".join(filter(None, (relay.store_failure, status.reason)))[:TEXT_LENGTH_MAX],
             has_active_version=status.active is not None,
             active_version=0 if status.active is None else status.active.version,
             tokens_generated=status.tokens_generated,

@@ -24,6 +24,7 @@ from rollcast.runtime.errors import CorruptChunk, RollcastError, StoreError
 from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.chunks import BytesLike
 from rollcast.wire.ids import ChunkIndex, EncodingId, Version
+from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.records import Manifest, VerifiedVersion
 from rollcast.wire.stored_encoding import StoredEncoding
 
@@ -74,7 +75,7 @@ class StoreWorker:
                 return ChunkCorrupt(link, key, index)
             return ChunkStored(link, key, index, len(payload))
 
-        self._post(key, job)
+        self._post(key, job, link)
 
     def finish(self, key: EncodingKey) -> None:
         """Check the state's hash, make it durable; answered by VersionFinished or StoreFailed."""
@@ -135,8 +136,8 @@ class StoreWorker:
         self._writing.shutdown(wait=True, cancel_futures=True)
         self._reading.shutdown(wait=True, cancel_futures=True)
 
-    def _post(self, key: EncodingKey | None, job: Job) -> None:
-        self._jobs.append(lambda: _guarded(key, job))
+    def _post(self, key: EncodingKey | None, job: Job, link: LinkId | None = None) -> None:
+        self._jobs.append(lambda: _guarded(key, job, link))
         self._wake.set()
 
     def _encoding(self, key: EncodingKey) -> StoredEncoding:
@@ -146,20 +147,45 @@ class StoreWorker:
         return encoding
 
 
+def keep_verified(
+    store: ChunkStore, verify: Callable[[pb.VersionAnnouncement], VerifiedVersion]
+) -> list[StoredEncoding]:
+    """The store's keyframes that this run's learner signed; other versions are removed.
+
+    They would stand in the way of this run's: a lower number counts as old, an equal one as a second record.
+
+    Raises:
+        StoreError: the disk refuses.
+    """
+    ours = []
+    for version in store.versions():
+        stored = store.get(version)
+        if stored is None or not stored.finished:
+            continue
+        try:
+            verify(stored.verified.announcement)
+        except RollcastError as error:
+            log.warning("stored version removed", version=version, reason=error.what)
+            store.discard(version)
+        else:
+            ours.append(stored)
+    return ours
+
+
 def _do_all(jobs: list[Job]) -> list[Event | None]:
     return [job() for job in jobs]
 
 
-def _guarded(key: EncodingKey | None, job: Job) -> Event | None:
+def _guarded(key: EncodingKey | None, job: Job, link: LinkId | None) -> Event | None:
     try:
         return job()
     except RollcastError as error:
         log.error("store failed", version=key.version if key else None, code=error.code, reason=str(error))
-        return StoreFailed(key, error.what) if key is not None else None
+        return StoreFailed(key, error.cause or error.what, error.fix, link) if key is not None else None
     except Exception:
         # A bug of ours must not stop the relay in silence: the version fails with its reason.
         log.exception("store failed", version=key.version if key else None)
-        return StoreFailed(key, "internal error, see the log") if key is not None else None
+        return StoreFailed(key, "internal error, see the log", link=link) if key is not None else None
 
 
 def _keyframe(version: Version) -> EncodingKey:

@@ -270,13 +270,15 @@ class StoredEncoding:
 
 def store_error(folder: Path, error: OSError) -> StoreError:
     """Turn an operating-system error about the store into one that a person can act on."""
+    cause = str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        cause = f"disk full: {error}"
         fix = "free some space, keep fewer versions, or put the state folder on another disk"
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         fix = "make the folder writable for this user"
     else:
         fix = "check the disk"
-    return StoreError(f"cannot keep versions in {folder}", cause=str(error), fix=fix)
+    return StoreError(f"cannot keep versions in {folder}", cause=cause, fix=fix)
 
 
 def _preallocate(descriptor: int, size_bytes: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,7 +15,7 @@ from peer.config import LinkConfig
 from peer.direct_transport import DirectTransport
 from peer.relay import Relay
 from peer.transport import Link, LinkHandler
-from rollcast.runtime.errors import RollcastError, WrongKey
+from rollcast.runtime.errors import RollcastError, StoreError, WrongKey
 from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.chunks import BytesLike, bitmap_has, chunk_list
 from rollcast.wire.identity import Identity
@@ -30,7 +31,7 @@ from rollcast.wire.records import (
     state_hash,
     tensor_table,
 )
-from rollcast.wire.stored_encoding import StoredEncoding
+from rollcast.wire.stored_encoding import StoredEncoding, store_error
 from rollcast.wire.tls import TlsCredentials
 from tests.peer.link_run import LinkRun
 
@@ -132,6 +133,7 @@ class Member:
         self.peer_id, self.credentials = fleet.run.member(role)
         self.completed: list[Version] = []
         self.accusations: list[pb.Accusation] = []
+        self.gave_up: list[StoreError] = []
         config = LinkConfig(stall_timeout_s=fleet.stall_timeout_s, credit_chunks=8)
         self.transport = TamperedTransport(
             DirectTransport(config, self.credentials, fleet.run.run_id, lambda caller: self.relay.admit(caller))
@@ -140,11 +142,13 @@ class Member:
             credentials=self.credentials,
             store=self.store,
             config=config,
+            store_retry_s=0.1,
             run_id=fleet.run.run_id,
             learner_public_key=fleet.learner.public_key,
             role=role,
             on_complete=self._completed,
             on_accuse=self.accusations.append,
+            on_give_up=self.gave_up.append,
             transport=self.transport,
         )
         self.address = ""
@@ -412,6 +416,38 @@ def put(store: ChunkStore, published: Published) -> None:
     for index in range(CHUNKS):
         encoding.write(index, published.chunk(index))
     encoding.finish()
+
+
+async def test_a_disk_that_is_full_for_a_while_is_survived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with fleet_of(tmp_path, "origin", "a") as fleet:
+        fleet.chain("origin", "a")
+        a = fleet.members["a"]
+        published = Published(fleet.run.run_id, fleet.learner, 0)
+        await fleet.push(published)
+        with monkeypatch.context() as patch:
+            patch.setattr(StoredEncoding, "write", disk_full)
+            fleet.announce(published, "a")
+            await until(lambda: bool(a.relay.stats().store_failure))
+        await until(lambda: bool(a.completed))
+        assert a.relay.stats().store_failure == ""
+        assert a.gave_up == []
+
+
+async def test_a_disk_that_stays_full_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with fleet_of(tmp_path, "origin", "a") as fleet:
+        fleet.chain("origin", "a")
+        published = Published(fleet.run.run_id, fleet.learner, 0)
+        await fleet.push(published)
+        monkeypatch.setattr(StoredEncoding, "write", disk_full)
+        fleet.announce(published, "a")
+        a = fleet.members["a"]
+        await until(lambda: bool(a.gave_up))
+        assert a.relay.stats().store_failure.startswith("cannot store version 0: disk full: ")
+        assert "cannot store version 0" in a.gave_up[0].what
+
+
+def disk_full(*_: object) -> bool:
+    raise store_error(Path("versions"), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
 
 
 async def test_only_the_learners_signature_counts(tmp_path: Path) -> None:

@@ -10,12 +10,15 @@ from hypothesis import strategies as st
 
 from peer.chunk_set import ChunkSet
 from peer.relay_actions import (
+    AbandonVersion,
     Accuse,
     AnnounceHeld,
     BeginStore,
     CloseLink,
     Dial,
     FinishVersion,
+    GiveUp,
+    SendCancel,
     SendChunk,
     SendChunkList,
     SendCredit,
@@ -244,9 +247,61 @@ def test_a_sender_never_hands_more_than_a_few_chunks_to_the_transport() -> None:
 
 def test_a_full_disk_gives_the_version_up_with_its_reason() -> None:
     relay = receiving_core()
-    relay.handle(StoreFailed(KEY, "no space left"), 0.0)
-    assert relay.state.failed == {KEY: "no space left"}
+    assert relay.handle(StoreFailed(KEY, "no space left"), 0.0) == [
+        SendCancel(UP, KEY, "no space left"),
+        AbandonVersion(KEY, "no space left"),
+    ]
+    assert str(relay.state.store_failure) == f"cannot store version {KEY.version}: no space left"
+    assert relay.handle(StoreFailed(KEY, "a chunk that was under way"), 0.0) == []
     assert relay.handle(VersionKnown(KEY, 4), 1.0) == []
+
+
+def test_chunks_that_the_disk_refused_give_their_credit_back() -> None:
+    relay = receiving_core()
+    for index in (0, 1):
+        relay.handle(ChunkArrived(UP, KEY, ChunkIndex(index), 10), 0.0)
+    for _ in (0, 1):
+        relay.handle(StoreFailed(KEY, "no space left", link=UP), 0.0)
+    assert relay.state.links[UP].verifying == 0
+
+
+def test_a_version_that_could_not_be_stored_is_received_again_three_times_in_all() -> None:
+    relay = receiving_core()
+    for again_at_s in (15.0, 30.0):
+        relay.handle(StoreFailed(KEY, "no space left"), again_at_s - 15.0)
+        assert relay.handle(Tick(), again_at_s - 0.1) == []
+        assert SendWant(UP, KEY) in relay.handle(Tick(), again_at_s)
+        relay.handle(ChunkListReceived(UP, KEY, True), again_at_s)
+    assert relay.handle(StoreFailed(KEY, "no space left", "free some"), 30.0)[-1] == GiveUp(
+        KEY.version, "no space left", "free some"
+    )
+
+
+def test_what_the_learner_sends_again_by_itself_counts_too() -> None:
+    relay = core(role="origin")
+    relay.handle(LinkUp(UP, PeerId("learner"), "learner", False), 0.0)
+    for second in range(3):
+        assert SendWant(UP, KEY) in relay.handle(VersionKnown(KEY, 1, announced_on=UP), second)
+        relay.handle(ChunkListReceived(UP, KEY, True), second)
+        actions = relay.handle(StoreFailed(KEY, "no space left"), second)
+        assert (GiveUp(KEY.version, "no space left", "") in actions) == (second == 2)
+        assert relay.handle(Tick(), second) == []
+
+
+def test_a_version_that_is_stored_ends_the_row_of_failures() -> None:
+    relay = receiving_core(chunks=1)
+    newer = key_of(KEY.version + 1)
+    arrive(relay, 0)
+    relay.handle(VersionKnown(newer, 1), 0.0)
+    relay.handle(StoreFailed(newer, "no space left"), 0.0)
+    relay.handle(VersionFinished(KEY), 0.0)
+    assert relay.state.store_failure is not None
+    assert relay.state.store_failure.in_a_row == 0
+    assert SendWant(UP, newer) in relay.handle(Tick(), 15.0)
+    relay.handle(ChunkListReceived(UP, newer, True), 15.0)
+    relay.handle(StoreReady(newer, ChunkSet.full(1).bitmap), 15.0)
+    relay.handle(VersionFinished(newer), 15.0)
+    assert relay.state.store_failure is None
 
 
 def chain(world: World, *names: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 import subprocess
 import sys
@@ -18,13 +19,14 @@ from peer.direct_transport import DirectTransport
 from peer.engines.base import Engine
 from peer.renewal import Renewal
 from peer.service import run
-from rollcast.runtime.errors import RollcastError, Unreachable
+from rollcast.runtime.errors import RollcastError, StoreError, Unreachable
 from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.identity import Identity
 from rollcast.wire.ids import RunId
 from rollcast.wire.invite import Invite
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import sampling_to_pb
+from rollcast.wire.stored_encoding import StoredEncoding
 from tests.peer.fake_engine import FakeEngine
 from tests.peer.scripted_coordinator import (
     RUN_ID,
@@ -35,7 +37,7 @@ from tests.peer.scripted_coordinator import (
     scripted_coordinator,
     welcome,
 )
-from tests.peer.test_relay import Published, push_on
+from tests.peer.test_relay import Published, disk_full, push_on
 from tests.peer.versions import LEARNER, announcement_of, stored_version
 from tests.peer.worker_samples import SAMPLING, grant
 
@@ -242,6 +244,31 @@ async def test_a_coordinator_that_is_gone_for_too_long_is_one_clear_error(tmp_pa
             await process.status()
 
 
+async def test_a_full_disk_is_said_in_the_heartbeat_and_ends_the_peer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scripted_coordinator(tmp_path) as coordinator:
+        origin_config = joined_config(tmp_path / "origin", coordinator, "origin")
+        store = ChunkStore(origin_config.state_folder / "versions" / RUN_ID, 4)
+        stored_version(store, 12)
+        store.close()
+        origin = start(origin_config)
+        address = (await (await coordinator.next_session(WELCOME)).expect("hello")).advertise
+        monkeypatch.setattr(StoredEncoding, "write", disk_full)
+        peer = start(joined_config(tmp_path / "peer", coordinator, store={"retry_s": 0.2}))
+        session = await coordinator.next_session(WELCOME)
+        session.send(plan_with_parent(origin, address, "origin"))
+        session.send(pb.CoordinatorMessage(announcement=announcement_of(12)))
+        beat = await session.expect("heartbeat", lambda beat: "disk full" in beat.reason)
+        assert beat.reason.startswith("cannot store version 12: disk full: ")
+        with pytest.raises(StoreError) as error:
+            await peer.status()
+        assert (error.value.code, "free some space" in error.value.fix) == ("RC401", True)
+        assert "cannot store version 12" in (await session.expect("goodbye")).reason
+        origin.stop.set()
+        assert await origin.status() == 0
+
+
 async def shown_certificate(coordinator: ScriptedCoordinator, address: str) -> bytes:
     """The certificate, as DER, that a process shows to whoever opens a chunk link."""
     host, _, port = address.rpartition(":")
@@ -296,9 +323,7 @@ assert not found, found
 async def test_the_origin_never_imports_jax(tmp_path: Path) -> None:
     async with scripted_coordinator(tmp_path) as coordinator:
         config = joined_config(tmp_path / "origin", coordinator, "origin")
-        invite_file = tmp_path / "invite.txt"
-        invite_file.write_text(config.invite.get_secret_value())
-        as_json = config.model_copy(update={"invite_file": invite_file}).model_dump_json(exclude={"invite"})
+        as_json = json.dumps({**config.model_dump(mode="json"), "invite": config.invite.get_secret_value()})
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", ORIGIN_WITHOUT_JAX, as_json, stderr=subprocess.PIPE
         )

@@ -95,7 +95,7 @@ async def test_a_disk_that_refuses_fails_the_version(tmp_path: Path, monkeypatch
         await setup.next(1)
         monkeypatch.setattr(StoredEncoding, "write", refuse)
         setup.write(0)
-        assert await setup.next(1) == [StoreFailed(KEY, "no space left")]
+        assert await setup.next(1) == [StoreFailed(KEY, "no space left", link=LINK)]
 
 
 async def test_an_abandoned_version_gives_its_space_back(tmp_path: Path) -> None:
