@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from learner.config import LearnerConfig
+from learner.config import LearnerConfig, WarmStartConfig
 from learner.evaluate import complete_prompts
 from learner.reporter import StatusReporter
 from learner.trainer import Trainer
@@ -125,36 +125,15 @@ def run_warm_start(
     Raises:
         Stopped: the process was told to stop.
     """
-    stage, reached_so_far = "", ""
-
-    def examples(count: int, flawed: bool) -> Sequence[Example]:
-        nonlocal stage, reached_so_far
-        steps = config.warm_start.flawed_steps if flawed else config.warm_start.steps_max
-        kind = "flawed answers, so that RL has something to repair" if flawed else "correct answers"
-        stage, reached_so_far = f"of at most {steps} on {kind}", ""
-        return [
-            (tuple(example.prompt_token_ids), tuple(example.answer_token_ids)) for example in fetch(count, flawed, 0)
-        ]
-
-    def on_step(step: int) -> None:
-        if stop.is_set():
-            raise Stopped
-        reporter.say("warm_start", f"step {step + 1} {stage}{reached_so_far}")
-
-    def accuracy(params: Params) -> float:
-        nonlocal reached_so_far
-        reached = held_out.measure(params).exact
-        reached_so_far = f"; held-out accuracy {reached:.2f}, to reach {config.warm_start.accuracy_gate:.2f}"
-        return reached
-
+    progress = _WarmStartProgress(config.warm_start, fetch, held_out, reporter, stop)
     figures = warm_start(
         trainer,
         config.warm_start,
-        examples,
-        accuracy,
+        progress.examples,
+        progress.accuracy,
         time_tokens=row_tokens,
         seed=config.seed,
-        on_step=on_step,
+        on_step=progress.on_step,
     )
     reporter.say(
         "warm_start",
@@ -162,6 +141,46 @@ def run_warm_start(
         warm_start_s=figures.seconds,
         warm_start_accuracy=figures.correct_accuracy,
     )
+
+
+class _WarmStartProgress:
+    """What the warm start asks for, and its course in words."""
+
+    def __init__(
+        self,
+        config: WarmStartConfig,
+        fetch: FetchExamples,
+        held_out: HeldOut,
+        reporter: StatusReporter,
+        stop: threading.Event,
+    ) -> None:
+        self._config = config
+        self._fetch = fetch
+        self._held_out = held_out
+        self._reporter = reporter
+        self._stop = stop
+        self._stage = ""
+        self._reached = ""
+
+    def examples(self, count: int, flawed: bool) -> Sequence[Example]:
+        """The examples of a stage, which begins with this."""
+        steps = self._config.flawed_steps if flawed else self._config.steps_max
+        kind = "flawed answers, so that RL has something to repair" if flawed else "correct answers"
+        self._stage, self._reached = f"of at most {steps} on {kind}", ""
+        fetched = self._fetch(count, flawed, 0)
+        return [(tuple(example.prompt_token_ids), tuple(example.answer_token_ids)) for example in fetched]
+
+    def on_step(self, step: int) -> None:
+        """Say which step begins, or leave with Stopped."""
+        if self._stop.is_set():
+            raise Stopped
+        self._reporter.say("warm_start", f"step {step + 1} {self._stage}{self._reached}")
+
+    def accuracy(self, params: Params) -> float:
+        """Held-out exact match."""
+        reached = self._held_out.measure(params).exact
+        self._reached = f"; held-out accuracy {reached:.2f}, to reach {self._config.accuracy_gate:.2f}"
+        return reached
 
 
 def run_evaluation(trainer: Trainer, held_out: HeldOut, reporter: StatusReporter, *, when: str) -> None:
