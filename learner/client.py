@@ -6,16 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc
 import structlog
 
-from rollcast.runtime.errors import MalformedMessage, WrongKey
+from rollcast.runtime.errors import MalformedMessage, Unreachable, WrongKey
 from rollcast.runtime.version import software_version
 from rollcast.runtime.waits import backoff_delays_s, deadline
 from rollcast.wire import protocol
-from rollcast.wire.grpc_client import translate
+from rollcast.wire.enrol import Enrolment
+from rollcast.wire.grpc_client import open_channel, translate
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc
 
@@ -49,7 +50,8 @@ class CoordinatorClient:
     """Calls to the coordinator. Every call may be repeated, so each is retried while the coordinator is away.
 
     Args:
-        channel: a channel of mutual TLS (rollcast.wire.grpc_client.open_channel).
+        fresh: our place in the run, with a certificate that can open a connection now; asked again after the
+            coordinator was away.
         learner_public_key: the key that signs our versions, 32 bytes.
         reconnect_timeout_s: how long to keep trying while the coordinator is away.
         random: jitter of the retries.
@@ -60,9 +62,17 @@ class CoordinatorClient:
     """
 
     def __init__(
-        self, channel: grpc.aio.Channel, learner_public_key: bytes, *, reconnect_timeout_s: float, random: Random
+        self,
+        fresh: Callable[[], Awaitable[Enrolment]],
+        learner_public_key: bytes,
+        *,
+        reconnect_timeout_s: float,
+        random: Random,
     ) -> None:
-        self._stub = rollcast_pb2_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
+        self._fresh = fresh
+        self._enrolment: Enrolment | None = None  # of the newest channel
+        self._channels: list[grpc.aio.Channel] = []
+        self._stub: Any = None
         self._public_key = learner_public_key
         self._reconnect_timeout_s = reconnect_timeout_s
         self._random = random
@@ -77,6 +87,12 @@ class CoordinatorClient:
             ProtocolMismatch: the two sides speak different protocol versions.
         """
         return await self._retry("opening the learner's session", self._open_once)
+
+    async def close(self) -> None:
+        """Close the connection; calls under way are cancelled."""
+        for channel in self._channels:
+            await channel.close(None)
+        self._channels.clear()
 
     async def wait_for_origin(self, timeout_s: float) -> pb.RunInfo:
         """Ask until the origin has joined.
@@ -160,6 +176,8 @@ class CoordinatorClient:
         async with deadline(self._reconnect_timeout_s + longest_attempt_s, f"the coordinator, {doing}", fix=fix):
             for delay_s in backoff_delays_s(self._random, most_s=5.0):
                 try:
+                    if self._was_away or self._stub is None:
+                        await self._connect()
                     if self._was_away:  # it may be a new process that does not know us yet
                         await self._open_once()
                         self._was_away = False
@@ -168,8 +186,21 @@ class CoordinatorClient:
                     return result
                 except grpc.aio.AioRpcError as error:
                     self._raise_unless_away(error, doing)
+                except Unreachable as error:  # no new certificate
+                    self._note_away(doing, error.cause)
                 await asyncio.sleep(delay_s)
         raise AssertionError("unreachable: the delays are endless")
+
+    async def _connect(self) -> None:
+        """A new channel if our certificate is a new one; a channel connects again by itself, but with its own only.
+
+        Old channels are kept until the end, because other calls may still be under way on them.
+        """
+        enrolment = await self._fresh()
+        if enrolment is not self._enrolment:
+            self._channels.append(open_channel(enrolment.grpc_address, enrolment.credentials))
+            self._stub = rollcast_pb2_grpc.CoordinatorStub(self._channels[-1])  # type: ignore[no-untyped-call]
+            self._enrolment = enrolment
 
     def _raise_unless_away(self, error: grpc.aio.AioRpcError, doing: str) -> None:
         translated = translate(error, doing)
@@ -177,8 +208,11 @@ class CoordinatorClient:
         refused = isinstance(translated, WrongKey) and not self._answered
         if error.code() not in _AWAY or refused:
             raise translated from None
+        self._note_away(doing, error.code().name)
+
+    def _note_away(self, doing: str, reason: str) -> None:
         if not self._was_away:
-            _log.warning("coordinator away", doing=doing, status=error.code().name)
+            _log.warning("coordinator away", doing=doing, reason=reason)
         self._was_away = True
 
 

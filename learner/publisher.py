@@ -15,7 +15,7 @@ from learner.origin_link import LinkBroken, OriginLink
 from learner.push import Push
 from learner.versions import RetainedVersions
 from rollcast.policy.snapshot import Snapshot
-from rollcast.runtime.errors import CheckpointError
+from rollcast.runtime.errors import CheckpointError, Unreachable
 from rollcast.runtime.waits import backoff_delays_s, deadline
 from rollcast.wire.chunks import blake3_hash, chunk_list
 from rollcast.wire.identity import Identity
@@ -183,7 +183,7 @@ class OriginPusher:
 
     Args:
         find: where the origin is now (it may have moved): the run's facts with origin_address and origin_peer_id.
-        credentials: our certificate of the run CA.
+        credentials: our certificate of the run CA, asked for whenever a link is opened.
         timeout_s: deadline for the durable acknowledgement of a version, on top of its size's share.
         random: jitter of the retries.
     """
@@ -191,7 +191,7 @@ class OriginPusher:
     def __init__(
         self,
         find: Callable[[], Awaitable[pb.RunInfo]],
-        credentials: TlsCredentials,
+        credentials: Callable[[], Awaitable[TlsCredentials]],
         *,
         timeout_s: float,
         random: Random,
@@ -230,13 +230,20 @@ class OriginPusher:
 
     async def _push_once(self, prepared: Prepared) -> None:
         if self._link is None:
-            info = await self._find()
-            self._link = await OriginLink.connect(
-                info.origin_address, PeerId(info.origin_peer_id), run_id=info.run_id, credentials=self._credentials
-            )
+            self._link = await self._connect()
         keyframe, state = prepared.signed.keyframe, memoryview(prepared.state)
         push = Push(prepared.signed.announcement, keyframe, prepared.chunk_hashes)
         await self._link.push(push, lambda index: state[slice(*keyframe.chunk_range(index))])
+
+    async def _connect(self) -> OriginLink:
+        info = await self._find()
+        try:
+            credentials = await self._credentials()
+        except Unreachable as error:
+            raise LinkBroken(f"no certificate to open it with: {error.what}") from None
+        return await OriginLink.connect(
+            info.origin_address, PeerId(info.origin_peer_id), run_id=info.run_id, credentials=credentials
+        )
 
 
 def _other_bytes(version: Version) -> CheckpointError:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from learner.access import Access
 from learner.checkpoint import Checkpoints, HostState
 from learner.client import CoordinatorClient, check_key
 from learner.config import LearnerConfig
@@ -25,15 +26,17 @@ from learner.trained import TrainedIds
 from learner.trainer import Trainer
 from learner.versions import RetainedVersions
 from rollcast.policy.compilation import use_compilation_cache
+from rollcast.runtime.process import EXIT_INTERRUPTED
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.enrol import Enrolment, enrol
-from rollcast.wire.grpc_client import open_channel
 from rollcast.wire.identity import Identity
 from rollcast.wire.ids import Version
 from rollcast.wire.invite import read_invite
 from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.tls import TlsCredentials
 
 EXAMPLES_PER_CALL = 2048  # a few seconds of the task's generator
+RENEW_TIMEOUT_S = 10.0  # one try at a new certificate; whoever needs it tries again
 CANCEL_GRACE_S = 2.0  # what a publication under way gets to finish in when the process is told to stop
 
 ResultT = TypeVar("ResultT")
@@ -42,7 +45,7 @@ _log = structlog.get_logger()
 
 
 async def run(config: LearnerConfig, stop: asyncio.Event) -> int:
-    """Run the learner until the run is finished (0) or until told to stop (0, with a checkpoint).
+    """Run the learner until the run is finished (0) or until told to stop before (130, with a checkpoint).
 
     Raises:
         RollcastError: anything a person can act on.
@@ -50,29 +53,27 @@ async def run(config: LearnerConfig, stop: asyncio.Event) -> int:
     use_compilation_cache(config.compilation_cache)
     folder = RunFolder(config.run_folder).prepare()
     identity = Identity.load(config.identity_file)
-    join = _join(config, folder, identity)
-    enrolment = await _unless_stopped(join, stop)
-    if enrolment is None:
-        return 0
+    access = await _unless_stopped(_join(config, folder, identity), stop)
+    if access is None:
+        return EXIT_INTERRUPTED
     async with AsyncExitStack() as stack:
-        channel = open_channel(enrolment.grpc_address, enrolment.credentials)
-        stack.push_async_callback(channel.close, None)
         client = CoordinatorClient(
-            channel, identity.public_key, reconnect_timeout_s=config.reconnect_timeout_s, random=SystemRandom()
+            access.fresh, identity.public_key, reconnect_timeout_s=config.reconnect_timeout_s, random=SystemRandom()
         )
+        stack.push_async_callback(client.close)
         info = await _unless_stopped(client.open(), stop)
         if info is None:
-            return 0
+            return EXIT_INTERRUPTED
         reporter = await stack.enter_async_context(StatusReporter(client.report_status))
         worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="jax")
         stack.callback(worker.shutdown, wait=True, cancel_futures=True)
         facts = RunFacts.of(info, config)
-        life = _Life(config, facts, folder, identity, enrolment, client, reporter, worker, stop)
+        life = _Life(config, facts, folder, identity, access, client, reporter, worker, stop)
         try:
-            await life.live()
+            return 0 if await life.live() else EXIT_INTERRUPTED
         except Stopped:
-            _log.info("stopped before training began")
-        return 0
+            _log.info("stopped in a warm start or an evaluation")
+            return EXIT_INTERRUPTED
 
 
 class _Life:
@@ -84,7 +85,7 @@ class _Life:
         facts: RunFacts,
         folder: RunFolder,
         identity: Identity,
-        enrolment: Enrolment,
+        access: Access,
         client: CoordinatorClient,
         reporter: StatusReporter,
         worker: ThreadPoolExecutor,
@@ -94,7 +95,7 @@ class _Life:
         self._facts = facts
         self._folder = folder
         self._identity = identity
-        self._enrolment = enrolment
+        self._access = access
         self._client = client
         self._reporter = reporter
         self._worker = worker
@@ -102,11 +103,11 @@ class _Life:
         self._stop_worker = threading.Event()
         self._loop = asyncio.get_running_loop()
 
-    async def live(self) -> None:
-        """Everything after the session is open.
+    async def live(self) -> bool:
+        """Everything after the session is open; False when told to stop before the run was finished.
 
         Raises:
-            Stopped: told to stop before there was anything to save.
+            Stopped: told to stop in a warm start or an evaluation, with nothing new to save.
         """
         async with AsyncExitStack() as stack:
             watcher = asyncio.create_task(self._pass_on_stop(), name="pass on stop")
@@ -124,6 +125,7 @@ class _Life:
                 await self._on_worker(lambda: run_evaluation(trainer, held_out, self._reporter, when="after"))
                 self._reporter.say("finished", f"all {self._facts.info.steps} steps are done")
                 await self._reporter.flush()
+            return done
 
     # ---------------------------------------------------------------- before training
 
@@ -180,7 +182,7 @@ class _Life:
         retained.remove_unfinished()
         origin = OriginPusher(
             lambda: self._client.wait_for_origin(config.join_timeout_s),
-            self._enrolment.credentials,
+            self._credentials,
             timeout_s=config.publish.timeout_s,
             random=SystemRandom(),
         )
@@ -216,6 +218,9 @@ class _Life:
             _log.info("stopped", step=loop.step)
             await _finish_within(publications, CANCEL_GRACE_S)
         return done
+
+    async def _credentials(self) -> TlsCredentials:
+        return (await self._access.fresh()).credentials
 
     async def _publish_first(
         self,
@@ -257,7 +262,8 @@ class _Life:
             if self._stop_worker.is_set():
                 raise Stopped
             part = min(EXAMPLES_PER_CALL, count - len(examples))
-            examples += self._from_worker(self._client.examples(part, flawed=flawed, cursor=cursor + len(examples)))
+            examples += self._from_worker(self._client.examples(part, flawed=flawed, cursor=cursor))
+            cursor = examples[-1].example_id + 1  # ids have gaps where problems are held out or skipped
         return examples
 
     def _score(self, completions: Sequence[pb.Completion]) -> list[pb.CompletionScore]:
@@ -275,10 +281,14 @@ class _Life:
         self._stop_worker.set()
 
 
-async def _join(config: LearnerConfig, folder: RunFolder, identity: Identity) -> Enrolment:
+async def _join(config: LearnerConfig, folder: RunFolder, identity: Identity) -> Access:
     invite = await read_invite(config.invite.get_secret_value(), config.invite_file, config.join_timeout_s)
     check_key(bytes.fromhex(invite.learner_public_key), identity.public_key)
-    return await enrol(invite, identity, folder.secrets / "learner", config.join_timeout_s)
+
+    def join(timeout_s: float) -> Coroutine[Any, Any, Enrolment]:
+        return enrol(invite, identity, folder.secrets / "learner", timeout_s)
+
+    return Access(await join(config.join_timeout_s), lambda: join(RENEW_TIMEOUT_S))
 
 
 async def _unless_stopped(call: Awaitable[ResultT], stop: asyncio.Event) -> ResultT | None:

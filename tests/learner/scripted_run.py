@@ -15,6 +15,8 @@ from aiohttp import web
 from rollcast.runtime.errors import RollcastError
 from rollcast.wire.certificates import fingerprint_of
 from rollcast.wire.chunks import bitmap_add, check_chunk, new_bitmap
+from rollcast.wire.enrol import Enrolment
+from rollcast.wire.grpc_client import error_to_json, status_of
 from rollcast.wire.identity import Identity
 from rollcast.wire.ids import PeerId, RunId
 from rollcast.wire.invite import Invite
@@ -29,6 +31,7 @@ from rollcast.wire.tokenizer import Tokenizer
 RUN_ID = RunId("scripted-run")
 TOKENIZER = Tokenizer((), "0123456789+=")
 LOOPBACK = "127.0.0.1"
+DEAD_URL = f"http://{LOOPBACK}:9"
 
 
 class Authority:
@@ -41,9 +44,9 @@ class Authority:
         self.learner_file = folder / "learner.key"
         self.origin = Identity.generate()
 
-    def credentials(self, identity: Identity, role: Any) -> TlsCredentials:
+    def credentials(self, identity: Identity, role: Any, *, lifetime_s: float = 3600.0) -> TlsCredentials:
         key = new_tls_key()
-        certificate = self.ca.issue(key.csr_pem(), peer_id=identity.peer_id, role=role, lifetime_s=3600.0)
+        certificate = self.ca.issue(key.csr_pem(), peer_id=identity.peer_id, role=role, lifetime_s=lifetime_s)
         return TlsCredentials(self.ca.certificate_pem, certificate, key.private_pem)
 
     def coordinator(self) -> TlsCredentials:
@@ -51,12 +54,23 @@ class Authority:
         certificate = self.ca.issue_coordinator(key.csr_pem(), [LOOPBACK])
         return TlsCredentials(self.ca.certificate_pem, certificate, key.private_pem)
 
-    def invite(self, grpc_address: str) -> str:
-        """Its HTTP address is dead: tests save the learner's certificate beforehand."""
+    def enrolment(self, grpc_address: str, *, lifetime_s: float = 3600.0) -> Enrolment:
+        """The learner's place in the run, with a new certificate."""
+        return Enrolment(
+            credentials=self.credentials(self.learner, "learner", lifetime_s=lifetime_s),
+            run_id=RUN_ID,
+            grpc_address=grpc_address,
+            http_url=DEAD_URL,
+            learner_public_key=self.learner.public_key,
+            peer_id=self.learner.peer_id,
+        )
+
+    def invite(self, grpc_address: str, http_url: str = DEAD_URL) -> str:
+        """With the dead address a test saves the learner's certificate beforehand."""
         return Invite(
             run_id=RUN_ID,
             role="learner",
-            http_url=f"http://{LOOPBACK}:9",
+            http_url=http_url,
             grpc_address=grpc_address,
             ca_sha256=fingerprint_of(self.ca.certificate_pem),
             learner_public_key=self.learner.public_key.hex(),
@@ -81,6 +95,7 @@ class Script:
     held_out: int = 6
     newest_usable_version: Callable[[int], int] | None = None  # step -> version; default: the newest announced
     batch_gate: asyncio.Event | None = None  # no batch is ready before it is set
+    examples_error: RollcastError | None = None
     spoil: Callable[[int, list[pb.TrainingRollout]], None] = lambda step, rollouts: None
 
 
@@ -155,6 +170,8 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
         )
 
     async def Examples(self, request: pb.ExamplesRequest, context: Any) -> AsyncIterator[pb.Example]:
+        if self.script.examples_error is not None:
+            await context.abort(status_of(self.script.examples_error), error_to_json(self.script.examples_error))
         for index in range(request.cursor, request.cursor + request.count):
             answer = [*TOKENIZER.encode(str((index + request.flawed) % 10)), TOKENIZER.eos_id]
             yield pb.Example(example_id=index, prompt_token_ids=_prompt(index), answer_token_ids=answer)

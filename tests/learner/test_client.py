@@ -10,20 +10,24 @@ import pytest
 
 from learner.client import Batch, CoordinatorClient, NotReady, check_key
 from rollcast.runtime.errors import MalformedMessage, ProtocolMismatch, RollcastError, WaitTimedOut, WrongKey
-from rollcast.wire.grpc_client import open_channel
+from rollcast.wire.enrol import Enrolment
 from rollcast.wire.proto import rollcast_pb2 as pb
 from tests.learner.scripted_run import LOOPBACK, Authority, Script, ScriptedCoordinator, World
 
 
 @asynccontextmanager
 async def client_of(world: World, authority: Authority, **changes: Any) -> AsyncIterator[CoordinatorClient]:
-    credentials = authority.credentials(authority.learner, "learner")
-    channel = open_channel(f"{LOOPBACK}:{world.grpc_port}", credentials)
-    values: dict[str, Any] = {"reconnect_timeout_s": 5.0, "random": Random(0)} | changes
+    place = authority.enrolment(f"{LOOPBACK}:{world.grpc_port}")
+
+    async def fresh() -> Enrolment:
+        return place
+
+    values: dict[str, Any] = {"fresh": fresh, "reconnect_timeout_s": 5.0, "random": Random(0)} | changes
+    client = CoordinatorClient(learner_public_key=authority.learner.public_key, **values)
     try:
-        yield CoordinatorClient(channel, authority.learner.public_key, **values)
+        yield client
     finally:
-        await channel.close(None)
+        await client.close()
 
 
 async def test_the_calls(world: World, authority: Authority, script: Script) -> None:

@@ -13,6 +13,7 @@ from rollcast.runtime.errors import CheckpointError, WaitTimedOut, WrongKey
 from rollcast.wire.ids import Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.records import TensorSpec
+from rollcast.wire.tls import TlsCredentials
 from tests.learner.scripted_run import RUN_ID, ScriptedOrigin, World
 
 
@@ -28,7 +29,7 @@ class Bench:
         self.announced: list[int] = []
         self.retained = RetainedVersions(folder, in_memory=2)
         self.world = world
-        self.pusher = OriginPusher(self._find, world.learner_credentials, timeout_s=timeout_s, random=Random(0))
+        self.pusher = OriginPusher(self._find, self._credentials, timeout_s=timeout_s, random=Random(0))
         self.publisher = Publisher(
             identity=world.authority.learner,
             run=info or pb.RunInfo(run_id=RUN_ID),
@@ -45,6 +46,9 @@ class Bench:
             origin_address=self.world.coordinator.origin_address,
             origin_peer_id=self.world.origin_peer_id,
         )
+
+    async def _credentials(self) -> TlsCredentials:
+        return self.world.learner_credentials
 
     async def _announce(self, announcement: pb.VersionAnnouncement) -> bool:
         version = pb.VersionRecord.FromString(announcement.record.payload).version

@@ -12,10 +12,14 @@ import pytest
 from learner.config import LearnerConfig
 from learner.service import run
 from rollcast.policy.compilation import use_compilation_cache
-from rollcast.runtime.errors import CheckpointError, MalformedMessage, WaitTimedOut, WrongKey
+from rollcast.runtime.errors import CheckpointError, MalformedMessage, TaskError, WaitTimedOut, WrongKey
+from rollcast.runtime.process import EXIT_INTERRUPTED
 from rollcast.wire.identity import Identity
 from rollcast.wire.proto import rollcast_pb2 as pb
+from tests.learner.scripted_door import ScriptedDoor
 from tests.learner.scripted_run import LOOPBACK, Script, World
+
+SHORT_LIFE_S = 3.0  # of a certificate; enough to open the session
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -123,7 +127,7 @@ async def test_a_stopped_learner_goes_on_to_the_same_versions(world: World, scri
         await world.coordinator.until(lambda: len(world.coordinator.step_reports) >= 3)
         stop.set()
         async with asyncio.timeout(10.0):
-            assert await learner == 0
+            assert await learner == EXIT_INTERRUPTED
     stopped_at = len(world.coordinator.step_reports)
     assert 3 <= stopped_at < 6
     assert await run(config(world), asyncio.Event()) == 0
@@ -196,8 +200,51 @@ async def test_stop_while_waiting_is_quick_and_keeps_the_state(world: World, scr
         await world.coordinator.until(lambda: "waiting" in world.coordinator.phases)
         stop.set()
         async with asyncio.timeout(5.0):
-            assert await learner == 0
+            assert await learner == EXIT_INTERRUPTED
     assert (world.run_folder / "checkpoints" / "0").is_dir()
+
+
+async def test_stop_in_the_warm_start_is_an_interruption(world: World) -> None:
+    stop = asyncio.Event()
+    long = {"batch_size": 8, "examples": 32, "accuracy_gate": 1.0, "steps_max": 100_000, "flawed_steps": 0}
+    async with running(config(world, warm_start=long), stop) as learner:
+        await world.coordinator.until(lambda: "warm_start" in world.coordinator.phases)
+        stop.set()
+        async with asyncio.timeout(20.0):
+            assert await learner == EXIT_INTERRUPTED
+
+
+async def test_expired_certificates_are_renewed_when_connections_break(world: World, script: Script) -> None:
+    """The first certificate is over when both links break and the coordinator comes back."""
+    script.batch_gate = asyncio.Event()
+    grpc_address = f"{LOOPBACK}:{world.grpc_port}"
+    async with ScriptedDoor(world.authority, grpc_address, [SHORT_LIFE_S]).open() as door:
+        settings = config(world, invite=world.authority.invite(grpc_address, door.url))
+        (world.run_folder / "secrets" / "learner" / "credentials.pem").unlink()
+        async with running(settings, asyncio.Event()) as learner:
+            await world.coordinator.until(lambda: bool(world.coordinator.announced))
+            links_before = world.origin.links
+            await asyncio.sleep(max(0.0, door.issued[0].valid_for_s + 1.0))  # until it has expired
+            await world.coordinator.stop()
+            await world.origin.stop()
+            world.coordinator.origin_address = await world.origin.start()
+            await world.coordinator.start(world.grpc_port)
+            script.batch_gate.set()
+            assert await learner == 0
+    assert len(door.issued) == 2  # the second is good for an hour
+    assert world.origin.links > links_before
+    assert world.coordinator.announced[-1] == 4
+
+
+async def test_a_task_without_demonstrations_ends_the_learner_with_the_coordinators_words(
+    world: World, script: Script
+) -> None:
+    script.examples_error = TaskError("no demonstrations", fix="set learner.warm_start.steps_max=0")
+    with pytest.raises(TaskError, match="no demonstrations") as caught:
+        await run(config(world), asyncio.Event())
+    assert caught.value.fix == script.examples_error.fix
+    script.steps = 1
+    assert await run(config(world, warm_start={"steps_max": 0}), asyncio.Event()) == 0
 
 
 async def test_a_missing_identity_says_how_to_make_one(world: World, tmp_path: Path) -> None:
