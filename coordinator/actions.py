@@ -159,10 +159,11 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class FailRun:
-    """The run cannot go on: stop it with the error of this code (RC202: no peer for too long)."""
+    """The run cannot go on: stop it with the error of this code (RC201: the origin or learner is missing; RC202)."""
 
     code: str
     reason: str
+    fix: str
 
 
 Action = (

@@ -121,6 +121,8 @@ def core_settings(
         prefetch_batches=config.lease.prefetch_batches,
         heartbeat_timeout_s=config.membership.heartbeat_timeout_s,
         no_peer_timeout_s=config.membership.no_peer_timeout_s,
+        start_timeout_s=config.membership.start_timeout_s,
+        learner_timeout_s=config.membership.learner_timeout_s,
         scoring_queue_max=config.verifier.queue_max,
     )
 
@@ -179,7 +181,7 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
     advertised = serve.advertise_host or serve.host
     control = await ControlServer.start(
         _servicer(coordinator),
-        RoleGate(coordinator.run_id),
+        RoleGate(coordinator.run_id, learner_called=shell.learner_called),
         credentials,
         host=serve.host,
         port=serve.grpc_port,

@@ -106,7 +106,11 @@ class MembershipConfig(ConfigModel):
     heartbeat_timeout_s: float = Field(5.0, gt=0.0)
     """A peer silent for this long has left; its leases are given out again."""
     no_peer_timeout_s: float = Field(120.0, gt=0.0)
-    """With no peer for this long the run stops with RC202."""
+    """Seconds with no peer that may work, counted once there is a version, after which the run stops with RC202."""
+    start_timeout_s: float = Field(3600.0, gt=0.0)
+    """Seconds with no origin, or with no call of the learner since the start, after which the run stops with RC201."""
+    learner_timeout_s: float = Field(1800.0, gt=0.0)
+    """Seconds since the learner's last call after which the run stops with RC201."""
 
 
 class VerifierConfig(ConfigModel):

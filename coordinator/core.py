@@ -11,7 +11,6 @@ from typing import Literal, assert_never
 from coordinator import forming
 from coordinator.actions import (
     Action,
-    FailRun,
     Note,
     Penalise,
     SendAnnouncement,
@@ -22,6 +21,7 @@ from coordinator.events import (
     BatchRequested,
     Event,
     HeartbeatReceived,
+    LearnerCalled,
     LearnerStatusChanged,
     LeasesReturned,
     MalformedRollout,
@@ -42,6 +42,7 @@ from coordinator.events import (
 from coordinator.intake import Intake
 from coordinator.issuing import issue
 from coordinator.membership import Member
+from coordinator.patience import Patience
 from coordinator.relay_plan import RelayNode
 from coordinator.settings import CoreSettings
 from coordinator.staleness import oldest_useful_version
@@ -67,8 +68,7 @@ class CoordinatorCore:
         self._intake = Intake(self._state, last_rollout=0 if restored is None else restored.last_rollout)
         self._waiting = WaitingWatch(self._state)
         self._started_at: float | None = None
-        self._no_peer_since: float | None = None
-        self._failed = False
+        self._patience = Patience(self._state)
         self._replan_due = False
 
     # ---------------------------------------------------------------- questions of the shell
@@ -94,7 +94,7 @@ class CoordinatorCore:
 
     def waiting(self, now: float) -> Waiting:
         """What the run waits for."""
-        return self._waiting.describe(now, self._no_peer_since)
+        return self._waiting.describe(now, self._patience.no_peer_since)
 
     def status(self, now: float) -> Status:
         """Everything that the screens show."""
@@ -115,8 +115,9 @@ class CoordinatorCore:
     def handle(self, event: Event, now: float) -> list[Action]:
         """What the shell must do about this event, in this order."""
         if self._started_at is None:
-            self._started_at = self._no_peer_since = now
+            self._started_at = now
         actions = self._dispatch(event, now)
+        self._patience.observe(now)
         self._waiting.observe(now)
         if self.settings.validate_every_event:
             self.validate()
@@ -163,6 +164,9 @@ class CoordinatorCore:
             case LearnerStatusChanged():
                 self._state.progress.status_changed(event.phase, event.detail, event.values)
                 return []
+            case LearnerCalled():
+                self._patience.learner_called(now)
+                return []
             case RunEnded():
                 return self._run_ended(event)
             case Tick():
@@ -179,9 +183,7 @@ class CoordinatorCore:
         if self._state.members.get(event.peer_id) is not None:
             actions += self._remove_member(event.peer_id, "left", "session replaced", tell_peer=True)
             actions.append(Note("session_replaced", event.peer_id, "the same identity opened a second session"))
-        member = self._state.members.join(event, now)
-        if member.role == "peer":
-            self._no_peer_since = None
+        self._state.members.join(event, now)
         actions.append(Note("peer_joined", event.peer_id, f"{event.name} as {event.role}"))
         self._state.relay.forget(event.peer_id)
         actions += self._replan()
@@ -192,12 +194,10 @@ class CoordinatorCore:
     def _peer_left(self, event: PeerLeft, now: float) -> list[Action]:
         if self._state.members.get(event.peer_id) is None:
             return []
-        return self._gone(event.peer_id, "left", event.reason, now) + issue(self._state, now)
+        return self._gone(event.peer_id, "left", event.reason) + issue(self._state, now)
 
-    def _gone(self, peer_id: PeerId, how: Literal["left", "lost"], reason: str, now: float) -> list[Action]:
+    def _gone(self, peer_id: PeerId, how: Literal["left", "lost"], reason: str) -> list[Action]:
         actions = self._remove_member(peer_id, how, reason, tell_peer=False)
-        if self._state.members.worker_count == 0 and self._no_peer_since is None:
-            self._no_peer_since = now
         return [*actions, Note("peer_left", peer_id, reason), *self._replan()]
 
     def _remove_member(
@@ -251,6 +251,9 @@ class CoordinatorCore:
         culprit = self._state.members.get(event.culprit)
         if accuser is None or culprit is None or accuser is culprit:
             return []
+        doubt = self._doubt(event, accuser)
+        if doubt:
+            return [Note("accusation_ignored", event.culprit, f"{event.accuser}: {doubt}")]
         what = f"sent a corrupt chunk: version {event.version}, index {event.chunk_index}"
         quarantined = self._state.members.accuse(culprit, event.accuser, (event.version, event.chunk_index), now)
         actions: list[Action] = [
@@ -262,6 +265,17 @@ class CoordinatorCore:
         self._state.dissemination.left(event.culprit)
         actions += self._state.close_attempts(self._state.book.held_by(event.culprit), "revoked", tell_peers=True)
         return actions + self._replan_now() + issue(self._state, now)
+
+    def _doubt(self, event: PeerAccused, accuser: Member) -> str:
+        """Why this accusation cannot be true or is not to be trusted, or empty."""
+        chunk_count = self._state.announced.chunk_count(event.version)
+        if chunk_count is None:
+            return f"version {event.version} is not among those announced lately"
+        if event.chunk_index >= chunk_count:
+            return f"version {event.version} has no chunk {event.chunk_index}"
+        if not self._state.relay.may_receive_from(event.accuser, event.culprit):
+            return "the plan never let it receive from there"
+        return "it is quarantined itself" if accuser.standing.quarantined else ""
 
     def _replan(self) -> list[Action]:
         if self._state.ended:  # everybody is leaving: nothing is relayed any more
@@ -334,19 +348,11 @@ class CoordinatorCore:
         actions: list[Action] = []
         for member in state.members.silent(now):
             silent_s = now - member.last_seen
-            actions += self._gone(member.peer_id, "lost", f"silent for {silent_s:.1f} s", now)
+            actions += self._gone(member.peer_id, "lost", f"silent for {silent_s:.1f} s")
             actions.append(StopPeer(member.peer_id, "no heartbeat"))
         relays_again = state.members.end_demotions(now)
         if (self._replan_due or relays_again) and not state.ended:
             actions += self._replan_now()
         actions += state.close_attempts(state.book.expired(now), "lease_expired", tell_peers=True)
-        return actions + issue(state, now) + self._fail_without_peers(now)
-
-    def _fail_without_peers(self, now: float) -> list[Action]:
-        if self._no_peer_since is None or self._failed or self._state.ended:
-            return []
-        alone_s = now - self._no_peer_since
-        if alone_s < self.settings.no_peer_timeout_s:
-            return []
-        self._failed = True
-        return [FailRun("RC202", f"no peer for {alone_s:.0f} s")]
+        overdue = self._patience.overdue(now)
+        return actions + issue(state, now) + ([] if overdue is None else [overdue])

@@ -179,6 +179,11 @@ class LearnerStatusChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class LearnerCalled:
+    """The learner made a call, or one of its calls ended: it is there."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunEnded:
     """The run is over (finished or stopped): open leases are revoked, untrained rollouts dropped."""
 
@@ -208,6 +213,7 @@ Event = (
     | VersionAnnounced
     | StepFinished
     | LearnerStatusChanged
+    | LearnerCalled
     | RunEnded
     | Tick
 )

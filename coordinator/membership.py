@@ -11,6 +11,7 @@ from rollcast.wire.ids import PeerId, Version
 
 _STANDINGS_KEPT = 4096  # identities remembered after they left; quarantined ones are kept beyond it
 _DEPARTED_KEPT = 16  # shown to the operator until they return or others leave
+_PEERS_FOR_SECOND_ACCUSER = 3  # with fewer there may be nobody else who could accuse
 _ACCUSED_CHUNKS_KEPT = 64  # per identity; far above any sensible quarantine threshold
 
 
@@ -106,7 +107,7 @@ class Members:
         self._asking: dict[PeerId, Member] = {}
         self._origins: dict[PeerId, Member] = {}
         self._joins = 0
-        self.worker_count = 0
+        self.worker_count = 0  # peers that are not quarantined
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -141,7 +142,7 @@ class Members:
         self._departed.pop(event.peer_id, None)
         if member.role == "origin":
             self._origins[event.peer_id] = member
-        self.worker_count += member.role == "peer"
+        self.worker_count += _counts(member)
         return member
 
     def leave(self, peer_id: PeerId, how: Literal["left", "lost"], reason: str) -> None:
@@ -149,7 +150,7 @@ class Members:
         member = self._members.pop(peer_id)
         self._asking.pop(peer_id, None)
         self._origins.pop(peer_id, None)
-        self.worker_count -= member.role == "peer"
+        self.worker_count -= _counts(member)
         self._departed[peer_id] = Departed(member, how, reason)
         while len(self._departed) > _DEPARTED_KEPT:
             del self._departed[next(iter(self._departed))]
@@ -193,8 +194,9 @@ class Members:
         """Count one corrupt chunk against a member; True when this is what quarantines it.
 
         Until then each accusation demotes it for a while: it goes on working, but relays to nobody, so that one lost
-        bit costs little and a broken relay is found out chunk by chunk. The origin is ours and is never demoted or
-        quarantined: without it nobody could receive anything.
+        bit costs little and a broken relay is found out chunk by chunk. Where there are enough peers one accuser alone
+        cannot quarantine anybody (I9). The origin is ours and is never demoted or quarantined: without it nobody could
+        receive anything.
         """
         standing = culprit.standing
         if len(standing.accused_chunks) < _ACCUSED_CHUNKS_KEPT:
@@ -203,10 +205,16 @@ class Members:
         if culprit.role == "origin" or standing.quarantined:
             return False
         standing.demoted, standing.demoted_until = "sent a corrupt chunk", now + self._demotion_s
-        if len(standing.accused_chunks) < self._quarantine_chunks or len(standing.accusers) < self._quarantine_accusers:
+        accusers_needed = self._quarantine_accusers if self.worker_count >= _PEERS_FOR_SECOND_ACCUSER else 1
+        if len(standing.accused_chunks) < self._quarantine_chunks or len(standing.accusers) < accusers_needed:
             return False
+        self.worker_count -= _counts(culprit)
         standing.quarantined = f"sent {len(standing.accused_chunks)} corrupt chunks"
         return True
+
+    def has_role(self, role: str) -> bool:
+        """Whether a member of this role is here, quarantined or not."""
+        return any(member.role == role for member in self)
 
     def end_demotions(self, now: float) -> bool:
         """Let members relay again whose demotion is over; True if there were any."""
@@ -214,3 +222,8 @@ class Members:
         for standing in over:
             standing.demoted = ""
         return bool(over)
+
+
+def _counts(member: Member) -> bool:
+    """Whether it is a peer that is not quarantined."""
+    return member.role == "peer" and not member.standing.quarantined

@@ -221,6 +221,7 @@ class RelayPlanner:
         self._shape = shape
         self._fallbacks_max = fallbacks_max
         self._told: dict[PeerId, PlanPart] = {}
+        self._sources: dict[PeerId, tuple[frozenset[PeerId], frozenset[PeerId]]] = {}  # now, and before the last change
         self.parents: dict[PeerId, PeerId] = {}
         self.plan_id = PlanId(0)
 
@@ -241,10 +242,22 @@ class RelayPlanner:
             return []
         self.plan_id = PlanId(self.plan_id + 1)
         self._told = parts
+        self._remember_sources(parts)
         return [
             SendPlan(peer_id, self.plan_id, parts[peer_id].parents, parts[peer_id].children, parts[peer_id].fallbacks)
             for peer_id in changed
         ]
+
+    def _remember_sources(self, parts: Mapping[PeerId, PlanPart]) -> None:
+        before, self._sources = self._sources, {}
+        for peer_id, part in parts.items():
+            sources = frozenset(one.peer_id for one in (*part.parents, *part.fallbacks))
+            now, previous = before.get(peer_id, (frozenset(), frozenset()))
+            self._sources[peer_id] = (now, previous) if sources == now else (sources, now)
+
+    def may_receive_from(self, peer_id: PeerId, source: PeerId) -> bool:
+        """Whether ``source`` is a parent or fallback of this peer, or was until its part of the plan last changed."""
+        return any(source in sources for sources in self._sources.get(peer_id, ()))
 
     def forget(self, peer_id: PeerId) -> None:
         """A new session was opened: whatever its peer was told before, tell it again."""

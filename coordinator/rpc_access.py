@@ -45,8 +45,10 @@ def caller_of(context: Any) -> Caller:
 class RoleGate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Refuses certificates of other runs, and roles that a method is not for."""
 
-    def __init__(self, run_id: str) -> None:
+    def __init__(self, run_id: str, *, learner_called: Callable[[], None]) -> None:
+        """``learner_called`` hears of the beginning and the end of each of the learner's calls."""
         self._run_id = run_id
+        self._learner_called = learner_called
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
         handler = await continuation(details)
@@ -73,12 +75,22 @@ class RoleGate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
     def _guarded(self, method: str, behaviour: Behaviour) -> Behaviour:
         async def guarded(request: Any, context: Any) -> Any:
+            called = _nobody
             try:
-                self.check(method, caller_of(context))
+                caller = caller_of(context)
+                self.check(method, caller)
+                called = self._learner_called if caller.role == "learner" else _nobody
+                called()
                 return await behaviour(request, context)
             except RollcastError as error:
                 log.info("call refused", method=method, code=error.code, what=error.what, cause=error.cause)
                 await context.abort(status_of(error), error_to_json(error))
+            finally:
+                called()
             return None
 
         return guarded
+
+
+def _nobody() -> None:
+    """Who is told of calls by other roles."""

@@ -39,15 +39,19 @@ class CoreSettings:
     heartbeat_timeout_s: float = 5.0
     """A member silent for this long has left."""
     no_peer_timeout_s: float = 120.0
-    """With no peer for this long the run fails with RC202."""
+    """With no peer that may work for this long, counted from the first version on, the run fails with RC202."""
+    start_timeout_s: float = 3600.0
+    """With no origin, or no learner since the start, for this long the run fails with RC201."""
+    learner_timeout_s: float = 1800.0
+    """With no call from a learner that has called before for this long the run fails with RC201."""
     scoring_queue_max: int = 4096
     """Rollouts received and not yet scored; above it intake answers `busy`."""
     demotion_s: float = 60.0
     """A peer accused of a corrupt chunk relays to nobody for this long."""
     quarantine_chunks: int = 3
     """Distinct corrupt chunks after which their sender is quarantined."""
-    quarantine_accusers: int = 1
-    """Distinct peers that must have accused it by then."""
+    quarantine_accusers: int = 2
+    """Distinct peers that must have accused it by then; where fewer than three peers may work, one is enough."""
     prompts_ahead_max: int = 256
     """Problems drawn ahead of need at most: bounds memory, and what a crash has to draw again."""
     chain_peers_max: int = 4

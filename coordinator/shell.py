@@ -40,6 +40,7 @@ from coordinator.events import (
     BatchRecorded,
     BatchRequested,
     Event,
+    LearnerCalled,
     LearnerStatusChanged,
     MalformedRollout,
     PromptsSupplied,
@@ -56,7 +57,7 @@ from coordinator.problems import Problems
 from coordinator.resume import LEARNER_VALUES
 from coordinator.sessions import Sessions
 from coordinator.summary import MetricsLog, step_metrics
-from rollcast.runtime.errors import NoPeers, ProcessFailed, RollcastError, StoreError
+from rollcast.runtime.errors import NoPeers, ProcessFailed, RollcastError, StoreError, WaitTimedOut
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import Epoch, FencingToken, LeaseId, PeerId, Step, UploadId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -201,6 +202,10 @@ class Shell:
         if event.phase == "finished":
             self.finished.set()
 
+    def learner_called(self) -> None:
+        """The learner called us: it is alive."""
+        self.apply(LearnerCalled())
+
     def end_run(self, reason: str) -> None:
         """Let everybody go; what is untrained is dropped and counted."""
         if not self.ended_because:
@@ -343,5 +348,7 @@ class Shell:
 
 def _failure(action: FailRun) -> RollcastError:
     if action.code == NoPeers.code:
-        return NoPeers(action.reason, fix="start a peer with an invite from the run folder's secrets")
-    return ProcessFailed(f"the run cannot go on: {action.reason}")
+        return NoPeers(action.reason, fix=action.fix)
+    if action.code == WaitTimedOut.code:
+        return WaitTimedOut(action.reason, fix=action.fix)
+    return ProcessFailed(f"the run cannot go on: {action.reason}", fix=action.fix)

@@ -132,4 +132,5 @@ class CoreState:
         recording = self.batches.recording
         in_recording = 0 if recording is None else len(recording.rollout_ids)
         assert self.accounts.open == in_book + in_recording, "I11: the counts do not add up"
-        assert self.members.worker_count == sum(member.role == "peer" for member in self.members), "workers"
+        workers = [one for one in self.members if one.role == "peer" and not one.standing.quarantined]
+        assert self.members.worker_count == len(workers), "workers"

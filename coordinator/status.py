@@ -156,8 +156,10 @@ class WaitingWatch:
                 doing = state.progress.detail or state.progress.phase
                 return f"the learner's first version ({doing})", "peers receive it and start generating"
             case "peer":
+                here = state.members.has_role("peer")
                 left_s = state.settings.no_peer_timeout_s - (0.0 if no_peer_since is None else now - no_peer_since)
-                return "a peer to join", f"the run stops with RC202 in {max(0.0, left_s):.0f} s"
+                whom = "another peer to join, as those here are quarantined" if here else "a peer to join"
+                return whom, f"the run stops with RC202 in {max(0.0, left_s):.0f} s"
             case "step":
                 return self._learner_words()
             case _:

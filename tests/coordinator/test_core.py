@@ -6,7 +6,6 @@ import pytest
 
 from coordinator.actions import (
     CloseAttempt,
-    FailRun,
     Neighbour,
     Note,
     Penalise,
@@ -243,6 +242,42 @@ def test_only_members_accuse_and_are_accused_and_the_origin_stays() -> None:
         assert actions[1:] == [Penalise(ORIGIN, f"sent a corrupt chunk: version 0, index {chunk}", False)]
 
 
+@pytest.mark.parametrize(
+    ("event", "why"),
+    [
+        (PeerAccused(B, A, Version(1), 0, ""), "version 1 is not among those announced lately"),
+        (PeerAccused(B, A, Version(0), 16, ""), "version 0 has no chunk 16"),
+        (PeerAccused(B, PeerId("hidden"), Version(0), 0, ""), "the plan never let it receive from there"),
+    ],
+)
+def test_accusations_that_cannot_be_true_are_noted_only(event: PeerAccused, why: str) -> None:
+    world = World()
+    world.start("a", "b")
+    world.tell(joined("hidden", address=""))
+    assert world.tell(event) == [Note("accusation_ignored", event.culprit, f"{event.accuser}: {why}")]
+    assert all(not peer.reason for peer in world.core.status(0.0).peers)
+
+
+def test_where_there_are_three_peers_one_accuser_cannot_quarantine_another() -> None:
+    world = World()
+    world.start("a", "b", "c")
+    for chunk in range(9):
+        assert not any(one.quarantined for one in only(world.tell(accuse("a", chunk)), Penalise))
+    assert only(world.tell(accuse("a", 9, accuser="c")), Penalise) == [Penalise(A, "sent 10 corrupt chunks", True)]
+    assert only(world.tell(accuse("b", 0, accuser="a")), Note)[0].kind == "accusation_ignored"
+
+
+def test_a_quarantined_peer_accuses_nobody() -> None:
+    world = World(quarantine_chunks=1)
+    world.start("a", "b")
+    world.tell(PeerLeft(A, "gone"))
+    world.tell(joined("a"))  # below b now
+    world.tell(accuse("b", 0, accuser="a"))
+    world.tell(PeerLeft(A, "gone"))
+    world.tell(joined("a"))
+    assert world.tell(accuse("a", 1, accuser="b"))[0].detail == "b: it is quarantined itself"  # type: ignore[union-attr]
+
+
 def test_a_slow_or_quarantined_peer_does_not_hold_t_bcast_back_once_it_is_out() -> None:
     world = World(quarantine_chunks=1)
     world.start("a", "b")
@@ -287,17 +322,6 @@ def test_a_batch_that_is_being_recorded_at_the_end_counts_as_trained() -> None:
     world.core.handle(BatchRecorded(Step(0)), 0.0)
     counts = world.core.status(0.0).rollouts
     assert (counts.issued, counts.trained, counts.open, counts.dropped) == (2, 2, 0, {})
-
-
-def test_a_run_without_a_peer_fails_once_after_its_deadline() -> None:
-    core = CoordinatorCore(settings(no_peer_timeout_s=10.0, heartbeat_timeout_s=1000.0))
-    core.handle(joined("origin", role="origin"), 0.0)
-    core.handle(joined("a"), 8.0)
-    assert core.handle(Tick(), 100.0) == []
-    core.handle(PeerLeft(A, "gone"), 100.0)
-    assert core.handle(Tick(), 109.9) == []
-    assert core.handle(Tick(), 110.0) == [FailRun("RC202", "no peer for 10 s")]
-    assert core.handle(Tick(), 111.0) == []
 
 
 def test_a_restored_core_goes_on_where_the_ledger_ends() -> None:

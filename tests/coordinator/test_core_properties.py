@@ -59,6 +59,7 @@ class RandomFleet:
                 scoring_queue_max=6,
                 chain_peers_max=2,
                 quarantine_chunks=3,
+                demotion_s=1.0,
             )
         )
         self.history = History(staleness_limit=staleness_limit, groups_per_step=2, samples_per_group=2)
@@ -186,8 +187,8 @@ class RandomFleet:
 
     def peer_accuses(self) -> None:
         accuser, culprit = self.random.choice(PEERS), self.random.choice(["c", "c", "origin", "nobody"])
-        chunk = self.random.randrange(8)
-        self.tell(PeerAccused(PeerId(accuser), PeerId(culprit), Version(0), chunk, "hash differs"))
+        version, chunk = Version(self.newest + self.random.choice([0, 0, 0, 0, 1])), self.random.randrange(17)
+        self.tell(PeerAccused(PeerId(accuser), PeerId(culprit), version, chunk, "hash differs"))
 
     def run(self, events: int) -> None:
         """Random events, most of them useful."""
@@ -206,7 +207,7 @@ class RandomFleet:
             self.peer_joins: 2,
             self.peer_dies: 1,
             self.peer_drains: 1,
-            self.peer_accuses: 2,
+            self.peer_accuses: 5,
         }
         while self.events < events:
             self.random.choices(list(weights), list(weights.values()))[0]()
@@ -237,7 +238,7 @@ def test_random_runs_keep_every_invariant(seed: int, staleness_limit: int, finis
 def test_random_runs_go_everywhere() -> None:
     """The property above would prove little if batches were never formed, or some reason never came up."""
     seen: Counter[str] = Counter()
-    for seed in range(12):
+    for seed in range(24):
         fleet = RandomFleet(seed)
         fleet.run(events=500)
         fleet.end()

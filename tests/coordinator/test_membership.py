@@ -83,9 +83,23 @@ def test_each_accusation_demotes_for_a_while() -> None:
 def test_several_accusers_can_be_required() -> None:
     here = members(quarantine_chunks=1, quarantine_accusers=2)
     culprit = here.join(joined("bad"), now=0.0)
+    for name in ("a", "b"):
+        here.join(joined(name), now=0.0)
     assert not here.accuse(culprit, PeerId("a"), (Version(1), 0), 1.0)
     assert not here.accuse(culprit, PeerId("a"), (Version(1), 1), 1.0)
     assert here.accuse(culprit, PeerId("b"), (Version(1), 0), 1.0)
+    assert (here.worker_count, here.has_role("peer")) == (2, True)
+
+
+def test_one_accuser_is_enough_where_there_may_be_no_other() -> None:
+    here = members(quarantine_chunks=1, quarantine_accusers=2)
+    culprit = here.join(joined("bad"), now=0.0)
+    here.join(joined("a"), now=0.0)
+    assert here.accuse(culprit, PeerId("a"), (Version(1), 0), 1.0)
+    here.leave(PeerId("bad"), "left", "")
+    assert here.worker_count == 1
+    here.join(joined("bad"), now=0.0)
+    assert here.worker_count == 1
 
 
 def test_the_origin_is_never_quarantined() -> None:

@@ -164,6 +164,24 @@ def test_fallbacks_are_the_origin_then_ancestors_then_others_that_relay() -> Non
     assert all("bad" not in sources and "hidden" not in sources for sources in sent.values())
 
 
+def test_a_peer_may_receive_from_its_sources_of_now_and_of_just_before() -> None:
+    plan = RelayPlanner(SHAPE, fallbacks_max=3)
+    a, b, c = node("a"), node("b"), node("c")
+
+    def sources_of_c() -> set[str]:
+        return {name for name in ("origin", "a", "b", "d") if plan.may_receive_from(PeerId("c"), PeerId(name))}
+
+    assert sources_of_c() == set()
+    plan.replan([origin(), a, b, c])
+    assert sources_of_c() == {"origin", "a", "b"}
+    plan.replan([origin(), a, c])
+    assert sources_of_c() == {"origin", "a", "b"}
+    plan.replan([origin(), a, c, node("d")])
+    assert sources_of_c() == {"origin", "a", "d"}
+    plan.replan([origin(), a])
+    assert sources_of_c() == set()
+
+
 def test_a_new_session_is_told_again() -> None:
     plan = planner()
     plan.replan([origin(), node("a")])

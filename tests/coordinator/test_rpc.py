@@ -172,9 +172,13 @@ async def test_a_taken_port_is_named(tmp_path: Path) -> None:
     certificate = authority.issue_coordinator(key.csr_pem(), [])
     credentials = TlsCredentials(authority.certificate_pem, certificate, key.private_pem)
     servicer = cast(Servicer, pb_grpc.CoordinatorServicer())
-    first = await ControlServer.start(servicer, RoleGate("run-1"), credentials, host="127.0.0.1", port=0)
+    first = await ControlServer.start(
+        servicer, RoleGate("run-1", learner_called=lambda: None), credentials, host="127.0.0.1", port=0
+    )
     with pytest.raises(PortInUse, match=str(first.port)) as caught:
-        await ControlServer.start(servicer, RoleGate("run-1"), credentials, host="127.0.0.1", port=first.port)
+        await ControlServer.start(
+            servicer, RoleGate("run-1", learner_called=lambda: None), credentials, host="127.0.0.1", port=first.port
+        )
     assert "serve.grpc_port" in caught.value.fix
     await first.stop(0)
 
@@ -185,7 +189,7 @@ def test_every_method_has_its_roles() -> None:
 
 
 def test_a_certificate_of_another_run_is_refused() -> None:
-    gate = RoleGate("run-1")
+    gate = RoleGate("run-1", learner_called=lambda: None)
     gate.check("Session", Caller(RunId("run-1"), "peer", PeerId("alice")))
     with pytest.raises(WrongKey, match="run-2"):
         gate.check("Session", Caller(RunId("run-2"), "peer", PeerId("alice")))

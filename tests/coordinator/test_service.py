@@ -12,7 +12,7 @@ import pytest
 
 from coordinator.assembly import check
 from coordinator.config import CoordinatorConfig
-from rollcast.runtime.errors import ConfigError, NoPeers, RunFolderError, StoreError
+from rollcast.runtime.errors import ConfigError, NoPeers, RunFolderError, StoreError, WaitTimedOut
 from rollcast.wire.identity import Identity
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import range_to_pb
@@ -172,10 +172,34 @@ async def test_a_stopped_run_is_summed_up_and_can_be_taken_up_again(tmp_path: Pa
 
 async def test_what_ends_a_run_badly_is_raised_and_summed_up(tmp_path: Path) -> None:
     with pytest.raises(NoPeers):
-        async with running(tmp_path / "alone", changed(membership={"no_peer_timeout_s": 0.3})) as coordinator:
-            await asyncio.wait([coordinator.task])
+        await run_until_it_fails(tmp_path / "alone", {"no_peer_timeout_s": 0.3})
     summary = json.loads((tmp_path / "alone" / "run" / "summary.json").read_text())
     assert (summary["phase"], summary["ended_because"][:5]) == ("stopped", "RC202")
+
+
+@pytest.mark.parametrize(
+    ("timeouts", "missing"),
+    [
+        ({"start_timeout_s": 0.3}, "no origin for"),
+        ({"learner_timeout_s": 0.3}, "the learner has not called for"),
+    ],
+)
+async def test_an_origin_or_learner_that_is_missing_is_named(
+    tmp_path: Path, timeouts: dict[str, float], missing: str
+) -> None:
+    with pytest.raises(WaitTimedOut, match=missing):
+        await run_until_it_fails(tmp_path, timeouts)
+
+
+async def run_until_it_fails(folder: Path, timeouts: dict[str, float]) -> None:
+    """A learner publishes a version; no origin and no peer ever come."""
+    async with (
+        running(folder, changed(membership=timeouts)) as coordinator,
+        Member(await coordinator.join("learner")) as learner,
+    ):
+        info = await open_run(learner, coordinator)
+        await learner.stub.Announce(version(info.run_id, coordinator.learner_identity))
+        await asyncio.wait([coordinator.task])
 
 
 async def test_beyond_loopback_everything_is_encrypted(tmp_path: Path) -> None:
