@@ -48,12 +48,14 @@ class ScriptedSession:
         self._changed = asyncio.Event()
         self._outgoing: asyncio.Queue[pb.CoordinatorMessage | None] = asyncio.Queue()
         self.ended = asyncio.Event()
+        self.status = grpc.StatusCode.OK
 
     def send(self, message: pb.CoordinatorMessage) -> None:
         self._outgoing.put_nowait(message)
 
-    def end(self) -> None:
-        """Close the stream with status OK."""
+    def end(self, code: grpc.StatusCode = grpc.StatusCode.OK) -> None:
+        """Close the stream with this status."""
+        self.status = code
         self._outgoing.put_nowait(None)
 
     async def expect(self, body: str, where: Callable[[Any], bool] = lambda _: True) -> Any:
@@ -124,6 +126,8 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
         self.sessions.put_nowait(session)
         async for message in session.serve(request_iterator):
             yield message
+        if session.status is not grpc.StatusCode.OK:
+            await context.abort(session.status, "as the test says")
 
     async def UploadRollouts(self, request_iterator: AsyncIterator[pb.RolloutUpload], context: Any) -> pb.UploadReply:
         verdicts = []

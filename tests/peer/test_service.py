@@ -220,6 +220,26 @@ async def test_the_coordinators_stop_ends_the_peer_with_status_0(tmp_path: Path)
         assert await process.status() == 0
 
 
+async def test_a_session_that_ends_without_stop_is_resumed_with_the_leases_held(tmp_path: Path) -> None:
+    async with scripted_coordinator(tmp_path) as coordinator:
+        process, session = await begin_working(coordinator, tmp_path / "peer")
+        process.engine.released.clear()
+        session.send(leases(grant(1, 4), grant(2, 4)))
+        await session.expect("heartbeat", lambda beat: beat.state == "generating")
+        session.end()
+        again = await coordinator.next_session(WELCOME)
+        assert list((await again.expect("hello")).held_versions) == [2]
+        assert (await again.expect("version_held")).version == 2
+        process.engine.released.set()
+        await again.expect("work_request", lambda request: request.free_slots == 8)
+        again.send(pb.CoordinatorMessage(stop=pb.Stop(reason="the run is finished")))
+        assert await process.status() == 0
+        assert {(item.lease_id, item.sample_index) for item in coordinator.uploaded} == {
+            (lease_id, index) for lease_id in (1, 2) for index in range(4)
+        }
+        assert "lease_return" not in session.kinds() + again.kinds(), "nothing held was given up"
+
+
 async def test_nonsense_from_the_coordinator_is_dropped_and_work_goes_on(tmp_path: Path) -> None:
     async with scripted_coordinator(tmp_path) as coordinator:
         process, session = await begin_working(coordinator, tmp_path / "peer")

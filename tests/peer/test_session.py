@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import grpc
 import pytest
 
 from peer.session import Session, SessionSettings, refusal
@@ -133,6 +134,17 @@ async def test_a_lost_session_is_opened_again(tmp_path: Path) -> None:
         second = await coordinator.next_session()
         await second.expect("accusation")
         assert "work_request" not in second.kinds()
+
+
+@pytest.mark.parametrize("code", ["OK", "CANCELLED", "UNKNOWN", "INTERNAL", "UNAVAILABLE", "DEADLINE_EXCEEDED"])
+async def test_a_stream_that_ends_without_stop_is_opened_again(tmp_path: Path, code: str) -> None:
+    async with connected(tmp_path) as (coordinator, fixture):
+        session = await coordinator.next_session()
+        await fixture.listener.wait_for("opened")
+        session.end(grpc.StatusCode[code])
+        again = await coordinator.next_session()
+        await again.expect("hello")
+        await fixture.listener.wait_for("opened", 2)
 
 
 async def test_a_coordinator_that_restarts_is_found_again(tmp_path: Path) -> None:
