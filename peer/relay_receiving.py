@@ -198,7 +198,7 @@ def chunk_arrived(state: RelayState, event: ChunkArrived, now: float) -> None:
     if not _use_credit(link, event.key):
         _close(state, link, "a chunk was pushed without credit", now)
     elif encoding is None or encoding.phase in ("finishing", "held"):
-        state.counters.duplicate_bytes += event.size_bytes
+        return  # late
     elif encoding.phase == "waiting":
         _close(state, link, "a chunk was pushed before its chunk list", now)
     elif event.index >= encoding.chunk_count:
@@ -206,7 +206,6 @@ def chunk_arrived(state: RelayState, event: ChunkArrived, now: float) -> None:
     elif event.index in encoding.have or link.unacknowledged >= state.settings.credit_chunks:
         # Held already, or late on a link whose credit was given out anew: another source sends it.
         _count(state, link, event.size_bytes)
-        state.counters.duplicate_bytes += event.size_bytes
         grant(state, event.link)
     else:
         link.verifying += 1
@@ -237,8 +236,6 @@ def chunk_stored(state: RelayState, event: ChunkStored, now: float) -> None:
             encoding.sources[event.link].last_chunk_s = now
         push_to_all(state, event.key)
         _finish_if_complete(state, encoding)
-    else:
-        state.counters.duplicate_bytes += event.size_bytes
     grant(state, event.link)
 
 

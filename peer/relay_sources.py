@@ -171,9 +171,7 @@ def watch(state: RelayState, encoding: EncodingState, now: float) -> None:
         return
     encoding.patience_from_s = now
     encoding.awaited = None
-    if ask_next(state, encoding, now):
-        state.counters.hedges += 1
-    else:
+    if not ask_next(state, encoding, now):
         refresh(state, encoding, now)
 
 

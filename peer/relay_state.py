@@ -137,9 +137,7 @@ class Counters:
     chunk_bytes_from_origin: int = 0
     chunk_bytes_from_peers: int = 0
     chunk_bytes_from_learner: int = 0
-    duplicate_bytes: int = 0
     chunks_rejected: int = 0
-    hedges: int = 0
 
 
 @dataclass(slots=True)

@@ -29,8 +29,6 @@ class RelayStats:
     chunk_bytes_from_peers: int
     chunk_bytes_sent: int
     chunks_rejected: int
-    duplicate_bytes: int
-    hedges: int
     receiving_version: Version | None
     have: int
     total: int
@@ -47,8 +45,6 @@ def stats_of(state: RelayState, links: Iterable[Link], chunk_bytes_sent: int) ->
         chunk_bytes_from_peers=state.counters.chunk_bytes_from_peers,
         chunk_bytes_sent=chunk_bytes_sent,
         chunks_rejected=state.counters.chunks_rejected,
-        duplicate_bytes=state.counters.duplicate_bytes,
-        hedges=state.counters.hedges,
         receiving_version=receiving.key.version if receiving else None,
         have=receiving.have.count if receiving else 0,
         total=receiving.chunk_count if receiving else 0,

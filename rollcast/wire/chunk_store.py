@@ -93,11 +93,6 @@ class ChunkStore:
         """Versions with a finished encoding, ascending."""
         return sorted({encoding.version for encoding in list(self._encodings.values()) if encoding.finished})
 
-    def newest_complete(self) -> StoredEncoding | None:
-        """The finished encoding of the newest version (the keyframe, where there is one), or None."""
-        finished = [encoding for encoding in list(self._encodings.values()) if encoding.finished]
-        return max(finished, key=lambda encoding: (encoding.version, -encoding.encoding_id), default=None)
-
     def prune(self) -> list[Version]:
         """Remove versions older than the newest ``keep_versions`` finished ones, except those being read.
 

@@ -23,7 +23,7 @@ from rollcast.wire.chunks import (
     check_chunk,
     new_bitmap,
 )
-from rollcast.wire.ids import ChunkIndex, EncodingId, Version
+from rollcast.wire.ids import EncodingId, Version
 from rollcast.wire.records import Manifest, VerifiedVersion
 
 _HASH_STEP_BYTES = 8 << 20
@@ -125,10 +125,6 @@ class StoredEncoding:
     def has(self, index: int) -> bool:
         """Whether chunk ``index`` is here."""
         return 0 <= index < self.manifest.chunk_count and bitmap_has(self.have, index)
-
-    def missing(self) -> list[ChunkIndex]:
-        """Chunks that are not here, ascending."""
-        return [ChunkIndex(index) for index in range(self.manifest.chunk_count) if not bitmap_has(self.have, index)]
 
     def chunk_list(self) -> bytes:
         """The signed list of chunk hashes, 32 bytes a chunk."""

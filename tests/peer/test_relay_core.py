@@ -161,7 +161,7 @@ def test_a_stalled_parent_is_hedged_and_dropped_once_the_other_delivers() -> Non
     relay.handle(Tick(), 3.4)
     assert set(relay.state.encodings[KEY].sources) == {SIDE}
     arrive(relay, 1, SIDE, 3.5)
-    assert relay.state.counters.hedges == 1
+    assert relay.state.encodings[KEY].have.count == 2
 
 
 def test_a_late_chunk_of_a_cancelled_source_is_welcome() -> None:

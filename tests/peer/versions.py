@@ -49,7 +49,7 @@ def stored_version(store: ChunkStore, version: int) -> None:
     _, state = version_record(version)
     verified = parse_announcement(announcement_of(version))
     encoding = store.begin(verified, verified.keyframe, chunk_list(state, CHUNK_SIZE_BYTES))
-    for index in encoding.missing():
+    for index in range(encoding.manifest.chunk_count):
         start, stop = encoding.manifest.chunk_range(index)
         encoding.write(index, state[start:stop])
     encoding.finish()

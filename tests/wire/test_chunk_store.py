@@ -39,7 +39,7 @@ def test_a_restart_lists_complete_versions_only(tmp_path: Path) -> None:
     (tmp_path / "9").mkdir()
     again = ChunkStore(tmp_path, 4)
     assert again.versions() == [1, 2]
-    newest = again.newest_complete()
+    newest = again.get(2)
     assert newest is not None
     newest.verify_state()
     assert newest.read(0) == a_state(seed=2)[:CHUNK]
@@ -113,7 +113,7 @@ def test_a_version_removed_under_its_writer_cannot_be_finished(tmp_path: Path) -
 def test_the_same_number_with_other_bytes_replaces_what_is_there(tmp_path: Path) -> None:
     put(ChunkStore(tmp_path, 4), 1)
     store = ChunkStore(tmp_path, 4)
-    old = store.newest_complete()
+    old = store.get(1)
     assert old is not None
     with old.reader(), pytest.raises(StoreError, match="being read"):
         begin(store, a_state(seed=7), 1)
@@ -130,7 +130,7 @@ def test_nothing_is_visible_before_it_is_durable(tmp_path: Path, monkeypatch: py
         if not _crash_once(folder, state, crash_at, monkeypatch):
             assert crash_at > 5
             return
-        for encoding in (ChunkStore(folder, 4).newest_complete(), begin(ChunkStore(folder, 4), state)):
+        for encoding in (ChunkStore(folder, 4).get(1), begin(ChunkStore(folder, 4), state)):
             if encoding is not None and encoding.finished:
                 encoding.verify_state()
         again = begin(ChunkStore(folder, 4), state)
@@ -200,7 +200,7 @@ def test_any_order_with_a_restart_in_the_middle(
     for index in order[:stop_at]:
         encoding.write(index, pieces[index])
     again = begin(ChunkStore(folder, 4), state)
-    assert again.missing() == sorted(order[stop_at:])
+    assert [index for index in range(11) if not again.has(index)] == sorted(order[stop_at:])
     for index in order[stop_at:]:
         again.write(index, pieces[index])
     again.finish()
@@ -209,7 +209,7 @@ def test_any_order_with_a_restart_in_the_middle(
 
 def test_stored_announcements_can_be_verified_again(tmp_path: Path) -> None:
     put(ChunkStore(tmp_path, 4), 1)
-    encoding = ChunkStore(tmp_path, 4).newest_complete()
+    encoding = ChunkStore(tmp_path, 4).get(1)
     assert encoding is not None
     assert isinstance(encoding.verified, VerifiedVersion)
     assert encoding.verified.announcement.record.public_key == IDENTITY.public_key
