@@ -117,7 +117,7 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
 
     async def start(self, port: int = 0) -> int:
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-        rollcast_pb2_grpc.add_CoordinatorServicer_to_server(self, self._server)
+        rollcast_pb2_grpc.add_CoordinatorServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
         credentials = self.authority.coordinator().grpc_server_credentials()
         bound = self._server.add_secure_port(f"{LOOPBACK}:{port}", credentials)
         await self._server.start()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from learner.access import Access
 from learner.client import Batch, CoordinatorClient, NotReady, check_key
 from rollcast.runtime.errors import MalformedMessage, ProtocolMismatch, RollcastError, WaitTimedOut, WrongKey
 from rollcast.wire.enrol import Enrolment
@@ -51,6 +53,24 @@ async def test_an_origin_that_joins_late_is_waited_for(world: World, authority: 
             await client.wait_for_origin(0.3)
         world.coordinator.origin_address = address
         assert (await client.wait_for_origin(5.0)).origin_address == address
+
+
+async def test_a_coordinator_that_comes_back_gets_a_new_certificate_if_ours_has_expired(
+    world: World, authority: Authority
+) -> None:
+    address = f"{LOOPBACK}:{world.grpc_port}"
+    first, renewed = authority.enrolment(address, lifetime_s=2.0), authority.enrolment(address)
+
+    async def enrol() -> Enrolment:
+        return renewed
+
+    async with client_of(world, authority, fresh=Access(first, enrol).fresh) as client:
+        await client.open()
+        await asyncio.sleep(first.credentials.valid_for_s + 1.0)
+        await client.open()  # what is open stays open
+        await world.coordinator.stop()
+        await world.coordinator.start(world.grpc_port)
+        await client.open()
 
 
 async def test_a_coordinator_that_stays_away_is_an_error_in_time(world: World, authority: Authority) -> None:
