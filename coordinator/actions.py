@@ -50,7 +50,15 @@ class SendAnnouncement:
 
 @dataclass(frozen=True, slots=True)
 class StopPeer:
-    """End the peer's session."""
+    """Tell the peer to stop for good, and end its session."""
+
+    peer_id: PeerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndSession:
+    """End the peer's session without telling it to stop: it may come back, and will try to."""
 
     peer_id: PeerId
     reason: str
@@ -172,6 +180,7 @@ Action = (
     | SendPlan
     | SendAnnouncement
     | StopPeer
+    | EndSession
     | SupplyPrompts
     | RecordGroup
     | RecordAttempt

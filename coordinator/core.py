@@ -11,6 +11,7 @@ from typing import Literal, assert_never
 from coordinator import forming
 from coordinator.actions import (
     Action,
+    EndSession,
     Note,
     Penalise,
     SendAnnouncement,
@@ -178,7 +179,7 @@ class CoordinatorCore:
 
     def _peer_joined(self, event: PeerJoined, now: float) -> list[Action]:
         if self._state.ended:
-            return [StopPeer(event.peer_id, self._state.ended)]
+            return [self._dismiss(event.peer_id)]
         actions: list[Action] = []
         if self._state.members.get(event.peer_id) is not None:
             actions += self._remove_member(event.peer_id, "left", "session replaced", tell_peer=True)
@@ -329,17 +330,21 @@ class CoordinatorCore:
         return [SendAnnouncement(member.peer_id, event.version) for member in state.members]
 
     def _run_ended(self, event: RunEnded) -> list[Action]:
-        """Revoke what is under way, drop what will not be trained, and let everybody go."""
+        """Revoke what is under way, drop what will not be trained, and let everybody go, for good if it is final."""
         if self._state.ended:
             return []
-        self._state.ended = event.reason or "the run ended"
+        self._state.ended, self._state.ended_for_good = event.reason or "the run ended", event.final
         self._state.batches.wanted = None
         live = [attempt for group in self._state.book for attempt in group.live()]
         actions = self._state.close_attempts(live, "run_ended", tell_peers=True)
         for group in list(self._state.book):
             actions += self._state.drop_group(group, ["run_ended"] * len(group.fillings()), "run_ended")
-        actions += [StopPeer(member.peer_id, self._state.ended) for member in self._state.members]
+        actions += [self._dismiss(member.peer_id) for member in self._state.members]
         return [*actions, Note("run_ended", "run", self._state.ended)]
+
+    def _dismiss(self, peer_id: PeerId) -> Action:
+        state = self._state
+        return StopPeer(peer_id, state.ended) if state.ended_for_good else EndSession(peer_id, state.ended)
 
     # ---------------------------------------------------------------- time
 
@@ -349,7 +354,7 @@ class CoordinatorCore:
         for member in state.members.silent(now):
             silent_s = now - member.last_seen
             actions += self._gone(member.peer_id, "lost", f"silent for {silent_s:.1f} s")
-            actions.append(StopPeer(member.peer_id, "no heartbeat"))
+            actions.append(EndSession(member.peer_id, "no heartbeat"))  # a machine that slept comes back
         relays_again = state.members.end_demotions(now)
         if (self._replan_due or relays_again) and not state.ended:
             actions += self._replan_now()

@@ -185,9 +185,13 @@ class LearnerCalled:
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """The run is over (finished or stopped): open leases are revoked, untrained rollouts dropped."""
+    """The run is over, for now or for good: open leases are revoked, untrained rollouts dropped.
+
+    ``final`` is False where the run can be taken up again: its members are then not told to stop, and come back.
+    """
 
     reason: str
+    final: bool
 
 
 @dataclass(frozen=True, slots=True)

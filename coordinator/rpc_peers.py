@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
+import grpc
 import structlog
 
 from coordinator.actions import AnswerUpload
@@ -95,6 +96,8 @@ class PeerCalls:
             if first is None:
                 return
             joined = _hello(caller, first)
+            if self._shell.ended_because and not self._shell.ended_for_good:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, f"the run is interrupted: {self._shell.ended_because}")
             if self._shell.ended_because:
                 raise WrongKey("the run is over", cause=self._shell.ended_because, fix="join another run")
         except RollcastError as error:

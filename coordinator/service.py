@@ -37,7 +37,7 @@ async def run(config: CoordinatorConfig, stop: asyncio.Event) -> int:
         finished = coordinator.shell.finished.is_set() and failure is None
         reason = str(failure).splitlines()[0] if failure else "finished" if finished else "stopped"
         log.info("run ends", reason=reason)
-        coordinator.shell.end_run(reason)
+        coordinator.shell.end_run(reason, final=finished)
         try:
             await _say_goodbye(coordinator)
             await _sum_up(coordinator, reason)
@@ -63,7 +63,7 @@ async def _until_over(coordinator: Coordinator, stop: asyncio.Event) -> Exceptio
 
 
 async def _say_goodbye(coordinator: Coordinator) -> None:
-    """Let peers take their Stop, and pages the last status."""
+    """Let peers take what is queued for them, their Stop too if there is one, and pages the last status."""
     with suppress(TimeoutError):
         async with asyncio.timeout(GOODBYE_S):
             await asyncio.gather(coordinator.sessions.all_closed(), asyncio.sleep(LAST_STATUS_S))

@@ -83,18 +83,21 @@ class Sessions:
             channel.send(message)
 
     def stop(self, peer_id: PeerId, reason: str) -> None:
-        """Tell a peer to stop, then end its session."""
+        """Tell a peer to stop for good, then end its session."""
         channel = self._channels.get(peer_id)
         if channel is not None:
             channel.send(pb.CoordinatorMessage(stop=pb.Stop(reason=reason)))
             channel.end(reason)
 
+    def end(self, peer_id: PeerId, reason: str) -> None:
+        """End a peer's session; it may open another."""
+        channel = self._channels.get(peer_id)
+        if channel is not None:
+            channel.end(reason)
+
     def of_role(self, role: Role) -> Iterable[PeerChannel]:
         """Channels of one role, in order of joining."""
         return [channel for channel in self._channels.values() if channel.role == role]
-
-    def peer_ids(self) -> list[PeerId]:
-        return list(self._channels)
 
     async def all_closed(self) -> None:
         """Returns when no session is open."""

@@ -19,6 +19,7 @@ from coordinator.actions import (
     Action,
     AnswerUpload,
     CloseAttempt,
+    EndSession,
     FailRun,
     Note,
     Penalise,
@@ -100,6 +101,7 @@ class Shell:
         self._learner_values: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.ended_because = ""
+        self.ended_for_good = False
         self.finished = asyncio.Event()  # the learner says that the run is done
         self.failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
 
@@ -206,11 +208,11 @@ class Shell:
         """The learner called us: it is alive."""
         self.apply(LearnerCalled())
 
-    def end_run(self, reason: str) -> None:
-        """Let everybody go; what is untrained is dropped and counted."""
+    def end_run(self, reason: str, *, final: bool) -> None:
+        """Let everybody go, for good if it is final; what is untrained is dropped and counted."""
         if not self.ended_because:
-            self.ended_because = reason
-            self.apply(RunEnded(reason))
+            self.ended_because, self.ended_for_good = reason, final
+            self.apply(RunEnded(reason, final))
 
     # ---------------------------------------------------------------- questions
 
@@ -236,6 +238,8 @@ class Shell:
                 self._send_announcement(action)
             case StopPeer():
                 self._sessions.stop(action.peer_id, action.reason)
+            case EndSession():
+                self._sessions.end(action.peer_id, action.reason)
             case SupplyPrompts():
                 self._start(self._supply_prompts(action))
             case RecordGroup():

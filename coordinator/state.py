@@ -82,6 +82,7 @@ class CoreState:
         self.announced = AnnouncedVersions(restored.versions)
         self.newest_version = max(restored.versions, default=None)
         self.ended = ""  # why the run is over, empty while it is not
+        self.ended_for_good = False
 
     def groups_still_needed(self) -> int:
         """Groups that the batches not yet formed lack, were every open and ready group to be used."""

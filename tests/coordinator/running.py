@@ -146,8 +146,8 @@ class Member:
 
     async def ended(self) -> None:
         async with asyncio.timeout(WAIT_S):
-            while await self.session.read() is not grpc.aio.EOF:
-                pass
+            while (message := await self.session.read()) is not grpc.aio.EOF:
+                self.received.append(message)
 
 
 def version(run_id: str, learner: Identity, number: int = 0) -> pb.VersionAnnouncement:

@@ -6,6 +6,7 @@ import pytest
 
 from coordinator.actions import (
     CloseAttempt,
+    EndSession,
     Neighbour,
     Note,
     Penalise,
@@ -159,7 +160,7 @@ def test_silence_and_expiry_are_found_at_a_tick() -> None:
         Note("peer_left", "a", "silent for 5.5 s"),
         SendPlan(ORIGIN, 4, (), (child("b"),), ()),
         SendPlan(B, 4, (at("origin", "origin"),), (), ()),
-        StopPeer(A, "no heartbeat"),
+        EndSession(A, "no heartbeat"),
     ]
     world.now = 6.0
     assert world.tell(Tick()) == [
@@ -295,7 +296,7 @@ def test_the_end_revokes_drops_and_lets_everybody_go() -> None:
     world.tell(wants("a", 4))
     leases = world.take("a")
     world.tell(received("a", 1, rollout(leases[0][0], 0)))
-    assert world.tell(RunEnded("finished")) == [
+    assert world.tell(RunEnded("finished", True)) == [
         CloseAttempt(LeaseId(1), 1, "run_ended"),
         CloseAttempt(LeaseId(2), 0, "run_ended"),
         CloseAttempt(LeaseId(2), 1, "run_ended"),
@@ -305,11 +306,22 @@ def test_the_end_revokes_drops_and_lets_everybody_go() -> None:
         StopPeer(A, "finished"),
         Note("run_ended", "run", "finished"),
     ]
-    assert world.tell(RunEnded("again")) == []
+    assert world.tell(RunEnded("again", True)) == []
     assert world.tell(wants("a", 4)) == []
     assert world.tell(joined("b")) == [StopPeer(B, "finished")]
     assert world.tell(PeerLeft(A, "stopped")) == [Note("peer_left", "a", "stopped")]
     assert world.core.status(0.0).rollouts.open == 0
+
+
+def test_whoever_belongs_to_an_interrupted_run_may_come_back() -> None:
+    world = World()
+    world.start("a")
+    assert world.tell(RunEnded("stopped", False)) == [
+        EndSession(ORIGIN, "stopped"),
+        EndSession(A, "stopped"),
+        Note("run_ended", "run", "stopped"),
+    ]
+    assert world.tell(joined("b")) == [EndSession(B, "stopped")]
 
 
 def test_a_batch_that_is_being_recorded_at_the_end_counts_as_trained() -> None:
@@ -318,7 +330,7 @@ def test_a_batch_that_is_being_recorded_at_the_end_counts_as_trained() -> None:
     world.tell(wants("a", 2))
     world.finish("a")
     world.core.handle(BatchRequested(Step(0)), 0.0)
-    world.core.handle(RunEnded("stopped"), 0.0)
+    world.core.handle(RunEnded("stopped", False), 0.0)
     world.core.handle(BatchRecorded(Step(0)), 0.0)
     counts = world.core.status(0.0).rollouts
     assert (counts.issued, counts.trained, counts.open, counts.dropped) == (2, 2, 0, {})

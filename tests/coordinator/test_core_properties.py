@@ -214,7 +214,7 @@ class RandomFleet:
 
     def end(self) -> None:
         """Nothing is left open; what was on its way is settled, and nobody waits for an answer."""
-        self.tell(RunEnded("enough"))
+        self.tell(RunEnded("enough", True))
         self.peer_uploads()
         self.peer_asks()
         self.record()

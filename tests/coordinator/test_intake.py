@@ -236,7 +236,7 @@ def test_what_cannot_be_scored_counts_and_is_noted(reward: float, error: str) ->
 def test_a_rollout_stored_after_the_end_is_acknowledged_but_not_scored() -> None:
     world, lease = world_with_lease()
     handle(world, received("a", 1, rollout(lease, 0)))
-    handle(world, RunEnded("finished"))
+    handle(world, RunEnded("finished", True))
     assert handle(world, RolloutStored(RolloutId(1))) == [answer(1, lease, 0)]
     assert handle(world, received("a", 2, rollout(lease, 0))) == [answer(2, lease, 0)]
     assert handle(world, received("a", 3, rollout(lease, 1))) == [answer(3, lease, 1, "run_ended")]

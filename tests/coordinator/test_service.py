@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import grpc
 import pytest
 
 from coordinator.assembly import check
@@ -140,7 +141,13 @@ async def test_a_stopped_run_is_summed_up_and_can_be_taken_up_again(tmp_path: Pa
             await learner.stub.ReportStep(pb.StepReport(step=1, values={"reward_mean": 0.5}))
             await take_leases(peer, 2)  # under way when the end comes
             coordinator.stop.set()
-            assert (await peer.next("stop")).reason == "stopped"
+            await peer.ended()
+            assert "stop" not in {message.WhichOneof("body") for message in peer.received}
+            async with Member(peer.enrolment) as again:
+                await again.hello()
+                with pytest.raises(grpc.aio.AioRpcError) as refusal:
+                    await again.next("refused")
+                assert refusal.value.code() is grpc.StatusCode.UNAVAILABLE  # so it will try again
         assert await coordinator.ended() == 130
         summary = json.loads(coordinator.folder.summary.read_text())
         assert (summary["phase"], summary["rollouts"]["dropped"]["run_ended"]) == ("stopped", 2)

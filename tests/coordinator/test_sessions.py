@@ -29,6 +29,17 @@ async def test_messages_come_in_order_and_the_stop_comes_last() -> None:
     assert channel.ended_because == "enough"
 
 
+async def test_a_session_that_ends_without_a_stop_may_be_opened_again() -> None:
+    registry = Sessions()
+    channel = registry.open(ALICE, "peer", "")
+    registry.send(ALICE, revoke(1))
+    registry.end(ALICE, "no heartbeat")
+    registry.end(BOB, "nobody there")
+    assert [await channel.next() for _ in range(2)] == [revoke(1), None]
+    assert registry.close(channel)
+    assert registry.open(ALICE, "peer", "").ended_because == ""
+
+
 async def test_a_peer_that_does_not_read_is_dropped_and_costs_no_more_memory() -> None:
     registry = Sessions()
     channel = registry.open(ALICE, "peer", "")

@@ -43,7 +43,7 @@ def test_every_wait_of_a_run_has_a_text_a_beginning_and_a_next() -> None:
     assert words(core, 16.0)[:2] == (f"{batch}; 0 rollouts under way, 0 to be stored or scored", 3.0)
     core.handle(PeerLeft(PeerId("a"), "gone"), 20.0)
     assert words(core, 30.0) == ("a peer to join", 10.0, "the run stops with RC202 in 50 s")
-    core.handle(RunEnded("stopped"), 40.0)
+    core.handle(RunEnded("stopped", False), 40.0)
     assert words(core, 50.0) == ("", 0.0, "the run is over: stopped")
 
 
@@ -180,5 +180,5 @@ def test_an_ended_run_is_finished_if_the_learner_says_so(learner_phase: str, pha
     world = World()
     assert world.core.status(0.0).phase == "starting"
     world.tell(LearnerStatusChanged(learner_phase, "", {}))
-    world.tell(RunEnded("over"))
+    world.tell(RunEnded("over", True))
     assert world.core.status(0.0).phase == phase
