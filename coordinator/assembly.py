@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -40,6 +41,7 @@ from rollcast.wire.tls import RunCA, TlsCredentials, new_tls_key
 log = structlog.get_logger()
 
 TICK_S = 0.2
+ELAPSED_KEPT_TICKS = 50  # a coordinator that is killed forgets ten seconds at most
 CALLS_GRACE_S = 1.0  # for calls that still run when the control port closes
 
 
@@ -269,13 +271,15 @@ async def _write_invites(coordinator: Coordinator, endpoints: Endpoints) -> None
 
 
 async def _tick(coordinator: Coordinator) -> None:
-    """Let the core see time pass, and measure how late the loop is."""
+    """Let the core see time pass, now and then write down how much, and measure how late the loop is."""
     loop = asyncio.get_running_loop()
-    while True:
+    for tick in itertools.count(1):
         due_at = loop.time() + TICK_S
         await asyncio.sleep(TICK_S)
         coordinator.metrics.loop_lag_s.observe(max(0.0, loop.time() - due_at))
         coordinator.shell.apply(Tick())
+        if tick % ELAPSED_KEPT_TICKS == 0:
+            coordinator.shell.keep_elapsed()
 
 
 async def _watch_ledger(coordinator: Coordinator) -> None:

@@ -69,6 +69,7 @@ class CoordinatorCore:
         self._intake = Intake(self._state, last_rollout=0 if restored is None else restored.last_rollout)
         self._waiting = WaitingWatch(self._state)
         self._started_at: float | None = None
+        self._elapsed_before_s = 0.0 if restored is None else restored.elapsed_s
         self._patience = Patience(self._state)
         self._replan_due = False
 
@@ -99,8 +100,11 @@ class CoordinatorCore:
 
     def status(self, now: float) -> Status:
         """Everything that the screens show."""
-        elapsed_s = 0.0 if self._started_at is None else now - self._started_at
-        return build_status(self._state, self.waiting(now), now=now, elapsed_s=elapsed_s)
+        return build_status(self._state, self.waiting(now), now=now, elapsed_s=self.elapsed_s(now))
+
+    def elapsed_s(self, now: float) -> float:
+        """How long coordinators have run on this run, those before us included, in seconds."""
+        return self._elapsed_before_s + (0.0 if self._started_at is None else now - self._started_at)
 
     def validate(self) -> None:
         """Check every invariant.

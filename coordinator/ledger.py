@@ -206,6 +206,10 @@ class Ledger:
         """Attempts by what became of them, counted in the tables."""
         return self._submit(sql.select_counts)
 
+    def trained_ages(self) -> asyncio.Future[dict[int, int]]:
+        """Rollouts in batches, counted by their age in learner steps."""
+        return self._submit(sql.select_trained_ages)
+
     def mixture_position(self) -> asyncio.Future[str | None]:
         """Where the prompt mixture stands after the newest group."""
         return self._submit(sql.select_mixture_position)

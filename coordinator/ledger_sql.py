@@ -288,6 +288,13 @@ def select_counts(connection: sqlite3.Connection) -> LedgerCounts:
     return LedgerCounts(issued, accepted, trained, not_closed - trained, by_reason)
 
 
+def select_trained_ages(connection: sqlite3.Connection) -> dict[int, int]:
+    rows = connection.execute(
+        "SELECT step - oldest_version AS age, count(*) FROM batches JOIN rollouts USING (rollout_id) GROUP BY age"
+    )
+    return dict(rows.fetchall())
+
+
 def _pack_ids(token_ids: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(token_ids)}I", *token_ids)
 

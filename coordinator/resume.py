@@ -29,6 +29,7 @@ LEDGER_DEADLINE_S = 30.0
 RUN_NAME_LENGTH_MAX = 40  # of a run id, whose limit is 64
 FINISHED = "finished"  # in the ledger's meta once the run is over for good
 LEARNER_VALUES = "learner_values"  # in the ledger's meta: figures outside the steps, JSON
+ELAPSED_S = "elapsed_s"  # in the ledger's meta: seconds that coordinators ran on this run, all together
 #: What was under way when the last coordinator ended: nobody knows any more what became of it.
 LOST: DropReason = "revoked"
 
@@ -83,6 +84,8 @@ async def _restored(ledger: Ledger, staleness_limit: int) -> Restored:
         accepted=counts.accepted,
         trained=counts.trained,
         dropped=counts.dropped,
+        trained_ages=await ledger.trained_ages(),
+        elapsed_s=float(await ledger.get_meta(ELAPSED_S) or 0.0),
     )
 
 

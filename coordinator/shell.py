@@ -55,7 +55,7 @@ from coordinator.events import (
 from coordinator.ledger import Ledger
 from coordinator.messages import announcement_message, leases_message, plan_message, revoke_message
 from coordinator.problems import Problems
-from coordinator.resume import LEARNER_VALUES
+from coordinator.resume import ELAPSED_S, LEARNER_VALUES
 from coordinator.sessions import Sessions
 from coordinator.summary import MetricsLog, step_metrics
 from rollcast.runtime.errors import NoPeers, ProcessFailed, RollcastError, StoreError, WaitTimedOut
@@ -208,11 +208,16 @@ class Shell:
         """The learner called us: it is alive."""
         self.apply(LearnerCalled())
 
+    def keep_elapsed(self) -> None:
+        """Write down how long the run has taken: a coordinator after us goes on from there."""
+        self._kept(self._ledger.set_meta(ELAPSED_S, f"{self._core.elapsed_s(self._clock()):.3f}"))
+
     def end_run(self, reason: str, *, final: bool) -> None:
         """Let everybody go, for good if it is final; what is untrained is dropped and counted."""
         if not self.ended_because:
             self.ended_because, self.ended_for_good = reason, final
             self.apply(RunEnded(reason, final))
+            self.keep_elapsed()
 
     # ---------------------------------------------------------------- questions
 

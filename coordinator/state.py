@@ -36,6 +36,8 @@ class Restored:
     accepted: int = 0
     trained: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
+    trained_ages: Mapping[int, int] = field(default_factory=dict)  # rollouts trained by age in learner steps
+    elapsed_s: float = 0.0  # that coordinators before us ran
 
 
 class CoreState:
@@ -74,7 +76,7 @@ class CoreState:
             dropped=Counter(restored.dropped),
         )
         self.traffic = ChunkTraffic()
-        self.staleness = StalenessFigures()
+        self.staleness = StalenessFigures(Counter(restored.trained_ages))
         self.dissemination = Dissemination()
         self.progress = LearnerProgress()
         self.generate_s = Window()  # seconds that peers say a rollout took

@@ -347,6 +347,8 @@ def test_a_restored_core_goes_on_where_the_ledger_ends() -> None:
         accepted=70,
         trained=60,
         dropped={"run_ended": 40},
+        trained_ages={0: 50, 1: 10},
+        elapsed_s=1000.0,
     )
     world = World()
     world.core = CoordinatorCore(settings(), restored)
@@ -357,7 +359,9 @@ def test_a_restored_core_goes_on_where_the_ledger_ends() -> None:
     world.tell(wants("a", 1))
     ((lease, _),) = world.take("a")
     assert (lease.group_id, lease.lease_id, lease.fencing_token, lease.oldest_useful_version) == (41, 91, 91, 5)
-    assert world.core.status(0.0).rollouts.issued == 101
+    status = world.core.status(5.0)
+    assert status.rollouts.issued == 101
+    assert (status.staleness_histogram, status.staleness_max_trained, status.elapsed_s) == ({"0": 50, "1": 10}, 1, 1005)
     world.core.validate()
 
 

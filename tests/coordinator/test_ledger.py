@@ -88,6 +88,15 @@ async def test_a_batch_comes_back_as_it_was_recorded(ledger: Ledger, tmp_path: P
     await again.close()
 
 
+async def test_ages_are_counted_at_the_step_of_the_batch(ledger: Ledger) -> None:
+    assert await ledger.trained_ages() == {}
+    await issue(ledger, 10, 11, 12)
+    oldest = rollout(10).oldest_version
+    await ledger.record_batch(batch(4, 12, 10))
+    await ledger.record_batch(batch(5, 11))
+    assert await ledger.trained_ages() == {4 - oldest: 2, 5 - oldest: 1}
+
+
 async def test_a_rollout_is_stored_once(ledger: Ledger) -> None:
     await issue(ledger, 1)
     ledger.record_attempt(attempt(2))

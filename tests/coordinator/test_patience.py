@@ -66,7 +66,7 @@ def test_a_learner_that_never_calls_ends_a_run_that_is_not_over(ended: bool) -> 
     core.handle(LearnerStatusChanged("training", "", {}), 0.0)  # told again after a restart: not a call
     core.handle(joined("origin", role="origin"), 0.0)
     if ended:
-        core.handle(RunEnded("stopped"), 1.0)
+        core.handle(RunEnded("stopped", False), 1.0)
     failure = FailRun("RC201", "no learner for 30 s", FIX.format("learner", "start_timeout_s"))
     assert core.handle(Tick(), 30.0) == ([] if ended else [failure])
 

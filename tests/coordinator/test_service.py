@@ -151,6 +151,8 @@ async def test_a_stopped_run_is_summed_up_and_can_be_taken_up_again(tmp_path: Pa
         assert await coordinator.ended() == 130
         summary = json.loads(coordinator.folder.summary.read_text())
         assert (summary["phase"], summary["rollouts"]["dropped"]["run_ended"]) == ("stopped", 2)
+        assert (summary["staleness_max_trained"], summary["wall_s"] > 0.0) == (0, True)
+        first_wall_s = summary["wall_s"]
 
     async with running(tmp_path, two_steps, learner=learner_key) as coordinator:
         async with (
@@ -169,7 +171,9 @@ async def test_a_stopped_run_is_summed_up_and_can_be_taken_up_again(tmp_path: Pa
             await fetch_batch(learner, 1)
             await learner.stub.ReportStatus(pb.LearnerStatus(phase="finished"))
         assert await coordinator.ended() == 0
-        rollouts = json.loads(coordinator.folder.summary.read_text())["rollouts"]
+        summary = json.loads(coordinator.folder.summary.read_text())
+        assert (summary["staleness_max_trained"], summary["wall_s"] > first_wall_s) == (1, True)
+        rollouts = summary["rollouts"]
         assert (rollouts["issued"], rollouts["trained"], rollouts["dropped"]) == (10, 8, {"run_ended": 2})
 
     with pytest.raises(RunFolderError, match="finished"):
