@@ -19,7 +19,6 @@ class PeerJoined:
     address: str  # host:port others may dial, empty if none
     concurrent_rollouts: int
     hardware: str
-    held_versions: tuple[Version, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ import structlog
 from coordinator import ledger_sql as sql
 from coordinator.actions import CloseAttempt, Note, RecordAttempt, RecordBatch, RecordGroup, StoreRollout
 from coordinator.ledger_schema import migrate
-from coordinator.ledger_sql import BatchEntry, HighWater, LedgerCounts, StoredEvent, StoredVersion
+from coordinator.ledger_sql import BatchEntry, HighWater, LedgerCounts, StoredVersion
 from rollcast.runtime.errors import RollcastError, StoreError
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import Epoch, PeerId, RolloutId, Step, Version
@@ -197,10 +197,6 @@ class Ledger:
     def steps(self) -> asyncio.Future[list[tuple[Step, dict[str, float]]]]:
         """Figures of every step, in order."""
         return self._submit(sql.select_steps)
-
-    def events(self, *, after: int = 0, count: int = 1000) -> asyncio.Future[list[StoredEvent]]:
-        """The run's story after the event of this order."""
-        return self._submit(lambda connection: sql.select_events(connection, after, count))
 
     def counts(self) -> asyncio.Future[LedgerCounts]:
         """Attempts by what became of them, counted in the tables."""

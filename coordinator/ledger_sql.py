@@ -57,18 +57,6 @@ class HighWater:
     rollout_id: RolloutId
 
 
-@dataclass(frozen=True, slots=True)
-class StoredEvent:
-    """One line of the run's story."""
-
-    order: int
-    at_unix_s: float
-    kind: str
-    subject: str
-    detail: str
-    cause: str
-
-
 def insert_group(connection: sqlite3.Connection, action: RecordGroup, problem_json: str) -> None:
     connection.execute(
         "INSERT INTO groups VALUES (?, ?, ?, ?, ?)",
@@ -247,11 +235,6 @@ def insert_events(
         "INSERT INTO events (at_unix_s, kind, subject, detail, cause) VALUES (?, ?, ?, ?, ?)",
         [(at_unix_s, *event) for event in events],
     )
-
-
-def select_events(connection: sqlite3.Connection, after: int, count: int) -> list[StoredEvent]:
-    rows = connection.execute("SELECT * FROM events WHERE event_order > ? ORDER BY event_order LIMIT ?", (after, count))
-    return [StoredEvent(*row) for row in rows]
 
 
 def put_meta(connection: sqlite3.Connection, key: str, value: str) -> None:

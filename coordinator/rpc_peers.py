@@ -45,7 +45,6 @@ VERDICT_DEADLINE_S = 30.0
 MESSAGES_PER_SECOND_MAX = 200  # of one session, on average over RATE_WINDOW_S; an honest peer sends a few
 RATE_WINDOW_S = 5.0
 LEASES_PER_RETURN_MAX = 4096
-HELD_VERSIONS_MAX = 1024
 CONCURRENT_ROLLOUTS_MAX = 65536
 
 
@@ -241,7 +240,7 @@ def _hello(caller: Caller, message: pb.PeerMessage) -> PeerJoined:
         raise WrongKey(
             f"the certificate is for the role {caller.role}, not {_text(hello.role)}", fix="use an invite for that role"
         )
-    if hello.concurrent_rollouts > CONCURRENT_ROLLOUTS_MAX or len(hello.held_versions) > HELD_VERSIONS_MAX:
+    if hello.concurrent_rollouts > CONCURRENT_ROLLOUTS_MAX:
         raise MalformedMessage("a number in Hello is out of range")
     return PeerJoined(
         peer_id=caller.peer_id,
@@ -250,7 +249,6 @@ def _hello(caller: Caller, message: pb.PeerMessage) -> PeerJoined:
         address=_text(hello.advertise),
         concurrent_rollouts=hello.concurrent_rollouts,
         hardware=_text(hello.hardware),
-        held_versions=tuple(Version(_counter(version)) for version in hello.held_versions),
     )
 
 

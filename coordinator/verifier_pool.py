@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -70,7 +70,7 @@ class VerifierPool:
         seed: of the task.
         processes: how many.
         timeout_s: an item that takes longer scores 0 with the error ``timeout`` and its process is replaced.
-        queue_max: items that may wait; score waits for room, submit refuses.
+        queue_max: items that may wait; score waits for room.
         command: the worker's command line.
     """
 
@@ -90,11 +90,6 @@ class VerifierPool:
         self._lanes: list[asyncio.Task[None]] = []
         self._unfinished: set[asyncio.Future[Verdict]] = set()
         self._failure: RollcastError | None = None
-
-    @property
-    def waiting(self) -> int:
-        """Items in the queue, those being scored aside."""
-        return self._queue.qsize()
 
     @property
     def pids(self) -> list[int]:
@@ -130,21 +125,6 @@ class VerifierPool:
             return await job.future
         finally:
             putting.cancel()
-
-    def submit(self, item: VerifyItem, callback: Callable[[Verdict], None]) -> bool:
-        """Queue an item; ``callback`` gets its verdict on the loop. False if the queue is full: try later.
-
-        The callback is not called when the pool is closed or fails first; score and start say why.
-
-        Raises:
-            TaskError: the pool is closed, or its processes do not start any more.
-        """
-        if self._queue.full():
-            return False
-        job = self._admit(item)
-        job.future.add_done_callback(lambda done: None if done.exception() else callback(done.result()))
-        self._queue.put_nowait(job)
-        return True
 
     async def close(self) -> None:
         """End every process; what is not scored yet fails with TaskError."""

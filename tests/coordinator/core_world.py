@@ -53,7 +53,6 @@ def joined(name: str, *, role: str = "peer", address: str | None = None, concurr
         address=f"{name}:1" if address is None else address,
         concurrent_rollouts=0 if role == "origin" else concurrent,
         hardware="cpu",
-        held_versions=(),
     )
 
 

@@ -166,12 +166,10 @@ async def test_an_enormous_completion_is_not_looked_at(tmp_path: Path) -> None:
 
 async def test_a_full_queue_pushes_back(tmp_path: Path) -> None:
     async with hostile_pool(tmp_path, queue_max=2) as pool:
-        finished: list[Verdict] = []
-        taken = [pool.submit(VerifyItem(key, ANY, "fine"), finished.append) for key in range(4)]
-        assert taken == [True, True, False, False]
-        assert pool.waiting == 2
-        assert len(await verdicts(pool, *["fine"] * 10)) == 10  # score waits for room
-        assert [verdict.key for verdict in finished] == [0, 1]
+        scoring = asyncio.gather(*(pool.score(VerifyItem(key, ANY, "fine")) for key in range(10)))
+        await asyncio.sleep(0)
+        assert pool._queue.full()
+        assert [verdict.key for verdict in await scoring] == list(range(10))  # score waits for room
 
 
 @pytest.mark.parametrize(
