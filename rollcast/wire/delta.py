@@ -12,9 +12,7 @@ No I/O, and nothing is kept but the block at hand.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,16 +40,15 @@ class _Block:
         return np.frombuffer(state, np.dtype(f"<u{self.item_size_bytes}"), self.count, self.offset_bytes)
 
 
-def encode_delta(
-    tensors: Sequence[TensorSpec], old_state: BytesLike, new_state: BytesLike, *, threads: int = 1
-) -> Iterator[bytes]:
+def encode_delta(tensors: Sequence[TensorSpec], old_state: BytesLike, new_state: BytesLike) -> Iterator[bytes]:
     """The delta that turns ``old_state`` into ``new_state``, in pieces of at most one block.
+
+    One thread: handing blocks to two, on two cores, gained nothing.
 
     Args:
         tensors: the table of both states.
         old_state: what the receiver holds.
         new_state: what it shall hold.
-        threads: blocks that are encoded at a time; the bytes are the same for any number.
 
     Raises:
         MalformedMessage: the tensors do not fill the states.
@@ -59,13 +56,10 @@ def encode_delta(
     old, new = memoryview(old_state).cast("B"), memoryview(new_state).cast("B")
     _check_table(tensors, len(old))
     _check_table(tensors, len(new))
+    encoder = BlockEncoder()
     yield _MAGIC
-    if threads == 1:
-        encoder = BlockEncoder()
-        for block in _blocks(tensors):
-            yield encoder.encode(block.items(old), block.items(new))
-    else:
-        yield from _encode_in_threads(_blocks(tensors), old, new, threads)
+    for block in _blocks(tensors):
+        yield encoder.encode(block.items(old), block.items(new))
 
 
 def delta_bytes_max(tensors: Sequence[TensorSpec]) -> int:
@@ -77,7 +71,7 @@ def delta_bytes_max(tensors: Sequence[TensorSpec]) -> int:
 class DeltaDecoder:
     """Turns a state into another one, in place, while the delta arrives.
 
-    Beside the state it needs memory for one block: at most some twelve times ``limits.DELTA_BLOCK_BYTES``, whatever
+    Beside the state it needs memory for one block: at most seven times ``limits.DELTA_BLOCK_BYTES``, whatever
     arrives. Each block is checked in full before it is applied, but the blocks before it have been applied by then:
     after a refusal, or before ``finish``, the state is neither the old nor the new one, and the caller discards it.
 
@@ -183,20 +177,3 @@ def _check_table(tensors: Sequence[TensorSpec], state_bytes: int) -> None:
         require(fits and tensor.size_bytes % ITEM_SIZE_BYTES[tensor.dtype] == 0, f"delta: layout of {tensor.name}")
         end += tensor.size_bytes
     require(end == state_bytes, f"delta: tensors of {end} bytes for a state of {state_bytes}")
-
-
-def _encode_in_threads(blocks: Iterator[_Block], old: memoryview, new: memoryview, threads: int) -> Iterator[bytes]:
-    """In order, with at most ``threads`` blocks under way: the encoder of the oldest is free when it is done."""
-    pending: deque[tuple[Future[bytes], BlockEncoder]] = deque()
-    with ThreadPoolExecutor(threads, thread_name_prefix="delta") as pool:
-        for block in blocks:
-            encoder = BlockEncoder()
-            record = b""
-            if len(pending) == threads:
-                oldest, encoder = pending.popleft()
-                record = oldest.result()
-            pending.append((pool.submit(encoder.encode, block.items(old), block.items(new)), encoder))
-            if record:
-                yield record
-        for future, _ in pending:
-            yield future.result()

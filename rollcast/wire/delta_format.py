@@ -11,10 +11,11 @@ that every dtype and every bit pattern (NaN, -0.0) is kept.
 
 A stream is stored as it is, or as one zstd frame where that is shorter. Bytes of unlike distribution are in streams of
 their own, because each then gets its own Huffman table; and what is nearly always the same is a bit and not a byte,
-because a Huffman code cannot be shorter than one bit. This is within 5 % of the entropy of independent changes.
+because a Huffman code cannot be shorter than one bit. On updates of training this is 3-8 % above the entropy of
+independent changes.
 
-- A gap is the number of unchanged items before a changed one, without its ``shift`` lowest bits, in one byte; 255 means
-  "255 on, and more follows". The low bits are uniform in practice and stand apart.
+- A gap is the number of unchanged items before a changed one, without its lowest bits, in one byte; 255 means "255 on,
+  and more follows". The low bits are uniform in practice and stand apart; how many they are follows from the mean gap.
 - new - old, modulo the item's size, has a sign and a flag whether it is more than 1 off. Where it is, the magnitude
   byte is its size - 2; 255 means that new - old stands in full among the wide differences.
 
@@ -41,12 +42,13 @@ Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
 UNCHANGED, SPARSE, DENSE, WHOLE = 0, 1, 2, 3
 
 RECORD_HEADER = struct.Struct("<BI")
-_SPARSE_HEADER = struct.Struct("<BII6I")  # shift, changed items, gaps with escapes, stored lengths of the streams
+_SPARSE_HEADER = struct.Struct("<II6I")  # changed items, gaps with escapes, stored lengths of the streams
 
 ZSTD_LEVEL = 1  # higher levels save under 1 % and cost three times the time
 _ESCAPE = 0xFF
 _SHIFT_MAX = 8
 _MEAN_GAP_MAX = 128  # after the shift: leaves an eighth of the gaps to be escaped
+_SPARSE_SHARE_MAX = 1 / 2  # of items changed: bounds the memory that positions take, and above it dense is shorter
 _CHOOSE_FROM_SHARE = 1 / 8  # of items changed; below it sparse always wins
 _SAMPLE_ITEMS = 1 << 15  # on which the forms are compared
 
@@ -80,8 +82,9 @@ class BlockEncoder:
         stretch = slice(start, start + _SAMPLE_ITEMS)
         sample = old[stretch], new[stretch], is_changed[stretch]
         if not sample[2].any():
-            return SPARSE
-        return min((SPARSE, DENSE, WHOLE), key=lambda kind: len(self._payload(kind, *sample)))
+            return WHOLE if np.mean(is_changed) > _SPARSE_SHARE_MAX else SPARSE
+        forms = (SPARSE, DENSE, WHOLE) if np.mean(is_changed) <= _SPARSE_SHARE_MAX else (DENSE, WHOLE)
+        return min(forms, key=lambda kind: len(self._payload(kind, *sample)))
 
     def _payload(self, kind: int, old: Items, new: Items, is_changed: Mask) -> bytes:
         if kind == SPARSE:
@@ -91,17 +94,20 @@ class BlockEncoder:
         return b"".join([struct.pack(f"<{len(stored)}I", *map(len, stored)), *stored])
 
     def _sparse(self, old: Items, new: Items, positions: Positions, count: int) -> bytes:
-        mean_gap = count // len(positions)
-        shift = min((mean_gap // _MEAN_GAP_MAX).bit_length(), _SHIFT_MAX)
-        gaps, low_bits = _gaps_of(positions, shift)
+        gaps, low_bits = _gaps_of(positions, _shift_of(len(positions), count))
         stored = [self._pack(stream) for stream in (gaps, low_bits, *_differences_of(old, new))]
-        header = _SPARSE_HEADER.pack(shift, len(positions), len(gaps), *map(len, stored))
+        header = _SPARSE_HEADER.pack(len(positions), len(gaps), *map(len, stored))
         return b"".join([header, *stored])
 
     def _pack(self, stream: Bytes) -> bytes:
         raw = stream.tobytes()
         packed = self._zstd.compress(raw)
         return packed if len(packed) < len(raw) else raw
+
+
+def _shift_of(changed: int, count: int) -> int:
+    """How many low bits of the gaps stand apart where ``changed`` of ``count`` items differ."""
+    return min((count // changed // _MEAN_GAP_MAX).bit_length(), _SHIFT_MAX)
 
 
 def _planes(items: Items) -> list[Bytes]:
@@ -113,13 +119,15 @@ def _planes(items: Items) -> list[Bytes]:
 def _gaps_of(positions: Positions, shift: int) -> tuple[Bytes, Bytes]:
     """Ascending positions -> gaps with escapes, and their low bits, packed."""
     gaps = np.diff(positions, prepend=np.int32(-1)) - np.int32(1)
-    low_bits = np.unpackbits(gaps.astype(np.uint8)[:, None], axis=1, count=shift, bitorder="little")
+    low_bits = np.packbits(np.unpackbits(gaps.astype(np.uint8)[:, None], axis=1, count=shift, bitorder="little"))
     gaps >>= shift
+    if gaps.max() < _ESCAPE:
+        return gaps.astype(np.uint8), low_bits
     escapes = gaps // _ESCAPE
     ends = np.cumsum(escapes + np.int32(1), dtype=np.int32) - np.int32(1)  # where the last byte of each gap stands
     result = np.full(int(ends[-1]) + 1, _ESCAPE, np.uint8)
     result[ends] = gaps - escapes * _ESCAPE
-    return result, np.packbits(low_bits)
+    return result, low_bits
 
 
 def _differences_of(old: Items, new: Items) -> tuple[Bytes, Bytes, Bytes, Bytes]:
@@ -158,11 +166,11 @@ class BlockDecoder:
 
     def _apply_sparse(self, payload: memoryview, items: Items) -> None:
         require(len(payload) >= _SPARSE_HEADER.size, "delta: a block is cut short")
-        shift, count, gap_count, *stored = _SPARSE_HEADER.unpack_from(payload)
-        require(shift <= _SHIFT_MAX, "delta: shift of gaps out of range")
-        require(0 < count <= len(items), "delta: more changes than items")
+        count, gap_count, *stored = _SPARSE_HEADER.unpack_from(payload)
+        require(0 < count <= _SPARSE_SHARE_MAX * len(items), "delta: number of changes out of range")
         # Every escape goes at least 255 items on: this bounds the memory of what follows.
         require(count <= gap_count <= count + len(items) // _ESCAPE, "delta: number of gaps out of range")
+        shift = _shift_of(count, len(items))
         streams = _Streams(self._zstd, payload[_SPARSE_HEADER.size :], stored)
         positions = _positions_of(streams.take(gap_count), streams.take_bits(count * shift), shift, count, len(items))
         differences = _differences(streams, count, items.itemsize)
