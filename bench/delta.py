@@ -1,7 +1,8 @@
 """Sizes and speeds of deltas on updates as reinforcement learning makes them (``bench.updates``).
 
-Sizes are bytes of the delta / bytes of the bf16 keyframe, also for fp8. Speeds are MB of state a second of CPU time on
-one core, beside a memcpy of the same states in the same run; MB is 10^6 bytes. Every decoded state is compared.
+Sizes are bytes of the delta / bytes of the bf16 keyframe, also for fp8. ``changed_`` is the share of bf16 values or fp8
+codes that changed. Speeds are MB (10^6 bytes) of state a second of CPU time on one core, medians over layers, beside a
+memcpy of the same states in the same run; ``_least`` is the slowest case. Every decoded state is compared.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def _measure_pair(key: str, table: tuple[TensorSpec, ...], old: bytes, new: byte
     if state != new:
         raise RuntimeError(f"{key}: the decoded state is another one")
     sums.delta_bytes[key].append(len(encoded))
-    sums.changed[key].append(_changed_share(table[0], old, new))
+    sums.changed[key].append(_changed_share(table, old, new))
     state[:] = old
     tracemalloc.start()
     decode()
@@ -131,12 +132,17 @@ def _layer(
     return tables, {place: b"".join(values.tobytes() for _, _, values in parts) for place, parts in tensors.items()}
 
 
-def _changed_share(tensor: TensorSpec, old: bytes, new: bytes) -> float:
-    """Of the items of one tensor."""
-    dtype = np.dtype(np.uint16 if tensor.dtype == "bfloat16" else np.uint8)
-    count = tensor.size_bytes // dtype.itemsize
-    before, after = (np.frombuffer(state, dtype, count, tensor.offset_bytes) for state in (old, new))
-    return np.count_nonzero(before != after) / count
+def _changed_share(table: tuple[TensorSpec, ...], old: bytes, new: bytes) -> float:
+    """Of bf16 values or fp8 codes; scales do not count."""
+    changed = count = 0
+    for tensor in table:
+        if tensor.dtype != "float32":
+            dtype = np.dtype(np.uint16 if tensor.dtype == "bfloat16" else np.uint8)
+            items = tensor.size_bytes // dtype.itemsize
+            before, after = (np.frombuffer(state, dtype, items, tensor.offset_bytes) for state in (old, new))
+            changed += int(np.count_nonzero(before != after))
+            count += items
+    return changed / count
 
 
 def _rate(state_bytes: int, work: Callable[[], None]) -> float:
