@@ -67,6 +67,8 @@ PURE = (
     "peer/chunk_set.py",
     "capacity/staleness.py",
     "capacity/rates.py",
+    "rollcast/wire/delta.py",
+    "rollcast/wire/delta_format.py",
     "rollcast/wire/link.py",
     "rollcast/wire/tokenizer.py",
     "rollcast/wire/rollouts.py",

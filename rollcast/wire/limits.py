@@ -79,6 +79,13 @@ LINK_CONTROL_BYTES_MAX = 16 << 20
 CREDIT_CHUNKS_MAX = 1 << 18
 """Chunks that one credit message may grant."""
 
+# ---------------------------------------------------------------- deltas
+
+DELTA_BLOCK_BYTES = 1 << 21
+"""Of a tensor, in one record of a delta: part of the format. Decoding needs memory for one block beside the state."""
+DELTA_WINDOW_BYTES_MAX = 1 << 23
+"""Window of a zstd frame in a delta; no stream of a block is longer than a block and its escapes."""
+
 # ---------------------------------------------------------------- tokenizer
 
 TOKENIZER_JSON_LENGTH_MAX = 1 << 20
