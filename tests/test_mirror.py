@@ -53,6 +53,7 @@ TESTED_IN = {
     "bench/churn.py": "tests/bench/test_main.py",
     "bench/demo.py": "tests/bench/test_main.py",
     "bench/machine.py": "tests/bench/test_main.py",
+    "bench/updates.py": "tests/bench/test_delta.py",
 }
 
 
