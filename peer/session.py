@@ -159,7 +159,7 @@ class Session:
             if error.code() in FINAL_CODES:
                 raise translate(error, "opening a session with the coordinator") from None
             cause = f"{error.code().name}: {error.details()}"
-        except WaitTimedOut as error:
+        except (WaitTimedOut, Unreachable) as error:
             cause = error.what
         except asyncio.InvalidStateError as error:  # what grpc.aio raises for writing to a call that has ended
             cause = str(error)
@@ -177,7 +177,7 @@ class Session:
             message = await call.read()
         if message is END_OF_STREAM:
             await self._raise_status(call)
-            raise MalformedMessage("the coordinator ended the session before its welcome")
+            raise Unreachable("the coordinator ended the session before its welcome")
         match message.WhichOneof("body"):
             case "refused":
                 raise refusal(message.refused)

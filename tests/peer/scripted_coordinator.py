@@ -94,6 +94,7 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
         self.ca = ca
         self.address = ""
         self.sessions: asyncio.Queue[ScriptedSession] = asyncio.Queue()
+        self.hang_ups = 0  # sessions to end before any message
         self.uploaded: list[Rollout] = []
         self.judge: Callable[[Rollout], str] = lambda _: ""
         self._server: grpc.aio.Server | None = None
@@ -122,6 +123,9 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
     async def Session(
         self, request_iterator: AsyncIterator[pb.PeerMessage], context: Any
     ) -> AsyncIterator[pb.CoordinatorMessage]:
+        if self.hang_ups:
+            self.hang_ups -= 1
+            return
         session = ScriptedSession()
         self.sessions.put_nowait(session)
         async for message in session.serve(request_iterator):

@@ -147,6 +147,17 @@ async def test_a_stream_that_ends_without_stop_is_opened_again(tmp_path: Path, c
         await fixture.listener.wait_for("opened", 2)
 
 
+async def test_a_session_that_ends_before_its_welcome_is_tried_again(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (coordinator, fixture):
+        session = await coordinator.next_session()
+        await fixture.listener.wait_for("opened")
+        coordinator.hang_ups = 2
+        session.end()
+        await coordinator.next_session()
+        await fixture.listener.wait_for("opened", 2)
+        assert coordinator.hang_ups == 0
+
+
 async def test_a_coordinator_that_restarts_is_found_again(tmp_path: Path) -> None:
     async with connected(tmp_path) as (coordinator, fixture):
         await coordinator.next_session()
