@@ -17,6 +17,7 @@ from rollcast.runtime.errors import RollcastError
 BENCHES = {
     "demo": "the main job: reward before and after, staleness, share of bytes from peers, accounting of rollouts",
     "churn": "the main job with a peer killed half way and one joining late, beside a clean run",
+    "broadcast": "time until the last peer holds a verified copy / physical limit, in an emulated wide-area network",
 }
 
 
