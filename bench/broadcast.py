@@ -22,7 +22,14 @@ from bench.wan.scenarios import SCENARIOS, Bound, fluid_bound, scenario
 from rollcast.runtime.errors import MissingExtra, ProcessFailed
 
 #: Name -> module of bench.systems.
-SYSTEMS = {"rollcast": "rollcast"}
+SYSTEMS = {
+    "rollcast": "rollcast",
+    "http-star": "http_star",
+    "aria2": "aria2",
+    "libtorrent": "libtorrent",
+    "libtorrent-tuned": "libtorrent_tuned",
+    "shardcast": "shardcast",
+}
 
 _MIB = 1 << 20
 _GB = 1e9

@@ -6,6 +6,7 @@ import hashlib
 import os
 import queue
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,9 @@ from rollcast.runtime.errors import ProcessFailed, WaitTimedOut
 
 #: Root of the source tree, from which node programs import.
 ROOT = Path(__file__).parents[2]
+#: Names a Python interpreter that has the packages of other systems; they are no dependencies of this project.
+PYTHON_VARIABLE = "ROLLCAST_BENCH_PYTHON"
+_IMPORT_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +104,9 @@ class Lines:
         return found
 
     def _read(self, number: int, stream: IO[str]) -> None:
-        for line in stream:
-            self._lines.put((number, line.rstrip("\n")))
+        with stream:
+            for line in stream:
+                self._lines.put((number, line.rstrip("\n")))
         self._lines.put((number, ""))
 
 
@@ -121,3 +126,17 @@ def check_copies(copies: Mapping[int, Path], digest: str) -> None:
     for number, path in copies.items():
         if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
             raise ProcessFailed(f"node {number} does not hold the bytes that were sent", cause=f"file {path.name}")
+
+
+def python_with() -> str:
+    """The interpreter for other systems' packages."""
+    return os.environ.get(PYTHON_VARIABLE) or sys.executable
+
+
+def lacks_module(name: str) -> str:
+    """What to do for ``python_with()`` to have a module; empty when it has."""
+    command = [python_with(), "-c", f"import {name}"]
+    done = subprocess.run(command, capture_output=True, timeout=_IMPORT_TIMEOUT_S, check=False)
+    if done.returncode == 0:
+        return ""
+    return f"pip install {name}, here or in an environment whose interpreter {PYTHON_VARIABLE} names"

@@ -152,6 +152,9 @@ class Network:
             return False
         process.returncode = os.waitstatus_to_exitcode(status)
         self._reaped_cpu_s += usage.ru_utime + usage.ru_stime
+        if process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):  # what it never read
+                process.stdin.close()
         del self._running[pid]
         return True
 
