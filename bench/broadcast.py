@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mib", type=float, default=32.0, help="size of what is broadcast")
     parser.add_argument("--congestion", default="cubic", help="congestion control that sockets start with")
     parser.add_argument("--pace", type=int, default=0, help="ceiling of TCP's own pacing in Mbit/s; 0: no pacing")
-    parser.add_argument("--keep", type=Path, help="keep configurations and logs in this folder")
+    parser.add_argument("--keep", type=Path, help="copy configurations and logs to this folder")
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
@@ -66,14 +66,18 @@ def run(arguments: argparse.Namespace) -> Outcome:
     with _ended_by_sigterm(), _folder(arguments.keep) as folder:
         limit_s = max(_LIMIT_S_MIN, _LIMIT_BOUNDS * bound.seconds)
         case = Case(nodes, size_bytes, Sockets(arguments.congestion, arguments.pace), folder, limit_s)
-        measured, rejected = _measure(system, case, bound, arguments.runs)
+        measured, rejected = measure(system, case, bound, arguments.runs)
     names = ("scenario", "system", "runs", "scale", "mib", "congestion", "pace")
     settings: dict[str, Any] = {name: getattr(arguments, name) for name in names}
     return Outcome(settings | {"binding": bound.binding}, figures(measured, rejected, case, bound))
 
 
 def figures(measured: Sequence[Broadcast], rejected: int, case: Case, bound: Bound) -> dict[str, float]:
-    """Medians over the runs that count. Bytes are of IP packets; CPU is that of the system without the emulator."""
+    """Medians over the runs that count.
+
+    Bytes are of IP packets. ``cpu_s_per_gb`` is the system's without the emulator; ``cpu_share`` is of all cores by
+    whatever runs on the machine, ``cpu_share_system`` and ``cpu_share_emulator`` are parts of it.
+    """
     seconds = [one.last_s for one in measured]
     delivered_gb = len(case.receivers) * case.size_bytes / _GB
 
@@ -90,6 +94,8 @@ def figures(measured: Sequence[Broadcast], rejected: int, case: Case, bound: Bou
         "all_bytes_ratio": median(one.cost.all_bytes / case.size_bytes for one in measured),
         "cpu_s_per_gb": median(one.cost.cpu_s / delivered_gb for one in measured),
         "cpu_share": median(one.cost.cpu_share for one in measured),
+        "cpu_share_system": median(one.cost.cpu_s / one.cost.core_s for one in measured),
+        "cpu_share_emulator": median(one.cost.emulator_cpu_s / one.cost.core_s for one in measured),
         "drops_median": median(float(one.cost.drops) for one in measured),
         "late_max_ms": max(one.cost.late_max_ms for one in measured),
         "runs": len(measured),
@@ -97,7 +103,7 @@ def figures(measured: Sequence[Broadcast], rejected: int, case: Case, bound: Bou
     }
 
 
-def _measure(system: System, case: Case, bound: Bound, runs: int) -> tuple[list[Broadcast], int]:
+def measure(system: System, case: Case, bound: Bound, runs: int) -> tuple[list[Broadcast], int]:
     """``runs`` broadcasts in which the emulator kept up, and how many were rejected on the way."""
     measured: list[Broadcast] = []
     rejected = 0
@@ -127,7 +133,7 @@ def _line(one: Broadcast, case: Case, bound: Bound) -> str:
     return (
         f"{one.last_s:.2f} s = {one.last_s / bound.seconds:.2f} x bound, source sent "
         f"{one.cost.source_bytes / case.size_bytes:.2f} x, {one.cost.drops} drops, cpu {one.cost.cpu_s:.1f} s "
-        f"({one.cost.cpu_share:.0%} of the machine), emulator late {one.cost.late_max_ms:.1f} ms{rejected}; "
+        f"(machine {one.cost.cpu_share:.0%} busy), emulator late {one.cost.late_max_ms:.1f} ms{rejected}; "
         f"each receiver: {by_node}"
     )
 
@@ -141,7 +147,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
         try:
             yield folder
         finally:
-            for path in (*folder.glob("run/logs/*"), *folder.glob("run/config/*")):
+            for path in (*folder.glob("run/logs/*"), *folder.glob("run/config/*"), *folder.glob("node-*/log")):
                 if keep is not None and path.is_file():
                     target = keep / path.relative_to(folder)
                     target.parent.mkdir(parents=True, exist_ok=True)

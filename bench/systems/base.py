@@ -97,7 +97,8 @@ class Lines:
         found: dict[int, str] = {}
         end = time.monotonic() + timeout_s
         while len(found) < wanted:
-            number, line = self.next(f"{wanted} nodes to say {word!r}", end - time.monotonic())
+            what = f"{wanted} nodes to say {word!r}, after {sorted(found)}"
+            number, line = self.next(what, end - time.monotonic())
             first, _, rest = line.partition(" ")
             if first == word:
                 found[number] = rest

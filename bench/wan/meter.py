@@ -19,7 +19,9 @@ class Cost:
     all_bytes: int  # through all uplinks
     drops: int
     cpu_s: float  # of the processes in the network
-    cpu_share: float  # of all the machine's cores, by everything that runs there
+    emulator_cpu_s: float
+    core_s: float  # that the machine's cores could have given
+    cpu_share: float  # of core_s, used by everything that runs on the machine
     late_max_ms: float
 
     @property
@@ -35,6 +37,7 @@ class Meter:
         self._network = network
         self._counters: Counters = network.counters()
         self._cpu_s = network.cpu_s()
+        self._emulator_cpu_s = network.emulator_cpu_s()
         self._machine = _machine_s()
 
     def read(self) -> Cost:
@@ -50,6 +53,8 @@ class Meter:
             all_bytes=sum(after.sent_bytes) - sum(before.sent_bytes),
             drops=after.drops - before.drops,
             cpu_s=self._network.cpu_s() - self._cpu_s,
+            emulator_cpu_s=self._network.emulator_cpu_s() - self._emulator_cpu_s,
+            core_s=all_s,
             cpu_share=busy_s / all_s if all_s > 0 else 0.0,
             late_max_ms=after.late_max_ms,
         )

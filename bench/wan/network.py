@@ -164,6 +164,11 @@ class Network:
 
     # ------------------------------------------------------------ emulator
 
+    def emulator_cpu_s(self) -> float:
+        """Processor seconds that the emulator has used."""
+        assert self._emulator is not None
+        return _family_cpu_s(self._emulator.pid)
+
     def counters(self) -> Counters:
         """Ask the emulator.
 
