@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
         RollcastError: a broadcast failed, or the emulator never kept up.
     """
     build.require()
-    system = cast(System, importlib.import_module(f"bench.systems.{SYSTEMS[arguments.system]}"))
+    system = system_of(arguments.system)
     if lacking := system.missing():
         raise MissingExtra(f"{arguments.system} cannot be measured: {lacking}", fix="install it, or leave it out")
     nodes, size_bytes = scenario(arguments.scenario, arguments.scale), int(arguments.mib * _MIB)
@@ -70,6 +70,11 @@ def run(arguments: argparse.Namespace) -> Outcome:
     names = ("scenario", "system", "runs", "scale", "mib", "congestion", "pace")
     settings: dict[str, Any] = {name: getattr(arguments, name) for name in names}
     return Outcome(settings | {"binding": bound.binding}, figures(measured, rejected, case, bound))
+
+
+def system_of(name: str) -> System:
+    """The module that measures a system."""
+    return cast(System, importlib.import_module(f"bench.systems.{SYSTEMS[name]}"))
 
 
 def figures(measured: Sequence[Broadcast], rejected: int, case: Case, bound: Bound) -> dict[str, float]:

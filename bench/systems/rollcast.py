@@ -178,7 +178,7 @@ class _Daemons:
     # ------------------------------------------------------------ afterwards
 
     def _seconds_by_peer(self, version: int) -> Mapping[int, float]:
-        """From the log entries; rounded a little otherwise than T_bcast, which the coordinator measures itself."""
+        """From log entries: what a peer says is a message's delay earlier than what the coordinator hears."""
         announced = self._logged_at("coordinator", "version announced", version)
         return {
             number: self._logged_at(f"peer-{number}", "version held", version) - announced
@@ -195,6 +195,9 @@ class _Daemons:
     def _check_copies(self, version: int) -> None:
         """Every peer's file is the learner's, byte for byte."""
         (published,) = (self._case.folder / "learner" / "versions").glob(f"*{version:06d}.state")
-        digest = hashlib.sha256(published.read_bytes()).hexdigest()
-        folders = {n: self._case.folder / f"peer-{n}" / "versions" / str(version) for n in self._case.receivers}
-        check_copies({number: next(folder.glob("*.data"), folder) for number, folder in folders.items()}, digest)
+        copies = {number: self._stored(number, version) for number in self._case.receivers}
+        check_copies(copies, hashlib.sha256(published.read_bytes()).hexdigest())
+
+    def _stored(self, number: int, version: int) -> Path:
+        folder = self._case.folder / f"peer-{number}"
+        return next(folder.rglob(f"versions/**/{version}/*.data"), folder)

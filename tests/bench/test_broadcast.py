@@ -11,7 +11,6 @@ from typing import cast
 import pytest
 
 from bench import broadcast
-from bench.systems import rollcast
 from bench.systems.base import Broadcast, Case
 from bench.wan import build
 from bench.wan.meter import LATE_MS_MAX, Cost
@@ -20,6 +19,7 @@ from bench.wan.scenarios import Node, fluid_bound
 from rollcast.runtime.errors import ProcessFailed
 
 SIZE_BYTES = 1_000_000
+SEVERAL_SHARDS_BYTES = 6_000_000  # SHARDCAST does not finish with a single shard
 
 
 @dataclass
@@ -39,8 +39,8 @@ class Canned:
             self.closed = True
 
 
-def _case(folder: Path, nodes: tuple[Node, ...] = (Node(8, 8, 1),) * 3) -> Case:
-    return Case(nodes, SIZE_BYTES, Sockets(), folder, 60.0)
+def _case(folder: Path, nodes: tuple[Node, ...] = (Node(8, 8, 1),) * 3, size_bytes: int = SIZE_BYTES) -> Case:
+    return Case(nodes, size_bytes, Sockets(), folder, 60.0)
 
 
 def _took(last_s: float, *, late_ms: float = 1.0) -> Broadcast:
@@ -82,10 +82,16 @@ def test_an_emulator_that_never_keeps_up_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.skipif(bool(build.why_not()), reason=build.why_not())
-def test_the_real_daemons_deliver_a_version(tmp_path: Path) -> None:
-    broadcasts = cast(Generator[Broadcast, None, None], rollcast.broadcasts(_case(tmp_path, (Node(40, 80, 5),) * 3)))
+@pytest.mark.parametrize("name", broadcast.SYSTEMS)
+def test_every_system_that_is_installed_delivers(name: str, tmp_path: Path) -> None:
+    system = broadcast.system_of(name)
+    if lacking := system.missing():
+        pytest.skip(lacking)
+    tmp_path.chmod(0o755)
+    case = _case(tmp_path, (Node(80, 160, 5),) * 4, SEVERAL_SHARDS_BYTES)
+    broadcasts = cast(Generator[Broadcast, None, None], system.broadcasts(case))
     with closing(broadcasts):
         one = next(broadcasts)
-    assert set(one.seconds) == {1, 2}
+    assert set(one.seconds) == {1, 2, 3}
     assert one.last_s == pytest.approx(max(one.seconds.values()), abs=0.3)
-    assert SIZE_BYTES < one.cost.source_bytes < 2 * SIZE_BYTES
+    assert case.size_bytes < one.cost.source_bytes < 4 * case.size_bytes
