@@ -33,12 +33,12 @@ from rollcast.runtime.run_folder import RunFolder
 from rollcast.runtime.waits import deadline
 from rollcast.wire.certificates import COORDINATOR_NAME
 from rollcast.wire.enrol import Enrolment, enrol
-from rollcast.wire.grpc_client import open_channel
 from rollcast.wire.identity import Identity
 from rollcast.wire.ids import Version
 from rollcast.wire.invite import read_invite
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.records import TensorSpec
+from rollcast.wire.tls import TlsCredentials
 
 _POLL_S = 0.25
 _VERSIONS_KEPT = 2
@@ -75,7 +75,7 @@ class NoiseLearner:
             await self._until_held(http, peers, None)
             origin = OriginPusher(
                 lambda: self._client.wait_for_origin(self._config.join_timeout_s),
-                self._enrolment.credentials,
+                self._credentials,
                 timeout_s=self._config.publish.timeout_s,
                 random=SystemRandom(),
             )
@@ -103,6 +103,10 @@ class NoiseLearner:
                 _say(event="peers_hold", version=version, t_bcast_s=status["t_bcast_s"]["last"])
                 self._retained.remove(self._retained.versions()[:-_VERSIONS_KEPT])
                 version += 1
+
+    async def _credentials(self) -> TlsCredentials:
+        """The same for as long as we run: a certificate outlives every benchmark."""
+        return self._enrolment.credentials
 
     async def _until_held(self, http: aiohttp.ClientSession, peers: int, version: int | None) -> dict[str, Any]:
         """The first status in which all peers are there, and hold ``version`` if one is given."""
@@ -132,16 +136,19 @@ async def _run(config: LearnerConfig, size_bytes: int, peers: int, limit_s: floa
     identity = Identity.load(config.identity_file)
     invite = await read_invite("", config.invite_file, config.join_timeout_s)
     enrolment = await enrol(invite, identity, config.run_folder / "enrolment", config.join_timeout_s)
-    channel = open_channel(enrolment.grpc_address, enrolment.credentials)
+
+    async def fresh() -> Enrolment:
+        return enrolment
+
     client = CoordinatorClient(
-        channel, identity.public_key, reconnect_timeout_s=config.reconnect_timeout_s, random=SystemRandom()
+        fresh, identity.public_key, reconnect_timeout_s=config.reconnect_timeout_s, random=SystemRandom()
     )
     loop, commands = asyncio.get_running_loop(), asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
     try:
         await NoiseLearner(config, enrolment, client, size_bytes, limit_s).live(peers, commands)
     finally:
-        await channel.close(None)
+        await client.close()
     return 0
 
 

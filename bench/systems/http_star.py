@@ -19,7 +19,7 @@ _TOOLS = {"nginx": "nginx-light", "curl": "curl"}
 _SERVER_START_S = 0.5
 _POLL_S = 0.005
 _TEMPORARY = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-_CONFIGURATION = """daemon off; worker_processes 1; pid {folder}/nginx.pid; error_log {folder}/nginx.err;
+_CONFIGURATION = """daemon off; user root; worker_processes 1; pid {folder}/nginx.pid; error_log {folder}/nginx.err;
 events {{ worker_connections 512; }}
 http {{ access_log off; sendfile on; tcp_nopush on; {temporary}
  server {{ listen {address}:80; root {folder}/source; }} }}
@@ -78,7 +78,6 @@ def _serve(network: Network, folder: Path) -> subprocess.Popen[Any]:
     temporary = " ".join(f"{name}_temp_path {folder}/tmp-{name};" for name in _TEMPORARY)
     text = _CONFIGURATION.format(folder=folder, temporary=temporary, address=network.addresses[0])
     (folder / "nginx.conf").write_text(text)
-    folder.chmod(0o755)  # the worker is another user
     command = ["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", str(folder / "nginx.err")]
     server = network.spawn(0, command)
     time.sleep(_SERVER_START_S)

@@ -87,7 +87,6 @@ def test_every_system_that_is_installed_delivers(name: str, tmp_path: Path) -> N
     system = broadcast.system_of(name)
     if lacking := system.missing():
         pytest.skip(lacking)
-    tmp_path.chmod(0o755)
     case = _case(tmp_path, (Node(80, 160, 5),) * 4, SEVERAL_SHARDS_BYTES)
     broadcasts = cast(Generator[Broadcast, None, None], system.broadcasts(case))
     with closing(broadcasts):
