@@ -3,7 +3,7 @@
 usage: shardcast_node.py origin|middle|client FOLDER SERVERS PAYLOAD
 Prints "ready"; the origin publishes at "go"; the others print "done SECONDS" on the system's monotonic clock once the
 checksum of their copy is right. It ends with its input. Repaired, or it does not finish: its server is made to answer
-several requests at once, and its look for new versions is every 0.2 s rather than 30 s.
+several requests at once, it looks for new versions every 0.2 s rather than 30 s, and it tries again when that fails.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ def receive(servers: list[str], folder: Path) -> None:
     print("ready", flush=True)
     while VERSION not in node.list_available_versions():
         time.sleep(POLL_S)
-    if node.download_version(VERSION, str(folder / "payload")):
-        done()
+    while not node.download_version(VERSION, str(folder / "payload")):  # a server may be too busy to list its versions
+        time.sleep(POLL_S)
+    done()
 
 
 def main() -> None:
