@@ -54,6 +54,22 @@ TESTED_IN = {
     "bench/demo.py": "tests/bench/test_main.py",
     "bench/machine.py": "tests/bench/test_main.py",
     "bench/updates.py": "tests/bench/test_delta.py",
+    "bench/programs/idle_peer.py": "tests/bench/test_broadcast.py",
+    "bench/programs/libtorrent_node.py": "tests/bench/test_broadcast.py",
+    "bench/programs/noise_learner.py": "tests/bench/test_broadcast.py",
+    "bench/programs/shardcast_node.py": "tests/bench/test_broadcast.py",
+    "bench/programs/tracker.py": "tests/bench/test_broadcast.py",
+    "bench/systems/aria2.py": "tests/bench/test_broadcast.py",
+    "bench/systems/base.py": "tests/bench/test_broadcast.py",
+    "bench/systems/http_star.py": "tests/bench/test_broadcast.py",
+    "bench/systems/libtorrent.py": "tests/bench/test_broadcast.py",
+    "bench/systems/libtorrent_tuned.py": "tests/bench/test_broadcast.py",
+    "bench/systems/rollcast.py": "tests/bench/test_broadcast.py",
+    "bench/systems/shardcast.py": "tests/bench/test_broadcast.py",
+    "bench/wan/build.py": "tests/bench/test_wan.py",
+    "bench/wan/meter.py": "tests/bench/test_wan.py",
+    "bench/wan/network.py": "tests/bench/test_wan.py",
+    "bench/wan/scenarios.py": "tests/bench/test_wan.py",
 }
 
 

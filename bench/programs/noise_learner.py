@@ -1,0 +1,164 @@
+"""A learner that trains nothing: it publishes versions of random bytes the way the learner publishes.
+
+usage: python -m bench.programs.noise_learner CONFIG.toml LOG_FILE SIZE_BYTES PEERS LIMIT_S
+
+It talks in lines. It prints `{"event": "ready"}` once PEERS peers and the origin are there. At `publish` it hashes,
+signs and pushes a version to the origin and prints `origin_holds`; at `announce` it announces that version, and prints
+`peers_hold` with the coordinator's T_bcast once every peer holds it. It ends with its input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+from random import SystemRandom
+from typing import Any
+
+import aiohttp
+
+from learner.client import CoordinatorClient
+from learner.config import LearnerConfig
+from learner.publisher import OriginPusher, Publisher
+from learner.versions import RetainedVersions
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.snapshot import Snapshot
+from rollcast.runtime.config import load_config
+from rollcast.runtime.logs import configure_logging
+from rollcast.runtime.process import die_with_parent, run_process
+from rollcast.runtime.run_folder import RunFolder
+from rollcast.runtime.waits import deadline
+from rollcast.wire.certificates import COORDINATOR_NAME
+from rollcast.wire.enrol import Enrolment, enrol
+from rollcast.wire.identity import Identity
+from rollcast.wire.ids import Version
+from rollcast.wire.invite import read_invite
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.records import TensorSpec
+from rollcast.wire.tls import TlsCredentials
+
+_POLL_S = 0.25
+_VERSIONS_KEPT = 2
+
+
+class NoiseLearner:
+    """Publishes on command.
+
+    Args:
+        size_bytes: of each version's state.
+        limit_s: for all peers to hold a version.
+    """
+
+    def __init__(
+        self, config: LearnerConfig, enrolment: Enrolment, client: CoordinatorClient, size_bytes: int, limit_s: float
+    ) -> None:
+        self._config = config
+        self._enrolment = enrolment
+        self._client = client
+        self._size_bytes = size_bytes
+        self._limit_s = limit_s
+        self._tensors = (TensorSpec("noise", "uint8", (size_bytes,), 0, size_bytes),)
+        self._retained = RetainedVersions(RunFolder(config.run_folder).prepare().versions, in_memory=1)
+
+    async def live(self, peers: int, commands: asyncio.StreamReader) -> None:
+        """Publish a version at each command until there are no more.
+
+        Raises:
+            RollcastError: joining, publishing or a wait failed.
+        """
+        async with AsyncExitStack() as stack:
+            http = await stack.enter_async_context(aiohttp.ClientSession())
+            info = await self._client.wait_for_origin(self._config.join_timeout_s)
+            await self._until_held(http, peers, None)
+            origin = OriginPusher(
+                lambda: self._client.wait_for_origin(self._config.join_timeout_s),
+                self._credentials,
+                timeout_s=self._config.publish.timeout_s,
+                random=SystemRandom(),
+            )
+            stack.push_async_callback(origin.close)
+
+            async def announce(announcement: pb.VersionAnnouncement) -> bool:
+                _say(event="origin_holds")
+                await commands.readline()
+                return await self._client.announce(announcement)
+
+            publisher = Publisher(
+                identity=Identity.load(self._config.identity_file),
+                run=info,
+                model_json=ModelConfig().model_dump_json(),
+                chunk_size_bytes=self._config.publish.chunk_size_bytes,
+                retained=self._retained,
+                origin=origin,
+                announce=announce,
+            )
+            _say(event="ready")
+            version = 0
+            while await commands.readline():
+                await publisher.publish(Version(version), Snapshot(self._tensors, os.urandom(self._size_bytes)))
+                status = await self._until_held(http, peers, version)
+                _say(event="peers_hold", version=version, t_bcast_s=status["t_bcast_s"]["last"])
+                self._retained.remove(self._retained.versions()[:-_VERSIONS_KEPT])
+                version += 1
+
+    async def _credentials(self) -> TlsCredentials:
+        """The same for as long as we run: a certificate outlives every benchmark."""
+        return self._enrolment.credentials
+
+    async def _until_held(self, http: aiohttp.ClientSession, peers: int, version: int | None) -> dict[str, Any]:
+        """The first status in which all peers are there, and hold ``version`` if one is given."""
+        waiting_for = f"{peers} peers to join" if version is None else f"{peers} peers to hold version {version}"
+        async with deadline(self._limit_s, waiting_for):
+            while True:
+                status = await self._status(http)
+                held = [peer["active_version"] for peer in status["peers"] if peer["role"] == "peer"]
+                if len(held) == peers and (version is None or all(one is not None and one >= version for one in held)):
+                    return status
+                await asyncio.sleep(_POLL_S)
+
+    async def _status(self, http: aiohttp.ClientSession) -> dict[str, Any]:
+        context = self._enrolment.credentials.ssl_client_context()
+        url = f"{self._enrolment.http_url}/api/v1/status"
+        async with http.get(url, ssl=context, server_hostname=COORDINATOR_NAME) as response:
+            response.raise_for_status()
+            status: dict[str, Any] = await response.json()
+            return status
+
+
+def _say(**values: object) -> None:
+    print(json.dumps(values), flush=True)
+
+
+async def _run(config: LearnerConfig, size_bytes: int, peers: int, limit_s: float) -> int:
+    identity = Identity.load(config.identity_file)
+    invite = await read_invite("", config.invite_file, config.join_timeout_s)
+    enrolment = await enrol(invite, identity, config.run_folder / "enrolment", config.join_timeout_s)
+
+    async def fresh() -> Enrolment:
+        return enrolment
+
+    client = CoordinatorClient(
+        fresh, identity.public_key, reconnect_timeout_s=config.reconnect_timeout_s, random=SystemRandom()
+    )
+    loop, commands = asyncio.get_running_loop(), asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
+    try:
+        await NoiseLearner(config, enrolment, client, size_bytes, limit_s).live(peers, commands)
+    finally:
+        await client.close()
+    return 0
+
+
+def main() -> int:
+    die_with_parent()
+    config = load_config(Path(sys.argv[1]), LearnerConfig)
+    configure_logging("learner", log_file=Path(sys.argv[2]))
+    size_bytes, peers, limit_s = int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5])
+    return run_process(lambda stop: _run(config, size_bytes, peers, limit_s))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""One shardcast node, clocked; run by the interpreter that has shardcast, so it imports only that.
+
+usage: shardcast_node.py origin|middle|client FOLDER SERVERS PAYLOAD
+Prints "ready"; the origin publishes at "go"; the others print "done SECONDS" on the system's monotonic clock once the
+checksum of their copy is right. It ends with its input. Repaired, or it does not finish: its server is made to answer
+several requests at once, it looks for new versions every 0.2 s rather than 30 s, and it tries again when that fails.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from socketserver import ThreadingMixIn
+
+import shardcast
+import shardcast.client
+import shardcast.server
+from shardcast.utils import compute_checksum, parse_distribution_file
+
+POLL_S = 0.2
+VERSION = "v1"
+PROBE_BYTES = 100_000  # every server must have a file of its bandwidth probe
+
+
+def join(shards: Path, copy: Path) -> None:
+    with copy.open("wb") as output:
+        for name in sorted(os.listdir(shards)):
+            with (shards / name).open("rb") as shard:
+                shutil.copyfileobj(shard, output, 1 << 20)
+
+
+def done() -> None:
+    print("done", time.monotonic(), flush=True)
+
+
+def relay(servers: list[str], data: Path, copy: Path) -> None:
+    """A middle node verifies its shards too: everybody who receives must."""
+    node = shardcast.MiddleNode(servers, str(data), check_interval=POLL_S)
+    print("ready", flush=True)
+    while VERSION not in node.processed_versions:
+        time.sleep(0.01)
+    join(data / VERSION, copy)
+    if (
+        compute_checksum(str(copy))
+        == parse_distribution_file(str(data / "distribution.txt"))[VERSION].partition("|")[0]
+    ):
+        done()
+
+
+def receive(servers: list[str], folder: Path) -> None:
+    node = shardcast.ClientNode(servers, str(folder))
+    print("ready", flush=True)
+    while VERSION not in node.list_available_versions():
+        time.sleep(POLL_S)
+    while not node.download_version(VERSION, str(folder / "payload")):  # a server may be too busy to list its versions
+        time.sleep(POLL_S)
+    done()
+
+
+def main() -> None:
+    role, name, servers, payload = sys.argv[1:]
+    folder, data = Path(name), Path(name) / "data"
+    shardcast.server.ShardcastServer = type(
+        "Threaded", (ThreadingMixIn, shardcast.server.ShardcastServer), {"daemon_threads": True}
+    )
+    # Its probe is written to one fixed place, which nodes on one machine would share.
+    shardcast.client.Path = lambda path: folder / "probe.bin" if str(path) == "/tmp/dummy.bin" else Path(path)
+    data.mkdir(parents=True, exist_ok=True)
+    (data / "data1.bin").write_bytes(os.urandom(PROBE_BYTES))
+    if role == "origin":
+        node = shardcast.OriginServer(str(data))
+        print("ready", flush=True)
+        sys.stdin.readline()
+        node.broadcast(payload)
+    elif role == "middle":
+        relay(servers.split(","), data, folder / "payload")
+    else:
+        receive(servers.split(","), folder)
+    sys.stdin.read()
+    os._exit(0)  # its threads do not end
+
+
+if __name__ == "__main__":
+    main()

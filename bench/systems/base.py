@@ -1,0 +1,143 @@
+"""What every system is given, what it answers, and the lines in which node programs report."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from bench.wan.meter import Cost
+from bench.wan.network import Sockets
+from bench.wan.scenarios import Node
+from rollcast.runtime.errors import ProcessFailed, WaitTimedOut
+
+#: Root of the source tree, from which node programs import.
+ROOT = Path(__file__).parents[2]
+#: Names a Python interpreter that has the packages of other systems; they are no dependencies of this project.
+PYTHON_VARIABLE = "ROLLCAST_BENCH_PYTHON"
+_IMPORT_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One broadcast to be measured, again and again."""
+
+    nodes: tuple[Node, ...]
+    size_bytes: int
+    sockets: Sockets
+    folder: Path  # empty, in memory where possible: nine nodes share this machine's one disk
+    limit_s: float  # a broadcast that takes longer has failed
+
+    @property
+    def receivers(self) -> range:
+        """Numbers of the nodes that receive."""
+        return range(1, len(self.nodes))
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """One measured broadcast: seconds until each receiver held a verified copy, by its number."""
+
+    seconds: Mapping[int, float]
+    last_s: float
+    cost: Cost
+
+
+class System(Protocol):
+    """A module of this package."""
+
+    def missing(self) -> str:
+        """What is not installed; empty when nothing."""
+
+    def broadcasts(self, case: Case) -> Iterator[Broadcast]:
+        """Measure one broadcast at each step."""
+
+
+class Lines:
+    """Lines that processes print on stdout, in the order in which they come, with the number of who printed them."""
+
+    def __init__(self) -> None:
+        self._lines: queue.Queue[tuple[int, str]] = queue.Queue()
+
+    def follow(self, number: int, process: subprocess.Popen[Any]) -> None:
+        """Take in all that a process prints until it ends, which counts as an empty line."""
+        stream: IO[str] | None = process.stdout
+        assert stream is not None
+        threading.Thread(target=self._read, args=(number, stream), daemon=True).start()
+
+    def next(self, waiting_for: str, timeout_s: float) -> tuple[int, str]:
+        """The next line.
+
+        Raises:
+            WaitTimedOut: none came.
+            ProcessFailed: a process ended.
+        """
+        try:
+            number, line = self._lines.get(timeout=max(0.0, timeout_s))
+        except queue.Empty:
+            raise WaitTimedOut(f"waited {timeout_s:.0f} s for {waiting_for}") from None
+        if not line:
+            raise ProcessFailed(f"node {number} ended while we waited for {waiting_for}", cause="its log says why")
+        return number, line
+
+    def count(self, word: str, wanted: int, timeout_s: float) -> dict[int, str]:
+        """Wait until ``wanted`` nodes have printed a line that begins with ``word``; the rest of each, by node.
+
+        Raises:
+            WaitTimedOut, ProcessFailed: see next.
+        """
+        found: dict[int, str] = {}
+        end = time.monotonic() + timeout_s
+        while len(found) < wanted:
+            what = f"{wanted} nodes to say {word!r}, after {sorted(found)}"
+            number, line = self.next(what, end - time.monotonic())
+            first, _, rest = line.partition(" ")
+            if first == word:
+                found[number] = rest
+        return found
+
+    def _read(self, number: int, stream: IO[str]) -> None:
+        with stream:
+            for line in stream:
+                self._lines.put((number, line.rstrip("\n")))
+        self._lines.put((number, ""))
+
+
+def write_payload(path: Path, size_bytes: int) -> str:
+    """Incompressible bytes; their SHA-256 in hex."""
+    data = os.urandom(size_bytes)
+    path.write_bytes(data)
+    return hashlib.sha256(data).hexdigest()
+
+
+def check_copies(copies: Mapping[int, Path], digest: str) -> None:
+    """Every copy has the bytes that were sent.
+
+    Raises:
+        ProcessFailed: one is missing or differs.
+    """
+    for number, path in copies.items():
+        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+            raise ProcessFailed(f"node {number} does not hold the bytes that were sent", cause=f"file {path.name}")
+
+
+def python_with() -> str:
+    """The interpreter for other systems' packages."""
+    return os.environ.get(PYTHON_VARIABLE) or sys.executable
+
+
+def lacks_module(name: str) -> str:
+    """What to do for ``python_with()`` to have a module; empty when it has."""
+    command = [python_with(), "-c", f"import {name}"]
+    done = subprocess.run(command, capture_output=True, timeout=_IMPORT_TIMEOUT_S, check=False)
+    if done.returncode == 0:
+        return ""
+    return f"pip install {name}, here or in an environment whose interpreter {PYTHON_VARIABLE} names"

@@ -1,0 +1,85 @@
+"""SHARDCAST (arXiv 2505.07291, PyPI shardcast): origin -> two relays -> clients; the relays count as receivers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.systems.base import ROOT, Broadcast, Case, Lines, check_copies, lacks_module, python_with, write_payload
+from bench.wan.meter import Meter
+from bench.wan.network import Network
+
+RELAYS = 2
+_START_TIMEOUT_S = 40.0
+_NODE = ROOT / "bench" / "programs" / "shardcast_node.py"
+#: Smaller shards than its 50 MB, which would not be relayed in parts at all; no back-off of 15 s.
+_SETTINGS = {
+    "SHARDCAST_SHARD_SIZE": "4000000",
+    "SHARDCAST_FAST_RETRY_INTERVAL": "1",
+    "SHARDCAST_FAST_RETRY_ATTEMPTS": "1000",
+    "SHARDCAST_RETRY_ATTEMPTS": "1000",
+}
+
+
+def missing() -> str:
+    """Whether shardcast can be imported."""
+    return lacks_module("shardcast")
+
+
+def broadcasts(case: Case) -> Iterator[Broadcast]:
+    """Each in a new network and with new processes.
+
+    Raises:
+        WaitTimedOut: it did not end in time.
+        ProcessFailed: a node ended, or a copy is wrong.
+    """
+    while True:
+        with Network(case.nodes, case.sockets) as network:
+            yield _broadcast(network, case)
+
+
+def _broadcast(network: Network, case: Case) -> Broadcast:
+    folders = [case.folder / f"node-{number}" for number in range(len(case.nodes))]
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+    payload, lines = folders[0] / "payload", Lines()
+    digest = write_payload(payload, case.size_bytes)
+    processes: list[subprocess.Popen[Any]] = []
+    for number, folder in enumerate(folders):
+        processes.append(_start(network, number, folder, payload))
+        lines.follow(number, processes[-1])
+        if number <= RELAYS:  # a node needs those that it asks to be up
+            lines.count("ready", 1, _START_TIMEOUT_S)
+    lines.count("ready", len(folders) - RELAYS - 1, _START_TIMEOUT_S)
+    origin = processes[0].stdin
+    assert origin is not None
+    meter, started_s = Meter(network), time.monotonic()
+    origin.write("go\n")
+    origin.flush()
+    done = lines.count("done", len(case.receivers), case.limit_s)
+    cost = meter.read()
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.close()
+    for process in processes:
+        network.reap(process)
+    check_copies({number: folders[number] / "payload" for number in case.receivers}, digest)
+    seconds = {number: float(text) - started_s for number, text in done.items()}
+    return Broadcast(seconds, max(seconds.values()), cost)
+
+
+def _start(network: Network, number: int, folder: Path, payload: Path) -> subprocess.Popen[Any]:
+    role = "origin" if number == 0 else "middle" if number <= RELAYS else "client"
+    asked = network.addresses[:1] if number <= RELAYS else network.addresses[1 : RELAYS + 1]
+    servers = ",".join(f"http://{address}:8000" for address in asked)
+    command = [python_with(), str(_NODE), role, str(folder), servers, str(payload)]
+    with (folder / "log").open("wb") as log:
+        environment = os.environ | _SETTINGS
+        options: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log, "text": True}
+        return network.spawn(number, command, env=environment, cwd=folder, **options)

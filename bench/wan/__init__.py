@@ -1,0 +1,1 @@
+"""A small geo-distributed network on one machine: namespaces, a userspace emulator of access links, scenarios."""

@@ -1,0 +1,67 @@
+"""What one broadcast cost: bytes, processor time, and how far the emulator itself was behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import psutil
+
+from bench.wan.network import Counters, Network
+
+LATE_MS_MAX = 50.0  # a run in which the emulator was later than this measures the machine, not the system
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Between the two ends of one measurement."""
+
+    source_bytes: int  # through the source's uplink
+    all_bytes: int  # through all uplinks
+    drops: int
+    cpu_s: float  # of the processes in the network
+    emulator_cpu_s: float
+    core_s: float  # that the machine's cores could have given
+    cpu_share: float  # of core_s, used by everything that runs on the machine
+    late_max_ms: float
+
+    @property
+    def valid(self) -> bool:
+        """Whether the emulator kept up."""
+        return self.late_max_ms <= LATE_MS_MAX
+
+
+class Meter:
+    """Begins measuring when it is made; ``read`` says what was used since then."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._counters: Counters = network.counters()
+        self._cpu_s = network.cpu_s()
+        self._emulator_cpu_s = network.emulator_cpu_s()
+        self._machine = _machine_s()
+
+    def read(self) -> Cost:
+        """The cost so far.
+
+        Raises:
+            ProcessFailed, WaitTimedOut: see Network.counters.
+        """
+        before, after = self._counters, self._network.counters()
+        busy_s, all_s = (now - then for now, then in zip(_machine_s(), self._machine, strict=True))
+        return Cost(
+            source_bytes=after.sent_bytes[0] - before.sent_bytes[0],
+            all_bytes=sum(after.sent_bytes) - sum(before.sent_bytes),
+            drops=after.drops - before.drops,
+            cpu_s=self._network.cpu_s() - self._cpu_s,
+            emulator_cpu_s=self._network.emulator_cpu_s() - self._emulator_cpu_s,
+            core_s=all_s,
+            cpu_share=busy_s / all_s if all_s > 0 else 0.0,
+            late_max_ms=after.late_max_ms,
+        )
+
+
+def _machine_s() -> tuple[float, float]:
+    """Seconds of all cores: busy, and altogether."""
+    times = psutil.cpu_times()
+    total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)  # part of user already
+    return total - times.idle - getattr(times, "iowait", 0.0), total

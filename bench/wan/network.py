@@ -1,0 +1,252 @@
+"""Network namespaces joined by the emulator, and the processes in them. Whatever was made is removed again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import IO, Any
+
+import psutil
+
+from bench.wan import build
+from bench.wan.scenarios import Node
+from rollcast.runtime.errors import ProcessFailed, WaitTimedOut
+
+_QUEUE_MS = 50.0  # drop-tail queue of each direction of a link
+_GSO_BYTES = 16384  # largest burst that the kernel hands to the emulator in one piece
+_REAL_TIME_PRIORITY = 5
+_COMMAND_TIMEOUT_S = 20.0
+_EMULATOR_TIMEOUT_S = 10.0
+_REAP_POLL_S = 0.005
+_TCP = {
+    "tcp_no_metrics_save": "1",
+    "tcp_slow_start_after_idle": "0",
+    "tcp_rmem": "4096 131072 33554432",
+    "tcp_wmem": "4096 65536 33554432",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sockets:
+    """What TCP sockets in the namespaces start with; a program that chooses for itself wins."""
+
+    congestion: str = "cubic"
+    pace_mbit_s: int = 0  # ceiling of TCP's own pacing, which a ceiling turns on; 0: none
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """The emulator's counters: bytes and drops since its start, lateness since the counters before."""
+
+    sent_bytes: tuple[int, ...]  # through each node's uplink, IP headers included
+    received_bytes: tuple[int, ...]
+    drops: int
+    late_max_ms: float
+
+
+class Network:
+    """An emulated network; node 0 is the source. Use as a context manager.
+
+    Args:
+        nodes: their links.
+        sockets: defaults of TCP sockets.
+
+    Raises:
+        MissingExtra: this machine cannot (see bench.wan.build).
+        ProcessFailed: namespaces or the emulator cannot be made.
+    """
+
+    def __init__(self, nodes: Sequence[Node], sockets: Sockets = Sockets()) -> None:
+        self.nodes = tuple(nodes)
+        self.sockets = sockets
+        self.addresses = tuple(f"10.77.0.{number + 1}" for number in range(len(nodes)))
+        mark = f"{os.getpid():x}{secrets.token_hex(2)}"
+        self.names = tuple(f"rcwan{mark}-{number}" for number in range(len(nodes)))
+        self._made: list[str] = []
+        self._emulator: subprocess.Popen[str] | None = None
+        self._running: dict[int, subprocess.Popen[Any]] = {}
+        self._reaped_cpu_s = 0.0
+
+    def __enter__(self) -> Network:
+        build.require()
+        try:
+            for name in self.names:
+                _ip("netns", "add", name)
+                self._made.append(name)
+            self._start_emulator()
+            for name, address in zip(self.names, self.addresses, strict=True):
+                self._configure(name, address)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every process that we started, the emulator, and what is left in our namespaces; remove them."""
+        for process in list(self._running.values()):
+            self.reap(process, signal.SIGKILL)
+        if self._emulator is not None:
+            self._emulator.terminate()
+            try:
+                self._emulator.communicate(timeout=_EMULATOR_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._emulator.kill()
+                self._emulator.communicate()
+            self._emulator = None
+        while self._made:
+            name = self._made.pop()
+            for pid in _pids_in(name):  # grandchildren of what was killed
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            _ip("netns", "del", name, check=False)
+
+    # ------------------------------------------------------------ processes
+
+    def spawn(self, node: int, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        """Start a command in a node's namespace. It is killed on leaving, if it has not been reaped before."""
+        environment: Mapping[str, str] = options.pop("env", os.environ)
+        shim = {"LD_PRELOAD": str(build.socket_shim()), "SOCK_CC": self.sockets.congestion}
+        if self.sockets.pace_mbit_s:
+            shim["SOCK_PACE"] = str(self.sockets.pace_mbit_s)
+        arguments = ["ip", "netns", "exec", self.names[node], *command]
+        process = subprocess.Popen(arguments, env={**environment, **shim}, process_group=0, **options)
+        self._running[process.pid] = process
+        return process
+
+    def reap(self, process: subprocess.Popen[Any], send: signal.Signals | None = None, grace_s: float = 5.0) -> int:
+        """Wait for a process, asking it with a signal if given and killing it after ``grace_s``; its exit status.
+
+        Its processor time, and that of its children that it waited for, stays in ``cpu_s``.
+        """
+        if process.pid not in self._running:
+            return int(process.returncode)
+        if send is not None:
+            os.kill(process.pid, send)
+        end = time.monotonic() + grace_s
+        while not self.has_ended(process):
+            if time.monotonic() > end:
+                os.kill(process.pid, signal.SIGKILL)
+            time.sleep(_REAP_POLL_S)
+        return int(process.returncode)
+
+    def has_ended(self, process: subprocess.Popen[Any]) -> bool:
+        """Whether it has; then it is reaped, and ``returncode`` is set."""
+        if process.pid not in self._running:
+            return True
+        pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+        if pid == 0:
+            return False
+        process.returncode = os.waitstatus_to_exitcode(status)
+        self._reaped_cpu_s += usage.ru_utime + usage.ru_stime
+        if process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):  # what it never read
+                process.stdin.close()
+        del self._running[pid]
+        return True
+
+    def cpu_s(self) -> float:
+        """Processor seconds that our processes and their children have used since the start; without the emulator."""
+        return self._reaped_cpu_s + sum(_family_cpu_s(pid) for pid in self._running)
+
+    # ------------------------------------------------------------ emulator
+
+    def emulator_cpu_s(self) -> float:
+        """Processor seconds that the emulator has used."""
+        assert self._emulator is not None
+        return _family_cpu_s(self._emulator.pid)
+
+    def counters(self) -> Counters:
+        """Ask the emulator.
+
+        Raises:
+            ProcessFailed: it has ended.
+            WaitTimedOut: it does not answer.
+        """
+        assert self._emulator is not None
+        self._emulator.send_signal(signal.SIGUSR1)
+        report = json.loads(self._emulator_says())
+        nodes = report["nodes"]
+        return Counters(
+            sent_bytes=tuple(node["tx_bytes"] for node in nodes),
+            received_bytes=tuple(node["rx_bytes"] for node in nodes),
+            drops=sum(node["up_drops"] + node["down_drops"] for node in nodes),
+            late_max_ms=report["late_max_ms"],
+        )
+
+    def _start_emulator(self) -> None:
+        table = "".join(
+            f"{name} {address} {node.up_mbit_s} {node.down_mbit_s} {node.delay_ms}\n"
+            for name, address, node in zip(self.names, self.addresses, self.nodes, strict=True)
+        )
+        command = [str(build.emulator()), str(_QUEUE_MS)]
+        self._emulator = subprocess.Popen(
+            command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
+        )
+        with contextlib.suppress(PermissionError):  # it is late more often without, which each run shows
+            os.sched_setscheduler(self._emulator.pid, os.SCHED_FIFO, os.sched_param(_REAL_TIME_PRIORITY))
+        assert self._emulator.stdin is not None
+        self._emulator.stdin.write(table)
+        self._emulator.stdin.close()
+        self._emulator.stdin = None
+        self._emulator_says()  # "ready"
+
+    def _emulator_says(self) -> str:
+        assert self._emulator is not None
+        stream: IO[str] | None = self._emulator.stdout
+        assert stream is not None
+        if not select.select([stream], [], [], _EMULATOR_TIMEOUT_S)[0]:
+            raise WaitTimedOut(f"waited {_EMULATOR_TIMEOUT_S:g} s for the network emulator to answer")
+        line = stream.readline()
+        if not line:
+            raise ProcessFailed("the network emulator ended", cause="it says why on stderr")
+        return line
+
+    def _configure(self, name: str, address: str) -> None:
+        batch = (
+            f"link set lo up\naddr add {address}/24 dev wan0\n"
+            f"link set wan0 mtu 1500 txqueuelen 10000 gso_max_size {_GSO_BYTES} up\n"
+        )
+        _ip("-n", name, "-batch", "-", given=batch)
+        settings = "\n".join(f"echo '{value}' > /proc/sys/net/ipv4/{key}" for key, value in _TCP.items())
+        _ip("netns", "exec", name, "sh", "-ec", settings)
+
+
+def _ip(*arguments: str, given: str = "", check: bool = True) -> str:
+    done = subprocess.run(
+        ["ip", *arguments], input=given, capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S, check=False
+    )
+    if check and done.returncode != 0:
+        raise ProcessFailed(
+            f"`ip {' '.join(arguments)}` failed", cause=done.stderr.strip(), fix="see that namespaces are allowed here"
+        )
+    return done.stdout
+
+
+def _pids_in(name: str) -> list[int]:
+    return [int(pid) for pid in _ip("netns", "pids", name, check=False).split()]
+
+
+def _family_cpu_s(pid: int) -> float:
+    """Of a process, the children it waited for, and its living descendants."""
+    seconds = 0.0
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        for one in (process, *process.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = one.cpu_times()
+                seconds += times.user + times.system + times.children_user + times.children_system
+    return seconds

@@ -1,0 +1,76 @@
+"""Who has which links in each scenario, and the physical limit of a broadcast there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+BITS_PER_BYTE = 8
+_MEGA = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One access link. Rates count IP bytes; the round trip between i and j takes 2 (delay_i + delay_j)."""
+
+    up_mbit_s: float
+    down_mbit_s: float
+    delay_ms: float  # one way, between the node and the middle of the network
+
+    def scaled(self, factor: float) -> Node:
+        """The same link with both rates multiplied."""
+        return replace(self, up_mbit_s=self.up_mbit_s * factor, down_mbit_s=self.down_mbit_s * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The least time in which N full copies can be delivered, and which term of it binds."""
+
+    seconds: float
+    binding: str
+    terms_s: Mapping[str, float]
+
+
+def _alike(count: int, up_mbit_s: float, down_mbit_s: float) -> tuple[Node, ...]:
+    return (Node(up_mbit_s, down_mbit_s, 10.0),) * count
+
+
+#: Name -> nodes; the first one is the source.
+SCENARIOS: dict[str, tuple[Node, ...]] = {
+    "homo50": _alike(9, 50, 100),
+    "het50": _alike(5, 50, 100) + _alike(4, 12.5, 100),
+    # All three terms of the bound within 5 % of each other; round trips of 20 to 180 ms.
+    "wan": (
+        Node(60, 200, 5),
+        Node(100, 200, 5),
+        Node(100, 200, 15),
+        Node(60, 120, 20),
+        Node(60, 120, 30),
+        Node(30, 100, 10),
+        Node(30, 100, 40),
+        Node(10, 60, 20),
+        Node(10, 60, 50),
+    ),
+}
+
+
+def scenario(name: str, scale: float) -> tuple[Node, ...]:
+    """The nodes of a scenario with all rates multiplied by ``scale``; delays stay.
+
+    Raises:
+        KeyError: there is no such scenario.
+    """
+    return tuple(node.scaled(scale) for node in SCENARIOS[name])
+
+
+def fluid_bound(size_bytes: int, nodes: Sequence[Node]) -> Bound:
+    """T* = max(M/u_0, M/min d_i, N M/(u_0 + sum u_i)) (Kumar & Ross, 2006, "Peer-assisted file distribution")."""
+    source, peers = nodes[0], nodes[1:]
+    megabits = size_bytes * BITS_PER_BYTE / _MEGA
+    terms_s = {
+        "source": megabits / source.up_mbit_s,
+        "downlink": megabits / min(peer.down_mbit_s for peer in peers),
+        "uplinks": len(peers) * megabits / (source.up_mbit_s + sum(peer.up_mbit_s for peer in peers)),
+    }
+    binding = max(terms_s, key=lambda name: terms_s[name])
+    return Bound(terms_s[binding], binding, terms_s)

@@ -1,0 +1,254 @@
+/* wanem - a userspace WAN emulator for kernels without netem.
+ *
+ * One process owns one TUN device ("wan0") inside each of N network
+ * namespaces and forwards IPv4 packets between them.  Every node has an access
+ * link: an uplink rate, a downlink rate, a one-way access delay, and a
+ * drop-tail queue in each direction.  A packet from i to j sees
+ *
+ *   uplink queue of i -> serialise at up_i -> delay_i + delay_j
+ *                     -> downlink queue of j -> serialise at down_j -> deliver
+ *
+ * so RTT(i,j) = 2 * (delay_i + delay_j).  TSO super-packets are accepted whole
+ * (IFF_VNET_HDR), which is what makes Gbit/s affordable on two cores; their
+ * wire size is counted as if they had been cut into MTU-sized segments.
+ *
+ * usage: wanem QUEUE_MS < table       (table: "netns ip up_mbit down_mbit delay_ms")
+ * Prints "ready" when all links are up; on SIGUSR1 one line of JSON with per-node
+ * counters and its own scheduling lateness since the line before; exits on
+ * SIGTERM and SIGINT, and when the process that started it dies.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/if_tun.h>
+#include <linux/virtio_net.h>
+#include <net/if.h>
+#include <netinet/ip.h>
+#include <netinet/tcp.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MAX_NODES = 64, READ_BATCH = 64, MAX_PKT = 65536 + 256 };
+enum { QUANTUM = 200000 };              /* ns: never wake up more often than this for timers */
+typedef int64_t ns_t;
+
+struct node {
+    char     netns[64];
+    uint32_t ip;                        /* network byte order */
+    double   up_ns_per_byte, down_ns_per_byte;
+    ns_t     delay, up_free, down_free; /* *_free: when the link is next idle */
+    int      fd;
+    uint64_t tx_bytes, rx_bytes, up_drops, down_drops;
+};
+
+struct packet {
+    ns_t     when;
+    uint64_t seq;                       /* FIFO among equal times */
+    uint32_t len, wire;                 /* bytes incl. vnet header / on the wire */
+    uint8_t  dst, delivering;           /* delivering: downlink already passed */
+    uint8_t  data[];
+};
+
+static struct node nodes[MAX_NODES];
+static int n_nodes;
+static ns_t queue_limit;
+static volatile sig_atomic_t stop, report_wanted;
+
+static struct packet **heap;
+static size_t heap_len, heap_cap;
+static uint64_t next_seq;
+static uint64_t late_events, late_1ms;
+static ns_t late_max;
+
+static void die(const char *what) { perror(what); exit(1); }
+static void on_signal(int sig) { if (sig == SIGUSR1) report_wanted = 1; else stop = 1; }
+
+static ns_t now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (ns_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* ---- event heap ------------------------------------------------------- */
+
+static int before(const struct packet *a, const struct packet *b) {
+    return a->when != b->when ? a->when < b->when : a->seq < b->seq;
+}
+
+static void push(struct packet *p) {
+    if (heap_len == heap_cap) {
+        heap_cap = heap_cap ? heap_cap * 2 : 4096;
+        heap = realloc(heap, heap_cap * sizeof *heap);
+        if (!heap) die("realloc");
+    }
+    p->seq = next_seq++;
+    size_t i = heap_len++;
+    while (i && before(p, heap[(i - 1) / 2])) { heap[i] = heap[(i - 1) / 2]; i = (i - 1) / 2; }
+    heap[i] = p;
+}
+
+static struct packet *pop(void) {
+    struct packet *top = heap[0], *last = heap[--heap_len];
+    size_t i = 0, c;
+    while ((c = 2 * i + 1) < heap_len) {
+        if (c + 1 < heap_len && before(heap[c + 1], heap[c])) c++;
+        if (!before(heap[c], last)) break;
+        heap[i] = heap[c];
+        i = c;
+    }
+    heap[i] = last;
+    return top;
+}
+
+/* ---- links ------------------------------------------------------------ */
+
+static void open_tun(struct node *n) {
+    char path[sizeof n->netns + 16];
+    snprintf(path, sizeof path, "/run/netns/%.63s", n->netns);
+    int ns = open(path, O_RDONLY | O_CLOEXEC);
+    if (ns < 0 || setns(ns, CLONE_NEWNET) < 0) die(path);
+    close(ns);
+    n->fd = open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    if (n->fd < 0) die("/dev/net/tun");
+    struct ifreq ifr = { .ifr_flags = IFF_TUN | IFF_NO_PI | IFF_VNET_HDR };
+    strcpy(ifr.ifr_name, "wan0");
+    if (ioctl(n->fd, TUNSETIFF, &ifr) < 0) die("TUNSETIFF");
+    if (ioctl(n->fd, TUNSETOFFLOAD, TUN_F_CSUM | TUN_F_TSO4) < 0) die("TUNSETOFFLOAD");
+}
+
+/* Bytes this packet would occupy as MTU-sized IP packets. */
+static uint32_t wire_bytes(const struct virtio_net_hdr *h, const uint8_t *ip, uint32_t len) {
+    if (h->gso_type == VIRTIO_NET_HDR_GSO_NONE || !h->gso_size) return len;
+    uint32_t ihl = (ip[0] & 15) * 4, hdr = ihl + (ip[ihl + 12] >> 4) * 4;
+    uint32_t segs = (len - hdr + h->gso_size - 1) / h->gso_size;
+    return len + (segs - 1) * hdr;
+}
+
+static int find_node(uint32_t ip) {
+    for (int i = 0; i < n_nodes; i++) if (nodes[i].ip == ip) return i;
+    return -1;
+}
+
+/* A packet left node `src`: pass its uplink or drop. */
+static void enter_uplink(int src, const uint8_t *buf, uint32_t len, ns_t t) {
+    const struct virtio_net_hdr *h = (const void *)buf;
+    const uint8_t *ip = buf + sizeof *h;
+    struct node *n = &nodes[src];
+    uint32_t dst_ip;
+    if (len < sizeof *h + sizeof(struct iphdr) || ip[0] >> 4 != 4) return;
+    memcpy(&dst_ip, ip + 16, 4);
+    int dst = find_node(dst_ip);
+    if (dst < 0) return;
+    ns_t start = t > n->up_free ? t : n->up_free;
+    if (start - t > queue_limit) { n->up_drops++; return; }
+    struct packet *p = malloc(sizeof *p + len);
+    if (!p) die("malloc");
+    memcpy(p->data, buf, len);
+    p->len = len;
+    p->wire = wire_bytes(h, ip, len - sizeof *h);
+    p->dst = dst;
+    p->delivering = 0;
+    n->up_free = start + (ns_t)(p->wire * n->up_ns_per_byte);
+    n->tx_bytes += p->wire;
+    p->when = n->up_free + n->delay + nodes[dst].delay;
+    push(p);
+}
+
+/* A scheduled event is due: queue on the downlink, or deliver. */
+static void due(struct packet *p, ns_t t) {
+    struct node *n = &nodes[p->dst];
+    if (!p->delivering) {
+        ns_t start = p->when > n->down_free ? p->when : n->down_free;
+        if (start - p->when > queue_limit) { n->down_drops++; free(p); return; }
+        n->down_free = start + (ns_t)(p->wire * n->down_ns_per_byte);
+        p->when = n->down_free;
+        p->delivering = 1;
+        push(p);
+        return;
+    }
+    ns_t late = t - p->when;
+    late_events++;
+    if (late > 1000000) late_1ms++;
+    if (late > late_max) late_max = late;
+    n->rx_bytes += p->wire;
+    if (write(n->fd, p->data, p->len) < 0 && errno != EAGAIN && errno != EIO) die("tun write");
+    free(p);
+}
+
+static void report(void) {
+    printf("{\"events\":%lu,\"late_over_1ms\":%lu,\"late_max_ms\":%.2f,\"nodes\":[",
+           late_events, late_1ms, late_max / 1e6);
+    for (int i = 0; i < n_nodes; i++)
+        printf("%s{\"tx_bytes\":%lu,\"rx_bytes\":%lu,\"up_drops\":%lu,\"down_drops\":%lu}", i ? "," : "",
+               nodes[i].tx_bytes, nodes[i].rx_bytes, nodes[i].up_drops, nodes[i].down_drops);
+    printf("]}\n");
+    fflush(stdout);
+    late_events = late_1ms = 0;
+    late_max = 0;
+}
+
+int main(int argc, char **argv) {
+    if (argc != 2) { fprintf(stderr, "usage: wanem QUEUE_MS < table\n"); return 2; }
+    queue_limit = (ns_t)(atof(argv[1]) * 1e6);
+    char ip[32];
+    double up, down, delay;
+    while (n_nodes < MAX_NODES &&
+           scanf("%63s %31s %lf %lf %lf", nodes[n_nodes].netns, ip, &up, &down, &delay) == 5) {
+        struct node *n = &nodes[n_nodes++];
+        if (inet_pton(AF_INET, ip, &n->ip) != 1) die("address");
+        n->up_ns_per_byte = 8000.0 / up;
+        n->down_ns_per_byte = 8000.0 / down;
+        n->delay = (ns_t)(delay * 1e6);
+    }
+    signal(SIGTERM, on_signal);
+    signal(SIGINT, on_signal);
+    signal(SIGUSR1, on_signal);
+    signal(SIGPIPE, SIG_IGN);
+    if (prctl(PR_SET_PDEATHSIG, SIGTERM) < 0) die("prctl");
+    int ep = epoll_create1(EPOLL_CLOEXEC);
+    for (int i = 0; i < n_nodes; i++) {
+        open_tun(&nodes[i]);
+        struct epoll_event ev = { .events = EPOLLIN, .data.u32 = i };
+        if (epoll_ctl(ep, EPOLL_CTL_ADD, nodes[i].fd, &ev) < 0) die("epoll_ctl");
+    }
+    puts("ready");
+    fflush(stdout);
+
+    static uint8_t buf[MAX_PKT];
+    struct epoll_event evs[MAX_NODES];
+    while (!stop) {
+        struct timespec wait = { 0, 50000000 };
+        if (heap_len) {
+            ns_t d = heap[0]->when - now();
+            if (d < QUANTUM) d = QUANTUM;
+            if (d < wait.tv_nsec) wait.tv_nsec = d;
+        }
+        int k = epoll_pwait2(ep, evs, MAX_NODES, &wait, NULL);
+        if (k < 0 && errno != EINTR) die("epoll_pwait2");
+        for (int e = 0; e < k; e++) {
+            int src = evs[e].data.u32;
+            for (int b = 0; b < READ_BATCH; b++) {
+                ssize_t len = read(nodes[src].fd, buf, sizeof buf);
+                if (len < 0) break;
+                enter_uplink(src, buf, (uint32_t)len, now());
+            }
+        }
+        ns_t t = now();
+        while (heap_len && heap[0]->when <= t) due(pop(), t);
+        if (report_wanted) {
+            report_wanted = 0;
+            report();
+        }
+    }
+    return 0;
+}

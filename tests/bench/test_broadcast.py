@@ -1,0 +1,96 @@
+"""bench.broadcast: figures, rejected runs, and one real broadcast."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from bench import broadcast
+from bench.systems.base import Broadcast, Case
+from bench.wan import build
+from bench.wan.meter import LATE_MS_MAX, Cost
+from bench.wan.network import Sockets
+from bench.wan.scenarios import Node, fluid_bound
+from rollcast.runtime.errors import ProcessFailed
+
+SIZE_BYTES = 1_000_000
+SEVERAL_SHARDS_BYTES = 6_000_000  # SHARDCAST does not finish with a single shard
+
+
+@dataclass
+class Canned:
+    """A system whose broadcasts are known beforehand."""
+
+    results: list[Broadcast]
+    closed: bool = False
+
+    def missing(self) -> str:
+        return ""
+
+    def broadcasts(self, case: Case) -> Iterator[Broadcast]:
+        try:
+            yield from self.results
+        finally:
+            self.closed = True
+
+
+def _case(folder: Path, nodes: tuple[Node, ...] = (Node(8, 8, 1),) * 3, size_bytes: int = SIZE_BYTES) -> Case:
+    return Case(nodes, size_bytes, Sockets(), folder, 60.0)
+
+
+def _took(last_s: float, *, late_ms: float = 1.0) -> Broadcast:
+    cost = Cost(
+        source_bytes=1_050_000,
+        all_bytes=2_100_000,
+        drops=0,
+        cpu_s=0.02,
+        emulator_cpu_s=0.01,
+        core_s=2.0,
+        cpu_share=0.5,
+        late_max_ms=late_ms,
+    )
+    return Broadcast({1: last_s / 2, 2: last_s}, last_s, cost)
+
+
+def test_late_runs_are_counted_and_do_not_count(tmp_path: Path) -> None:
+    case = _case(tmp_path)
+    bound = fluid_bound(SIZE_BYTES, case.nodes)
+    system = Canned([_took(2.0), _took(9.0, late_ms=LATE_MS_MAX + 1), _took(3.0), _took(4.0), _took(99.0)])
+    measured, rejected = broadcast.measure(system, case, bound, runs=3)
+    figures = broadcast.figures(measured, rejected, case, bound)
+    assert bound.seconds == pytest.approx(1.0)
+    assert (figures["runs"], figures["runs_rejected"]) == (3, 1)
+    assert figures["ratio_median"] == pytest.approx(3.0)
+    assert figures["ratio_max"] == pytest.approx(4.0)
+    assert figures["source_bytes_ratio"] == pytest.approx(1.05)
+    assert figures["cpu_s_per_gb"] == pytest.approx(10.0)  # 0.02 s for two copies of a megabyte
+    assert system.closed
+
+
+def test_an_emulator_that_never_keeps_up_is_an_error(tmp_path: Path) -> None:
+    case = _case(tmp_path)
+    system = Canned([_took(2.0, late_ms=1000.0)] * 9)
+    with pytest.raises(ProcessFailed, match="none of 4 runs counts"):
+        broadcast.measure(system, case, fluid_bound(SIZE_BYTES, case.nodes), runs=2)
+    assert system.closed
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(bool(build.why_not()), reason=build.why_not())
+@pytest.mark.parametrize("name", broadcast.SYSTEMS)
+def test_every_system_that_is_installed_delivers(name: str, tmp_path: Path) -> None:
+    system = broadcast.system_of(name)
+    if lacking := system.missing():
+        pytest.skip(lacking)
+    case = _case(tmp_path, (Node(80, 160, 5),) * 4, SEVERAL_SHARDS_BYTES)
+    broadcasts = cast(Generator[Broadcast, None, None], system.broadcasts(case))
+    with closing(broadcasts):
+        one = next(broadcasts)
+    assert set(one.seconds) == {1, 2, 3}
+    assert one.last_s == pytest.approx(max(one.seconds.values()), abs=0.3)
+    assert case.size_bytes < one.cost.source_bytes < 4 * case.size_bytes

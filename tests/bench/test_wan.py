@@ -1,0 +1,107 @@
+"""bench.wan: the scenarios, the bound, and namespaces that leave nothing behind."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from bench.systems.base import Lines
+from bench.wan import build
+from bench.wan.meter import Meter
+from bench.wan.network import Network
+from bench.wan.scenarios import SCENARIOS, Node, fluid_bound, scenario
+
+needs_network = pytest.mark.skipif(bool(build.why_not()), reason=build.why_not())
+
+
+def _namespaces() -> set[str]:
+    return set(subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout.split())
+
+
+def test_every_scenario_has_a_source_and_eight_peers() -> None:
+    assert {name: len(nodes) for name, nodes in SCENARIOS.items()} == {"homo50": 9, "het50": 9, "wan": 9}
+
+
+@pytest.mark.parametrize(("name", "seconds", "binding"), [("homo50", 5.12, "source"), ("het50", 6.83, "uplinks")])
+def test_bound_of_32_megabytes(name: str, seconds: float, binding: str) -> None:
+    bound = fluid_bound(32_000_000, SCENARIOS[name])
+    assert bound.seconds == pytest.approx(seconds, abs=0.01)
+    assert bound.binding == binding
+
+
+def test_all_three_terms_bind_in_wan() -> None:
+    terms_s = fluid_bound(32_000_000, SCENARIOS["wan"]).terms_s
+    assert max(terms_s.values()) == pytest.approx(4.45, abs=0.01)
+    assert max(terms_s.values()) / min(terms_s.values()) < 1.05
+
+
+def test_a_slow_downlink_binds() -> None:
+    assert fluid_bound(1_000_000, [Node(100, 100, 1), Node(100, 1, 1)]).binding == "downlink"
+
+
+def test_scale_multiplies_rates_and_keeps_delays() -> None:
+    scaled, whole = scenario("wan", 0.25), SCENARIOS["wan"]
+    assert scaled[6] == Node(7.5, 25.0, whole[6].delay_ms)
+    assert fluid_bound(1000, scaled).seconds == pytest.approx(4 * fluid_bound(1000, whole).seconds)
+
+
+def test_lines_of_a_process_are_counted_by_node() -> None:
+    lines = Lines()
+    code = "print('ready');print('done 2.5')"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        lines.follow(3, process)
+        assert lines.count("done", 1, 20.0) == {3: "2.5"}
+
+
+@needs_network
+def test_a_network_carries_bytes_and_leaves_nothing_behind() -> None:
+    before = _namespaces()
+    receive = (
+        "import socket,sys;s=socket.create_server((sys.argv[1],9));print('ready',flush=True);c,_=s.accept();n=0\n"
+        "while d:=c.recv(65536): n+=len(d)\nprint('got',n,flush=True)"
+    )
+    send = "import socket,sys;c=socket.create_connection((sys.argv[1],9),10);c.sendall(bytes(200000));c.close()"
+    with Network([Node(80, 80, 5), Node(80, 80, 5)]) as network:
+        assert set(network.names) <= _namespaces()
+        lines, address = Lines(), network.addresses[1]
+        command = [sys.executable, "-c", receive, address]
+        receiver = network.spawn(1, command, stdout=subprocess.PIPE, text=True)
+        lines.follow(1, receiver)
+        lines.count("ready", 1, 20.0)
+        meter = Meter(network)
+        sender = network.spawn(0, [sys.executable, "-c", send, address])
+        assert lines.count("got", 1, 20.0) == {1: "200000"}
+        assert network.reap(sender) == 0
+        cost = meter.read()
+        idle = network.spawn(0, ["sleep", "100"])
+    assert 200_000 < cost.source_bytes < 230_000  # headers and handshakes on top
+    assert cost.cpu_s > 0
+    assert idle.returncode == -signal.SIGKILL
+    assert not _namespaces() - before
+
+
+@needs_network
+def test_an_error_inside_leaves_nothing_behind() -> None:
+    before = _namespaces()
+    with pytest.raises(ZeroDivisionError), Network([Node(80, 80, 5), Node(80, 80, 5)]):
+        1 / 0  # noqa: B018
+    assert not _namespaces() - before
+
+
+@needs_network
+def test_the_round_trip_is_twice_the_delays() -> None:
+    echo = (
+        "import socket,sys;s=socket.create_server((sys.argv[1],9));print('ready',flush=True);c,_=s.accept();c.recv(1)"
+    )
+    connect = "import socket,sys,time;t=time.monotonic();socket.create_connection((sys.argv[1],9),10).send(b'x');"
+    with Network([Node(80, 80, 20), Node(80, 80, 20)]) as network:
+        lines, address = Lines(), network.addresses[1]
+        lines.follow(1, network.spawn(1, [sys.executable, "-c", echo, address], stdout=subprocess.PIPE, text=True))
+        lines.count("ready", 1, 20.0)
+        command = [sys.executable, "-c", connect + "print('took',time.monotonic()-t)", address]
+        lines.follow(0, network.spawn(0, command, stdout=subprocess.PIPE, text=True))
+        took_s = float(lines.count("took", 1, 20.0)[0])
+    assert 0.08 <= took_s < 0.4
