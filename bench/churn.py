@@ -1,4 +1,8 @@
-"""The main job with one of three peers killed by SIGKILL half way and another joining late, beside a clean run."""
+"""The main job with one of three peers killed by SIGKILL half way and another joining late, beside a clean run.
+
+The peer that holds the most leases at that moment is killed; ``rollouts_lost`` are those that it had under way and that
+were given out again.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Churn(runs.Story):
-    """Kills peer-2 at half of the steps; peer-late joins at three fifths."""
+    """Kills the busiest peer half way, once one holds leases; peer-late joins at three fifths of the steps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,9 +33,11 @@ class Churn(runs.Story):
         super().on_status(status, ended)
         assert self.fleet is not None
         step, steps = int(status["step"]), int(status["steps"])
-        if self.killed_at < 0 and step >= steps // 2:
+        workers = [peer for peer in status["peers"] if peer["role"] == "peer"]
+        busiest = max(workers, key=lambda peer: peer["open_slots"], default=None)
+        if self.killed_at < 0 and step >= steps // 2 and busiest is not None and busiest["open_slots"]:
             self.killed_at = step
-            self.fleet.kill("peer-2")
+            self.fleet.kill(busiest["name"])
         if self.joined_at < 0 and step >= steps * 3 // 5:
             self.joined_at = step
             self.fleet.add_peer("peer-late")
@@ -44,10 +50,12 @@ def run(arguments: argparse.Namespace) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="rollcast-bench-") as folder:
         clean = runs.figures_of(runs.run(arguments.config, Path(folder), arguments.set, runs.Story()))
         story = Churn()
-        figures = runs.figures_of(runs.run(arguments.config, Path(folder), arguments.set, story))
+        summary = runs.run(arguments.config, Path(folder), arguments.set, story)
+        figures = runs.figures_of(summary)
     figures |= {
         "killed_at_step": story.killed_at,
         "joined_at_step": story.joined_at,
+        "rollouts_lost": summary["rollouts"]["dropped"].get("peer_left", 0),
         "late_peer_accepted": story.late_accepted,
         "reward_after_clean": clean["reward_after"],
         "reward_difference": abs(figures["reward_after"] - clean["reward_after"]),
