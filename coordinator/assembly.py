@@ -103,11 +103,7 @@ async def started(config: CoordinatorConfig, folder: RunFolder) -> AsyncIterator
 def core_settings(
     config: CoordinatorConfig, run_id: RunId, sampling: Sampling, *, vocabulary_size: int
 ) -> CoreSettings:
-    """The core's settings from the process's configuration.
-
-    Raises:
-        ConfigError: two values contradict each other.
-    """
+    """The core's settings from the process's configuration."""
     return CoreSettings(
         run_id=run_id,
         run_name=config.run.name,
