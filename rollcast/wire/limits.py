@@ -77,7 +77,17 @@ CHUNK_COUNT_MAX = 1 << 18
 LINK_CONTROL_BYTES_MAX = 16 << 20
 """One control message on a chunk link; a chunk list is the longest."""
 CREDIT_CHUNKS_MAX = 1 << 18
-"""Chunks that one credit message may grant."""
+"""Chunks that one credit message may return."""
+REQUEST_CHUNKS_MAX = 1024
+"""Chunks that one request may name."""
+STRIPES_MAX = 1 << 15
+"""Stripes of a relay plan; a chunk frame has two bytes for the stripe."""
+PROBE_BYTES_MAX = 16 << 20
+"""Padding that one probe may send."""
+PADDING_BYTES_MAX = 64 << 10
+"""Padding in one message."""
+LINK_REPORTS_MAX = 64
+"""Links in one heartbeat."""
 
 # ---------------------------------------------------------------- deltas
 

@@ -2,7 +2,7 @@
 
 frame   = kind (1 byte) length (4 bytes, big-endian) body (length bytes)
 kind 1  = a serialized LinkMessage
-kind 2  = version (8) encoding_id (4) index (4), big-endian, then the chunk's bytes
+kind 2  = version (8) encoding_id (4) index (4) stripe (2), big-endian, then the chunk's bytes
 """
 
 from __future__ import annotations
@@ -16,12 +16,18 @@ from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire import limits
 from rollcast.wire.checks import require
 from rollcast.wire.chunks import HASH_BYTES, BytesLike, parse_bitmap
-from rollcast.wire.ids import ChunkIndex, EncodingId, Version
+from rollcast.wire.ids import ChunkIndex, EncodingId, StripeId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 _FRAME_HEADER = struct.Struct(">BI")
-_CHUNK_HEADER = struct.Struct(">QII")
+_CHUNK_HEADER = struct.Struct(">QIIH")
 _MESSAGE, _CHUNK = 1, 2
+
+DIRECT_STRIPE = StripeId(0)
+"""Chunks that the origin sends to every neighbour itself: nobody passes them on."""
+NO_STRIPE = StripeId(0xFFFF)
+"""Chunks that were asked for: nobody passes them on."""
+
 _LENGTH_RANGE = {
     _MESSAGE: (1, limits.LINK_CONTROL_BYTES_MAX),
     _CHUNK: (_CHUNK_HEADER.size + 1, _CHUNK_HEADER.size + limits.CHUNK_SIZE_BYTES_MAX),
@@ -42,6 +48,7 @@ class ChunkFrame:
     version: Version
     encoding_id: EncodingId
     index: ChunkIndex
+    stripe: StripeId
     payload: memoryview
 
 
@@ -60,7 +67,9 @@ def encode_message(message: pb.LinkMessage) -> bytes:
     return _FRAME_HEADER.pack(_MESSAGE, len(body)) + body
 
 
-def encode_chunk(version: int, encoding_id: int, index: int, payload: BytesLike) -> list[BytesLike]:
+def encode_chunk(
+    version: int, encoding_id: int, index: int, payload: BytesLike, stripe: StripeId = NO_STRIPE
+) -> list[BytesLike]:
     """One chunk frame as [header, payload], so that the payload is not copied.
 
     Raises:
@@ -69,7 +78,9 @@ def encode_chunk(version: int, encoding_id: int, index: int, payload: BytesLike)
     size = memoryview(payload).nbytes
     if not 1 <= size <= limits.CHUNK_SIZE_BYTES_MAX:
         raise MalformedMessage(f"a chunk of {size} bytes cannot be sent")
-    header = _FRAME_HEADER.pack(_CHUNK, _CHUNK_HEADER.size + size) + _CHUNK_HEADER.pack(version, encoding_id, index)
+    header = _FRAME_HEADER.pack(_CHUNK, _CHUNK_HEADER.size + size) + _CHUNK_HEADER.pack(
+        version, encoding_id, index, stripe
+    )
     return [header, payload]
 
 
@@ -132,11 +143,13 @@ class FrameParser:
         self._header, self._body, self._length = bytearray(), bytearray(), 0
         if kind == _MESSAGE:
             return LinkMessageFrame(_parse_message(body))
-        version, encoding_id, index = _CHUNK_HEADER.unpack_from(body)
+        version, encoding_id, index, stripe = _CHUNK_HEADER.unpack_from(body)
         if version > limits.COUNTER_MAX:
             raise MalformedMessage("a chunk's version is out of range")
+        if stripe > limits.STRIPES_MAX and stripe != NO_STRIPE:
+            raise MalformedMessage("a chunk's stripe is out of range")
         payload = memoryview(body)[_CHUNK_HEADER.size :].toreadonly()
-        return ChunkFrame(Version(version), EncodingId(encoding_id), ChunkIndex(index), payload)
+        return ChunkFrame(Version(version), EncodingId(encoding_id), ChunkIndex(index), StripeId(stripe), payload)
 
 
 def _parse_message(body: bytearray) -> pb.LinkMessage:
@@ -170,6 +183,11 @@ def _check_message(message: pb.LinkMessage) -> None:
             require(1 <= message.credit.chunks <= limits.CREDIT_CHUNKS_MAX, "a credit is out of range")
         case "want":
             require(message.want.version <= limits.COUNTER_MAX, "a version is out of range")
+        case "request":
+            require(message.request.version <= limits.COUNTER_MAX, "a version is out of range")
+            require(1 <= len(message.request.indices) <= limits.REQUEST_CHUNKS_MAX, "a request is too long or empty")
+        case "padding":
+            require(len(message.padding.zeros) <= limits.PADDING_BYTES_MAX, "too much padding")
         case "cancel":
             require(message.cancel.version <= limits.COUNTER_MAX, "a version is out of range")
             require(len(message.cancel.reason) <= limits.TEXT_LENGTH_MAX, "a reason is too long")
