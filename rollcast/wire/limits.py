@@ -13,6 +13,8 @@ TOKEN_ID_MAX = 2**31 - 1
 """Token ids: arrays of them are int32."""
 DURATION_S_MAX = 30 * 86400.0
 """Any duration in a message, in seconds."""
+RATE_MAX = 1e12
+"""Any rate in a message: bytes or tokens a second."""
 
 # ---------------------------------------------------------------- text
 
@@ -88,6 +90,10 @@ PADDING_BYTES_MAX = 64 << 10
 """Padding in one message."""
 LINK_REPORTS_MAX = 64
 """Links in one heartbeat."""
+HEAT_MAP_CELLS_MAX = 128
+"""Cells of the chunk heat map in one heartbeat, a byte each."""
+PEER_MESSAGE_BYTES_MAX = 256 << 10
+"""One message of a peer's session: an honest one has some KiB, and parsing multiplies what it takes."""
 
 # ---------------------------------------------------------------- deltas
 
