@@ -124,6 +124,14 @@ async def _sessions_are_ended(coordinator: Running) -> None:
         assert caller_from_certificate_pem(renewed.certificate_pem).peer_id == enrolment.peer_id
         await second.hello()  # a second time: nothing an honest peer does
         await second.ended()
+    for hostile in (b"\xff" * 8, pb.PeerMessage(goodbye=pb.Goodbye(reason="x" * (300 << 10))).SerializeToString()):
+        async with Member(enrolment) as peer:
+            session = peer.channel.stream_stream("/rollcast.v1.Coordinator/Session", request_serializer=bytes)()
+            for message in (pb.PeerMessage(hello=pb.Hello(protocol=range_to_pb(), role="peer")), None):
+                await session.write(hostile if message is None else message.SerializeToString())
+            async with asyncio.timeout(WAIT_S):
+                while await session.read() is not grpc.aio.EOF:
+                    pass
 
 
 async def _the_learners_calls_are_checked(coordinator: Running) -> None:
