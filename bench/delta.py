@@ -21,7 +21,7 @@ from bench import updates
 from bench.machine import Outcome
 from rollcast.wire.delta import DeltaDecoder, encode_delta
 from rollcast.wire.delta_format import ZSTD_LEVEL
-from rollcast.wire.records import TensorSpec, tensor_table
+from rollcast.wire.tensors import TensorSpec, tensor_table
 
 LEARNING_RATES = {"1e-6": 1e-6, "3e-6": 3e-6, "1e-5": 1e-5}
 FORMATS = {"bf16": updates.as_bf16, "fp8": updates.as_fp8}

@@ -37,7 +37,7 @@ from rollcast.wire.identity import Identity
 from rollcast.wire.ids import Version
 from rollcast.wire.invite import read_invite
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.records import TensorSpec
+from rollcast.wire.tensors import TensorSpec
 from rollcast.wire.tls import TlsCredentials
 
 _POLL_S = 0.25

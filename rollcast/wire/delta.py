@@ -22,7 +22,7 @@ from rollcast.wire.checks import require
 from rollcast.wire.chunks import BytesLike
 from rollcast.wire.delta_format import RECORD_HEADER, BlockDecoder, BlockEncoder, Items, payload_bytes_max
 from rollcast.wire.limits import DELTA_BLOCK_BYTES
-from rollcast.wire.records import ITEM_SIZE_BYTES, TensorSpec
+from rollcast.wire.tensors import ITEM_SIZE_BYTES, TensorSpec
 
 _MAGIC = b"RCD\x01"  # the last byte is the format's number
 
@@ -64,8 +64,15 @@ def encode_delta(tensors: Sequence[TensorSpec], old_state: BytesLike, new_state:
 
 def delta_bytes_max(tensors: Sequence[TensorSpec]) -> int:
     """The longest delta between two states of ``tensors``; a manifest that names more cannot be honest."""
-    records = (RECORD_HEADER.size + payload_bytes_max(block.item_size_bytes, block.count) for block in _blocks(tensors))
-    return len(_MAGIC) + sum(records)
+    return len(_MAGIC) + sum(_tensor_bytes_max(ITEM_SIZE_BYTES[one.dtype], one.size_bytes) for one in tensors)
+
+
+def _tensor_bytes_max(item_size_bytes: int, size_bytes: int) -> int:
+    def record_bytes_max(block_bytes: int) -> int:
+        return RECORD_HEADER.size + payload_bytes_max(item_size_bytes, block_bytes // item_size_bytes)
+
+    blocks, rest = divmod(size_bytes, DELTA_BLOCK_BYTES)
+    return blocks * record_bytes_max(DELTA_BLOCK_BYTES) + (record_bytes_max(rest) if rest else 0)
 
 
 class DeltaDecoder:

@@ -12,7 +12,7 @@ from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.errors import CheckpointError, WaitTimedOut, WrongKey
 from rollcast.wire.ids import Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.records import TensorSpec
+from rollcast.wire.tensors import TensorSpec
 from rollcast.wire.tls import TlsCredentials
 from tests.learner.scripted_run import RUN_ID, ScriptedOrigin, World
 

@@ -12,7 +12,6 @@ from rollcast.wire.chunks import chunk_list
 from rollcast.wire.identity import Identity
 from rollcast.wire.ids import Epoch, RunId, Version
 from rollcast.wire.records import (
-    TensorSpec,
     VerifiedVersion,
     VersionRecord,
     keyframe_manifest,
@@ -20,6 +19,7 @@ from rollcast.wire.records import (
     sign_version,
     state_hash,
 )
+from rollcast.wire.tensors import TensorSpec
 
 IDENTITY = Identity.generate()
 

@@ -14,9 +14,9 @@ from rollcast.wire.records import (
     keyframe_manifest,
     sign_version,
     state_hash,
-    tensor_table,
     verify_announcement,
 )
+from rollcast.wire.tensors import tensor_table
 
 RUN_ID = RunId("test-run")
 CHUNK = 1024

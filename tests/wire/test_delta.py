@@ -14,7 +14,7 @@ from rollcast.wire import delta
 from rollcast.wire.delta import DeltaDecoder, delta_bytes_max, encode_delta
 from rollcast.wire.delta_format import RECORD_HEADER
 from rollcast.wire.limits import DELTA_BLOCK_BYTES
-from rollcast.wire.records import ITEM_SIZE_BYTES, TensorSpec, tensor_table
+from rollcast.wire.tensors import ITEM_SIZE_BYTES, TensorSpec, tensor_table
 
 Table = tuple[TensorSpec, ...]
 MIXED = tensor_table(
