@@ -77,12 +77,6 @@ class SendAnnouncement:
 
 
 @dataclass(frozen=True, slots=True)
-class SendHeld:
-    link: LinkId
-    version: Version
-
-
-@dataclass(frozen=True, slots=True)
 class SendChunk:
     """The shell finds the chunk in memory or in the store; answered by ChunkSent, also when it is gone."""
 
@@ -164,7 +158,6 @@ Action = (
     | SendCancel
     | SendChunkList
     | SendAnnouncement
-    | SendHeld
     | SendChunk
     | BeginStore
     | Verify

@@ -79,6 +79,7 @@ class EncodingKnown:
 
     key: EncodingKey
     chunk_count: int
+    chunk_size_bytes: int = 1 << 16
     announced: bool = True
     listed: bool = False
     holder: LinkId | None = None
@@ -102,10 +103,11 @@ class EncodingUnwanted:
 
 @dataclass(frozen=True, slots=True)
 class VersionRestored:
-    """The store holds this encoding, complete, from an earlier life of the process."""
+    """The store holds this encoding, complete: from an earlier life of the process, or made of a delta."""
 
     key: EncodingKey
     chunk_count: int
+    chunk_size_bytes: int = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,14 +200,6 @@ class CreditReceived:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldReceived:
-    """The other end holds the version, complete and durable."""
-
-    link: LinkId
-    version: Version
-
-
-@dataclass(frozen=True, slots=True)
 class ChunkArrived:
     """A chunk frame arrived; its bytes are not verified yet and wait in the shell."""
 
@@ -288,7 +282,6 @@ Event = (
     | HaveReceived
     | ChunkListReceived
     | CreditReceived
-    | HeldReceived
     | ChunkArrived
     | ChunkVerified
     | ChunkCorrupt

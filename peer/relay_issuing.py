@@ -1,0 +1,155 @@
+"""The origin's side of a broadcast: which relay is given which chunk.
+
+Push with ownership (Mutualcast; Li, Chou and Zhang 2005): each chunk is given to one stripe, whose root passes it on,
+so the origin sends it once. A root has a window of chunks, steered by how long it takes to pass one on, so each is given
+work in proportion to its real uplink, which nobody has to know. When no root has room and the origin's own uplink would
+idle, it sends copies to everybody itself. Near the end a root that would finish after the others is given nothing more.
+"""
+
+from __future__ import annotations
+
+from peer.relay_events import BroadcastStarted, CreditReceived, EncodingKey
+from peer.relay_forwarding import queue_push
+from peer.relay_state import Broadcast, EncodingState, LinkState, Owned, Push, RelayState
+from rollcast.wire.ids import StripeId
+from rollcast.wire.link import DIRECT_STRIPE
+
+# Near the end a root may take this many times as long as the fastest.
+_SLOWER_AT_END_MOST = 1.5
+# Broadcasts that go on at the same time; older ones are left to be asked for.
+_BROADCASTS_MOST = 4
+# A chunk is given again when its root takes longer than its window calls late, and longer than this.
+_GIVEN_AGAIN_S_LEAST = 0.5
+
+
+def broadcast_started(state: RelayState, event: BroadcastStarted, now: float) -> None:
+    """Begin to send an encoding that we hold."""
+    encoding = state.encodings.get(event.key)
+    if encoding is None or encoding.phase != "held" or event.key in state.broadcasts:
+        return
+    state.broadcasts[event.key] = Broadcast(event.key, started_at_s=now)
+    while len(state.broadcasts) > _BROADCASTS_MOST:
+        del state.broadcasts[min(state.broadcasts)]
+    issue(state, now)
+
+
+def credit_received(state: RelayState, event: CreditReceived, now: float) -> None:
+    """A root has passed chunks on."""
+    link = state.links.get(event.link)
+    if link is None:
+        return
+    for _ in range(min(event.chunks, len(link.owned))):
+        owned = link.owned.popleft()
+        encoding = state.encodings.get(owned.key)
+        if encoding is not None:
+            state.window_of(link.peer_id, encoding.chunk_size_bytes).observe(now - owned.given_at_s)
+    issue(state, now)
+
+
+def issue(state: RelayState, now: float) -> None:
+    """Give out chunks, the newest version first, as long as somebody has room and little waits in us."""
+    while state.broadcasts:
+        broadcast = state.broadcasts[max(state.broadcasts)]
+        encoding = state.encodings.get(broadcast.key)
+        if encoding is None or not broadcast.left(encoding.chunk_count):
+            del state.broadcasts[broadcast.key]
+            continue
+        backlog = sum(link.push_count + len(link.in_transport) for link in state.links.values())
+        if backlog >= state.settings.issue_ahead_chunks:
+            return
+        stripe = _best_stripe(state, broadcast, encoding, now)
+        if stripe is not None:
+            _give(state, broadcast, encoding, stripe, now)
+        elif backlog == 0 and state.plan.direct_copies and state.link_to:
+            _send_directly(state, broadcast, encoding)
+        else:
+            return
+
+
+def _roots(state: RelayState, stripe: StripeId) -> list[LinkState]:
+    return [state.link_to[peer_id] for peer_id in state.children.get(stripe, ()) if peer_id in state.link_to]
+
+
+def _best_stripe(state: RelayState, broadcast: Broadcast, encoding: EncodingState, now: float) -> StripeId | None:
+    """The stripe whose roots have most room; near the end only those that would be done in time."""
+    remaining_s = broadcast.remaining_s(encoding.chunk_count, now)
+    size_bytes = encoding.chunk_size_bytes
+    best, most, fastest_s = None, 0, float("inf")
+    found: list[tuple[int, float, StripeId]] = []
+    for stripe in state.children:
+        roots = _roots(state, stripe)
+        if not roots:
+            continue
+        windows = {root.link: state.window_of(root.peer_id, size_bytes) for root in roots}
+        service_s = max(window.service_s for window in windows.values())
+        fastest_s = min(fastest_s, service_s)
+        found.append((min(windows[root.link].chunks - len(root.owned) for root in roots), service_s, stripe))
+    for spare, service_s, stripe in found:
+        if spare > most and service_s <= remaining_s + _SLOWER_AT_END_MOST * fastest_s:
+            best, most = stripe, spare
+    return best
+
+
+def _take(broadcast: Broadcast) -> int:
+    """The next chunk to give out."""
+    broadcast.given += 1
+    if broadcast.again:
+        return broadcast.again.popleft()
+    broadcast.next += 1
+    return broadcast.next - 1
+
+
+def _give(state: RelayState, broadcast: Broadcast, encoding: EncodingState, stripe: StripeId, now: float) -> None:
+    index = _take(broadcast)
+    for root in _roots(state, stripe):
+        # A chunk that is given again may be there already: the root passes it on all the same.
+        state.theirs(root, encoding).discard(index)
+        root.owned.append(Owned(encoding.key, index, now))
+        queue_push(state, root, encoding, Push(index, stripe, None))
+
+
+def _send_directly(state: RelayState, broadcast: Broadcast, encoding: EncodingState) -> None:
+    index = _take(broadcast)
+    state.counters.chunks_direct += 1
+    for peer_id in state.neighbours:
+        link = state.link_to.get(peer_id)
+        if link is not None:
+            queue_push(state, link, encoding, Push(index, DIRECT_STRIPE, None))
+
+
+def give_again(state: RelayState, link: LinkState, now: float) -> None:
+    """A root is gone: what it was to pass on goes to others."""
+    _put_back(state, [owned for owned in link.owned if not owned.given_again], now)
+    link.owned.clear()
+    issue(state, now)
+
+
+def watch_roots(state: RelayState, now: float) -> None:
+    """What a root has kept for far too long goes to another one as well."""
+    for link in state.links.values():
+        late = [owned for owned in link.owned if not owned.given_again and _is_late(state, link, owned, now)]
+        for owned in late:
+            owned.given_again = True
+        _put_back(state, late, now)
+    issue(state, now)
+
+
+def _is_late(state: RelayState, link: LinkState, owned: Owned, now: float) -> bool:
+    encoding = state.encodings.get(owned.key)
+    if encoding is None:
+        return False
+    window = state.window_of(link.peer_id, encoding.chunk_size_bytes)
+    return now - owned.given_at_s > max(_GIVEN_AGAIN_S_LEAST, window.late_after_s)
+
+
+def _put_back(state: RelayState, chunks: list[Owned], now: float) -> None:
+    for owned in chunks:
+        if owned.key in state.encodings:
+            broadcast = state.broadcasts.setdefault(owned.key, _ended(state, owned.key, now))
+            broadcast.again.append(owned.index)
+            state.counters.chunks_given_again += 1
+
+
+def _ended(state: RelayState, key: EncodingKey, now: float) -> Broadcast:
+    """A broadcast of which everything was given out, to be taken up again."""
+    return Broadcast(key, started_at_s=now, next=state.encodings[key].chunk_count)
