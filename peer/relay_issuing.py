@@ -1,7 +1,7 @@
 """The origin's side of a broadcast: which relay is given which chunk.
 
 Push with ownership (Mutualcast; Li, Chou and Zhang 2005): each chunk is given to one stripe, whose root passes it on,
-so the origin sends it once. A root has a window of chunks, steered by how long it takes to pass one on, so each is given
+so the origin sends it once. A root has a window of chunks, steered by how long it takes to pass one on, so each gets
 work in proportion to its real uplink, which nobody has to know. When no root has room and the origin's own uplink would
 idle, it sends copies to everybody itself. Near the end a root that would finish after the others is given nothing more.
 """

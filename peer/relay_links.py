@@ -10,6 +10,7 @@ from peer.relay_issuing import issue
 from peer.relay_receiving import forget_link
 from peer.relay_state import LinkState, RelayState
 from rollcast.wire.ids import PeerId
+from rollcast.wire.link import DIRECT_STRIPE
 
 # Links that one peer may have open to us: a second one replaces a half-dead first.
 _LINKS_PER_PEER_MOST = 2
@@ -23,7 +24,7 @@ def plan_changed(state: RelayState, event: PlanChanged, now: float) -> None:
     if lost and state.in_flight():
         state.counters.reparentings += 1
     state.plan = event
-    state.children = {stripe.stripe: stripe.children for stripe in event.stripes}
+    state.children = {one.stripe: one.children for one in event.stripes if one.stripe != DIRECT_STRIPE}
     state.neighbours = {neighbour.peer_id: neighbour for neighbour in event.neighbours}
     for link in state.links.values():
         link.lan = _is_lan(state, link.peer_id)
