@@ -13,6 +13,7 @@ from functools import partial
 from bench.wan.scenarios import Bound, Node, fluid_bound
 from peer import relay_events as events
 from peer.relay_events import EncodingKey
+from peer.relay_core import RelayCore
 from peer.relay_state import RelaySettings
 from rollcast.wire.ids import PlanId
 from tests.peer.relay_shells import Core, Member, Shells, key_of
@@ -56,7 +57,6 @@ def broadcast(
         settings: of every core, apart from the role.
         faults: with seconds from the announcement; nodes that join are not there before.
     """
-    from peer.relay_core import RelayCore
 
     def core(role: str) -> Core:
         return RelayCore(replace(settings, role=role))

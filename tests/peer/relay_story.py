@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from bench.wan.scenarios import Bound
 from peer.relay_events import Neighbour, PlanChanged, Stripe
 from rollcast.wire.ids import PeerId, PlanId, StripeId
-from rollcast.wire.link import DIRECT_STRIPE
 
 ORIGIN = 0
 
@@ -85,8 +84,7 @@ def mesh_plan(plan_id: PlanId, numbers: Sequence[int]) -> dict[int, PlanChanged]
         )
         peers = tuple(name_of(other) for other in others if other != ORIGIN)
         if me == ORIGIN:
-            mine = [Stripe(StripeId(other), (name_of(other),)) for other in others]
-            stripes = (Stripe(DIRECT_STRIPE, peers), *mine)
+            stripes = tuple(Stripe(StripeId(other), (name_of(other),)) for other in others)
             plans[me] = PlanChanged(plan_id, neighbours, stripes, list_children=peers, direct_copies=True)
         else:
             parents = tuple(name_of(other) for other in others)
