@@ -12,8 +12,8 @@ from functools import partial
 
 from bench.wan.scenarios import Bound, Node, fluid_bound
 from peer import relay_events as events
-from peer.relay_events import EncodingKey
 from peer.relay_core import RelayCore
+from peer.relay_events import EncodingKey
 from peer.relay_state import RelaySettings
 from rollcast.wire.ids import PlanId
 from tests.peer.relay_shells import Core, Member, Shells, key_of
