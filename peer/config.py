@@ -38,9 +38,31 @@ class StoreConfig(ConfigModel):
     """Versions kept on disk."""
 
     keep_versions: int = Field(8, ge=2)
-    """Newest versions kept; older ones are removed once nobody reads them."""
+    """Newest states kept; older ones are removed once nobody reads them."""
+    keep_deltas: int = Field(16, ge=1)
+    """Newest versions whose deltas are kept: they serve those who follow step by step."""
+    keep_bytes: int = Field(0, ge=0)
+    """Bytes that states and deltas may take together, the newest state always; 0: no limit."""
     retry_s: float = Field(15.0, gt=0.0)
     """Seconds until a version that could not be stored is received again; the third failure in a row ends the peer."""
+
+
+class MirrorConfig(ConfigModel):
+    """Further sources of the same signed chunks, and a folder that can be one (docs/mirrors.md)."""
+
+    addresses: tuple[str, ...] = ()
+    """Asked beside those of the relay plan: mirrors (https://host/prefix) and public weights (address or path of a
+    .safetensors file or of its index)."""
+    headers_file: Path | None = None
+    """TOML file with request headers by address prefix, for mirrors that ask for credentials."""
+    concurrent_requests: int = Field(4, ge=1, le=64)
+    """Requests under way to one mirror."""
+    request_bytes: int = Field(4 << 20, ge=1 << 16)
+    """Longest byte range of one request."""
+    folder: Path | None = None
+    """Folder for a web server to serve: finished encodings are put there. None: no such folder."""
+    keep_versions: int = Field(8, ge=1)
+    """Newest versions kept in that folder; enough to hold a keyframe and the deltas that follow it."""
 
 
 class PeerConfig(ConfigModel):
@@ -62,6 +84,8 @@ class PeerConfig(ConfigModel):
     """Chunk links."""
     store: StoreConfig = StoreConfig()
     """Versions on disk."""
+    mirror: MirrorConfig = MirrorConfig()
+    """Mirrors."""
     join_timeout_s: float = Field(60.0, gt=0.0)
     """Seconds to reach the coordinator at start before giving up."""
     reconnect_timeout_s: float = Field(120.0, gt=0.0)

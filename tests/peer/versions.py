@@ -13,8 +13,8 @@ from rollcast.wire.records import (
     parse_announcement,
     sign_version,
     state_hash,
-    tensor_table,
 )
+from rollcast.wire.tensors import tensor_table
 
 RUN_ID = RunId("run-1")
 LEARNER = Identity.generate()
