@@ -17,6 +17,7 @@ from coordinator.actions import (
     SendAnnouncement,
     StopPeer,
 )
+from coordinator.broadcast_status import BroadcastStatus, build_broadcast_status
 from coordinator.events import (
     BatchRecorded,
     BatchRequested,
@@ -101,6 +102,10 @@ class CoordinatorCore:
     def status(self, now: float) -> Status:
         """Everything that the screens show."""
         return build_status(self._state, self.waiting(now), now=now, elapsed_s=self.elapsed_s(now))
+
+    def broadcast(self, now: float) -> BroadcastStatus:
+        """How the newest version spreads."""
+        return build_broadcast_status(self._state, now=now)
 
     def elapsed_s(self, now: float) -> float:
         """How long coordinators have run on this run, those before us included, in seconds."""
@@ -226,7 +231,8 @@ class CoordinatorCore:
         could_work = member.may_work
         version_before = member.version
         member.facts = event.facts
-        self._state.traffic.observe(member.peer_id, event.facts)
+        if member.role == "peer":  # the origin receives from the learner: that is no part of a broadcast
+            self._state.traffic.observe(member.peer_id, event.facts)
         active = event.facts.active_version
         if active is not None and self._is_published(active):
             self._holds(member, active, now)
@@ -242,6 +248,8 @@ class CoordinatorCore:
                 return []
             return [Penalise(event.peer_id, f"claims version {event.version}, which was not announced", False)]
         self._holds(member, event.version, now)
+        if member.role == "peer":
+            self._state.dissemination.received(event.version, event.bytes_received)
         return issue(self._state, now)
 
     def _is_published(self, version: Version) -> bool:
@@ -330,7 +338,13 @@ class CoordinatorCore:
         oldest_useful = oldest_useful_version(state.batches.next_step, state.settings.staleness_limit)
         state.announced.add(event.version, event.chunk_count, oldest_useful=oldest_useful)
         receivers = [member for member in state.members if member.role == "peer" and not member.standing.quarantined]
-        state.dissemination.announced(event.version, [member.peer_id for member in receivers], now)
+        state.dissemination.announced(
+            event.version,
+            [member.peer_id for member in receivers],
+            now,
+            plan_id=state.relay.plan_id,
+            encodings=event.encodings,
+        )
         return [SendAnnouncement(member.peer_id, event.version) for member in state.members]
 
     def _run_ended(self, event: RunEnded) -> list[Action]:

@@ -54,10 +54,9 @@ def test_ten_thousand_peers_are_told_from_restarted_ones() -> None:
 
 def test_every_counter_is_summed_under_its_name() -> None:
     traffic = ChunkTraffic()
-    counted: dict[str, Any] = {
-        **{"chunk_bytes_from_origin": 1, "chunk_bytes_from_peers": 2, "chunks_rejected": 3, "chunks_duplicate": 4},
-        **{"chunks_hedged": 5, "reparentings": 6, "delta_bytes_saved": 7},
-    }
+    names = ("chunk_bytes_from_origin", "chunk_bytes_from_peers", "chunks_rejected", "chunks_duplicate")
+    names += ("chunks_hedged", "reparentings", "delta_bytes_saved")
+    counted: dict[str, Any] = {name: number for number, name in enumerate(names, 1)}
     for name in ("a", "b"):
         traffic.observe(PeerId(name), heartbeat(name, **counted).facts)
     assert traffic.totals == TrafficTotals(
