@@ -78,10 +78,7 @@ def mesh_plan(plan_id: PlanId, numbers: Sequence[int]) -> dict[int, PlanChanged]
     plans: dict[int, PlanChanged] = {}
     for me in numbers:
         others = [number for number in numbers if number != me]
-        neighbours = tuple(
-            Neighbour(name_of(other), "peer" if other else "origin", f"{name_of(other)}:1", we_dial=other < me)
-            for other in others
-        )
+        neighbours = tuple(_neighbour(me, other) for other in others)
         peers = tuple(name_of(other) for other in others if other != ORIGIN)
         if me == ORIGIN:
             stripes = tuple(Stripe(StripeId(other), (name_of(other),)) for other in others)
@@ -90,6 +87,43 @@ def mesh_plan(plan_id: PlanId, numbers: Sequence[int]) -> dict[int, PlanChanged]
             parents = tuple(name_of(other) for other in others)
             plans[me] = PlanChanged(plan_id, neighbours, (Stripe(StripeId(me), peers),), parents=parents)
     return plans
+
+
+def tree_plan(stripes: int, degree: int) -> Planner:
+    """SplitStream: in each stripe other nodes are inside the tree, most are leaves. Links follow the trees."""
+
+    def plan(plan_id: PlanId, numbers: Sequence[int]) -> dict[int, PlanChanged]:
+        peers = [number for number in numbers if number != ORIGIN]
+        children: dict[int, dict[int, list[int]]] = {number: {} for number in numbers}
+        for stripe in range(1, stripes + 1):
+            turn = stripe * len(peers) // stripes
+            order = peers[turn:] + peers[:turn]
+            children[ORIGIN][stripe] = order[:1]
+            for place, number in enumerate(order):
+                if below := order[place * degree + 1 : (place + 1) * degree + 1]:
+                    children[number][stripe] = below
+        return {number: _part(plan_id, number, numbers, children) for number in numbers}
+
+    return plan
+
+
+def _part(
+    plan_id: PlanId, me: int, numbers: Sequence[int], children: Mapping[int, Mapping[int, Sequence[int]]]
+) -> PlanChanged:
+    below = {child for stripe in children[me].values() for child in stripe}
+    above = {number for number in numbers if any(me in stripe for stripe in children[number].values())}
+    return PlanChanged(
+        plan_id,
+        tuple(_neighbour(me, other) for other in sorted(below | above)),
+        tuple(Stripe(StripeId(stripe), tuple(map(name_of, sent_to))) for stripe, sent_to in children[me].items()),
+        list_children=tuple(name_of(child) for child in children[me].get(1, ())),
+        parents=tuple(name_of(number) for number in sorted(above)),
+        fallbacks=tuple(_neighbour(me, other) for other in numbers if other not in (me, *below, *above)),
+    )
+
+
+def _neighbour(me: int, other: int) -> Neighbour:
+    return Neighbour(name_of(other), "peer" if other else "origin", f"{name_of(other)}:1", we_dial=other < me)
 
 
 # ---------------------------------------------------------------- what is given and what comes out

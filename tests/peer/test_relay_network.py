@@ -9,9 +9,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.wan.scenarios import SCENARIOS, Node
+from peer.relay_core import RelayCore
 from peer.relay_state import RelaySettings
 from tests.peer import relay_network
-from tests.peer.relay_story import Conditions, DropLinks, Fault, Join, Kill, Lie, Replan, Result, SetRates
+from tests.peer.relay_network import RelayNetwork, chunks_of, late_in
+from tests.peer.relay_story import (
+    Conditions,
+    DropLinks,
+    Fault,
+    Join,
+    Kill,
+    Lie,
+    Planner,
+    Replan,
+    Result,
+    SetRates,
+    mesh_plan,
+    tree_plan,
+)
 from tests.peer.wire_model import Agenda, Flow, Frame, Port
 
 MEGABIT = 125_000.0
@@ -83,7 +98,7 @@ _NODE = st.builds(
 def _stories(draw: st.DrawFn) -> tuple[list[Node], int, list[Fault]]:
     nodes = draw(st.lists(_NODE, min_size=3, max_size=6))
     peer = st.integers(1, len(nodes) - 1)
-    moment = st.floats(0.0, 1.0)
+    moment = st.floats(0.0, 0.7)
     one = st.one_of(
         st.builds(Kill, moment, peer, st.booleans()),
         st.builds(Lie, moment, peer, st.sampled_from([0.2, 1.0])),
@@ -95,18 +110,20 @@ def _stories(draw: st.DrawFn) -> tuple[list[Node], int, list[Fault]]:
     if draw(st.booleans()):
         faults = [*faults, Join(draw(moment), len(nodes))]
         nodes = [*nodes, draw(_NODE)]
-    return nodes, draw(st.integers(1, 60)), faults
+    return nodes, draw(st.integers(1, 120)), faults
 
 
-@given(_stories(), st.integers(0, 1000))
+@given(_stories(), st.sampled_from([mesh_plan, tree_plan(3, 2)]), st.integers(0, 1000))
 @settings(max_examples=60, deadline=None)
-def test_every_live_peer_ends_with_the_bytes(story: tuple[list[Node], int, list[Fault]], seed: int) -> None:
+def test_every_live_peer_ends_with_the_bytes(
+    story: tuple[list[Node], int, list[Fault]], plan: Planner, seed: int
+) -> None:
     """The network itself asserts that only what is held is sent and finished, and that nobody honest is accused."""
     nodes, chunks, faults = story
     size_bytes = chunks * CHUNK_BYTES - 7
-    result = relay_network.broadcast(
-        nodes, size_bytes, CHUNK_BYTES, SETTINGS, faults, conditions=CHECKED, warm_up=False, limit_s=200.0, seed=seed
-    )
+    sizes, late = chunks_of(size_bytes, CHUNK_BYTES), late_in(faults)
+    network = RelayNetwork(nodes, sizes, lambda role: RelayCore(RelaySettings(role)), plan, CHECKED, late, seed)
+    result = network.broadcast(faults, limit_s=200.0)
     assert result.complete, {number: seconds for number, seconds in result.seconds.items() if seconds is None}
     assert not result.abandoned
 
