@@ -151,7 +151,7 @@ def _assemble(
     sampling = Sampling(config.sampling.temperature, config.sampling.new_tokens_max, (problems.tokenizer.eos_id,))
     settings = core_settings(config, run_id, sampling, vocabulary_size=problems.tokenizer.size)
     sessions = Sessions()
-    metrics = CoordinatorMetrics(lambda: shell.status())
+    metrics = CoordinatorMetrics(lambda: shell.status(), lambda: shell.broadcast())
     shell = Shell(
         core=CoordinatorCore(settings, start.restored),
         ledger=ledger,
@@ -189,7 +189,7 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
     is_local = is_loopback(serve.host)
     names = frozenset({"localhost", "127.0.0.1", "::1", serve.host, advertised})
     api = HttpApi(
-        HttpViews(shell.status, lambda: shell.ended_because, coordinator.metrics.render),
+        HttpViews(shell.status, shell.broadcast, lambda: shell.ended_because, coordinator.metrics.render),
         coordinator.desk,
         hosts=names if is_local else None,
     )

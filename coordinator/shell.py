@@ -38,6 +38,7 @@ from coordinator.actions import (
 )
 from coordinator.core import CoordinatorCore
 from coordinator.events import (
+    AnnouncedEncoding,
     BatchRecorded,
     BatchRequested,
     Event,
@@ -182,7 +183,11 @@ class Shell:
         self._remember(record.epoch, record.version, verified.announcement)
         if first_time:
             log.info("version announced", version=record.version, state_bytes=record.state_size_bytes)
-            self.apply(VersionAnnounced(record.epoch, record.version, verified.keyframe.chunk_count))
+            encodings = tuple(
+                AnnouncedEncoding(one.encoding_id, one.kind, one.base_version, one.size_bytes)
+                for one in verified.manifests
+            )
+            self.apply(VersionAnnounced(record.epoch, record.version, verified.keyframe.chunk_count, encodings))
         return first_time
 
     def step_finished(self, event: StepFinished) -> None:
@@ -224,6 +229,10 @@ class Shell:
     def status(self) -> dict[str, Any]:
         """What every screen shows."""
         return self._core.status(self._clock()).to_json()
+
+    def broadcast(self) -> dict[str, Any]:
+        """How the newest version spreads."""
+        return self._core.broadcast(self._clock()).to_json()
 
     def waiting_for(self) -> str:
         """What the run waits for, in words."""
