@@ -19,7 +19,7 @@ import zstandard
 
 from bench import updates
 from bench.machine import Outcome
-from rollcast.wire.delta import DeltaDecoder, encode_delta
+from rollcast.wire.delta import DeltaDecoder, InPlace, encode_delta
 from rollcast.wire.delta_format import ZSTD_LEVEL
 from rollcast.wire.tensors import TensorSpec, tensor_table
 
@@ -93,7 +93,7 @@ def _measure_pair(key: str, table: tuple[TensorSpec, ...], old: bytes, new: byte
         encoded = b"".join(encode_delta(table, old, new))
 
     def decode() -> None:
-        decoder = DeltaDecoder(table, state)
+        decoder = DeltaDecoder(table, InPlace(state))
         for start in range(0, len(encoded), PIECE_BYTES):
             decoder.feed(memoryview(encoded)[start : start + PIECE_BYTES])
         decoder.finish()
