@@ -74,7 +74,6 @@ class EncodingKnown:
         announced: the learner announced the version to the run; before that chunks are taken but none is asked for.
         listed: the shell holds the chunk list that hashes to the manifest.
         holder: the link of a process that holds all of it: the learner's.
-        resumable: part of it may be on disk, so nothing is asked for before the store has looked.
     """
 
     key: EncodingKey
@@ -83,7 +82,6 @@ class EncodingKnown:
     announced: bool = True
     listed: bool = False
     holder: LinkId | None = None
-    resumable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -238,10 +238,10 @@ def tell_wanting(state: RelayState, now: float) -> None:
                 tell(state, link, encoding)
 
 
-def tell_complete(state: RelayState, encoding: EncodingState) -> None:
-    """Everybody learns that we need no more of it and can be asked for all of it."""
+def tell_complete(state: RelayState, encoding: EncodingState, *, all_neighbours: bool) -> None:
+    """Those who asked, or everybody, learn that we need no more of it and can be asked for all of it."""
     for link in state.links.values():
-        if encoding.key in link.wants or link.peer_id in state.neighbours:
+        if encoding.key in link.wants or (all_neighbours and link.peer_id in state.neighbours):
             tell(state, link, encoding)
 
 
@@ -255,7 +255,8 @@ def send_list(state: RelayState, link: LinkState, encoding: EncodingState) -> No
 def introduce(state: RelayState, link: LinkState, encoding: EncodingState) -> None:
     """Send the announcement and the chunk list ahead of the chunks."""
     if link.peer_id in state.plan.list_children and encoding.listed and encoding.key not in link.lists_sent:
-        state.do(SendAnnouncement(link.link, encoding.key.version))
+        if all(key.version != encoding.key.version for key in link.lists_sent):
+            state.do(SendAnnouncement(link.link, encoding.key.version))
         send_list(state, link, encoding)
 
 

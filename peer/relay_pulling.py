@@ -80,7 +80,7 @@ def _quiet_s(state: RelayState, encoding: EncodingState) -> float:
 
 def watch(state: RelayState, encoding: EncodingState, now: float) -> None:
     """Ask for what is late; look further when nothing comes at all."""
-    if not encoding.announced or encoding.resumable:
+    if not encoding.announced and encoding.holder is None:
         return
     _watch_list(state, encoding, now)
     if encoding.phase != "receiving":
@@ -114,7 +114,7 @@ def want_from_all(state: RelayState, encoding: EncodingState, now: float) -> Non
     for peer_id, link in state.link_to.items():
         if len(encoding.sources) >= state.settings.sources_most:
             return
-        wanted = peer_id in state.neighbours or link.link == encoding.holder
+        wanted = link.link == encoding.holder or (encoding.announced and peer_id in state.neighbours)
         if wanted and _willing(state, encoding, link, now) and link.link not in encoding.sources:
             want(state, encoding, link, now)
     if not encoding.sources:

@@ -48,7 +48,6 @@ def encoding_known(state: RelayState, event: EncodingKnown, now: float) -> None:
             "waiting",
             ChunkSet(event.chunk_count),
             event.chunk_size_bytes,
-            resumable=event.resumable,
             known_at_s=now,
             progress_at_s=now,
         )
@@ -100,7 +99,7 @@ def restored(state: RelayState, event: VersionRestored) -> None:
     have = ChunkSet.full(event.chunk_count)
     held = EncodingState(event.key, "held", have, event.chunk_size_bytes, announced=True, listed=True)
     state.encodings[event.key] = held
-    tell_complete(state, held)
+    tell_complete(state, held, all_neighbours=False)
 
 
 def store_ready(state: RelayState, event: StoreReady, now: float) -> None:
@@ -110,7 +109,6 @@ def store_ready(state: RelayState, event: StoreReady, now: float) -> None:
     if encoding is None or encoding.phase != "opening" or found is None:
         return
     encoding.phase = "receiving"
-    encoding.resumable = False
     encoding.have.add_all(found)
     if not _finish_if_complete(state, encoding):
         pulling.watch(state, encoding, now)
@@ -134,7 +132,7 @@ def version_finished(state: RelayState, event: VersionFinished) -> None:
     encoding.phase = "held"
     _stored_at_last(state, event.key)
     state.do(AnnounceHeld(event.key))
-    tell_complete(state, encoding)
+    tell_complete(state, encoding, all_neighbours=True)
 
 
 # ---------------------------------------------------------------- failures of the store

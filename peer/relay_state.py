@@ -138,7 +138,6 @@ class EncodingState:
     chunk_size_bytes: int
     announced: bool = False
     listed: bool = False
-    resumable: bool = False
     holder: LinkId | None = None
     known_at_s: float = 0.0
     announced_at_s: float = 0.0

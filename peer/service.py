@@ -265,18 +265,16 @@ class PeerProcess:
             advertise=self._advertise,
             concurrent_rollouts=0 if engine is None else self._config.engine.concurrent_rollouts,
             hardware=cores if engine is None else f"{cores}, {engine.hardware}",
-            held_versions=self._store.versions(),
+            held_versions=self._store.states(),
             name=self._config.name,
         )
 
     def _heartbeat(self) -> pb.Heartbeat:
         self._sequence += 1
         relay = self._relay.stats()
-        receiving = (
-            None if relay.receiving_version is None else Receiving(relay.receiving_version, relay.have, relay.total)
-        )
+        receiving = None if relay.receiving is None else Receiving(relay.receiving, relay.have, relay.total)
         status = self._origin_status(receiving) if self._worker is None else self._worker.status(receiving)
-        return pb.Heartbeat(
+        heartbeat = pb.Heartbeat(
             sequence=self._sequence,
             state=status.state,
             reason="; ".join(filter(None, (relay.store_failure, status.reason)))[:TEXT_LENGTH_MAX],
@@ -284,17 +282,12 @@ class PeerProcess:
             active_version=0 if status.active is None else status.active.version,
             tokens_generated=status.tokens_generated,
             tokens_per_second=status.tokens_per_second,
-            chunk_bytes_from_origin=relay.chunk_bytes_from_origin,
-            chunk_bytes_from_peers=relay.chunk_bytes_from_peers,
-            chunk_bytes_sent=relay.chunk_bytes_sent,
-            chunks_rejected=relay.chunks_rejected,
-            receiving_version=0 if receiving is None else receiving.version,
-            receiving_chunks_have=0 if receiving is None else receiving.chunks_have,
-            receiving_chunks_total=0 if receiving is None else receiving.chunks_total,
         )
+        heartbeat.MergeFrom(relay.report)
+        return heartbeat
 
     def _origin_status(self, receiving: Receiving | None) -> WorkerStatus:
-        held = self._store.versions()
+        held = self._store.states()
         if receiving is not None:
             have = f"{receiving.chunks_have} of {receiving.chunks_total} chunks"
             return WorkerStatus("receiving", f"version {receiving.version}: {have}", None, 0, 0.0)

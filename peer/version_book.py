@@ -184,7 +184,8 @@ class VersionBook:
                     self._want(wanted, *self._path(version))
                     self._want(wanted, *(_key(one) for one in known.verified.manifests if one.kind == "delta"))
             return wanted
-        self._want(wanted, _key(broadcast_manifest(self._known[newest].verified)))
+        if newest not in self._states:
+            self._want(wanted, _key(broadcast_manifest(self._known[newest].verified)))
         if announced:
             self._want(wanted, *self._path(max(announced)))
         return wanted
