@@ -187,8 +187,15 @@ class Network:
             late_max_ms=report["late_max_ms"],
         )
 
+    def set_rates(self, number: int, node: Node) -> None:
+        """Give a node other rates from now on; its delay stays."""
+        assert self._emulator is not None
+        assert self._emulator.stdin is not None
+        self._emulator.stdin.write(f"rate {number} {node.up_mbit_s} {node.down_mbit_s}\n")
+        self._emulator.stdin.flush()
+
     def _start_emulator(self) -> None:
-        table = "".join(
+        lines = "".join(
             f"{name} {address} {node.up_mbit_s} {node.down_mbit_s} {node.delay_ms}\n"
             for name, address, node in zip(self.names, self.addresses, self.nodes, strict=True)
         )
@@ -199,9 +206,8 @@ class Network:
         with contextlib.suppress(PermissionError):  # it is late more often without, which each run shows
             os.sched_setscheduler(self._emulator.pid, os.SCHED_FIFO, os.sched_param(_REAL_TIME_PRIORITY))
         assert self._emulator.stdin is not None
-        self._emulator.stdin.write(table)
-        self._emulator.stdin.close()
-        self._emulator.stdin = None
+        self._emulator.stdin.write(f"{lines}end\n")
+        self._emulator.stdin.flush()
         self._emulator_says()  # "ready"
 
     def _emulator_says(self) -> str:

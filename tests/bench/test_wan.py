@@ -105,3 +105,20 @@ def test_the_round_trip_is_twice_the_delays() -> None:
         lines.follow(0, network.spawn(0, command, stdout=subprocess.PIPE, text=True))
         took_s = float(lines.count("took", 1, 20.0)[0])
     assert 0.08 <= took_s < 0.4
+
+
+@needs_network
+def test_rates_change_while_it_runs() -> None:
+    receive = (
+        "import socket,sys,time;s=socket.create_server((sys.argv[1],9));print('ready',flush=True);c,_=s.accept()\n"
+        "n=0;t=time.monotonic()\nwhile d:=c.recv(65536): n+=len(d)\nprint('took',time.monotonic()-t,flush=True)"
+    )
+    send = "import socket,sys;c=socket.create_connection((sys.argv[1],9),10);c.sendall(bytes(60000));c.close()"
+    with Network([Node(80, 80, 1), Node(80, 80, 1)]) as network:
+        lines, address = Lines(), network.addresses[1]
+        lines.follow(1, network.spawn(1, [sys.executable, "-c", receive, address], stdout=subprocess.PIPE, text=True))
+        lines.count("ready", 1, 20.0)
+        network.set_rates(0, Node(1, 80, 1))
+        network.spawn(0, [sys.executable, "-c", send, address])
+        took_s = float(lines.count("took", 1, 20.0)[1])
+    assert 0.3 <= took_s < 2.0  # half a megabit at a megabit a second, where it would be 6 ms
