@@ -50,7 +50,7 @@ class SendHave:
 class SendCredit:
     link: LinkId
     key: EncodingKey
-    chunks: int
+    indices: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,11 +190,11 @@ class ChunkListReceived:
 
 @dataclass(frozen=True, slots=True)
 class CreditReceived:
-    """So many of the chunks that this relay was given to pass on have left its uplink."""
+    """Of the chunks that the relay at the other end was given to pass on, these have left its uplink."""
 
     link: LinkId
     key: EncodingKey
-    chunks: int
+    indices: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

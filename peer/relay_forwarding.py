@@ -39,7 +39,7 @@ def forward(state: RelayState, encoding: EncodingState, index: int, stripe: Stri
         if child is not None and child.link != sender.link:
             copies += queue_push(state, child, encoding, Push(index, stripe, sender.link if reported else None))
     if reported:
-        sender.account.copies.append((encoding.key, copies))
+        sender.account.copies.append((encoding.key, index, copies))
         settle(state, sender)
 
 
@@ -62,13 +62,13 @@ def queue_push(state: RelayState, child: LinkState, encoding: EncodingState, pus
 def settle(state: RelayState, upstream: LinkState) -> None:
     """Report chunks whose number of copies has left."""
     account = upstream.account
-    done: dict[EncodingKey, int] = {}
-    while account.copies and account.left >= account.copies[0][1]:
-        key, copies = account.copies.popleft()
+    done: dict[EncodingKey, list[int]] = {}
+    while account.copies and account.left >= account.copies[0][2]:
+        key, index, copies = account.copies.popleft()
         account.left -= copies
-        done[key] = done.get(key, 0) + 1
-    for key, chunks in done.items():
-        state.do(SendCredit(upstream.link, key, chunks))
+        done.setdefault(key, []).append(index)
+    for key, indices in done.items():
+        state.do(SendCredit(upstream.link, key, tuple(indices)))
     if not account.copies:
         account.left = 0
 

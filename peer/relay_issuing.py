@@ -38,12 +38,19 @@ def credit_received(state: RelayState, event: CreditReceived, now: float) -> Non
     link = state.links.get(event.link)
     if link is None:
         return
-    for _ in range(min(event.chunks, len(link.owned))):
-        owned = link.owned.popleft()
+    passed_on = set(event.indices)
+    _release(state, link, [one for one in link.owned if one.key == event.key and one.index in passed_on], now)
+    issue(state, now)
+
+
+def _release(state: RelayState, link: LinkState, done: list[Owned], now: float) -> None:
+    """The root has these no more; how long it had them steers what it is given."""
+    for owned in done:
         encoding = state.encodings.get(owned.key)
         if encoding is not None:
-            state.window_of(link.peer_id, encoding.chunk_size_bytes).observe(now - owned.given_at_s)
-    issue(state, now)
+            window = state.window_of(link.peer_id, encoding.chunk_size_bytes)
+            window.observe(now - owned.given_at_s, len(link.owned))
+        link.owned.remove(owned)
 
 
 def issue(state: RelayState, now: float) -> None:
@@ -71,11 +78,11 @@ def _roots(state: RelayState, stripe: StripeId) -> list[LinkState]:
 
 
 def _best_stripe(state: RelayState, broadcast: Broadcast, encoding: EncodingState, now: float) -> StripeId | None:
-    """The stripe whose roots have most room; near the end only those that would be done in time."""
+    """The stripe whose roots have least of their windows in use; near the end only one that would be done in time."""
     remaining_s = broadcast.remaining_s(encoding.chunk_count, now)
     size_bytes = encoding.chunk_size_bytes
-    best, most, fastest_s = None, 0, float("inf")
-    found: list[tuple[int, float, StripeId]] = []
+    best, least, fastest_s = None, 1.0, float("inf")
+    found: list[tuple[float, float, StripeId]] = []
     for stripe in state.children:
         roots = _roots(state, stripe)
         if not roots:
@@ -83,10 +90,10 @@ def _best_stripe(state: RelayState, broadcast: Broadcast, encoding: EncodingStat
         windows = {root.link: state.window_of(root.peer_id, size_bytes) for root in roots}
         service_s = max(window.service_s for window in windows.values())
         fastest_s = min(fastest_s, service_s)
-        found.append((min(windows[root.link].chunks - len(root.owned) for root in roots), service_s, stripe))
-    for spare, service_s, stripe in found:
-        if spare > most and service_s <= remaining_s + _SLOWER_AT_END_MOST * fastest_s:
-            best, most = stripe, spare
+        found.append((max(len(root.owned) / windows[root.link].chunks for root in roots), service_s, stripe))
+    for used, service_s, stripe in found:
+        if used < least and service_s <= remaining_s + _SLOWER_AT_END_MOST * fastest_s:
+            best, least = stripe, used
     return best
 
 
@@ -119,17 +126,16 @@ def _send_directly(state: RelayState, broadcast: Broadcast, encoding: EncodingSt
 
 def give_again(state: RelayState, link: LinkState, now: float) -> None:
     """A root is gone: what it was to pass on goes to others."""
-    _put_back(state, [owned for owned in link.owned if not owned.given_again], now)
+    _put_back(state, list(link.owned), now)
     link.owned.clear()
     issue(state, now)
 
 
 def watch_roots(state: RelayState, now: float) -> None:
-    """What a root has kept for far too long goes to another one as well."""
+    """What a root has kept for far too long goes to another one."""
     for link in state.links.values():
-        late = [owned for owned in link.owned if not owned.given_again and _is_late(state, link, owned, now)]
-        for owned in late:
-            owned.given_again = True
+        late = [owned for owned in link.owned if _is_late(state, link, owned, now)]
+        _release(state, link, late, now)
         _put_back(state, late, now)
     issue(state, now)
 

@@ -254,7 +254,7 @@ def pulled(state: RelayState, encoding: EncodingState, link_id: LinkId, index: i
     source = encoding.sources.get(link_id)
     asked_at_s = source.requested.pop(index, None) if source is not None else None
     if source is not None and asked_at_s is not None:
-        source.window.observe(now - asked_at_s)
+        source.window.observe(now - asked_at_s, len(source.requested) + 1)
     for other in encoding.sources.values():
         other.requested.pop(index, None)
     if source is not None and source.spare >= max(1, source.window.chunks // 4):

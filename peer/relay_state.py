@@ -69,7 +69,6 @@ class Owned:
     key: EncodingKey
     index: int
     given_at_s: float
-    given_again: bool = False
 
 
 @dataclass(slots=True)
@@ -83,9 +82,9 @@ class Push:
 
 @dataclass(slots=True)
 class Account:
-    """Copies of the chunks that one upstream link gave us to pass on."""
+    """Chunks that one upstream link gave us to pass on, with the number of copies of each."""
 
-    copies: deque[tuple[EncodingKey, int]] = field(default_factory=deque)
+    copies: deque[tuple[EncodingKey, int, int]] = field(default_factory=deque)
     left: int = 0  # copies that have left and are not reported
 
 

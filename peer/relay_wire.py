@@ -40,8 +40,8 @@ def message_of(action: Message) -> pb.LinkMessage:
                 version=version, encoding_id=encoding_id, chunk_count=count, bitmap=bitmap, complete=complete
             )
             return pb.LinkMessage(have=have)
-        case SendCredit(chunks=chunks):
-            return pb.LinkMessage(credit=pb.Credit(version=version, encoding_id=encoding_id, chunks=chunks))
+        case SendCredit(indices=indices):
+            return pb.LinkMessage(credit=pb.Credit(version=version, encoding_id=encoding_id, indices=indices))
         case SendCancel(reason=reason):
             return pb.LinkMessage(cancel=pb.Cancel(version=version, encoding_id=encoding_id, reason=reason))
 
@@ -57,7 +57,7 @@ def event_of(link: LinkId, message: pb.LinkMessage) -> Event | None:
             have = message.have
             return HaveReceived(link, key_of(have), have.chunk_count, have.bitmap, have.complete)
         case "credit":
-            return CreditReceived(link, key_of(message.credit), message.credit.chunks)
+            return CreditReceived(link, key_of(message.credit), tuple(message.credit.indices))
         case "cancel":
             return CancelReceived(link, key_of(message.cancel), message.cancel.reason)
     return None

@@ -11,6 +11,7 @@ from __future__ import annotations
 _WAITING_LEAST = 1.0
 _WAITING_MOST = 3.0
 _STEP = 0.5
+_USED_SHARE = 0.75
 _SMALLEST = 1.0
 _LARGEST = 4096.0
 # The smallest service time is forgotten slowly: routes and machines change.
@@ -38,8 +39,13 @@ class ServiceWindow:
         """Chunks that the other end may have now."""
         return int(self.size)
 
-    def observe(self, service_s: float) -> None:
-        """A chunk was done, ``service_s`` seconds after it was handed over."""
+    def observe(self, service_s: float, held: int) -> None:
+        """A chunk was done.
+
+        Args:
+            service_s: since it was handed over.
+            held: chunks that the other end had then, this one included: a window that is not used does not grow.
+        """
         service_s = max(service_s, 1e-6)
         self._base_s = min(self._base_s * _BASE_GROWTH, service_s)
         self.service_s += (_SMOOTHING if self.service_s else 1.0) * (service_s - self.service_s)
@@ -47,7 +53,7 @@ class ServiceWindow:
         if waiting > _WAITING_MOST:
             self._growing_fast = False
             self.size -= _STEP
-        elif waiting < _WAITING_LEAST:
+        elif waiting < _WAITING_LEAST and held >= self.size * _USED_SHARE:
             self.size += 1.0 if self._growing_fast else _STEP
         self.size = min(_LARGEST, max(_SMALLEST, self.size))
 

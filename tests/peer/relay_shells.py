@@ -267,7 +267,7 @@ def _as_received(action: _Sent, link: LinkId) -> Event:
         case actions.SendHave():
             return events.HaveReceived(link, action.key, action.chunk_count, action.bitmap, action.complete)
         case actions.SendCredit():
-            return events.CreditReceived(link, action.key, action.chunks)
+            return events.CreditReceived(link, action.key, action.indices)
         case actions.SendCancel():
             return events.CancelReceived(link, action.key, action.reason)
         case _:

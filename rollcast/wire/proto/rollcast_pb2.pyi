@@ -747,14 +747,14 @@ class ChunkList(_message.Message):
     def __init__(self, version: _Optional[int] = ..., encoding_id: _Optional[int] = ..., hashes: _Optional[bytes] = ...) -> None: ...
 
 class Credit(_message.Message):
-    __slots__ = ("version", "encoding_id", "chunks")
+    __slots__ = ("version", "encoding_id", "indices")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ENCODING_ID_FIELD_NUMBER: _ClassVar[int]
-    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    INDICES_FIELD_NUMBER: _ClassVar[int]
     version: int
     encoding_id: int
-    chunks: int
-    def __init__(self, version: _Optional[int] = ..., encoding_id: _Optional[int] = ..., chunks: _Optional[int] = ...) -> None: ...
+    indices: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, version: _Optional[int] = ..., encoding_id: _Optional[int] = ..., indices: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Want(_message.Message):
     __slots__ = ("version", "encoding_id", "chunk_list")
