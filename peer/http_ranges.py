@@ -226,8 +226,8 @@ def url_of(address: str, *below: str) -> URL:
 
 def shown(address: str) -> str:
     """An address without what may be secret in it: user, password, query."""
-    scheme, separator, rest = address.partition("://")
-    host, slash, path = rest.partition("?")[0].partition("#")[0].partition("/")
+    scheme, separator, rest = address.partition("?")[0].partition("#")[0].rpartition("://")
+    host, slash, path = rest.partition("/")
     return f"{scheme}{separator}{host.rpartition('@')[2]}{slash}{path}"[:200]
 
 
