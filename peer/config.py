@@ -28,10 +28,18 @@ class LinkConfig(ConfigModel):
     """Port to listen on; 0 lets the system choose."""
     advertise: str = ""
     """host:port that others dial; empty: the bound address. "none": cannot be dialled."""
-    credit_chunks: int = Field(32, ge=1)
-    """Chunks that a sender may have in flight to us on one link."""
     stall_timeout_s: float = Field(3.0, gt=0.0)
     """A version without a new chunk for this long is asked for from a fallback too."""
+    congestion: str = Field("", pattern=r"^[a-z0-9_]{0,15}$")
+    """TCP congestion control of links, by the kernel's name (cubic, bbr ...); empty: the system's."""
+    pacing_mbit_s: float = Field(10_000.0, gt=0.0)
+    """Most that one link sends, in Mbit/s. Any value turns on TCP's own pacing, which keeps queues on the way short."""
+    upload_mbit_s_max: float | None = Field(None, gt=0.0)
+    """Cap on chunks that all links send together, in Mbit/s; none: no cap."""
+    download_mbit_s_max: float | None = Field(None, gt=0.0)
+    """Cap on what all links receive together, in Mbit/s; none: no cap."""
+    lan_exempt: bool = True
+    """Links to private, link-local and loopback addresses are not capped."""
 
 
 class StoreConfig(ConfigModel):
