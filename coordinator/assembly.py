@@ -18,7 +18,9 @@ from coordinator.http_api import HttpApi, HttpServer, HttpViews
 from coordinator.join import JoinDesk
 from coordinator.ledger import Ledger
 from coordinator.metrics import CoordinatorMetrics
+from coordinator.probing import ProbeSettings
 from coordinator.problems import Problems
+from coordinator.relay_model import PlanShape
 from coordinator.resume import RunStart, open_run
 from coordinator.rpc import ControlServer, Servicer
 from coordinator.rpc_access import RoleGate
@@ -122,6 +124,15 @@ def core_settings(
         start_timeout_s=config.membership.start_timeout_s,
         learner_timeout_s=config.membership.learner_timeout_s,
         scoring_queue_max=config.verifier.queue_max,
+        plan_shape=PlanShape(
+            mesh_peers_max=config.relay.mesh_peers_max,
+            stripes=config.relay.stripes,
+            fallbacks_max=config.relay.fallbacks_max,
+            unknown_uplink_bytes_per_second=config.relay.unknown_uplink_bytes_per_second,
+            mirrors=tuple(config.relay.mirrors),
+        ),
+        probes=ProbeSettings(config.relay.probe_bytes_max, config.relay.probe_seconds_max),
+        lan_preferred=config.relay.lan_preferred,
     )
 
 

@@ -19,6 +19,10 @@ class PeerJoined:
     address: str  # host:port others may dial, empty if none
     concurrent_rollouts: int
     hardware: str
+    region: str = ""  # as the peer's operator names it, empty if unknown
+    site: str = ""  # the same for peers that share a local network, empty if unknown
+    metered: bool = False  # its upload costs money
+    upload_cap_bytes_per_second: float = 0.0  # 0: none
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,8 @@ from coordinator.join import JoinDesk
 from coordinator.rpc_access import caller_of
 from coordinator.sessions import PeerChannel, Sessions
 from coordinator.shell import Shell
-from coordinator.untrusted import counter, text
+from coordinator.sites import site_of
+from coordinator.untrusted import counter, rate, text
 from rollcast.runtime.errors import MalformedMessage, RollcastError, WrongKey
 from rollcast.runtime.waits import deadline
 from rollcast.wire import limits
@@ -47,6 +48,7 @@ MESSAGES_PER_SECOND_MAX = 200  # of one session, on average over RATE_WINDOW_S; 
 RATE_WINDOW_S = 5.0
 LEASES_PER_RETURN_MAX = 4096
 CONCURRENT_ROLLOUTS_MAX = 65536
+REGION_LENGTH_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ class PeerCalls:
                 first = await anext(aiter(messages), None)
             if first is None:
                 return
-            joined = _hello(caller, first)
+            joined = _hello(caller, first, site_of(context.peer()))
             if self._shell.ended_because and not self._shell.ended_for_good:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, f"the run is interrupted: {self._shell.ended_because}")
             if self._shell.ended_because:
@@ -228,8 +230,8 @@ def event_of(peer_id: PeerId, message: pb.PeerMessage) -> Event:
             raise MalformedMessage(f"a message {kind!r} has no place in an open session")
 
 
-def _hello(caller: Caller, message: pb.PeerMessage) -> PeerJoined:
-    """The first message of a session.
+def _hello(caller: Caller, message: pb.PeerMessage, site: str) -> PeerJoined:
+    """The first message of a session, from a peer at this site.
 
     Raises:
         ProtocolMismatch, WrongKey, MalformedMessage: why the session is refused.
@@ -251,6 +253,10 @@ def _hello(caller: Caller, message: pb.PeerMessage) -> PeerJoined:
         address=text(hello.advertise),
         concurrent_rollouts=hello.concurrent_rollouts,
         hardware=text(hello.hardware),
+        region=text(hello.region, REGION_LENGTH_MAX),
+        site=site,
+        metered=hello.metered,
+        upload_cap_bytes_per_second=rate(hello.upload_cap_bytes_per_second),
     )
 
 

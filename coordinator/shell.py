@@ -31,6 +31,7 @@ from coordinator.actions import (
     SendAnnouncement,
     SendLeases,
     SendPlan,
+    SendProbe,
     ServeBatch,
     StopPeer,
     StoreRollout,
@@ -54,7 +55,13 @@ from coordinator.events import (
     VersionAnnounced,
 )
 from coordinator.ledger import Ledger
-from coordinator.messages import announcement_message, leases_message, plan_message, revoke_message
+from coordinator.messages import (
+    announcement_message,
+    leases_message,
+    plan_message,
+    probe_message,
+    revoke_message,
+)
 from coordinator.problems import Problems
 from coordinator.resume import ELAPSED_S, LEARNER_VALUES
 from coordinator.sessions import Sessions
@@ -248,6 +255,8 @@ class Shell:
                 self._sessions.send(action.peer_id, revoke_message(action))
             case SendPlan():
                 self._sessions.send(action.peer_id, plan_message(action))
+            case SendProbe():
+                self._sessions.send(action.peer_id, probe_message(action))
             case SendAnnouncement():
                 self._send_announcement(action)
             case StopPeer():
