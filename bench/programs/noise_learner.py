@@ -90,7 +90,7 @@ class NoiseLearner:
                 identity=Identity.load(self._config.identity_file),
                 run=info,
                 model_json=ModelConfig().model_dump_json(),
-                chunk_size_bytes=self._config.publish.chunk_size_bytes,
+                config=self._config.publish,
                 retained=self._retained,
                 origin=origin,
                 announce=announce,
