@@ -17,6 +17,7 @@ from coordinator.actions import (
     SendAnnouncement,
     StopPeer,
 )
+from coordinator.announced import NEWEST_KEPT
 from coordinator.broadcast_status import BroadcastStatus, build_broadcast_status
 from coordinator.events import (
     BatchRecorded,
@@ -194,8 +195,9 @@ class CoordinatorCore:
         member = self._state.members.join(event, now)
         actions.append(Note("peer_joined", event.peer_id, f"{event.name} as {event.role}"))
         actions += self._relaying.joined(member, now)
-        if self._state.newest_version is not None:
-            actions.append(SendAnnouncement(event.peer_id, self._state.newest_version))
+        # The last few: who was away for some versions may follow their deltas.
+        latest = self._state.announced.latest(NEWEST_KEPT)
+        actions += [SendAnnouncement(event.peer_id, version) for version in latest]
         return actions + issue(self._state, now)
 
     def _peer_left(self, event: PeerLeft, now: float) -> list[Action]:

@@ -201,7 +201,7 @@ class VersionAnnounced:
 
     epoch: Epoch
     version: Version
-    chunk_count: int  # of its keyframe
+    chunk_count: int  # of the encoding that has most
     encodings: tuple[AnnouncedEncoding, ...] = ()
 
 

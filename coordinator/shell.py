@@ -194,7 +194,7 @@ class Shell:
                 AnnouncedEncoding(one.encoding_id, one.kind, one.base_version, one.size_bytes)
                 for one in verified.manifests
             )
-            self.apply(VersionAnnounced(record.epoch, record.version, verified.keyframe.chunk_count, encodings))
+            self.apply(VersionAnnounced(record.epoch, record.version, verified.chunk_count_max, encodings))
         return first_time
 
     def step_finished(self, event: StepFinished) -> None:

@@ -117,6 +117,11 @@ class VerifiedVersion:
         return next(manifest for manifest in self.manifests if manifest.kind == "keyframe")
 
     @property
+    def chunk_count_max(self) -> int:
+        """Chunks of the encoding that has most."""
+        return max(manifest.chunk_count for manifest in self.manifests)
+
+    @property
     def deltas(self) -> tuple[Manifest, ...]:
         """The encodings that lead here from an older version."""
         return tuple(manifest for manifest in self.manifests if manifest.kind == "delta")
