@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import assert_never
 
 import structlog
 
-from peer.config import LinkConfig
+from peer.config import PeerConfig
 from peer.direct_transport import DirectTransport
-from peer.rate_meter import RateMeter
+from peer.mirror_folder import MirrorFolder
+from peer.mirror_transport import MirrorTransport, own_mirrors
+from peer.probe import run_probe
 from peer.relay_actions import (
     AbandonVersion,
     Accuse,
@@ -39,11 +42,12 @@ from peer.relay_state import RelaySettings
 from peer.relay_stats import RelayStats, stats_of
 from peer.relay_versions import OnComplete, RelayVersions
 from peer.relay_wire import accusation_of, event_of, key_of, message_of, plan_of
-from peer.transport import ChunkTransport, Link, LinkReceiver
+from peer.transport import Link, LinkReceiver
+from peer.transports import Transports
 from rollcast.runtime.errors import RollcastError, StoreError
 from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.chunks import BytesLike
-from rollcast.wire.ids import RunId, Version
+from rollcast.wire.ids import PeerId, RunId, Version
 from rollcast.wire.link import ChunkFrame, LinkFrame, LinkMessageFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.records import VerifiedVersion, verify_announcement
@@ -58,19 +62,16 @@ _TICK_S = 0.05
 
 
 class Relay:
-    """Make it inside a running event loop.
+    """Make it inside a running event loop. An origin also takes versions from the learner, and broadcasts them.
 
     Args:
         credentials: certificate of the run CA that names us.
         store: where versions are kept; nobody else writes to it.
-        store_retry_s: see peer.config.StoreConfig.
         learner_public_key: 32 bytes; only what this key signed is received.
-        role: "peer", or "origin", which also takes versions from the learner and broadcasts them.
         on_complete: called on the event loop when an announced version's state is verified; also for one that the
             store holds already.
         on_accuse: called on the event loop with what to tell the coordinator about a peer that sent wrong bytes.
         on_give_up: called on the event loop once nothing can be stored.
-        transport: how links are opened; by default directly.
     """
 
     def __init__(
@@ -78,23 +79,20 @@ class Relay:
         *,
         credentials: TlsCredentials,
         store: ChunkStore,
-        config: LinkConfig,
-        store_retry_s: float,
+        config: PeerConfig,
         run_id: RunId,
         learner_public_key: bytes,
-        role: str,
         on_complete: OnComplete,
         on_accuse: OnAccuse,
         on_give_up: OnGiveUp,
-        transport: ChunkTransport | None = None,
     ) -> None:
-        self.role = role
+        self.role = role = config.role
+        self._mirrors = own_mirrors(config.mirror)
         self._run_id = run_id
         self._learner_public_key = learner_public_key
         self._on_accuse = on_accuse
         self._on_give_up = on_give_up
-        self._transport = transport or DirectTransport(config, credentials, run_id, self.admit)
-        self._core = RelayCore(RelaySettings(role, config.stall_timeout_s, store_retry_s))
+        self._core = RelayCore(RelaySettings(role, config.link.stall_timeout_s, config.store.retry_s))
         self._versions = RelayVersions(
             store,
             role,
@@ -103,12 +101,18 @@ class Relay:
             post=self._post,
             progress=self._progress,
             on_complete=on_complete,
+            mirror_folder=_mirror_folder(config, store),
         )
-        self._meter = RateMeter()
+        direct = DirectTransport(config.link, credentials, run_id, self.admit)
+        self._traffic = direct.traffic
+        mirrors = MirrorTransport(config.mirror, self._versions.known, direct.traffic)
+        self._transport = Transports(direct, mirrors)
         self._links: dict[LinkId, RelayLink] = {}
         self._last_link = 0
         self._chunk_bytes_sent = 0
         self._paused = False
+        self._probing = False
+        self._probe_id = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
 
@@ -137,7 +141,8 @@ class Relay:
         Raises:
             MalformedMessage: it is not a plan.
         """
-        self._handle(plan_of(plan))
+        changed = plan_of(plan)
+        self._handle(replace(changed, fallbacks=(*changed.fallbacks, *self._mirrors)))
 
     def announce(self, announcement: pb.VersionAnnouncement) -> VerifiedVersion:
         """Verify an announcement of the coordinator and receive its version.
@@ -153,11 +158,28 @@ class Relay:
         """Use a renewed certificate for links opened from now on."""
         self._transport.renew(credentials)
 
+    def probe(self, probe: pb.Probe) -> None:
+        """Measure our uplink by sending padding to a neighbour; the result shows in ``stats``."""
+        link = self._core.state.link_to.get(PeerId(probe.peer_id))
+        if link is not None and not self._probing:
+            self._probing = True
+            self._spawn(self._probe(self._links[link.link].link, probe))
+
+    async def _probe(self, link: Link, probe: pb.Probe) -> None:
+        try:
+            rate = await run_probe(link, bytes_max=probe.bytes_max, seconds_max=probe.seconds_max)
+            log.info("uplink probed", bytes_per_second=round(rate))
+            self._probe_id = probe.probe_id
+        finally:
+            self._probing = False
+
     def stats(self) -> RelayStats:
         """Where the relay stands."""
         links = [link.link for link in self._links.values()]
         now = asyncio.get_running_loop().time()
-        return stats_of(self._core.state, links, self._meter, self._chunk_bytes_sent, now)
+        stats = stats_of(self._core.state, links, self._traffic, self._chunk_bytes_sent, now)
+        stats.report.uplink_probe_id = self._probe_id
+        return stats
 
     def admit(self, caller: Caller) -> str:
         """Why a caller may not have a link with us; empty where it may."""
@@ -237,9 +259,7 @@ class Relay:
         """See peer.relay_link.LinkOwner."""
         match frame:
             case ChunkFrame():
-                now = asyncio.get_running_loop().time()
-                self._meter.received(len(frame.payload), now)
-                self._versions.chunk_arrived(link.link_id, frame, now)
+                self._versions.chunk_arrived(link.link_id, frame, asyncio.get_running_loop().time())
                 if self._versions.worker.memory.full:
                     self._throttle()
             case LinkMessageFrame(message=message):
@@ -247,11 +267,8 @@ class Relay:
 
     def sent(self, link: RelayLink, size_bytes: int) -> None:
         """See peer.relay_link.LinkOwner."""
-        now = asyncio.get_running_loop().time()
         self._chunk_bytes_sent += size_bytes
-        self._meter.sent(size_bytes, now)
         self._handle(ChunkSent(link.link_id))
-        self._meter.busy(any(link.in_transport for link in self._core.state.links.values()), now)
 
     def ended(self, link: RelayLink, reason: str) -> None:
         """See peer.relay_link.LinkOwner."""
@@ -327,7 +344,6 @@ class Relay:
     def _send_payload(self, action: SendChunk, payload: BytesLike) -> None:
         link = self._links.get(action.link)
         if link is not None:
-            self._meter.busy(True, asyncio.get_running_loop().time())
             link.send_chunk((action.key.version, action.key.encoding_id), action.index, payload, action.stripe)
 
     def _send_announcement(self, link: LinkId, version: Version) -> None:
@@ -355,3 +371,8 @@ class Relay:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("relay task failed", exc_info=error)
+
+
+def _mirror_folder(config: PeerConfig, store: ChunkStore) -> MirrorFolder | None:
+    folder = config.mirror.folder
+    return None if folder is None else MirrorFolder(folder, store.folder, config.mirror.keep_versions)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from peer.heat_map import heat_map
-from peer.rate_meter import RateMeter
+from peer.link_traffic import LinkTraffic
 from peer.relay_state import EncodingState, RelayState
 from peer.transport import Link
 from rollcast.wire.ids import EncodingId, Version
@@ -34,7 +34,7 @@ class RelayStats:
 
 
 def stats_of(
-    state: RelayState, links: Sequence[Link], meter: RateMeter, chunk_bytes_sent: int, now: float
+    state: RelayState, links: Sequence[Link], traffic: LinkTraffic, chunk_bytes_sent: int, now: float
 ) -> RelayStats:
     """Read the core's state."""
     receiving = _receiving(state)
@@ -44,7 +44,7 @@ def stats_of(
         total=receiving.chunk_count if receiving else 0,
         waiting_for=_waiting_for(state, receiving),
         store_failure="" if state.store_failure is None else str(state.store_failure),
-        report=_report(state, receiving, links, meter, chunk_bytes_sent, now),
+        report=_report(state, receiving, links, traffic, chunk_bytes_sent, now),
     )
 
 
@@ -57,11 +57,11 @@ def _report(
     state: RelayState,
     receiving: EncodingState | None,
     links: Sequence[Link],
-    meter: RateMeter,
+    traffic: LinkTraffic,
     chunk_bytes_sent: int,
     now: float,
 ) -> pb.Heartbeat:
-    counters, uplink = state.counters, meter.uplink(now)
+    counters, uplink = state.counters, traffic.uplink(now)
     return pb.Heartbeat(
         chunk_bytes_from_origin=counters.chunk_bytes_from_origin,
         chunk_bytes_from_peers=counters.chunk_bytes_from_peers,
@@ -73,7 +73,7 @@ def _report(
         uplink_bytes_per_second=uplink.bytes_per_second,
         uplink_measured_s=uplink.measured_s,
         uplink_age_s=uplink.age_s,
-        downlink_bytes_per_second=meter.downlink_bytes_per_second,
+        downlink_bytes_per_second=traffic.downlink_bytes_per_second,
         links=_links(links),
         receiving_version=receiving.key.version if receiving else 0,
         receiving_encoding_id=receiving.key.encoding_id if receiving else EncodingId(0),

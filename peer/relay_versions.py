@@ -8,6 +8,7 @@ from typing import assert_never
 import structlog
 
 from peer.early_chunks import EarlyChunks
+from peer.mirror_folder import MirrorFolder
 from peer.relay_actions import AbandonVersion, AnnounceHeld, BeginStore, FinishVersion, Verify
 from peer.relay_events import (
     BroadcastStarted,
@@ -51,6 +52,7 @@ class RelayVersions:
         post: sends a message on a link.
         progress: chunks held and chunks in all of an encoding that is being received.
         on_complete: see peer.relay.Relay.
+        mirror_folder: where finished encodings are published for a web server; None: nowhere.
     """
 
     def __init__(
@@ -63,8 +65,9 @@ class RelayVersions:
         post: Callable[[LinkId, pb.LinkMessage], None],
         progress: Callable[[EncodingKey], tuple[int, int]],
         on_complete: OnComplete,
+        mirror_folder: MirrorFolder | None = None,
     ) -> None:
-        self.worker = StoreWorker(store, self._stored, durable_first=role == "origin")
+        self.worker = StoreWorker(store, self._stored, durable_first=role == "origin", mirror_folder=mirror_folder)
         self._store = store
         self._verify = verify
         self._tell = tell
@@ -108,6 +111,10 @@ class RelayVersions:
             raise MalformedMessage(f"the learner signed two records of version {verified.version}")
         self._carry_out(self._book.heard(verified, announced=announced, learner_link=learner_link))
         return verified
+
+    def known(self, version: int) -> VerifiedVersion | None:
+        """The verified announcement of a version, if it came."""
+        return self._book.verified(version)
 
     def announcement(self, version: Version) -> pb.VersionAnnouncement | None:
         """The signed announcement of a version that is known."""

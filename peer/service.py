@@ -106,11 +106,9 @@ class PeerProcess:
         self._relay = Relay(
             credentials=enrolment.credentials,
             store=store,
-            config=config.link,
-            store_retry_s=config.store.retry_s,
+            config=config,
             run_id=enrolment.run_id,
             learner_public_key=enrolment.learner_public_key,
-            role=config.role,
             on_complete=self._version_held,
             on_accuse=lambda accusation: self._session.send(pb.PeerMessage(accusation=accusation)),
             on_give_up=self._cannot_store,
@@ -225,6 +223,8 @@ class PeerProcess:
                 self._tell_worker(LeasesRevoked(lease_ids, message.lease_revoke.reason))
             case "relay_plan":
                 self._relay.apply_plan(message.relay_plan)
+            case "probe":
+                self._relay.probe(message.probe)
             case "announcement":
                 # A version that the store holds already is reported by this call.
                 self._tell_worker(VersionHeardOf(_key(self._relay.announce(message.announcement))))
@@ -265,7 +265,7 @@ class PeerProcess:
             advertise=self._advertise,
             concurrent_rollouts=0 if engine is None else self._config.engine.concurrent_rollouts,
             hardware=cores if engine is None else f"{cores}, {engine.hardware}",
-            held_versions=self._store.states(),
+            held_versions=self._store.versions(),
             name=self._config.name,
         )
 
@@ -287,7 +287,7 @@ class PeerProcess:
         return heartbeat
 
     def _origin_status(self, receiving: Receiving | None) -> WorkerStatus:
-        held = self._store.states()
+        held = self._store.versions()
         if receiving is not None:
             have = f"{receiving.chunks_have} of {receiving.chunks_total} chunks"
             return WorkerStatus("receiving", f"version {receiving.version}: {have}", None, 0, 0.0)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import structlog
 
 from peer.chunk_memory import ChunkMemory
+from peer.mirror_folder import MirrorFolder
 from peer.relay_events import EncodingKey, Event, StoreFailed, StoreReady, VersionFinished, VersionRestored
 from rollcast.runtime.errors import CorruptChunk, RollcastError, StoreError
 from rollcast.wire.chunk_store import ChunkStore
@@ -65,13 +66,22 @@ class StoreWorker:
         durable_first: say that an encoding is finished only once it is durable. Without, as soon as it is verified:
             what a peer loses it receives again.
         on_event: called on the event loop.
+        mirror_folder: gets what is finished.
     """
 
-    def __init__(self, store: ChunkStore, on_event: Callable[[StoreEvent], None], *, durable_first: bool) -> None:
+    def __init__(
+        self,
+        store: ChunkStore,
+        on_event: Callable[[StoreEvent], None],
+        *,
+        durable_first: bool,
+        mirror_folder: MirrorFolder | None = None,
+    ) -> None:
         self.memory = ChunkMemory()
         self._store = store
         self._on_event = on_event
         self._durable_first = durable_first
+        self._mirror_folder = mirror_folder
         self._jobs: deque[Job] = deque()
         self._wake = asyncio.Event()
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="relay-store")
@@ -113,8 +123,12 @@ class StoreWorker:
             self._encoding(key).finish()
             return VersionFinished(key) if self._durable_first else None
 
+        def publish() -> None:
+            self._publish(self._encoding(key))
+
         self._post(key, verify)
         self._post(key, finish)
+        self._post(None, publish)
 
     def materialise(self, key: EncodingKey) -> None:
         """Make the state that a delta leads to; answered by StateMade and VersionRestored, or by StateNotMade."""
@@ -135,6 +149,7 @@ class StoreWorker:
                 return None
             keyframe.finish()
             keyframe.list_chunks()
+            self._publish(keyframe)
             manifest = keyframe.manifest
             return VersionRestored(keyframe_key, manifest.chunk_count, manifest.chunk_size_bytes)
 
@@ -216,6 +231,14 @@ class StoreWorker:
         finally:
             if stored is not None:
                 self.memory.stored(*stored)
+
+    def _publish(self, encoding: StoredEncoding) -> None:
+        if self._mirror_folder is None:
+            return
+        try:
+            self._mirror_folder.publish(encoding)
+        except StoreError as error:
+            log.error("cannot publish to the mirror folder", version=encoding.version, reason=str(error))
 
     def _holds_state(self, version: int) -> bool:
         base = self._store.get(version)

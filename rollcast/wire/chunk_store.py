@@ -64,7 +64,7 @@ class ChunkStore:
     """
 
     def __init__(self, folder: Path, keep_versions: int, *, keep_deltas: int = 16, keep_bytes: int = 0) -> None:
-        self._folder = folder
+        self.folder = self._folder = folder
         self._retention = Retention(keep_versions, keep_deltas, keep_bytes)
         self._encodings: dict[tuple[int, int], StoredEncoding] = {}
         self._in_the_making: dict[Version, Materialisation] = {}
