@@ -20,6 +20,7 @@ from multidict import CIMultiDictProxy
 from yarl import URL
 
 from peer.mirror_headers import MirrorHeaders
+from rollcast import __version__
 from rollcast.runtime.errors import MalformedMessage, Unreachable
 from rollcast.runtime.waits import deadline
 from rollcast.wire.checks import require
@@ -83,7 +84,7 @@ class HttpRanges:
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             read_bufsize=_READ_BUFFER_BYTES,
-            headers={"Accept-Encoding": "identity"},
+            headers={"Accept-Encoding": "identity", "User-Agent": f"rollcast/{__version__}"},
         )
 
     async def reach(self, address: str) -> None:

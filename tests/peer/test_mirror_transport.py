@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -8,8 +11,10 @@ from aiohttp import web
 
 from peer.config import LinkConfig, MirrorConfig
 from peer.link_traffic import LinkTraffic
+from peer.mirror_headers import MirrorHeaders
 from peer.mirror_transport import MirrorTransport, mirror_peer_id, own_mirrors
 from peer.relay_events import Neighbour
+from rollcast.runtime.config import parse_config
 from rollcast.runtime.errors import ConfigError, Unreachable
 from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.ids import PeerId
@@ -71,6 +76,24 @@ async def test_closing_ends_every_link(tmp_path: Path) -> None:
 async def test_a_wrong_headers_file_stops_the_peer_at_its_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         transport_of(MirrorConfig(headers_file=tmp_path / "no.toml"))
+
+
+def test_the_documentation_names_every_setting() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "mirrors.md").read_text()
+    assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == list(MirrorConfig.model_fields)
+    examples = re.findall(r"^    \[mirror\]\n(?:    .+\n)+", text, re.MULTILINE)
+    assert len(examples) == 2
+    for example in examples:
+        parse_config(tomllib.loads(textwrap.dedent(example))["mirror"], MirrorConfig, source="docs/mirrors.md")
+
+
+def test_the_documented_headers_file_is_one(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "mirrors.md").read_text()
+    example = re.search(r"^    \[\"https://.+\n    .+\n", text, re.MULTILINE)
+    assert example is not None
+    (tmp_path / "headers.toml").write_text(textwrap.dedent(example[0]))
+    headers = MirrorHeaders.read(tmp_path / "headers.toml")
+    assert headers.of("https://mirror.example/run-1/7/0.data") == {"Authorization": "Bearer ..."}
 
 
 def test_own_mirrors_are_neighbours_to_dial() -> None:
