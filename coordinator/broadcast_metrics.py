@@ -47,6 +47,9 @@ def families(broadcast: Mapping[str, Any]) -> Iterable[Metric]:
     for name, text, key in TOTALS:
         yield CounterMetricFamily(name, text, totals[key])
     yield CounterMetricFamily("rollcast_relay_plans", "Relay plans made.", broadcast["plan"]["plan_id"])
+    stripes = GaugeMetricFamily("rollcast_relay_stripes", "Stripes of the relay plan in force.", labels=["mode"])
+    stripes.add_metric([broadcast["plan"]["mode"]], broadcast["plan"]["stripes"])
+    yield stripes
     yield _peer_seconds(broadcast["t_peer_s"])
     yield from _hops(broadcast)
     workers = [row for row in broadcast["peers"] if row["role"] == "peer"]

@@ -56,6 +56,8 @@ class PlanStatus:
     """The relay plan. ``replans``: new plans since the newest version was announced."""
 
     plan_id: int
+    mode: str  # none, mesh or trees
+    stripes: int  # direct copies included
     replans: int
 
 
@@ -208,7 +210,8 @@ def _encodings(broadcast: Broadcast | None, missing: Iterable[Member]) -> tuple[
 def _plan(state: CoreState, broadcast: Broadcast | None) -> PlanStatus:
     plan_id = state.relay.plan_id
     before = None if broadcast is None else broadcast.plan_id
-    return PlanStatus(plan_id, 0 if before is None else plan_id - before)
+    replans = 0 if before is None else plan_id - before
+    return PlanStatus(plan_id, state.relay.mode, state.relay.stripe_count, replans)
 
 
 def _totals(state: CoreState) -> BroadcastTotals:
@@ -305,7 +308,10 @@ def _waiting(state: CoreState, taking_part: Sequence[Member], missing: Sequence[
     if silent_s > _SILENT_S:
         following = f"it counts as lost after {state.settings.heartbeat_timeout_s:g} s of silence"
         return f"{slowest.name}, which has been silent for {silent_s:.0f} s{rest}", following
-    return f"{slowest.name}, {_how_far(state, slowest, now)}{rest}", f"T_bcast of version {newest} is known"
+    return (
+        f"{slowest.name}, {_how_far(state, slowest, now)}{rest}",
+        f"T_bcast of version {newest} is known once all hold it",
+    )
 
 
 def _how_far(state: CoreState, member: Member, now: float) -> str:

@@ -40,6 +40,7 @@ def test_the_broadcast_is_what_prometheus_sees() -> None:
         ("rollcast_chunks_hedged_total", ""): 31,
         ("rollcast_reparentings_total", ""): 9,
         ("rollcast_relay_plans_total", ""): 14,
+        ("rollcast_relay_stripes", "mesh"): 9,
         ("rollcast_peer_t_bcast_seconds_bucket", "2.5"): 600,
         ("rollcast_peer_t_bcast_seconds_bucket", "+Inf"): 661,
         ("rollcast_peer_t_bcast_seconds_count", ""): 661,

@@ -116,6 +116,7 @@ def test_totals_and_the_plan() -> None:
     world.tell(heartbeat("a", active=1, **changes))
     world.tell(heartbeat("origin", chunk_bytes_from_peers=10**9))  # from the learner
     before = status(world).plan
+    assert (before.mode, before.stripes) == ("mesh", world.core._state.relay.stripe_count)
     world.tell(joined("d"))
     found, totals = status(world), status(world).totals
     assert (totals.bytes_from_origin, totals.bytes_from_peers, totals.origin_share) == (100, 300, 0.25)
