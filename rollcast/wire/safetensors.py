@@ -114,9 +114,7 @@ def parse_index(index: bytes) -> tuple[str, ...]:
     assert isinstance(weight_map, dict)
     files: set[str] = set()
     for file in weight_map.values():
-        require(
-            isinstance(file, str) and _is_plain_name(file), "a safetensors index names files elsewhere"
-        )
+        require(isinstance(file, str) and _is_plain_name(file), "a safetensors index names files elsewhere")
         files.add(file)
     require(1 <= len(files) <= SHARDS_MAX, "a safetensors index with too many files")
     return tuple(sorted(files))
