@@ -65,6 +65,7 @@ TESTED_IN = {
     "bench/systems/libtorrent.py": "tests/bench/test_broadcast.py",
     "bench/systems/libtorrent_tuned.py": "tests/bench/test_broadcast.py",
     "bench/systems/rollcast.py": "tests/bench/test_broadcast.py",
+    "bench/systems/rollcast_daemons.py": "tests/bench/test_broadcast.py",
     "bench/systems/shardcast.py": "tests/bench/test_broadcast.py",
     "bench/wan/build.py": "tests/bench/test_wan.py",
     "bench/wan/meter.py": "tests/bench/test_wan.py",

@@ -12,7 +12,7 @@ from bench.systems.base import Lines
 from bench.wan import build
 from bench.wan.meter import Meter
 from bench.wan.network import Network
-from bench.wan.scenarios import SCENARIOS, Node, fluid_bound, scenario
+from bench.wan.scenarios import SCENARIOS, TROUBLES, Node, fluid_bound, scenario
 
 needs_network = pytest.mark.skipif(bool(build.why_not()), reason=build.why_not())
 
@@ -21,8 +21,19 @@ def _namespaces() -> set[str]:
     return set(subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout.split())
 
 
-def test_every_scenario_has_a_source_and_eight_peers() -> None:
-    assert {name: len(nodes) for name, nodes in SCENARIOS.items()} == {"homo50": 9, "het50": 9, "wan": 9}
+def test_every_scenario_has_a_source_and_eight_peers_but_one() -> None:
+    assert {name for name, nodes in SCENARIOS.items() if len(nodes) != 9} == {"peers32"}
+    assert len(SCENARIOS["peers32"]) == 33
+
+
+def test_trouble_comes_to_peers_of_scenarios_that_exist() -> None:
+    assert all(1 <= trouble.node < len(SCENARIOS[name]) for name, trouble in TROUBLES.items())
+
+
+def test_homes_are_bound_by_their_uplinks() -> None:
+    bound = fluid_bound(16 << 20, SCENARIOS["peers32"])
+    assert bound.binding == "uplinks"
+    assert 35 < bound.seconds < 45
 
 
 @pytest.mark.parametrize(("name", "seconds", "binding"), [("homo50", 5.12, "source"), ("het50", 6.83, "uplinks")])
