@@ -12,6 +12,7 @@ import structlog
 
 from peer.config import PeerConfig
 from peer.direct_transport import DirectTransport
+from peer.http_ranges import shown
 from peer.mirror_folder import MirrorFolder
 from peer.mirror_transport import MirrorTransport, own_mirrors
 from peer.probe import run_probe
@@ -250,7 +251,7 @@ class Relay:
         try:
             link = await self._transport.dial(neighbour.peer_id, neighbour.address)
         except RollcastError as error:
-            log.info("dial failed", peer=neighbour.peer_id, address=neighbour.address, reason=error.what)
+            log.info("dial failed", peer=neighbour.peer_id, address=shown(neighbour.address), reason=error.what)
             self._handle(DialFailed(neighbour.peer_id, error.what, random.random()))
             return
         link.start(self._on_link(link))
