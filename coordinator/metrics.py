@@ -133,6 +133,8 @@ def _peers(peers: Iterable[Mapping[str, Any]]) -> Iterable[Metric]:
     for (role, state), count in sorted(states.items()):
         by_state.add_metric([role, state], count)
     yield by_state
+    if len(rows) > broadcast_metrics.PEERS_LABELLED_MAX:
+        return
     columns = (
         (GaugeMetricFamily, "rollcast_peer_version_lag_steps", "Newest version minus the peer's.", "version_lag"),
         (GaugeMetricFamily, "rollcast_peer_tokens_per_second", "Tokens a second.", "tokens_per_s"),

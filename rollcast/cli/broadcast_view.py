@@ -246,7 +246,7 @@ def _short(value: float | None) -> str:
 
 def _seconds(value: float | None) -> str:
     if value is None or value < 120:
-        return "-" if value is None else f"{_short(value)} s"
+        return "-" if value is None else f"{1000 * value:.0f} ms" if value < 1 else f"{_short(value)} s"
     minutes = int(value / 60)
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 

@@ -108,6 +108,7 @@ def test_screen_before_anything_is_known() -> None:
 def test_line() -> None:
     done = sample_broadcast(running=False, waiting_for="", started_s_ago=7500.0)
     assert line(done) == ("version 87: announced 2 h 5 min ago, 7 of 8 peers hold it  T_bcast last 1.91 s p95 7.31 s")
+    assert "T_bcast last 142 ms" in line(sample_broadcast(t_bcast_s={"last": 0.142, "p50": None, "p95": None}))
     assert "announced before this coordinator started" in line(sample_broadcast(started_s_ago=None))
 
 

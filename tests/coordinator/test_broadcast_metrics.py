@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,6 +54,13 @@ def test_the_broadcast_is_what_prometheus_sees() -> None:
     assert {key: found.get(key) for key in expected} == expected
     assert ("rollcast_peer_uplink_bytes_per_second", "p5,peer-5") not in found
     assert ("rollcast_link_bytes_per_second", "peer-1,peer-5") not in found  # not measured
+
+
+def test_every_metric_is_documented() -> None:
+    documented = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    names = {name.removesuffix("_bucket").removesuffix("_count") for name, _ in samples(sample_broadcast())}
+    names.discard("rollcast_peer_t_bcast_seconds_sum")
+    assert not [name for name in sorted(names) if name not in documented]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client.parser import text_string_to_metric_families
 
 from coordinator.metrics import CoordinatorMetrics
-from tests.coordinator.sample_status import sample_broadcast, sample_status
+from tests.coordinator.sample_status import peer, sample_broadcast, sample_status
 
 
 def samples(metrics: CoordinatorMetrics) -> dict[tuple[str, str], float]:
@@ -46,6 +46,13 @@ def test_what_is_not_known_yet_is_left_out() -> None:
     found = samples(CoordinatorMetrics(lambda: unknown, sample_broadcast))
     assert ("rollcast_version_newest", "") not in found
     assert not any(name.startswith("rollcast_t_bcast") for name, _ in found)
+
+
+def test_a_large_fleet_has_sums_only() -> None:
+    many = sample_status(peers=[peer(f"peer-{number}", peer_id=f"id-{number}") for number in range(300)])
+    found = samples(CoordinatorMetrics(lambda: many, sample_broadcast))
+    assert found[("rollcast_peers", "peer,generating")] == 300
+    assert not any(name.startswith("rollcast_peer_version_lag") for name, _ in found)
 
 
 def test_two_processes_in_one_do_not_share_a_registry() -> None:
