@@ -53,6 +53,8 @@ TESTED_IN = {
     "bench/churn.py": "tests/bench/test_main.py",
     "bench/demo.py": "tests/bench/test_main.py",
     "bench/machine.py": "tests/bench/test_main.py",
+    "bench/delta_network.py": "tests/bench/test_delta.py",
+    "bench/materialise.py": "tests/bench/test_delta.py",
     "bench/updates.py": "tests/bench/test_delta.py",
     "bench/programs/idle_peer.py": "tests/bench/test_broadcast.py",
     "bench/programs/libtorrent_node.py": "tests/bench/test_broadcast.py",
