@@ -44,11 +44,16 @@ def status(
 
     Parameters
     ----------
-    run_folder: the coordinator's run folder, which says where it listens.
-    url: the coordinator's address instead, for example http://127.0.0.1:7401.
-    ca_file: certificate (PEM) of the run's CA, for an https address.
-    watch: draw again every second until Ctrl-C.
-    json_output: print one JSON object; with --watch one a second, each on a line of its own.
+    run_folder
+        the coordinator's run folder, which says where it listens.
+    url
+        the coordinator's address instead, for example http://127.0.0.1:7401.
+    ca_file
+        certificate (PEM) of the run's CA, for an https address.
+    watch
+        draw again every second until Ctrl-C.
+    json_output
+        print one JSON object; with --watch one a second, each on a line of its own.
     """
     try:
         asyncio.run(_status(Target(run_folder, url, ca_file), watch=watch, json_output=json_output))

@@ -43,7 +43,8 @@ def coordinator(config: Path, /, *, options: RoleOptions = _DEFAULTS) -> int:
 
     Parameters
     ----------
-    config: TOML file; `rollcast config show --role coordinator` lists its keys.
+    config
+        TOML file; `rollcast config show --role coordinator` lists its keys.
     """
     return _run("coordinator", config, options)
 
@@ -53,7 +54,8 @@ def learner(config: Path, /, *, options: RoleOptions = _DEFAULTS) -> int:
 
     Parameters
     ----------
-    config: TOML file; `rollcast config show --role learner` lists its keys.
+    config
+        TOML file; `rollcast config show --role learner` lists its keys.
     """
     return _run("learner", config, options)
 
@@ -63,7 +65,8 @@ def peer(config: Path, /, *, options: RoleOptions = _DEFAULTS) -> int:
 
     Parameters
     ----------
-    config: TOML file; `rollcast config show --role peer` lists its keys.
+    config
+        TOML file; `rollcast config show --role peer` lists its keys.
     """
     return _run("peer", config, options)
 
