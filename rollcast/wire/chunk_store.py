@@ -258,13 +258,14 @@ class ChunkStore:
             work.close()
 
     def _kept(self) -> list[Kept]:
+        applied = [work.delta for work in self._in_the_making.values()]
         return [
             Kept(
                 encoding.version,
                 encoding.encoding_id,
                 encoding.manifest.size_bytes,
                 encoding.state_held,
-                busy=encoding.readers > 0 or encoding.version in self._beginning,
+                busy=encoding.readers > 0 or encoding.version in self._beginning or encoding in applied,
             )
             for encoding in self.finished()
         ]

@@ -52,9 +52,10 @@ def surplus(kept: Iterable[Kept], retention: Retention) -> list[Kept]:
         if not one.busy and one.version < (oldest_state if one.is_state else min(oldest_delta, newest.version))
     ]
     excess_bytes = sum(one.size_bytes for one in ordered) - sum(one.size_bytes for one in gone) - retention.keep_bytes
-    # Old states before deltas: they are large.
+    # Old states before deltas: they are large. What leads on from the newest state is about to be used.
     for one in sorted(ordered, key=lambda one: (not one.is_state, one)):
-        if retention.keep_bytes and excess_bytes > 0 and one not in gone and not one.busy and one != newest:
+        may_go = one not in gone and not one.busy and one.version <= newest.version and one != newest
+        if retention.keep_bytes and excess_bytes > 0 and may_go:
             gone.append(one)
             excess_bytes -= one.size_bytes
     return sorted(gone)

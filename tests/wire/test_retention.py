@@ -29,8 +29,8 @@ def test_what_is_busy_stays() -> None:
 def test_nothing_goes_before_a_state_is_there() -> None:
     deltas = [Kept(number, 1, DELTA, False) for number in range(9)]
     assert surplus(deltas, Retention(keep_versions=1, keep_deltas=1, keep_bytes=1)) == []
-    gone = surplus([*version(3), *deltas[4:]], Retention(keep_versions=1, keep_deltas=1, keep_bytes=0))
-    assert gone == [], "later deltas lead on from the only state"
+    gone = surplus([*version(3), *deltas[4:]], Retention(keep_versions=1, keep_deltas=1, keep_bytes=1000))
+    assert [one.version for one in gone] == [3], "later deltas lead on from the only state"
 
 
 KEPT = st.builds(Kept, st.integers(0, 12), st.integers(0, 2), st.integers(1, 1000), st.booleans(), st.booleans())
@@ -46,10 +46,12 @@ def test_limits_hold_and_the_newest_state_stays(kept: list[Kept], retention: Ret
     left = [one for one in kept if one not in gone]
     states = sorted(one for one in kept if one.is_state)
     assert not any(one.busy for one in gone)
-    assert not states or states[-1] in left
+    assert states or not gone
     if not states:
         return
-    idle = [one for one in left if not one.busy and one != states[-1]]
+    assert {one for one in kept if one == states[-1] or one.version > states[-1].version} <= set(left)
+    newest = states[-1]
+    idle = [one for one in left if not one.busy and one != newest and one.version <= newest.version]
     assert len([one for one in idle if one.is_state]) < retention.keep_versions
     if retention.keep_bytes and idle:
         assert sum(one.size_bytes for one in left) <= retention.keep_bytes
