@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from bench.machine import Outcome
+from bench.machine import Outcome, alone
 from bench.systems.base import Broadcast, Case, System
 from bench.wan import build
 from bench.wan.meter import LATE_MS_MAX
@@ -150,7 +150,8 @@ def figures(measured: Measured, bound: Bound) -> dict[str, float]:
     """Medians over the runs that count.
 
     Bytes are of IP packets. ``cpu_s_per_gb`` is the system's without the emulator; ``cpu_share`` is of all cores by
-    whatever runs on the machine, ``cpu_share_system`` and ``cpu_share_emulator`` are parts of it.
+    whatever runs on the machine, ``cpu_share_system``, ``cpu_share_emulator`` and ``cpu_share_others`` are its parts:
+    with much of the last one the machine did other work, and the run says little.
     ``slowest_downlink_ratio`` is, for the receiver with the slowest downlink (the worst of several), its time / the
     time that its own downlink needs. With trouble the figures are of the troubled broadcasts, ``vs_clean`` is their
     median time / that of the clean ones, and who joined has a clock of its own.
@@ -174,6 +175,7 @@ def figures(measured: Measured, bound: Bound) -> dict[str, float]:
         "cpu_share": median(lambda one: one.cost.cpu_share),
         "cpu_share_system": median(lambda one: one.cost.cpu_s / one.cost.core_s),
         "cpu_share_emulator": median(lambda one: one.cost.emulator_cpu_s / one.cost.core_s),
+        "cpu_share_others": median(lambda one: one.cost.others_share),
         "drops_median": median(lambda one: float(one.cost.drops)),
         "late_max_ms": max(one.cost.late_max_ms for one in counted),
         "runs": len(counted),

@@ -123,7 +123,8 @@ class Network:
         if self.sockets.pace_mbit_s:
             shim["SOCK_PACE"] = str(self.sockets.pace_mbit_s)
         arguments = ["ip", "netns", "exec", self.names[node], *command]
-        process = subprocess.Popen(arguments, env={**environment, **shim}, process_group=0, **options)
+        # A session of its own, as on a machine of its own: the kernel's autogroups then share the processor by node.
+        process = subprocess.Popen(arguments, env={**environment, **shim}, start_new_session=True, **options)
         self._running[process.pid] = process
         return process
 
