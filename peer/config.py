@@ -40,6 +40,10 @@ class LinkConfig(ConfigModel):
     """Cap on what all links receive together, in Mbit/s; none: no cap."""
     lan_exempt: bool = True
     """Links to private, link-local and loopback addresses are not capped."""
+    region: str = Field("", max_length=64)
+    """Where this machine is, in the operator's own words; peers of one region are preferred as neighbours."""
+    metered: bool = False
+    """What is sent costs money: this peer receives, and passes on only what nobody else can."""
 
 
 class StoreConfig(ConfigModel):

@@ -49,6 +49,8 @@ ResultT = TypeVar("ResultT")
 DRAIN_TIMEOUT_S = 1.2  # the core ends its drain earlier; of the 2 s that a stopping peer has
 RELAY_CLOSE_TIMEOUT_S = 0.4  # links to close
 
+_BYTES_PER_MEGABIT = 125_000.0
+
 STOPPED_BY_SIGNAL = "stopped by a signal"
 
 
@@ -267,6 +269,9 @@ class PeerProcess:
             hardware=cores if engine is None else f"{cores}, {engine.hardware}",
             held_versions=self._store.versions(),
             name=self._config.name,
+            region=self._config.link.region,
+            metered=self._config.link.metered,
+            upload_cap_bytes_per_second=(self._config.link.upload_mbit_s_max or 0.0) * _BYTES_PER_MEGABIT,
         )
 
     def _heartbeat(self) -> pb.Heartbeat:
