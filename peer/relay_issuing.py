@@ -27,6 +27,9 @@ def broadcast_started(state: RelayState, event: BroadcastStarted, now: float) ->
     encoding = state.encodings.get(event.key)
     if encoding is None or encoding.phase != "held" or event.key in state.broadcasts:
         return
+    if not state.broadcasts:
+        for window in state.windows.values():
+            window.begin()
     state.broadcasts[event.key] = Broadcast(event.key, started_at_s=now)
     while len(state.broadcasts) > _BROADCASTS_MOST:
         del state.broadcasts[min(state.broadcasts)]

@@ -14,8 +14,9 @@ _STEP = 0.5
 _USED_SHARE = 0.75
 _SMALLEST = 1.0
 _LARGEST = 4096.0
-# The smallest service time is forgotten slowly: routes and machines change.
-_BASE_GROWTH = 1.002
+# Routes and machines change between versions. While chunks flow, the smallest service time is never forgotten: with a
+# queue that is never empty it would creep up, and the window with it.
+_BASE_GROWTH = 1.25
 _SMOOTHING = 0.2
 
 
@@ -39,6 +40,10 @@ class ServiceWindow:
         """Chunks that the other end may have now."""
         return int(self.size)
 
+    def begin(self) -> None:
+        """Work begins anew: the first chunks find an idle process and show what is possible now."""
+        self._base_s *= _BASE_GROWTH
+
     def observe(self, service_s: float, held: int) -> None:
         """A chunk was done.
 
@@ -47,7 +52,7 @@ class ServiceWindow:
             held: chunks that the other end had then, this one included: a window that is not used does not grow.
         """
         service_s = max(service_s, 1e-6)
-        self._base_s = min(self._base_s * _BASE_GROWTH, service_s)
+        self._base_s = min(self._base_s, service_s)
         self.service_s += (_SMOOTHING if self.service_s else 1.0) * (service_s - self.service_s)
         waiting = self.size * (1.0 - self._base_s / service_s)
         if waiting > _WAITING_MOST:
