@@ -60,6 +60,7 @@ OnAccuse = Callable[[pb.Accusation], None]
 OnGiveUp = Callable[[StoreError], None]
 
 _TICK_S = 0.05
+_VERSIONS_COUNTED = 16
 
 
 class Relay:
@@ -112,6 +113,7 @@ class Relay:
         self._last_link = 0
         self._chunk_bytes_sent = 0
         self._paused = False
+        self._bytes_received: dict[int, int] = {}
         self._probing = False
         self._probe_id = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -159,6 +161,10 @@ class Relay:
         """Use a renewed certificate for links opened from now on."""
         self._transport.renew(credentials)
 
+    def bytes_received(self, version: int) -> int:
+        """Bytes of chunks that came for a version, whatever encoding; of the newest versions only."""
+        return self._bytes_received.get(version, 0)
+
     def probe(self, probe: pb.Probe) -> None:
         """Measure our uplink by sending padding to a neighbour; the result shows in ``stats``."""
         link = self._core.state.link_to.get(PeerId(probe.peer_id))
@@ -180,6 +186,7 @@ class Relay:
         now = asyncio.get_running_loop().time()
         stats = stats_of(self._core.state, links, self._traffic, self._chunk_bytes_sent, now)
         stats.report.uplink_probe_id = self._probe_id
+        stats.report.delta_bytes_saved = self._versions.delta_bytes_saved
         return stats
 
     def admit(self, caller: Caller) -> str:
@@ -260,6 +267,7 @@ class Relay:
         """See peer.relay_link.LinkOwner."""
         match frame:
             case ChunkFrame():
+                self._count(frame)
                 self._versions.chunk_arrived(link.link_id, frame, asyncio.get_running_loop().time())
                 if self._versions.worker.memory.full:
                     self._throttle()
@@ -277,6 +285,12 @@ class Relay:
             log.info("link down", peer=link.link.peer_id, reason=reason)
             self._versions.link_lost(link.link_id)
             self._handle(LinkDown(link.link_id, reason, random.random()))
+
+    def _count(self, frame: ChunkFrame) -> None:
+        counts = self._bytes_received
+        counts[frame.version] = counts.get(frame.version, 0) + len(frame.payload)
+        if len(counts) > _VERSIONS_COUNTED:
+            del counts[min(counts)]
 
     def _on_message(self, link: RelayLink, message: pb.LinkMessage) -> None:
         match message.WhichOneof("body"):

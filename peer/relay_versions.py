@@ -77,6 +77,7 @@ class RelayVersions:
         self._lists: dict[EncodingKey, bytes] = {}
         self._early = EarlyChunks()
         self._arriving: BytesLike = b""
+        self.delta_bytes_saved = 0  # keyframe bytes that need not be received, less what was received instead
 
     # ------------------------------------------------------------ announcements and lists
 
@@ -207,6 +208,7 @@ class RelayVersions:
     def _stored(self, event: StoreEvent) -> None:
         match event:
             case StateMade(key=key):
+                self._count_saved(key)
                 self._carry_out(self._book.made(key))
                 self.worker.prune()
             case StateNotMade(key=key, reason=reason):
@@ -219,6 +221,12 @@ class RelayVersions:
                 self._tell(VersionsRemoved(keys))
             case _:
                 self._tell(event)
+
+    def _count_saved(self, key: EncodingKey) -> None:
+        verified = self._book.verified(key.version)
+        delta = verified.manifest(key.encoding_id) if verified is not None else None
+        if verified is not None and delta is not None:
+            self.delta_bytes_saved += verified.keyframe.size_bytes - delta.size_bytes
 
     # ------------------------------------------------------------ what the book decides
 

@@ -149,7 +149,7 @@ class PeerProcess:
             engine=engine,
             store=self._store,
             uploads=Uploader(lambda: self._session.stub),
-            send=self._session.send,
+            send=self._send,
             peer_id=self._enrolment.peer_id,
             random=random,
         )
@@ -249,7 +249,13 @@ class PeerProcess:
             self._worker.tell(VersionVerified(_key(verified)))
         else:
             held = pb.VersionHeld(epoch=verified.record.epoch, version=verified.version)
-            self._session.send(pb.PeerMessage(version_held=held))
+            self._send(pb.PeerMessage(version_held=held))
+
+    def _send(self, message: pb.PeerMessage) -> None:
+        """What the worker and we report, with what only the relay knows of it."""
+        if message.WhichOneof("body") == "version_held":
+            message.version_held.bytes_received = self._relay.bytes_received(message.version_held.version)
+        self._session.send(message)
 
     def _cannot_store(self, error: StoreError) -> None:
         if not self._stop_reason.done():
