@@ -6,14 +6,16 @@ these copies suffice for everybody in every stripe; what the rounding costs fall
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
+from itertools import accumulate
 
 from coordinator.relay_model import RelayNode, fluid_rate
 from rollcast.wire.ids import PeerId
 
-_STEPS = 24  # of the search for the rate: to 1e-4 of it
+_STEPS = 12  # of the search for the rate: to 1e-4 of it
 _SETTLE_FOR = 0.99  # of the best rate: leaves room, so that a join or leave need not change the rate for all
 _KEEP_ABOVE = 0.92  # a rate that still fits is kept while it is above this share of the best
 _GAIN_WORTH = 0.98  # see _interior
@@ -46,7 +48,8 @@ class _Pool:
     stripes: int
     source: float
     count: int  # of members without the origin
-    slow: list[tuple[PeerId, float]]  # those with a known downlink, in bytes a second
+    downlinks: list[float]  # those that are known, in bytes a second, rising
+    downlink_sums: list[float]  # of the first 0, 1, 2 ... of them
     uplinks: list[float]  # of the relays, those behind NAT last
     dialable_relays: int
     dialable: int  # members
@@ -59,7 +62,8 @@ class _Pool:
 
     def needed(self, rate: float) -> float:
         """Copies of each stripe."""
-        return self.count - sum(1.0 - downlink / rate for _, downlink in self.slow if downlink < rate)
+        slower = bisect_left(self.downlinks, rate)
+        return self.count - slower + self.downlink_sums[slower] / rate
 
     def capacity(self, rate: float) -> float:
         """Copies of all stripes."""
@@ -68,13 +72,19 @@ class _Pool:
         usable = min(hidden, _HIDDEN_SHARE * self.stripes * self.dialable)
         return self.root_copies(rate) + sum(copies[: self.dialable_relays]) + usable
 
+    def bound(self) -> float:
+        """What the fluid model allows, in bytes a second."""
+        unlimited = [float("inf")] * (self.count - len(self.downlinks))
+        return fluid_rate(self.source, self.uplinks, self.downlinks + unlimited)
+
     def best_rate(self) -> float:
         """The largest rate at which all copies together suffice."""
-        downlinks = [downlink for _, downlink in self.slow] + [float("inf")] * (self.count - len(self.slow))
-        high = fluid_rate(self.source, self.uplinks, downlinks)
-        low = high / 64
+        high = self.bound()
         if self.fits(high):
             return high
+        low = high / 2
+        while not self.fits(low) and low > high / 1024:
+            low /= 2
         for _ in range(_STEPS):
             middle = (low + high) / 2
             low, high = (middle, high) if self.fits(middle) else (low, middle)
@@ -115,7 +125,11 @@ def make_groups(
     needs = [pool.needed(rate) - count for count in usable]
     root_copies = _share_root(pool.root_copies(rate), _totals(dialable, stripe_of, copies, stripes), needs)
     _balance(dialable, stripe_of, copies, [need - own for need, own in zip(needs, root_copies, strict=True)])
-    costs = {peer_id: downlink / rate for peer_id, downlink in pool.slow if downlink < rate}
+    costs = {
+        one.peer_id: one.downlink_bytes_per_second / rate
+        for one in nodes
+        if one.downlink_bytes_per_second is not None and one.downlink_bytes_per_second < rate
+    }
     return Groups(rate, stripe_of, copies, root_copies, costs)
 
 
@@ -125,9 +139,11 @@ def _interior(
     """Who relays. Kinds that are better as leaves relay only where the others cannot do it alone.
 
     First those that can be dialled and were measured; then those that nobody measured; then those behind NAT, which
-    can send only to peers that can be dialled.
+    can send only to peers that can be dialled. Never one whose downlink would hold back those below it.
     """
     able = [node for node in nodes if node.may_relay and not node.metered and root.reaches(node)]
+    bound = _pool(nodes, able, uplinks[root.peer_id], uplinks, stripes).bound()
+    able = [node for node in able if node.downlink_bytes_per_second is None or node.downlink_bytes_per_second >= bound]
     dialable = [node for node in able if node.address]
     known = [node for node in dialable if node.uplink_bytes_per_second is not None]
     unknown = [node for node in dialable if node.uplink_bytes_per_second is None]
@@ -152,14 +168,13 @@ def _pool(
     uplinks: Mapping[PeerId, float],
     stripes: int,
 ) -> _Pool:
-    slow = [
-        (node.peer_id, node.downlink_bytes_per_second) for node in nodes if node.downlink_bytes_per_second is not None
-    ]
+    downlinks = sorted(one.downlink_bytes_per_second for one in nodes if one.downlink_bytes_per_second is not None)
     return _Pool(
         stripes=stripes,
         source=source,
         count=len(nodes),
-        slow=slow,
+        downlinks=downlinks,
+        downlink_sums=list(accumulate(downlinks, initial=0.0)),
         uplinks=[uplinks[relay.peer_id] for relay in relays],
         dialable_relays=sum(bool(relay.address) for relay in relays),
         dialable=sum(bool(node.address) for node in nodes),

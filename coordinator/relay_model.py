@@ -121,20 +121,21 @@ def plan_rate(plan: Plan, uplinks: Mapping[PeerId, float], downlinks: Mapping[Pe
     """The largest rate at which no uplink has to carry more than it can, in bytes a second for every receiver.
 
     A receiver whose downlink is slower takes what it can and costs its parents no more than that. A downlink that is
-    not given limits nothing. 0 when there is nobody to send to.
+    not given limits nothing; of a relay it must take what that passes on. 0 when there is nobody to send to.
     """
     loads: dict[PeerId, list[tuple[float, float]]] = {}
+    passed_on: dict[PeerId, float] = {}  # shares of the stripes in which it is interior
     infinite = float("inf")
     for stripe in plan.stripes:
         if stripe.share > 0:
             for child, parent in stripe.parents.items():
                 loads.setdefault(parent, []).append((stripe.share, downlinks.get(child, infinite)))
-    rate = infinite
+            for parent in set(stripe.parents.values()):
+                passed_on[parent] = passed_on.get(parent, 0.0) + stripe.share
+    rate = uplinks[plan.root]
     for parent, children in loads.items():
-        rate = min(rate, level_for(uplinks[parent], children))
-        if parent != plan.root:
-            rate = min(rate, downlinks.get(parent, infinite))
-    return min(rate, uplinks[plan.root]) if loads else 0.0
+        rate = min(rate, level_for(uplinks[parent], children), downlinks.get(parent, infinite) / passed_on[parent])
+    return rate if loads else 0.0
 
 
 def depth_of(parents: Parents, root: PeerId) -> int:

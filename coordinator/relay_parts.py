@@ -62,21 +62,13 @@ class PartsMaker:
         """Parts of all members, the root among them, in the order they joined."""
         self._known = {}
         by_id = {node.peer_id: node for node in nodes}
-        order = {node.peer_id: index for index, node in enumerate(nodes)}
         edges = _Edges(plan)
-        return {node.peer_id: self._part(node, plan, edges, by_id, order) for node in nodes}
+        return {node.peer_id: self._part(node, plan, edges, by_id) for node in nodes}
 
-    def _part(
-        self,
-        node: RelayNode,
-        plan: Plan,
-        edges: _Edges,
-        by_id: Mapping[PeerId, RelayNode],
-        order: Mapping[PeerId, int],
-    ) -> PlanPart:
+    def _part(self, node: RelayNode, plan: Plan, edges: _Edges, by_id: Mapping[PeerId, RelayNode]) -> PlanPart:
         own_id = node.peer_id
         above, below = edges.above.get(own_id, _NOBODY), edges.below.get(own_id, _NOBODY)
-        links = sorted(above | below, key=order.__getitem__)
+        links = sorted(above | below)  # whatever the order in which they joined, or joined again
         index_of = dict(zip(links, range(len(links)), strict=True))
         sources = edges.sources.get(own_id, _NOBODY)
         is_root = own_id == plan.root
@@ -88,13 +80,13 @@ class PartsMaker:
                 [
                     StripePart(
                         stripe.stripe,
-                        tuple([index_of[child] for child in children]),
+                        tuple(sorted([index_of[child] for child in children])),
                         stripe.share * plan.bytes_per_second,
                     )
                     for stripe, children in edges.relays.get(own_id, ())
                 ]
             ),
-            list_children=tuple([index_of[child] for child in edges.lists.get(own_id, ())]),
+            list_children=tuple(sorted([index_of[child] for child in edges.lists.get(own_id, ())])),
             parents=tuple(sorted([index_of[one] for one in sources])),
             fallbacks=self._mirrors if is_root else self._fallbacks(node, plan, by_id, index_of),
             direct_copies=is_root and any(one.stripe == DIRECT_STRIPE for one in plan.stripes),

@@ -151,14 +151,16 @@ class _Tree:
 
     def _attach(self, child: int) -> None:
         """To the best place; else, for a relay, to that of a leaf; else where the overload is least."""
-        parent = self._best_place(child)
+        parent, leaf = self._best_place(child), -1
         if parent < 0 and self.capacities[child] > 0:
-            parent = self._displace_leaf(child)
+            parent, leaf = self._place_of_a_leaf(child)
         if parent < 0:
             parent = self._least_loaded(child)
         if parent >= 0:
             self._link(child, parent)
             self._connect(child, self.depths[parent] + 1)
+        if leaf >= 0:
+            self._attach(leaf)
 
     def _best_place(self, child: int) -> int:
         """Same site, same region, anywhere; the nearby ones unless they are much deeper. -1 if all are full."""
@@ -195,26 +197,20 @@ class _Tree:
             heappush(places, place)
         return found
 
-    def _displace_leaf(self, child: int) -> int:
-        """Make room for a relay by moving a leaf of the shallowest parent that has one below the newcomer."""
-        members = self.members
+    def _place_of_a_leaf(self, child: int) -> tuple[int, int]:
+        """Make room for a relay: the shallowest possible parent that has a leaf, and the leaf, which must move."""
+        costs = self.members.costs
         level = [0]
         while level:
             for parent in level:
-                if not self._possible(child, parent):
-                    continue
-                for leaf in self.children[parent]:
-                    fits = members.costs[leaf] >= members.costs[child] - _ROUNDING
-                    if self.capacities[leaf] <= 0 and fits and self._possible(leaf, child):
-                        self._move_below(leaf, parent, child)
-                        return parent
+                for leaf in self.children[parent] if self._possible(child, parent) else ():
+                    if self.capacities[leaf] <= 0 and costs[leaf] >= costs[child] - _ROUNDING:
+                        self.children[parent].remove(leaf)
+                        self.spare[parent] += costs[leaf]
+                        self.parents[leaf] = -1
+                        return parent, leaf
             level = [one for parent in level for one in self.children[parent] if self.capacities[one] > 0]
-        return -1
-
-    def _move_below(self, leaf: int, parent: int, child: int) -> None:
-        self.children[parent].remove(leaf)
-        self.spare[parent] += self.members.costs[leaf]
-        self._link(leaf, child)
+        return -1, -1
 
     def _least_loaded(self, child: int) -> int:
         """Nobody has room: the relay, or the origin, whose load for its uplink grows least."""

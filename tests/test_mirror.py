@@ -30,7 +30,6 @@ TESTED_IN = {
     "rollcast/runtime/version.py": "tests/cli/test_main.py",
     "coordinator/assembly.py": "tests/coordinator/test_service.py",
     "coordinator/ledger_sql.py": "tests/coordinator/test_ledger.py",
-    "coordinator/messages.py": "tests/coordinator/test_rpc.py",
     "coordinator/problems.py": "tests/coordinator/test_service.py",
     "coordinator/resume.py": "tests/coordinator/test_service.py",
     "coordinator/rpc_access.py": "tests/coordinator/test_rpc.py",
