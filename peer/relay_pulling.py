@@ -67,7 +67,8 @@ def _late_below(state: RelayState, encoding: EncodingState, now: float) -> int:
             break
         below = frontier
     quiet = now - encoding.progress_at_s >= _quiet_s(state, encoding)
-    return encoding.chunk_count if quiet or encoding.holder is not None else below
+    pushed = bool(state.plan.parents) and encoding.holder is None
+    return below if pushed and not quiet else encoding.chunk_count
 
 
 def _quiet_s(state: RelayState, encoding: EncodingState) -> float:
@@ -100,9 +101,9 @@ def watch(state: RelayState, encoding: EncodingState, now: float) -> None:
 def _watch_list(state: RelayState, encoding: EncodingState, now: float) -> None:
     if encoding.phase != "waiting":
         return
-    patience_s = state.settings.list_patience_s if encoding.sources else min(0.1, state.settings.list_patience_s)
-    first = not encoding.sources and now - encoding.announced_at_s >= state.settings.list_patience_s
-    again = bool(encoding.sources) and now - encoding.progress_at_s >= max(patience_s, state.settings.stall_timeout_s)
+    patience_s = state.settings.list_patience_s if state.plan.parents else 0.0
+    first = not encoding.sources and now - encoding.announced_at_s >= patience_s
+    again = bool(encoding.sources) and now - encoding.progress_at_s >= state.settings.stall_timeout_s
     if first or again:
         encoding.progress_at_s = now
         if not ask_next(state, encoding, now):

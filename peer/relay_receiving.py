@@ -63,8 +63,7 @@ def encoding_known(state: RelayState, event: EncodingKnown, now: float) -> None:
     if event.holder is not None and event.holder in state.links and encoding.in_flight:
         encoding.holder = event.holder
         pulling.want(state, encoding, state.links[event.holder], now)
-    if encoding.phase == "receiving":
-        pulling.watch(state, encoding, now)
+    pulling.watch(state, encoding, now)
 
 
 def _bound(state: RelayState) -> None:
