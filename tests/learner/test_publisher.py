@@ -97,7 +97,7 @@ async def test_nobody_else_can_pass_for_the_origin(world: World, tmp_path: Path)
     impostor = ScriptedOrigin(world.authority, role="peer")
     world.coordinator.origin_address = await impostor.start()
     bench = Bench(world, tmp_path)
-    with pytest.raises(WrongKey, match="somebody else"):
+    with pytest.raises(WrongKey, match="not the address of origin"):
         await bench.publisher.publish(Version(0), snapshot(0))
     assert not bench.announced
     assert not impostor.versions
