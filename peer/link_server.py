@@ -138,7 +138,9 @@ class LinkServer:
         problem, caller = self._judge(request, transport)
         if caller is None:
             log.warning("chunk link refused", reason=problem)
-            return web.Response(status=403, text=problem, headers={"Connection": "close"})
+            refusal = web.Response(status=403, text=problem)
+            refusal.force_close()
+            return refusal
         response = web.StreamResponse(status=101, headers=UPGRADE_HEADERS)
         await response.prepare(request)
         await self._serve(transport, caller)

@@ -10,7 +10,7 @@ from peer.rate_meter import Measured, RateMeter
 from peer.token_bucket import TokenBucket
 
 # What may pass at once under a cap, in seconds of its rate.
-_BURST_S = 0.1
+_BURST_S = 0.05
 
 
 def is_lan_address(address: str) -> bool:

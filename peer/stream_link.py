@@ -98,7 +98,8 @@ class StreamLink:
         self._counted_bytes += size_bytes
         self._traffic.meter.received(size_bytes, now)
         if self._traffic.download is not None:
-            wait_s = self._traffic.download.take(size_bytes, now)
+            self._traffic.download.take(size_bytes, now)
+            wait_s = self._traffic.download.take(0, now)  # these bytes are here already: pay for them too
             if wait_s > 0 and not self._throttled:
                 self._throttled = True
                 self._stream.pause_reading()

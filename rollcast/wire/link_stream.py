@@ -179,7 +179,7 @@ class LinkStream(asyncio.BufferedProtocol):
             return
         self._write(frame)
         if self.waiting_bytes > _WAITING_BYTES_MAX:
-            self.end("too many messages wait to be taken")
+            self._cut("too many messages wait to be taken")
 
     def send_chunk(self, frame: Sequence[BytesLike]) -> None:
         """Send the buffers of one chunk frame; ``drained`` follows."""
@@ -373,6 +373,11 @@ class LinkStream(asyncio.BufferedProtocol):
             self._write(encode_message(pb.LinkMessage(error=error)))
         self.end(problem.reason, problem.code)
 
+    def _cut(self, reason: str) -> None:
+        """End a link whose other end would not take what is written anyway."""
+        self.end(reason)
+        self._socket.abort()
+
     def _steer_reading(self) -> None:
         wanted = self._ended is not None or (self._may_deliver and not self._behind)
         if self._socket.is_closing() or wanted == self._socket.is_reading():
@@ -414,8 +419,7 @@ class LinkStream(asyncio.BufferedProtocol):
         waiting = self.waiting_bytes
         taken = self._written_bytes - waiting
         if waiting and taken == taken_before:
-            self.end(f"the other end took no bytes for {self._write_timeout_s:g} s")
-            self._socket.abort()
+            self._cut(f"the other end took no bytes for {self._write_timeout_s:g} s")
             return
         self._watch = self._loop.call_later(self._write_timeout_s, self._check_progress, taken if waiting else -1)
 

@@ -9,8 +9,6 @@ from peer.transport import Link
 from rollcast.wire.link import ChunkFrame, LinkFrame, LinkMessageFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
 
-Item = pb.LinkMessage | tuple[int, bytes]
-
 
 class End:
     """One end of a link: what came there, and whether it is over.

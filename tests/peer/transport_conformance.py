@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from tests.peer.link_ends import End
 from tests.peer.link_run import LinkRun
 
 WAIT_S = 10.0
-LIMITS = LinkLimits(dial_timeout_s=3.0, handshake_timeout_s=1.0, hello_timeout_s=1.0, write_timeout_s=0.2)
+LIMITS = LinkLimits(dial_timeout_s=3.0, handshake_timeout_s=1.0, hello_timeout_s=1.0, write_timeout_s=0.5)
 PAYLOAD = b"x" * 65536
 
 
@@ -97,8 +97,7 @@ class TransportConformance(ABC):
             async with asyncio.timeout(WAIT_S):
                 yield pair
         finally:
-            await dialler.close()
-            await listener.close()
+            await asyncio.gather(dialler.close(), listener.close())
 
     async def test_each_end_knows_the_other(self, tmp_path: Path) -> None:
         async with self.pair(tmp_path) as pair:

@@ -16,7 +16,7 @@ words = st.integers(0, 2**32 - 1)
 messages = st.one_of(
     st.builds(lambda text: pb.LinkMessage(hello=pb.LinkHello(run_id=text)), st.text(max_size=50)),
     st.builds(lambda v, e: pb.LinkMessage(want=pb.Want(version=v, encoding_id=e)), versions, words),
-    st.builds(lambda v, n: pb.LinkMessage(credit=pb.Credit(version=v, chunks=n)), versions, st.integers(1, 1000)),
+    st.builds(lambda v, n: pb.LinkMessage(credit=pb.Credit(version=v, indices=[n])), versions, st.integers(1, 1000)),
     st.builds(
         lambda v, n: pb.LinkMessage(chunk_list=pb.ChunkList(version=v, hashes=bytes(32 * n))),
         versions,
@@ -176,8 +176,11 @@ LONG = "x" * (limits.TEXT_LENGTH_MAX + 1)
         pb.LinkMessage(chunk_list=pb.ChunkList(hashes=b"x" * 33)),
         pb.LinkMessage(chunk_list=pb.ChunkList()),
         pb.LinkMessage(chunk_list=pb.ChunkList(hashes=bytes(limits.CHUNK_COUNT_MAX * 32 + 32))),
-        pb.LinkMessage(credit=pb.Credit(chunks=0)),
-        pb.LinkMessage(credit=pb.Credit(chunks=2**32 - 1)),
+        pb.LinkMessage(credit=pb.Credit()),
+        pb.LinkMessage(credit=pb.Credit(indices=range(limits.CREDIT_CHUNKS_MAX + 1))),
+        pb.LinkMessage(request=pb.Request()),
+        pb.LinkMessage(request=pb.Request(indices=range(limits.REQUEST_CHUNKS_MAX + 1))),
+        pb.LinkMessage(padding=pb.Padding(zeros=bytes(limits.PADDING_BYTES_MAX + 1))),
         pb.LinkMessage(want=pb.Want(version=2**64 - 1)),
         pb.LinkMessage(cancel=pb.Cancel(reason=LONG)),
         pb.LinkMessage(error=pb.LinkError(code=LONG)),
