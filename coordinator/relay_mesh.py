@@ -14,7 +14,7 @@ from rollcast.wire import limits
 from rollcast.wire.ids import PeerId, StripeId
 
 _WORTH_SHARE = 1 / 20  # of the mean uplink: what is slower only adds latency
-_SERVICE_S_MAX = 5.0  # for one chunk's copies to all others
+_SERVICE_S_MAX = 5.0  # for one chunk's copies to all others, unless all relays are so slow
 _CHUNK_BYTES = 64 << 10  # the usual chunk, for that bound
 _GAIN_WORTH = 0.98  # peers behind NAT relay where the others alone stay below this share of what is possible
 _LIST_DEGREE = 8  # copies of a chunk list that the origin sends itself
@@ -61,13 +61,10 @@ def _relays(nodes: Sequence[RelayNode], root: RelayNode, uplinks: Mapping[PeerId
     willing = [node for node in able if not node.metered]
     if not willing:  # metered ones only where the origin cannot reach somebody
         return able[:1] if any(not root.reaches(node) for node in nodes) else []
-    worth = max(
-        _WORTH_SHARE * fmean(uplinks[node.peer_id] for node in willing),
-        (len(nodes) - 1) * _CHUNK_BYTES / _SERVICE_S_MAX,
-    )
-    fast = [node for node in willing if uplinks[node.peer_id] >= worth]
-    if not fast:
-        return [max(willing, key=lambda node: (bool(node.address), uplinks[node.peer_id]))]
+    worth = _WORTH_SHARE * fmean(uplinks[node.peer_id] for node in willing)
+    willing = [node for node in willing if uplinks[node.peer_id] >= worth]
+    prompt = (len(nodes) - 1) * _CHUNK_BYTES / _SERVICE_S_MAX
+    fast = [node for node in willing if uplinks[node.peer_id] >= prompt] or willing
     dialable = [node for node in fast if node.address]
     reached, possible = (_bound(relays, nodes, root, uplinks) for relays in (dialable, fast))
     return dialable if dialable and reached >= _GAIN_WORTH * possible else fast

@@ -97,7 +97,7 @@ class PeerCalls:
                 first = await anext(aiter(messages), None)
             if first is None:
                 return
-            joined = _hello(caller, first, site_of(context.peer()))
+            joined = joined_of(caller, first, site_of(context.peer()))
             if self._shell.ended_because and not self._shell.ended_for_good:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, f"the run is interrupted: {self._shell.ended_because}")
             if self._shell.ended_because:
@@ -230,7 +230,7 @@ def event_of(peer_id: PeerId, message: pb.PeerMessage) -> Event:
             raise MalformedMessage(f"a message {kind!r} has no place in an open session")
 
 
-def _hello(caller: Caller, message: pb.PeerMessage, site: str) -> PeerJoined:
+def joined_of(caller: Caller, message: pb.PeerMessage, site: str) -> PeerJoined:
     """The first message of a session, from a peer at this site.
 
     Raises:
