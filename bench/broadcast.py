@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
     size_bytes = int((arguments.mib or _MIB_BY_SCENARIO.get(arguments.scenario, _MIB_DEFAULT)) * _MIB)
     bound = fluid_bound(size_bytes, scenario(arguments.scenario, arguments.scale))
     results: dict[str, float] = {}
-    with ended_by_sigterm():
+    with ended_by_sigterm(), alone():
         for name in names:
             prefix = f"{name}." if len(names) > 1 else ""
             print(f"{name} in {arguments.scenario}", file=sys.stderr)
