@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,8 +24,9 @@ from rollcast.wire.stored_encoding import StoredEncoding
 
 log = structlog.get_logger()
 
-# Jobs of one visit to the thread: the hop costs more than the write of a small chunk.
-_JOBS_PER_VISIT = 64
+# A visit to the thread costs more than the write of a small chunk: writes wait this long for others.
+_GATHER_S = 0.02
+_JOBS_PER_VISIT = 256
 _READING_THREADS = 2
 # Of hashing and of making states, between two visits: chunks that come meanwhile wait this long at most.
 _ADVANCE_BYTES = 4 << 20
@@ -84,6 +86,7 @@ class StoreWorker:
         self._mirror_folder = mirror_folder
         self._jobs: deque[Job] = deque()
         self._wake = asyncio.Event()
+        self._urgent = asyncio.Event()  # more than writes are to be done
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="relay-store")
         self._reading = ThreadPoolExecutor(_READING_THREADS, thread_name_prefix="relay-read")
 
@@ -190,20 +193,31 @@ class StoreWorker:
         """Work until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            while self._jobs:
-                batch = [self._jobs.popleft() for _ in range(min(len(self._jobs), _JOBS_PER_VISIT))]
-                for event in await loop.run_in_executor(self._writing, _do_all, batch):
-                    if event is not None:
-                        self._on_event(event)
             self._wake.clear()
-            if not await loop.run_in_executor(self._writing, self._advance):
+            self._urgent.clear()
+            batch = [self._jobs.popleft() for _ in range(min(len(self._jobs), _JOBS_PER_VISIT))]
+            events, more = await loop.run_in_executor(self._writing, self._visit, batch)
+            for event in events:
+                self._on_event(event)
+            if not self._jobs and not more:
                 await self._wake.wait()
+                await self._gather()
 
     def close(self) -> None:
         """Wait for the job under way, forget the others."""
         self._jobs.clear()
         self._writing.shutdown(wait=True, cancel_futures=True)
         self._reading.shutdown(wait=True, cancel_futures=True)
+
+    async def _gather(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GATHER_S):
+                await self._urgent.wait()
+
+    def _visit(self, jobs: list[Job]) -> tuple[list[StoreEvent], bool]:
+        """Do jobs in the thread, and, if none of them is waited for, a little of what will have to be done anyway."""
+        events = [event for job in jobs if (event := job()) is not None]
+        return events, bool(events) or self._advance()
 
     def _advance(self) -> bool:
         try:
@@ -215,6 +229,8 @@ class StoreWorker:
     def _post(self, key: EncodingKey | None, job: Job, stored: tuple[EncodingKey, ChunkIndex] | None = None) -> None:
         self._jobs.append(lambda: self._guarded(key, job, stored))
         self._wake.set()
+        if stored is None:
+            self._urgent.set()
 
     def _guarded(
         self, key: EncodingKey | None, job: Job, stored: tuple[EncodingKey, ChunkIndex] | None
@@ -271,7 +287,3 @@ def keep_verified(
         else:
             ours.append(stored)
     return ours
-
-
-def _do_all(jobs: list[Job]) -> list[StoreEvent | None]:
-    return [job() for job in jobs]
