@@ -103,7 +103,7 @@ class OriginLink:
     ) -> None:
         await self.close()
 
-    # ------------------------------------------------------------- rollcast.wire.link_stream.LinkReceiver
+    # ------------------------------------------------------------- rollcast.wire.link_receiver.LinkReceiver
 
     def frames(self, frames: Sequence[LinkFrame]) -> None:
         self._moved_s = self._loop.time()

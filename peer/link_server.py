@@ -15,8 +15,9 @@ from peer.transport import Admission, LinkHandler
 from rollcast.runtime.errors import PortInUse, RollcastError, WrongKey
 from rollcast.wire.ids import RunId
 from rollcast.wire.link_opening import PATH, UPGRADE_HEADERS, LinkLimits, caller_of, greet
+from rollcast.wire.link_receiver import LinkClosed
 from rollcast.wire.link_socket import SocketOptions
-from rollcast.wire.link_stream import LinkClosed, LinkStream
+from rollcast.wire.link_stream import LinkStream
 from rollcast.wire.tls import Caller, TlsCredentials
 
 log = structlog.get_logger()

@@ -90,7 +90,7 @@ class StreamLink:
     def close(self, reason: str, code: str = "") -> None:
         self._stream.close(reason, code)
 
-    # ------------------------------------------------------------- rollcast.wire.link_stream.LinkReceiver
+    # ------------------------------------------------------------- rollcast.wire.link_receiver.LinkReceiver
 
     def frames(self, frames: Sequence[LinkFrame]) -> None:
         now = self._loop.time()

@@ -14,7 +14,7 @@ from typing import Protocol
 from rollcast.wire.chunks import BytesLike
 from rollcast.wire.ids import PeerId, StripeId
 from rollcast.wire.link_opening import LinkLimits
-from rollcast.wire.link_stream import LinkReceiver
+from rollcast.wire.link_receiver import LinkReceiver
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.tls import Caller, TlsCredentials
 

@@ -12,7 +12,13 @@ PACKAGES = ("rollcast", "coordinator", "peer", "learner", "capacity", "bench")
 #: Constants and plain data: nothing to test by itself.
 DATA = {
     *("rollcast/cli/options.py", "rollcast/cli/up_config.py", "rollcast/policy/config.py", "rollcast/wire/ids.py"),
-    *("rollcast/wire/limits.py", "coordinator/actions.py", "coordinator/events.py", "peer/config.py"),
+    *(
+        "rollcast/wire/link_receiver.py",
+        "rollcast/wire/limits.py",
+        "coordinator/actions.py",
+        "coordinator/events.py",
+        "peer/config.py",
+    ),
     *("peer/relay_actions.py", "peer/relay_events.py", "peer/worker_events.py", "peer/relay_stats.py"),
     *("learner/config.py", "peer/engines/base.py"),
 }
@@ -28,6 +34,7 @@ TESTED_IN = {
     "rollcast/policy/compilation.py": "tests/peer/test_jax_engine.py",
     "rollcast/wire/link_dialler.py": "tests/peer/test_direct_transport.py",
     "rollcast/wire/link_opening.py": "tests/peer/test_direct_transport.py",
+    "rollcast/wire/taken_tls.py": "tests/wire/test_link_stream.py",
     "rollcast/runtime/metrics.py": "tests/coordinator/test_metrics.py",
     "rollcast/runtime/version.py": "tests/cli/test_main.py",
     "coordinator/assembly.py": "tests/coordinator/test_service.py",

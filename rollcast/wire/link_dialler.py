@@ -11,8 +11,9 @@ from rollcast.runtime.waits import deadline
 from rollcast.wire.certificates import Caller
 from rollcast.wire.ids import PeerId, RunId
 from rollcast.wire.link_opening import PATH, UPGRADE_HEADERS, LinkLimits, caller_of, greet
+from rollcast.wire.link_receiver import LinkClosed
 from rollcast.wire.link_socket import SocketOptions
-from rollcast.wire.link_stream import LinkClosed, LinkStream
+from rollcast.wire.link_stream import LinkStream
 from rollcast.wire.tls import TlsCredentials
 
 _REASON_BYTES_MAX = 512

@@ -15,7 +15,8 @@ from rollcast.runtime.waits import deadline
 from rollcast.wire.certificates import Caller, caller_from_der
 from rollcast.wire.ids import PeerId, RunId
 from rollcast.wire.link import LinkMessageFrame
-from rollcast.wire.link_stream import LinkClosed, LinkStream
+from rollcast.wire.link_receiver import LinkClosed
+from rollcast.wire.link_stream import LinkStream
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import agree_with, range_to_pb
 

@@ -10,55 +10,22 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, cast
-from weakref import WeakKeyDictionary
 
 from rollcast.runtime.errors import MalformedMessage, RollcastError
 from rollcast.wire.chunks import BytesLike
 from rollcast.wire.limits import CHUNK_SIZE_BYTES_MAX, LINK_CONTROL_BYTES_MAX, TEXT_LENGTH_MAX
 from rollcast.wire.link import FrameParser, LinkFrame, LinkMessageFrame, encode_message
+from rollcast.wire.link_receiver import LinkClosed, LinkReceiver
 from rollcast.wire.link_socket import SocketFigures, SocketOptions, measure, set_wake_bytes, tune
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.tls_records import TlsRecords
+from rollcast.wire.taken_tls import READ_BYTES, TakenTls
 
-# Ciphertext taken from the socket at once, and the most that it is left to collect there: the kernel's window for a
-# connection is never smaller for long.
-_READ_BYTES = 256 << 10
 # Of one batch: other connections get their turn in between.
 _MESSAGES_PER_BATCH = 256
 # That wait for the socket. An honest link has a chunk and a few control messages there.
 _WAITING_BYTES_MAX = LINK_CONTROL_BYTES_MAX + CHUNK_SIZE_BYTES_MAX
 # After our last byte: until the other end closes too.
 _LINGER_S = 1.0
-
-_buffers: WeakKeyDictionary[asyncio.AbstractEventLoop, memoryview] = WeakKeyDictionary()
-
-
-class LinkClosed(Exception):
-    """The link ended; what was on its way is lost.
-
-    Args:
-        reason: in words.
-        code: of the error that the other end reported or made; empty otherwise.
-    """
-
-    def __init__(self, reason: str, code: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.code = code
-
-
-class LinkReceiver(Protocol):
-    """Whoever uses a link. All calls come on the event loop, none from within a call of the link."""
-
-    def frames(self, frames: Sequence[LinkFrame]) -> None:
-        """These came, in order; at least one."""
-
-    def drained(self) -> None:
-        """Every chunk sent so far has left this process, and the socket has room again."""
-
-    def closed(self, reason: str, code: str) -> None:
-        """The link ended. Called once; ``code`` is of the error that the other end reported or made."""
 
 
 class LinkStream(asyncio.BufferedProtocol):
@@ -71,25 +38,19 @@ class LinkStream(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        transport: asyncio.BaseTransport,
+        tls: TakenTls,
+        socket: asyncio.Transport,
         options: SocketOptions,
         write_timeout_s: float,
         on_lost: Callable[[], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._scratch = _buffer_of(self._loop)
-        # asyncio keeps these to itself, under the same names from 3.11 to 3.14. Its own TLS protocol wakes the process
-        # for every packet, copies everything twice and holds 256 KiB per connection.
-        self._handshaker: Any = cast(Any, transport)._ssl_protocol
-        self._socket: asyncio.Transport = self._handshaker._transport
-        self._incoming: ssl.MemoryBIO = self._handshaker._incoming
-        self._outgoing: ssl.MemoryBIO = self._handshaker._outgoing
-        self._tls: ssl.SSLObject = transport.get_extra_info("ssl_object")
-        self._sock = self._socket.get_extra_info("socket")
+        self._tls = tls
+        self._socket = socket
+        self._sock = socket.get_extra_info("socket")
         self._options = options
         self._on_lost = on_lost
         self._parser = FrameParser()
-        self._records = TlsRecords()
         self._wake_bytes = 1
         self._receiver: LinkReceiver | None = None
         self._early: list[LinkFrame] = []  # before start()
@@ -123,11 +84,14 @@ class LinkStream(asyncio.BufferedProtocol):
         Raises:
             LinkClosed: the connection is gone, or the other end did not wait.
         """
-        if transport.is_closing() or cast(Any, transport)._ssl_protocol._transport is None:
+        if transport.is_closing():
             raise LinkClosed("the connection was closed at once")
-        stream = cls(transport, options, write_timeout_s, on_lost)
-        if stream._incoming.pending:
+        tls = TakenTls(transport)
+        if tls.readable:
             raise LinkClosed("the other end sent bytes before it might", MalformedMessage.code)
+        if tls.socket is None:
+            raise LinkClosed("the connection was closed at once")
+        stream = cls(tls, tls.socket, options, write_timeout_s, on_lost)
         stream._attach()
         return stream
 
@@ -222,8 +186,7 @@ class LinkStream(asyncio.BufferedProtocol):
             return
         self._ended = LinkClosed(reason, code)
         self._loop.call_soon(self._tell_ended)
-        with contextlib.suppress(ssl.SSLError, ValueError):
-            self._tls.unwrap()  # writes our close_notify; the other end's is not waited for
+        self._tls.say_goodbye()
         self._flush()
         with contextlib.suppress(OSError):
             self._socket.write_eof()  # after what still waits
@@ -233,14 +196,12 @@ class LinkStream(asyncio.BufferedProtocol):
     # ------------------------------------------------------------- asyncio.BufferedProtocol
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._scratch
+        return self._tls.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._ended is not None:
             return  # read and dropped: closing a socket with unread bytes would reset what we sent last
-        data = self._scratch[:nbytes]
-        self._records.feed(data)
-        self._incoming.write(data)
+        self._tls.receive(nbytes)
         self._read()
 
     def eof_received(self) -> bool:
@@ -258,7 +219,7 @@ class LinkStream(asyncio.BufferedProtocol):
         for timer in (self._watch, self._linger):
             if timer is not None:
                 timer.cancel()
-        self._handshaker.connection_lost(exc)  # whoever had the connection before cleans up as well
+        self._tls.lost(exc)
         if self._ended is None:
             self._ended = LinkClosed(f"the link broke: {exc}" if exc else "the link was closed")
             self._tell_ended()
@@ -267,10 +228,8 @@ class LinkStream(asyncio.BufferedProtocol):
     # ------------------------------------------------------------- inside
 
     def _attach(self) -> None:
-        self._handshaker._ssl_buffer = bytearray()
-        self._handshaker._ssl_buffer_view = memoryview(b"")
         self.congestion_control = tune(self._sock, self._options)
-        self._socket.set_protocol(self)
+        self._tls.take_over(self)
         self._full = self._socket.get_write_buffer_size() > 0
         self._socket.set_write_buffer_limits(high=0)  # pause_writing and resume_writing tell when the kernel took all
         self._flush()
@@ -279,16 +238,14 @@ class LinkStream(asyncio.BufferedProtocol):
     def _write(self, *buffers: BytesLike) -> None:
         try:
             for buffer in buffers:
-                view = memoryview(buffer)
-                self.bytes_sent += len(view)
-                while len(view):
-                    view = view[self._tls.write(view) :]
+                self.bytes_sent += len(buffer)
+                self._tls.write(buffer)
         except ssl.SSLError as error:
             self.end(_broken(error))
         self._flush()
 
     def _flush(self) -> None:
-        data = self._outgoing.read()
+        data = self._tls.output()
         if data:
             self._written_bytes += len(data)
             self._socket.write(data)
@@ -307,8 +264,7 @@ class LinkStream(asyncio.BufferedProtocol):
             problem = error
         except RollcastError as error:
             problem = LinkClosed(error.what, error.code)
-        if self._outgoing.pending:
-            self._flush()  # an answer of TLS itself
+        self._flush()  # an answer of TLS itself
         if frames:
             self._deliver(frames)
         if problem is not None:
@@ -317,10 +273,10 @@ class LinkStream(asyncio.BufferedProtocol):
             self._set_wake_bytes()
 
     def _decrypt(self, frames: list[LinkFrame]) -> None:
-        parser, tls, incoming = self._parser, self._tls, self._incoming
+        parser, tls = self._parser, self._tls
         while True:
             buffer = parser.buffer()
-            count = cast(int, tls.read(len(buffer), buffer))
+            count = tls.read(buffer)
             if not count:
                 raise LinkClosed("the link was closed")
             self.bytes_received += count
@@ -335,7 +291,7 @@ class LinkStream(asyncio.BufferedProtocol):
                     self._loop.call_soon(self._catch_up)
                     self._steer_reading()
                     return
-            if not incoming.pending and not tls.pending():
+            if not tls.readable:
                 return
 
     def _deliver(self, frames: list[LinkFrame]) -> None:
@@ -347,13 +303,13 @@ class LinkStream(asyncio.BufferedProtocol):
         self._steer_reading()
 
     def _deliver_early(self) -> None:
+        if self._ended is not None:
+            self._tell_ended()
+            return
         frames, self._early = self._early, []
         if frames and self._receiver is not None:
             self._receiver.frames(frames)
-        if self._ended is not None:
-            self._tell_ended()
-        elif self._behind:
-            self._catch_up()
+        self._catch_up()
         self._steer_reading()
 
     def _catch_up(self) -> None:
@@ -392,7 +348,7 @@ class LinkStream(asyncio.BufferedProtocol):
 
         Less than that never comes for good: the end of the connection wakes us whatever was set.
         """
-        wake_bytes = min(self._records.bytes_to_come(self._parser.missing_bytes), _READ_BYTES)
+        wake_bytes = min(self._tls.bytes_to_come(self._parser.missing_bytes), READ_BYTES)
         if wake_bytes != self._wake_bytes:
             self._wake_bytes = wake_bytes
             set_wake_bytes(self._sock, wake_bytes)
@@ -408,6 +364,8 @@ class LinkStream(asyncio.BufferedProtocol):
         receiver, self._receiver = self._receiver, None
         assert self._ended is not None
         if receiver is not None:
+            if self._early:
+                receiver.frames(self._early)
             receiver.closed(self._ended.reason, self._ended.code)
 
     def _wake_first(self) -> None:
@@ -426,11 +384,3 @@ class LinkStream(asyncio.BufferedProtocol):
 
 def _broken(error: ssl.SSLError) -> str:
     return f"the link broke: {error.reason or 'TLS failed'}"
-
-
-def _buffer_of(loop: asyncio.AbstractEventLoop) -> memoryview:
-    """What all links of one event loop receive into: what came is decrypted out of it before the loop goes on."""
-    buffer = _buffers.get(loop)
-    if buffer is None:
-        buffer = _buffers[loop] = memoryview(bytearray(_READ_BYTES))
-    return buffer

@@ -34,7 +34,7 @@ class TestDirectTransport(TransportConformance):
     async def test_links_speak_tls_1_3_and_are_measured(self, tmp_path: Path) -> None:
         async with self.pair(tmp_path) as pair:
             for end in await pair.ends():
-                assert end.link._stream._tls.version() == "TLSv1.3"  # type: ignore[attr-defined]
+                assert end.link._stream._tls._object.version() == "TLSv1.3"  # type: ignore[attr-defined]
                 measured = end.link.measure()
                 assert measured.rtt_s > 0
                 assert measured.congestion_control

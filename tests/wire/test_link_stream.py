@@ -12,8 +12,9 @@ import pytest
 
 from rollcast.wire import limits
 from rollcast.wire.link import ChunkFrame, LinkFrame, encode_chunk, encode_message
+from rollcast.wire.link_receiver import LinkClosed
 from rollcast.wire.link_socket import SocketOptions
-from rollcast.wire.link_stream import LinkClosed, LinkStream
+from rollcast.wire.link_stream import LinkStream
 from rollcast.wire.proto import rollcast_pb2 as pb
 from tests.peer.link_run import LinkRun
 from tests.wire.raw_tls import RawTls
