@@ -123,10 +123,11 @@ class AnnounceHeld:
 
 @dataclass(frozen=True, slots=True)
 class AbandonVersion:
-    """Nothing more will be received of this encoding."""
+    """Nothing more will be received of this encoding; with ``again``, until it is tried again some time later."""
 
     key: EncodingKey
     reason: str
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,9 +141,7 @@ class RelayCore:
             case BroadcastStarted():
                 issuing.broadcast_started(self.state, event, now)
             case EncodingUnwanted():
-                encoding = self.state.encodings.get(event.key)
-                if encoding is not None and encoding.in_flight:
-                    receiving.abandon(self.state, encoding, event.reason)
+                receiving.unwanted(self.state, event)
             case VersionRestored():
                 receiving.restored(self.state, event)
             case VersionsRemoved():

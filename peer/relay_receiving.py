@@ -23,6 +23,7 @@ from peer.relay_events import (
     ChunkVerified,
     EncodingKey,
     EncodingKnown,
+    EncodingUnwanted,
     StoreFailed,
     StoreReady,
     VersionFinished,
@@ -82,12 +83,20 @@ def _listed(state: RelayState, encoding: EncodingState) -> None:
         introduce(state, link, encoding)
 
 
-def abandon(state: RelayState, encoding: EncodingState, reason: str) -> None:
+def abandon(state: RelayState, encoding: EncodingState, reason: str, *, again: bool = False) -> None:
     """Stop receiving an encoding and tell both sides."""
     pulling.stop(state, encoding, reason)
     forget(state, encoding.key, reason)
     del state.encodings[encoding.key]
-    state.do(AbandonVersion(encoding.key, reason))
+    state.do(AbandonVersion(encoding.key, reason, again))
+
+
+def unwanted(state: RelayState, event: EncodingUnwanted) -> None:
+    """Stop receiving an encoding, or trying to."""
+    state.waiting_for_retry.pop(event.key, None)
+    encoding = state.encodings.get(event.key)
+    if encoding is not None and encoding.in_flight:
+        abandon(state, encoding, event.reason)
 
 
 def restored(state: RelayState, event: VersionRestored) -> None:
@@ -145,8 +154,9 @@ def store_failed(state: RelayState, event: StoreFailed, now: float) -> None:
     in_a_row = 1 if state.store_failure is None else state.store_failure.in_a_row + 1
     retry_at_s = now + state.settings.store_retry_s
     state.store_failure = StoreFailure(event.key, event.reason, in_a_row, retry_at_s)
-    abandon(state, encoding, event.reason)
-    if encoding.holder is None:  # the learner sends it again by itself
+    again = encoding.holder is None  # the learner sends it again by itself
+    abandon(state, encoding, event.reason, again=again)
+    if again:
         state.waiting_for_retry[event.key] = encoding
     if in_a_row >= state.settings.store_failures_most:
         state.do(GiveUp(event.key.version, event.reason, event.fix))
@@ -160,15 +170,14 @@ def _stored_at_last(state: RelayState, key: EncodingKey) -> None:
 
 
 def retry_failed(state: RelayState, now: float) -> None:
-    """Receive encodings again that could not be stored, unless a newer version is known."""
+    """Receive encodings again that could not be stored."""
     failure = state.store_failure
     if failure is None or failure.retry_at_s > now:
         return
     waiting, state.waiting_for_retry = state.waiting_for_retry, {}
     for key, encoding in waiting.items():
-        if key.version >= state.newest_version():
-            known = EncodingKnown(key, encoding.chunk_count, encoding.chunk_size_bytes, encoding.announced)
-            encoding_known(state, known, now)
+        known = EncodingKnown(key, encoding.chunk_count, encoding.chunk_size_bytes, encoding.announced)
+        encoding_known(state, known, now)
 
 
 # ---------------------------------------------------------------- chunks

@@ -197,10 +197,10 @@ class RelayVersions:
             case AnnounceHeld():
                 self._carry_out(self._book.encoding_held(key))
                 self.worker.prune()
-            case AbandonVersion(reason=reason):
+            case AbandonVersion(reason=reason, again=again):
                 log.info("encoding abandoned", version=key.version, encoding=key.encoding_id, reason=reason)
                 self._lists.pop(key, None)
-                self._book.given_up(key)
+                self._book.given_up(key, again=again)
                 self.worker.discard(key)
 
     # ------------------------------------------------------------ what the store answers

@@ -120,6 +120,7 @@ class VersionBook:
             known.acknowledged_on = None
         for version in sorted(self._known)[:-_KNOWN_MOST]:
             del self._known[version]
+        self._failed = {key for key in self._failed if key.version in self._known}
         return self._settle()
 
     def link_lost(self, link: LinkId) -> None:
@@ -152,10 +153,16 @@ class VersionBook:
         self._encodings -= keys
         self._states -= {key.version for key in keys if key.encoding_id == KEYFRAME_ID}
 
-    def given_up(self, key: EncodingKey) -> None:
-        """The relay stopped receiving an encoding; it may be told again."""
+    def given_up(self, key: EncodingKey, *, again: bool) -> None:
+        """The relay stopped receiving an encoding, or could not use what it had of it.
+
+        Args:
+            again: it receives the encoding again by itself later, unless a Drop comes before.
+        """
+        self.removed(frozenset({key}))
+        self._making.discard(key)
         known = self._known.get(key.version)
-        if known is not None:
+        if known is not None and not again:
             known.told.pop(key, None)
 
     # ------------------------------------------------------------ consequences
@@ -195,7 +202,7 @@ class VersionBook:
             known = self._known.get(key.version)
             manifest = known.verified.manifest(key.encoding_id) if known is not None else None
             made_already = key.encoding_id == KEYFRAME_ID and key.version in self._states
-            if manifest is not None and key not in self._encodings and not made_already:
+            if manifest is not None and key not in self._encodings | self._failed and not made_already:
                 wanted[key] = manifest
 
     def _path(self, target: Version) -> tuple[EncodingKey, ...]:
@@ -217,7 +224,9 @@ class VersionBook:
 
     def _receive(self, key: EncodingKey, manifest: Manifest) -> list[Command]:
         known = self._known[key.version]
-        now_true = (known.announced, known.holder)
+        # What leads to an announced version is as good as announced: its own announcement may have passed us by.
+        announced = any(one.announced for version, one in self._known.items() if version >= key.version)
+        now_true = (announced, known.holder)
         if known.told.get(key) == now_true:
             return []
         known.told[key] = now_true
@@ -232,7 +241,7 @@ class VersionBook:
         for version, known in self._known.items():
             for key in [key for key in known.told if key not in wanted and key not in self._encodings]:
                 have, total = self._progress(key)
-                if total and (have * 2 < total or version == newest):
+                if have * 2 <= total or version == newest:
                     del known.told[key]
                     commands.append(Drop(key, "another encoding is cheaper, or a newer version is there"))
         return commands
