@@ -158,14 +158,16 @@ def want_received(state: RelayState, event: WantReceived) -> None:
         state.do(SendCancel(link.link, event.key, "not held here"))
         return
     link.wants[event.key] = -1
+    if event.chunk_list:
+        link.lists_due.add(event.key)
     while len(link.wants) > state.settings.wants_per_link_most:
-        del link.wants[min(link.wants)]
+        _wants_no_more(link, min(key for key in link.wants if key != event.key))
     if encoding is None:
         state.do(SendHave(link.link, event.key, 0, b"", False))
         return
     if event.chunk_list:
         link.lists_sent.discard(event.key)
-        send_list(state, link, encoding)
+        introduce(state, link, encoding)
     tell(state, link, encoding)
 
 
@@ -195,8 +197,14 @@ def cancel_received(state: RelayState, event: CancelReceived) -> None:
     """The other end wants no more of an encoding."""
     link = state.links.get(event.link)
     if link is not None:
-        link.wants.pop(event.key, None)
+        _wants_no_more(link, event.key)
         link.pulls.pop(event.key, None)
+
+
+def _wants_no_more(link: LinkState, key: EncodingKey) -> bool:
+    """Whether it wanted it until now."""
+    link.lists_due.discard(key)
+    return link.wants.pop(key, None) is not None
 
 
 def note_theirs(state: RelayState, event: HaveReceived) -> None:
@@ -207,6 +215,7 @@ def note_theirs(state: RelayState, event: HaveReceived) -> None:
         return
     if event.complete:
         link.theirs[event.key] = ChunkSet.full(event.chunk_count)
+        _wants_no_more(link, event.key)
         return
     theirs = ChunkSet.from_bitmap(event.chunk_count, event.bitmap)
     if theirs is not None:
@@ -231,10 +240,10 @@ def tell_wanting(state: RelayState, now: float) -> None:
     for link in state.links.values():
         if not link.wants or now - link.told_at_s < state.settings.have_interval_s:
             continue
-        link.told_at_s = now
         for key, told in link.wants.items():
             encoding = state.encodings.get(key)
             if encoding is not None and encoding.have.count != told:
+                link.told_at_s = now
                 tell(state, link, encoding)
 
 
@@ -245,19 +254,17 @@ def tell_complete(state: RelayState, encoding: EncodingState, *, all_neighbours:
             tell(state, link, encoding)
 
 
-def send_list(state: RelayState, link: LinkState, encoding: EncodingState) -> None:
-    """Send the chunk list, once."""
-    if encoding.listed and encoding.key not in link.lists_sent:
-        link.lists_sent.add(encoding.key)
-        state.do(SendChunkList(link.link, encoding.key))
-
-
 def introduce(state: RelayState, link: LinkState, encoding: EncodingState) -> None:
-    """Send the announcement and the chunk list ahead of the chunks."""
-    if link.peer_id in state.plan.list_children and encoding.listed and encoding.key not in link.lists_sent:
-        if all(key.version != encoding.key.version for key in link.lists_sent):
-            state.do(SendAnnouncement(link.link, encoding.key.version))
-        send_list(state, link, encoding)
+    """Send the chunk list once to who asked for it; to our list children ahead of the chunks, with the announcement."""
+    key = encoding.key
+    is_child = link.peer_id in state.plan.list_children
+    if not encoding.listed or key in link.lists_sent or not (is_child or key in link.lists_due):
+        return
+    if is_child and all(sent.version != key.version for sent in link.lists_sent):
+        state.do(SendAnnouncement(link.link, key.version))
+    link.lists_due.discard(key)
+    link.lists_sent.add(key)
+    state.do(SendChunkList(link.link, key))
 
 
 def introduce_all(state: RelayState, link: LinkState) -> None:
@@ -269,11 +276,12 @@ def introduce_all(state: RelayState, link: LinkState) -> None:
 def forget(state: RelayState, key: EncodingKey, reason: str) -> None:
     """We hold this encoding no more, or never will."""
     for link in state.links.values():
-        told = link.wants.pop(key, None)
+        wanted = _wants_no_more(link, key)
         for push in link.pushes.pop(key, ()):
             _count_as_sent(state, push.upstream)
         link.pulls.pop(key, None)
         link.theirs.pop(key, None)
         link.lists_sent.discard(key)
-        if told is not None:
+        link.owned = deque(owned for owned in link.owned if owned.key != key)
+        if wanted:
             state.do(SendCancel(link.link, key, reason))

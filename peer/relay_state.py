@@ -102,6 +102,7 @@ class LinkState:
     wants: dict[EncodingKey, int] = field(default_factory=dict)  # told of what we hold: how many chunks that was
     told_at_s: float = 0.0
     lists_sent: set[EncodingKey] = field(default_factory=set)
+    lists_due: set[EncodingKey] = field(default_factory=set)  # asked for before we had them
     in_transport: deque[LinkId | None] = field(default_factory=deque)  # chunks not sent yet: whom each is counted for
     owned: deque[Owned] = field(default_factory=deque)
     account: Account = field(default_factory=Account)
@@ -284,6 +285,7 @@ class RelayState:
             assert all(len(pushes) <= settings.pushes_most for pushes in link.pushes.values()), link
             assert sum(map(len, link.pulls.values())) <= settings.pulls_most, link
             assert len(link.wants) <= settings.wants_per_link_most, link
+            assert link.lists_due <= link.wants.keys(), link
         assert {link.link for link in self.link_to.values()} <= self.links.keys()
         assert {link.peer_id for link in self.links.values()} == self.link_to.keys()
         for encoding in self.encodings.values():
