@@ -49,6 +49,7 @@ from rollcast.wire.tensors import tensor_table
 from rollcast.wire.tls import TlsCredentials
 
 _POLL_S = 0.25
+_GONE = ("left", "lost")  # shown for a while all the same
 _VERSIONS_KEPT = 2
 _LEARNING_RATE = 1e-6
 _CORRELATION = 0.3  # of successive gradients, see bench.updates
@@ -165,7 +166,8 @@ class NoiseLearner:
         async with deadline(self._limit_s, waiting_for):
             while True:
                 status = await self._status(http)
-                held = [peer["active_version"] for peer in status["peers"] if peer["role"] == "peer"]
+                here = [peer for peer in status["peers"] if peer["role"] == "peer" and peer["state"] not in _GONE]
+                held = [peer["active_version"] for peer in here]
                 if len(held) == peers and (version is None or all(one is not None and one >= version for one in held)):
                     return status
                 await asyncio.sleep(_POLL_S)
