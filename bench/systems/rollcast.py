@@ -96,6 +96,7 @@ class _Run:
         node = trouble.node
         if trouble.what == "joins":
             self._daemons.remove_peer(node)
+            self._daemons.start_peer(node, waits=True)
         meter, started_s = self._announce(), time.monotonic()
         time.sleep(max(0.0, trouble.after_bounds * self._case.bound_s - (time.monotonic() - started_s)))
         began_at = time.time()
@@ -119,7 +120,7 @@ class _Run:
                 node = self._case.nodes[trouble.node]
                 self._network.set_rates(trouble.node, node.with_uplink(SLOWED_TO * node.up_mbit_s))
             case "joins":
-                self._daemons.start_peer(trouble.node)
+                self._daemons.join_peer(trouble.node)
 
     def _end(self, trouble: Trouble) -> None:
         match trouble.what:

@@ -97,11 +97,20 @@ class Daemons:
         self._lines.follow(0, learner)
         self.hear("ready", _START_TIMEOUT_S)
 
-    def start_peer(self, number: int) -> None:
-        """Start the peer at a node; with what an earlier process of it left, if it did."""
+    def start_peer(self, number: int, *, waits: bool = False) -> None:
+        """Start the peer at a node; with what an earlier process of it left, if it did.
+
+        Args:
+            waits: it joins only when ``join_peer`` is called.
+        """
         name = f"peer-{number}"
         files = self._files(name, "peer", self._peer_config(number))
-        self._spawn(number, name, [sys.executable, "-m", "bench.programs.idle_peer", *files])
+        command = [sys.executable, "-m", "bench.programs.idle_peer", *files, *(["wait"] if waits else [])]
+        self._spawn(number, name, command, stdin=subprocess.PIPE if waits else subprocess.DEVNULL, text=True)
+
+    def join_peer(self, number: int) -> None:
+        """Let a peer join that was started to wait."""
+        self._write(f"peer-{number}", "join")
 
     def kill_peer(self, number: int) -> None:
         """End a peer's process at once, as a crash does."""
@@ -144,9 +153,12 @@ class Daemons:
 
     def tell(self, command: str) -> None:
         """Give the learner a command (see bench.programs.noise_learner)."""
-        stream = self._processes["learner"].stdin
+        self._write("learner", command)
+
+    def _write(self, name: str, line: str) -> None:
+        stream = self._processes[name].stdin
         assert stream is not None
-        stream.write(f"{command}\n")
+        stream.write(f"{line}\n")
         stream.flush()
 
     def hear(self, event: str, timeout_s: float) -> dict[str, Any]:
