@@ -66,6 +66,7 @@ class RelayCore:
         Args:
             now: seconds on a monotonic clock, never less than in the call before.
         """
+        self.state.now_s = now
         self._apply(event, now)
         actions, self.state.actions = self.state.actions, []
         return actions
@@ -165,6 +166,7 @@ class RelayCore:
         receiving.retry_failed(state, now)
         for encoding in state.in_flight():
             pulling.watch(state, encoding, now)
+        forwarding.release_stuck(state)
         forwarding.tell_wanting(state, now)
         issuing.watch_roots(state, now)
         links.close_unneeded(state, now)

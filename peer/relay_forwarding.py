@@ -51,7 +51,7 @@ def queue_push(state: RelayState, child: LinkState, encoding: EncodingState, pus
     if len(waiting) >= state.settings.pushes_most:
         state.counters.chunks_skipped += 1
         return 0
-    counted = len(waiting) < state.settings.pushes_counted_most
+    counted = len(waiting) < state.settings.pushes_counted_most and not state.is_stuck(child)
     if not counted:
         push.upstream = None
     waiting.append(push)
@@ -80,6 +80,19 @@ def _count_as_sent(state: RelayState, upstream_id: LinkId | None) -> None:
         settle(state, upstream)
 
 
+def release_stuck(state: RelayState) -> None:
+    """Copies for a child that does not read count as sent: whoever gave us the chunks does not wait for it."""
+    for link in state.links.values():
+        if state.is_stuck(link):
+            waiting = [push for pushes in link.pushes.values() for push in pushes if push.upstream is not None]
+            upstreams = [*link.in_transport, *(push.upstream for push in waiting)]
+            link.in_transport = deque([None] * len(link.in_transport))
+            for push in waiting:
+                push.upstream = None
+            for upstream_id in upstreams:
+                _count_as_sent(state, upstream_id)
+
+
 # ---------------------------------------------------------------- the transport
 
 
@@ -88,6 +101,7 @@ def chunk_sent(state: RelayState, link_id: LinkId) -> None:
     link = state.links.get(link_id)
     if link is None or not link.in_transport:
         return
+    state.chunks_left += 1
     _count_as_sent(state, link.in_transport.popleft())
     pump(state, link)
 
@@ -131,6 +145,7 @@ def _send(
     if encoding is None or index not in encoding.have or not state.theirs(link, encoding).add(index):
         return False
     link.in_transport.append(upstream)
+    link.handed_at_s, link.handed_after = state.now_s, state.chunks_left
     state.do(SendChunk(link.link, key, ChunkIndex(index), stripe))
     return True
 

@@ -8,9 +8,10 @@ idle, it sends copies to everybody itself. Near the end a root that would finish
 
 from __future__ import annotations
 
-from peer.relay_events import BroadcastStarted, CreditReceived, EncodingKey
+from peer.relay_events import BroadcastStarted, CreditReceived, EncodingKey, LinkId
 from peer.relay_forwarding import queue_push
-from peer.relay_state import Broadcast, EncodingState, LinkState, Owned, Push, RelayState
+from peer.relay_state import Again, Broadcast, EncodingState, LinkState, Owned, Push, RelayState
+from peer.service_window import ServiceWindow
 from rollcast.wire.ids import StripeId
 from rollcast.wire.link import DIRECT_STRIPE
 
@@ -18,6 +19,8 @@ from rollcast.wire.link import DIRECT_STRIPE
 _SLOWER_AT_END_MOST = 1.5
 # Broadcasts that go on at the same time; older ones are left to be asked for.
 _BROADCASTS_MOST = 4
+# Where nothing else leaves, a chunk that its link does not take for this long waits for the other end.
+_STUCK_S = 0.25
 # A chunk is given again when its root takes longer than its window calls late, and longer than this.
 _GIVEN_AGAIN_S_LEAST = 0.5
 
@@ -42,18 +45,17 @@ def credit_received(state: RelayState, event: CreditReceived, now: float) -> Non
     if link is None:
         return
     passed_on = set(event.indices)
-    _release(state, link, [one for one in link.owned if one.key == event.key and one.index in passed_on], now)
+    for owned in [one for one in link.owned if one.key == event.key and one.index in passed_on]:
+        window = _window(state, link, owned)
+        if window is not None:
+            window.observe(now - owned.given_at_s, len(link.owned))
+        link.owned.remove(owned)
     issue(state, now)
 
 
-def _release(state: RelayState, link: LinkState, done: list[Owned], now: float) -> None:
-    """The root has these no more; how long it had them steers what it is given."""
-    for owned in done:
-        encoding = state.encodings.get(owned.key)
-        if encoding is not None:
-            window = state.window_of(link.peer_id, encoding.chunk_size_bytes)
-            window.observe(now - owned.given_at_s, len(link.owned))
-        link.owned.remove(owned)
+def _window(state: RelayState, link: LinkState, owned: Owned) -> ServiceWindow | None:
+    encoding = state.encodings.get(owned.key)
+    return None if encoding is None else state.window_of(link.peer_id, encoding.chunk_size_bytes)
 
 
 def issue(state: RelayState, now: float) -> None:
@@ -64,10 +66,11 @@ def issue(state: RelayState, now: float) -> None:
         if encoding is None or not broadcast.left(encoding.chunk_count):
             del state.broadcasts[broadcast.key]
             continue
-        backlog = sum(link.push_count + len(link.in_transport) for link in state.links.values())
+        backlog = _backlog(state, now)
         if backlog >= state.settings.issue_ahead_chunks:
             return
-        stripe = _best_stripe(state, broadcast, encoding, now)
+        failed = broadcast.again[0].failed if broadcast.again else None
+        stripe = _best_stripe(state, broadcast, encoding, failed, now)
         if stripe is not None:
             _give(state, broadcast, encoding, stripe, now)
         elif backlog == 0 and state.plan.direct_copies and state.link_to:
@@ -76,23 +79,39 @@ def issue(state: RelayState, now: float) -> None:
             return
 
 
+def _backlog(state: RelayState, now: float) -> int:
+    """Chunks that wait for our uplink; those for an end that does not read hold nobody else back."""
+    return sum(
+        link.push_count + len(link.in_transport)
+        for link in state.links.values()
+        if not (state.is_stuck(link) or (link.in_transport and now - link.handed_at_s > _STUCK_S))
+    )
+
+
 def _roots(state: RelayState, stripe: StripeId) -> list[LinkState]:
     return [state.link_to[peer_id] for peer_id in state.children.get(stripe, ()) if peer_id in state.link_to]
 
 
-def _best_stripe(state: RelayState, broadcast: Broadcast, encoding: EncodingState, now: float) -> StripeId | None:
-    """The stripe whose roots have least of their windows in use; near the end only one that would be done in time."""
+def _best_stripe(
+    state: RelayState, broadcast: Broadcast, encoding: EncodingState, failed: LinkId | None, now: float
+) -> StripeId | None:
+    """The stripe whose roots have least of their windows in use; near the end only one that would be done in time.
+
+    Args:
+        failed: the root that kept the chunk too long; not this one, unless there is no other.
+    """
     remaining_s = broadcast.remaining_s(encoding.chunk_count, now)
     size_bytes = encoding.chunk_size_bytes
     best, least, fastest_s = None, 1.0, float("inf")
     found: list[tuple[float, float, StripeId]] = []
-    for stripe in state.children:
-        roots = _roots(state, stripe)
-        if not roots:
-            continue
+    stripes = {stripe: roots for stripe in state.children if (roots := _roots(state, stripe))}
+    others = [stripe for stripe in stripes if all(root.link != failed for root in stripes[stripe])]
+    for stripe in others or stripes:
+        roots = stripes[stripe]
         windows = {root.link: state.window_of(root.peer_id, size_bytes) for root in roots}
         service_s = max(window.service_s for window in windows.values())
-        fastest_s = min(fastest_s, service_s)
+        if service_s > 0.0:  # otherwise it has shown nothing yet
+            fastest_s = min(fastest_s, service_s)
         found.append((max(len(root.owned) / windows[root.link].chunks for root in roots), service_s, stripe))
     for used, service_s, stripe in found:
         if used < least and service_s <= remaining_s + _SLOWER_AT_END_MOST * fastest_s:
@@ -104,7 +123,7 @@ def _take(broadcast: Broadcast) -> int:
     """The next chunk to give out."""
     broadcast.given += 1
     if broadcast.again:
-        return broadcast.again.popleft()
+        return broadcast.again.popleft().index
     broadcast.next += 1
     return broadcast.next - 1
 
@@ -129,7 +148,7 @@ def _send_directly(state: RelayState, broadcast: Broadcast, encoding: EncodingSt
 
 def give_again(state: RelayState, link: LinkState, now: float) -> None:
     """A root is gone: what it was to pass on goes to others."""
-    _put_back(state, list(link.owned), now)
+    _put_back(state, link, list(link.owned), now)
     link.owned.clear()
     issue(state, now)
 
@@ -138,24 +157,25 @@ def watch_roots(state: RelayState, now: float) -> None:
     """What a root has kept for far too long goes to another one."""
     for link in state.links.values():
         late = [owned for owned in link.owned if _is_late(state, link, owned, now)]
-        _release(state, link, late, now)
-        _put_back(state, late, now)
+        for owned in late:
+            link.owned.remove(owned)
+            window = _window(state, link, owned)
+            if window is not None:
+                window.late(now - owned.given_at_s)
+        _put_back(state, link, late, now)
     issue(state, now)
 
 
 def _is_late(state: RelayState, link: LinkState, owned: Owned, now: float) -> bool:
-    encoding = state.encodings.get(owned.key)
-    if encoding is None:
-        return False
-    window = state.window_of(link.peer_id, encoding.chunk_size_bytes)
-    return now - owned.given_at_s > max(_GIVEN_AGAIN_S_LEAST, window.late_after_s)
+    window = _window(state, link, owned)
+    return window is not None and now - owned.given_at_s > max(_GIVEN_AGAIN_S_LEAST, window.late_after_s)
 
 
-def _put_back(state: RelayState, chunks: list[Owned], now: float) -> None:
+def _put_back(state: RelayState, root: LinkState, chunks: list[Owned], now: float) -> None:
     for owned in chunks:
         if owned.key in state.encodings:
             broadcast = state.broadcasts.setdefault(owned.key, _ended(state, owned.key, now))
-            broadcast.again.append(owned.index)
+            broadcast.again.append(Again(owned.index, root.link))
             state.counters.chunks_given_again += 1
 
 

@@ -73,7 +73,8 @@ def _late_below(state: RelayState, encoding: EncodingState, now: float) -> int:
 
 def _quiet_s(state: RelayState, encoding: EncodingState) -> float:
     """Without a new chunk for this long nothing more is expected by itself."""
-    return max(state.settings.late_s_least, _USUAL_LAGS * encoding.lag_s)
+    settings = state.settings
+    return max(settings.late_s_least, min(settings.stall_timeout_s, _USUAL_LAGS * encoding.lag_s))
 
 
 # ---------------------------------------------------------------- when to ask, and whom
@@ -93,7 +94,7 @@ def watch(state: RelayState, encoding: EncodingState, now: float) -> None:
             return
         encoding.pulling = True
         want_from_all(state, encoding, now)
-    if now - encoding.progress_at_s >= state.settings.stall_timeout_s:
+    if now - encoding.looked_at_s >= state.settings.stall_timeout_s:
         _look_further(state, encoding, now)
     request_all(state, encoding, now)
 
@@ -103,9 +104,9 @@ def _watch_list(state: RelayState, encoding: EncodingState, now: float) -> None:
         return
     patience_s = state.settings.list_patience_s if state.plan.parents else 0.0
     first = not encoding.sources and now - encoding.announced_at_s >= patience_s
-    again = bool(encoding.sources) and now - encoding.progress_at_s >= state.settings.stall_timeout_s
+    again = bool(encoding.sources) and now - encoding.looked_at_s >= state.settings.stall_timeout_s
     if first or again:
-        encoding.progress_at_s = now
+        encoding.looked_at_s = now
         if not ask_next(state, encoding, now):
             want_from_all(state, encoding, now)
 
@@ -176,7 +177,7 @@ def want(state: RelayState, encoding: EncodingState, link: LinkState, now: float
 
 def _look_further(state: RelayState, encoding: EncodingState, now: float) -> None:
     """Nothing came for long: forget what was asked, ask everybody again, and one holder more."""
-    encoding.progress_at_s = now
+    encoding.looked_at_s = now
     encoding.awaited = None
     for link_id in list(encoding.sources):
         want(state, encoding, state.links[link_id], now)

@@ -49,8 +49,8 @@ def encoding_known(state: RelayState, event: EncodingKnown, now: float) -> None:
             "waiting",
             ChunkSet(event.chunk_count),
             event.chunk_size_bytes,
-            known_at_s=now,
             progress_at_s=now,
+            looked_at_s=now,
         )
         state.encodings[event.key] = encoding
         _bound(state)
@@ -58,7 +58,7 @@ def encoding_known(state: RelayState, event: EncodingKnown, now: float) -> None:
             return
     if event.announced and not encoding.announced:
         encoding.announced = True
-        encoding.announced_at_s = encoding.progress_at_s = now
+        encoding.announced_at_s = encoding.progress_at_s = encoding.looked_at_s = now
     if event.listed:
         _listed(state, encoding)
     if event.holder is not None and event.holder in state.links and encoding.in_flight:
@@ -232,7 +232,7 @@ def chunk_verified(state: RelayState, event: ChunkVerified, now: float) -> None:
         return
     link.useful += 1
     _count(state, link, event.size_bytes)
-    encoding.progress_at_s = now
+    encoding.progress_at_s = encoding.looked_at_s = now
     _arrived(state, link, encoding, event, now)
     if encoding.pulling:
         pulling.pulled(state, encoding, event.link, event.index, now)

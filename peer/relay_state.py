@@ -39,6 +39,8 @@ class RelaySettings:
     pushes_counted_most: int = 4
     # Chunks asked for by one link that may wait.
     pulls_most: int = 1024
+    # A link is stuck while it does not take a chunk and the others take this many each.
+    stuck_after_chunks: int = 2
     # The origin decides where a chunk goes when no more than this many wait in it.
     issue_ahead_chunks: int = 4
     # Chunks that a relay, or a source of pulls, is given before it has shown how fast it is.
@@ -104,6 +106,8 @@ class LinkState:
     lists_sent: set[EncodingKey] = field(default_factory=set)
     lists_due: set[EncodingKey] = field(default_factory=set)  # asked for before we had them
     in_transport: deque[LinkId | None] = field(default_factory=deque)  # chunks not sent yet: whom each is counted for
+    handed_at_s: float = 0.0  # when the transport was given the newest of them
+    handed_after: int = 0  # chunks that had left on all links then
     owned: deque[Owned] = field(default_factory=deque)
     account: Account = field(default_factory=Account)
     useful: int = 0
@@ -139,9 +143,9 @@ class EncodingState:
     announced: bool = False
     listed: bool = False
     holder: LinkId | None = None
-    known_at_s: float = 0.0
     announced_at_s: float = 0.0
-    progress_at_s: float = 0.0  # the last new chunk, or the last time we did something about the lack of one
+    progress_at_s: float = 0.0  # the last new chunk
+    looked_at_s: float = 0.0  # the same, or the last time we did something about the lack of one
     pulling: bool = False
     sources: dict[LinkId, Source] = field(default_factory=dict)
     awaited: PeerId | None = None  # being dialled for this encoding
@@ -164,6 +168,14 @@ class EncodingState:
 _PACE_CHUNKS_LEAST = 16
 
 
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A chunk whose root failed to pass it on."""
+
+    index: int
+    failed: LinkId
+
+
 @dataclass(slots=True)
 class Broadcast:
     """An encoding that this origin sends to everybody."""
@@ -171,7 +183,7 @@ class Broadcast:
     key: EncodingKey
     started_at_s: float
     next: int = 0
-    again: deque[int] = field(default_factory=deque)  # given to relays that failed
+    again: deque[Again] = field(default_factory=deque)  # before all others
     given: int = 0
 
     def left(self, chunk_count: int) -> int:
@@ -225,6 +237,8 @@ class Counters:
 @dataclass(slots=True)
 class RelayState:
     settings: RelaySettings
+    now_s: float = 0.0  # of the event that is being handled
+    chunks_left: int = 0  # this process, on all links
     plan: PlanChanged = field(default_factory=lambda: PlanChanged(PlanId(0)))
     children: dict[StripeId, tuple[PeerId, ...]] = field(default_factory=dict)  # the plan's stripes, to look up
     neighbours: dict[PeerId, Neighbour] = field(default_factory=dict)
@@ -264,6 +278,11 @@ class RelayState:
         if known is None:
             known = self.windows[peer_id, chunk_size_bytes] = ServiceWindow(self.settings.window_first)
         return known
+
+    def is_stuck(self, link: LinkState) -> bool:
+        """Whether a chunk waits for its other end, not for our uplink: meanwhile several left on every other link."""
+        behind = self.chunks_left - link.handed_after
+        return bool(link.in_transport) and behind > self.settings.stuck_after_chunks * len(self.links)
 
     def theirs(self, link: LinkState, encoding: EncodingState) -> ChunkSet:
         """What the other end of a link surely has of an encoding."""

@@ -53,14 +53,23 @@ class ServiceWindow:
         """
         service_s = max(service_s, 1e-6)
         self._base_s = min(self._base_s, service_s)
-        self.service_s += (_SMOOTHING if self.service_s else 1.0) * (service_s - self.service_s)
+        self._note(service_s)
         waiting = self.size * (1.0 - self._base_s / service_s)
         if waiting > _WAITING_MOST:
             self._growing_fast = False
             self.size -= _STEP
-        elif waiting < _WAITING_LEAST and held >= self.size * _USED_SHARE:
+        elif waiting < _WAITING_LEAST and held >= self.chunks * _USED_SHARE:
             self.size += 1.0 if self._growing_fast else _STEP
         self.size = min(_LARGEST, max(_SMALLEST, self.size))
+
+    def late(self, held_s: float) -> None:
+        """A chunk was not done in this time: begin again with one, as TCP does after a timeout."""
+        self._note(held_s)
+        self.size = _SMALLEST
+        self._growing_fast = False
+
+    def _note(self, service_s: float) -> None:
+        self.service_s += (_SMOOTHING if self.service_s else 1.0) * (service_s - self.service_s)
 
     @property
     def late_after_s(self) -> float:

@@ -101,6 +101,19 @@ def test_a_child_that_is_stuck_is_counted_as_served_and_skipped_in_the_end() -> 
     assert steps.state.counters.chunks_skipped == 50 - 1 - steps.state.settings.pushes_most
 
 
+def test_copies_for_a_child_that_does_not_read_are_not_waited_for() -> None:
+    steps = relay()
+    for index in range(4):
+        steps.chunk(ORIGIN, index, MINE)
+    assert [steps.sent(LEFT)[-1] for _ in range(3)] == [push(LEFT, 1, MINE), push(LEFT, 2, MINE), push(LEFT, 3, MINE)]
+    assert steps.sent(LEFT) == [credit(1)]  # two chunks stay open: the other child has not taken its copies
+    for index in range(8):
+        steps.tell(RequestReceived(LinkId(OTHER), KEY, (0,)), ChunkSent(LinkId(OTHER)))
+    assert steps.wait(0.05) == [credit(2), credit(3)]
+    assert steps.chunk(ORIGIN, 9, MINE) == [push(LEFT, 9, MINE)]
+    assert steps.sent(LEFT) == [credit(9)]
+
+
 def test_only_the_origin_is_told_what_left() -> None:
     steps = relay("right")
     assert steps.chunk(LEFT, 0, MINE) == [push(RIGHT, 0, MINE)]

@@ -83,6 +83,14 @@ def test_one_that_is_not_used_does_not_grow() -> None:
     assert window.chunks == 4
 
 
+def test_after_a_chunk_that_was_never_done_it_begins_again_with_one() -> None:
+    window = ServiceWindow(4.0)
+    window.late(0.5)
+    assert (window.chunks, window.service_s) == (1, 0.5)
+    work(window, 200, 0.01, 0.05)
+    assert window.size >= 6.0
+
+
 def test_a_chunk_is_late_only_after_several_times_the_usual() -> None:
     window = ServiceWindow(4.0)
     window.observe(0.1, 1)
