@@ -187,7 +187,9 @@ class VersionBook:
         announced = [version for version, known in self._known.items() if known.announced]
         if self._role == "origin":
             for version, known in self._known.items():
-                if known.holder is not None or version == newest:
+                # What was acknowledged may have been removed since: it is not to come again.
+                due = known.holder is not None or version == newest
+                if due and (known.acknowledged_on is None or known.acknowledged_on != known.holder):
                     self._want(wanted, *self._path(version))
                     self._want(wanted, *(_key(one) for one in known.verified.manifests if one.kind == "delta"))
             return wanted
