@@ -34,7 +34,10 @@ class ChunkSet:
     @classmethod
     def full(cls, size: int) -> ChunkSet:
         """Every index below ``size``."""
-        return cls(size, range(size))
+        chunks = cls(size)
+        chunks._bits = bytearray((((1 << size) - 1) << -size % 8).to_bytes(len(chunks._bits), "big"))
+        chunks.count = size
+        return chunks
 
     def __contains__(self, index: int) -> bool:
         return 0 <= index < self.size and bitmap_has(self._bits, index)

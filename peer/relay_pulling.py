@@ -66,6 +66,8 @@ def _late_below(state: RelayState, encoding: EncodingState, now: float) -> int:
         if at_s > before_s:
             break
         below = frontier
+    if encoding.progress_at_s <= before_s:
+        below = encoding.frontier  # not every rise is noted
     quiet = now - encoding.progress_at_s >= _quiet_s(state, encoding)
     pushed = bool(state.plan.parents) and encoding.holder is None
     return below if pushed and not quiet else encoding.chunk_count
@@ -108,7 +110,7 @@ def _watch_list(state: RelayState, encoding: EncodingState, now: float) -> None:
     if first or again:
         encoding.looked_at_s = now
         if not ask_next(state, encoding, now):
-            want_from_all(state, encoding, now)
+            _ask_again(state, encoding, now)
 
 
 def want_from_all(state: RelayState, encoding: EncodingState, now: float) -> None:
@@ -129,6 +131,8 @@ def _willing(state: RelayState, encoding: EncodingState, link: LinkState, now: f
 
 def ask_next(state: RelayState, encoding: EncodingState, now: float) -> bool:
     """Ask one more holder, dialling it if need be; False when there is none."""
+    if not encoding.announced:
+        return False  # only the learner, who told us of it, has it
     asked = {state.links[link_id].peer_id for link_id in encoding.sources}
     for neighbour in (*state.plan.neighbours, *state.plan.fallbacks):
         peer_id = neighbour.peer_id
@@ -168,9 +172,9 @@ def want(state: RelayState, encoding: EncodingState, link: LinkState, now: float
         first = state.settings.window_first
         if link.link == encoding.holder or link.role in ("learner", "mirror"):
             first = state.settings.window_first_of_holder
-        encoding.sources[link.link] = Source(now, ServiceWindow(first))
+        encoding.sources[link.link] = Source(ServiceWindow(first))
     else:
-        source.wanted_at_s = now
+        source.unanswered += bool(source.requested)
         source.requested.clear()
     state.do(SendWant(link.link, encoding.key, not encoding.listed))
 
@@ -179,10 +183,14 @@ def _look_further(state: RelayState, encoding: EncodingState, now: float) -> Non
     """Nothing came for long: forget what was asked, ask everybody again, and one holder more."""
     encoding.looked_at_s = now
     encoding.awaited = None
-    for link_id in list(encoding.sources):
-        want(state, encoding, state.links[link_id], now)
+    _ask_again(state, encoding, now)
     want_from_all(state, encoding, now)
     ask_next(state, encoding, now)
+
+
+def _ask_again(state: RelayState, encoding: EncodingState, now: float) -> None:
+    for link_id in encoding.sources:
+        want(state, encoding, state.links[link_id], now)
 
 
 # ---------------------------------------------------------------- requests
@@ -197,24 +205,22 @@ def _missing(encoding: EncodingState, below: int) -> int:
 
 
 def request_all(state: RelayState, encoding: EncodingState, now: float) -> None:
-    """Give every source as much to send as its window allows, those that cost the source's uplink last."""
+    """Give every source as much to send as its window allows, those that cost the origin's uplink last."""
+    if encoding.phase != "receiving" or not encoding.pulling:
+        return
     missing = _missing(encoding, _late_below(state, encoding, now))
     if not missing:
         return
-    order = sorted(
-        (link_id for link_id in encoding.sources if encoding.sources[link_id].claimed is not None),
-        key=lambda link_id: (not state.links[link_id].lan, _ROLE_ORDER.get(state.links[link_id].role, 2), link_id),
-    )
-    asked, late = _asked(encoding, now)
-    for link_id in order:
+    asked, late = _asked(state, encoding, now)
+    for link_id in _in_order(state, encoding):
         source = encoding.sources[link_id]
-        claimed = source.claimed
-        if source.spare <= 0 or claimed is None:
+        claimed, most = source.claimed, min(source.spare, REQUEST_CHUNKS_MAX)
+        if most <= 0 or claimed is None:
             continue
         mine = missing & claimed.as_int()
-        chosen = encoding.have.first_of(mine & ~asked, min(source.spare, REQUEST_CHUNKS_MAX))
-        if len(chosen) < source.spare and late:
-            chosen += _hedges(state, encoding, source, mine & late, source.spare - len(chosen))
+        chosen = encoding.have.first_of(mine & ~asked, most)
+        if len(chosen) < most and late:
+            chosen += _hedges(state, encoding, source, mine & late, most - len(chosen))
         if chosen:
             asked |= _bits(encoding, chosen)
             late &= ~_bits(encoding, chosen)
@@ -223,7 +229,17 @@ def request_all(state: RelayState, encoding: EncodingState, now: float) -> None:
             state.do(SendRequest(link_id, encoding.key, tuple(chosen)))
 
 
-def _asked(encoding: EncodingState, now: float) -> tuple[int, int]:
+def _in_order(state: RelayState, encoding: EncodingState) -> list[LinkId]:
+    """Sources, first those that never let us wait in vain; near ones first, the origin last."""
+
+    def rank(link_id: LinkId) -> tuple[int, bool, int, LinkId]:
+        link = state.links[link_id]
+        return encoding.sources[link_id].unanswered, not link.lan, _ROLE_ORDER.get(link.role, 2), link_id
+
+    return sorted(encoding.sources, key=rank)
+
+
+def _asked(state: RelayState, encoding: EncodingState, now: float) -> tuple[int, int]:
     """Chunks asked for, and those of them that are late and may be asked for once more."""
     asked = late = twice = 0
     for source in encoding.sources.values():
@@ -232,7 +248,7 @@ def _asked(encoding: EncodingState, now: float) -> tuple[int, int]:
         mine = _bits(encoding, source.requested)
         twice |= asked & mine
         asked |= mine
-        limit_s = max(_HEDGE_S_LEAST, source.window.late_after_s)
+        limit_s = max(_HEDGE_S_LEAST, min(state.settings.stall_timeout_s, source.window.late_after_s))
         late |= _bits(encoding, [index for index, at_s in source.requested.items() if now - at_s > limit_s])
     return asked, late & ~twice
 
@@ -256,6 +272,7 @@ def pulled(state: RelayState, encoding: EncodingState, link_id: LinkId, index: i
     source = encoding.sources.get(link_id)
     asked_at_s = source.requested.pop(index, None) if source is not None else None
     if source is not None and asked_at_s is not None:
+        source.unanswered = 0
         source.window.observe(now - asked_at_s, len(source.requested) + 1)
     for other in encoding.sources.values():
         other.requested.pop(index, None)
@@ -278,8 +295,7 @@ def source_claims(state: RelayState, event: HaveReceived, now: float) -> None:
     source.claimed = claimed or ChunkSet(encoding.chunk_count)
     for index in [index for index in source.requested if index not in source.claimed]:
         del source.requested[index]
-    if encoding.pulling and encoding.phase == "receiving":
-        request_all(state, encoding, now)
+    request_all(state, encoding, now)
 
 
 def source_cancelled(state: RelayState, event: CancelReceived, now: float) -> None:

@@ -61,7 +61,7 @@ def encoding_known(state: RelayState, event: EncodingKnown, now: float) -> None:
         encoding.announced_at_s = encoding.progress_at_s = encoding.looked_at_s = now
     if event.listed:
         _listed(state, encoding)
-    if event.holder is not None and event.holder in state.links and encoding.in_flight:
+    if event.holder in state.links and event.holder != encoding.holder and encoding.in_flight:
         encoding.holder = event.holder
         pulling.want(state, encoding, state.links[event.holder], now)
     pulling.watch(state, encoding, now)

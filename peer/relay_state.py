@@ -123,10 +123,10 @@ class LinkState:
 class Source:
     """A link on which we asked for what the other end holds of an encoding."""
 
-    wanted_at_s: float
     window: ServiceWindow
     claimed: ChunkSet | None = None  # what it said it holds; None until it answers
     requested: dict[int, float] = field(default_factory=dict)  # chunk -> when we asked for it
+    unanswered: int = 0  # times in a row that we gave up on what it was asked for
 
     @property
     def spare(self) -> int:
