@@ -26,11 +26,24 @@ def plan_changed(state: RelayState, event: PlanChanged, now: float) -> None:
     state.plan = event
     state.children = {one.stripe: one.children for one in event.stripes if one.stripe != DIRECT_STRIPE}
     state.neighbours = {neighbour.peer_id: neighbour for neighbour in event.neighbours}
+    _forget_strangers(state, now)
     for link in state.links.values():
         link.lan = _is_lan(state, link.peer_id)
         introduce_all(state, link)
     dial_neighbours(state, now)
     issue(state, now)
+
+
+def _forget_strangers(state: RelayState, now: float) -> None:
+    """Peers that left the run would otherwise be remembered for good."""
+    plan = state.plan
+    known = {neighbour.peer_id for neighbour in (*plan.neighbours, *plan.fallbacks)} | state.link_to.keys()
+    state.windows = {key: window for key, window in state.windows.items() if key[0] in known}
+    state.dials = {
+        peer_id: dialling
+        for peer_id, dialling in state.dials.items()
+        if peer_id in known or dialling.dialling or dialling.retry_at_s > now
+    }
 
 
 def _is_lan(state: RelayState, peer_id: PeerId) -> bool:
@@ -40,13 +53,15 @@ def _is_lan(state: RelayState, peer_id: PeerId) -> bool:
 
 def link_up(state: RelayState, event: LinkUp, now: float) -> None:
     """A new link: it is told of the newest versions, and asked if somebody waited for it."""
-    older = [link for link in state.links.values() if link.peer_id == event.peer_id]
-    link = LinkState(event.link, event.peer_id, event.role, event.dialled, now, _is_lan(state, event.peer_id))
-    state.links[event.link] = state.link_to[event.peer_id] = link
     dialling = state.dial_state(event.peer_id)
-    dialling.failures = 0
     if event.dialled:
         dialling.dialling = False
+    if state.penalised(event.peer_id, now):
+        state.do(CloseLink(event.link, "this peer sent wrong bytes lately"))
+        return
+    older = [link for link in state.links.values() if link.peer_id == event.peer_id]
+    link = LinkState(event.link, event.peer_id, event.role, event.dialled, now, now, _is_lan(state, event.peer_id))
+    state.links[event.link] = state.link_to[event.peer_id] = link
     if len(older) >= _LINKS_PER_PEER_MOST:
         oldest = min(older, key=lambda old: old.link)
         state.do(CloseLink(oldest.link, "replaced by a newer link"))
@@ -68,6 +83,8 @@ def link_down(state: RelayState, event: LinkDown, now: float) -> None:
     if link is None:
         return
     forget_link(state, link, now)
+    if now - link.opened_at_s >= state.settings.redial_most_s:
+        state.dial_state(link.peer_id).failures = 0
     if link.peer_id not in state.link_to:
         _back_off(state, link.peer_id, event.jitter, now)
 

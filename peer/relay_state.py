@@ -96,6 +96,7 @@ class LinkState:
     peer_id: PeerId
     role: str
     dialled: bool
+    opened_at_s: float
     needed_at_s: float
     lan: bool = False
     pushes: dict[EncodingKey, deque[Push]] = field(default_factory=dict)

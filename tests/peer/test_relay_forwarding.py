@@ -107,7 +107,7 @@ def test_copies_for_a_child_that_does_not_read_are_not_waited_for() -> None:
         steps.chunk(ORIGIN, index, MINE)
     assert [steps.sent(LEFT)[-1] for _ in range(3)] == [push(LEFT, 1, MINE), push(LEFT, 2, MINE), push(LEFT, 3, MINE)]
     assert steps.sent(LEFT) == [credit(1)]  # two chunks stay open: the other child has not taken its copies
-    for index in range(8):
+    for _ in range(8):
         steps.tell(RequestReceived(LinkId(OTHER), KEY, (0,)), ChunkSent(LinkId(OTHER)))
     assert steps.wait(0.05) == [credit(2), credit(3)]
     assert steps.chunk(ORIGIN, 9, MINE) == [push(LEFT, 9, MINE)]
