@@ -67,7 +67,7 @@ def _late_below(state: RelayState, encoding: EncodingState, now: float) -> int:
             break
         below = frontier
     if encoding.progress_at_s <= before_s:
-        below = encoding.frontier  # not every rise is noted
+        below = max(below, encoding.frontier)  # not every rise is noted
     quiet = now - encoding.progress_at_s >= _quiet_s(state, encoding)
     pushed = bool(state.plan.parents) and encoding.holder is None
     return below if pushed and not quiet else encoding.chunk_count
