@@ -35,8 +35,9 @@ class ChunkMemory:
     def keep(self, key: EncodingKey, index: int, payload: BytesLike) -> None:
         """A chunk was verified and is on its way to the disk."""
         with self._lock:
+            before = self._unstored.get((key, index), b"")
             self._unstored[key, index] = payload
-            self._unstored_bytes += len(payload)
+            self._unstored_bytes += len(payload) - len(before)
 
     def stored(self, key: EncodingKey, index: int) -> None:
         """A chunk is on the disk, or never will be."""
@@ -45,8 +46,8 @@ class ChunkMemory:
             if payload is None:
                 return
             self._unstored_bytes -= len(payload)
+            self._kept_bytes += len(payload) - len(self._kept.pop((key, index), b""))
             self._kept[key, index] = payload
-            self._kept_bytes += len(payload)
             while self._kept_bytes > self._kept_bytes_most:
                 self._kept_bytes -= len(self._kept.popitem(last=False)[1])
 

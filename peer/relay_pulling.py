@@ -33,6 +33,7 @@ _ROLE_ORDER = {"peer": 0, "learner": 0, "mirror": 1, "origin": 2}
 
 def note_arrival(encoding: EncodingState, index: int, now: float) -> None:
     """A pushed chunk came: remember how far behind the newest it was."""
+    encoding.pushed_at_s = now
     if index > encoding.frontier:
         encoding.frontier = index
         times = encoding.frontier_at
@@ -66,15 +67,15 @@ def _late_below(state: RelayState, encoding: EncodingState, now: float) -> int:
         if at_s > before_s:
             break
         below = frontier
-    if encoding.progress_at_s <= before_s:
+    if encoding.pushed_at_s <= before_s:
         below = max(below, encoding.frontier)  # not every rise is noted
-    quiet = now - encoding.progress_at_s >= _quiet_s(state, encoding)
+    quiet = now - encoding.pushed_at_s >= _quiet_s(state, encoding)
     pushed = bool(state.plan.parents) and encoding.holder is None
     return below if pushed and not quiet else encoding.chunk_count
 
 
 def _quiet_s(state: RelayState, encoding: EncodingState) -> float:
-    """Without a new chunk for this long nothing more is expected by itself."""
+    """When nothing was pushed for this long, nothing more is expected by itself."""
     settings = state.settings
     return max(settings.late_s_least, min(settings.stall_timeout_s, _USUAL_LAGS * encoding.lag_s))
 

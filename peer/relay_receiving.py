@@ -49,7 +49,7 @@ def encoding_known(state: RelayState, event: EncodingKnown, now: float) -> None:
             "waiting",
             ChunkSet(event.chunk_count),
             event.chunk_size_bytes,
-            progress_at_s=now,
+            pushed_at_s=now,
             looked_at_s=now,
         )
         state.encodings[event.key] = encoding
@@ -58,7 +58,7 @@ def encoding_known(state: RelayState, event: EncodingKnown, now: float) -> None:
             return
     if event.announced and not encoding.announced:
         encoding.announced = True
-        encoding.announced_at_s = encoding.progress_at_s = encoding.looked_at_s = now
+        encoding.announced_at_s = encoding.pushed_at_s = encoding.looked_at_s = now
     if event.listed:
         _listed(state, encoding)
     if event.holder in state.links and event.holder != encoding.holder and encoding.in_flight:
@@ -232,7 +232,7 @@ def chunk_verified(state: RelayState, event: ChunkVerified, now: float) -> None:
         return
     link.useful += 1
     _count(state, link, event.size_bytes)
-    encoding.progress_at_s = encoding.looked_at_s = now
+    encoding.looked_at_s = now
     _arrived(state, link, encoding, event, now)
     if encoding.pulling:
         pulling.pulled(state, encoding, event.link, event.index, now)

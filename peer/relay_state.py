@@ -145,8 +145,8 @@ class EncodingState:
     listed: bool = False
     holder: LinkId | None = None
     announced_at_s: float = 0.0
-    progress_at_s: float = 0.0  # the last new chunk
-    looked_at_s: float = 0.0  # the same, or the last time we did something about the lack of one
+    pushed_at_s: float = 0.0  # the last chunk that was pushed to us, or the announcement
+    looked_at_s: float = 0.0  # the last new chunk, or the last time we did something about the lack of one
     pulling: bool = False
     sources: dict[LinkId, Source] = field(default_factory=dict)
     awaited: PeerId | None = None  # being dialled for this encoding

@@ -97,6 +97,16 @@ def test_when_all_is_quiet_the_rest_is_asked_for() -> None:
     assert has(steps, B, *range(80)) == [request(B, 60, 61, 62, 63)]
 
 
+def test_a_joiner_to_whom_nothing_is_pushed_goes_on_asking_as_chunks_come() -> None:
+    steps = peer()
+    steps.ticks(0.5)
+    has(steps, A, complete=True)
+    steps.now += 0.02
+    assert steps.chunk(A, 0) == [request(A, 4, 5)]
+    steps.now += 0.02
+    assert steps.chunk(A, 1) == [request(A, 6)]
+
+
 def test_near_the_end_late_chunks_are_asked_for_at_once() -> None:
     steps = peer()
     push_all(steps, [index for index in range(CHUNKS) if index != 98], every_s=0.001)
