@@ -19,7 +19,7 @@ DATA = {
         "coordinator/events.py",
         "peer/config.py",
     ),
-    *("peer/relay_actions.py", "peer/relay_events.py", "peer/worker_events.py", "peer/relay_stats.py"),
+    *("peer/relay_actions.py", "peer/relay_events.py", "peer/worker_events.py"),
     *("learner/config.py", "peer/engines/base.py"),
 }
 
@@ -48,9 +48,6 @@ TESTED_IN = {
     "coordinator/verifier_process.py": "tests/coordinator/test_verifier_pool.py",
     "coordinator/verifier_worker.py": "tests/coordinator/test_verifier_pool.py",
     "peer/link_server.py": "tests/peer/test_direct_transport.py",
-    "peer/relay_receiving.py": "tests/peer/test_relay_core.py",
-    "peer/relay_serving.py": "tests/peer/test_relay_core.py",
-    "peer/relay_sources.py": "tests/peer/test_relay_core.py",
     "peer/relay_state.py": "tests/peer/test_relay_core.py",
     "peer/transport.py": "tests/peer/transport_conformance.py",
     "learner/loop.py": "tests/learner/test_service.py",
