@@ -60,6 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="ceiling of TCP's own pacing in Mbit/s; 0: what a system does by itself, which is no pacing elsewhere",
     )
     parser.add_argument(
+        "--burst",
+        type=int,
+        default=2,
+        help="segments that paced TCP sends at once at least (sysctl tcp_min_tso_segs); more costs less processor time",
+    )
+    parser.add_argument(
         "--set",
         action="append",
         default=[],
@@ -92,7 +98,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
                 measured = measure(system_of(name), _case(arguments, size_bytes, bound, folder), bound, arguments.runs)
             found = figures(measured, bound)
             results |= {f"{prefix}{key}": value for key, value in found.items()}
-    kept = ("scenario", "runs", "scale", "congestion", "pace", "set")
+    kept = ("scenario", "runs", "scale", "congestion", "pace", "burst", "set")
     settings: dict[str, Any] = {name: getattr(arguments, name) for name in kept}
     settings |= {"system": ",".join(names), "mib": size_bytes / _MIB, "binding": bound.binding}
     return Outcome(settings, results)
@@ -116,7 +122,7 @@ def _case(arguments: argparse.Namespace, size_bytes: int, bound: Bound, folder: 
     return Case(
         scenario(arguments.scenario, arguments.scale),
         size_bytes,
-        Sockets(arguments.congestion, arguments.pace),
+        Sockets(arguments.congestion, arguments.pace, arguments.burst),
         folder,
         max(_LIMIT_S_MIN, _LIMIT_BOUNDS * bound.seconds),
         bound.seconds,

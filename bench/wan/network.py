@@ -41,6 +41,7 @@ class Sockets:
 
     congestion: str = "cubic"
     pace_mbit_s: int = 0  # ceiling of TCP's own pacing, which a ceiling turns on; 0: none
+    burst_segments: int = 2  # least that paced TCP sends at once (sysctl tcp_min_tso_segs); 2 is the kernel's default
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +229,8 @@ class Network:
             f"link set wan0 mtu 1500 txqueuelen 10000 gso_max_size {_GSO_BYTES} up\n"
         )
         _ip("-n", name, "-batch", "-", given=batch)
-        settings = "\n".join(f"echo '{value}' > /proc/sys/net/ipv4/{key}" for key, value in _TCP.items())
+        values = _TCP | {"tcp_min_tso_segs": str(self.sockets.burst_segments)}
+        settings = "\n".join(f"echo '{value}' > /proc/sys/net/ipv4/{key}" for key, value in values.items())
         _ip("netns", "exec", name, "sh", "-ec", settings)
 
 

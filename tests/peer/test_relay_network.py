@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bench.wan.scenarios import SCENARIOS, Node
+from bench.wan.scenarios import SCENARIOS, Node, fluid_bound
 from peer.relay_core import RelayCore
 from peer.relay_state import RelaySettings
 from tests.peer import relay_network
@@ -113,8 +113,17 @@ def _stories(draw: st.DrawFn) -> tuple[list[Node], int, list[Fault]]:
     return nodes, draw(st.integers(1, 120)), faults
 
 
+@example(
+    (
+        [Node(5, 4, 60), *(Node(1, 4, 1),) * 4],
+        9,
+        [Kill(0.2, 2, silent=True), DropLinks(0.0, 0, 1), Join(0.0, 4)],
+    ),
+    mesh_plan,
+    0,
+)
 @given(_stories(), st.sampled_from([mesh_plan, tree_plan(3, 2)]), st.integers(0, 1000))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_every_live_peer_ends_with_the_bytes(
     story: tuple[list[Node], int, list[Fault]], plan: Planner, seed: int
 ) -> None:
@@ -132,23 +141,30 @@ def test_every_live_peer_ends_with_the_bytes(
 
 
 def _measured(scenario: str, faults: Sequence[Fault] = ()) -> Result:
-    return relay_network.broadcast(SCENARIOS[scenario], 8 << 20, 32 << 10, SETTINGS, faults)
+    """16 MiB: the round trips at both ends, some 0.1 s, weigh twice as much as with 32."""
+    return relay_network.broadcast(SCENARIOS[scenario], 16 << 20, 32 << 10, SETTINGS, faults, warm_up=False)
 
 
-@pytest.mark.parametrize(("scenario", "most"), [("homo50", 1.12), ("het50", 1.10), ("wan", 1.22)])
+@pytest.mark.parametrize(("scenario", "most"), [("homo50", 1.06), ("het50", 1.08), ("wan", 1.16)])
 def test_a_broadcast_comes_near_the_fluid_bound(scenario: str, most: float) -> None:
-    """With 8 MiB: the round trips at both ends, some 0.15 s, weigh four times as much as with 32."""
     result = _measured(scenario)
     assert result.ratio <= most
-    assert sum(result.duplicates.values()) <= 0.02 * 8 * 256
+    assert sum(result.duplicates.values()) <= 0.02 * 8 * 512
 
 
 def test_a_death_costs_less_than_a_third() -> None:
-    clean = _measured("homo50")
-    assert _measured("homo50", [Kill(clean.bound.seconds / 2, 3)]).last_s <= 1.3 * clean.last_s
+    """The clean time is at least the bound."""
+    bound_s = fluid_bound(16 << 20, SCENARIOS["homo50"]).seconds
+    assert _measured("homo50", [Kill(bound_s / 2, 3)]).last_s <= 1.3 * bound_s
 
 
 def test_a_slow_relay_costs_less_than_half() -> None:
-    clean = _measured("homo50")
-    slow = SetRates(clean.bound.seconds / 2, 3, 5.0, 100.0)
-    assert _measured("homo50", [slow]).last_s <= 1.5 * clean.last_s
+    bound_s = fluid_bound(16 << 20, SCENARIOS["homo50"]).seconds
+    assert _measured("homo50", [SetRates(bound_s / 2, 3, 5.0, 100.0)]).last_s <= 1.5 * bound_s
+
+
+def test_who_joins_after_the_broadcast_is_held_back_by_nothing_but_its_downlink() -> None:
+    result = _measured("homo50", [Join(5.0, 8)])
+    own_s = 8 * (16 << 20) / 100e6
+    assert result.seconds[8] is not None
+    assert result.seconds[8] <= 1.3 * own_s + 0.5
