@@ -252,6 +252,8 @@ class Relay:
 
     def _link_up(self, link: RelayLink) -> None:
         if link.link_id in self._links:
+            if self._paused:
+                link.link.pause_reading()
             self._handle(LinkUp(link.link_id, link.link.peer_id, link.link.role, link.link.dialled))
 
     async def _dial(self, neighbour: Neighbour) -> None:
