@@ -25,7 +25,7 @@ from rollcast.runtime.errors import StoreError
 from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.chunks import bitmap_count
 from rollcast.wire.identity import Identity
-from rollcast.wire.ids import PeerId, StripeId, Version
+from rollcast.wire.ids import EncodingId, PeerId, StripeId, Version
 from rollcast.wire.link import NO_STRIPE, ChunkFrame, LinkFrame, LinkMessageFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.records import KEYFRAME_ID, VerifiedVersion
@@ -135,9 +135,10 @@ class Puppet:
         on_chunk, on_message: called with what comes.
     """
 
-    def __init__(self, world: World, role: str) -> None:
+    def __init__(self, world: World, role: str, run: LinkRun | None = None) -> None:
+        run = run or world.run
         self.role = role
-        self.peer_id, self.credentials = world.run.member(role)
+        self.peer_id, self.credentials = run.member(role)
         self.address = ""
         self.links: dict[PeerId, Link] = {}
         self.closed: list[tuple[str, str]] = []
@@ -145,7 +146,7 @@ class Puppet:
         self.messages: list[pb.LinkMessage] = []
         self.on_chunk: Callable[[Link, ChunkFrame], None] = lambda _link, _frame: None
         self.on_message: Callable[[Link, pb.LinkMessage], None] = lambda _link, _message: None
-        self._transport = DirectTransport(LinkConfig(), self.credentials, world.run.run_id, lambda _caller: "")
+        self._transport = DirectTransport(LinkConfig(), self.credentials, run.run_id, lambda _caller: "")
 
     async def start(self) -> None:
         self.address = await self._transport.start(self.accept)
@@ -168,7 +169,7 @@ class Puppet:
             if neighbour.we_dial and neighbour.peer_id not in self.links:
                 await self.dial(PeerId(neighbour.peer_id), neighbour.address)
 
-    def announce(self, link: Link, published: Published, encoding_id: int = KEYFRAME_ID) -> None:
+    def announce(self, link: Link, published: Published, encoding_id: EncodingId = KEYFRAME_ID) -> None:
         """Announcement and chunk list, as they go ahead of chunks."""
         link.send(pb.LinkMessage(announcement=published.announcement))
         hashes = published.chunk_lists[encoding_id]

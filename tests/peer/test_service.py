@@ -103,9 +103,9 @@ async def error_of(config: PeerConfig, **arguments: Any) -> RollcastError:
     return caught.value
 
 
-def plan_with_parent(parent: Process, address: str, role: str) -> pb.CoordinatorMessage:
-    neighbour = pb.PlanNeighbour(peer_id=parent.identity.peer_id, role=role, address=address, we_dial=True)
-    return pb.CoordinatorMessage(relay_plan=pb.RelayPlan(plan_id=1, neighbours=[neighbour], parents=[0]))
+def plan_with_neighbour(other: Process, address: str, role: str) -> pb.CoordinatorMessage:
+    neighbour = pb.PlanNeighbour(peer_id=other.identity.peer_id, role=role, address=address, we_dial=True)
+    return pb.CoordinatorMessage(relay_plan=pb.RelayPlan(plan_id=1, neighbours=[neighbour]))
 
 
 async def begin_working(coordinator: ScriptedCoordinator, folder: Path) -> tuple[Process, ScriptedSession]:
@@ -135,7 +135,7 @@ async def test_a_version_goes_from_the_origin_to_a_peer_which_then_generates(tmp
 
         peer = start(joined_config(tmp_path / "peer", coordinator))
         session = await coordinator.next_session(WELCOME)
-        session.send(plan_with_parent(origin, origin_hello.advertise, "origin"))
+        session.send(plan_with_neighbour(origin, origin_hello.advertise, "origin"))
         session.send(pb.CoordinatorMessage(announcement=announcement_of(1)))
         assert (await session.expect("version_held")).version == 1
         assert (await session.expect("work_request")).free_slots == 8
@@ -180,7 +180,7 @@ async def publish_and_receive(coordinator: ScriptedCoordinator, folder: Path, ve
         await push_version(published, origin.identity.peer_id, hello.advertise, credentials)
     origin_session.send(pb.CoordinatorMessage(announcement=published.announcement))
     assert (await origin_session.expect("version_held")).version == version
-    session.send(plan_with_parent(origin, hello.advertise, "origin"))
+    session.send(plan_with_neighbour(origin, hello.advertise, "origin"))
     session.send(pb.CoordinatorMessage(announcement=published.announcement))
     assert (await session.expect("version_held")).version == version
     for process in (peer, origin):
@@ -276,7 +276,7 @@ async def test_a_full_disk_is_said_in_the_heartbeat_and_ends_the_peer(
         monkeypatch.setattr(StoredEncoding, "write_verified", disk_full)
         peer = start(joined_config(tmp_path / "peer", coordinator, store={"retry_s": 0.2}))
         session = await coordinator.next_session(WELCOME)
-        session.send(plan_with_parent(origin, address, "origin"))
+        session.send(plan_with_neighbour(origin, address, "origin"))
         session.send(pb.CoordinatorMessage(announcement=announcement_of(12)))
         beat = await session.expect("heartbeat", lambda beat: "disk full" in beat.reason)
         assert beat.reason.startswith("cannot store version 12: disk full: ")
