@@ -45,7 +45,8 @@ def plan_mesh(
         Stripe(ids[relay.peer_id], parents, rate / total)
         for relay, rate, parents in zip(relays, rates, trees, strict=True)
     ]
-    if reaches_all:
+    # Where the relays can pass on all that it sends, copies of its own would only waste its uplink.
+    if direct or (reaches_all and not stripes):
         stripes.insert(0, Stripe(DIRECT_STRIPE, {node.peer_id: root.peer_id for node in nodes}, direct / total))
     return Plan(root.peer_id, "mesh", tuple(stripes), total, _list_tree(nodes, root, relays, uplinks)), ids
 

@@ -51,8 +51,9 @@ class Relaying:
         match self._state.relay.drift(self._node(member, now)):
             case "slowed":
                 self._due_by(self._planned_at + SLOWED_AFTER_S)
-            case "moved":
-                self._due_by(self._planned_at + MOVED_AFTER_S)
+            case "moved":  # in a mesh a new plan moves next to nothing
+                mesh = self._state.relay.mode == "mesh"
+                self._due_by(self._planned_at + (SLOWED_AFTER_S if mesh else MOVED_AFTER_S))
             case "none":
                 pass
         return []

@@ -50,7 +50,7 @@ def test_only_changed_parts_are_sent() -> None:
     assert told(sent) == ["origin", "a", "b"]
     assert sent[1].part.stripes == (StripePart(StripeId(1), (0,), pytest.approx(RATE / 2)),)
     assert plan.replan([origin(), node("a"), node("b")]) == []
-    assert (plan.mode, plan.stripe_count, plan.plan_id) == ("mesh", 3, 2)
+    assert (plan.mode, plan.stripe_count, plan.plan_id) == ("mesh", 2, 2)
     assert plan.parents_of(PeerId("b")) == ("a", "origin")
     assert plan.children_of(PeerId("b")) == ("a",)
     assert plan.children_of(PeerId("origin")) == ("a", "b")

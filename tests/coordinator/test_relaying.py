@@ -46,16 +46,16 @@ def test_a_relay_that_drains_or_pauses_is_replaced_at_once_and_comes_back() -> N
         assert fleet.relays() == {"p0", "p1", "p2"}
 
 
-def test_a_slow_down_is_planned_for_after_two_seconds_and_what_was_learnt_after_thirty() -> None:
+def test_what_was_learnt_and_what_slowed_down_is_planned_for_after_two_seconds() -> None:
     fleet = Fleet(3)
     for name in fleet.names:
         assert fleet.beat(name, RATE) == []
-    assert fleet.at(29.0) == []
-    fleet.at(31.0)
+    assert fleet.at(1.9) == []
+    fleet.at(2.1)
     assert fleet.beat("p0", RATE / 100) == []
-    fleet.at(32.9)
+    fleet.at(4.0)
     assert fleet.relays() == {"p0", "p1", "p2"}
-    assert fleet.at(33.1)
+    assert fleet.at(4.2)
     assert fleet.relays() == {"p1", "p2"}
     assert fleet.at(200.0) == []
 
