@@ -21,6 +21,7 @@ from peer.relay_events import (
     EncodingUnwanted,
     Event,
     LinkId,
+    StoreReady,
     VersionRestored,
     VersionsRemoved,
 )
@@ -74,7 +75,8 @@ class RelayVersions:
         self._post = post
         self._on_complete = on_complete
         self._book = VersionBook(role, progress)
-        self._lists: dict[EncodingKey, bytes] = {}
+        self._lists: dict[EncodingKey, bytes] = {}  # of encodings that nobody receives yet
+        self._opening: dict[EncodingKey, bytes] = {}  # of those that the store is opening
         self._early = EarlyChunks()
         self._arriving: BytesLike = b""
         self.delta_bytes_saved = 0  # keyframe bytes that need not be received, less what was received instead
@@ -87,14 +89,17 @@ class RelayVersions:
         Raises:
             StoreError: what another learner signed cannot be removed from the store.
         """
-        for stored in keep_verified(self._store, self._verify):
+        ours = keep_verified(self._store, self._verify)
+        for stored in ours:
             key = EncodingKey(stored.version, stored.encoding_id)
             if not stored.listed:
                 stored.list_chunks()
             manifest = stored.manifest
             self._tell(VersionRestored(key, manifest.chunk_count, manifest.chunk_size_bytes))
-            self._book.encoding_held(key)
-            self._book.heard(stored.verified, announced=False)
+            self._carry_out(self._book.encoding_held(key))
+        # With all of them known: what follows, such as a state still to be made of a delta, follows from the whole.
+        for stored in ours:
+            self._carry_out(self._book.heard(stored.verified, announced=False))
 
     def heard(
         self, announcement: pb.VersionAnnouncement, *, announced: bool, learner_link: LinkId | None = None
@@ -126,16 +131,17 @@ class RelayVersions:
         """Check a chunk list against the signed manifest; of encodings that nobody announced it is dropped."""
         verified = self._book.verified(key.version)
         manifest = verified.manifest(key.encoding_id) if verified is not None else None
-        if manifest is None or key in self._lists:
+        if manifest is None:
             return
-        try:
-            manifest.check_chunk_list(hashes)
-        except MalformedMessage:
-            self._tell(ChunkListReceived(link, key, False))
-            return
-        self._lists[key] = hashes
-        while len(self._lists) > _LISTS_MOST:
-            del self._lists[min(self._lists)]
+        if self.chunk_list(key) is None:
+            try:
+                manifest.check_chunk_list(hashes)
+            except MalformedMessage:
+                self._tell(ChunkListReceived(link, key, False))
+                return
+            self._lists[key] = hashes
+            while len(self._lists) > _LISTS_MOST:
+                del self._lists[min(one for one in self._lists if one != key)]
         self._tell(ChunkListReceived(link, key, True))
         for early_link, frame in self._early.take(key):
             self.chunk_arrived(early_link, frame)
@@ -145,7 +151,7 @@ class RelayVersions:
         stored = self._store.get(key.version, key.encoding_id)
         if stored is not None and stored.listed:
             return stored.chunk_list()
-        return self._lists.get(key)
+        return self._opening.get(key) or self._lists.get(key)
 
     def link_lost(self, link: LinkId) -> None:
         """A link ended; it may have been the learner's."""
@@ -156,7 +162,7 @@ class RelayVersions:
     def chunk_arrived(self, link: LinkId, frame: ChunkFrame, now: float = 0.0) -> None:
         """Give the core a chunk; one that overtook its list waits a little."""
         key = EncodingKey(frame.version, EncodingId(frame.encoding_id))
-        if key not in self._lists and self._store.get(*_name(key)) is None:
+        if self.chunk_list(key) is None:
             self._early.keep(link, frame, now)
             return
         self._arriving = frame.payload
@@ -191,7 +197,11 @@ class RelayVersions:
                 manifest = verified.manifest(key.encoding_id) if verified is not None else None
                 assert verified is not None, "only known versions are received"
                 assert manifest is not None, "only signed encodings are received"
-                self.worker.begin(key, verified, manifest, self._lists[key])
+                hashes = self.chunk_list(key)
+                assert hashes is not None, "only listed encodings are stored"
+                self._opening[key] = hashes
+                self._lists.pop(key, None)
+                self.worker.begin(key, verified, manifest, hashes)
             case FinishVersion():
                 self.worker.finish(key)
             case AnnounceHeld():
@@ -199,7 +209,7 @@ class RelayVersions:
                 self.worker.prune()
             case AbandonVersion(reason=reason, again=again):
                 log.info("encoding abandoned", version=key.version, encoding=key.encoding_id, reason=reason)
-                self._lists.pop(key, None)
+                self._forget_list(key)
                 self._book.given_up(key, again=again)
                 self.worker.discard(key)
 
@@ -217,10 +227,17 @@ class RelayVersions:
             case EncodingsRemoved(keys=keys):
                 self._book.removed(frozenset(keys))
                 for key in keys:
-                    self._lists.pop(key, None)
+                    self._forget_list(key)
                 self._tell(VersionsRemoved(keys))
+            case StoreReady(key=key):
+                self._opening.pop(key, None)  # from now on the store has it
+                self._tell(event)
             case _:
                 self._tell(event)
+
+    def _forget_list(self, key: EncodingKey) -> None:
+        self._opening.pop(key, None)
+        self._lists.pop(key, None)
 
     def _count_saved(self, key: EncodingKey) -> None:
         verified = self._book.verified(key.version)
@@ -238,10 +255,9 @@ class RelayVersions:
         match command:
             case Receive(manifest=manifest, announced=announced, holder=holder):
                 key = EncodingKey(manifest.version, manifest.encoding_id)
-                known = EncodingKnown(
-                    key, manifest.chunk_count, manifest.chunk_size_bytes, announced, key in self._lists, holder
-                )
-                self._tell(known)
+                listed = self.chunk_list(key) is not None
+                sizes = (manifest.chunk_count, manifest.chunk_size_bytes)
+                self._tell(EncodingKnown(key, *sizes, announced, listed, holder))
             case Drop(key=key, reason=reason):
                 self._tell(EncodingUnwanted(key, reason))
             case Materialise(key=key):
@@ -262,7 +278,3 @@ class RelayVersions:
         if stored is not None:
             log.info("version held", version=version)
             self._on_complete(stored.verified, stored)
-
-
-def _name(key: EncodingKey) -> tuple[int, int]:
-    return key.version, key.encoding_id

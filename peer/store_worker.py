@@ -123,11 +123,16 @@ class StoreWorker:
             return None if self._durable_first else VersionFinished(key)
 
         def finish() -> Event | None:
-            self._encoding(key).finish()
+            encoding = self._encoding(key)
+            if encoding.manifest.kind == "keyframe" and not encoding.state_held:
+                return None  # its check has failed: it must never be visible as complete
+            encoding.finish()
             return VersionFinished(key) if self._durable_first else None
 
         def publish() -> None:
-            self._publish(self._encoding(key))
+            encoding = self._encoding(key)
+            if encoding.finished:
+                self._publish(encoding)
 
         self._post(key, verify)
         self._post(key, finish)
@@ -224,6 +229,9 @@ class StoreWorker:
             return self._store.advance(_ADVANCE_BYTES)
         except RollcastError as error:
             log.info("work ahead of time failed", reason=str(error))  # what it was for will fail with its own event
+            return False
+        except Exception:
+            log.exception("work ahead of time failed")
             return False
 
     def _post(self, key: EncodingKey | None, job: Job, stored: tuple[EncodingKey, ChunkIndex] | None = None) -> None:
