@@ -84,13 +84,9 @@ def release_stuck(state: RelayState) -> None:
     """Copies for a child that does not read count as sent: whoever gave us the chunks does not wait for it."""
     for link in state.links.values():
         if state.is_stuck(link):
-            waiting = [push for pushes in link.pushes.values() for push in pushes if push.upstream is not None]
-            upstreams = [*link.in_transport, *(push.upstream for push in waiting)]
-            link.in_transport = deque([None] * len(link.in_transport))
-            for push in waiting:
-                push.upstream = None
-            for upstream_id in upstreams:
-                _count_as_sent(state, upstream_id)
+            for push in link.copies():
+                upstream, push.upstream = push.upstream, None
+                _count_as_sent(state, upstream)
 
 
 # ---------------------------------------------------------------- the transport
@@ -102,7 +98,9 @@ def chunk_sent(state: RelayState, link_id: LinkId) -> None:
     if link is None or not link.in_transport:
         return
     state.chunks_left += 1
-    _count_as_sent(state, link.in_transport.popleft())
+    push = link.in_transport.popleft()
+    if push is not None:
+        _count_as_sent(state, push.upstream)
     pump(state, link)
 
 
@@ -119,7 +117,7 @@ def _send_push(state: RelayState, link: LinkState) -> bool:
         waiting = link.pushes[key]
         while waiting:
             push = waiting.popleft()
-            if _send(state, link, key, push.index, push.stripe, push.upstream):
+            if _send(state, link, key, push.index, push):
                 return True
             _count_as_sent(state, push.upstream)
         del link.pushes[key]
@@ -131,33 +129,31 @@ def _send_pull(state: RelayState, link: LinkState) -> bool:
         key = max(link.pulls)
         waiting = link.pulls[key]
         while waiting:
-            if _send(state, link, key, waiting.popleft(), NO_STRIPE, None):
+            if _send(state, link, key, waiting.popleft(), None):
                 return True
         del link.pulls[key]
     return False
 
 
-def _send(
-    state: RelayState, link: LinkState, key: EncodingKey, index: int, stripe: StripeId, upstream: LinkId | None
-) -> bool:
+def _send(state: RelayState, link: LinkState, key: EncodingKey, index: int, push: Push | None) -> bool:
     """Send a chunk unless it is gone, or the other end got it elsewhere meanwhile."""
     encoding = state.encodings.get(key)
     if encoding is None or index not in encoding.have or not state.theirs(link, encoding).add(index):
         return False
-    link.in_transport.append(upstream)
+    link.in_transport.append(push)
     link.handed_at_s, link.handed_after = state.now_s, state.chunks_left
-    state.do(SendChunk(link.link, key, ChunkIndex(index), stripe))
+    state.do(SendChunk(link.link, key, ChunkIndex(index), NO_STRIPE if push is None else push.stripe))
     return True
 
 
 def drop_link(state: RelayState, link: LinkState) -> None:
     """The link is gone: its copies count as sent, so that whoever gave us the chunks does not wait for them."""
-    upstreams = [*link.in_transport, *(push.upstream for waiting in link.pushes.values() for push in waiting)]
+    copies = link.copies()
     link.pushes.clear()
     link.in_transport.clear()
     link.account = Account()
-    for upstream_id in upstreams:
-        _count_as_sent(state, upstream_id)
+    for push in copies:
+        _count_as_sent(state, push.upstream)
 
 
 # ---------------------------------------------------------------- what others ask

@@ -80,9 +80,10 @@ def issue(state: RelayState, now: float) -> None:
 
 
 def _backlog(state: RelayState, now: float) -> int:
-    """Chunks that wait for our uplink; those for an end that does not read hold nobody else back."""
+    """Copies that wait for our uplink. Those for an end that does not read hold nobody back, and answers no copies:
+    where they did, a few who ask for much would end the broadcast."""
     return sum(
-        link.push_count + len(link.in_transport)
+        len(link.copies())
         for link in state.links.values()
         if not (state.is_stuck(link) or (link.in_transport and now - link.handed_at_s > _STUCK_S))
     )

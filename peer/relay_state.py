@@ -106,7 +106,7 @@ class LinkState:
     told_at_s: float = 0.0
     lists_sent: set[EncodingKey] = field(default_factory=set)
     lists_due: set[EncodingKey] = field(default_factory=set)  # asked for before we had them
-    in_transport: deque[LinkId | None] = field(default_factory=deque)  # chunks not sent yet: whom each is counted for
+    in_transport: deque[Push | None] = field(default_factory=deque)  # chunks that have not left; None: an answer
     handed_at_s: float = 0.0  # when the transport was given the newest of them
     handed_after: int = 0  # chunks that had left on all links then
     owned: deque[Owned] = field(default_factory=deque)
@@ -114,10 +114,10 @@ class LinkState:
     useful: int = 0
     useless: int = 0
 
-    @property
-    def push_count(self) -> int:
-        """Copies that wait for this child."""
-        return sum(map(len, self.pushes.values()))
+    def copies(self) -> list[Push]:
+        """Copies for this child that have not left."""
+        waiting = [push for pushes in self.pushes.values() for push in pushes]
+        return [push for push in self.in_transport if push is not None] + waiting
 
 
 @dataclass(slots=True)

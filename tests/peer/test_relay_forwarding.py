@@ -346,10 +346,8 @@ def test_an_encoding_that_is_given_up_is_refused_to_those_who_waited_for_it() ->
 
 def uncounted(steps: Steps, upstream: LinkState) -> int:
     """Copies of the account that neither left nor wait anywhere: always none."""
-    links = steps.state.links.values()
-    waiting = sum(one.upstream == upstream.link for link in links for each in link.pushes.values() for one in each)
-    leaving = sum(one == upstream.link for link in links for one in link.in_transport)
-    return sum(copies for _, _, copies in upstream.account.copies) - upstream.account.left - waiting - leaving
+    waiting = sum(push.upstream == upstream.link for link in steps.state.links.values() for push in link.copies())
+    return sum(copies for _, _, copies in upstream.account.copies) - upstream.account.left - waiting
 
 
 @settings(deadline=None, max_examples=60)

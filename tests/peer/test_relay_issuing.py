@@ -18,6 +18,7 @@ from peer.relay_events import (
     HaveReceived,
     LinkDown,
     LinkId,
+    RequestReceived,
     VersionsRemoved,
 )
 from rollcast.wire.ids import PeerId
@@ -237,6 +238,16 @@ def test_roots_that_do_not_read_hold_nobody_back() -> None:
         actions = steps.wait(0.05) + steps.sent(C) + credit(steps, C, *owned(steps, C))
         given.update(link for link, _ in chunks_sent(actions))
     assert given[C] >= 90
+
+
+def test_those_who_ask_for_much_do_not_end_the_broadcast() -> None:
+    askers = range(10, 20)
+    steps = origin(500, roots=(A, B))
+    for link in askers:
+        steps.up(link, f"asker-{link}")
+        steps.tell(RequestReceived(LinkId(link), KEY, tuple(range(400))))
+    assert chunks_sent(start(steps)) == [(A, 0), (B, 1)]
+    assert (owned(steps, A), owned(steps, B)) == ([0, 2], [1, 3])
 
 
 # ---------------------------------------------------------------- what roots say
