@@ -8,7 +8,8 @@
  *   uplink queue of i -> serialise at up_i -> delay_i + delay_j
  *                     -> downlink queue of j -> serialise at down_j -> deliver
  *
- * so RTT(i,j) = 2 * (delay_i + delay_j).  TSO super-packets are accepted whole
+ * so RTT(i,j) = 2 * (delay_i + delay_j).  Queues hold QUEUE_MS at the link's rate,
+ * and 20 packets at least.  TSO super-packets are accepted whole
  * (IFF_VNET_HDR), which is what makes Gbit/s affordable on two cores; their
  * wire size is counted as if they had been cut into MTU-sized segments.
  *
@@ -48,12 +49,14 @@
 enum { MAX_NODES = 64, READ_BATCH = 64, MAX_PKT = 65536 + 256 };
 enum { QUANTUM = 500000 };              /* ns: never wake up more often than this */
 enum { IDLE = 50000000, CONTROL = MAX_NODES };
+enum { QUEUE_LEAST = 20 * 1500 };       /* bytes */
 typedef int64_t ns_t;
 
 struct node {
     char     netns[64];
     uint32_t ip;                        /* network byte order */
     double   up_ns_per_byte, down_ns_per_byte;
+    ns_t     up_queue, down_queue;      /* longest wait before a packet is dropped */
     ns_t     delay, up_free, down_free; /* *_free: when the link is next idle */
     int      fd;
     uint64_t tx_bytes, rx_bytes, up_drops, down_drops;
@@ -158,7 +161,7 @@ static void enter_uplink(int src, const uint8_t *buf, uint32_t len, ns_t t) {
     int dst = find_node(dst_ip);
     if (dst < 0) return;
     ns_t start = t > n->up_free ? t : n->up_free;
-    if (start - t > queue_limit) { n->up_drops++; return; }
+    if (start - t > n->up_queue) { n->up_drops++; return; }
     struct packet *p = malloc(sizeof *p + len);
     if (!p) die("malloc");
     memcpy(p->data, buf, len);
@@ -177,7 +180,7 @@ static void due(struct packet *p, ns_t t) {
     struct node *n = &nodes[p->dst];
     if (!p->delivering) {
         ns_t start = p->when > n->down_free ? p->when : n->down_free;
-        if (start - p->when > queue_limit) { n->down_drops++; free(p); return; }
+        if (start - p->when > n->down_queue) { n->down_drops++; free(p); return; }
         n->down_free = start + (ns_t)(p->wire * n->down_ns_per_byte);
         p->when = n->down_free;
         p->delivering = 1;
@@ -207,9 +210,17 @@ static void report(void) {
 
 /* ---- what is asked for on stdin ---------------------------------------- */
 
+/* A slow link's queue holds some packets all the same, as every modem's does. */
+static ns_t queue_of(double ns_per_byte) {
+    ns_t least = (ns_t)(QUEUE_LEAST * ns_per_byte);
+    return least > queue_limit ? least : queue_limit;
+}
+
 static void set_rates(struct node *n, double up, double down) {
     n->up_ns_per_byte = 8000.0 / up;
     n->down_ns_per_byte = 8000.0 / down;
+    n->up_queue = queue_of(n->up_ns_per_byte);
+    n->down_queue = queue_of(n->down_ns_per_byte);
 }
 
 static void read_table(void) {
