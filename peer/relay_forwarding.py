@@ -259,10 +259,12 @@ def tell_wanting(state: RelayState, now: float) -> None:
 
 
 def tell_complete(state: RelayState, encoding: EncodingState, *, all_neighbours: bool) -> None:
-    """Those who asked, or everybody, learn that we need no more of it and can be asked for all of it."""
+    """Those who asked or were asked, or everybody, learn that we need no more of it and can be asked for all of it."""
     for link in state.links.values():
-        if encoding.key in link.wants or (all_neighbours and link.peer_id in state.neighbours):
+        is_neighbour = all_neighbours and link.peer_id in state.neighbours
+        if encoding.key in link.wants or link.link in encoding.sources or is_neighbour:
             tell(state, link, encoding)
+    encoding.sources.clear()
 
 
 def introduce(state: RelayState, link: LinkState, encoding: EncodingState) -> None:

@@ -101,11 +101,11 @@ def unwanted(state: RelayState, event: EncodingUnwanted) -> None:
 
 def restored(state: RelayState, event: VersionRestored) -> None:
     """An encoding is held that nobody sent us in this life of the process."""
-    encoding = state.encodings.get(event.key)
-    if encoding is not None and encoding.in_flight:
-        pulling.stop(state, encoding, "made of another encoding")
+    before = state.encodings.get(event.key)
     have = ChunkSet.full(event.chunk_count)
     held = EncodingState(event.key, "held", have, event.chunk_size_bytes, announced=True, listed=True)
+    if before is not None:
+        held.sources = before.sources
     state.encodings[event.key] = held
     tell_complete(state, held, all_neighbours=False)
 
@@ -126,7 +126,6 @@ def _finish_if_complete(state: RelayState, encoding: EncodingState) -> bool:
     if not encoding.have.complete or encoding.phase != "receiving":
         return False
     encoding.phase = "finishing"
-    encoding.sources.clear()
     encoding.awaited = None
     state.do(FinishVersion(encoding.key))
     return True

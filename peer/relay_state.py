@@ -310,6 +310,6 @@ class RelayState:
         assert {link.peer_id for link in self.links.values()} == self.link_to.keys()
         for encoding in self.encodings.values():
             assert encoding.sources.keys() <= self.links.keys(), encoding
-            assert not encoding.sources or encoding.in_flight, encoding
+            assert not encoding.sources or encoding.phase != "held", encoding
             assert encoding.phase not in ("finishing", "held") or encoding.have.complete, encoding
         assert len(self.in_flight()) <= settings.encodings_in_flight_most

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from peer.chunk_set import ChunkSet
-from peer.relay_actions import Action, BeginStore, Dial, FinishVersion, SendCancel, SendRequest, SendWant
+from peer.relay_actions import (
+    Action,
+    AnnounceHeld,
+    BeginStore,
+    Dial,
+    FinishVersion,
+    SendCancel,
+    SendHave,
+    SendRequest,
+    SendWant,
+)
 from peer.relay_events import (
     CancelReceived,
     DialFailed,
@@ -14,6 +24,7 @@ from peer.relay_events import (
     LinkDown,
     LinkId,
     StoreReady,
+    VersionFinished,
 )
 from rollcast.wire.ids import PeerId
 from tests.peer.relay_steps import CHUNK_BYTES, KEY, Steps, bitmap, neighbour, plan
@@ -309,9 +320,21 @@ def test_asking_ends_when_everything_is_here() -> None:
     has(steps, A, chunks=2, complete=True)
     steps.chunk(A, 0)
     assert steps.chunk(A, 1) == [FinishVersion(KEY)]
-    assert steps.state.encodings[KEY].sources == {}
     assert steps.ticks(5.0) == []
     assert steps.tell(CancelReceived(LinkId(A), KEY, "late")) == []
+    assert steps.tell(VersionFinished(KEY))[0] == AnnounceHeld(KEY)
+    assert steps.state.encodings[KEY].sources == {}
+
+
+def test_a_source_that_is_no_neighbour_learns_that_we_are_done() -> None:
+    steps = Steps()
+    steps.tell(plan(fallbacks=(FALLBACK,)))
+    steps.receive(1)
+    steps.up(FALLBACK_LINK, "far", dialled=True)
+    has(steps, FALLBACK_LINK, chunks=1, complete=True)
+    steps.chunk(FALLBACK_LINK, 0)
+    done = SendHave(LinkId(FALLBACK_LINK), KEY, 1, b"", True)
+    assert steps.tell(VersionFinished(KEY)) == [AnnounceHeld(KEY), done]
 
 
 def test_floods_of_claims_and_refusals_leave_no_trace() -> None:
