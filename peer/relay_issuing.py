@@ -63,7 +63,7 @@ def issue(state: RelayState, now: float) -> None:
     while state.broadcasts:
         broadcast = state.broadcasts[max(state.broadcasts)]
         encoding = state.encodings.get(broadcast.key)
-        if encoding is None or not broadcast.left(encoding.chunk_count):
+        if encoding is None or not broadcast.left(encoding.chunk_count) or _all_have(state, encoding):
             del state.broadcasts[broadcast.key]
             continue
         backlog = _backlog(state, now)
@@ -77,6 +77,12 @@ def issue(state: RelayState, now: float) -> None:
             _send_directly(state, broadcast, encoding)
         else:
             return
+
+
+def _all_have(state: RelayState, encoding: EncodingState) -> bool:
+    """Whether nobody needs it: an earlier life of this process sent it, or they got it elsewhere."""
+    links = [state.link_to[peer_id] for peer_id in state.neighbours if peer_id in state.link_to]
+    return bool(links) and all(state.theirs(link, encoding).complete for link in links)
 
 
 def _backlog(state: RelayState, now: float) -> int:

@@ -117,6 +117,17 @@ def test_only_what_is_held_is_broadcast_and_once() -> None:
     assert start(steps) == []
 
 
+def test_what_all_have_already_is_not_sent_again() -> None:
+    """A restarted origin is given by the learner what its earlier life has broadcast."""
+    steps = origin()
+    steps.tell(HaveReceived(LinkId(A), KEY, 100, b"", True))
+    assert chunks_sent(start(steps)) == [(A, 0), (B, 1)]
+    assert steps.tell(HaveReceived(LinkId(B), KEY, 100, b"", True)) == []
+    steps.sent(A, B)
+    assert (owned(steps, A), owned(steps, B)) == ([0, 2], [1, 3])
+    assert steps.state.broadcasts == {}
+
+
 def test_the_newest_version_goes_before_the_rest_of_an_older_one() -> None:
     steps = origin(roots=(A,))
     start(steps)
