@@ -262,6 +262,21 @@ async def test_a_disk_that_stays_full_is_given_up(tmp_path: Path, monkeypatch: p
         assert "cannot store version 0" in a.gave_up[0].what
 
 
+async def test_a_disk_that_changes_bytes_makes_no_liar(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        (origin,) = await world.add("origin")
+        published = world.published(0)
+        await world.publish(published)
+        data = tmp_path / "origin" / "0" / "0.data"
+        data.write_bytes(published.state[: 7 * CHUNK_BYTES] + b"x" + published.state[7 * CHUNK_BYTES + 1 :])
+        await origin.restart()
+        puppet = await world.puppet()
+        link = await puppet.dial(origin.peer_id, origin.address)
+        link.send(pb.LinkMessage(request=pb.Request(version=0, indices=[7, 8])))
+        await until(lambda: puppet.chunks)
+        assert [frame.index for frame in puppet.chunks] == [8]
+
+
 # ---------------------------------------------------------------- mirrors, caps, probes
 
 
