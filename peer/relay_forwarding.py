@@ -249,11 +249,13 @@ def tell(state: RelayState, link: LinkState, encoding: EncodingState) -> None:
 def tell_wanting(state: RelayState, now: float) -> None:
     """Those who asked learn what came since."""
     for link in state.links.values():
-        if not link.wants or now - link.told_at_s < state.settings.have_interval_s:
-            continue
         for key, told in link.wants.items():
             encoding = state.encodings.get(key)
-            if encoding is not None and encoding.have.count != told:
+            if encoding is None or encoding.have.count == told:
+                continue
+            settings = state.settings
+            interval_s = settings.have_interval_s_at_end if encoding.ending else settings.have_interval_s
+            if now - link.told_at_s >= interval_s:
                 link.told_at_s = now
                 tell(state, link, encoding)
 

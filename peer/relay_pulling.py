@@ -93,7 +93,7 @@ def watch(state: RelayState, encoding: EncodingState, now: float) -> None:
     late_below = _late_below(state, encoding, now)
     if not encoding.pulling:
         missing_late = late_below > 0 and bool(_missing(encoding, late_below))
-        if not missing_late:
+        if not (missing_late or encoding.ending):
             return
         encoding.pulling = True
         want_from_all(state, encoding, now)

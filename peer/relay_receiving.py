@@ -29,7 +29,7 @@ from peer.relay_events import (
     VersionFinished,
     VersionRestored,
 )
-from peer.relay_forwarding import drop_link, forget, forward, introduce, tell_complete
+from peer.relay_forwarding import drop_link, forget, forward, introduce, tell_complete, tell_wanting
 from peer.relay_issuing import give_again
 from peer.relay_state import EncodingState, LinkState, RelayState, StoreFailure
 from rollcast.wire.ids import ChunkIndex
@@ -235,6 +235,8 @@ def chunk_verified(state: RelayState, event: ChunkVerified, now: float) -> None:
     _arrived(state, link, encoding, event, now)
     if encoding.pulling:
         pulling.pulled(state, encoding, event.link, event.index, now)
+    if encoding.ending:
+        tell_wanting(state, now)
     _finish_if_complete(state, encoding)
 
 

@@ -50,6 +50,7 @@ class RelaySettings:
     late_s_least: float = 0.4
     late_s_least_at_end: float = 0.05
     have_interval_s: float = 0.1
+    have_interval_s_at_end: float = 0.02
     # How long the chunk list may take to come by itself.
     list_patience_s: float = 0.5
     sources_most: int = 16
@@ -135,6 +136,10 @@ class Source:
         return self.window.chunks - len(self.requested)
 
 
+# The end of an encoding.
+_END_SHARE = 0.08
+
+
 @dataclass(slots=True)
 class EncodingState:
     key: EncodingKey
@@ -163,6 +168,11 @@ class EncodingState:
     @property
     def chunk_count(self) -> int:
         return self.have.size
+
+    @property
+    def ending(self) -> bool:
+        """Whether little of it is missing: now is the time to know who holds the rest."""
+        return self.have.count >= self.have.size * (1.0 - _END_SHARE)
 
 
 # Chunks given out before a broadcast's pace means anything.
