@@ -256,8 +256,8 @@ async def test_a_coordinator_that_is_gone_for_too_long_is_one_clear_error(tmp_pa
     async with scripted_coordinator(tmp_path) as coordinator:
         config = joined_config(tmp_path / "peer", coordinator, reconnect_timeout_s=0.3)
         process = start(config)
-        await coordinator.next_session(WELCOME)
-        await asyncio.sleep(0)
+        session = await coordinator.next_session(WELCOME)
+        await session.expect("heartbeat")  # the session is open
         await coordinator.stop()
         with pytest.raises(Unreachable, match="no session with the coordinator"):
             await process.status()
