@@ -105,25 +105,24 @@ def _best_stripe(
     """The stripe whose roots have least of their windows in use; near the end only one that would be done in time.
 
     Args:
-        failed: the root that kept the chunk too long; not this one, unless there is no other.
+        failed: the root that kept the chunk too long; not this one, unless no other has room.
     """
     remaining_s = broadcast.remaining_s(encoding.chunk_count, now)
-    size_bytes = encoding.chunk_size_bytes
-    best, least, fastest_s = None, 1.0, float("inf")
-    found: list[tuple[float, float, StripeId]] = []
-    stripes = {stripe: roots for stripe in state.children if (roots := _roots(state, stripe))}
-    others = [stripe for stripe in stripes if all(root.link != failed for root in stripes[stripe])]
-    for stripe in others or stripes:
-        roots = stripes[stripe]
+    size_bytes, fastest_s = encoding.chunk_size_bytes, float("inf")
+    offers: list[tuple[bool, float, StripeId, float]] = []  # the least is the best
+    for stripe in state.children:
+        roots = _roots(state, stripe)
+        if not roots:
+            continue
         windows = {root.link: state.window_of(root.peer_id, size_bytes) for root in roots}
         service_s = max(window.service_s for window in windows.values())
         if service_s > 0.0:  # otherwise it has shown nothing yet
             fastest_s = min(fastest_s, service_s)
-        found.append((max(len(root.owned) / windows[root.link].chunks for root in roots), service_s, stripe))
-    for used, service_s, stripe in found:
-        if used < least and service_s <= remaining_s + _SLOWER_AT_END_MOST * fastest_s:
-            best, least = stripe, used
-    return best
+        used = max(len(root.owned) / windows[root.link].chunks for root in roots)
+        offers.append((failed in windows, used, stripe, service_s))
+    in_time_s = remaining_s + _SLOWER_AT_END_MOST * fastest_s
+    usable = [offer for offer in offers if offer[1] < 1.0 and offer[3] <= in_time_s]
+    return min(usable)[2] if usable else None
 
 
 def _take(broadcast: Broadcast) -> int:
