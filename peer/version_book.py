@@ -270,15 +270,16 @@ class VersionBook:
         if known.announced and not known.reported:
             known.reported = True
             commands.append(Report(version))
-        complete = all(
-            _key(manifest) in self._encodings for manifest in known.verified.manifests if manifest.kind == "delta"
-        )
+        # A delta that leads elsewhere, here at least, will not come: the state is here without it.
+        complete = all(_key(manifest) in self._encodings | self._failed for manifest in known.verified.deltas)
         if known.holder is not None and complete and known.acknowledged_on != known.holder:
             known.acknowledged_on = known.holder
             commands.append(Acknowledge(version, known.holder))
         # Only what the learner gave us in this life of the process: the rest has been sent before.
         if self._role == "origin" and known.from_learner and known.announced and not known.broadcast:
             key = _key(broadcast_manifest(known.verified))
+            if key in self._failed:
+                key = _key(known.verified.keyframe)
             if key in self._encodings or key.encoding_id == KEYFRAME_ID:
                 known.broadcast = True
                 commands.append(SendToAll(key))

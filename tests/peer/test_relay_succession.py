@@ -69,6 +69,20 @@ async def test_a_delta_that_leads_elsewhere_is_replaced_by_the_keyframe(tmp_path
         assert a.accusations == [], "whoever sent it sent what the learner signed"
 
 
+async def test_a_delta_that_the_origin_cannot_use_stops_nobody(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        origin, a = await world.add("origin", "a")
+        await world.plan(origin, a)
+        first = world.published(0)
+        await world.publish(first)
+        await until(lambda: a.completed)
+        broken = world.published(1, first, broken=True)
+        await world.publish(broken)
+        assert origin.state(1) == broken.state
+        await until(lambda: a.completed == [0, 1])
+        assert a.state(1) == broken.state
+
+
 async def test_of_several_announcements_the_newest_comes_first(tmp_path: Path) -> None:
     async with relay_world(tmp_path) as world:
         origin, a = await world.add("origin", "a")
