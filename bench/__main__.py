@@ -18,6 +18,7 @@ BENCHES = {
     "demo": "the main job: reward before and after, staleness, share of bytes from peers, accounting of rollouts",
     "churn": "the main job with a peer killed half way and one joining late, beside a clean run",
     "delta": "lossless deltas between versions: bytes, speed and memory on synthetic updates",
+    "plan": "relay plans for many peers: seconds, and the fluid bound / what the plan sustains",
     "broadcast": "time until the last peer holds a verified copy / physical limit, in an emulated wide-area network",
 }
 

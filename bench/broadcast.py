@@ -9,17 +9,18 @@ import signal
 import statistics
 import sys
 import tempfile
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from bench.machine import Outcome
+from bench.machine import Outcome, alone
 from bench.systems.base import Broadcast, Case, System
 from bench.wan import build
 from bench.wan.meter import LATE_MS_MAX
 from bench.wan.network import Sockets
-from bench.wan.scenarios import SCENARIOS, Bound, fluid_bound, scenario
-from rollcast.runtime.errors import MissingExtra, ProcessFailed
+from bench.wan.scenarios import BITS_PER_BYTE, SCENARIOS, TROUBLES, Bound, fluid_bound, scenario
+from rollcast.runtime.errors import ConfigError, MissingExtra, ProcessFailed
 
 #: Name -> module of bench.systems.
 SYSTEMS = {
@@ -32,6 +33,8 @@ SYSTEMS = {
 }
 
 _MIB = 1 << 20
+_MIB_DEFAULT = 32.0
+_MIB_BY_SCENARIO = {"peers32": 16.0}
 _GB = 1e9
 _IN_MEMORY = Path("/dev/shm")
 _ATTEMPTS_PER_RUN = 2  # runs are repeated when the emulator was late, up to this factor altogether
@@ -41,35 +44,91 @@ _LIMIT_S_MIN = 60.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scenario", choices=sorted(SCENARIOS), default="homo50")
-    parser.add_argument("--system", choices=sorted(SYSTEMS), default="rollcast")
-    parser.add_argument("--runs", type=int, default=5, help="broadcasts that count")
+    parser.add_argument(
+        "--system",
+        action="append",
+        help=f"one of {', '.join(SYSTEMS)}; several, each in turn: again, or with commas between; default rollcast",
+    )
+    parser.add_argument("--runs", type=int, default=5, help="broadcasts of each system that count")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on all rates; delays stay")
-    parser.add_argument("--mib", type=float, default=32.0, help="size of what is broadcast")
+    parser.add_argument("--mib", type=float, help="size of what is broadcast; default 32, with 32 peers 16")
     parser.add_argument("--congestion", default="cubic", help="congestion control that sockets start with")
-    parser.add_argument("--pace", type=int, default=0, help="ceiling of TCP's own pacing in Mbit/s; 0: no pacing")
+    parser.add_argument(
+        "--pace",
+        type=int,
+        default=0,
+        help="ceiling of TCP's own pacing in Mbit/s; 0: what a system does by itself, which is no pacing elsewhere",
+    )
+    parser.add_argument(
+        "--burst",
+        type=int,
+        default=2,
+        help="segments that paced TCP sends at once at least (sysctl tcp_min_tso_segs); more costs less processor time",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        help="ROLE.section.key=value for Rollcast's daemons; ROLE: coordinator, learner, origin, peer (the origin too)",
+    )
     parser.add_argument("--keep", type=Path, help="copy configurations and logs to this folder")
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
-    """Measure one system in one scenario.
+    """Measure one system in one scenario, or several in turn; the keys of several begin with the system's name.
 
     Raises:
-        MissingExtra: the machine or the system cannot.
+        ConfigError: there is no such system, or it cannot be measured in the scenario.
+        MissingExtra: the machine or a system cannot.
         RollcastError: a broadcast failed, or the emulator never kept up.
     """
+    names = _systems(arguments.system or ["rollcast"], arguments.scenario)
     build.require()
-    system = system_of(arguments.system)
-    if lacking := system.missing():
-        raise MissingExtra(f"{arguments.system} cannot be measured: {lacking}", fix="install it, or leave it out")
-    nodes, size_bytes = scenario(arguments.scenario, arguments.scale), int(arguments.mib * _MIB)
-    bound = fluid_bound(size_bytes, nodes)
-    with _ended_by_sigterm(), _folder(arguments.keep) as folder:
-        limit_s = max(_LIMIT_S_MIN, _LIMIT_BOUNDS * bound.seconds)
-        case = Case(nodes, size_bytes, Sockets(arguments.congestion, arguments.pace), folder, limit_s)
-        measured, rejected = measure(system, case, bound, arguments.runs)
-    names = ("scenario", "system", "runs", "scale", "mib", "congestion", "pace")
-    settings: dict[str, Any] = {name: getattr(arguments, name) for name in names}
-    return Outcome(settings | {"binding": bound.binding}, figures(measured, rejected, case, bound))
+    for name in names:
+        if lacking := system_of(name).missing():
+            raise MissingExtra(f"{name} cannot be measured: {lacking}", fix="install it, or leave it out")
+    size_bytes = int((arguments.mib or _MIB_BY_SCENARIO.get(arguments.scenario, _MIB_DEFAULT)) * _MIB)
+    bound = fluid_bound(size_bytes, scenario(arguments.scenario, arguments.scale))
+    results: dict[str, float] = {}
+    with ended_by_sigterm(), alone():
+        for name in names:
+            prefix = f"{name}." if len(names) > 1 else ""
+            print(f"{name} in {arguments.scenario}", file=sys.stderr)
+            with working_folder(arguments.keep and arguments.keep / name) as folder:
+                measured = measure(system_of(name), _case(arguments, size_bytes, bound, folder), bound, arguments.runs)
+            found = figures(measured, bound)
+            results |= {f"{prefix}{key}": value for key, value in found.items()}
+    kept = ("scenario", "runs", "scale", "congestion", "pace", "burst", "set")
+    settings: dict[str, Any] = {name: getattr(arguments, name) for name in kept}
+    settings |= {"system": ",".join(names), "mib": size_bytes / _MIB, "binding": bound.binding}
+    return Outcome(settings, results)
+
+
+def _systems(given: Sequence[str], scenario_name: str) -> list[str]:
+    names = [name for part in given for name in part.split(",")]
+    for name in names:
+        if name not in SYSTEMS:
+            raise ConfigError(f"there is no system {name!r}", fix=f"choose from {', '.join(SYSTEMS)}")
+        if scenario_name in TROUBLES and name != "rollcast":
+            raise ConfigError(
+                f"{name} cannot be measured in {scenario_name}",
+                cause="only Rollcast's daemons are started and killed in the middle of a broadcast",
+                fix="leave it out, or choose a scenario in which nothing happens",
+            )
+    return list(dict.fromkeys(names))
+
+
+def _case(arguments: argparse.Namespace, size_bytes: int, bound: Bound, folder: Path) -> Case:
+    return Case(
+        scenario(arguments.scenario, arguments.scale),
+        size_bytes,
+        Sockets(arguments.congestion, arguments.pace, arguments.burst),
+        folder,
+        max(_LIMIT_S_MIN, _LIMIT_BOUNDS * bound.seconds),
+        bound.seconds,
+        TROUBLES.get(arguments.scenario),
+        tuple(arguments.set),
+    )
 
 
 def system_of(name: str) -> System:
@@ -77,66 +136,122 @@ def system_of(name: str) -> System:
     return cast(System, importlib.import_module(f"bench.systems.{SYSTEMS[name]}"))
 
 
-def figures(measured: Sequence[Broadcast], rejected: int, case: Case, bound: Bound) -> dict[str, float]:
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Broadcasts in which the emulator kept up.
+
+    Args:
+        counted: with the case's trouble where it has one.
+        clean: without it; empty where the case has none.
+        rejected: how many broadcasts the emulator was late in.
+    """
+
+    case: Case
+    counted: tuple[Broadcast, ...]
+    clean: tuple[Broadcast, ...]
+    rejected: int
+
+
+def figures(measured: Measured, bound: Bound) -> dict[str, float]:
     """Medians over the runs that count.
 
     Bytes are of IP packets. ``cpu_s_per_gb`` is the system's without the emulator; ``cpu_share`` is of all cores by
-    whatever runs on the machine, ``cpu_share_system`` and ``cpu_share_emulator`` are parts of it.
+    whatever runs on the machine, ``cpu_share_system``, ``cpu_share_emulator`` and ``cpu_share_others`` are its parts:
+    with much of the last one the machine did other work, and the run says little.
+    ``slowest_downlink_ratio`` is, for the receiver with the slowest downlink (the worst of several), its time / the
+    time that its own downlink needs. With trouble the figures are of the troubled broadcasts, ``vs_clean`` is their
+    median time / that of the clean ones, and who joined has a clock of its own.
     """
-    seconds = [one.last_s for one in measured]
+    case, counted = measured.case, measured.counted
     delivered_gb = len(case.receivers) * case.size_bytes / _GB
 
-    def median(values: Iterator[float]) -> float:
-        return statistics.median(values)
+    def median(value: Callable[[Broadcast], float]) -> float:
+        return statistics.median(map(value, counted))
 
-    return {
-        "ratio_median": statistics.median(seconds) / bound.seconds,
-        "ratio_max": max(seconds) / bound.seconds,
-        "t_bcast_median_s": statistics.median(seconds),
-        "first_copy_median_s": median(min(one.seconds.values()) for one in measured),
+    found = {
+        "ratio_median": median(lambda one: one.last_s) / bound.seconds,
+        "ratio_max": max(one.last_s for one in counted) / bound.seconds,
+        "t_bcast_median_s": median(lambda one: one.last_s),
+        "first_copy_median_s": median(lambda one: min(one.seconds.values())),
         "bound_s": bound.seconds,
-        "source_bytes_ratio": median(one.cost.source_bytes / case.size_bytes for one in measured),
-        "all_bytes_ratio": median(one.cost.all_bytes / case.size_bytes for one in measured),
-        "cpu_s_per_gb": median(one.cost.cpu_s / delivered_gb for one in measured),
-        "cpu_share": median(one.cost.cpu_share for one in measured),
-        "cpu_share_system": median(one.cost.cpu_s / one.cost.core_s for one in measured),
-        "cpu_share_emulator": median(one.cost.emulator_cpu_s / one.cost.core_s for one in measured),
-        "drops_median": median(float(one.cost.drops) for one in measured),
-        "late_max_ms": max(one.cost.late_max_ms for one in measured),
-        "runs": len(measured),
-        "runs_rejected": rejected,
+        "slowest_downlink_ratio": median(lambda one: _slowest_downlink_ratio(case, one)),
+        "source_bytes_ratio": median(lambda one: one.cost.source_bytes / case.size_bytes),
+        "all_bytes_ratio": median(lambda one: one.cost.all_bytes / case.size_bytes),
+        "cpu_s_per_gb": median(lambda one: one.cost.cpu_s / delivered_gb),
+        "cpu_share": median(lambda one: one.cost.cpu_share),
+        "cpu_share_system": median(lambda one: one.cost.cpu_s / one.cost.core_s),
+        "cpu_share_emulator": median(lambda one: one.cost.emulator_cpu_s / one.cost.core_s),
+        "cpu_share_others": median(lambda one: one.cost.others_share),
+        "drops_median": median(lambda one: float(one.cost.drops)),
+        "late_max_ms": max(one.cost.late_max_ms for one in counted),
+        "runs": len(counted),
+        "runs_rejected": measured.rejected,
     }
+    return found | _reported(counted) | _beside_clean(measured, bound)
 
 
-def measure(system: System, case: Case, bound: Bound, runs: int) -> tuple[list[Broadcast], int]:
+def _slowest_downlink_ratio(case: Case, one: Broadcast) -> float:
+    slowest_mbit_s = min(case.nodes[number].down_mbit_s for number in one.seconds)
+    own_s = case.size_bytes * BITS_PER_BYTE / 1e6 / slowest_mbit_s
+    return (
+        max(one.seconds[number] for number in one.seconds if case.nodes[number].down_mbit_s == slowest_mbit_s) / own_s
+    )
+
+
+def _reported(counted: Sequence[Broadcast]) -> dict[str, float]:
+    seconds = [one.reported_s for one in counted if one.reported_s is not None]
+    return {"t_bcast_reported_s": statistics.median(seconds)} if seconds else {}
+
+
+def _beside_clean(measured: Measured, bound: Bound) -> dict[str, float]:
+    trouble = measured.case.trouble
+    if trouble is None or not measured.clean:
+        return {}
+    clean_s = statistics.median(one.last_s for one in measured.clean)
+    found = {
+        "clean_t_bcast_median_s": clean_s,
+        "clean_ratio_median": clean_s / bound.seconds,
+        "clean_runs": len(measured.clean),
+        "vs_clean": statistics.median(one.last_s for one in measured.counted) / clean_s,
+    }
+    if trouble.what == "joins":
+        found["joiner_median_s"] = statistics.median(one.seconds[trouble.node] for one in measured.counted)
+    return found
+
+
+def measure(system: System, case: Case, bound: Bound, runs: int) -> Measured:
     """``runs`` broadcasts in which the emulator kept up, and how many were rejected on the way."""
-    measured: list[Broadcast] = []
+    counted: list[Broadcast] = []
+    clean: list[Broadcast] = []
     rejected = 0
     broadcasts = cast(Generator[Broadcast, None, None], system.broadcasts(case))
     with contextlib.closing(broadcasts):
         for one in broadcasts:
             print(_line(one, case, bound), file=sys.stderr)
-            if one.cost.valid:
-                measured.append(one)
-            else:
+            if not one.cost.valid:
                 rejected += 1
-            if len(measured) >= runs or len(measured) + rejected >= runs * _ATTEMPTS_PER_RUN:
+            elif one.troubled or case.trouble is None:
+                counted.append(one)
+            else:
+                clean.append(one)
+            if len(counted) >= runs or len(counted) + rejected >= runs * _ATTEMPTS_PER_RUN:
                 break
-    if not measured:
+    if not counted:
         raise ProcessFailed(
             f"none of {rejected} runs counts",
             cause=f"the network emulator was late by more than {LATE_MS_MAX:g} ms in each: the processor is full",
             fix="lower the rates (--scale 0.25), or let nothing else run here",
         )
-    return measured, rejected
+    return Measured(case, tuple(counted), tuple(clean), rejected)
 
 
 def _line(one: Broadcast, case: Case, bound: Bound) -> str:
     """One run for a person to read: in all, then each receiver's seconds."""
     by_node = " ".join(f"{one.seconds[number]:.1f}" for number in sorted(one.seconds))
     rejected = "" if one.cost.valid else "  REJECTED"
+    trouble = f"node {case.trouble.node} {case.trouble.what}: " if one.troubled and case.trouble is not None else ""
     return (
-        f"{one.last_s:.2f} s = {one.last_s / bound.seconds:.2f} x bound, source sent "
+        f"{trouble}{one.last_s:.2f} s = {one.last_s / bound.seconds:.2f} x bound, source sent "
         f"{one.cost.source_bytes / case.size_bytes:.2f} x, {one.cost.drops} drops, cpu {one.cost.cpu_s:.1f} s "
         f"(machine {one.cost.cpu_share:.0%} busy), emulator late {one.cost.late_max_ms:.1f} ms{rejected}; "
         f"each receiver: {by_node}"
@@ -144,7 +259,7 @@ def _line(one: Broadcast, case: Case, bound: Bound) -> str:
 
 
 @contextlib.contextmanager
-def _folder(keep: Path | None) -> Iterator[Path]:
+def working_folder(keep: Path | None) -> Iterator[Path]:
     """A folder in memory; configurations and logs are copied to ``keep`` afterwards."""
     place = _IN_MEMORY if _IN_MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="rollcast-bench-", dir=place) as name:
@@ -160,7 +275,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
+def ended_by_sigterm() -> Iterator[None]:
     """SIGTERM ends us as Ctrl-C does, so that namespaces and processes are removed."""
 
     def interrupt(_signal: int, _frame: object) -> None:

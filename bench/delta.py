@@ -2,7 +2,8 @@
 
 Sizes are bytes of the delta / bytes of the bf16 keyframe, also for fp8. ``changed_`` is the share of bf16 values or fp8
 codes that changed. Speeds are MB (10^6 bytes) of state a second of CPU time on one core, medians over layers, beside a
-memcpy of the same states in the same run; ``_least`` is the slowest case. Every decoded state is compared.
+memcpy of the same states in the same run; ``_least`` is the slowest case. Every decoded state is compared. With
+``--network`` one step's delta goes through the real daemons instead, see ``bench.delta_network``.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ import tracemalloc
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import zstandard
 
-from bench import updates
+from bench import delta_network, materialise, updates
 from bench.machine import Outcome
-from rollcast.wire.delta import DeltaDecoder, encode_delta
+from bench.wan.scenarios import SCENARIOS
+from rollcast.wire.delta import DeltaDecoder, InPlace, encode_delta
 from rollcast.wire.delta_format import ZSTD_LEVEL
-from rollcast.wire.records import TensorSpec, tensor_table
+from rollcast.wire.tensors import TensorSpec, tensor_table
 
 LEARNING_RATES = {"1e-6": 1e-6, "3e-6": 3e-6, "1e-5": 1e-5}
 FORMATS = {"bf16": updates.as_bf16, "fp8": updates.as_fp8}
@@ -43,6 +46,7 @@ class Sums:
     delta_bytes: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     changed: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     rates: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))  # MB/s of a layer
+    disk: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))  # see bench.materialise
     decode_peak_bytes: int = 0
 
 
@@ -50,9 +54,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mib", type=int, default=256, help="size of the bf16 keyframe, at least")
     parser.add_argument("--correlation", type=float, default=0.3, help="of successive gradients, see bench.updates")
     parser.add_argument("--seed", type=int, default=0)
+    network = parser.add_argument_group("through the real daemons")
+    network.add_argument("--network", action="store_true", help="measure the broadcast of a delta and of a keyframe")
+    network.add_argument("--scenario", choices=sorted(SCENARIOS), default="het50")
+    network.add_argument("--runs", type=int, default=5, help="pairs of keyframe and delta that count")
+    network.add_argument("--scale", type=float, default=1.0, help="factor on all rates; delays stay")
+    network.add_argument("--congestion", default="cubic", help="congestion control that sockets start with")
+    network.add_argument("--pace", type=int, default=0, help="ceiling of TCP's own pacing in Mbit/s; 0: no pacing")
+    network.add_argument("--keep", type=Path, help="copy configurations and logs to this folder")
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
+    if arguments.network:
+        return delta_network.run(arguments)
     divisor = 2 if arguments.mib >= 128 else 4  # several layers even in a small state
     shapes = updates.layer_shapes(divisor)
     layer_bytes = 2 * sum(rows * columns for rows, columns in shapes.values())
@@ -80,6 +94,8 @@ def _measure_layer(training: updates.Training, shapes: dict[str, tuple[int, int]
     copy = np.empty(len(keyframe), np.uint8)
     copy.fill(0)  # its pages are there
     sums.rates["memcpy"].append(_rate(len(keyframe), lambda: np.copyto(copy, np.frombuffer(keyframe, np.uint8))))
+    for name, value in materialise.rates(tables["bf16_1e-6"], keyframe, states["bf16_1e-6", 1]).items():
+        sums.disk[name].append(value)
     for key, table in tables.items():
         for start, stop, suffix in PAIRS:
             _measure_pair(key + suffix, table, states[key, start], states[key, stop], sums)
@@ -93,7 +109,7 @@ def _measure_pair(key: str, table: tuple[TensorSpec, ...], old: bytes, new: byte
         encoded = b"".join(encode_delta(table, old, new))
 
     def decode() -> None:
-        decoder = DeltaDecoder(table, state)
+        decoder = DeltaDecoder(table, InPlace(state))
         for start in range(0, len(encoded), PIECE_BYTES):
             decoder.feed(memoryview(encoded)[start : start + PIECE_BYTES])
         decoder.finish()
@@ -168,5 +184,6 @@ def _figures(sums: Sums) -> dict[str, float]:
         figures[f"{verb}_memcpy_ratio"] = figures[f"{verb}_mb_s"] / memcpy
         figures |= {f"{name.replace(' ', '_mb_s_')}": rate for name, rate in rates.items()}
     figures["memcpy_mb_s"] = memcpy
+    figures |= {name: float(np.median(values)) for name, values in sums.disk.items()}
     figures["decode_peak_extra_mib"] = sums.decode_peak_bytes / 2**20
     return figures

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import platform
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from rollcast.runtime.errors import WaitTimedOut
 from rollcast.runtime.version import software_version
+
+_ALONE_POLL_S = 0.5
+_ALONE_TIMEOUT_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +40,29 @@ def describe_machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "rollcast": software_version(),
     }
+
+
+@contextlib.contextmanager
+def alone(timeout_s: float = _ALONE_TIMEOUT_S) -> Iterator[None]:
+    """No other benchmark that fills this machine runs at the same time: wait until they have ended.
+
+    Raises:
+        WaitTimedOut: one still runs.
+    """
+    end_s, told = time.monotonic() + timeout_s, False
+    with (Path(tempfile.gettempdir()) / "rollcast-bench.lock").open("w") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end_s:
+                    raise WaitTimedOut(f"waited {timeout_s:.0f} s for another benchmark on this machine") from None
+                if not told:
+                    print("waiting for another benchmark on this machine to end", file=sys.stderr)
+                told = True
+                time.sleep(_ALONE_POLL_S)
+        yield
 
 
 def _processor() -> str:

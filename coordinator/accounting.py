@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from coordinator.events import PeerFacts
@@ -49,31 +49,52 @@ class RolloutAccounts:
         return self.issued - self.trained - self.dropped.total()
 
 
-_IDENTITIES_KEPT = 4096  # identities whose last counters are remembered, to tell a restart from a return
+_IDENTITIES_KEPT = 16384  # identities whose last counters are remembered, to tell a restart from a return
 
 
-@dataclass(slots=True)
-class ChunkTraffic:
-    """Chunk bytes received by all peers, from their own counters, which start at 0 with every process."""
+@dataclass(frozen=True, slots=True)
+class TrafficTotals:
+    """What peers counted, those that left included. Bytes of chunks, and numbers of chunks or events."""
 
     from_origin: int = 0
     from_peers: int = 0
-    _last: OrderedDict[PeerId, tuple[int, int]] = field(default_factory=OrderedDict)
+    rejected: int = 0  # chunks that did not match their signed hash
+    duplicate: int = 0  # chunks received though held already
+    hedged: int = 0  # chunks asked for from a second source
+    reparentings: int = 0
+    delta_bytes_saved: int = 0
+
+
+class ChunkTraffic:
+    """Sums of the peers' own counters, which start at 0 with every process."""
+
+    def __init__(self) -> None:
+        self._sums = [0] * len(fields(TrafficTotals))
+        self._last: OrderedDict[PeerId, tuple[int, ...]] = OrderedDict()
 
     def observe(self, peer_id: PeerId, facts: PeerFacts) -> None:
-        """Add what this peer received since its last report."""
-        origin_before, peers_before = self._last.pop(peer_id, (0, 0))
-        origin_now, peers_now = facts.chunk_bytes_from_origin, facts.chunk_bytes_from_peers
-        if origin_now < origin_before or peers_now < peers_before:  # the process was restarted
-            origin_before = peers_before = 0
-        self.from_origin += origin_now - origin_before
-        self.from_peers += peers_now - peers_before
-        self._last[peer_id] = (origin_now, peers_now)
+        """Add what happened at this peer since its last report."""
+        counted = (
+            *(facts.chunk_bytes_from_origin, facts.chunk_bytes_from_peers, facts.chunks_rejected),
+            *(facts.chunks_duplicate, facts.chunks_hedged, facts.reparentings, facts.delta_bytes_saved),
+        )
+        before = self._last.pop(peer_id, None)
+        if before is None or any(now < then for now, then in zip(counted, before, strict=True)):
+            before = (0,) * len(counted)  # a new process
+        for index, (now, then) in enumerate(zip(counted, before, strict=True)):
+            self._sums[index] += now - then
+        self._last[peer_id] = counted
         while len(self._last) > _IDENTITIES_KEPT:
             self._last.popitem(last=False)
 
     @property
+    def totals(self) -> TrafficTotals:
+        """The sums by name."""
+        return TrafficTotals(*self._sums)
+
+    @property
     def peer_share(self) -> float | None:
         """Share of chunk bytes that came from peers rather than the origin; None before the first byte."""
-        total = self.from_origin + self.from_peers
-        return self.from_peers / total if total else None
+        totals = self.totals
+        received = totals.from_origin + totals.from_peers
+        return totals.from_peers / received if received else None

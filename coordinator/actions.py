@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, PlanId, RolloutId, Step, UploadId, Version
+from rollcast.wire.ids import (
+    FencingToken,
+    GroupId,
+    LeaseId,
+    PeerId,
+    PlanId,
+    RolloutId,
+    Step,
+    StripeId,
+    UploadId,
+    Version,
+)
 from rollcast.wire.rollouts import LeaseGrant, Rollout
 
 
@@ -23,10 +34,34 @@ class RevokeLeases:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
+    """Another process in a peer's part of the plan. ``address`` is empty where that one dials."""
+
     peer_id: PeerId
-    role: str
+    role: str  # peer, origin or mirror
     address: str
     we_dial: bool
+    lan: bool = False  # same site: exempt from upload and download caps
+
+
+@dataclass(frozen=True, slots=True)
+class StripePart:
+    """Where one stripe's chunks go from a peer: ``children`` are indices into its neighbours."""
+
+    stripe: StripeId
+    children: tuple[int, ...]
+    bytes_per_second: float  # what the plan expects the stripe to carry; 0: not known
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPart:
+    """One peer's part of the relay plan; see RelayPlan in rollcast.proto. Indices are into ``neighbours``."""
+
+    neighbours: tuple[Neighbour, ...] = ()
+    stripes: tuple[StripePart, ...] = ()
+    list_children: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+    fallbacks: tuple[Neighbour, ...] = ()
+    direct_copies: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +70,18 @@ class SendPlan:
 
     peer_id: PeerId
     plan_id: PlanId
-    parents: tuple[Neighbour, ...]
-    children: tuple[Neighbour, ...]
-    fallbacks: tuple[Neighbour, ...]
+    part: PlanPart
+
+
+@dataclass(frozen=True, slots=True)
+class SendProbe:
+    """Let this peer measure its uplink: send padding to a neighbour until either bound is reached."""
+
+    peer_id: PeerId
+    probe_id: int
+    to_peer: PeerId
+    bytes_max: int
+    seconds_max: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +222,7 @@ Action = (
     SendLeases
     | RevokeLeases
     | SendPlan
+    | SendProbe
     | SendAnnouncement
     | StopPeer
     | EndSession

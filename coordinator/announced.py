@@ -33,10 +33,14 @@ class AnnouncedVersions:
         self._chunk_counts.clear()
         self._forgotten_below = Version(0)
 
+    def latest(self, count: int) -> list[Version]:
+        """The newest ones, oldest first."""
+        return sorted(self._chunk_counts)[-count:]
+
     def may_contain(self, version: Version) -> bool:
         """Whether it was announced, or is so old that we cannot tell: then whatever is made with it is stale."""
         return version in self._chunk_counts or version < self._forgotten_below
 
     def chunk_count(self, version: Version) -> int | None:
-        """Chunks of its keyframe; None if it was never announced, or is forgotten."""
+        """Chunks of its encoding that has most; None if it was never announced, or is forgotten."""
         return self._chunk_counts.get(version)

@@ -18,7 +18,9 @@ from coordinator.http_api import HttpApi, HttpServer, HttpViews
 from coordinator.join import JoinDesk
 from coordinator.ledger import Ledger
 from coordinator.metrics import CoordinatorMetrics
+from coordinator.probing import ProbeSettings
 from coordinator.problems import Problems
+from coordinator.relay_model import PlanShape
 from coordinator.resume import RunStart, open_run
 from coordinator.rpc import ControlServer, Servicer
 from coordinator.rpc_access import RoleGate
@@ -122,6 +124,15 @@ def core_settings(
         start_timeout_s=config.membership.start_timeout_s,
         learner_timeout_s=config.membership.learner_timeout_s,
         scoring_queue_max=config.verifier.queue_max,
+        plan_shape=PlanShape(
+            mesh_peers_max=config.relay.mesh_peers_max,
+            stripes=config.relay.stripes,
+            fallbacks_max=config.relay.fallbacks_max,
+            unknown_uplink_bytes_per_second=config.relay.unknown_uplink_bytes_per_second,
+            mirrors=tuple(config.relay.mirrors),
+        ),
+        probes=ProbeSettings(config.relay.probe_bytes_max, config.relay.probe_seconds_max),
+        lan_preferred=config.relay.lan_preferred,
     )
 
 
@@ -151,7 +162,7 @@ def _assemble(
     sampling = Sampling(config.sampling.temperature, config.sampling.new_tokens_max, (problems.tokenizer.eos_id,))
     settings = core_settings(config, run_id, sampling, vocabulary_size=problems.tokenizer.size)
     sessions = Sessions()
-    metrics = CoordinatorMetrics(lambda: shell.status())
+    metrics = CoordinatorMetrics(lambda: shell.status(), lambda: shell.broadcast())
     shell = Shell(
         core=CoordinatorCore(settings, start.restored),
         ledger=ledger,
@@ -189,7 +200,7 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
     is_local = is_loopback(serve.host)
     names = frozenset({"localhost", "127.0.0.1", "::1", serve.host, advertised})
     api = HttpApi(
-        HttpViews(shell.status, lambda: shell.ended_because, coordinator.metrics.render),
+        HttpViews(shell.status, shell.broadcast, lambda: shell.ended_because, coordinator.metrics.render),
         coordinator.desk,
         hosts=names if is_local else None,
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from rollcast.runtime.config import ConfigModel
+from rollcast.wire import limits
 
 #: chain_sum at a size that the default model can learn.
 TWO_DIGIT_SUMS = {"min_terms": 2, "max_terms": 2, "min_digits": 2, "max_digits": 2}
@@ -113,6 +114,35 @@ class MembershipConfig(ConfigModel):
     """Seconds since the learner's last call after which the run stops with RC201."""
 
 
+class RelayConfig(ConfigModel):
+    """How versions travel from the origin to the peers."""
+
+    mesh_peers_max: int = Field(24, ge=1, le=64)
+    """Up to this many peers each relays to all others; more are served along trees."""
+    stripes: int = Field(8, ge=1, le=64)
+    """Trees above that number. More come closer to what the links allow, and keep more connections open."""
+    fallbacks_max: int = Field(3, ge=0, le=16)
+    """Further peers named to each peer, to ask when its neighbours do not help."""
+    unknown_uplink_bytes_per_second: float = Field(1.25e6, gt=0.0)
+    """Taken for uplinks that were not measured yet, unless most of those measured are slower."""
+    mirrors: list[str] = Field(default_factory=list, max_length=16)
+    """https URLs of mirrors that hold the run's versions: the last fallbacks of every peer."""
+    lan_preferred: bool = True
+    """Whether peers behind one address, or in one private network, prefer each other and ignore caps between them."""
+    probe_bytes_max: int = Field(limits.PROBE_BYTES_MAX, ge=0, le=limits.PROBE_BYTES_MAX)
+    """Bytes of padding that a peer sends at most to measure its uplink; 0: peers are never asked to."""
+    probe_seconds_max: float = Field(2.0, gt=0.0, le=30.0)
+    """Seconds that such a measurement takes at most."""
+
+    @field_validator("mirrors")
+    @classmethod
+    def _mirrors_are_https(cls, urls: list[str]) -> list[str]:
+        for url in urls:
+            if not url.startswith("https://"):
+                raise ValueError(f"mirror {url!r} is no https:// URL")
+        return urls
+
+
 class VerifierConfig(ConfigModel):
     """Processes that score rollouts."""
 
@@ -156,6 +186,8 @@ class CoordinatorConfig(ConfigModel):
     """Leases."""
     membership: MembershipConfig = MembershipConfig()
     """Heartbeats and leaving."""
+    relay: RelayConfig = RelayConfig()
+    """Relay plans."""
     verifier: VerifierConfig = VerifierConfig()
     """Scoring."""
     learner_public_key: str = Field("", pattern=r"^([0-9a-f]{64})?$")

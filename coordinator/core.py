@@ -17,6 +17,8 @@ from coordinator.actions import (
     SendAnnouncement,
     StopPeer,
 )
+from coordinator.announced import NEWEST_KEPT
+from coordinator.broadcast_status import BroadcastStatus, build_broadcast_status
 from coordinator.events import (
     BatchRecorded,
     BatchRequested,
@@ -44,7 +46,7 @@ from coordinator.intake import Intake
 from coordinator.issuing import issue
 from coordinator.membership import Member
 from coordinator.patience import Patience
-from coordinator.relay_plan import RelayNode
+from coordinator.relaying import Relaying
 from coordinator.settings import CoreSettings
 from coordinator.staleness import oldest_useful_version
 from coordinator.state import CoreState, Restored
@@ -52,8 +54,6 @@ from coordinator.status import Status, Waiting, WaitingWatch, build_status
 from rollcast.wire.ids import Epoch, PeerId, Version
 
 __all__ = ["CoordinatorCore", "CoreSettings", "Restored", "Status", "Waiting"]
-
-REPLAN_AT_ONCE_MAX = 64  # members; above it joins and leaves are planned together at the next tick (thundering herds)
 
 
 class CoordinatorCore:
@@ -71,7 +71,7 @@ class CoordinatorCore:
         self._started_at: float | None = None
         self._elapsed_before_s = 0.0 if restored is None else restored.elapsed_s
         self._patience = Patience(self._state)
-        self._replan_due = False
+        self._relaying = Relaying(self._state)
 
     # ---------------------------------------------------------------- questions of the shell
 
@@ -101,6 +101,10 @@ class CoordinatorCore:
     def status(self, now: float) -> Status:
         """Everything that the screens show."""
         return build_status(self._state, self.waiting(now), now=now, elapsed_s=self.elapsed_s(now))
+
+    def broadcast(self, now: float) -> BroadcastStatus:
+        """How the newest version spreads."""
+        return build_broadcast_status(self._state, now=now)
 
     def elapsed_s(self, now: float) -> float:
         """How long coordinators have run on this run, those before us included, in seconds."""
@@ -188,22 +192,22 @@ class CoordinatorCore:
         if self._state.members.get(event.peer_id) is not None:
             actions += self._remove_member(event.peer_id, "left", "session replaced", tell_peer=True)
             actions.append(Note("session_replaced", event.peer_id, "the same identity opened a second session"))
-        self._state.members.join(event, now)
+        member = self._state.members.join(event, now)
         actions.append(Note("peer_joined", event.peer_id, f"{event.name} as {event.role}"))
-        self._state.relay.forget(event.peer_id)
-        actions += self._replan()
-        if self._state.newest_version is not None:
-            actions.append(SendAnnouncement(event.peer_id, self._state.newest_version))
+        actions += self._relaying.joined(member, now)
+        # The last few: who was away for some versions may follow their deltas.
+        latest = self._state.announced.latest(NEWEST_KEPT)
+        actions += [SendAnnouncement(event.peer_id, version) for version in latest]
         return actions + issue(self._state, now)
 
     def _peer_left(self, event: PeerLeft, now: float) -> list[Action]:
         if self._state.members.get(event.peer_id) is None:
             return []
-        return self._gone(event.peer_id, "left", event.reason) + issue(self._state, now)
+        return self._gone(event.peer_id, "left", event.reason, now) + issue(self._state, now)
 
-    def _gone(self, peer_id: PeerId, how: Literal["left", "lost"], reason: str) -> list[Action]:
+    def _gone(self, peer_id: PeerId, how: Literal["left", "lost"], reason: str, now: float) -> list[Action]:
         actions = self._remove_member(peer_id, how, reason, tell_peer=False)
-        return [*actions, Note("peer_left", peer_id, reason), *self._replan()]
+        return [*actions, Note("peer_left", peer_id, reason), *self._relaying.left(peer_id, now)]
 
     def _remove_member(
         self, peer_id: PeerId, how: Literal["left", "lost"], reason: str, *, tell_peer: bool
@@ -223,15 +227,17 @@ class CoordinatorCore:
         member = self._seen(event.peer_id, now)
         if member is None:
             return []
-        could_work = member.may_work
+        could_work, could_relay = member.may_work, member.may_relay
         version_before = member.version
         member.facts = event.facts
-        self._state.traffic.observe(member.peer_id, event.facts)
+        if member.role == "peer":  # the origin receives from the learner: that is no part of a broadcast
+            self._state.traffic.observe(member.peer_id, event.facts)
         active = event.facts.active_version
         if active is not None and self._is_published(active):
             self._holds(member, active, now)
+        actions = self._relaying.observe(member, now, could_relay=could_relay)
         changed = member.version != version_before or member.may_work != could_work
-        return issue(self._state, now) if changed else []
+        return actions + issue(self._state, now) if changed else actions
 
     def _version_held(self, event: VersionHeld, now: float) -> list[Action]:
         member = self._seen(event.peer_id, now)
@@ -242,6 +248,8 @@ class CoordinatorCore:
                 return []
             return [Penalise(event.peer_id, f"claims version {event.version}, which was not announced", False)]
         self._holds(member, event.version, now)
+        if member.role == "peer":
+            self._state.dissemination.received(event.version, event.bytes_received)
         return issue(self._state, now)
 
     def _is_published(self, version: Version) -> bool:
@@ -266,10 +274,10 @@ class CoordinatorCore:
             Penalise(event.culprit, culprit.standing.quarantined if quarantined else what, quarantined),
         ]
         if not quarantined:
-            return actions + self._replan_now()
+            return actions + self._relaying.replan(now)
         self._state.dissemination.left(event.culprit)
         actions += self._state.close_attempts(self._state.book.held_by(event.culprit), "revoked", tell_peers=True)
-        return actions + self._replan_now() + issue(self._state, now)
+        return actions + self._relaying.replan(now) + issue(self._state, now)
 
     def _doubt(self, event: PeerAccused, accuser: Member) -> str:
         """Why this accusation cannot be true or is not to be trusted, or empty."""
@@ -281,21 +289,6 @@ class CoordinatorCore:
         if not self._state.relay.may_receive_from(event.accuser, event.culprit):
             return "the plan never let it receive from there"
         return "it is quarantined itself" if accuser.standing.quarantined else ""
-
-    def _replan(self) -> list[Action]:
-        if self._state.ended:  # everybody is leaving: nothing is relayed any more
-            return []
-        if len(self._state.members) > REPLAN_AT_ONCE_MAX:
-            self._replan_due = True
-            return []
-        return self._replan_now()
-
-    def _replan_now(self) -> list[Action]:
-        self._replan_due = False
-        nodes = [
-            RelayNode(member.peer_id, member.role, member.address, member.may_relay) for member in self._state.members
-        ]
-        return list(self._state.relay.replan(nodes))
 
     # ---------------------------------------------------------------- work
 
@@ -330,7 +323,13 @@ class CoordinatorCore:
         oldest_useful = oldest_useful_version(state.batches.next_step, state.settings.staleness_limit)
         state.announced.add(event.version, event.chunk_count, oldest_useful=oldest_useful)
         receivers = [member for member in state.members if member.role == "peer" and not member.standing.quarantined]
-        state.dissemination.announced(event.version, [member.peer_id for member in receivers], now)
+        state.dissemination.announced(
+            event.version,
+            [member.peer_id for member in receivers],
+            now,
+            plan_id=state.relay.plan_id,
+            encodings=event.encodings,
+        )
         return [SendAnnouncement(member.peer_id, event.version) for member in state.members]
 
     def _run_ended(self, event: RunEnded) -> list[Action]:
@@ -357,11 +356,9 @@ class CoordinatorCore:
         actions: list[Action] = []
         for member in state.members.silent(now):
             silent_s = now - member.last_seen
-            actions += self._gone(member.peer_id, "lost", f"silent for {silent_s:.1f} s")
+            actions += self._gone(member.peer_id, "lost", f"silent for {silent_s:.1f} s", now)
             actions.append(EndSession(member.peer_id, "no heartbeat"))  # a machine that slept comes back
-        relays_again = state.members.end_demotions(now)
-        if (self._replan_due or relays_again) and not state.ended:
-            actions += self._replan_now()
+        actions += self._relaying.replan(now) if state.members.end_demotions(now) else self._relaying.tick(now)
         actions += state.close_attempts(state.book.expired(now), "lease_expired", tell_peers=True)
         overdue = self._patience.overdue(now)
         return actions + issue(state, now) + ([] if overdue is None else [overdue])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rollcast.wire.ids import Epoch, FencingToken, LeaseId, PeerId, RolloutId, Step, UploadId, Version
+from rollcast.wire.ids import EncodingId, Epoch, FencingToken, LeaseId, PeerId, RolloutId, Step, UploadId, Version
 from rollcast.wire.rollouts import Rollout
 
 
@@ -19,6 +19,10 @@ class PeerJoined:
     address: str  # host:port others may dial, empty if none
     concurrent_rollouts: int
     hardware: str
+    region: str = ""  # as the peer's operator names it, empty if unknown
+    site: str = ""  # the same for peers that share a local network, empty if unknown
+    metered: bool = False  # its upload costs money
+    upload_cap_bytes_per_second: float = 0.0  # 0: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +34,21 @@ class PeerLeft:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkFacts:
+    """One open chunk link as its reporting end sees it. Counters run since it opened; 0: not measured."""
+
+    peer_id: PeerId
+    transport: str  # direct, mirror, p2p
+    rtt_s: float
+    bytes_sent: int
+    bytes_received: int
+    sent_bytes_per_second: float
+    congestion_control: str
+
+
+@dataclass(frozen=True, slots=True)
 class PeerFacts:
-    """What a heartbeat says. Counters run since the peer's process started."""
+    """What a heartbeat says. Counters run since the peer's process started; a rate of 0 is not measured yet."""
 
     state: str
     reason: str
@@ -45,6 +62,18 @@ class PeerFacts:
     receiving_chunks_have: int
     receiving_chunks_total: int
     tokens_per_second: float
+    uplink_bytes_per_second: float = 0.0
+    uplink_measured_s: float = 0.0  # of full uplink behind that figure
+    uplink_age_s: float = 0.0  # since it was last measured
+    downlink_bytes_per_second: float = 0.0  # a lower bound
+    links: tuple[LinkFacts, ...] = ()
+    chunks_duplicate: int = 0
+    chunks_hedged: int = 0
+    reparentings: int = 0
+    delta_bytes_saved: int = 0
+    receiving_encoding_id: EncodingId | None = None
+    receiving_map: bytes = b""  # share held, 0 to 255, of each of up to 128 equal runs of chunks
+    uplink_probe_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +97,7 @@ class VersionHeld:
     peer_id: PeerId
     epoch: Epoch
     version: Version
+    bytes_received: int = 0  # of chunks, for this version
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +186,23 @@ class BatchRecorded:
 
 
 @dataclass(frozen=True, slots=True)
+class AnnouncedEncoding:
+    """One of the encodings in which a version can be received."""
+
+    encoding_id: EncodingId
+    kind: str  # keyframe or delta
+    base_version: Version | None  # of a delta
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class VersionAnnounced:
     """The learner announced a version that the origin holds durably; its record is already stored."""
 
     epoch: Epoch
     version: Version
-    chunk_count: int  # of its keyframe
+    chunk_count: int  # of the encoding that has most
+    encodings: tuple[AnnouncedEncoding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,26 @@
-"""Bounded windows of measurements, and the series that a screen draws."""
+"""Bounded windows of measurements, their distribution, and the series that a screen draws."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 WINDOW = 512  # measurements that a percentile is taken over
 
 
+def percentile_of(values: Iterable[float], percent: float) -> float | None:
+    """Nearest-rank percentile; None without a value."""
+    ordered = sorted(values)
+    return ordered[max(1, math.ceil(percent / 100 * len(ordered))) - 1] if ordered else None
+
+
 class Window:
     """The newest measurements of one quantity."""
+
+    __slots__ = ("_values",)
 
     def __init__(self, size: int = WINDOW) -> None:
         self._values: deque[float] = deque(maxlen=size)
@@ -23,10 +34,25 @@ class Window:
 
     def percentile(self, percent: float) -> float | None:
         """Nearest-rank percentile; None without a measurement."""
-        if not self._values:
-            return None
-        rank = max(1, math.ceil(percent / 100 * len(self._values)))
-        return sorted(self._values)[rank - 1]
+        return percentile_of(self._values, percent)
+
+
+class Distribution:
+    """How often a quantity was at most each of some bounds, since the start."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        """``bounds``: rising; what is larger than the last is counted above it."""
+        self.bounds = tuple(bounds)
+        self.sum = 0.0
+        self._counts = [0] * (len(self.bounds) + 1)
+
+    def add(self, value: float) -> None:
+        self.sum += value
+        self._counts[bisect_left(self.bounds, value)] += 1
+
+    def at_most(self) -> tuple[int, ...]:
+        """How many values were at most each bound; the last one counts all."""
+        return tuple(accumulate(self._counts))
 
 
 class Series:

@@ -62,12 +62,28 @@ class HttpViews:
     """What the HTTP side may ask of the coordinator."""
 
     status: Callable[[], Mapping[str, Any]]
+    broadcast: Callable[[], Mapping[str, Any]]
     not_ready_because: Callable[[], str]  # empty when ready
     metrics: Callable[[], bytes]
 
 
+class _CachedJson:
+    """One JSON text for all who ask within a while."""
+
+    def __init__(self, make: Callable[[], Mapping[str, Any]]) -> None:
+        self._make = make
+        self._made_at = float("-inf")
+        self._text = ""
+
+    def text(self) -> str:
+        now = asyncio.get_running_loop().time()
+        if now - self._made_at >= STREAM_INTERVAL_S / 2:
+            self._made_at, self._text = now, plain_json.dumps(self._make())
+        return self._text
+
+
 class HttpApi:
-    """Handlers, and the one status text a second that all streams share."""
+    """Handlers; all who read a status share its text."""
 
     def __init__(self, views: HttpViews, desk: JoinDesk, *, hosts: frozenset[str] | None) -> None:
         """``hosts``: names allowed in the Host header (against DNS rebinding); None allows any."""
@@ -77,7 +93,7 @@ class HttpApi:
         self._joining = asyncio.Semaphore(JOINS_AT_ONCE)
         self._closing = asyncio.Event()
         self._streams = 0
-        self._cached_status: tuple[float, str] = (float("-inf"), "")
+        self._status_json, self._broadcast_json = _CachedJson(views.status), _CachedJson(views.broadcast)
         folder = Path(__file__).parent / "pages"
         self._pages = {url: ((folder / name).read_bytes(), kind) for url, (name, kind) in PAGES.items()}
 
@@ -88,6 +104,7 @@ class HttpApi:
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/api/v1/status", self._status)
         app.router.add_get("/api/v1/status/stream", self._status_stream)
+        app.router.add_get("/api/v1/broadcast", self._broadcast)
         app.router.add_get("/api/v1/ca", self._ca)
         app.router.add_post("/api/v1/join", self._join)
         for url in self._pages:
@@ -127,15 +144,10 @@ class HttpApi:
         return web.Response(body=self._views.metrics(), headers={"Content-Type": metrics.CONTENT_TYPE})
 
     async def _status(self, _request: web.Request) -> web.Response:
-        return web.Response(text=self._status_text(), content_type="application/json")
+        return web.Response(text=self._status_json.text(), content_type="application/json")
 
-    def _status_text(self) -> str:
-        now = asyncio.get_running_loop().time()
-        made_at, text = self._cached_status
-        if now - made_at >= STREAM_INTERVAL_S / 2:
-            text = plain_json.dumps(self._views.status())
-            self._cached_status = (now, text)
-        return text
+    async def _broadcast(self, _request: web.Request) -> web.Response:
+        return web.Response(text=self._broadcast_json.text(), content_type="application/json")
 
     async def _status_stream(self, request: web.Request) -> web.StreamResponse:
         if self._streams >= STREAMS_MAX:
@@ -146,7 +158,7 @@ class HttpApi:
             await response.prepare(request)
             while True:
                 async with asyncio.timeout(WRITE_DEADLINE_S):
-                    await response.write(f"retry: 1000\ndata: {self._status_text()}\n\n".encode())
+                    await response.write(f"retry: 1000\ndata: {self._status_json.text()}\n\n".encode())
                 if await self._closed_within(STREAM_INTERVAL_S):
                     break
         except (TimeoutError, ConnectionError):

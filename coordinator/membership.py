@@ -12,6 +12,7 @@ from rollcast.wire.ids import PeerId, Version
 _STANDINGS_KEPT = 4096  # identities remembered after they left; quarantined ones are kept beyond it
 _DEPARTED_KEPT = 16  # shown to the operator until they return or others leave
 _PEERS_FOR_SECOND_ACCUSER = 3  # with fewer there may be nobody else who could accuse
+_RESTING_STATES = frozenset({"draining", "paused"})  # about to leave, or its owner wants the machine for now
 _ACCUSED_CHUNKS_KEPT = 64  # per identity; far above any sensible quarantine threshold
 
 
@@ -45,6 +46,10 @@ class Member:
     free_slots: int = 0
     version: Version | None = None  # newest that it holds and generates, or is about to generate, with
     facts: PeerFacts | None = None
+    region: str = ""
+    site: str = ""
+    metered: bool = False
+    upload_cap_bytes_per_second: float = 0.0  # 0: none
 
     @property
     def state(self) -> str:
@@ -64,8 +69,9 @@ class Member:
 
     @property
     def may_relay(self) -> bool:
-        """Whether others may be given it as their parent."""
-        return not self.standing.quarantined and not self.standing.demoted
+        """Whether it may be asked to pass chunks on."""
+        resting = self.facts is not None and self.facts.state in _RESTING_STATES
+        return not self.standing.quarantined and not self.standing.demoted and not resting
 
     @property
     def draining(self) -> bool:
@@ -137,6 +143,10 @@ class Members:
             last_seen=now,
             order=self._joins,
             standing=self.standing(event.peer_id),
+            region=event.region,
+            site=event.site,
+            metered=event.metered,
+            upload_cap_bytes_per_second=event.upload_cap_bytes_per_second,
         )
         self._members[event.peer_id] = member
         self._departed.pop(event.peer_id, None)

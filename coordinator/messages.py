@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from coordinator.actions import Neighbour, RevokeLeases, SendLeases, SendPlan
+from coordinator.actions import Neighbour, RevokeLeases, SendLeases, SendPlan, SendProbe
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import lease_to_pb
 
@@ -22,13 +22,31 @@ def revoke_message(action: RevokeLeases) -> pb.CoordinatorMessage:
 
 def plan_message(action: SendPlan) -> pb.CoordinatorMessage:
     """A peer's part of the relay plan."""
+    part = action.part
     plan = pb.RelayPlan(
         plan_id=action.plan_id,
-        parents=_neighbours(action.parents),
-        children=_neighbours(action.children),
-        fallbacks=_neighbours(action.fallbacks),
+        neighbours=_neighbours(part.neighbours),
+        stripes=[
+            pb.PlanStripe(stripe=one.stripe, children=one.children, bytes_per_second=one.bytes_per_second)
+            for one in part.stripes
+        ],
+        list_children=part.list_children,
+        parents=part.parents,
+        fallbacks=_neighbours(part.fallbacks),
+        direct_copies=part.direct_copies,
     )
     return pb.CoordinatorMessage(relay_plan=plan)
+
+
+def probe_message(action: SendProbe) -> pb.CoordinatorMessage:
+    """A measurement of the peer's uplink."""
+    probe = pb.Probe(
+        probe_id=action.probe_id,
+        peer_id=action.to_peer,
+        bytes_max=action.bytes_max,
+        seconds_max=action.seconds_max,
+    )
+    return pb.CoordinatorMessage(probe=probe)
 
 
 def announcement_message(announcement: pb.VersionAnnouncement) -> pb.CoordinatorMessage:
@@ -38,6 +56,6 @@ def announcement_message(announcement: pb.VersionAnnouncement) -> pb.Coordinator
 
 def _neighbours(neighbours: Iterable[Neighbour]) -> list[pb.PlanNeighbour]:
     return [
-        pb.PlanNeighbour(peer_id=one.peer_id, role=one.role, address=one.address, we_dial=one.we_dial)
+        pb.PlanNeighbour(peer_id=one.peer_id, role=one.role, address=one.address, we_dial=one.we_dial, lan=one.lan)
         for one in neighbours
     ]

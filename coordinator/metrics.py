@@ -1,7 +1,7 @@
 """Prometheus metrics of the coordinator, named with the words of docs/architecture.md.
 
-Most are read from the status at scrape time, so that the page and Prometheus can never disagree. Only what the status
-does not hold, latencies of the service itself, is counted here.
+Most are read from the statuses at scrape time, so that the page and Prometheus can never disagree. Only what they
+do not hold, latencies of the service itself, is counted here.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from prometheus_client import Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from coordinator import broadcast_metrics
 from rollcast.runtime import metrics
 
 LATENCY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -36,9 +37,9 @@ GAUGES = (
 
 
 class CoordinatorMetrics:
-    """One registry with everything; ``status`` is called once a scrape."""
+    """One registry with everything; ``status`` and ``broadcast`` are called once a scrape."""
 
-    def __init__(self, status: Callable[[], Mapping[str, Any]]) -> None:
+    def __init__(self, status: Callable[[], Mapping[str, Any]], broadcast: Callable[[], Mapping[str, Any]]) -> None:
         self.registry = metrics.new_registry()
         self.upload_answer_s = Histogram(
             "rollcast_upload_answer_seconds",
@@ -52,7 +53,7 @@ class CoordinatorMetrics:
             buckets=LATENCY_BUCKETS_S,
             registry=self.registry,
         )
-        self.registry.register(_StatusCollector(status))
+        self.registry.register(_StatusCollector(status, broadcast))
 
     def render(self) -> bytes:
         """Everything in Prometheus' text format."""
@@ -62,8 +63,9 @@ class CoordinatorMetrics:
 class _StatusCollector(Collector):
     """Turns the status into metric families."""
 
-    def __init__(self, status: Callable[[], Mapping[str, Any]]) -> None:
+    def __init__(self, status: Callable[[], Mapping[str, Any]], broadcast: Callable[[], Mapping[str, Any]]) -> None:
         self._status = status
+        self._broadcast = broadcast
 
     def describe(self) -> Iterable[Metric]:
         return ()  # so that registering does not scrape
@@ -78,16 +80,20 @@ class _StatusCollector(Collector):
         yield from _staleness(status)
         yield from _rollouts(status.get("rollouts", {}))
         yield from _peers(status.get("peers", ()))
-        t_bcast = status.get("t_bcast_s") or {}
-        quantiles = {quantile: t_bcast.get(key) for quantile, key in (("0.5", "p50"), ("0.95", "p95"))}
-        known = {quantile: value for quantile, value in quantiles.items() if value is not None}
-        yield _one_label(
-            "rollcast_t_bcast_seconds", "From announcement to the last active peer's verified copy.", "quantile", known
+        yield from _t_bcast(status.get("t_bcast_s") or {})
+        yield from broadcast_metrics.families(self._broadcast())
+
+
+def _t_bcast(t_bcast: Mapping[str, Any]) -> Iterable[Metric]:
+    quantiles = {quantile: t_bcast.get(key) for quantile, key in (("0.5", "p50"), ("0.95", "p95"))}
+    known = {quantile: value for quantile, value in quantiles.items() if value is not None}
+    yield _one_label(
+        "rollcast_t_bcast_seconds", "From announcement to the last active peer's verified copy.", "quantile", known
+    )
+    if t_bcast.get("last") is not None:
+        yield GaugeMetricFamily(
+            "rollcast_t_bcast_last_seconds", "T_bcast of the newest version.", value=t_bcast["last"]
         )
-        if t_bcast.get("last") is not None:
-            yield GaugeMetricFamily(
-                "rollcast_t_bcast_last_seconds", "T_bcast of the newest version.", value=t_bcast["last"]
-            )
 
 
 def _one_label(name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
@@ -127,10 +133,8 @@ def _peers(peers: Iterable[Mapping[str, Any]]) -> Iterable[Metric]:
     for (role, state), count in sorted(states.items()):
         by_state.add_metric([role, state], count)
     yield by_state
-    received = CounterMetricFamily("rollcast_chunk_bytes_received", "Chunk bytes by source.", labels=["source"])
-    for source in ("origin", "peers"):
-        received.add_metric([source], sum(row[f"chunk_bytes_from_{source}"] for row in rows))
-    yield received
+    if len(rows) > broadcast_metrics.PEERS_LABELLED_MAX:
+        return
     columns = (
         (GaugeMetricFamily, "rollcast_peer_version_lag_steps", "Newest version minus the peer's.", "version_lag"),
         (GaugeMetricFamily, "rollcast_peer_tokens_per_second", "Tokens a second.", "tokens_per_s"),

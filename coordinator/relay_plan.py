@@ -1,269 +1,187 @@
-"""Who relays versions to whom: one tree, rooted at the origin, that changes as little as possible.
+"""Who relays versions to whom: stripes, each a tree rooted at the origin, that change as little as possible.
 
-Peers that can be dialled relay; the others are leaves. For few peers the tree is a chain, where every uplink carries
-one copy (pipelined chunk by chunk); beyond that it is bounded in degree, filled level by level. Sources: SHARDCAST's
-relays (arXiv 2505.07291) for the shape; the figures that decide between chain and tree are in the design notes on
-broadcast. Striped trees can replace this without touching anything but this module.
+Up to a few dozen members everybody relays to everybody (relay_mesh.py); above that stripes are interior-disjoint trees
+of bounded degree (relay_trees.py). Both are made from measured uplinks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from heapq import heappop, heappush
-from itertools import chain
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Literal
 
-from coordinator.actions import Neighbour, SendPlan
-from rollcast.wire.ids import PeerId, PlanId
+from coordinator.actions import PlanPart, SendPlan
+from coordinator.relay_groups import Groups
+from coordinator.relay_mesh import plan_mesh
+from coordinator.relay_model import Plan, PlanMode, PlanShape, RelayNode
+from coordinator.relay_parts import PartsMaker, children_of
+from coordinator.relay_trees import plan_trees
+from rollcast.wire.ids import PeerId, PlanId, StripeId
 
-Parents = Mapping[PeerId, PeerId]  # child -> parent; the root has none
+__all__ = ["PlanShape", "RelayNode", "RelayPlanner"]
 
+_MOVED_SHARE = 0.25  # a rate that changed by less is planned with as before
+_SLOWED_SHARE = 0.5  # of what was planned with: below it the plan is wrong enough to be changed soon
+_MESH_AGAIN_SHARE = 0.75  # of mesh_peers_max: a set that shrinks returns to a mesh only below it
+_UPLINK_MIN = 1.0  # bytes a second; no plan divides by zero
 
-@dataclass(frozen=True, slots=True)
-class RelayNode:
-    """What planning needs to know of a member. ``may_relay`` is False for quarantined peers."""
-
-    peer_id: PeerId
-    role: str
-    address: str
-    may_relay: bool
-
-    @property
-    def interior(self) -> bool:
-        """Whether others may be given this node as their parent."""
-        return self.may_relay and bool(self.address)
-
-
-@dataclass(frozen=True, slots=True)
-class TreeShape:
-    """How many children a node has while there is a choice."""
-
-    chain_peers_max: int
-    origin_degree: int
-    relay_degree: int
-
-
-class _Tree:
-    """A tree under construction: edges kept from before, then orphans attached one by one."""
-
-    def __init__(self, nodes: Sequence[RelayNode], root: RelayNode, shape: TreeShape) -> None:
-        self.nodes = {node.peer_id: node for node in nodes}
-        self.order = {node.peer_id: index for index, node in enumerate(nodes)}
-        self.root = root
-        self.shape = shape
-        self.relay_degree = 1 if len(nodes) - 1 <= shape.chain_peers_max else shape.relay_degree
-        self.parents: dict[PeerId, PeerId] = {}
-        self.children: dict[PeerId, list[PeerId]] = {node.peer_id: [] for node in nodes}
-        self.depths: dict[PeerId, int] = {}  # of what is connected to the root
-        self.places: list[tuple[int, int, PeerId]] = []  # heap of possible parents: depth, order of joining, who
-
-    def limit(self, peer_id: PeerId) -> int:
-        return self.shape.origin_degree if peer_id == self.root.peer_id else self.relay_degree
-
-    def has_room(self, peer_id: PeerId) -> bool:
-        return len(self.children[peer_id]) < self.limit(peer_id)
-
-    def link(self, child: PeerId, parent: PeerId) -> None:
-        self.parents[child] = parent
-        self.children[parent].append(child)
-
-    def feasible(self, child: RelayNode, parent: RelayNode) -> bool:
-        """Someone must be able to dial; only the root may be a parent without an address."""
-        if parent.peer_id == self.root.peer_id:
-            return bool(parent.address or child.address)
-        return parent.interior
-
-    def connect(self, peer_id: PeerId, depth: int) -> None:
-        """This node and what is below it hang on the root now: they may become parents."""
-        level = [peer_id]
-        while level:
-            for one in level:
-                self.depths[one] = depth
-                if (one == self.root.peer_id or self.nodes[one].interior) and self.has_room(one):
-                    heappush(self.places, (depth, self.order[one], one))
-            level = [child for one in level for child in self.children[one]]
-            depth += 1
-
-    def attach(self, child: RelayNode) -> None:
-        """Below the shallowest parent with room; else in the place of a leaf; else where the excess is least."""
-        parent = self._shallowest_with_room(child) or self._place_of_a_leaf(child) or self._least_loaded(child)
-        if parent is not None:
-            self.link(child.peer_id, parent)
-            self.connect(child.peer_id, self.depths[parent] + 1)
-
-    def _shallowest_with_room(self, child: RelayNode) -> PeerId | None:
-        passed = []
-        found = None
-        while self.places and found is None:
-            place = heappop(self.places)
-            if self.has_room(place[2]):
-                passed.append(place)  # it may have room for more
-                if self.feasible(child, self.nodes[place[2]]):
-                    found = place[2]
-        for place in passed:
-            heappush(self.places, place)
-        return found
-
-    def _candidates(self, child: RelayNode) -> list[PeerId]:
-        """Connected parents that are possible at all, the shallowest first."""
-        possible = [peer_id for peer_id in self.depths if self.feasible(child, self.nodes[peer_id])]
-        return sorted(possible, key=lambda peer_id: (self.depths[peer_id], self.order[peer_id]))
-
-    def _place_of_a_leaf(self, child: RelayNode) -> PeerId | None:
-        """Move a node that can never relay below one that can, to give it its place."""
-        if not child.interior:
-            return None
-        for parent in self._candidates(child):
-            for leaf in self.children[parent]:
-                if not self.nodes[leaf].interior:
-                    self.children[parent].remove(leaf)
-                    self.link(leaf, child.peer_id)
-                    return parent
-        return None
-
-    def _least_loaded(self, child: RelayNode) -> PeerId | None:
-        """The parent with the fewest children above its limit; the deepest of them, which has most to spare."""
-        excess = {peer_id: len(self.children[peer_id]) - self.limit(peer_id) for peer_id in self._candidates(child)}
-        return min(excess, key=lambda peer_id: (excess[peer_id], -self.depths[peer_id]), default=None)
-
-
-def plan_tree(nodes: Sequence[RelayNode], shape: TreeShape, before: Parents) -> dict[PeerId, PeerId] | None:
-    """Parents of all nodes, given those of the tree before. None without an origin.
-
-    ``nodes`` are in the order they joined. A node keeps its parent unless that left, may relay no more, or had to make
-    room: one join or leave moves at most as many nodes as the one concerned has children, plus one. A node that nobody
-    can reach (neither it nor the origin can be dialled, and no relay is there) is left out.
-    """
-    root = next((node for node in nodes if node.role == "origin"), None)
-    if root is None:
-        return None
-    tree = _Tree(nodes, root, shape)
-    for node in nodes:
-        parent = tree.nodes.get(before.get(node.peer_id, PeerId("")))
-        if parent is not None and node.peer_id != root.peer_id and tree.feasible(node, parent):
-            tree.link(node.peer_id, parent.peer_id)
-    tree.connect(root.peer_id, 0)
-    orphans = [node for node in nodes if node.peer_id not in tree.parents and node.peer_id != root.peer_id]
-    for node in sorted(orphans, key=lambda node: not node.interior):  # those that can relay first
-        tree.attach(node)
-    return tree.parents
-
-
-@dataclass(frozen=True, slots=True)
-class PlanPart:
-    """One node's part of the plan."""
-
-    parents: tuple[Neighbour, ...]
-    children: tuple[Neighbour, ...]
-    fallbacks: tuple[Neighbour, ...]
-
-
-def plan_parts(nodes: Sequence[RelayNode], parents: Parents, fallbacks_max: int) -> dict[PeerId, PlanPart]:
-    """Every node's part. The child dials if its parent has an address, else the parent dials the child."""
-    by_id = {node.peer_id: node for node in nodes}
-    children: dict[PeerId, list[RelayNode]] = {node.peer_id: [] for node in nodes}
-    for node in nodes:
-        if node.peer_id in parents:
-            children[parents[node.peer_id]].append(node)
-    origins = [node for node in nodes if node.role == "origin" and node.address]
-    parts = {}
-    for node in nodes:
-        parent = by_id.get(parents.get(node.peer_id, PeerId("")))
-        parts[node.peer_id] = PlanPart(
-            parents=() if parent is None else (_neighbour(parent, we_dial=bool(parent.address)),),
-            children=tuple(_neighbour(child, we_dial=not node.address) for child in children[node.peer_id]),
-            fallbacks=tuple(
-                _neighbour(source, we_dial=True)
-                for source in _fallbacks(node, origins, nodes, by_id, parents, fallbacks_max)
-            ),
-        )
-    return parts
-
-
-def _neighbour(node: RelayNode, *, we_dial: bool) -> Neighbour:
-    return Neighbour(node.peer_id, node.role, node.address if we_dial else "", we_dial)
-
-
-def _fallbacks(
-    node: RelayNode,
-    origins: Sequence[RelayNode],
-    nodes: Sequence[RelayNode],
-    by_id: Mapping[PeerId, RelayNode],
-    parents: Parents,
-    count_max: int,
-) -> list[RelayNode]:
-    """The origin, then ancestors from the nearest (they hold a version sooner), then others that joined early."""
-    if node.peer_id not in parents:
-        return []
-    ancestors = (by_id[peer_id] for peer_id in _ancestors(node.peer_id, parents))
-    chosen = list(origins)
-    for other in chain(ancestors, nodes):
-        if len(chosen) > count_max:
-            break
-        if other.interior and other not in chosen and other.peer_id != node.peer_id:
-            chosen.append(other)
-    return [other for other in chosen if other.peer_id != parents[node.peer_id]][:count_max]
-
-
-def _ancestors(peer_id: PeerId, parents: Parents) -> Iterator[PeerId]:
-    """From the parent to the root; in a cycle, which validate() looks for, one more than there are edges."""
-    for _ in range(len(parents) + 1):
-        if peer_id not in parents:
-            return
-        peer_id = parents[peer_id]
-        yield peer_id
+Drift = Literal["none", "moved", "slowed"]
 
 
 class RelayPlanner:
     """The plan in force, and who has been told which part of it."""
 
-    def __init__(self, shape: TreeShape, *, fallbacks_max: int) -> None:
+    def __init__(self, shape: PlanShape) -> None:
         self._shape = shape
-        self._fallbacks_max = fallbacks_max
+        self._parts_maker = PartsMaker(shape)
         self._told: dict[PeerId, PlanPart] = {}
-        self._sources: dict[PeerId, tuple[frozenset[PeerId], frozenset[PeerId]]] = {}  # now, and before the last change
-        self.parents: dict[PeerId, PeerId] = {}
+        self._previous: dict[PeerId, PlanPart] = {}  # what a member was told before its sources last changed
+        self._uplinks: dict[PeerId, float] = {}  # planned with, in bytes a second
+        self._measured: set[PeerId] = set()  # those of them that are not assumed
+        self._assumed = shape.unknown_uplink_bytes_per_second  # for uplinks that nobody measured
+        self._stripe_ids: dict[PeerId, StripeId] = {}  # of a mesh
+        self._groups: Groups | None = None  # of trees
+        self.plan: Plan | None = None
         self.plan_id = PlanId(0)
 
+    # ---------------------------------------------------------------- questions
+
+    @property
+    def mode(self) -> PlanMode:
+        """How the plan in force was made."""
+        return "none" if self.plan is None else self.plan.mode
+
+    @property
+    def stripe_count(self) -> int:
+        """Stripes of the plan in force, the origin's direct copies among them."""
+        return 0 if self.plan is None else len(self.plan.stripes)
+
+    def part_of(self, peer_id: PeerId) -> PlanPart | None:
+        """What this member was told last; None if nothing."""
+        return self._told.get(peer_id)
+
     def parents_of(self, peer_id: PeerId) -> tuple[PeerId, ...]:
-        return (self.parents[peer_id],) if peer_id in self.parents else ()
+        """Who sends this member chunks of some stripe."""
+        part = self._told.get(peer_id)
+        return () if part is None else tuple(part.neighbours[index].peer_id for index in part.parents)
+
+    def children_of(self, peer_id: PeerId) -> tuple[PeerId, ...]:
+        """To whom this member passes chunks of some stripe on, the origin's direct copies included."""
+        part = self._told.get(peer_id)
+        if part is None:
+            return ()
+        if part.direct_copies:
+            return tuple(one.peer_id for one in part.neighbours)
+        indices = sorted({index for stripe in part.stripes for index in stripe.children})
+        return tuple(part.neighbours[index].peer_id for index in indices)
+
+    def may_receive_from(self, peer_id: PeerId, source: PeerId) -> bool:
+        """Whether ``source`` is a neighbour or fallback of this peer, or was before these last changed."""
+        return any(source in _sources(parts.get(peer_id)) for parts in (self._told, self._previous))
+
+    def drift(self, node: RelayNode) -> Drift:
+        """How far this member's uplink is from what was planned with."""
+        planned = self._uplinks.get(node.peer_id)
+        if planned is None or node.uplink_bytes_per_second is None:
+            return "none"
+        uplink = self._trusted(node)
+        if uplink < _SLOWED_SHARE * planned:
+            return "slowed"
+        unmeasured = node.peer_id not in self._measured
+        return "moved" if unmeasured or abs(uplink - planned) > _MOVED_SHARE * planned else "none"
+
+    # ---------------------------------------------------------------- changes
 
     def replan(self, nodes: Sequence[RelayNode]) -> list[SendPlan]:
         """The parts that changed, in the order the nodes joined. Without an origin everything stays as it is."""
         present = {node.peer_id for node in nodes}
         self._told = {peer_id: part for peer_id, part in self._told.items() if peer_id in present}
-        parents = plan_tree(nodes, self._shape, self.parents)
-        if parents is None:
+        root = next((node for node in nodes if node.role == "origin"), None)
+        if root is None:
             return []
-        self.parents = parents
-        parts = plan_parts(nodes, parents, self._fallbacks_max)
-        changed = [peer_id for peer_id, part in parts.items() if self._told.get(peer_id) != part]
+        self._uplinks = self._effective_uplinks(nodes)
+        self._measured = {node.peer_id for node in nodes if node.uplink_bytes_per_second is not None}
+        self.plan = self._plan([node for node in nodes if node is not root], root)
+        parts = self._parts_maker.make(nodes, self.plan)
+        changed = [peer_id for peer_id, part in parts.items() if not _as_good(self._told.get(peer_id), part)]
+        self._previous = {peer_id: part for peer_id, part in self._previous.items() if peer_id in parts}
         if not changed:
             return []
         self.plan_id = PlanId(self.plan_id + 1)
-        self._told = parts
-        self._remember_sources(parts)
-        return [
-            SendPlan(peer_id, self.plan_id, parts[peer_id].parents, parts[peer_id].children, parts[peer_id].fallbacks)
-            for peer_id in changed
-        ]
+        for peer_id in changed:
+            told = self._told.get(peer_id)
+            if told is not None and _sources(told) != _sources(parts[peer_id]):
+                self._previous[peer_id] = told
+            self._told[peer_id] = parts[peer_id]
+        return [SendPlan(peer_id, self.plan_id, parts[peer_id]) for peer_id in changed]
 
-    def _remember_sources(self, parts: Mapping[PeerId, PlanPart]) -> None:
-        before, self._sources = self._sources, {}
-        for peer_id, part in parts.items():
-            sources = frozenset(one.peer_id for one in (*part.parents, *part.fallbacks))
-            now, previous = before.get(peer_id, (frozenset(), frozenset()))
-            self._sources[peer_id] = (now, previous) if sources == now else (sources, now)
+    def _plan(self, nodes: Sequence[RelayNode], root: RelayNode) -> Plan:
+        limit = self._shape.mesh_peers_max
+        if self.mode == "trees":
+            limit = int(_MESH_AGAIN_SHARE * limit)
+        if len(nodes) <= limit:
+            self._groups = None
+            plan, self._stripe_ids = plan_mesh(nodes, root, self._uplinks, self._stripe_ids)
+            return plan
+        before = None
+        if self.plan is not None and self._groups is not None and self.plan.root == root.peer_id:
+            before = (self.plan, self._groups)
+        plan, self._groups = plan_trees(nodes, root, self._uplinks, self._shape.stripes, before)
+        return plan
 
-    def may_receive_from(self, peer_id: PeerId, source: PeerId) -> bool:
-        """Whether ``source`` is a parent or fallback of this peer, or was until its part of the plan last changed."""
-        return any(source in sources for sources in self._sources.get(peer_id, ()))
+    def _effective_uplinks(self, nodes: Sequence[RelayNode]) -> dict[PeerId, float]:
+        """What to plan with: measurements as far as they are trusted, as before where they moved little."""
+        known = [node.uplink_bytes_per_second for node in nodes if node.uplink_bytes_per_second is not None]
+        self._assumed = self._shape.unknown_uplink_bytes_per_second
+        if known:
+            self._assumed = min(self._assumed, median(known))
+        uplinks = {}
+        for node in nodes:
+            uplink, before = self._trusted(node), self._uplinks.get(node.peer_id)
+            uplinks[node.peer_id] = uplink
+            if before is not None and abs(uplink - before) <= _MOVED_SHARE * before:
+                uplinks[node.peer_id] = before
+        return uplinks
+
+    def _trusted(self, node: RelayNode) -> float:
+        uplink, confidence = node.uplink_bytes_per_second, node.uplink_confidence
+        if uplink is None:
+            return self._assumed
+        return max(_UPLINK_MIN, confidence * uplink + (1 - confidence) * min(uplink, self._assumed))
 
     def forget(self, peer_id: PeerId) -> None:
         """A new session was opened: whatever its peer was told before, tell it again."""
         self._told.pop(peer_id, None)
 
     def validate(self) -> None:
-        """Raise AssertionError when the plan has a cycle."""
-        for peer_id in self.parents:
-            assert sum(1 for _ in _ancestors(peer_id, self.parents)) <= len(self.parents), "a cycle in the relay plan"
+        """Raise AssertionError when a stripe of the plan is no tree below the origin, or shares do not add up."""
+        if self.plan is None:
+            return
+        shares = sum(stripe.share for stripe in self.plan.stripes)
+        assert not self.plan.stripes or abs(shares - 1.0) < 1e-6, "shares of stripes add up to 1"
+        for parents in (*(stripe.parents for stripe in self.plan.stripes), self.plan.list_parents):
+            children = children_of(parents)
+            reached, level = 0, [self.plan.root]
+            while level:
+                level = [child for one in level for child in children.get(one, ())]
+                reached += len(level)
+            assert reached == len(parents), "a stripe of the relay plan is no tree"
+
+
+def _sources(part: PlanPart | None) -> frozenset[PeerId]:
+    """From whom the member may receive chunks."""
+    return frozenset() if part is None else frozenset(one.peer_id for one in (*part.neighbours, *part.fallbacks))
+
+
+def _as_good(told: PlanPart | None, part: PlanPart) -> bool:
+    """Whether a member that was told the one need not be told the other: expected rates may differ a little."""
+    if told is None or told == part:
+        return told is not None
+    if len(told.stripes) != len(part.stripes) or replace(told, stripes=part.stripes) != part:
+        return False
+    return all(
+        (old.stripe, old.children) == (new.stripe, new.children)
+        and abs(old.bytes_per_second - new.bytes_per_second) <= _MOVED_SHARE * old.bytes_per_second
+        for old, new in zip(told.stripes, part.stripes, strict=True)
+    )

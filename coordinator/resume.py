@@ -90,7 +90,7 @@ async def _restored(ledger: Ledger, staleness_limit: int) -> Restored:
 
 
 def _chunk_count(stored: StoredVersion) -> int:
-    return parse_announcement(pb.VersionAnnouncement.FromString(stored.announcement)).keyframe.chunk_count
+    return parse_announcement(pb.VersionAnnouncement.FromString(stored.announcement)).chunk_count_max
 
 
 async def _replay(ledger: Ledger) -> tuple[Event, ...]:

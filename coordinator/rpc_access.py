@@ -7,11 +7,13 @@ from typing import Any
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 
-from rollcast.runtime.errors import RollcastError, WrongKey
+from rollcast.runtime.errors import MalformedMessage, RollcastError, WrongKey
 from rollcast.wire.certificates import Caller, caller_from_san_uris
 from rollcast.wire.grpc_client import error_to_json, status_of
 from rollcast.wire.ids import Role
+from rollcast.wire.limits import PEER_MESSAGE_BYTES_MAX
 
 log = structlog.get_logger()
 
@@ -29,7 +31,10 @@ ROLES_BY_METHOD: dict[str, frozenset[Role]] = {
     "ReportStep": LEARNER,
     "ReportStatus": LEARNER,
 }
+#: Where less than a gRPC message is enough, in bytes.
+REQUEST_BYTES_MAX = {"Session": PEER_MESSAGE_BYTES_MAX}
 Behaviour = Callable[[Any, Any], Awaitable[Any]]
+Deserialize = Callable[[bytes], Any]
 
 
 def caller_of(context: Any) -> Caller:
@@ -59,7 +64,8 @@ class RoleGate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             behaviour = getattr(handler, kind)
             if behaviour is not None:
                 make = getattr(grpc, f"{kind}_rpc_method_handler")
-                return make(self._guarded(method, behaviour), handler.request_deserializer, handler.response_serializer)
+                deserialize = _checked(handler.request_deserializer, REQUEST_BYTES_MAX.get(method))
+                return make(self._guarded(method, behaviour), deserialize, handler.response_serializer)
         return None
 
     def check(self, method: str, caller: Caller) -> None:
@@ -90,6 +96,20 @@ class RoleGate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             return None
 
         return guarded
+
+
+def _checked(deserialize: Deserialize, bytes_max: int | None) -> Deserialize:
+    """Refuses what is too long before it is parsed, and what does not parse as an error of the caller's."""
+
+    def checked(data: bytes) -> Any:
+        if bytes_max is not None and len(data) > bytes_max:
+            raise MalformedMessage(f"a message here has at most {bytes_max} bytes")
+        try:
+            return deserialize(data)
+        except DecodeError:
+            raise MalformedMessage("a message that cannot be parsed") from None
+
+    return checked
 
 
 def _nobody() -> None:

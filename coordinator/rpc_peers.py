@@ -17,16 +17,18 @@ from coordinator.events import (
     HeartbeatReceived,
     LeasesReturned,
     PeerAccused,
-    PeerFacts,
     PeerJoined,
     PeerLeft,
     VersionHeld,
     WorkRequested,
 )
+from coordinator.heartbeats import facts_of
 from coordinator.join import JoinDesk
 from coordinator.rpc_access import caller_of
 from coordinator.sessions import PeerChannel, Sessions
 from coordinator.shell import Shell
+from coordinator.sites import site_of
+from coordinator.untrusted import counter, rate, text
 from rollcast.runtime.errors import MalformedMessage, RollcastError, WrongKey
 from rollcast.runtime.waits import deadline
 from rollcast.wire import limits
@@ -46,6 +48,7 @@ MESSAGES_PER_SECOND_MAX = 200  # of one session, on average over RATE_WINDOW_S; 
 RATE_WINDOW_S = 5.0
 LEASES_PER_RETURN_MAX = 4096
 CONCURRENT_ROLLOUTS_MAX = 65536
+REGION_LENGTH_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ class PeerCalls:
                 first = await anext(aiter(messages), None)
             if first is None:
                 return
-            joined = _hello(caller, first)
+            joined = joined_of(caller, first, site_of(context.peer()))
             if self._shell.ended_because and not self._shell.ended_for_good:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, f"the run is interrupted: {self._shell.ended_because}")
             if self._shell.ended_because:
@@ -204,30 +207,31 @@ def event_of(peer_id: PeerId, message: pb.PeerMessage) -> Event:
     """
     match message.WhichOneof("body"):
         case "heartbeat":
-            return HeartbeatReceived(peer_id, _facts(message.heartbeat))
+            return HeartbeatReceived(peer_id, facts_of(message.heartbeat))
         case "work_request":
             return WorkRequested(peer_id, min(message.work_request.free_slots, CONCURRENT_ROLLOUTS_MAX))
         case "version_held":
             held = message.version_held
-            return VersionHeld(peer_id, Epoch(_counter(held.epoch)), Version(_counter(held.version)))
+            epoch, version = Epoch(counter(held.epoch)), Version(counter(held.version))
+            return VersionHeld(peer_id, epoch, version, counter(held.bytes_received))
         case "lease_return":
             returned = message.lease_return
             if len(returned.lease_ids) > LEASES_PER_RETURN_MAX:
                 raise MalformedMessage("too many leases in one return")
-            lease_ids = tuple(LeaseId(_counter(lease_id)) for lease_id in returned.lease_ids)
-            return LeasesReturned(peer_id, lease_ids, _text(returned.reason))
+            lease_ids = tuple(LeaseId(counter(lease_id)) for lease_id in returned.lease_ids)
+            return LeasesReturned(peer_id, lease_ids, text(returned.reason))
         case "accusation":
             accusation = message.accusation
             if len(accusation.culprit_peer_id) > limits.PEER_ID_LENGTH_MAX:
                 raise MalformedMessage("an accusation names no peer")
-            culprit, version = PeerId(accusation.culprit_peer_id), Version(_counter(accusation.version))
-            return PeerAccused(peer_id, culprit, version, accusation.chunk_index, _text(accusation.reason))
+            culprit, version = PeerId(accusation.culprit_peer_id), Version(counter(accusation.version))
+            return PeerAccused(peer_id, culprit, version, accusation.chunk_index, text(accusation.reason))
         case kind:
             raise MalformedMessage(f"a message {kind!r} has no place in an open session")
 
 
-def _hello(caller: Caller, message: pb.PeerMessage) -> PeerJoined:
-    """The first message of a session.
+def joined_of(caller: Caller, message: pb.PeerMessage, site: str) -> PeerJoined:
+    """The first message of a session, from a peer at this site.
 
     Raises:
         ProtocolMismatch, WrongKey, MalformedMessage: why the session is refused.
@@ -238,35 +242,21 @@ def _hello(caller: Caller, message: pb.PeerMessage) -> PeerJoined:
     agree_with(hello.protocol)
     if hello.role != caller.role:
         raise WrongKey(
-            f"the certificate is for the role {caller.role}, not {_text(hello.role)}", fix="use an invite for that role"
+            f"the certificate is for the role {caller.role}, not {text(hello.role)}", fix="use an invite for that role"
         )
     if hello.concurrent_rollouts > CONCURRENT_ROLLOUTS_MAX:
         raise MalformedMessage("a number in Hello is out of range")
     return PeerJoined(
         peer_id=caller.peer_id,
         role=hello.role,
-        name=_text(hello.name),
-        address=_text(hello.advertise),
+        name=text(hello.name),
+        address=text(hello.advertise),
         concurrent_rollouts=hello.concurrent_rollouts,
-        hardware=_text(hello.hardware),
-    )
-
-
-def _facts(beat: pb.Heartbeat) -> PeerFacts:
-    receiving = beat.receiving_chunks_total > 0
-    return PeerFacts(
-        state=_text(beat.state),
-        reason=_text(beat.reason),
-        active_version=Version(_counter(beat.active_version)) if beat.has_active_version else None,
-        tokens_generated=_counter(beat.tokens_generated),
-        chunk_bytes_from_origin=_counter(beat.chunk_bytes_from_origin),
-        chunk_bytes_from_peers=_counter(beat.chunk_bytes_from_peers),
-        chunk_bytes_sent=_counter(beat.chunk_bytes_sent),
-        chunks_rejected=_counter(beat.chunks_rejected),
-        receiving_version=Version(_counter(beat.receiving_version)) if receiving else None,
-        receiving_chunks_have=beat.receiving_chunks_have,
-        receiving_chunks_total=beat.receiving_chunks_total,
-        tokens_per_second=beat.tokens_per_second if 0.0 <= beat.tokens_per_second < 1e12 else 0.0,
+        hardware=text(hello.hardware),
+        region=text(hello.region, REGION_LENGTH_MAX),
+        site=site,
+        metered=hello.metered,
+        upload_cap_bytes_per_second=rate(hello.upload_cap_bytes_per_second),
     )
 
 
@@ -274,17 +264,6 @@ def _verdict(answer: AnswerUpload) -> pb.RolloutVerdict:
     return pb.RolloutVerdict(
         lease_id=answer.lease_id, sample_index=answer.sample_index, accepted=answer.accepted, reason=answer.reason
     )
-
-
-def _text(text: str) -> str:
-    """Shown to people only: cut, and without control characters."""
-    return "".join(c if c.isprintable() else " " for c in text[: limits.TEXT_LENGTH_MAX])
-
-
-def _counter(value: int) -> int:
-    if value > limits.COUNTER_MAX:
-        raise MalformedMessage("a counter is out of range")
-    return value
 
 
 def _one_line(error: RollcastError) -> str:

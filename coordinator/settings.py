@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from coordinator.probing import ProbeSettings
+from coordinator.relay_model import PlanShape
 from rollcast.wire.ids import RunId
 from rollcast.wire.rollouts import Sampling
 
@@ -54,14 +56,12 @@ class CoreSettings:
     """Distinct peers that must have accused it by then; where fewer than three peers may work, one is enough."""
     prompts_ahead_max: int = 256
     """Problems drawn ahead of need at most: bounds memory, and what a crash has to draw again."""
-    chain_peers_max: int = 4
-    """Up to this many peers are relayed to in a chain: one copy per uplink is the fastest for few, similar peers."""
-    origin_degree: int = 1
-    """Copies of a version that the origin sends, as long as peers can do the rest."""
-    relay_degree: int = 2
-    """Copies that a relay sends once there are too many peers for a chain."""
-    fallbacks_max: int = 3
-    """Fallback sources named to each peer."""
+    plan_shape: PlanShape = field(default_factory=PlanShape)
+    """How relay plans are made."""
+    probes: ProbeSettings = field(default_factory=ProbeSettings)
+    """How much padding peers send to measure uplinks that a plan needs to know."""
+    lan_preferred: bool = True
+    """Whether peers of one local network are preferred as each other's sources and exempt from caps."""
     finished_attempts_kept: int = 65536
     """Finished attempts remembered to answer repeated uploads; a forgotten one is refused, never accepted twice."""
     validate_every_event: bool = False

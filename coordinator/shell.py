@@ -31,6 +31,7 @@ from coordinator.actions import (
     SendAnnouncement,
     SendLeases,
     SendPlan,
+    SendProbe,
     ServeBatch,
     StopPeer,
     StoreRollout,
@@ -38,6 +39,7 @@ from coordinator.actions import (
 )
 from coordinator.core import CoordinatorCore
 from coordinator.events import (
+    AnnouncedEncoding,
     BatchRecorded,
     BatchRequested,
     Event,
@@ -53,7 +55,13 @@ from coordinator.events import (
     VersionAnnounced,
 )
 from coordinator.ledger import Ledger
-from coordinator.messages import announcement_message, leases_message, plan_message, revoke_message
+from coordinator.messages import (
+    announcement_message,
+    leases_message,
+    plan_message,
+    probe_message,
+    revoke_message,
+)
 from coordinator.problems import Problems
 from coordinator.resume import ELAPSED_S, LEARNER_VALUES
 from coordinator.sessions import Sessions
@@ -182,7 +190,11 @@ class Shell:
         self._remember(record.epoch, record.version, verified.announcement)
         if first_time:
             log.info("version announced", version=record.version, state_bytes=record.state_size_bytes)
-            self.apply(VersionAnnounced(record.epoch, record.version, verified.keyframe.chunk_count))
+            encodings = tuple(
+                AnnouncedEncoding(one.encoding_id, one.kind, one.base_version, one.size_bytes)
+                for one in verified.manifests
+            )
+            self.apply(VersionAnnounced(record.epoch, record.version, verified.chunk_count_max, encodings))
         return first_time
 
     def step_finished(self, event: StepFinished) -> None:
@@ -225,6 +237,10 @@ class Shell:
         """What every screen shows."""
         return self._core.status(self._clock()).to_json()
 
+    def broadcast(self) -> dict[str, Any]:
+        """How the newest version spreads."""
+        return self._core.broadcast(self._clock()).to_json()
+
     def waiting_for(self) -> str:
         """What the run waits for, in words."""
         return self._core.waiting(self._clock()).text
@@ -239,6 +255,8 @@ class Shell:
                 self._sessions.send(action.peer_id, revoke_message(action))
             case SendPlan():
                 self._sessions.send(action.peer_id, plan_message(action))
+            case SendProbe():
+                self._sessions.send(action.peer_id, probe_message(action))
             case SendAnnouncement():
                 self._send_announcement(action)
             case StopPeer():

@@ -13,10 +13,11 @@ from coordinator.batches import Batches
 from coordinator.dissemination import Dissemination
 from coordinator.figures import Window
 from coordinator.leases import Attempt, Group, LeaseBook
+from coordinator.link_rates import LinkRates
 from coordinator.membership import Members
 from coordinator.progress import LearnerProgress
 from coordinator.prompt_queue import PromptQueue
-from coordinator.relay_plan import RelayPlanner, TreeShape
+from coordinator.relay_plan import RelayPlanner
 from coordinator.settings import CoreSettings
 from coordinator.staleness import StalenessFigures, turn_of
 from rollcast.wire.ids import Epoch, LeaseId, PeerId, Step, Version
@@ -65,10 +66,8 @@ class CoreState:
             recorded=restored.recorded_batches,
         )
         self.prompts = PromptQueue(groups_per_step=settings.groups_per_step, ahead_max=settings.prompts_ahead_max)
-        self.relay = RelayPlanner(
-            TreeShape(settings.chain_peers_max, settings.origin_degree, settings.relay_degree),
-            fallbacks_max=settings.fallbacks_max,
-        )
+        self.relay = RelayPlanner(settings.plan_shape)
+        self.links = LinkRates()
         self.accounts = RolloutAccounts(
             issued=restored.issued,
             accepted=restored.accepted,

@@ -47,6 +47,7 @@ class PeerStatus:
     chunk_bytes_from_origin: int
     chunk_bytes_from_peers: int
     chunk_bytes_sent: int
+    t_bcast_s: float | None  # from the announcement to its newest verified copy
     hardware: str
     parents: tuple[str, ...]
     quarantined: bool
@@ -275,7 +276,7 @@ def _peers(state: CoreState, now: float) -> tuple[PeerStatus, ...]:
 
 
 def _peer_status(state: CoreState, member: Member, now: float) -> PeerStatus:
-    facts, newest = member.facts, state.newest_version
+    facts, newest, times = member.facts, state.newest_version, state.dissemination.times_of(member.peer_id)
     parents = (state.members.get(peer_id) for peer_id in state.relay.parents_of(member.peer_id))
     return PeerStatus(
         peer_id=member.peer_id,
@@ -293,6 +294,7 @@ def _peer_status(state: CoreState, member: Member, now: float) -> PeerStatus:
         chunk_bytes_from_origin=0 if facts is None else facts.chunk_bytes_from_origin,
         chunk_bytes_from_peers=0 if facts is None else facts.chunk_bytes_from_peers,
         chunk_bytes_sent=0 if facts is None else facts.chunk_bytes_sent,
+        t_bcast_s=None if times is None else times.seconds.last,
         hardware=member.hardware,
         parents=tuple(parent.name for parent in parents if parent is not None),
         quarantined=bool(member.standing.quarantined),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 
 from rollcast.policy.config import ModelConfig
 from rollcast.runtime.config import ConfigModel
+from rollcast.wire.limits import CHUNK_SIZE_BYTES_MIN
 
 
 class WarmStartConfig(ConfigModel):
@@ -67,14 +68,25 @@ class CheckpointConfig(ConfigModel):
 
 
 class PublishConfig(ConfigModel):
-    """How versions are cut into chunks."""
+    """How versions are encoded and cut into chunks."""
 
-    chunk_size_bytes: int = Field(65536, ge=4096, le=1048576)
-    """Unit of hashing, relay and resume."""
+    chunk_size_bytes: int = Field(0, ge=0, le=1048576)
+    """Unit of hashing, relay and resume, at least 1024; 0: from 16 KiB to 1 MiB, as suits the size of each encoding."""
+    deltas: bool = True
+    """Publish the difference from the version before too, where it is shorter than half of the version."""
+    squash_versions: int = Field(8, ge=0, le=64)
+    """A second delta starts from this many publications before, for peers that were away; below 2: none."""
     timeout_s: float = Field(60.0, gt=0.0)
     """Deadline for the origin's durable acknowledgement of one version."""
     keep_versions: int = Field(16, ge=2)
-    """Own copies kept for behaviour log-probabilities; at least S + 2 are."""
+    """Own copies kept for behaviour log-probabilities and deltas; at least S + 2 and squash_versions are."""
+
+    @field_validator("chunk_size_bytes")
+    @classmethod
+    def _large_enough(cls, value: int) -> int:
+        if 0 < value < CHUNK_SIZE_BYTES_MIN:
+            raise ValueError(f"at least {CHUNK_SIZE_BYTES_MIN}, or 0")
+        return value
 
 
 class LearnerConfig(ConfigModel):

@@ -1,30 +1,26 @@
-"""The learner's chunk link to the origin: one HTTPS request whose two bodies are streams of link frames."""
+"""The learner's chunk link to the origin."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
-import aiohttp
-
-from learner.push import Held, Push, PushFailed, SendChunk, SendMessage
-from rollcast import __version__
-from rollcast.runtime.errors import MalformedMessage, WrongKey
-from rollcast.wire import protocol
+from learner.push import Held, Output, Push, PushFailed, SendChunk, SendMessage
+from rollcast.runtime.errors import MalformedMessage, Unreachable, WaitTimedOut
 from rollcast.wire.chunks import BytesLike
-from rollcast.wire.ids import PeerId
-from rollcast.wire.link import FrameParser, LinkMessageFrame, encode_chunk, encode_message
-from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.tls import TlsCredentials, caller_from_der
+from rollcast.wire.ids import ChunkIndex, EncodingId, PeerId, RunId
+from rollcast.wire.link import LinkFrame, LinkMessageFrame, encode_chunk
+from rollcast.wire.link_dialler import LinkDialler
+from rollcast.wire.link_opening import LinkLimits
+from rollcast.wire.link_socket import SocketOptions
+from rollcast.wire.link_stream import LinkStream
+from rollcast.wire.tls import TlsCredentials
 
-PATH = "/rollcast/link/1"
-CONNECT_TIMEOUT_S = 10.0
-STALL_TIMEOUT_S = 15.0  # an origin that says nothing for this long during a push is tried again on a new link
-CLOSE_TIMEOUT_S = 0.5  # for the other side to close too
-REASON_BYTES_MAX = 512  # of a refusal
-QUEUE_FRAMES = 64  # frames that may wait for the socket; more only holds memory
+STALL_TIMEOUT_S = 15.0  # an origin that says nothing for this long while nothing is sent is tried on a new link
+LIMITS = LinkLimits(write_timeout_s=STALL_TIMEOUT_S)
+
+ChunkOf = Callable[[EncodingId, ChunkIndex], BytesLike]
 
 
 class LinkBroken(Exception):
@@ -32,14 +28,20 @@ class LinkBroken(Exception):
 
 
 class OriginLink:
-    """One open link. Use ``connect``; close it or use it as a context manager."""
+    """One open link, which carries one push after another. Use ``connect``; close it or use it as a context manager."""
 
-    def __init__(self, session: aiohttp.ClientSession) -> None:
-        self._session = session
-        self._outgoing: asyncio.Queue[list[BytesLike] | None] = asyncio.Queue(QUEUE_FRAMES)
-        self._parser = FrameParser()
-        self._received: list[pb.LinkMessage] = []
-        self._response: aiohttp.ClientResponse | None = None
+    def __init__(self, dialler: LinkDialler, stream: LinkStream) -> None:
+        self._dialler = dialler
+        self._stream = stream
+        self._loop = asyncio.get_running_loop()
+        self._push: Push | None = None
+        self._chunk: ChunkOf | None = None
+        self._asked: dict[tuple[EncodingId, ChunkIndex], None] = {}  # in order, each once
+        self._sending = False
+        self._moved_s = 0.0  # when the push last made progress
+        self._finished: asyncio.Future[str] | None = None  # why the push failed; empty: it did not
+        self._broken = ""
+        stream.start(self)
 
     @classmethod
     async def connect(cls, address: str, origin: PeerId, *, run_id: str, credentials: TlsCredentials) -> OriginLink:
@@ -50,54 +52,48 @@ class OriginLink:
             WrongKey: somebody else answers there.
             ProtocolMismatch: it speaks other protocol versions.
         """
-        connector = aiohttp.TCPConnector(ssl=credentials.ssl_client_context(), limit=1, force_close=True)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
-        link = cls(aiohttp.ClientSession(connector=connector, timeout=timeout))
+        options = SocketOptions(silence_timeout_s=LIMITS.silence_timeout_s)
+        dialler = LinkDialler(credentials, RunId(run_id), LIMITS, options)
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                await link._greet(address, origin, run_id)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            await link.close()
-            raise LinkBroken(f"no link to {address}: {error or 'no answer in time'}") from None
+            stream, _ = await dialler.dial(origin, address, role="origin")
+            return cls(dialler, stream)
+        except (Unreachable, WaitTimedOut, MalformedMessage) as error:
+            await dialler.close()
+            raise LinkBroken(f"no link to {address}: {error.what} {error.cause}".rstrip()) from None
         except BaseException:
-            await link.close()
+            await dialler.close()
             raise
-        return link
 
-    async def push(self, push: Push, chunk: Callable[[int], memoryview]) -> None:
+    async def push(self, push: Push, chunk: ChunkOf) -> None:
         """Carry out one push until the origin holds the version durably.
 
         Args:
             push: the protocol's state.
-            chunk: payload of the keyframe's chunk with this index.
+            chunk: payload of a chunk of one of its encodings.
 
         Raises:
             LinkBroken: the link ended, stalled, or the origin gave up on it.
         """
-        outputs = push.start()
-        while True:
-            for output in outputs:
-                match output:
-                    case SendMessage(message):
-                        await self._send(encode_message(message))
-                    case SendChunk(index):
-                        await self._send(*encode_chunk(push.version, push.encoding_id, index, chunk(index)))
-                    case PushFailed(reason):
-                        raise LinkBroken(reason)
-                    case Held():
-                        return
-            outputs = push.receive(await self._receive())
+        if self._broken:
+            raise LinkBroken(self._broken)
+        self._push, self._chunk, self._finished = push, chunk, self._loop.create_future()
+        self._moved_s = self._loop.time()
+        try:
+            self._carry_out(push.start())
+            while not self._finished.done():
+                left_s = STALL_TIMEOUT_S if self._sending else self._moved_s + STALL_TIMEOUT_S - self._loop.time()
+                if left_s <= 0:
+                    raise LinkBroken("the origin says nothing")
+                await asyncio.wait((self._finished,), timeout=left_s)
+            if reason := self._finished.result():
+                raise LinkBroken(reason)
+        finally:
+            self._push = self._chunk = self._finished = None
+            self._asked.clear()
 
     async def close(self) -> None:
-        """End the link: our side of it first, then the whole."""
-        if self._response is not None:
-            with contextlib.suppress(asyncio.QueueFull, aiohttp.ClientError, TimeoutError, OSError):
-                self._outgoing.put_nowait(None)
-                async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                    while await self._response.content.readany():
-                        pass
-            self._response.close()
-        await self._session.close()
+        """End the link; what was sent still leaves."""
+        await self._dialler.close()
 
     async def __aenter__(self) -> OriginLink:
         return self
@@ -107,69 +103,50 @@ class OriginLink:
     ) -> None:
         await self.close()
 
-    async def _greet(self, address: str, origin: PeerId, run_id: str) -> None:
-        hello = pb.LinkHello(protocol=protocol.range_to_pb(), run_id=run_id, software=f"rollcast {__version__}")
-        await self._send(encode_message(pb.LinkMessage(hello=hello)))
-        self._response = await self._session.post(f"https://{address}{PATH}", data=self._body())
-        if self._response.status != 200:
-            reason = (await self._response.content.read(REASON_BYTES_MAX)).decode("utf-8", "replace")
-            raise LinkBroken(f"the origin answered {self._response.status} {reason}")
-        self._check_certificate(origin)
-        first = await self._receive()
-        if first.WhichOneof("body") != "hello":
-            raise LinkBroken(f"the origin did not greet {first.error.what[:200]}".rstrip())
-        if first.hello.run_id != run_id:
-            raise WrongKey(f"{address} belongs to another run", fix="see which origin uses that address")
-        protocol.agree_with(first.hello.protocol)
+    # ------------------------------------------------------------- rollcast.wire.link_receiver.LinkReceiver
 
-    def _check_certificate(self, origin: PeerId) -> None:
-        assert self._response is not None
-        connection = self._response.connection
-        tls = connection.transport.get_extra_info("ssl_object") if connection and connection.transport else None
-        certificate = tls.getpeercert(binary_form=True) if tls else None
-        if certificate is None:
-            raise LinkBroken("the origin closed the link at once")
-        caller = caller_from_der(certificate)
-        if caller.peer_id != origin or caller.role != "origin":
-            raise WrongKey(
-                "the origin's address is answered by somebody else",
-                cause=f"expected the origin {origin}, found the {caller.role} {caller.peer_id}",
-                fix="see which process listens at the origin's address",
-            )
+    def frames(self, frames: Sequence[LinkFrame]) -> None:
+        self._moved_s = self._loop.time()
+        for frame in frames:
+            if not isinstance(frame, LinkMessageFrame):
+                self._stream.close("nobody asked for chunks", MalformedMessage.code)
+                return
+            if self._push is not None:
+                self._carry_out(self._push.receive(frame.message))
 
-    async def _body(self) -> AsyncIterator[BytesLike]:
-        while (buffers := await self._outgoing.get()) is not None:
-            for buffer in buffers:
-                yield buffer
+    def drained(self) -> None:
+        self._moved_s = self._loop.time()
+        self._sending = False
+        self._send_next()
 
-    async def _send(self, *buffers: BytesLike) -> None:
-        try:
-            async with asyncio.timeout(STALL_TIMEOUT_S):
-                await self._outgoing.put(list(buffers))
-        except TimeoutError:
-            raise LinkBroken("the origin takes no bytes") from None
+    def closed(self, reason: str, code: str) -> None:
+        self._broken = f"{code} {reason}".strip()
+        self._finish(self._broken)
 
-    async def _receive(self) -> pb.LinkMessage:
-        assert self._response is not None
-        try:
-            async with asyncio.timeout(STALL_TIMEOUT_S):
-                while not self._received:
-                    data = await self._response.content.readany()
-                    if not data:
-                        raise LinkBroken("the origin closed the link")
-                    self._received.extend(_messages(self._parser, data))
-        except TimeoutError:
-            raise LinkBroken("the origin says nothing") from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise LinkBroken(f"the link broke: {error}") from None
-        return self._received.pop(0)
+    # ------------------------------------------------------------- inside
 
+    def _carry_out(self, outputs: Sequence[Output]) -> None:
+        for output in outputs:
+            match output:
+                case SendMessage(message):
+                    self._stream.send(message)
+                case SendChunk(encoding_id, index):
+                    self._asked[encoding_id, index] = None
+                case PushFailed(reason):
+                    self._finish(reason)
+                case Held():
+                    self._finish("")
+        self._send_next()
 
-def _messages(parser: FrameParser, data: bytes) -> list[pb.LinkMessage]:
-    try:
-        frames = parser.feed(data)
-    except MalformedMessage as error:
-        raise LinkBroken(f"the origin sends nonsense: {error.what}") from None
-    if not all(isinstance(frame, LinkMessageFrame) for frame in frames):
-        raise LinkBroken("the origin sends chunks that nobody asked for")
-    return [frame.message for frame in frames if isinstance(frame, LinkMessageFrame)]
+    def _send_next(self) -> None:
+        if self._sending or not self._asked or self._push is None or self._chunk is None:
+            return
+        encoding_id, index = key = next(iter(self._asked))
+        del self._asked[key]
+        payload = self._chunk(encoding_id, index)
+        self._sending = True
+        self._stream.send_chunk(encode_chunk(self._push.version, encoding_id, index, payload))
+
+    def _finish(self, reason: str) -> None:
+        if self._finished is not None and not self._finished.done():
+            self._finished.set_result(reason)

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
 import structlog
 
+from learner.config import PublishConfig
+from learner.encodings import Encoded, cut_up, encode
 from learner.origin_link import LinkBroken, OriginLink
 from learner.push import Push
 from learner.versions import RetainedVersions
 from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.errors import CheckpointError, Unreachable
 from rollcast.runtime.waits import backoff_delays_s, deadline
-from rollcast.wire.chunks import blake3_hash, chunk_list
+from rollcast.wire.chunks import blake3_hash
 from rollcast.wire.identity import Identity
-from rollcast.wire.ids import Epoch, PeerId, RunId, Version
+from rollcast.wire.ids import EncodingId, Epoch, PeerId, RunId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.records import (
+    KEYFRAME_ID,
+    PREVIOUS_ID,
+    SQUASHED_ID,
     VerifiedVersion,
     VersionRecord,
+    delta_manifest,
     keyframe_manifest,
     parse_announcement,
     sign_version,
@@ -41,8 +47,17 @@ class Prepared:
     """A version that is signed and kept on our disk."""
 
     signed: VerifiedVersion
-    chunk_hashes: bytes  # of the keyframe, 32 bytes a chunk
-    state: bytes
+    encodings: Mapping[EncodingId, Encoded]  # all that it names
+
+    def chunk(self, encoding_id: EncodingId, index: int) -> memoryview:
+        """The bytes of one chunk.
+
+        Raises:
+            MalformedMessage: there is no such chunk.
+        """
+        manifest = self.signed.manifest(encoding_id)
+        assert manifest is not None
+        return memoryview(self.encodings[encoding_id].data)[slice(*manifest.chunk_range(index))]
 
 
 class Origin(Protocol):
@@ -63,7 +78,7 @@ class Publisher:
         identity: signs.
         run: what the coordinator said when we opened our session: run, epoch, newest published version.
         model_json: architecture, part of every record.
-        chunk_size_bytes: unit of hashing and relay.
+        config: chunk size, and which deltas are made.
         retained: our own copies.
         origin: gets every version before it is announced.
         announce: tells the coordinator.
@@ -75,7 +90,7 @@ class Publisher:
         identity: Identity,
         run: pb.RunInfo,
         model_json: str,
-        chunk_size_bytes: int,
+        config: PublishConfig,
         retained: RetainedVersions,
         origin: Origin,
         announce: Callable[[pb.VersionAnnouncement], Awaitable[bool]],
@@ -83,7 +98,7 @@ class Publisher:
         self._identity = identity
         self._run = run
         self._model_json = model_json
-        self._chunk_size_bytes = chunk_size_bytes
+        self._config = config
         self._retained = retained
         self._origin = origin
         self._announce = announce
@@ -124,10 +139,13 @@ class Publisher:
         await self._announce(prepared.signed.announcement)
         self._newest_announced = version
         seconds = round(time.monotonic() - started_s, 3)
-        _log.info("version published", version=version, bytes=len(prepared.state), seconds=seconds)
+        sizes = {manifest.encoding_id: manifest.size_bytes for manifest in prepared.signed.manifests}
+        _log.info("version published", version=version, bytes_by_encoding=sizes, seconds=seconds)
 
     def prepare(self, version: Version, snapshot: Snapshot) -> Prepared:
-        """Hash, sign and keep a version durably; nobody else hears of it yet. Blocks on hashing and fsync.
+        """Hash, encode, sign and keep a version durably; nobody else hears of it yet. Blocks on hashing and fsync.
+
+        What is kept of an earlier life is used as it is: everybody may know its manifests.
 
         Raises:
             CheckpointError: see publish.
@@ -137,19 +155,49 @@ class Publisher:
         earlier = signed.record.state_hash if signed else self._announced_hash(version)
         if earlier is not None and earlier != digest:
             raise _other_bytes(version)
-        hashes = chunk_list(snapshot.state_bytes, self._chunk_size_bytes)
-        if signed is None or signed.keyframe.chunk_size_bytes != self._chunk_size_bytes:
-            signed = self._sign(version, snapshot, digest, hashes)
-            self._retained.retain(signed, snapshot.state_bytes)
-        return Prepared(signed, hashes, snapshot.state_bytes)
+        if signed is not None:
+            return self._prepared(signed, snapshot.state_bytes)
+        bases = self._bases(version)
+        size = self._config.chunk_size_bytes
+        encodings = encode(snapshot, bases, self._retained.base, chunk_size_bytes=size)
+        signed = self._sign(version, snapshot, digest, encodings, bases)
+        deltas = {encoding_id: one.data for encoding_id, one in encodings.items() if encoding_id != KEYFRAME_ID}
+        self._retained.retain(signed, snapshot.state_bytes, deltas)
+        return Prepared(signed, encodings)
 
     def _prepared_before(self, version: Version) -> Prepared:
         signed = self._retained.signed(version)
         assert signed is not None
-        _, state = self._retained.state(version)
-        return Prepared(signed, chunk_list(state, signed.keyframe.chunk_size_bytes), state)
+        return self._prepared(signed, self._retained.state(version)[1])
 
-    def _sign(self, version: Version, snapshot: Snapshot, digest: bytes, hashes: bytes) -> VerifiedVersion:
+    def _prepared(self, signed: VerifiedVersion, state: bytes) -> Prepared:
+        """A kept version with the bytes that its manifests name; one that was announced needs none."""
+        if signed.version <= self._newest_announced:
+            return Prepared(signed, {})
+        encodings = {KEYFRAME_ID: cut_up(state, signed.keyframe.chunk_size_bytes)}
+        for manifest in signed.deltas:
+            delta = self._retained.delta(signed.version, manifest)
+            encodings[manifest.encoding_id] = cut_up(delta, manifest.chunk_size_bytes)
+        return Prepared(signed, encodings)
+
+    def _bases(self, version: Version) -> dict[EncodingId, Version]:
+        """What deltas start from: the version published before, and one from some publications before."""
+        older = [kept for kept in self._retained.versions() if kept < version]
+        if not older or not self._config.deltas:
+            return {}
+        bases = {PREVIOUS_ID: older[-1]}
+        if 1 < self._config.squash_versions <= len(older):
+            bases[SQUASHED_ID] = older[-self._config.squash_versions]
+        return bases
+
+    def _sign(
+        self,
+        version: Version,
+        snapshot: Snapshot,
+        digest: bytes,
+        encodings: Mapping[EncodingId, Encoded],
+        bases: Mapping[EncodingId, Version],
+    ) -> VerifiedVersion:
         record = VersionRecord(
             run_id=RunId(self._run.run_id),
             epoch=Epoch(self._run.epoch),
@@ -160,8 +208,21 @@ class Publisher:
             tensors=snapshot.tensors,
             model_json=self._model_json,
         )
-        manifest = keyframe_manifest(record, hashes, self._chunk_size_bytes)
-        return parse_announcement(sign_version(record, [manifest], self._identity))
+        keyframe = encodings[KEYFRAME_ID]
+        manifests = [keyframe_manifest(record, keyframe.chunk_hashes, keyframe.chunk_size_bytes)]
+        for encoding_id, base in bases.items():
+            if (delta := encodings.get(encoding_id)) is not None:
+                manifests.append(
+                    delta_manifest(
+                        record,
+                        encoding_id,
+                        base,
+                        size_bytes=len(delta.data),
+                        chunk_hashes=delta.chunk_hashes,
+                        chunk_size_bytes=delta.chunk_size_bytes,
+                    )
+                )
+        return parse_announcement(sign_version(record, manifests, self._identity))
 
     def _parent_hash(self, version: Version) -> bytes:
         older = [kept for kept in self._retained.versions() if kept < version]
@@ -210,7 +271,7 @@ class OriginPusher:
             WrongKey: somebody else answers at its address.
         """
         version = prepared.signed.version
-        seconds = self._timeout_s + len(prepared.state) / PUSH_BYTES_PER_SECOND_MIN
+        seconds = self._timeout_s + prepared.signed.record.state_size_bytes / PUSH_BYTES_PER_SECOND_MIN
         waiting_for = f"the origin to hold version {version} durably"
         async with deadline(seconds, waiting_for, fix="see that the origin runs, and its log"):
             for delay_s in backoff_delays_s(self._random, most_s=3.0):
@@ -231,9 +292,9 @@ class OriginPusher:
     async def _push_once(self, prepared: Prepared) -> None:
         if self._link is None:
             self._link = await self._connect()
-        keyframe, state = prepared.signed.keyframe, memoryview(prepared.state)
-        push = Push(prepared.signed.announcement, keyframe, prepared.chunk_hashes)
-        await self._link.push(push, lambda index: state[slice(*keyframe.chunk_range(index))])
+        chunk_lists = {encoding_id: one.chunk_hashes for encoding_id, one in prepared.encodings.items()}
+        push = Push(prepared.signed.announcement, prepared.signed.version, chunk_lists)
+        await self._link.push(push, prepared.chunk)
 
     async def _connect(self) -> OriginLink:
         info = await self._find()

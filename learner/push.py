@@ -1,18 +1,17 @@
 """What the learner says on a link to the origin while it pushes one version. Pure: messages in, messages out.
 
-The learner announces; the origin answers with what it wants and what it already has, grants credit, and says
-VersionHeld when its copy is durable. One credit pays for one chunk.
+The learner announces; the origin says which encodings it wants and names the chunks that it lacks, as fast as it can
+take them, and says VersionHeld when its copy is durable.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rollcast.wire.chunks import HASH_BYTES, bitmap_has
-from rollcast.wire.ids import ChunkIndex
+from rollcast.wire.chunks import HASH_BYTES
+from rollcast.wire.ids import ChunkIndex, EncodingId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.records import Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +23,9 @@ class SendMessage:
 
 @dataclass(frozen=True, slots=True)
 class SendChunk:
-    """Send this chunk of the keyframe."""
+    """Send this chunk, after those that were asked for before."""
 
+    encoding_id: EncodingId
     index: ChunkIndex
 
 
@@ -45,63 +45,54 @@ Output = SendMessage | SendChunk | Held | PushFailed
 
 
 class Push:
-    """The state of one push over one link.
+    """One push over one link.
 
     Args:
         announcement: the signed version.
-        manifest: of its keyframe.
-        chunk_hashes: 32 bytes a chunk of the keyframe.
+        version: its number.
+        chunk_lists: of each of its encodings, 32 bytes a chunk.
     """
 
-    def __init__(self, announcement: pb.VersionAnnouncement, manifest: Manifest, chunk_hashes: bytes) -> None:
-        self.version = manifest.version
-        self.encoding_id = manifest.encoding_id
+    def __init__(
+        self, announcement: pb.VersionAnnouncement, version: Version, chunk_lists: Mapping[EncodingId, bytes]
+    ) -> None:
+        self.version = version
         self._announcement = announcement
-        self._chunk_hashes = chunk_hashes
-        self._missing = deque(range(manifest.chunk_count))
-        self._wanted = False
-        self._credit = 0
+        self._chunk_lists = dict(chunk_lists)
 
     def start(self) -> list[Output]:
         """What to send first."""
         return [SendMessage(pb.LinkMessage(announcement=self._announcement))]
 
     def receive(self, message: pb.LinkMessage) -> list[Output]:
-        """React to one message of the origin; messages about other versions are ignored."""
+        """React to one message of the origin; messages about other versions or encodings are ignored."""
         match message.WhichOneof("body"):
             case "held" if message.held.version == self.version:
                 return [Held()]
             case "want" if self._is_ours(message.want):
-                self._wanted = True
-                hashes = pb.ChunkList(version=self.version, encoding_id=self.encoding_id, hashes=self._chunk_hashes)
-                return [SendMessage(pb.LinkMessage(chunk_list=hashes)), *self._spend()]
-            case "have" if self._is_ours(message.have):
-                self._forget_what_it_has(message.have)
-                return []
-            case "credit" if self._is_ours(message.credit):
-                self._credit += message.credit.chunks
-                return self._spend()
+                return self._tell(message.want)
+            case "request" if self._is_ours(message.request):
+                return self._serve(message.request)
             case "cancel" if self._is_ours(message.cancel):
                 return [PushFailed(f"the origin cancelled: {message.cancel.reason[:200]}")]
             case "error":
                 return [PushFailed(f"the origin reports {message.error.code[:40]}: {message.error.what[:200]}")]
         return []
 
-    def _is_ours(self, body: pb.Want | pb.Have | pb.Credit | pb.Cancel) -> bool:
-        return body.version == self.version and body.encoding_id == self.encoding_id
+    def _is_ours(self, body: pb.Want | pb.Request | pb.Cancel) -> bool:
+        return body.version == self.version and body.encoding_id in self._chunk_lists
 
-    def _forget_what_it_has(self, have: pb.Have) -> None:
-        if have.complete:
-            self._missing.clear()
-            return
-        if have.bitmap and have.chunk_count == len(self._chunk_hashes) // HASH_BYTES:
-            self._missing = deque(index for index in self._missing if not bitmap_has(have.bitmap, index))
+    def _tell(self, want: pb.Want) -> list[Output]:
+        hashes = self._chunk_lists[EncodingId(want.encoding_id)]
+        version, encoding_id = want.version, want.encoding_id
+        listed = pb.ChunkList(version=version, encoding_id=encoding_id, hashes=hashes)
+        have = pb.Have(version=version, encoding_id=encoding_id, chunk_count=len(hashes) // HASH_BYTES, complete=True)
+        answers = [pb.LinkMessage(chunk_list=listed)] if want.chunk_list else []
+        return [SendMessage(answer) for answer in [*answers, pb.LinkMessage(have=have)]]
 
-    def _spend(self) -> list[Output]:
-        if not self._wanted:
-            return []
-        chunks: list[Output] = []
-        while self._credit > 0 and self._missing:
-            self._credit -= 1
-            chunks.append(SendChunk(ChunkIndex(self._missing.popleft())))
-        return chunks
+    def _serve(self, request: pb.Request) -> list[Output]:
+        encoding_id = EncodingId(request.encoding_id)
+        count = len(self._chunk_lists[encoding_id]) // HASH_BYTES
+        if max(request.indices) >= count:
+            return [PushFailed(f"the origin asks for chunk {max(request.indices)} of {count}")]
+        return [SendChunk(encoding_id, ChunkIndex(index)) for index in request.indices]

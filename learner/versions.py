@@ -1,24 +1,30 @@
 """The learner's own copies of published versions: what behaviour log-probabilities are recomputed with.
 
-On disk a version is two files: `N.state` (the raw state) and `N.version` (the signed announcement, which carries the
-state's hash). The announcement is written last, so a version without one is unfinished and does not exist.
+On disk a version is `N.state` (the raw state), `N.delta1` and so on (its deltas, by encoding) and `N.version` (the
+signed announcement, which carries the state's hash). The announcement is written last, so a version without one is
+unfinished and does not exist.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 
 from rollcast.runtime.errors import CheckpointError, MalformedMessage
 from rollcast.runtime.run_folder import fsync_folder, run_folder_error, write_atomically
-from rollcast.wire.ids import Version
+from rollcast.wire.chunks import BytesLike, chunk_list
+from rollcast.wire.ids import EncodingId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.records import VerifiedVersion, VersionRecord, parse_announcement, state_hash
+from rollcast.wire.records import Manifest, VerifiedVersion, VersionRecord, parse_announcement, state_hash
+
+StateT = TypeVar("StateT", bytes, memoryview)
 
 _FIX = "restore the run folder, or start the run anew in an empty one"
 
@@ -39,14 +45,16 @@ class RetainedVersions:
         self._states: OrderedDict[Version, tuple[VersionRecord, bytes]] = OrderedDict()
         self._lock = threading.Lock()  # of _states
 
-    def retain(self, signed: VerifiedVersion, state: bytes) -> None:
-        """Keep a version durably, the announcement last.
+    def retain(self, signed: VerifiedVersion, state: bytes, deltas: Mapping[EncodingId, BytesLike]) -> None:
+        """Keep a version and its deltas durably, the announcement last.
 
         Raises:
             RunFolderError: the disk is full or read-only.
         """
         try:
             write_atomically(self._state_path(signed.version), state)
+            for encoding_id, delta in deltas.items():
+                write_atomically(self._delta_path(signed.version, encoding_id), bytes(delta))
             write_atomically(self._announcement_path(signed.version), signed.announcement.SerializeToString())
         except OSError as error:
             raise run_folder_error(self._folder, error) from None
@@ -84,12 +92,44 @@ class RetainedVersions:
         self._remember(*found)
         return found
 
+    def base(self, version: Version) -> tuple[VersionRecord, BytesLike]:
+        """Record and state of a version to make a delta from, without a place in memory for it.
+
+        Raises:
+            CheckpointError: see state.
+        """
+        with self._lock:
+            found = self._states.get(version)
+        if found is not None:
+            return found
+        record = self._record(version)
+        try:
+            with self._state_path(version).open("rb") as file:
+                state = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        except (OSError, ValueError) as error:
+            raise _unreadable(version, error) from None
+        return _checked(record, state)
+
+    def delta(self, version: Version, manifest: Manifest) -> bytes:
+        """A delta of a version.
+
+        Raises:
+            CheckpointError: it is not kept, or its bytes are not the signed ones.
+        """
+        try:
+            data = self._delta_path(version, manifest.encoding_id).read_bytes()
+            manifest.check_chunk_list(chunk_list(data, manifest.chunk_size_bytes))
+        except (OSError, MalformedMessage) as error:
+            raise CheckpointError(f"cannot read a delta of version {version}", cause=str(error), fix=_FIX) from None
+        return data
+
     def remove(self, gone: Collection[Version]) -> None:
         """Remove these versions, and no other: one may be retained meanwhile."""
         for version in gone:
             # The announcement first: what is left without one counts as unfinished.
             self._announcement_path(version).unlink(missing_ok=True)
-            self._state_path(version).unlink(missing_ok=True)
+            for path in self._folder.glob(f"{version:012d}.*"):
+                path.unlink(missing_ok=True)
             with self._lock:
                 self._states.pop(version, None)
         if gone:
@@ -97,7 +137,7 @@ class RetainedVersions:
 
     def remove_unfinished(self) -> None:
         """Clear away what a killed process left half written."""
-        for path in self._folder.glob("*.state"):
+        for path in (*self._folder.glob("*.state"), *self._folder.glob("*.delta*")):
             if not path.with_suffix(".version").exists():
                 path.unlink(missing_ok=True)
         for path in self._folder.glob(".*.tmp"):
@@ -105,20 +145,20 @@ class RetainedVersions:
                 path.unlink(missing_ok=True)
 
     def _read(self, version: Version) -> tuple[VersionRecord, bytes]:
+        record = self._record(version)
+        try:
+            state = self._state_path(version).read_bytes()
+        except OSError as error:
+            raise _unreadable(version, error) from None
+        return _checked(record, state)
+
+    def _record(self, version: Version) -> VersionRecord:
         signed = self.signed(version)
         if signed is None:
             kept = self.versions()
             cause = f"kept are {len(kept)} versions from {kept[0]} to {kept[-1]}" if kept else "none is kept"
             raise CheckpointError(f"no copy of version {version} in {self._folder}", cause=cause, fix=_FIX)
-        try:
-            state = self._state_path(version).read_bytes()
-        except OSError as error:
-            raise CheckpointError(f"cannot read version {version}", cause=str(error), fix=_FIX) from None
-        if state_hash(state) != signed.record.state_hash:
-            raise CheckpointError(
-                f"the copy of version {version} is damaged", cause="its bytes do not match its record", fix=_FIX
-            )
-        return signed.record, state
+        return signed.record
 
     def _remember(self, record: VersionRecord, state: bytes) -> None:
         with self._lock:
@@ -130,8 +170,23 @@ class RetainedVersions:
     def _state_path(self, version: Version) -> Path:
         return self._folder / f"{version:012d}.state"
 
+    def _delta_path(self, version: Version, encoding_id: EncodingId) -> Path:
+        return self._folder / f"{version:012d}.delta{encoding_id}"
+
     def _announcement_path(self, version: Version) -> Path:
         return self._folder / f"{version:012d}.version"
+
+
+def _unreadable(version: Version, error: Exception) -> CheckpointError:
+    return CheckpointError(f"cannot read version {version}", cause=str(error), fix=_FIX)
+
+
+def _checked(record: VersionRecord, state: StateT) -> tuple[VersionRecord, StateT]:
+    if state_hash(state) != record.state_hash:
+        raise CheckpointError(
+            f"the copy of version {record.version} is damaged", cause="its bytes do not match its record", fix=_FIX
+        )
+    return record, state
 
 
 def no_longer_needed(

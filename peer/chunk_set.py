@@ -34,7 +34,10 @@ class ChunkSet:
     @classmethod
     def full(cls, size: int) -> ChunkSet:
         """Every index below ``size``."""
-        return cls(size, range(size))
+        chunks = cls(size)
+        chunks._bits = bytearray((((1 << size) - 1) << -size % 8).to_bytes(len(chunks._bits), "big"))
+        chunks.count = size
+        return chunks
 
     def __contains__(self, index: int) -> bool:
         return 0 <= index < self.size and bitmap_has(self._bits, index)
@@ -56,6 +59,18 @@ class ChunkSet:
         self.count += 1
         return True
 
+    def discard(self, index: int) -> None:
+        """Take an index out, if it is in."""
+        if index in self:
+            self._bits[index >> 3] ^= 0x80 >> (index & 7)
+            self.count -= 1
+
+    def add_all(self, other: ChunkSet) -> None:
+        """Add every index of a set of the same size."""
+        bits = self.as_int() | other.as_int()
+        self._bits = bytearray(bits.to_bytes(len(self._bits), "big"))
+        self.count = bits.bit_count()
+
     @property
     def complete(self) -> bool:
         """Whether every index is in."""
@@ -66,8 +81,20 @@ class ChunkSet:
         """The set as bytes, for the wire."""
         return bytes(self._bits)
 
+    def as_int(self) -> int:
+        """The bitmap as one integer, chunk 0 in its highest bit: cheap to combine with others of the same size."""
+        return int.from_bytes(self._bits, "big")
+
+    def first_of(self, bits: int, most: int) -> list[int]:
+        """The lowest ``most`` indices of a set of this size given as by ``as_int``."""
+        width = len(self._bits) * 8
+        found: list[int] = []
+        while bits and len(found) < most:
+            index = width - bits.bit_length()
+            found.append(index)
+            bits ^= 1 << (width - 1 - index)
+        return found
+
     def covers(self, other: ChunkSet) -> bool:
         """Whether every index of ``other`` is in this set."""
-        mine = int.from_bytes(self._bits, "big")
-        theirs = int.from_bytes(other._bits, "big")
-        return self.size == other.size and theirs & ~mine == 0
+        return self.size == other.size and other.as_int() & ~self.as_int() == 0

@@ -28,19 +28,53 @@ class LinkConfig(ConfigModel):
     """Port to listen on; 0 lets the system choose."""
     advertise: str = ""
     """host:port that others dial; empty: the bound address. "none": cannot be dialled."""
-    credit_chunks: int = Field(32, ge=1)
-    """Chunks that a sender may have in flight to us on one link."""
     stall_timeout_s: float = Field(3.0, gt=0.0)
     """A version without a new chunk for this long is asked for from a fallback too."""
+    congestion: str = Field("", pattern=r"^[a-z0-9_]{0,15}$")
+    """TCP congestion control of links, by the kernel's name (cubic, bbr ...); empty: the system's."""
+    pacing_mbit_s: float = Field(10_000.0, gt=0.0)
+    """Most that one link sends, in Mbit/s. Any value turns on TCP's own pacing, which keeps queues on the way short."""
+    upload_mbit_s_max: float | None = Field(None, gt=0.0)
+    """Cap on chunks that all links send together, in Mbit/s; none: no cap."""
+    download_mbit_s_max: float | None = Field(None, gt=0.0)
+    """Cap on what all links receive together, in Mbit/s; none: no cap."""
+    lan_exempt: bool = True
+    """Links to private, link-local and loopback addresses are not capped."""
+    region: str = Field("", max_length=64)
+    """Where this machine is, in the operator's own words; peers of one region are preferred as neighbours."""
+    metered: bool = False
+    """What is sent costs money: this peer receives, and passes on only what nobody else can."""
 
 
 class StoreConfig(ConfigModel):
     """Versions kept on disk."""
 
     keep_versions: int = Field(8, ge=2)
-    """Newest versions kept; older ones are removed once nobody reads them."""
+    """Newest states kept; older ones are removed once nobody reads them."""
+    keep_deltas: int = Field(16, ge=1)
+    """Newest versions whose deltas are kept: they serve those who follow step by step."""
+    keep_bytes: int = Field(0, ge=0)
+    """Bytes that states and deltas may take together, the newest state always; 0: no limit."""
     retry_s: float = Field(15.0, gt=0.0)
     """Seconds until a version that could not be stored is received again; the third failure in a row ends the peer."""
+
+
+class MirrorConfig(ConfigModel):
+    """Further sources of the same signed chunks, and a folder that can be one (docs/mirrors.md)."""
+
+    addresses: tuple[str, ...] = ()
+    """Asked beside those of the relay plan: mirrors (https://host/prefix) and public weights (address or path of a
+    .safetensors file or of its index)."""
+    headers_file: Path | None = None
+    """TOML file with request headers by address prefix, for mirrors that ask for credentials."""
+    concurrent_requests: int = Field(4, ge=1, le=64)
+    """Requests under way to one mirror."""
+    request_bytes: int = Field(4 << 20, ge=1 << 16)
+    """Longest byte range of one request."""
+    folder: Path | None = None
+    """Folder for a web server to serve: finished encodings are put there. None: no such folder."""
+    keep_versions: int = Field(8, ge=1)
+    """Newest versions kept in that folder; enough to hold a keyframe and the deltas that follow it."""
 
 
 class PeerConfig(ConfigModel):
@@ -62,6 +96,8 @@ class PeerConfig(ConfigModel):
     """Chunk links."""
     store: StoreConfig = StoreConfig()
     """Versions on disk."""
+    mirror: MirrorConfig = MirrorConfig()
+    """Mirrors."""
     join_timeout_s: float = Field(60.0, gt=0.0)
     """Seconds to reach the coordinator at start before giving up."""
     reconnect_timeout_s: float = Field(120.0, gt=0.0)

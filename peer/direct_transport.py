@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from peer.config import LinkConfig
-from peer.link_client import LinkClient
 from peer.link_server import LinkServer
-from peer.transport import Admission, Link, LinkHandler, LinkLimits
+from peer.link_traffic import LinkTraffic
+from peer.stream_link import StreamLink
+from peer.transport import Admission, Link, LinkHandler
 from rollcast.runtime.errors import ConfigError
 from rollcast.wire.ids import PeerId, RunId
+from rollcast.wire.link_dialler import LinkDialler
+from rollcast.wire.link_opening import LinkLimits
+from rollcast.wire.link_socket import SocketOptions, check_congestion_control
 from rollcast.wire.tls import TlsCredentials
 
 _ANY_ADDRESS = ("", "0.0.0.0", "::")
 
 
 class DirectTransport:
-    """See peer.transport.ChunkTransport. Make it inside a running event loop."""
+    """See peer.transport.ChunkTransport. Make it inside a running event loop.
+
+    Args:
+        traffic: of all links of the process.
+    """
 
     def __init__(
         self,
@@ -23,14 +31,22 @@ class DirectTransport:
         run_id: RunId,
         admit: Admission,
         limits: LinkLimits | None = None,
+        traffic: LinkTraffic | None = None,
     ) -> None:
         limits = limits or LinkLimits()
+        options = SocketOptions(
+            silence_timeout_s=limits.silence_timeout_s,
+            congestion_control=config.congestion,
+            pacing_bytes_per_second=int(config.pacing_mbit_s * 1e6 / 8),
+        )
+        self.traffic = traffic or LinkTraffic(config)
         self._config = config
-        self._server = LinkServer(credentials, run_id, limits, admit)
-        self._client = LinkClient(credentials, run_id, limits)
+        self._server = LinkServer(credentials, run_id, admit, limits=limits, options=options, traffic=self.traffic)
+        self._dialler = LinkDialler(credentials, run_id, limits, options)
 
     async def start(self, on_link: LinkHandler) -> str:
         config = self._config
+        check_congestion_control(config.congestion)
         if config.host in _ANY_ADDRESS and not config.advertise:
             raise ConfigError(
                 "others cannot tell which address to dial",
@@ -44,12 +60,13 @@ class DirectTransport:
         return config.advertise or f"{host}:{port}"
 
     async def dial(self, peer_id: PeerId, address: str) -> Link:
-        return await self._client.dial(peer_id, address)
+        stream, caller = await self._dialler.dial(peer_id, address)
+        return StreamLink(stream, caller, self.traffic.of(stream.remote_address), dialled=True)
 
     def renew(self, credentials: TlsCredentials) -> None:
         self._server.renew(credentials)
-        self._client.renew(credentials)
+        self._dialler.renew(credentials)
 
     async def close(self) -> None:
         await self._server.close()
-        await self._client.close()
+        await self._dialler.close()

@@ -1,4 +1,4 @@
-"""Accepts chunk links: POST /rollcast/link/1 over mutual TLS 1.3, both bodies streams of frames."""
+"""Accepts chunk links: HTTPS requests under mutual TLS 1.3, upgraded to streams of frames."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ import ssl
 import structlog
 from aiohttp import web
 
-from peer.stream_link import PATH, StreamLink, caller_of
-from peer.transport import Admission, LinkClosed, LinkHandler, LinkLimits, greet, refuse
+from peer.link_traffic import LinkTraffic
+from peer.stream_link import StreamLink
+from peer.transport import Admission, LinkHandler
 from rollcast.runtime.errors import PortInUse, RollcastError, WrongKey
 from rollcast.wire.ids import RunId
+from rollcast.wire.link_opening import PATH, UPGRADE_HEADERS, LinkLimits, caller_of, greet
+from rollcast.wire.link_receiver import LinkClosed
+from rollcast.wire.link_socket import SocketOptions
+from rollcast.wire.link_stream import LinkStream
 from rollcast.wire.tls import Caller, TlsCredentials
 
 log = structlog.get_logger()
 
-_READ_BUFFER_BYTES = 256 << 10
+_CLOSE_S = 2.0
 _BACKLOG = 128
 
 
@@ -26,18 +31,30 @@ class LinkServer:
 
     Args:
         admit: says why a caller is refused (empty: it is not).
+        traffic: counts and caps what passes.
     """
 
-    def __init__(self, credentials: TlsCredentials, run_id: RunId, limits: LinkLimits, admit: Admission) -> None:
+    def __init__(
+        self,
+        credentials: TlsCredentials,
+        run_id: RunId,
+        admit: Admission,
+        *,
+        limits: LinkLimits,
+        options: SocketOptions,
+        traffic: LinkTraffic,
+    ) -> None:
         self._tls = credentials.ssl_server_context()
         self._run_id = run_id
         self._limits = limits
         self._admit = admit
+        self._options = options
+        self._traffic = traffic
         self._on_link: LinkHandler | None = None
         self._web: web.Server | None = None
         self._listener: asyncio.Server | None = None
         self._before_request: dict[asyncio.BaseProtocol, asyncio.TimerHandle] = {}
-        self._links: set[StreamLink] = set()
+        self._streams: set[LinkStream] = set()
 
     async def start(self, host: str, port: int, on_link: LinkHandler) -> int:
         """Listen, and hand every authenticated and greeted link to ``on_link``.
@@ -50,9 +67,7 @@ class LinkServer:
         """
         self._on_link = on_link
         # aiohttp has no deadline of its own for a request that drips in: see _accept.
-        self._web = web.Server(
-            self._answer, access_log=None, lingering_time=0.0, read_bufsize=_READ_BUFFER_BYTES, auto_decompress=False
-        )
+        self._web = web.Server(self._answer, access_log=None, lingering_time=0.0, auto_decompress=False)
         try:
             self._listener = await asyncio.get_running_loop().create_server(
                 self._accept,
@@ -85,10 +100,10 @@ class LinkServer:
         for timer in self._before_request.values():
             timer.cancel()
         self._before_request.clear()
-        for link in list(self._links):
-            await link.close()
+        for stream in self._streams:
+            stream.end("the link was closed here")
         if self._web is not None:
-            await self._web.shutdown(timeout=2.0)
+            await self._web.shutdown(timeout=_CLOSE_S)
 
     def _listening_context(self) -> ssl.SSLContext:
         """A listener keeps the context that it was opened with: this one looks up the newest in each handshake."""
@@ -124,27 +139,19 @@ class LinkServer:
         problem, caller = self._judge(request, transport)
         if caller is None:
             log.warning("chunk link refused", reason=problem)
-            return web.Response(status=403, text=problem)
-        response = web.StreamResponse()
-        response.content_type = "application/octet-stream"
-        response.enable_chunked_encoding()
+            refusal = web.Response(status=403, text=problem)
+            refusal.force_close()
+            return refusal
+        response = web.StreamResponse(status=101, headers=UPGRADE_HEADERS)
         await response.prepare(request)
-        link = StreamLink(
-            caller,
-            dialled=False,
-            writer=response,
-            reader=request.content,
-            transport=transport,
-            limits=self._limits,
-            on_close=lambda: None,
-        )
-        await self._serve(link)
+        await self._serve(transport, caller)
         return response
 
     def _judge(self, request: web.BaseRequest, transport: asyncio.Transport) -> tuple[str, Caller | None]:
-        if request.method != "POST" or request.path != PATH:
+        wanted = UPGRADE_HEADERS["Upgrade"]
+        if request.method != "GET" or request.path != PATH or request.headers.get("Upgrade") != wanted:
             return "only chunk links here", None
-        if len(self._links) >= self._limits.links_most:
+        if len(self._streams) >= self._limits.links_most:
             return "too many links are open", None
         try:
             caller = caller_of(transport)
@@ -155,17 +162,28 @@ class LinkServer:
         problem = self._admit(caller)
         return problem, None if problem else caller
 
-    async def _serve(self, link: StreamLink) -> None:
+    async def _serve(self, transport: asyncio.Transport, caller: Caller) -> None:
+        """Open the link; returns once its connection is gone, because aiohttp closes it then."""
         assert self._on_link is not None
-        self._links.add(link)
+        lost = asyncio.Event()
         try:
-            await greet(link, self._run_id, self._limits)
-            await self._on_link(link)
+            stream = LinkStream.take_over(
+                transport, self._options, write_timeout_s=self._limits.write_timeout_s, on_lost=lost.set
+            )
         except LinkClosed as error:
-            log.debug("chunk link ended", peer=link.peer_id, reason=str(error))
+            log.debug("chunk link ended", peer=caller.peer_id, reason=error.reason)
+            transport.abort()
+            return
+        self._streams.add(stream)
+        try:
+            await greet(stream, caller.peer_id, self._run_id, self._limits.hello_timeout_s, dialled=False)
+            link = StreamLink(stream, caller, self._traffic.of(stream.remote_address), dialled=False)
+            link.start(self._on_link(link))
         except RollcastError as error:
-            log.warning("chunk link refused", peer=link.peer_id, code=error.code, reason=error.what)
-            await refuse(link, error)
+            log.warning("chunk link refused", peer=caller.peer_id, code=error.code, reason=error.what)
+        except BaseException:
+            stream.end("the link was given up")
+            raise
         finally:
-            self._links.discard(link)
-            await link.close()
+            await lost.wait()
+            self._streams.discard(stream)

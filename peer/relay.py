@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import assert_never
 
 import structlog
 
-from peer.config import LinkConfig
+from peer.config import PeerConfig
 from peer.direct_transport import DirectTransport
-from peer.link_runner import LinkRunner, OutgoingChunk
+from peer.http_ranges import shown
+from peer.mirror_folder import MirrorFolder
+from peer.mirror_transport import MirrorTransport, own_mirrors
+from peer.probe import run_probe
 from peer.relay_actions import (
     AbandonVersion,
     Accuse,
@@ -22,66 +26,54 @@ from peer.relay_actions import (
     Dial,
     FinishVersion,
     GiveUp,
+    SendAnnouncement,
     SendCancel,
     SendChunk,
     SendChunkList,
     SendCredit,
     SendHave,
-    SendHeld,
+    SendRequest,
     SendWant,
-    VerifyAndStore,
+    Verify,
 )
 from peer.relay_core import RelayCore
-from peer.relay_events import (
-    ChunkArrived,
-    ChunkListReceived,
-    ChunkSent,
-    DialFailed,
-    EncodingKey,
-    Event,
-    LinkDown,
-    LinkId,
-    LinkUp,
-    Neighbour,
-    Tick,
-    VersionKnown,
-    VersionRestored,
-)
+from peer.relay_events import ChunkSent, DialFailed, EncodingKey, Event, LinkDown, LinkId, LinkUp, Neighbour, Tick
+from peer.relay_link import RelayLink
 from peer.relay_state import RelaySettings
 from peer.relay_stats import RelayStats, stats_of
+from peer.relay_versions import OnComplete, RelayVersions
 from peer.relay_wire import accusation_of, event_of, key_of, message_of, plan_of
-from peer.store_worker import StoreWorker, keep_verified
-from peer.transport import ChunkTransport, Link, say_goodbye
-from rollcast.runtime.errors import MalformedMessage, RollcastError, StoreError
+from peer.transport import Link, LinkReceiver
+from peer.transports import Transports
+from rollcast.runtime.errors import RollcastError, StoreError
 from rollcast.wire.chunk_store import ChunkStore
-from rollcast.wire.ids import ChunkIndex, RunId, Version
+from rollcast.wire.chunks import BytesLike
+from rollcast.wire.ids import PeerId, RunId, Version
 from rollcast.wire.link import ChunkFrame, LinkFrame, LinkMessageFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.records import KEYFRAME_ID, VerifiedVersion, verify_announcement
-from rollcast.wire.stored_encoding import StoredEncoding
+from rollcast.wire.records import VerifiedVersion, verify_announcement
 from rollcast.wire.tls import Caller, TlsCredentials
 
 log = structlog.get_logger()
 
-OnComplete = Callable[[VerifiedVersion, StoredEncoding], None]
 OnAccuse = Callable[[pb.Accusation], None]
 OnGiveUp = Callable[[StoreError], None]
 
+_TICK_S = 0.05
+_VERSIONS_COUNTED = 16
+
 
 class Relay:
-    """Make it inside a running event loop.
+    """Make it inside a running event loop. An origin also takes versions from the learner, and broadcasts them.
 
     Args:
         credentials: certificate of the run CA that names us.
         store: where versions are kept; nobody else writes to it.
-        store_retry_s: see peer.config.StoreConfig.
         learner_public_key: 32 bytes; only what this key signed is received.
-        role: "peer", or "origin", which also takes versions from the learner.
-        on_complete: called on the event loop when a version is complete, durable and its state hash matches; also
-            for an announced version that the store holds already.
+        on_complete: called on the event loop when an announced version's state is verified; also for one that the
+            store holds already.
         on_accuse: called on the event loop with what to tell the coordinator about a peer that sent wrong bytes.
         on_give_up: called on the event loop once nothing can be stored.
-        transport: how links are opened; by default directly.
     """
 
     def __init__(
@@ -89,36 +81,42 @@ class Relay:
         *,
         credentials: TlsCredentials,
         store: ChunkStore,
-        config: LinkConfig,
-        store_retry_s: float,
+        config: PeerConfig,
         run_id: RunId,
         learner_public_key: bytes,
-        role: str,
         on_complete: OnComplete,
         on_accuse: OnAccuse,
         on_give_up: OnGiveUp,
-        transport: ChunkTransport | None = None,
     ) -> None:
-        self.role = role
-        self._store = store
+        self.role = role = config.role
+        self._mirrors = own_mirrors(config.mirror)
         self._run_id = run_id
         self._learner_public_key = learner_public_key
-        self._on_complete = on_complete
         self._on_accuse = on_accuse
         self._on_give_up = on_give_up
-        self._transport = transport or DirectTransport(config, credentials, run_id, self.admit)
-        self._core = RelayCore(RelaySettings(role, config.credit_chunks, config.stall_timeout_s, store_retry_s))
-        self._tick_s = min(0.25, config.stall_timeout_s / 4)
-        self._worker = StoreWorker(store, self._handle)
-        self._versions: dict[Version, VerifiedVersion] = {}
-        self._lists: dict[EncodingKey, bytes] = {}
-        self._reported: set[Version] = set()
-        self._received_any = False
-        self._runners: dict[LinkId, LinkRunner] = {}
+        self._core = RelayCore(RelaySettings(role, config.link.stall_timeout_s, config.store.retry_s))
+        self._versions = RelayVersions(
+            store,
+            role,
+            verify=self._verified,
+            tell=self._handle,
+            post=self._post,
+            progress=self._progress,
+            on_complete=on_complete,
+            mirror_folder=_mirror_folder(config, store),
+        )
+        direct = DirectTransport(config.link, credentials, run_id, self.admit)
+        self._traffic = direct.traffic
+        mirrors = MirrorTransport(config.mirror, self._versions.known, direct.traffic)
+        self._transport = Transports(direct, mirrors)
+        self._links: dict[LinkId, RelayLink] = {}
         self._last_link = 0
         self._chunk_bytes_sent = 0
+        self._paused = False
+        self._bytes_received: dict[int, int] = {}
+        self._probing = False
+        self._probe_id = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._arriving: ChunkFrame | None = None
         self._closing = False
 
     # ------------------------------------------------------------ what others call
@@ -134,37 +132,62 @@ class Relay:
             ConfigError: the address to advertise is not known.
             StoreError: what another learner signed cannot be removed from the store.
         """
-        for stored in await asyncio.to_thread(keep_verified, self._store, self._verified):
-            self._versions[stored.version] = stored.verified
-            key = EncodingKey(stored.version, KEYFRAME_ID)
-            self._handle(VersionRestored(key, stored.manifest.chunk_count))
-        address = await self._transport.start(self._run_link)
-        self._spawn(self._worker.run())
+        self._versions.restore()
+        address = await self._transport.start(self._on_link)
+        self._spawn(self._versions.worker.run())
         self._spawn(self._tick())
         return address
 
     def apply_plan(self, plan: pb.RelayPlan) -> None:
-        """Follow the coordinator's newest plan; older ones are ignored."""
-        self._handle(plan_of(plan))
+        """Follow the coordinator's newest plan; older ones are ignored.
+
+        Raises:
+            MalformedMessage: it is not a plan.
+        """
+        changed = plan_of(plan)
+        self._handle(replace(changed, fallbacks=(*changed.fallbacks, *self._mirrors)))
 
     def announce(self, announcement: pb.VersionAnnouncement) -> VerifiedVersion:
-        """Verify an announcement and receive its version.
+        """Verify an announcement of the coordinator and receive its version.
 
         Raises:
             WrongKey: signed by somebody else than the learner.
             BadSignature: changed after it was signed.
             MalformedMessage: of another run, out of bounds, or another record than the one we have of that version.
         """
-        return self._announced(announcement, None)
+        return self._versions.heard(announcement, announced=True)
 
     def renew(self, credentials: TlsCredentials) -> None:
         """Use a renewed certificate for links opened from now on."""
         self._transport.renew(credentials)
 
+    def bytes_received(self, version: int) -> int:
+        """Bytes of chunks that came for a version, whatever encoding; of the newest versions only."""
+        return self._bytes_received.get(version, 0)
+
+    def probe(self, probe: pb.Probe) -> None:
+        """Measure our uplink by sending padding to a neighbour; the result shows in ``stats``."""
+        link = self._core.state.link_to.get(PeerId(probe.peer_id))
+        if link is not None and not self._probing:
+            self._probing = True
+            self._spawn(self._probe(self._links[link.link].link, probe))
+
+    async def _probe(self, link: Link, probe: pb.Probe) -> None:
+        try:
+            rate = await run_probe(link, bytes_max=probe.bytes_max, seconds_max=probe.seconds_max)
+            log.info("uplink probed", bytes_per_second=round(rate))
+            self._probe_id = probe.probe_id
+        finally:
+            self._probing = False
+
     def stats(self) -> RelayStats:
         """Where the relay stands."""
-        links = [runner.link for runner in self._runners.values()]
-        return stats_of(self._core.state, links, self._chunk_bytes_sent)
+        links = [link.link for link in self._links.values()]
+        now = asyncio.get_running_loop().time()
+        stats = stats_of(self._core.state, links, self._traffic, self._chunk_bytes_sent, now)
+        stats.report.uplink_probe_id = self._probe_id
+        stats.report.delta_bytes_saved = self._versions.delta_bytes_saved
+        return stats
 
     def admit(self, caller: Caller) -> str:
         """Why a caller may not have a link with us; empty where it may."""
@@ -174,16 +197,22 @@ class Relay:
     async def close(self) -> None:
         """End every link; what is verified stays on disk."""
         self._closing = True
-        for runner in self._runners.values():
-            runner.end("this process stops")
+        for link in list(self._links.values()):
+            link.close("this process stops")
         await self._transport.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.to_thread(self._worker.close)
+        await asyncio.to_thread(self._versions.worker.close)
 
     def _verified(self, announcement: pb.VersionAnnouncement) -> VerifiedVersion:
         return verify_announcement(announcement, run_id=self._run_id, learner_public_key=self._learner_public_key)
+
+    def _progress(self, key: EncodingKey) -> tuple[int, int]:
+        encoding = self._core.state.encodings.get(key)
+        if encoding is None or not encoding.in_flight:
+            return 0, 0
+        return encoding.have.count, encoding.chunk_count
 
     # ------------------------------------------------------------ events in
 
@@ -195,193 +224,160 @@ class Relay:
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(self._tick_s)
+            await asyncio.sleep(_TICK_S)
             self._handle(Tick())
+            self._throttle()
 
-    def _announced(self, announcement: pb.VersionAnnouncement, link: LinkId | None) -> VerifiedVersion:
-        verified = self._verified(announcement)
-        version = verified.version
-        known = self._versions.get(version)
-        if known is not None and known.record_hash != verified.record_hash:
-            raise MalformedMessage(f"the learner signed two records of version {version}")
-        key = EncodingKey(version, KEYFRAME_ID)
-        stored = self._store.get(version, KEYFRAME_ID)
-        held = stored is not None and stored.finished
-        # What an earlier life of this process began can only be of the first version that we hear of now.
-        resumable = not held and not self._received_any
-        self._received_any = self._received_any or not held
-        self._versions[version] = verified
-        self._handle(VersionKnown(key, verified.keyframe.chunk_count, link, resumable))
-        if held:
-            self._report(key)
-        return verified
-
-    def _report(self, key: EncodingKey) -> None:
-        stored = self._store.get(key.version, key.encoding_id)
-        if stored is not None and key.version not in self._reported:
-            self._reported.add(key.version)
-            log.info("version held", version=key.version)
-            self._on_complete(stored.verified, stored)
+    def _throttle(self) -> None:
+        """Read nothing while the disk is far behind."""
+        if self._versions.worker.memory.full == self._paused:
+            return
+        self._paused = not self._paused
+        for link in self._links.values():
+            if self._paused:
+                link.link.pause_reading()
+            else:
+                link.link.resume_reading()
 
     # ------------------------------------------------------------ links
 
-    async def _run_link(self, link: Link) -> None:
+    def _on_link(self, link: Link) -> LinkReceiver:
         self._last_link += 1
-        link_id = LinkId(self._last_link)
-        runner = LinkRunner(
-            link_id,
-            link,
-            read_chunk=self._worker.read,
-            on_frame=self._on_frame,
-            on_chunk_sent=self._on_chunk_sent,
-        )
-        self._runners[link_id] = runner
-        log.info("link up", peer=link.peer_id, peer_role=link.role, dialled=link.dialled)
-        reason = "this process stops"
-        try:
-            self._handle(LinkUp(link_id, link.peer_id, link.role, link.dialled))
-            reason = await runner.run()
-            if runner.ended_by_us:
-                await say_goodbye(link, runner.code, reason)
-        finally:
-            self._runners.pop(link_id, None)
-            await link.close()
-            log.info("link down", peer=link.peer_id, reason=reason)
-            self._handle(LinkDown(link_id, reason, random.random()))
+        relay_link = RelayLink(LinkId(self._last_link), link, self)
+        self._links[relay_link.link_id] = relay_link
+        log.info("link up", peer=link.peer_id, peer_role=link.role, dialled=link.dialled, transport=link.transport)
+        # The link delivers nothing before its receiver is set, and is told nothing before that either.
+        asyncio.get_running_loop().call_soon(self._link_up, relay_link)
+        return relay_link
+
+    def _link_up(self, link: RelayLink) -> None:
+        if link.link_id in self._links:
+            if self._paused:
+                link.link.pause_reading()
+            self._handle(LinkUp(link.link_id, link.link.peer_id, link.link.role, link.link.dialled))
 
     async def _dial(self, neighbour: Neighbour) -> None:
         try:
             link = await self._transport.dial(neighbour.peer_id, neighbour.address)
         except RollcastError as error:
-            log.info("dial failed", peer=neighbour.peer_id, address=neighbour.address, reason=error.what)
+            log.info("dial failed", peer=neighbour.peer_id, address=shown(neighbour.address), reason=error.what)
             self._handle(DialFailed(neighbour.peer_id, error.what, random.random()))
             return
-        await self._run_link(link)
+        link.start(self._on_link(link))
 
-    def _on_frame(self, runner: LinkRunner, frame: LinkFrame) -> None:
+    def received(self, link: RelayLink, frame: LinkFrame) -> None:
+        """See peer.relay_link.LinkOwner."""
         match frame:
             case ChunkFrame():
-                self._arriving = frame
-                key = EncodingKey(frame.version, frame.encoding_id)
-                self._handle(ChunkArrived(runner.link_id, key, frame.index, len(frame.payload)))
-                self._arriving = None
+                self._count(frame)
+                self._versions.chunk_arrived(link.link_id, frame, asyncio.get_running_loop().time())
+                if self._versions.worker.memory.full:
+                    self._throttle()
             case LinkMessageFrame(message=message):
-                self._on_message(runner, message)
+                self._on_message(link, message)
 
-    def _on_message(self, runner: LinkRunner, message: pb.LinkMessage) -> None:
+    def sent(self, link: RelayLink, size_bytes: int) -> None:
+        """See peer.relay_link.LinkOwner."""
+        self._chunk_bytes_sent += size_bytes
+        self._handle(ChunkSent(link.link_id))
+
+    def ended(self, link: RelayLink, reason: str) -> None:
+        """See peer.relay_link.LinkOwner."""
+        if self._links.pop(link.link_id, None) is not None:
+            log.info("link down", peer=link.link.peer_id, reason=reason)
+            self._versions.link_lost(link.link_id)
+            self._handle(LinkDown(link.link_id, reason, random.random()))
+
+    def _count(self, frame: ChunkFrame) -> None:
+        counts = self._bytes_received
+        counts[frame.version] = counts.get(frame.version, 0) + len(frame.payload)
+        if len(counts) > _VERSIONS_COUNTED:
+            del counts[min(counts)]
+
+    def _on_message(self, link: RelayLink, message: pb.LinkMessage) -> None:
         match message.WhichOneof("body"):
             case "announcement":
-                if self.role == "origin" and runner.link.role == "learner":
-                    self._announced(message.announcement, runner.link_id)
+                self._on_announcement(link, message.announcement)
             case "chunk_list":
-                self._on_chunk_list(runner, message.chunk_list)
-            case "error":
-                runner.end(f"the other end closed the link: {message.error.code} {message.error.what}")
+                self._versions.list_received(link.link_id, key_of(message.chunk_list), message.chunk_list.hashes)
             case _:
-                event = event_of(runner.link_id, message)
+                event = event_of(link.link_id, message)
                 if event is not None:
                     self._handle(event)
 
-    def _on_chunk_list(self, runner: LinkRunner, message: pb.ChunkList) -> None:
-        key = key_of(message)
-        verified = self._versions.get(key.version)
-        manifest = verified.manifest(key.encoding_id) if verified is not None else None
-        encoding = self._core.state.encodings.get(key)
-        if manifest is None or encoding is None or encoding.phase != "waiting":
-            return  # not asked for, or known already
+    def _on_announcement(self, link: RelayLink, announcement: pb.VersionAnnouncement) -> None:
+        """The learner's begins a push to the origin; a relay's goes ahead of the coordinator's."""
+        from_learner = link.link.role == "learner"
         try:
-            manifest.check_chunk_list(message.hashes)
-            self._lists[key] = message.hashes
-            valid = True
-        except MalformedMessage:
-            valid = False
-        self._handle(ChunkListReceived(runner.link_id, key, valid))
-
-    def _on_chunk_sent(self, runner: LinkRunner, size_bytes: int) -> None:
-        self._chunk_bytes_sent += size_bytes
-        self._handle(ChunkSent(runner.link_id))
+            learner_link = link.link_id if from_learner else None
+            self._versions.heard(announcement, announced=False, learner_link=learner_link)
+        except RollcastError as error:
+            link.close(error.what, error.code)
 
     # ------------------------------------------------------------ actions out
 
     def _do(self, action: Action) -> None:
         match action:
-            case SendWant() | SendHave() | SendCredit() | SendCancel():
+            case SendChunk():
+                self._send_chunk(action)
+            case Verify():
+                self._versions.verify(action)
+            case SendWant() | SendRequest() | SendHave() | SendCredit() | SendCancel():
                 self._post(action.link, message_of(action))
-            case SendChunk(link=link, key=key, index=index):
-                self._post(link, OutgoingChunk(key, index))
-            case SendChunkList() | SendHeld():
-                self._send_from_store(action)
-            case VerifyAndStore(link=link, key=key, index=index):
-                self._verify_and_store(link, key, index)
+            case SendAnnouncement(link=link, version=version):
+                self._send_announcement(link, version)
+            case SendChunkList(link=link, key=key):
+                self._send_chunk_list(link, key)
             case BeginStore() | FinishVersion() | AnnounceHeld() | AbandonVersion():
-                self._do_to_version(action)
+                self._versions.carry_out(action)
             case Dial(neighbour=neighbour):
                 self._spawn(self._dial(neighbour))
             case CloseLink(link=link, reason=reason):
-                self._close_link(link, reason)
+                if link in self._links:
+                    self._links[link].close(reason)
             case Accuse():
-                self._accuse(action)
+                log.warning("peer accused", culprit=action.peer_id, version=action.version, reason=action.reason)
+                self._on_accuse(accusation_of(action))
             case GiveUp(version=version, reason=reason, fix=fix):
-                self._on_give_up(
-                    StoreError(f"cannot store version {version}, after several tries", cause=reason, fix=fix)
-                )
+                what = f"cannot store version {version}, after several tries"
+                self._on_give_up(StoreError(what, cause=reason, fix=fix))
             case _:
                 assert_never(action)
 
-    def _do_to_version(self, action: BeginStore | FinishVersion | AnnounceHeld | AbandonVersion) -> None:
-        key = action.key
-        match action:
-            case BeginStore():
-                verified = self._versions[key.version]
-                manifest = verified.manifest(key.encoding_id)
-                assert manifest is not None
-                self._worker.begin(key, verified, manifest, self._lists.pop(key))
-            case FinishVersion():
-                self._worker.finish(key)
-            case AnnounceHeld():
-                self._report(key)
-                self._worker.prune()
-                self._forget_old_versions()
-            case AbandonVersion(reason=reason):
-                log.info("version abandoned", version=key.version, reason=reason)
-                self._worker.discard(key)
+    def _send_chunk(self, action: SendChunk) -> None:
+        payload = self._versions.chunk(action.key, action.index)
+        if payload is None:
+            self._spawn(self._send_from_disk(action))
+        else:
+            self._send_payload(action, payload)
 
-    def _forget_old_versions(self) -> None:
-        state = self._core.state
-        known = {key.version for key in state.encodings}
-        if state.store_failure is not None:
-            known.add(state.store_failure.key.version)  # received again later
-        self._versions = {version: record for version, record in self._versions.items() if version in known}
-        self._reported &= known
+    async def _send_from_disk(self, action: SendChunk) -> None:
+        payload = await self._versions.worker.read(action.key, action.index)
+        if payload is None:
+            self._handle(ChunkSent(action.link))
+        else:
+            self._send_payload(action, payload)
 
-    def _send_from_store(self, action: SendChunkList | SendHeld) -> None:
-        match action:
-            case SendChunkList(link=link, key=key):
-                stored = self._store.get(key.version, key.encoding_id)
-                if stored is not None:
-                    body = pb.ChunkList(version=key.version, encoding_id=key.encoding_id, hashes=stored.chunk_list())
-                    self._post(link, pb.LinkMessage(chunk_list=body))
-            case SendHeld(link=link, version=version):
-                epoch = self._versions[version].record.epoch
-                self._post(link, pb.LinkMessage(held=pb.VersionHeld(epoch=epoch, version=version)))
+    def _send_payload(self, action: SendChunk, payload: BytesLike) -> None:
+        link = self._links.get(action.link)
+        if link is not None:
+            link.send_chunk((action.key.version, action.key.encoding_id), action.index, payload, action.stripe)
 
-    def _verify_and_store(self, link: LinkId, key: EncodingKey, index: ChunkIndex) -> None:
-        assert self._arriving is not None, "only in answer to an arriving chunk"
-        self._worker.write(link, key, index, self._arriving.payload)
+    def _send_announcement(self, link: LinkId, version: Version) -> None:
+        announcement = self._versions.announcement(version)
+        if announcement is not None:
+            self._post(link, pb.LinkMessage(announcement=announcement))
 
-    def _post(self, link: LinkId, item: pb.LinkMessage | OutgoingChunk) -> None:
-        runner = self._runners.get(link)
-        if runner is not None:
-            runner.post(item)
+    def _send_chunk_list(self, link: LinkId, key: EncodingKey) -> None:
+        hashes = self._versions.chunk_list(key)
+        if hashes is not None:
+            body = pb.ChunkList(version=key.version, encoding_id=key.encoding_id, hashes=hashes)
+            self._post(link, pb.LinkMessage(chunk_list=body))
 
-    def _close_link(self, link: LinkId, reason: str) -> None:
-        runner = self._runners.get(link)
-        if runner is not None:
-            runner.end(reason)
-
-    def _accuse(self, action: Accuse) -> None:
-        log.warning("peer accused", culprit=action.peer_id, version=action.version, reason=action.reason)
-        self._on_accuse(accusation_of(action))
+    def _post(self, link_id: LinkId, message: pb.LinkMessage) -> None:
+        link = self._links.get(link_id)
+        if link is not None:
+            link.link.send(message)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -392,3 +388,8 @@ class Relay:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("relay task failed", exc_info=error)
+
+
+def _mirror_folder(config: PeerConfig, store: ChunkStore) -> MirrorFolder | None:
+    folder = config.mirror.folder
+    return None if folder is None else MirrorFolder(folder, store.folder, config.mirror.keep_versions)

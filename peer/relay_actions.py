@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from peer.relay_events import EncodingKey, LinkId, Neighbour
-from rollcast.wire.ids import ChunkIndex, PeerId, Version
+from rollcast.wire.ids import ChunkIndex, PeerId, StripeId, Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,14 @@ class CloseLink:
 class SendWant:
     link: LinkId
     key: EncodingKey
+    chunk_list: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SendRequest:
+    link: LinkId
+    key: EncodingKey
+    indices: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +50,7 @@ class SendHave:
 class SendCredit:
     link: LinkId
     key: EncodingKey
-    chunks: int
+    indices: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +69,21 @@ class SendChunkList:
 
 
 @dataclass(frozen=True, slots=True)
-class SendHeld:
+class SendAnnouncement:
+    """The shell has the signed announcement."""
+
     link: LinkId
     version: Version
 
 
 @dataclass(frozen=True, slots=True)
 class SendChunk:
-    """The shell reads the chunk from the store and answers with ChunkSent once the transport took it."""
+    """The shell finds the chunk in memory or in the store; answered by ChunkSent, also when it is gone."""
 
     link: LinkId
     key: EncodingKey
     index: ChunkIndex
+    stripe: StripeId
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +94,22 @@ class BeginStore:
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyAndStore:
-    """Answered by ChunkStored, ChunkCorrupt or StoreFailed; after BeginStore of the same encoding, in order."""
+class Verify:
+    """Check the arriving chunk against the list; answered at once by ChunkVerified or ChunkCorrupt.
+
+    The shell keeps what is verified in memory until it is stored, and stores it; a failure comes as StoreFailed.
+    """
 
     link: LinkId
     key: EncodingKey
     index: ChunkIndex
+    stripe: StripeId
 
 
 @dataclass(frozen=True, slots=True)
 class FinishVersion:
-    """Every chunk is stored: check the state's hash, make it durable; answered by VersionFinished or StoreFailed."""
+    """Every chunk is verified: once stored, check the state's hash and make it durable; answered by VersionFinished
+    or StoreFailed."""
 
     key: EncodingKey
 
@@ -107,10 +123,11 @@ class AnnounceHeld:
 
 @dataclass(frozen=True, slots=True)
 class AbandonVersion:
-    """Nothing more will be received of this encoding."""
+    """Nothing more will be received of this encoding; with ``again``, until it is tried again some time later."""
 
     key: EncodingKey
     reason: str
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +153,15 @@ Action = (
     Dial
     | CloseLink
     | SendWant
+    | SendRequest
     | SendHave
     | SendCredit
     | SendCancel
     | SendChunkList
-    | SendHeld
+    | SendAnnouncement
     | SendChunk
     | BeginStore
-    | VerifyAndStore
+    | Verify
     | FinishVersion
     | AnnounceHeld
     | AbandonVersion

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NewType
 
-from rollcast.wire.ids import ChunkIndex, EncodingId, PeerId, PlanId, Version
+from rollcast.wire.ids import ChunkIndex, EncodingId, PeerId, PlanId, StripeId, Version
 
 LinkId = NewType("LinkId", int)  # rises with every link of this process
 
@@ -23,42 +23,89 @@ class Neighbour:
     """Another process in this peer's part of the relay plan."""
 
     peer_id: PeerId
-    role: str
-    address: str  # host:port; empty where it cannot be dialled
+    role: str  # peer, origin or mirror
+    address: str  # host:port, https://... of a mirror; empty where it cannot be dialled
     we_dial: bool
+    lan: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stripe:
+    """Where one stripe's chunks go from here.
+
+    Args:
+        bytes_per_second: what the plan expects the stripe to carry; 0: not known.
+    """
+
+    stripe: StripeId
+    children: tuple[PeerId, ...]
+    bytes_per_second: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class PlanChanged:
-    """The coordinator's newest relay plan for this peer."""
+    """The coordinator's newest relay plan for this peer.
+
+    Args:
+        neighbours: links to keep open and warm.
+        stripes: those that we pass on.
+        list_children: to whom we send announcements and chunk lists, ahead of the chunks.
+        parents: who sends us chunks of some stripe.
+        fallbacks: further holders, dialled when the neighbours do not help.
+        direct_copies: an origin may send a chunk to all neighbours itself when its uplink would idle.
+    """
 
     plan_id: PlanId
-    parents: tuple[Neighbour, ...]
-    children: tuple[Neighbour, ...]
-    fallbacks: tuple[Neighbour, ...]
+    neighbours: tuple[Neighbour, ...] = ()
+    stripes: tuple[Stripe, ...] = ()
+    list_children: tuple[PeerId, ...] = ()
+    parents: tuple[PeerId, ...] = ()
+    fallbacks: tuple[Neighbour, ...] = ()
+    direct_copies: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class VersionKnown:
-    """A verified announcement names this encoding.
+class EncodingKnown:
+    """A verified announcement names this encoding, and this process is to have it.
+
+    Told again when more is known of it: nothing that was true before becomes false.
 
     Args:
-        announced_on: the link on which the announcement came, itself a source; None when the coordinator sent it.
-        resumable: part of it may be on disk, so nothing is asked for before the store has looked.
+        announced: the learner announced the version to the run; before that chunks are taken but none is asked for.
+        listed: the shell holds the chunk list that hashes to the manifest.
+        holder: the link of a process that holds all of it: the learner's.
     """
 
     key: EncodingKey
     chunk_count: int
-    announced_on: LinkId | None = None
-    resumable: bool = False
+    chunk_size_bytes: int = 1 << 16
+    announced: bool = True
+    listed: bool = False
+    holder: LinkId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BroadcastStarted:
+    """This process, the origin, is to send an encoding that it holds to everybody."""
+
+    key: EncodingKey
+
+
+@dataclass(frozen=True, slots=True)
+class EncodingUnwanted:
+    """Another encoding is cheaper, or the version is superseded: stop receiving this one."""
+
+    key: EncodingKey
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class VersionRestored:
-    """The store holds this encoding, complete, from an earlier life of the process."""
+    """The store holds this encoding, complete: from an earlier life of the process, or made of a delta."""
 
     key: EncodingKey
     chunk_count: int
+    chunk_size_bytes: int = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +145,20 @@ class DialFailed:
 
 @dataclass(frozen=True, slots=True)
 class WantReceived:
+    """The other end asks what we hold, now and as it grows, and perhaps for the chunk list."""
+
     link: LinkId
     key: EncodingKey
+    chunk_list: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RequestReceived:
+    """The other end asks for these chunks."""
+
+    link: LinkId
+    key: EncodingKey
+    indices: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,17 +190,11 @@ class ChunkListReceived:
 
 @dataclass(frozen=True, slots=True)
 class CreditReceived:
+    """Of the chunks that the relay at the other end was given to pass on, these have left its uplink."""
+
     link: LinkId
     key: EncodingKey
-    chunks: int
-
-
-@dataclass(frozen=True, slots=True)
-class HeldReceived:
-    """The other end holds the version, complete and durable."""
-
-    link: LinkId
-    version: Version
+    indices: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,22 +204,24 @@ class ChunkArrived:
     link: LinkId
     key: EncodingKey
     index: ChunkIndex
+    stripe: StripeId
     size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkStored:
-    """A VerifyAndStore succeeded: the bytes hash to the list and are in the store."""
+class ChunkVerified:
+    """A Verify succeeded: the bytes hash to the list, can be read, and are on their way to the disk."""
 
     link: LinkId
     key: EncodingKey
     index: ChunkIndex
+    stripe: StripeId
     size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkCorrupt:
-    """A VerifyAndStore failed: the bytes do not hash to the list and were thrown away."""
+    """A Verify failed: the bytes do not hash to the list and were thrown away."""
 
     link: LinkId
     key: EncodingKey
@@ -175,7 +230,7 @@ class ChunkCorrupt:
 
 @dataclass(frozen=True, slots=True)
 class ChunkSent:
-    """A SendChunk was handed to the transport, which has room again."""
+    """A SendChunk left this process and its socket has room again."""
 
     link: LinkId
 
@@ -202,7 +257,6 @@ class StoreFailed:
     key: EncodingKey
     reason: str
     fix: str = ""
-    link: LinkId | None = None  # where the chunk came from, if it answers VerifyAndStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,20 +266,22 @@ class Tick:
 
 Event = (
     PlanChanged
-    | VersionKnown
+    | EncodingKnown
+    | BroadcastStarted
+    | EncodingUnwanted
     | VersionRestored
     | VersionsRemoved
     | LinkUp
     | LinkDown
     | DialFailed
     | WantReceived
+    | RequestReceived
     | CancelReceived
     | HaveReceived
     | ChunkListReceived
     | CreditReceived
-    | HeldReceived
     | ChunkArrived
-    | ChunkStored
+    | ChunkVerified
     | ChunkCorrupt
     | ChunkSent
     | StoreReady

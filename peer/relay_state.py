@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
 
 from peer.chunk_set import ChunkSet
 from peer.relay_actions import Action
 from peer.relay_events import EncodingKey, LinkId, Neighbour, PlanChanged
-from rollcast.wire.ids import PeerId, PlanId, Version
+from peer.service_window import ServiceWindow
+from rollcast.wire.ids import PeerId, PlanId, StripeId, Version
 
 Phase = Literal["waiting", "opening", "receiving", "finishing", "held"]
 IN_FLIGHT_PHASES: tuple[Phase, ...] = ("waiting", "opening", "receiving")
@@ -19,26 +21,43 @@ class RelaySettings:
     """What the operator sets, and bounds that follow from the protocol.
 
     Args:
-        role: "peer" or "origin"; an origin takes versions in the order in which the learner sends them.
-        credit_chunks: chunks that one link may have on the way to us, verified ones not counted.
-        stall_timeout_s: without a new chunk for this long, the next source is asked too.
+        role: "peer" or "origin".
+        stall_timeout_s: without a new chunk for this long, further holders are asked.
         store_retry_s: a version that could not be stored is received again after this long.
     """
 
     role: str
-    credit_chunks: int = 32
     stall_timeout_s: float = 3.0
     store_retry_s: float = 15.0
     # Failures of the store in a row, with no version stored in between, after which it is no use to go on.
     store_failures_most: int = 3
-    # Frames handed to the transport of one link at a time: enough to keep it busy, few enough that a newer
-    # version overtakes an older one within a few chunks.
-    outbox_chunks: int = 8
-    # A sender keeps at most this much credit of one receiver, however much it grants.
-    credit_kept_most: int = 4096
-    # Encodings that one link may ask us for at a time.
-    wants_per_link_most: int = 4
-    versions_in_flight_most: int = 2
+    # Chunks handed to the transport of one link that have not left: more would only delay newer ones.
+    outbox_chunks: int = 1
+    # Copies that wait for one child; one that does not keep up asks for the rest later.
+    pushes_most: int = 32
+    # A copy behind this many others for the same child counts as sent: one slow child must not hold back the rest.
+    pushes_counted_most: int = 4
+    # Chunks asked for by one link that may wait.
+    pulls_most: int = 1024
+    # A link is stuck while it does not take a chunk and the others take this many each.
+    stuck_after_chunks: int = 2
+    # The origin decides where a chunk goes when no more than this many wait in it.
+    issue_ahead_chunks: int = 4
+    # Chunks that a relay, or a source of pulls, is given before it has shown how fast it is.
+    window_first: float = 4.0
+    window_first_of_holder: float = 16.0
+    # Chunks are late when the newest passed them this long ago, or half as long again as is usual here.
+    late_s_least: float = 0.4
+    late_s_least_at_end: float = 0.05
+    have_interval_s: float = 0.1
+    have_interval_s_at_end: float = 0.02
+    # How long the chunk list may take to come by itself.
+    list_patience_s: float = 0.5
+    sources_most: int = 16
+    wants_per_link_most: int = 8
+    encodings_in_flight_most: int = 8
+    # Chunks on one link that were of no use, beyond those that were.
+    useless_chunks_most: int = 4096
     penalty_s: float = 60.0
     # A link that we dialled and nobody needs stays open for this long.
     linger_s: float = 10.0
@@ -47,23 +66,29 @@ class RelaySettings:
 
 
 @dataclass(slots=True)
-class Source:
-    """A link on which we asked for an encoding."""
+class Owned:
+    """A chunk that a root was given to pass on, and has not reported yet."""
 
-    wanted_at_s: float
-    last_chunk_s: float
-    claimed: ChunkSet | None = None  # what it said it holds; None until it answers
+    key: EncodingKey
+    index: int
+    given_at_s: float
 
 
 @dataclass(slots=True)
-class Serving:
-    """An encoding that the other end of a link asked us for."""
+class Push:
+    """A copy that waits for one child."""
 
-    key: EncodingKey
-    credit: int = 0
-    cursor: int = 0  # into EncodingState.order
-    list_sent: bool = False
-    theirs: ChunkSet | None = None
+    index: int
+    stripe: StripeId
+    upstream: LinkId | None  # who is told once the copy has left; None: nobody, or it was counted already
+
+
+@dataclass(slots=True)
+class Account:
+    """Chunks that one upstream link gave us to pass on, with the number of copies of each."""
+
+    copies: deque[tuple[EncodingKey, int, int]] = field(default_factory=deque)
+    left: int = 0  # copies that have left and are not reported
 
 
 @dataclass(slots=True)
@@ -72,17 +97,47 @@ class LinkState:
     peer_id: PeerId
     role: str
     dialled: bool
+    opened_at_s: float
     needed_at_s: float
-    granted: dict[EncodingKey, int] = field(default_factory=dict)  # credit that the other end has not used
-    late: dict[EncodingKey, int] = field(default_factory=dict)  # credit of cancelled wants: may still arrive
-    verifying: int = 0
-    serving: dict[EncodingKey, Serving] = field(default_factory=dict)
-    queued: int = 0  # chunks handed to the transport, not yet taken
+    lan: bool = False
+    pushes: dict[EncodingKey, deque[Push]] = field(default_factory=dict)
+    pulls: dict[EncodingKey, deque[int]] = field(default_factory=dict)
+    theirs: dict[EncodingKey, ChunkSet] = field(default_factory=dict)  # what the other end surely has
+    wants: dict[EncodingKey, int] = field(default_factory=dict)  # told of what we hold: how many chunks that was
+    told_at_s: float = 0.0
+    lists_sent: set[EncodingKey] = field(default_factory=set)
+    lists_due: set[EncodingKey] = field(default_factory=set)  # asked for before we had them
+    in_transport: deque[Push | None] = field(default_factory=deque)  # chunks that have not left; None: an answer
+    handed_at_s: float = 0.0  # when the transport was given the newest of them
+    handed_after: int = 0  # chunks that had left on all links then
+    owned: deque[Owned] = field(default_factory=deque)
+    account: Account = field(default_factory=Account)
+    useful: int = 0
+    useless: int = 0
+
+    def copies(self) -> list[Push]:
+        """Copies for this child that have not left."""
+        waiting = [push for pushes in self.pushes.values() for push in pushes]
+        return [push for push in self.in_transport if push is not None] + waiting
+
+
+@dataclass(slots=True)
+class Source:
+    """A link on which we asked for what the other end holds of an encoding."""
+
+    window: ServiceWindow
+    claimed: ChunkSet | None = None  # what it said it holds; None until it answers
+    requested: dict[int, float] = field(default_factory=dict)  # chunk -> when we asked for it
+    unanswered: int = 0  # times in a row that we gave up on what it was asked for
 
     @property
-    def unacknowledged(self) -> int:
-        """Chunks that may be on the way to us or wait for verification."""
-        return sum(self.granted.values()) + self.verifying
+    def spare(self) -> int:
+        """Chunks that it can be asked for now."""
+        return self.window.chunks - len(self.requested)
+
+
+# The end of an encoding.
+_END_SHARE = 0.08
 
 
 @dataclass(slots=True)
@@ -90,15 +145,21 @@ class EncodingState:
     key: EncodingKey
     phase: Phase
     have: ChunkSet
-    order: list[int] = field(default_factory=list)  # verified chunks in the order in which they came
-    resumable: bool = False
-    announced_on: LinkId | None = None
-    asked_since_s: float = 0.0
-    patience_from_s: float = 0.0  # last progress, or the last time we did something about the lack of it
+    chunk_size_bytes: int
+    announced: bool = False
+    listed: bool = False
+    holder: LinkId | None = None
+    announced_at_s: float = 0.0
+    pushed_at_s: float = 0.0  # the last chunk that was pushed to us, or the announcement
+    looked_at_s: float = 0.0  # the last new chunk, or the last time we did something about the lack of one
+    pulling: bool = False
     sources: dict[LinkId, Source] = field(default_factory=dict)
     awaited: PeerId | None = None  # being dialled for this encoding
     refused_until_s: dict[PeerId, float] = field(default_factory=dict)
-    passed_over: set[PeerId] = field(default_factory=set)  # stalled on this encoding while others delivered
+    # Lateness: the highest chunk that came by push, when it rose, and how far behind it others usually are.
+    frontier: int = -1
+    frontier_at: deque[tuple[float, int]] = field(default_factory=deque)
+    lag_s: float = 0.0
 
     @property
     def in_flight(self) -> bool:
@@ -107,6 +168,44 @@ class EncodingState:
     @property
     def chunk_count(self) -> int:
         return self.have.size
+
+    @property
+    def ending(self) -> bool:
+        """Whether little of it is missing: now is the time to know who holds the rest."""
+        return self.have.count >= self.have.size * (1.0 - _END_SHARE)
+
+
+# Chunks given out before a broadcast's pace means anything.
+_PACE_CHUNKS_LEAST = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A chunk whose root failed to pass it on."""
+
+    index: int
+    failed: LinkId
+
+
+@dataclass(slots=True)
+class Broadcast:
+    """An encoding that this origin sends to everybody."""
+
+    key: EncodingKey
+    started_at_s: float
+    next: int = 0
+    again: deque[Again] = field(default_factory=deque)  # before all others
+    given: int = 0
+
+    def left(self, chunk_count: int) -> int:
+        """Chunks to be given out."""
+        return chunk_count - self.next + len(self.again)
+
+    def remaining_s(self, chunk_count: int, now: float) -> float:
+        """How long it takes to give out the rest, at the pace so far."""
+        if self.given < _PACE_CHUNKS_LEAST:
+            return float("inf")
+        return self.left(chunk_count) * (now - self.started_at_s) / self.given
 
 
 @dataclass(slots=True)
@@ -121,10 +220,9 @@ class StoreFailure:
     """The newest failure of the store since a version was last stored."""
 
     key: EncodingKey
-    chunk_count: int
     reason: str
     in_a_row: int
-    retry_at_s: float | None  # None: whoever announced it on a link sends it again by itself
+    retry_at_s: float
 
     def __str__(self) -> str:
         return f"cannot store version {self.key.version}: {self.reason}"
@@ -137,29 +235,39 @@ class Counters:
     chunk_bytes_from_origin: int = 0
     chunk_bytes_from_peers: int = 0
     chunk_bytes_from_learner: int = 0
+    chunk_bytes_from_mirrors: int = 0
     chunks_rejected: int = 0
+    chunks_duplicate: int = 0
+    chunks_hedged: int = 0
+    chunks_given_again: int = 0
+    chunks_skipped: int = 0
+    chunks_direct: int = 0
+    reparentings: int = 0
 
 
 @dataclass(slots=True)
 class RelayState:
     settings: RelaySettings
-    plan: PlanChanged = field(default_factory=lambda: PlanChanged(PlanId(0), (), (), ()))
+    now_s: float = 0.0  # of the event that is being handled
+    chunks_left: int = 0  # this process, on all links
+    plan: PlanChanged = field(default_factory=lambda: PlanChanged(PlanId(0)))
+    children: dict[StripeId, tuple[PeerId, ...]] = field(default_factory=dict)  # the plan's stripes, to look up
+    neighbours: dict[PeerId, Neighbour] = field(default_factory=dict)
     links: dict[LinkId, LinkState] = field(default_factory=dict)
+    link_to: dict[PeerId, LinkState] = field(default_factory=dict)  # the youngest: an older one may be half dead
     encodings: dict[EncodingKey, EncodingState] = field(default_factory=dict)
+    broadcasts: dict[EncodingKey, Broadcast] = field(default_factory=dict)
+    windows: dict[tuple[PeerId, int], ServiceWindow] = field(default_factory=dict)  # of roots, by chunk size
     dials: dict[PeerId, DialState] = field(default_factory=dict)
     penalised_until_s: dict[PeerId, float] = field(default_factory=dict)
     store_failure: StoreFailure | None = None
+    waiting_for_retry: dict[EncodingKey, EncodingState] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
     actions: list[Action] = field(default_factory=list)
 
     def do(self, action: Action) -> None:
         """Queue an action for the shell."""
         self.actions.append(action)
-
-    def newest_link(self, peer_id: PeerId) -> LinkState | None:
-        """The youngest open link to a peer: an older one may be half dead."""
-        mine = [link for link in self.links.values() if link.peer_id == peer_id]
-        return max(mine, key=lambda link: link.link) if mine else None
 
     def in_flight(self) -> list[EncodingState]:
         """Encodings being received, newest first."""
@@ -175,29 +283,43 @@ class RelayState:
     def penalised(self, peer_id: PeerId, now: float) -> bool:
         return self.penalised_until_s.get(peer_id, 0.0) > now
 
-    def candidates(self, now: float) -> list[Neighbour]:
-        """Whom we may ask for chunks, best first."""
-        neighbours: dict[PeerId, Neighbour] = {}
-        for neighbour in (*self.plan.parents, *self.plan.fallbacks):
-            if not self.penalised(neighbour.peer_id, now):
-                neighbours.setdefault(neighbour.peer_id, neighbour)
-        return list(neighbours.values())
+    def window_of(self, peer_id: PeerId, chunk_size_bytes: int) -> ServiceWindow:
+        """What a root may have at a time; remembered from one version to the next."""
+        known = self.windows.get((peer_id, chunk_size_bytes))
+        if known is None:
+            known = self.windows[peer_id, chunk_size_bytes] = ServiceWindow(self.settings.window_first)
+        return known
 
-    def is_parent(self, peer_id: PeerId) -> bool:
-        return any(parent.peer_id == peer_id for parent in self.plan.parents)
+    def is_stuck(self, link: LinkState) -> bool:
+        """Whether a chunk waits for its other end, not for our uplink: meanwhile several left on every other link."""
+        behind = self.chunks_left - link.handed_after
+        return bool(link.in_transport) and behind > self.settings.stuck_after_chunks * len(self.links)
+
+    def theirs(self, link: LinkState, encoding: EncodingState) -> ChunkSet:
+        """What the other end of a link surely has of an encoding."""
+        known = link.theirs.get(encoding.key)
+        if known is None or known.size != encoding.chunk_count:
+            known = link.theirs[encoding.key] = ChunkSet(encoding.chunk_count)
+        return known
+
+    def has_chunk(self, key: EncodingKey, index: int) -> bool:
+        """Whether we can send a chunk."""
+        encoding = self.encodings.get(key)
+        return encoding is not None and index in encoding.have
 
     def validate(self) -> None:
         """Assert what must always hold; on in tests."""
         settings = self.settings
         for link in self.links.values():
-            assert link.unacknowledged <= settings.credit_chunks, link
-            assert all(count > 0 for count in link.granted.values()), link
-            assert link.verifying >= 0, link
-            assert 0 <= link.queued <= settings.outbox_chunks, link
-            assert len(link.serving) <= settings.wants_per_link_most, link
+            assert len(link.in_transport) <= settings.outbox_chunks, link
+            assert all(len(pushes) <= settings.pushes_most for pushes in link.pushes.values()), link
+            assert sum(map(len, link.pulls.values())) <= settings.pulls_most, link
+            assert len(link.wants) <= settings.wants_per_link_most, link
+            assert link.lists_due <= link.wants.keys(), link
+        assert {link.link for link in self.link_to.values()} <= self.links.keys()
+        assert {link.peer_id for link in self.links.values()} == self.link_to.keys()
         for encoding in self.encodings.values():
-            assert encoding.have.count == len(encoding.order) == len(set(encoding.order)), encoding
             assert encoding.sources.keys() <= self.links.keys(), encoding
-            assert not encoding.sources or encoding.in_flight or encoding.phase == "finishing", encoding
+            assert not encoding.sources or encoding.phase != "held", encoding
             assert encoding.phase not in ("finishing", "held") or encoding.have.complete, encoding
-        assert len(self.in_flight()) <= settings.versions_in_flight_most
+        assert len(self.in_flight()) <= settings.encodings_in_flight_most

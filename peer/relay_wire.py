@@ -2,61 +2,82 @@
 
 from __future__ import annotations
 
-from peer.relay_actions import Accuse, SendCancel, SendCredit, SendHave, SendWant
+from collections.abc import Iterable, Sequence
+
+from peer.relay_actions import Accuse, SendCancel, SendCredit, SendHave, SendRequest, SendWant
 from peer.relay_events import (
     CancelReceived,
     CreditReceived,
     EncodingKey,
     Event,
     HaveReceived,
-    HeldReceived,
     LinkId,
     Neighbour,
     PlanChanged,
+    RequestReceived,
+    Stripe,
     WantReceived,
 )
-from rollcast.wire.ids import EncodingId, PeerId, PlanId, Version
+from rollcast.runtime.errors import MalformedMessage
+from rollcast.wire.ids import EncodingId, PeerId, PlanId, StripeId, Version
+from rollcast.wire.limits import STRIPES_MAX
 from rollcast.wire.proto import rollcast_pb2 as pb
 
+Message = SendWant | SendRequest | SendHave | SendCredit | SendCancel
 
-def message_of(action: SendWant | SendHave | SendCredit | SendCancel) -> pb.LinkMessage:
+
+def message_of(action: Message) -> pb.LinkMessage:
     """What to send for an action that needs nothing from the store."""
-    name = {"version": action.key.version, "encoding_id": action.key.encoding_id}
+    version, encoding_id = action.key.version, action.key.encoding_id
     match action:
-        case SendWant():
-            return pb.LinkMessage(want=pb.Want(**name))
+        case SendWant(chunk_list=chunk_list):
+            body = pb.Want(version=version, encoding_id=encoding_id, chunk_list=chunk_list)
+            return pb.LinkMessage(want=body)
+        case SendRequest(indices=indices):
+            return pb.LinkMessage(request=pb.Request(version=version, encoding_id=encoding_id, indices=indices))
         case SendHave(chunk_count=count, bitmap=bitmap, complete=complete):
-            return pb.LinkMessage(have=pb.Have(**name, chunk_count=count, bitmap=bitmap, complete=complete))
-        case SendCredit(chunks=chunks):
-            return pb.LinkMessage(credit=pb.Credit(**name, chunks=chunks))
+            have = pb.Have(
+                version=version, encoding_id=encoding_id, chunk_count=count, bitmap=bitmap, complete=complete
+            )
+            return pb.LinkMessage(have=have)
+        case SendCredit(indices=indices):
+            return pb.LinkMessage(credit=pb.Credit(version=version, encoding_id=encoding_id, indices=indices))
         case SendCancel(reason=reason):
-            return pb.LinkMessage(cancel=pb.Cancel(**name, reason=reason))
+            return pb.LinkMessage(cancel=pb.Cancel(version=version, encoding_id=encoding_id, reason=reason))
 
 
 def event_of(link: LinkId, message: pb.LinkMessage) -> Event | None:
     """What a message means to the core; None for those that the shell must look into, and for unknown ones."""
     match message.WhichOneof("body"):
         case "want":
-            return WantReceived(link, _key(message.want))
+            return WantReceived(link, key_of(message.want), message.want.chunk_list)
+        case "request":
+            return RequestReceived(link, key_of(message.request), tuple(message.request.indices))
         case "have":
             have = message.have
-            return HaveReceived(link, _key(have), have.chunk_count, have.bitmap, have.complete)
+            return HaveReceived(link, key_of(have), have.chunk_count, have.bitmap, have.complete)
         case "credit":
-            return CreditReceived(link, _key(message.credit), message.credit.chunks)
+            return CreditReceived(link, key_of(message.credit), tuple(message.credit.indices))
         case "cancel":
-            return CancelReceived(link, _key(message.cancel), message.cancel.reason)
-        case "held":
-            return HeldReceived(link, Version(message.held.version))
+            return CancelReceived(link, key_of(message.cancel), message.cancel.reason)
     return None
 
 
 def plan_of(plan: pb.RelayPlan) -> PlanChanged:
-    """The coordinator's plan."""
+    """The coordinator's plan.
+
+    Raises:
+        MalformedMessage: it names a neighbour or a stripe that cannot be.
+    """
+    neighbours = tuple(_neighbour(neighbour) for neighbour in plan.neighbours)
     return PlanChanged(
         PlanId(plan.plan_id),
-        tuple(_neighbour(neighbour) for neighbour in plan.parents),
-        tuple(_neighbour(neighbour) for neighbour in plan.children),
+        neighbours,
+        tuple(_stripe(stripe, neighbours) for stripe in plan.stripes),
+        _peers(plan.list_children, neighbours),
+        _peers(plan.parents, neighbours),
         tuple(_neighbour(neighbour) for neighbour in plan.fallbacks),
+        plan.direct_copies,
     )
 
 
@@ -67,14 +88,24 @@ def accusation_of(action: Accuse) -> pb.Accusation:
     )
 
 
-def key_of(message: pb.ChunkList) -> EncodingKey:
-    """The encoding that a chunk list belongs to."""
-    return _key(message)
+def key_of(message: pb.Want | pb.Request | pb.Have | pb.Credit | pb.Cancel | pb.ChunkList) -> EncodingKey:
+    """The encoding that a message is about."""
+    return EncodingKey(Version(message.version), EncodingId(message.encoding_id))
 
 
 def _neighbour(neighbour: pb.PlanNeighbour) -> Neighbour:
-    return Neighbour(PeerId(neighbour.peer_id), neighbour.role, neighbour.address, neighbour.we_dial)
+    peer_id = PeerId(neighbour.peer_id)
+    return Neighbour(peer_id, neighbour.role, neighbour.address, neighbour.we_dial, neighbour.lan)
 
 
-def _key(message: pb.Want | pb.Have | pb.Credit | pb.Cancel | pb.ChunkList) -> EncodingKey:
-    return EncodingKey(Version(message.version), EncodingId(message.encoding_id))
+def _stripe(stripe: pb.PlanStripe, neighbours: Sequence[Neighbour]) -> Stripe:
+    if not 1 <= stripe.stripe <= STRIPES_MAX:
+        raise MalformedMessage(f"a relay plan with stripe {stripe.stripe}")
+    return Stripe(StripeId(stripe.stripe), _peers(stripe.children, neighbours), stripe.bytes_per_second)
+
+
+def _peers(indices: Iterable[int], neighbours: Sequence[Neighbour]) -> tuple[PeerId, ...]:
+    chosen = tuple(indices)
+    if any(index >= len(neighbours) for index in chosen):
+        raise MalformedMessage("a relay plan that names a neighbour it does not have")
+    return tuple(neighbours[index].peer_id for index in chosen)

@@ -49,6 +49,8 @@ ResultT = TypeVar("ResultT")
 DRAIN_TIMEOUT_S = 1.2  # the core ends its drain earlier; of the 2 s that a stopping peer has
 RELAY_CLOSE_TIMEOUT_S = 0.4  # links to close
 
+_BYTES_PER_MEGABIT = 125_000.0
+
 STOPPED_BY_SIGNAL = "stopped by a signal"
 
 
@@ -106,11 +108,9 @@ class PeerProcess:
         self._relay = Relay(
             credentials=enrolment.credentials,
             store=store,
-            config=config.link,
-            store_retry_s=config.store.retry_s,
+            config=config,
             run_id=enrolment.run_id,
             learner_public_key=enrolment.learner_public_key,
-            role=config.role,
             on_complete=self._version_held,
             on_accuse=lambda accusation: self._session.send(pb.PeerMessage(accusation=accusation)),
             on_give_up=self._cannot_store,
@@ -149,7 +149,7 @@ class PeerProcess:
             engine=engine,
             store=self._store,
             uploads=Uploader(lambda: self._session.stub),
-            send=self._session.send,
+            send=self._send,
             peer_id=self._enrolment.peer_id,
             random=random,
         )
@@ -225,6 +225,8 @@ class PeerProcess:
                 self._tell_worker(LeasesRevoked(lease_ids, message.lease_revoke.reason))
             case "relay_plan":
                 self._relay.apply_plan(message.relay_plan)
+            case "probe":
+                self._relay.probe(message.probe)
             case "announcement":
                 # A version that the store holds already is reported by this call.
                 self._tell_worker(VersionHeardOf(_key(self._relay.announce(message.announcement))))
@@ -247,7 +249,13 @@ class PeerProcess:
             self._worker.tell(VersionVerified(_key(verified)))
         else:
             held = pb.VersionHeld(epoch=verified.record.epoch, version=verified.version)
-            self._session.send(pb.PeerMessage(version_held=held))
+            self._send(pb.PeerMessage(version_held=held))
+
+    def _send(self, message: pb.PeerMessage) -> None:
+        """What the worker and we report, with what only the relay knows of it."""
+        if message.WhichOneof("body") == "version_held":
+            message.version_held.bytes_received = self._relay.bytes_received(message.version_held.version)
+        self._session.send(message)
 
     def _cannot_store(self, error: StoreError) -> None:
         if not self._stop_reason.done():
@@ -267,16 +275,17 @@ class PeerProcess:
             hardware=cores if engine is None else f"{cores}, {engine.hardware}",
             held_versions=self._store.versions(),
             name=self._config.name,
+            region=self._config.link.region,
+            metered=self._config.link.metered,
+            upload_cap_bytes_per_second=(self._config.link.upload_mbit_s_max or 0.0) * _BYTES_PER_MEGABIT,
         )
 
     def _heartbeat(self) -> pb.Heartbeat:
         self._sequence += 1
         relay = self._relay.stats()
-        receiving = (
-            None if relay.receiving_version is None else Receiving(relay.receiving_version, relay.have, relay.total)
-        )
+        receiving = None if relay.receiving is None else Receiving(relay.receiving, relay.have, relay.total)
         status = self._origin_status(receiving) if self._worker is None else self._worker.status(receiving)
-        return pb.Heartbeat(
+        heartbeat = pb.Heartbeat(
             sequence=self._sequence,
             state=status.state,
             reason="; ".join(filter(None, (relay.store_failure, status.reason)))[:TEXT_LENGTH_MAX],
@@ -284,14 +293,9 @@ class PeerProcess:
             active_version=0 if status.active is None else status.active.version,
             tokens_generated=status.tokens_generated,
             tokens_per_second=status.tokens_per_second,
-            chunk_bytes_from_origin=relay.chunk_bytes_from_origin,
-            chunk_bytes_from_peers=relay.chunk_bytes_from_peers,
-            chunk_bytes_sent=relay.chunk_bytes_sent,
-            chunks_rejected=relay.chunks_rejected,
-            receiving_version=0 if receiving is None else receiving.version,
-            receiving_chunks_have=0 if receiving is None else receiving.chunks_have,
-            receiving_chunks_total=0 if receiving is None else receiving.chunks_total,
         )
+        heartbeat.MergeFrom(relay.report)
+        return heartbeat
 
     def _origin_status(self, receiving: Receiving | None) -> WorkerStatus:
         held = self._store.versions()

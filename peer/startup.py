@@ -97,7 +97,8 @@ def open_store(config: PeerConfig, run_id: RunId) -> ChunkStore:
             shutil.rmtree(other)
     except OSError as error:
         raise store_error(folder, error) from None
-    return ChunkStore(folder / run_id, config.store.keep_versions)
+    keep = config.store
+    return ChunkStore(folder / run_id, keep.keep_versions, keep_deltas=keep.keep_deltas, keep_bytes=keep.keep_bytes)
 
 
 def make_engine(config: PeerConfig) -> Engine:

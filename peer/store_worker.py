@@ -1,56 +1,92 @@
-"""Hashing and disk work of the relay, in order and off the event loop."""
+"""Disk work of the relay, in order and off the event loop, and the chunks that wait for it in memory."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import structlog
 
-from peer.relay_events import (
-    ChunkCorrupt,
-    ChunkStored,
-    EncodingKey,
-    Event,
-    LinkId,
-    StoreFailed,
-    StoreReady,
-    VersionFinished,
-    VersionsRemoved,
-)
+from peer.chunk_memory import ChunkMemory
+from peer.mirror_folder import MirrorFolder
+from peer.relay_events import EncodingKey, Event, StoreFailed, StoreReady, VersionFinished, VersionRestored
 from rollcast.runtime.errors import CorruptChunk, RollcastError, StoreError
 from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.chunks import BytesLike
-from rollcast.wire.ids import ChunkIndex, EncodingId, Version
+from rollcast.wire.ids import ChunkIndex
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.records import Manifest, VerifiedVersion
+from rollcast.wire.records import KEYFRAME_ID, Manifest, VerifiedVersion
 from rollcast.wire.stored_encoding import StoredEncoding
 
 log = structlog.get_logger()
 
-# Jobs of one visit to the thread: enough to hide the hop, few enough that children do not wait for their chunks.
-_JOBS_PER_VISIT = 8
+# A visit to the thread costs more than the write of a small chunk: writes wait this long for others.
+_GATHER_S = 0.02
+_JOBS_PER_VISIT = 256
 _READING_THREADS = 2
+# Of hashing and of making states, between two visits: chunks that come meanwhile wait this long at most.
+_ADVANCE_BYTES = 4 << 20
 
-Job = Callable[[], Event | None]
+Job = Callable[[], "StoreEvent | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class StateMade:
+    """A state was made of a delta and hashes to its record; its keyframe can be served after VersionRestored."""
+
+    key: EncodingKey
+
+
+@dataclass(frozen=True, slots=True)
+class StateNotMade:
+    """A delta gave other bytes than were signed, or cannot be decoded."""
+
+    key: EncodingKey
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EncodingsRemoved:
+    """Retention removed these from the store."""
+
+    keys: tuple[EncodingKey, ...]
+
+
+StoreEvent = Event | StateMade | StateNotMade | EncodingsRemoved
 
 
 class StoreWorker:
-    """Carries out the core's store actions one after the other and answers each with its event.
+    """Carries out store actions one after the other and answers each with its event.
 
-    The queue needs no bound of its own: it holds at most the chunks that links have credit for.
+    The queue is bounded by the bytes of chunks in it: ``memory`` says when links should pause.
 
     Args:
+        durable_first: say that an encoding is finished only once it is durable. Without, as soon as it is verified:
+            what a peer loses it receives again.
         on_event: called on the event loop.
+        mirror_folder: gets what is finished.
     """
 
-    def __init__(self, store: ChunkStore, on_event: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        store: ChunkStore,
+        on_event: Callable[[StoreEvent], None],
+        *,
+        durable_first: bool,
+        mirror_folder: MirrorFolder | None = None,
+    ) -> None:
+        self.memory = ChunkMemory()
         self._store = store
         self._on_event = on_event
+        self._durable_first = durable_first
+        self._mirror_folder = mirror_folder
         self._jobs: deque[Job] = deque()
         self._wake = asyncio.Event()
+        self._urgent = asyncio.Event()  # more than writes are to be done
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="relay-store")
         self._reading = ThreadPoolExecutor(_READING_THREADS, thread_name_prefix="relay-read")
 
@@ -61,52 +97,92 @@ class StoreWorker:
 
         def job() -> Event:
             encoding = self._store.begin(verified, manifest, chunk_list)
+            base = manifest.base_version
+            if manifest.kind == "delta" and base is not None and self._holds_state(base):
+                self._store.prepare(encoding)
             return StoreReady(key, bytes(encoding.have))
 
         self._post(key, job)
 
-    def write(self, link: LinkId, key: EncodingKey, index: ChunkIndex, payload: BytesLike) -> None:
-        """Verify, then store; answered by ChunkStored, ChunkCorrupt or StoreFailed."""
+    def write(self, key: EncodingKey, index: ChunkIndex, payload: BytesLike) -> None:
+        """Store a verified chunk; until then it is read from memory. Only a failure is answered: by StoreFailed."""
+        self.memory.keep(key, index, payload)
 
-        def job() -> Event:
-            try:
-                self._encoding(key).write(index, payload)
-            except CorruptChunk:
-                return ChunkCorrupt(link, key, index)
-            return ChunkStored(link, key, index, len(payload))
+        def job() -> None:
+            self._encoding(key).write_verified(index, payload)
 
-        self._post(key, job, link)
+        self._post(key, job, (key, index))
 
     def finish(self, key: EncodingKey) -> None:
-        """Check the state's hash, make it durable; answered by VersionFinished or StoreFailed."""
+        """Check the state's hash and make the encoding durable; answered by VersionFinished or StoreFailed."""
 
-        def job() -> Event:
+        def verify() -> Event | None:
             encoding = self._encoding(key)
-            encoding.verify_state()
-            encoding.finish()
-            return VersionFinished(key)
+            if encoding.manifest.kind == "keyframe":
+                encoding.verify_state()
+            return None if self._durable_first else VersionFinished(key)
 
-        self._post(key, job)
+        def finish() -> Event | None:
+            encoding = self._encoding(key)
+            if encoding.manifest.kind == "keyframe" and not encoding.state_held:
+                return None  # its check has failed: it must never be visible as complete
+            encoding.finish()
+            return VersionFinished(key) if self._durable_first else None
+
+        def publish() -> None:
+            encoding = self._encoding(key)
+            if encoding.finished:
+                self._publish(encoding)
+
+        self._post(key, verify)
+        self._post(key, finish)
+        self._post(None, publish)
+
+    def materialise(self, key: EncodingKey) -> None:
+        """Make the state that a delta leads to; answered by StateMade and VersionRestored, or by StateNotMade."""
+        keyframe_key = EncodingKey(key.version, KEYFRAME_ID)
+
+        def make() -> StoreEvent | None:
+            try:
+                keyframe = self._store.materialise(self._encoding(key))
+            except CorruptChunk as error:
+                return StateNotMade(key, str(error))
+            if self._durable_first:
+                keyframe.finish()
+            return StateMade(key)
+
+        def serve() -> Event | None:
+            keyframe = self._store.get(key.version)
+            if keyframe is None or not keyframe.state_held:
+                return None
+            keyframe.finish()
+            keyframe.list_chunks()
+            self._publish(keyframe)
+            manifest = keyframe.manifest
+            return VersionRestored(keyframe_key, manifest.chunk_count, manifest.chunk_size_bytes)
+
+        self._post(key, make)
+        self._post(key, serve)
 
     def prune(self) -> None:
-        """Apply retention; answered by VersionsRemoved if anything went."""
+        """Apply retention; answered by EncodingsRemoved if anything went."""
 
-        def job() -> Event | None:
+        def job() -> EncodingsRemoved | None:
             removed = self._store.prune()
-            return VersionsRemoved(tuple(_keyframe(version) for version in removed)) if removed else None
+            return EncodingsRemoved(tuple(EncodingKey(*one) for one in removed)) if removed else None
 
         self._post(None, job)
 
     def discard(self, key: EncodingKey) -> None:
-        """Give the space of an abandoned version back."""
+        """Give the space of an abandoned encoding back."""
 
         def job() -> None:
-            self._store.discard(key.version)
+            self._store.discard_encoding(key.version, key.encoding_id)
 
         self._post(None, job)
 
     async def read(self, key: EncodingKey, index: ChunkIndex) -> bytes | None:
-        """A chunk's verified bytes; None when it is no longer here or the disk changed it."""
+        """A chunk's verified bytes from the disk; None when it is no longer here or the disk changed it."""
         encoding = self._store.get(key.version, key.encoding_id)
         if encoding is None:
             return None
@@ -122,13 +198,15 @@ class StoreWorker:
         """Work until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            while self._jobs:
-                batch = [self._jobs.popleft() for _ in range(min(len(self._jobs), _JOBS_PER_VISIT))]
-                for event in await loop.run_in_executor(self._writing, _do_all, batch):
-                    if event is not None:
-                        self._on_event(event)
             self._wake.clear()
-            await self._wake.wait()
+            self._urgent.clear()
+            batch = [self._jobs.popleft() for _ in range(min(len(self._jobs), _JOBS_PER_VISIT))]
+            events, more = await loop.run_in_executor(self._writing, self._visit, batch)
+            for event in events:
+                self._on_event(event)
+            if not self._jobs and not more:
+                await self._wake.wait()
+                await self._gather()
 
     def close(self) -> None:
         """Wait for the job under way, forget the others."""
@@ -136,9 +214,59 @@ class StoreWorker:
         self._writing.shutdown(wait=True, cancel_futures=True)
         self._reading.shutdown(wait=True, cancel_futures=True)
 
-    def _post(self, key: EncodingKey | None, job: Job, link: LinkId | None = None) -> None:
-        self._jobs.append(lambda: _guarded(key, job, link))
+    async def _gather(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GATHER_S):
+                await self._urgent.wait()
+
+    def _visit(self, jobs: list[Job]) -> tuple[list[StoreEvent], bool]:
+        """Do jobs in the thread, and, if none of them is waited for, a little of what will have to be done anyway."""
+        events = [event for job in jobs if (event := job()) is not None]
+        return events, bool(events) or self._advance()
+
+    def _advance(self) -> bool:
+        try:
+            return self._store.advance(_ADVANCE_BYTES)
+        except RollcastError as error:
+            log.info("work ahead of time failed", reason=str(error))  # what it was for will fail with its own event
+            return False
+        except Exception:
+            log.exception("work ahead of time failed")
+            return False
+
+    def _post(self, key: EncodingKey | None, job: Job, stored: tuple[EncodingKey, ChunkIndex] | None = None) -> None:
+        self._jobs.append(lambda: self._guarded(key, job, stored))
         self._wake.set()
+        if stored is None:
+            self._urgent.set()
+
+    def _guarded(
+        self, key: EncodingKey | None, job: Job, stored: tuple[EncodingKey, ChunkIndex] | None
+    ) -> StoreEvent | None:
+        try:
+            return job()
+        except RollcastError as error:
+            log.error("store failed", version=key.version if key else None, code=error.code, reason=str(error))
+            return StoreFailed(key, error.cause or error.what, error.fix) if key is not None else None
+        except Exception:
+            # A bug of ours must not stop the relay in silence: the version fails with its reason.
+            log.exception("store failed", version=key.version if key else None)
+            return StoreFailed(key, "internal error, see the log") if key is not None else None
+        finally:
+            if stored is not None:
+                self.memory.stored(*stored)
+
+    def _publish(self, encoding: StoredEncoding) -> None:
+        if self._mirror_folder is None:
+            return
+        try:
+            self._mirror_folder.publish(encoding)
+        except StoreError as error:
+            log.error("cannot publish to the mirror folder", version=encoding.version, reason=str(error))
+
+    def _holds_state(self, version: int) -> bool:
+        base = self._store.get(version)
+        return base is not None and base.state_held
 
     def _encoding(self, key: EncodingKey) -> StoredEncoding:
         encoding = self._store.get(key.version, key.encoding_id)
@@ -150,7 +278,7 @@ class StoreWorker:
 def keep_verified(
     store: ChunkStore, verify: Callable[[pb.VersionAnnouncement], VerifiedVersion]
 ) -> list[StoredEncoding]:
-    """The store's keyframes that this run's learner signed; other versions are removed.
+    """The store's finished encodings that this run's learner signed; other versions are removed.
 
     They would stand in the way of this run's: a lower number counts as old, an equal one as a second record.
 
@@ -158,35 +286,12 @@ def keep_verified(
         StoreError: the disk refuses.
     """
     ours = []
-    for version in store.versions():
-        stored = store.get(version)
-        if stored is None or not stored.finished:
-            continue
+    for stored in store.finished():
         try:
             verify(stored.verified.announcement)
         except RollcastError as error:
-            log.warning("stored version removed", version=version, reason=error.what)
-            store.discard(version)
+            log.warning("stored version removed", version=stored.version, reason=error.what)
+            store.discard(stored.version)
         else:
             ours.append(stored)
     return ours
-
-
-def _do_all(jobs: list[Job]) -> list[Event | None]:
-    return [job() for job in jobs]
-
-
-def _guarded(key: EncodingKey | None, job: Job, link: LinkId | None) -> Event | None:
-    try:
-        return job()
-    except RollcastError as error:
-        log.error("store failed", version=key.version if key else None, code=error.code, reason=str(error))
-        return StoreFailed(key, error.cause or error.what, error.fix, link) if key is not None else None
-    except Exception:
-        # A bug of ours must not stop the relay in silence: the version fails with its reason.
-        log.exception("store failed", version=key.version if key else None)
-        return StoreFailed(key, "internal error, see the log", link=link) if key is not None else None
-
-
-def _keyframe(version: Version) -> EncodingKey:
-    return EncodingKey(version, EncodingId(0))

@@ -1,29 +1,19 @@
-"""A link over the two bodies of one HTTP exchange, the same for both ends."""
+"""A peer's link over a stream of frames: who is at the other end, and the share of it in the process's traffic."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections import deque
-from collections.abc import Callable
-from ssl import SSLObject
+from collections.abc import Sequence
 
-import aiohttp
-from aiohttp.abc import AbstractStreamWriter
-
-from peer.transport import LinkClosed, LinkLimits
-from rollcast.runtime.errors import WrongKey
+from peer.link_traffic import TrafficClass
+from peer.transport import LinkMeasurement, LinkReceiver
 from rollcast.wire.chunks import BytesLike
-from rollcast.wire.link import FrameParser, LinkFrame, encode_chunk, encode_message
+from rollcast.wire.ids import PeerId, StripeId
+from rollcast.wire.link import LinkFrame, encode_chunk
+from rollcast.wire.link_stream import LinkStream
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.tls import Caller, caller_from_der
-
-PATH = "/rollcast/link/1"
-
-# Bytes that wait in this process for the socket. A newer version can overtake no more than this.
-_WRITE_BUFFER_BYTES = 256 << 10
-# The rest of a close: what is written is flushed for this long, then the connection is cut.
-_FLUSH_S = 1.0
+from rollcast.wire.tls import Caller
 
 
 class StreamLink:
@@ -31,104 +21,132 @@ class StreamLink:
 
     Args:
         caller: the other end, from its certificate.
-        writer: of our body.
-        reader: of the other end's body.
-        transport: under both.
-        on_close: ends the HTTP exchange on this side.
+        traffic: counts and caps what passes.
     """
 
     def __init__(
-        self,
-        caller: Caller,
-        *,
-        dialled: bool,
-        writer: AbstractStreamWriter | aiohttp.web.StreamResponse,
-        reader: aiohttp.StreamReader,
-        transport: asyncio.Transport,
-        limits: LinkLimits,
-        on_close: Callable[[], None],
+        self, stream: LinkStream, caller: Caller, traffic: TrafficClass, *, dialled: bool, transport: str = "direct"
     ) -> None:
-        self.peer_id = caller.peer_id
+        self.peer_id: PeerId = caller.peer_id
         self.role: str = caller.role
         self.dialled = dialled
-        self.bytes_sent = 0
-        self.bytes_received = 0
-        self._writer = writer
-        self._reader = reader
-        self._transport = transport
-        self._limits = limits
-        self._on_close = on_close
-        self._parser = FrameParser()
-        self._frames: deque[LinkFrame] = deque()
-        self._closed = False
-        transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
-        tune_socket(transport, limits.silence_timeout_s)
+        self.transport = transport
+        self._stream = stream
+        self._traffic = traffic
+        self._loop = asyncio.get_running_loop()
+        self._receiver: LinkReceiver | None = None
+        self._held: deque[list[BytesLike]] = deque()  # chunks that wait for the upload cap
+        self._held_bytes = 0
+        self._leaving_bytes = 0  # of chunks, in this process until drained
+        self._waits = False  # as the traffic was told
+        self._counted_bytes = stream.bytes_received
+        self._paused = False  # by the receiver
+        self._throttled = False  # by the download cap
 
-    async def send(self, message: pb.LinkMessage) -> None:
-        await self._write(encode_message(message))
+    @property
+    def bytes_sent(self) -> int:
+        return self._stream.bytes_sent
 
-    async def send_chunk(self, version: int, encoding_id: int, index: int, payload: BytesLike) -> None:
-        await self._write(b"".join(encode_chunk(version, encoding_id, index, payload)))
+    @property
+    def bytes_received(self) -> int:
+        return self._stream.bytes_received
 
-    async def receive(self) -> LinkFrame:
-        while not self._frames:
-            try:
-                data = await self._reader.readany()
-            except (aiohttp.ClientError, aiohttp.web.RequestPayloadError, OSError) as error:
-                raise LinkClosed(f"the link broke: {error or type(error).__name__}") from None
-            if not data or self._closed:
-                raise LinkClosed("the link was closed")
-            self.bytes_received += len(data)
-            self._frames.extend(self._parser.feed(data))
-        return self._frames.popleft()
+    # ------------------------------------------------------------- peer.transport.Link
 
-    async def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        self._on_close()
-        self._transport.close()
-        asyncio.get_running_loop().call_later(_FLUSH_S, self._transport.abort)
+    def start(self, receiver: LinkReceiver) -> None:
+        self._receiver = receiver
+        self._stream.start(self)
 
-    async def _write(self, data: bytes) -> None:
-        if self._closed:
-            raise LinkClosed("the link was closed")
-        try:
-            async with asyncio.timeout(self._limits.write_timeout_s):
-                await self._writer.write(data)
-        except TimeoutError:
-            raise LinkClosed(f"{self.peer_id} took no bytes for {self._limits.write_timeout_s:g} s") from None
-        except (aiohttp.ClientError, OSError, RuntimeError) as error:
-            raise LinkClosed(f"the link broke: {error or type(error).__name__}") from None
-        self.bytes_sent += len(data)
+    def send(self, message: pb.LinkMessage) -> None:
+        self._stream.send(message)
 
+    def send_chunk(self, version: int, encoding_id: int, index: int, payload: BytesLike, stripe: StripeId) -> None:
+        frame = encode_chunk(version, encoding_id, index, payload, stripe)
+        if self._traffic.upload is not None:
+            size_bytes = sum(map(len, frame))
+            wait_s = self._traffic.upload.take(size_bytes, self._loop.time())
+            if wait_s > 0 or self._held:
+                self._held.append(frame)
+                self._held_bytes += size_bytes
+                self._note_waiting()
+                self._loop.call_later(wait_s, self._release)
+                return
+        self._write(frame)
 
-def caller_of(transport: asyncio.BaseTransport) -> Caller:
-    """The other end's certificate, which TLS has verified against the run CA.
+    def pause_reading(self) -> None:
+        self._paused = True
+        self._stream.pause_reading()
 
-    Raises:
-        WrongKey: there is none, or it names nobody.
-    """
-    tls: SSLObject | None = transport.get_extra_info("ssl_object")
-    der = tls.getpeercert(binary_form=True) if tls is not None else None
-    if der is None:
-        raise WrongKey("the other end of a chunk link showed no certificate")
-    return caller_from_der(der)
+    def resume_reading(self) -> None:
+        self._paused = False
+        if not self._throttled:
+            self._stream.resume_reading()
 
+    def measure(self) -> LinkMeasurement:
+        figures = self._stream.measure()
+        unsent_bytes = figures.unsent_bytes + self._stream.waiting_bytes + self._held_bytes
+        return LinkMeasurement(figures.rtt_s, unsent_bytes, self._stream.congestion_control)
 
-def tune_socket(transport: asyncio.BaseTransport, silence_timeout_s: float) -> None:
-    """No delay for small frames; a host that vanished shows within ``silence_timeout_s`` even when nothing is sent."""
-    sock = transport.get_extra_info("socket")
-    if sock is None:
-        return
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    probe_s = max(1, int(silence_timeout_s / 4))
-    for name, value in (
-        ("TCP_KEEPIDLE", probe_s),
-        ("TCP_KEEPINTVL", probe_s),
-        ("TCP_KEEPCNT", 3),
-        ("TCP_USER_TIMEOUT", int(silence_timeout_s * 1000)),
-    ):
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    def close(self, reason: str, code: str = "") -> None:
+        self._stream.close(reason, code)
+
+    # ------------------------------------------------------------- rollcast.wire.link_receiver.LinkReceiver
+
+    def frames(self, frames: Sequence[LinkFrame]) -> None:
+        now = self._loop.time()
+        size_bytes = self._stream.bytes_received - self._counted_bytes
+        self._counted_bytes += size_bytes
+        self._traffic.meter.received(size_bytes, now)
+        if self._traffic.download is not None:
+            self._traffic.download.take(size_bytes, now)
+            wait_s = self._traffic.download.take(0, now)  # these bytes are here already: pay for them too
+            if wait_s > 0 and not self._throttled:
+                self._throttled = True
+                self._stream.pause_reading()
+                self._loop.call_later(wait_s, self._go_on_reading)
+        assert self._receiver is not None
+        self._receiver.frames(frames)
+
+    def drained(self) -> None:
+        self._traffic.meter.sent(self._leaving_bytes, self._loop.time())
+        self._leaving_bytes = 0
+        assert self._receiver is not None
+        self._receiver.drained()
+        self._note_waiting()
+
+    def closed(self, reason: str, code: str) -> None:
+        self._held.clear()
+        self._held_bytes = self._leaving_bytes = 0
+        if self._waits:
+            self._waits = False
+            self._traffic.link_waits(False, self._loop.time())
+        assert self._receiver is not None
+        self._receiver.closed(reason, code)
+
+    # ------------------------------------------------------------- inside
+
+    def _write(self, frame: list[BytesLike]) -> None:
+        waited_bytes = self._stream.waiting_bytes
+        self._stream.send_chunk(frame)
+        stays_bytes = self._stream.waiting_bytes - waited_bytes
+        self._leaving_bytes += stays_bytes
+        # What the kernel takes at once counts only where other chunks wait: an idle uplink takes any amount.
+        self._traffic.meter.sent(max(0, sum(map(len, frame)) - stays_bytes), self._loop.time())
+        self._note_waiting()
+
+    def _release(self) -> None:
+        if self._held:
+            frame = self._held.popleft()
+            self._held_bytes -= sum(map(len, frame))
+            self._write(frame)
+
+    def _note_waiting(self) -> None:
+        waits = self._stream.full or bool(self._held)
+        if waits != self._waits:
+            self._waits = waits
+            self._traffic.link_waits(waits, self._loop.time())
+
+    def _go_on_reading(self) -> None:
+        self._throttled = False
+        if not self._paused:
+            self._stream.resume_reading()

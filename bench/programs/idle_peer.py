@@ -1,6 +1,8 @@
 """A peer without a model: the real relay, session and worker, and an engine that loads and generates nothing.
 
-usage: python -m bench.programs.idle_peer CONFIG.toml LOG_FILE
+usage: python -m bench.programs.idle_peer CONFIG.toml LOG_FILE [wait]
+
+With ``wait`` it joins once a line comes on stdin: an interpreter takes seconds to start on a busy machine.
 """
 
 from __future__ import annotations
@@ -59,6 +61,8 @@ def main() -> int:
     die_with_parent()
     config = load_config(Path(sys.argv[1]), PeerConfig)
     configure_logging(config.name, log_file=Path(sys.argv[2]))
+    if "wait" in sys.argv[3:]:
+        sys.stdin.readline()
     return run_process(lambda stop: run(config, stop, engine_factory=lambda _: IdleEngine()))
 
 

@@ -1,10 +1,15 @@
-"""A learner that trains nothing: it publishes versions of random bytes the way the learner publishes.
+"""A learner that trains nothing: it publishes versions on command, the way the learner publishes.
 
 usage: python -m bench.programs.noise_learner CONFIG.toml LOG_FILE SIZE_BYTES PEERS LIMIT_S
 
-It talks in lines. It prints `{"event": "ready"}` once PEERS peers and the origin are there. At `publish` it hashes,
-signs and pushes a version to the origin and prints `origin_holds`; at `announce` it announces that version, and prints
-`peers_hold` with the coordinator's T_bcast once every peer holds it. It ends with its input.
+It talks in lines. It prints `{"event": "ready"}` once PEERS peers and the origin are there. At `publish`, `weights` or
+`update` it makes a state of at least SIZE_BYTES, hashes, signs and pushes the version to the origin and prints
+`origin_holds` with the bytes of each encoding; at `announce` it announces that version, and prints `peers_hold` with
+the coordinator's T_bcast once every peer holds it. It ends with its input.
+
+    publish   random bytes: nothing compresses them, and no delta is worth it
+    weights   bf16 weights of a layer stack (bench.updates) that have nothing to do with those before: no delta either
+    update    those weights after one more step of training
 """
 
 from __future__ import annotations
@@ -19,7 +24,9 @@ from random import SystemRandom
 from typing import Any
 
 import aiohttp
+import numpy as np
 
+from bench import updates
 from learner.client import CoordinatorClient
 from learner.config import LearnerConfig
 from learner.publisher import OriginPusher, Publisher
@@ -37,18 +44,54 @@ from rollcast.wire.identity import Identity
 from rollcast.wire.ids import Version
 from rollcast.wire.invite import read_invite
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.records import TensorSpec
+from rollcast.wire.records import parse_announcement
+from rollcast.wire.tensors import tensor_table
 from rollcast.wire.tls import TlsCredentials
 
 _POLL_S = 0.25
+_GONE = ("left", "lost")  # shown for a while all the same
 _VERSIONS_KEPT = 2
+_LEARNING_RATE = 1e-6
+_CORRELATION = 0.3  # of successive gradients, see bench.updates
+_STEPS_MAX = 1 << 20
+_LAYER_DIVISOR = 4
+
+
+def noise(size_bytes: int) -> Snapshot:
+    """Random bytes."""
+    return Snapshot(tensor_table([("noise", "uint8", (size_bytes,))]), os.urandom(size_bytes))
+
+
+class LayerStack:
+    """Weights in training: one layer of a quarter of a 4B model's widths, as often as fills ``size_bytes``.
+
+    The layers are alike, which saves time and changes no size: no stream of the delta codec reaches from one block to
+    the next.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        shapes = updates.layer_shapes(_LAYER_DIVISOR)
+        training = updates.Training(np.random.default_rng(), [_LEARNING_RATE], _CORRELATION)
+        self._masters = {name: training.masters(shape, _STEPS_MAX) for name, shape in shapes.items()}
+        layer_bytes = 2 * sum(rows * columns for rows, columns in shapes.values())
+        self._layers = -(-size_bytes // layer_bytes)
+
+    def step(self) -> Snapshot:
+        """The weights before the first step, then after each."""
+        layer = [one for name, masters in self._masters.items() for one in updates.as_bf16(name, next(masters)[0])]
+        table = [
+            (f"layers/{number}/{name}", dtype, values.shape)
+            for number in range(self._layers)
+            for name, dtype, values in layer
+        ]
+        return Snapshot(tensor_table(table), b"".join(values.tobytes() for _, _, values in layer) * self._layers)
 
 
 class NoiseLearner:
     """Publishes on command.
 
     Args:
-        size_bytes: of each version's state.
+        size_bytes: of each version's state, at least.
         limit_s: for all peers to hold a version.
     """
 
@@ -60,7 +103,7 @@ class NoiseLearner:
         self._client = client
         self._size_bytes = size_bytes
         self._limit_s = limit_s
-        self._tensors = (TensorSpec("noise", "uint8", (size_bytes,), 0, size_bytes),)
+        self._weights: LayerStack | None = None
         self._retained = RetainedVersions(RunFolder(config.run_folder).prepare().versions, in_memory=1)
 
     async def live(self, peers: int, commands: asyncio.StreamReader) -> None:
@@ -82,7 +125,8 @@ class NoiseLearner:
             stack.push_async_callback(origin.close)
 
             async def announce(announcement: pb.VersionAnnouncement) -> bool:
-                _say(event="origin_holds")
+                sizes = [manifest.size_bytes for manifest in parse_announcement(announcement).manifests]
+                _say(event="origin_holds", encoding_bytes=sizes)
                 await commands.readline()
                 return await self._client.announce(announcement)
 
@@ -90,19 +134,27 @@ class NoiseLearner:
                 identity=Identity.load(self._config.identity_file),
                 run=info,
                 model_json=ModelConfig().model_dump_json(),
-                chunk_size_bytes=self._config.publish.chunk_size_bytes,
+                config=self._config.publish,
                 retained=self._retained,
                 origin=origin,
                 announce=announce,
             )
             _say(event="ready")
             version = 0
-            while await commands.readline():
-                await publisher.publish(Version(version), Snapshot(self._tensors, os.urandom(self._size_bytes)))
+            while line := await commands.readline():
+                snapshot = await asyncio.to_thread(self._snapshot, line.decode().strip())
+                await publisher.publish(Version(version), snapshot)
                 status = await self._until_held(http, peers, version)
                 _say(event="peers_hold", version=version, t_bcast_s=status["t_bcast_s"]["last"])
                 self._retained.remove(self._retained.versions()[:-_VERSIONS_KEPT])
                 version += 1
+
+    def _snapshot(self, command: str) -> Snapshot:
+        if command == "publish":
+            return noise(self._size_bytes)
+        if command == "weights" or self._weights is None:
+            self._weights = LayerStack(self._size_bytes)
+        return self._weights.step()
 
     async def _credentials(self) -> TlsCredentials:
         """The same for as long as we run: a certificate outlives every benchmark."""
@@ -114,7 +166,8 @@ class NoiseLearner:
         async with deadline(self._limit_s, waiting_for):
             while True:
                 status = await self._status(http)
-                held = [peer["active_version"] for peer in status["peers"] if peer["role"] == "peer"]
+                here = [peer for peer in status["peers"] if peer["role"] == "peer" and peer["state"] not in _GONE]
+                held = [peer["active_version"] for peer in here]
                 if len(held) == peers and (version is None or all(one is not None and one >= version for one in held)):
                     return status
                 await asyncio.sleep(_POLL_S)

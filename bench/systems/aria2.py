@@ -68,7 +68,7 @@ def _broadcast(network: Network, case: Case) -> Broadcast:
     for process in processes:
         network.reap(process, signal.SIGTERM)
     check_copies({number: folders[number] / "payload" for number in case.receivers}, digest)
-    return Broadcast(seconds, max(seconds.values()), cost)
+    return Broadcast(seconds, cost)
 
 
 def _start(network: Network, number: int, folder: Path, torrent: Path) -> subprocess.Popen[Any]:

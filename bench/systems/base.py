@@ -16,7 +16,7 @@ from typing import IO, Any, Protocol
 
 from bench.wan.meter import Cost
 from bench.wan.network import Sockets
-from bench.wan.scenarios import Node
+from bench.wan.scenarios import Node, Trouble
 from rollcast.runtime.errors import ProcessFailed, WaitTimedOut
 
 #: Root of the source tree, from which node programs import.
@@ -35,6 +35,9 @@ class Case:
     sockets: Sockets
     folder: Path  # empty, in memory where possible: nine nodes share this machine's one disk
     limit_s: float  # a broadcast that takes longer has failed
+    bound_s: float = 0.0
+    trouble: Trouble | None = None
+    settings: tuple[str, ...] = ()  # role.section.key=value, on top of what the daemons are configured with
 
     @property
     def receivers(self) -> range:
@@ -44,11 +47,23 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Broadcast:
-    """One measured broadcast: seconds until each receiver held a verified copy, by its number."""
+    """One measured broadcast.
+
+    Args:
+        seconds: until each receiver held a verified copy, by its number; of one that joined, from its joining.
+        reported_s: what the system itself says of how long it took, if it does.
+        troubled: whether the case's trouble happened in it.
+    """
 
     seconds: Mapping[int, float]
-    last_s: float
     cost: Cost
+    reported_s: float | None = None
+    troubled: bool = False
+
+    @property
+    def last_s(self) -> float:
+        """Until the last receiver had its copy."""
+        return max(self.seconds.values())
 
 
 class System(Protocol):

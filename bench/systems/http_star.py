@@ -71,7 +71,7 @@ def _broadcast(network: Network, case: Case) -> Broadcast:
     cost = meter.read()
     network.reap(server, signal.SIGQUIT)
     check_copies(copies, digest)
-    return Broadcast(seconds, max(seconds.values()), cost)
+    return Broadcast(seconds, cost)
 
 
 def _serve(network: Network, folder: Path) -> subprocess.Popen[Any]:

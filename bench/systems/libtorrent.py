@@ -72,7 +72,7 @@ def _broadcast(network: Network, case: Case, profile: str) -> Broadcast:
         network.reap(process)
     check_copies({number: folders[number] / "payload" for number in case.receivers}, digest)
     seconds = {number: float(text) - started_s for number, text in done.items()}
-    return Broadcast(seconds, max(seconds.values()), cost)
+    return Broadcast(seconds, cost)
 
 
 def _start(network: Network, number: int, folder: Path, torrent: Path, profile: str) -> subprocess.Popen[Any]:

@@ -25,6 +25,12 @@ class Cost:
     late_max_ms: float
 
     @property
+    def others_share(self) -> float:
+        """Of core_s, used by what belongs neither to the system nor to the emulator."""
+        used = (self.cpu_s + self.emulator_cpu_s) / self.core_s if self.core_s > 0 else 0.0
+        return max(0.0, self.cpu_share - used)
+
+    @property
     def valid(self) -> bool:
         """Whether the emulator kept up."""
         return self.late_max_ms <= LATE_MS_MAX

@@ -41,6 +41,7 @@ class Sockets:
 
     congestion: str = "cubic"
     pace_mbit_s: int = 0  # ceiling of TCP's own pacing, which a ceiling turns on; 0: none
+    burst_segments: int = 2  # least that paced TCP sends at once (sysctl tcp_min_tso_segs); 2 is the kernel's default
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,8 @@ class Network:
         if self.sockets.pace_mbit_s:
             shim["SOCK_PACE"] = str(self.sockets.pace_mbit_s)
         arguments = ["ip", "netns", "exec", self.names[node], *command]
-        process = subprocess.Popen(arguments, env={**environment, **shim}, process_group=0, **options)
+        # A session of its own, as on a machine of its own: the kernel's autogroups then share the processor by node.
+        process = subprocess.Popen(arguments, env={**environment, **shim}, start_new_session=True, **options)
         self._running[process.pid] = process
         return process
 
@@ -187,8 +189,15 @@ class Network:
             late_max_ms=report["late_max_ms"],
         )
 
+    def set_rates(self, number: int, node: Node) -> None:
+        """Give a node other rates from now on; its delay stays."""
+        assert self._emulator is not None
+        assert self._emulator.stdin is not None
+        self._emulator.stdin.write(f"rate {number} {node.up_mbit_s} {node.down_mbit_s}\n")
+        self._emulator.stdin.flush()
+
     def _start_emulator(self) -> None:
-        table = "".join(
+        lines = "".join(
             f"{name} {address} {node.up_mbit_s} {node.down_mbit_s} {node.delay_ms}\n"
             for name, address, node in zip(self.names, self.addresses, self.nodes, strict=True)
         )
@@ -199,9 +208,8 @@ class Network:
         with contextlib.suppress(PermissionError):  # it is late more often without, which each run shows
             os.sched_setscheduler(self._emulator.pid, os.SCHED_FIFO, os.sched_param(_REAL_TIME_PRIORITY))
         assert self._emulator.stdin is not None
-        self._emulator.stdin.write(table)
-        self._emulator.stdin.close()
-        self._emulator.stdin = None
+        self._emulator.stdin.write(f"{lines}end\n")
+        self._emulator.stdin.flush()
         self._emulator_says()  # "ready"
 
     def _emulator_says(self) -> str:
@@ -221,7 +229,8 @@ class Network:
             f"link set wan0 mtu 1500 txqueuelen 10000 gso_max_size {_GSO_BYTES} up\n"
         )
         _ip("-n", name, "-batch", "-", given=batch)
-        settings = "\n".join(f"echo '{value}' > /proc/sys/net/ipv4/{key}" for key, value in _TCP.items())
+        values = _TCP | {"tcp_min_tso_segs": str(self.sockets.burst_segments)}
+        settings = "\n".join(f"echo '{value}' > /proc/sys/net/ipv4/{key}" for key, value in values.items())
         _ip("netns", "exec", name, "sh", "-ec", settings)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 BITS_PER_BYTE = 8
 _MEGA = 1e6
@@ -21,6 +22,10 @@ class Node:
         """The same link with both rates multiplied."""
         return replace(self, up_mbit_s=self.up_mbit_s * factor, down_mbit_s=self.down_mbit_s * factor)
 
+    def with_uplink(self, up_mbit_s: float) -> Node:
+        """The same link with another uplink."""
+        return replace(self, up_mbit_s=up_mbit_s)
+
 
 @dataclass(frozen=True, slots=True)
 class Bound:
@@ -31,13 +36,32 @@ class Bound:
     terms_s: Mapping[str, float]
 
 
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What happens to one node in the middle of a broadcast.
+
+    Args:
+        what: "dies": its process is killed; "slows": its uplink drops to a tenth; "joins": it was not there before.
+        after_bounds: of the fluid bound's time after the announcement.
+    """
+
+    what: Literal["dies", "slows", "joins"]
+    node: int
+    after_bounds: float = 0.5
+
+
+SLOWED_TO = 0.1  # of the uplink's rate
+
+
 def _alike(count: int, up_mbit_s: float, down_mbit_s: float) -> tuple[Node, ...]:
     return (Node(up_mbit_s, down_mbit_s, 10.0),) * count
 
 
+_HOMO50 = _alike(9, 50, 100)
+
 #: Name -> nodes; the first one is the source.
 SCENARIOS: dict[str, tuple[Node, ...]] = {
-    "homo50": _alike(9, 50, 100),
+    "homo50": _HOMO50,
     "het50": _alike(5, 50, 100) + _alike(4, 12.5, 100),
     # All three terms of the bound within 5 % of each other; round trips of 20 to 180 ms.
     "wan": (
@@ -51,6 +75,24 @@ SCENARIOS: dict[str, tuple[Node, ...]] = {
         Node(10, 60, 20),
         Node(10, 60, 50),
     ),
+    "die50": _HOMO50,
+    "slow50": _HOMO50,
+    "join50": _HOMO50,
+    # Homes: four kinds of lines, near and far. Small rates, because one machine runs 34 processes.
+    "peers32": (
+        Node(6, 24, 10),
+        *(Node(6, 24, 10),) * 8,
+        *(Node(4, 24, 20),) * 8,
+        *(Node(2, 12, 30),) * 8,
+        *(Node(1, 12, 40),) * 8,
+    ),
+}
+
+#: Scenarios in which something happens half way. Each is measured beside the same network without it.
+TROUBLES: dict[str, Trouble] = {
+    "die50": Trouble("dies", 4),
+    "slow50": Trouble("slows", 4),
+    "join50": Trouble("joins", 8),
 }
 
 

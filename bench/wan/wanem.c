@@ -8,11 +8,19 @@
  *   uplink queue of i -> serialise at up_i -> delay_i + delay_j
  *                     -> downlink queue of j -> serialise at down_j -> deliver
  *
- * so RTT(i,j) = 2 * (delay_i + delay_j).  TSO super-packets are accepted whole
+ * so RTT(i,j) = 2 * (delay_i + delay_j).  Queues hold QUEUE_MS at the link's rate,
+ * and 20 packets at least.  TSO super-packets are accepted whole
  * (IFF_VNET_HDR), which is what makes Gbit/s affordable on two cores; their
  * wire size is counted as if they had been cut into MTU-sized segments.
  *
- * usage: wanem QUEUE_MS < table       (table: "netns ip up_mbit down_mbit delay_ms")
+ * While there is traffic it wakes up on a grid of half a millisecond and moves
+ * whatever is due, as network cards gather interrupts: most of what it costs is
+ * waking up, and it shares the machine with the systems that it measures.
+ *
+ * usage: wanem QUEUE_MS     with lines on stdin:
+ *   "netns ip up_mbit down_mbit delay_ms"    one for each node, then
+ *   "end"                                    and later, at any time,
+ *   "rate NODE up_mbit down_mbit"            new rates of the node with this number
  * Prints "ready" when all links are up; on SIGUSR1 one line of JSON with per-node
  * counters and its own scheduling lateness since the line before; exits on
  * SIGTERM and SIGINT, and when the process that started it dies.
@@ -39,13 +47,16 @@
 #include <unistd.h>
 
 enum { MAX_NODES = 64, READ_BATCH = 64, MAX_PKT = 65536 + 256 };
-enum { QUANTUM = 200000 };              /* ns: never wake up more often than this for timers */
+enum { QUANTUM = 500000 };              /* ns: never wake up more often than this */
+enum { IDLE = 50000000, CONTROL = MAX_NODES };
+enum { QUEUE_LEAST = 20 * 1500 };       /* bytes */
 typedef int64_t ns_t;
 
 struct node {
     char     netns[64];
     uint32_t ip;                        /* network byte order */
     double   up_ns_per_byte, down_ns_per_byte;
+    ns_t     up_queue, down_queue;      /* longest wait before a packet is dropped */
     ns_t     delay, up_free, down_free; /* *_free: when the link is next idle */
     int      fd;
     uint64_t tx_bytes, rx_bytes, up_drops, down_drops;
@@ -150,7 +161,7 @@ static void enter_uplink(int src, const uint8_t *buf, uint32_t len, ns_t t) {
     int dst = find_node(dst_ip);
     if (dst < 0) return;
     ns_t start = t > n->up_free ? t : n->up_free;
-    if (start - t > queue_limit) { n->up_drops++; return; }
+    if (start - t > n->up_queue) { n->up_drops++; return; }
     struct packet *p = malloc(sizeof *p + len);
     if (!p) die("malloc");
     memcpy(p->data, buf, len);
@@ -169,7 +180,7 @@ static void due(struct packet *p, ns_t t) {
     struct node *n = &nodes[p->dst];
     if (!p->delivering) {
         ns_t start = p->when > n->down_free ? p->when : n->down_free;
-        if (start - p->when > queue_limit) { n->down_drops++; free(p); return; }
+        if (start - p->when > n->down_queue) { n->down_drops++; free(p); return; }
         n->down_free = start + (ns_t)(p->wire * n->down_ns_per_byte);
         p->when = n->down_free;
         p->delivering = 1;
@@ -197,19 +208,69 @@ static void report(void) {
     late_max = 0;
 }
 
+/* ---- what is asked for on stdin ---------------------------------------- */
+
+/* A slow link's queue holds some packets all the same, as every modem's does. */
+static ns_t queue_of(double ns_per_byte) {
+    ns_t least = (ns_t)(QUEUE_LEAST * ns_per_byte);
+    return least > queue_limit ? least : queue_limit;
+}
+
+static void set_rates(struct node *n, double up, double down) {
+    n->up_ns_per_byte = 8000.0 / up;
+    n->down_ns_per_byte = 8000.0 / down;
+    n->up_queue = queue_of(n->up_ns_per_byte);
+    n->down_queue = queue_of(n->down_ns_per_byte);
+}
+
+static void read_table(void) {
+    char line[256], ip[32];
+    double up, down, delay;
+    while (fgets(line, sizeof line, stdin) && strcmp(line, "end\n")) {
+        if (n_nodes == MAX_NODES) { fprintf(stderr, "more than %d nodes\n", MAX_NODES); exit(1); }
+        struct node *n = &nodes[n_nodes++];
+        if (sscanf(line, "%63s %31s %lf %lf %lf", n->netns, ip, &up, &down, &delay) != 5 ||
+            inet_pton(AF_INET, ip, &n->ip) != 1) { fprintf(stderr, "cannot read: %s", line); exit(1); }
+        set_rates(n, up, down);
+        n->delay = (ns_t)(delay * 1e6);
+    }
+}
+
+/* One order is one write of the other end, and short: it is never cut. False at the end of stdin. */
+static int obey(void) {
+    char line[256];
+    ssize_t len = read(STDIN_FILENO, line, sizeof line - 1);
+    int number;
+    double up, down;
+    if (len <= 0) return 0;
+    line[len] = 0;
+    for (char *one = strtok(line, "\n"); one; one = strtok(NULL, "\n")) {
+        if (sscanf(one, "rate %d %lf %lf", &number, &up, &down) == 3 && number >= 0 && number < n_nodes)
+            set_rates(&nodes[number], up, down);
+        else
+            fprintf(stderr, "cannot obey: %s\n", one);
+    }
+    return 1;
+}
+
+/* ---- the loop ----------------------------------------------------------- */
+
+/* Take in what a node sends; whether there was anything. */
+static int read_node(int src) {
+    static uint8_t buf[MAX_PKT];
+    int count = 0;
+    for (; count < READ_BATCH; count++) {
+        ssize_t len = read(nodes[src].fd, buf, sizeof buf);
+        if (len < 0) break;
+        enter_uplink(src, buf, (uint32_t)len, now());
+    }
+    return count > 0;
+}
+
 int main(int argc, char **argv) {
     if (argc != 2) { fprintf(stderr, "usage: wanem QUEUE_MS < table\n"); return 2; }
     queue_limit = (ns_t)(atof(argv[1]) * 1e6);
-    char ip[32];
-    double up, down, delay;
-    while (n_nodes < MAX_NODES &&
-           scanf("%63s %31s %lf %lf %lf", nodes[n_nodes].netns, ip, &up, &down, &delay) == 5) {
-        struct node *n = &nodes[n_nodes++];
-        if (inet_pton(AF_INET, ip, &n->ip) != 1) die("address");
-        n->up_ns_per_byte = 8000.0 / up;
-        n->down_ns_per_byte = 8000.0 / down;
-        n->delay = (ns_t)(delay * 1e6);
-    }
+    read_table();
     signal(SIGTERM, on_signal);
     signal(SIGINT, on_signal);
     signal(SIGUSR1, on_signal);
@@ -221,33 +282,37 @@ int main(int argc, char **argv) {
         struct epoll_event ev = { .events = EPOLLIN, .data.u32 = i };
         if (epoll_ctl(ep, EPOLL_CTL_ADD, nodes[i].fd, &ev) < 0) die("epoll_ctl");
     }
+    struct epoll_event control = { .events = EPOLLIN, .data.u32 = CONTROL };
+    if (epoll_ctl(ep, EPOLL_CTL_ADD, STDIN_FILENO, &control) < 0 && errno != EPERM) die("epoll_ctl");
     puts("ready");
     fflush(stdout);
 
-    static uint8_t buf[MAX_PKT];
-    struct epoll_event evs[MAX_NODES];
+    struct epoll_event evs[MAX_NODES + 1];
+    int busy = 0;
     while (!stop) {
-        struct timespec wait = { 0, 50000000 };
-        if (heap_len) {
-            ns_t d = heap[0]->when - now();
-            if (d < QUANTUM) d = QUANTUM;
-            if (d < wait.tv_nsec) wait.tv_nsec = d;
-        }
-        int k = epoll_pwait2(ep, evs, MAX_NODES, &wait, NULL);
+        ns_t woken = now(), pause = busy ? 0 : IDLE;
+        if (heap_len && heap[0]->when - woken < pause) pause = heap[0]->when - woken;
+        struct timespec wait = { 0, pause > 0 ? pause : 0 };
+        int k = epoll_pwait2(ep, evs, MAX_NODES + 1, &wait, NULL);
         if (k < 0 && errno != EINTR) die("epoll_pwait2");
+        busy = 0;
         for (int e = 0; e < k; e++) {
-            int src = evs[e].data.u32;
-            for (int b = 0; b < READ_BATCH; b++) {
-                ssize_t len = read(nodes[src].fd, buf, sizeof buf);
-                if (len < 0) break;
-                enter_uplink(src, buf, (uint32_t)len, now());
-            }
+            if (evs[e].data.u32 != CONTROL)
+                busy |= read_node(evs[e].data.u32);
+            else if (!obey())
+                epoll_ctl(ep, EPOLL_CTL_DEL, STDIN_FILENO, NULL);
         }
         ns_t t = now();
+        busy |= heap_len && heap[0]->when <= t + QUANTUM;
         while (heap_len && heap[0]->when <= t) due(pop(), t);
         if (report_wanted) {
             report_wanted = 0;
             report();
+        }
+        if (busy) {
+            ns_t next = t + QUANTUM;
+            struct timespec until = { next / 1000000000, next % 1000000000 };
+            clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
         }
     }
     return 0;

@@ -56,6 +56,7 @@ function seconds(value) {
 }
 
 const words = (name) => String(name).replaceAll("_", " ");
+const names = (list) => list.slice(0, 3).join(", ") + (list.length > 3 ? " + " + (list.length - 3) : "");
 
 // ---------------------------------------------------------------- elements
 
@@ -267,6 +268,9 @@ function peerRow(peer) {
   const lag = peer.version_lag;
   const version = cell("Version", known(peer.active_version) ? String(peer.active_version) : NOTHING, "num",
     known(lag) ? (lag > 0 ? lag + " behind" : "newest") : "");
+  if (known(peer.t_bcast_s)) {
+    version.append(make("span", { class: "sub", text: "in " + seconds(peer.t_bcast_s), title: "from its announcement to this peer's verified copy" }));
+  }
   if (lag > latest.staleness_limit) version.classList.add("bad-text");
   const engine = peer.role === "peer";
   const seen = cell("Seen", seconds(peer.last_seen_s) + " ago");
@@ -276,7 +280,7 @@ function peerRow(peer) {
     cell("Accepted", engine ? count(peer.accepted) : NOTHING), cell("Dropped", engine ? count(peer.dropped) : NOTHING),
     cell("From origin", bytes(peer.chunk_bytes_from_origin)), cell("From peers", bytes(peer.chunk_bytes_from_peers)),
     cell("Relayed", bytes(peer.chunk_bytes_sent)),
-    cell("Fetches from", (peer.parents || []).join(", ") || (engine ? NOTHING : "learner"), "parents"), seen);
+    cell("Fetches from", names(peer.parents || []) || (engine ? NOTHING : "learner"), "parents"), seen);
 }
 
 function drawPeers(status) {

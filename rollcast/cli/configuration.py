@@ -29,9 +29,12 @@ def show(
 
     Parameters
     ----------
-    file: TOML file of any process.
-    role: which process; guessed from the file.
-    json_output: print JSON.
+    file
+        TOML file of any process.
+    role
+        which process; guessed from the file.
+    json_output
+        print JSON.
     """
     if file is not None:
         print(dump_json(load(file, role or guess_role(file))))
@@ -55,8 +58,10 @@ def validate(file: Path, /, *, role: Role | None = None) -> int:
 
     Parameters
     ----------
-    file: TOML file of any process.
-    role: which process; guessed from the file.
+    file
+        TOML file of any process.
+    role
+        which process; guessed from the file.
     """
     found = role or guess_role(file)
     load(file, found)

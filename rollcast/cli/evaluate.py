@@ -33,11 +33,16 @@ def evaluate(
 
     Parameters
     ----------
-    run: the coordinator's run folder, for example runs/latest.
-    learner_folder: the learner's, where the checkpoints are; the same by default.
-    samples: completions a problem, at least 8; more give a tighter estimate.
-    problems: held-out problems at most.
-    json_output: print one JSON object.
+    run
+        the coordinator's run folder, for example runs/latest.
+    learner_folder
+        the learner's, where the checkpoints are; the same by default.
+    samples
+        completions a problem, at least 8; more give a tighter estimate.
+    problems
+        held-out problems at most.
+    json_output
+        print one JSON object.
     """
     config_file = RunFolder(run).config / "coordinator.json"
     if not config_file.exists():

@@ -14,8 +14,10 @@ def identity(file: Path, /, *, json_output: Json = False) -> int:
 
     Parameters
     ----------
-    file: where the key is kept. Losing it loses the identity: keep a copy.
-    json_output: print one JSON object.
+    file
+        where the key is kept. Losing it loses the identity: keep a copy.
+    json_output
+        print one JSON object.
     """
     found = Identity.load_or_create(file)
     public_key = found.public_key.hex()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cyclopts import Parameter
@@ -43,7 +43,8 @@ def coordinator(config: Path, /, *, options: RoleOptions = _DEFAULTS) -> int:
 
     Parameters
     ----------
-    config: TOML file; `rollcast config show --role coordinator` lists its keys.
+    config
+        TOML file; `rollcast config show --role coordinator` lists its keys.
     """
     return _run("coordinator", config, options)
 
@@ -53,18 +54,25 @@ def learner(config: Path, /, *, options: RoleOptions = _DEFAULTS) -> int:
 
     Parameters
     ----------
-    config: TOML file; `rollcast config show --role learner` lists its keys.
+    config
+        TOML file; `rollcast config show --role learner` lists its keys.
     """
     return _run("learner", config, options)
 
 
-def peer(config: Path, /, *, options: RoleOptions = _DEFAULTS) -> int:
+def peer(config: Path, /, *, advertise: str = "", options: RoleOptions = _DEFAULTS) -> int:
     """Run a peer, or with role = "origin" the origin.
 
     Parameters
     ----------
-    config: TOML file; `rollcast config show --role peer` lists its keys.
+    config
+        TOML file; `rollcast config show --role peer` lists its keys.
+    advertise
+        host:port under which others reach this machine, for instance a port mapped by its router; short for
+        --set link.advertise=HOST:PORT.
     """
+    if advertise:
+        options = replace(options, setting=(*options.setting, f"link.advertise={advertise}"))
     return _run("peer", config, options)
 
 

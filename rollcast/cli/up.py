@@ -37,11 +37,16 @@ def up(
 
     Parameters
     ----------
-    config: TOML file with sections coordinator, learner, origin and peer.
-    setting: section.key=value on top of the file, for example coordinator.run.steps=50; may be repeated.
-    dry_run: check the configuration, print it resolved, and stop.
-    plain: a line now and then instead of the live view (chosen by itself when the output is no terminal).
-    json_output: print the summary as JSON on stdout, progress on stderr.
+    config
+        TOML file with sections coordinator, learner, origin and peer.
+    setting
+        section.key=value on top of the file, for example coordinator.run.steps=50; may be repeated.
+    dry_run
+        check the configuration, print it resolved, and stop.
+    plain
+        a line now and then instead of the live view (chosen by itself when the output is no terminal).
+    json_output
+        print the summary as JSON on stdout, progress on stderr.
     """
     parsed = load(config, "up", setting)
     assert isinstance(parsed, UpConfig)

@@ -19,6 +19,7 @@ Status = Mapping[str, Any]
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 60
 _PLAIN_EVERY_S = 5.0
+_NAMES_SHOWN = 2
 
 
 class LiveView:
@@ -172,7 +173,7 @@ def _peers(peers: Sequence[Mapping[str, Any]]) -> RenderableType:
     table.box = None
     for peer in peers:
         state = "quarantined" if peer["quarantined"] else str(peer["state"])
-        table.add_row(
+        cells = (
             str(peer["name"]),
             state,
             _number(peer["active_version"]),
@@ -181,10 +182,17 @@ def _peers(peers: Sequence[Mapping[str, Any]]) -> RenderableType:
             str(peer["open_slots"]),
             str(peer["accepted"]),
             str(peer["dropped"]),
-            ", ".join(peer["parents"]) or "-",
+            _names(peer["parents"]),
             f"{peer['last_seen_s']:.0f} s",
         )
+        table.add_row(*(Text(cell) for cell in cells))  # as text: a peer's name is no markup
     return table
+
+
+def _names(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are."""
+    rest = f" + {len(names) - _NAMES_SHOWN}" if len(names) > _NAMES_SHOWN else ""
+    return ", ".join(names[:_NAMES_SHOWN]) + rest or "-"
 
 
 def _rollouts(rollouts: Mapping[str, Any]) -> RenderableType:

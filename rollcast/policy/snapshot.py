@@ -18,7 +18,7 @@ import numpy as np
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params, abstract_params
 from rollcast.runtime.errors import MalformedMessage
-from rollcast.wire.records import TensorSpec
+from rollcast.wire.tensors import TensorSpec
 
 # Our dtype tags (TensorSpec.dtype), the same as the names in ModelConfig.precision.
 _DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "bfloat16": np.dtype(ml_dtypes.bfloat16)}

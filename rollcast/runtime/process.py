@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ctypes
 import errno
+import gc
 import ipaddress
 import os
 import signal
@@ -49,6 +50,8 @@ def run_process(main: Callable[[asyncio.Event], Coroutine[Any, Any, int]]) -> in
     async def guarded() -> int:
         return await main(stop_on_signals(asyncio.get_running_loop()))
 
+    # What was imported never becomes garbage: looking through it again and again costs more than the garbage.
+    gc.freeze()
     try:
         return asyncio.run(guarded())
     except RollcastError as error:

@@ -4,9 +4,22 @@
     folder/{version}/{encoding}.list       chunk hashes
     folder/{version}/{encoding}.part       preallocated, partly filled
     folder/{version}/{encoding}.data       complete
+    folder/{version}/0.new                 a state in the making, worth nothing after a restart
+
+A version's **state** is held once its keyframe, encoding 0, is there: received, or made of an older state and a delta.
+Each **encoding** that is there can be served to others; for a keyframe that was made this needs ``list_chunks`` first.
+
+    delta = store.begin(verified, manifest, chunk_list)
+    store.prepare(delta)                         # may wait; takes the room
+    ... delta.write(...), store.advance(...)     # when there is nothing better to do
+    delta.finish()
+    keyframe = store.materialise(delta)          # the state is verified
+    keyframe.finish()                            # and durable
+    keyframe.list_chunks()                       # and can be served
 
 Only integers of ours become names. All calls block on the disk, most of them briefly. ``begin`` (fsync, and it hashes
-a partial encoding), ``finish`` (fsync) and ``verify_state`` (it hashes everything) belong in a thread.
+a partial encoding), ``finish`` (fsync), ``prepare``, ``advance``, ``materialise``, ``verify_state`` and ``list_chunks``
+(they go through the whole state) belong in a thread; the last five in the same one.
 """
 
 from __future__ import annotations
@@ -18,12 +31,14 @@ from pathlib import Path
 import structlog
 from google.protobuf.message import DecodeError
 
-from rollcast.runtime.errors import MalformedMessage, StoreError
+from rollcast.runtime.errors import CorruptChunk, MalformedMessage, StoreError
 from rollcast.runtime.run_folder import fsync_folder, write_atomically
-from rollcast.wire.ids import Version
+from rollcast.wire.ids import EncodingId, Version
 from rollcast.wire.limits import COUNTER_MAX
+from rollcast.wire.materialise import Materialisation
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.records import KEYFRAME_ID, Manifest, VerifiedVersion, parse_announcement
+from rollcast.wire.retention import Kept, Retention, surplus
 from rollcast.wire.stored_encoding import StoredEncoding, store_error
 
 __all__ = ["ChunkStore", "StoredEncoding"]
@@ -31,6 +46,7 @@ __all__ = ["ChunkStore", "StoredEncoding"]
 log = structlog.get_logger()
 
 _ANNOUNCEMENT = "announcement"
+_NEW_STATE = "0.new"
 _VERSION_NAME = re.compile(r"0|[1-9][0-9]{0,18}")
 
 
@@ -39,16 +55,19 @@ class ChunkStore:
 
     Args:
         folder: made if missing; of this store alone.
-        keep_versions: complete versions that ``prune`` leaves.
+        keep_versions: newest states that ``prune`` leaves.
+        keep_deltas: newest versions whose deltas it leaves.
+        keep_bytes: that all of them may take; 0: no limit.
 
     Raises:
         StoreError: the folder cannot be used.
     """
 
-    def __init__(self, folder: Path, keep_versions: int) -> None:
-        self._folder = folder
-        self._keep_versions = keep_versions
+    def __init__(self, folder: Path, keep_versions: int, *, keep_deltas: int = 16, keep_bytes: int = 0) -> None:
+        self.folder = self._folder = folder
+        self._retention = Retention(keep_versions, keep_deltas, keep_bytes)
         self._encodings: dict[tuple[int, int], StoredEncoding] = {}
+        self._in_the_making: dict[Version, Materialisation] = {}
         self._beginning: set[Version] = set()  # prune leaves them alone: begin may run in another thread
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -59,6 +78,9 @@ class ChunkStore:
 
     def close(self) -> None:
         """Give all file descriptors back."""
+        for work in self._in_the_making.values():
+            work.close()
+        self._in_the_making.clear()
         for encoding in list(self._encodings.values()):
             encoding.close()
         self._encodings.clear()
@@ -89,33 +111,95 @@ class ChunkStore:
         """An encoding that is complete or was begun by this process, or None."""
         return self._encodings.get((version, encoding_id))
 
+    def finished(self) -> list[StoredEncoding]:
+        """Every finished encoding, in the order of versions and encodings."""
+        finished = [encoding for encoding in list(self._encodings.values()) if encoding.finished]
+        return sorted(finished, key=lambda encoding: (encoding.version, encoding.encoding_id))
+
     def versions(self) -> list[Version]:
-        """Versions with a finished encoding, ascending."""
-        return sorted({encoding.version for encoding in list(self._encodings.values()) if encoding.finished})
+        """Versions whose state is held and durable, ascending."""
+        return [encoding.version for encoding in self.finished() if encoding.state_held]
 
-    def prune(self) -> list[Version]:
-        """Remove versions older than the newest ``keep_versions`` finished ones, except those being read.
+    # ------------------------------------------------------------ states from deltas
 
-        What an earlier process began and this one did not take up again goes too once a newer version is finished.
+    def prepare(self, delta: StoredEncoding) -> None:
+        """Take the room for the state that a delta leads to, ahead of its chunks. May be called again.
+
+        Raises:
+            StoreError: the base is not held here, or the disk is full or read-only.
+        """
+        self._work_on(delta)
+
+    def advance(self, budget_bytes: int) -> bool:
+        """Go on with what will have to be done anyway: making prepared states and hashing keyframes that arrive.
+
+        Args:
+            budget_bytes: of state to go through before this returns.
 
         Returns:
-            The removed versions, ascending.
+            Whether anything was done: call again when idle.
 
         Raises:
             StoreError: the disk refuses.
         """
-        finished = self.versions()
-        if not finished:
+        for version in sorted(self._in_the_making, reverse=True):
+            if self._in_the_making[version].advance(budget_bytes):
+                return True
+        receiving = [encoding for encoding in list(self._encodings.values()) if not encoding.finished]
+        return any(encoding.advance_hash(budget_bytes) for encoding in receiving)
+
+    def materialise(self, delta: StoredEncoding) -> StoredEncoding:
+        """Make the state that a complete delta leads to.
+
+        Returns:
+            The version's keyframe: complete and verified, but neither finished nor listed if it was not here before.
+
+        Raises:
+            CorruptChunk: the base with this delta does not hash to the signed state. Nothing of it is kept.
+            StoreError: base or chunks are missing, or the disk refuses.
+        """
+        known = self.get(delta.version)
+        if known is not None and known.state_held:
+            return known
+        work = self._work_on(delta)
+        try:
+            work.finish()
+        except (CorruptChunk, StoreError):
+            work.path.unlink(missing_ok=True)
+            raise
+        finally:
+            self._let_go(delta.version)
+        verified = delta.verified
+        keyframe = StoredEncoding(self._version_folder(delta.version), verified, verified.keyframe, None)
+        keyframe.open_made(work.path)
+        # A keyframe that was being received is forgotten; its descriptor is given back once nobody uses it.
+        self._encodings[delta.version, KEYFRAME_ID] = keyframe
+        return keyframe
+
+    # ------------------------------------------------------------ retention
+
+    def prune(self) -> list[tuple[Version, EncodingId]]:
+        """Remove what is more than ``Retention`` allows, except what is read, received, or the base of something.
+
+        What an earlier process began and this one did not take up again goes too once a newer state is finished.
+
+        Returns:
+            The finished encodings that were removed, ascending.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        states = self.versions()
+        if not states:
             return []
-        oldest_kept = finished[-self._keep_versions] if len(finished) >= self._keep_versions else Version(0)
-        open_here = self._beginning | {encoding.version for encoding in list(self._encodings.values())}
-        doomed = [
-            version
-            for version in self._versions_on_disk()
-            if version not in self._beginning
-            and (version < oldest_kept or (version < finished[-1] and version not in open_here))
-        ]
-        return [version for version in doomed if self.discard(version)]
+        removed = []
+        for one in surplus(self._kept(), self._retention):
+            if self._remove(Version(one.version), EncodingId(one.encoding_id)):
+                removed.append((Version(one.version), EncodingId(one.encoding_id)))
+        for version in self._versions_on_disk():
+            if version < states[-1] and version not in self._beginning:
+                self._sweep(version)
+        return removed
 
     def discard(self, version: Version) -> bool:
         """Remove one version, complete or not; False when it is being read.
@@ -123,9 +207,10 @@ class ChunkStore:
         Raises:
             StoreError: the disk refuses.
         """
-        mine = [encoding for encoding in list(self._encodings.values()) if encoding.version == version]
+        mine = self._of(version)
         if any(encoding.readers for encoding in mine):
             return False
+        self._let_go(version)
         for encoding in mine:
             del self._encodings[version, encoding.encoding_id]
         folder = self._version_folder(version)
@@ -138,7 +223,77 @@ class ChunkStore:
             raise store_error(folder, error) from None
         return True
 
+    def discard_encoding(self, version: Version, encoding_id: EncodingId) -> bool:
+        """Remove one encoding of a version, complete or not; False when it is being read.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        work = self._in_the_making.get(version)
+        if work is not None and work.delta.encoding_id == encoding_id:
+            self._let_go(version)
+        return self._remove(version, encoding_id)
+
     # ------------------------------------------------------------ inside
+
+    def _of(self, version: Version) -> list[StoredEncoding]:
+        return [encoding for encoding in list(self._encodings.values()) if encoding.version == version]
+
+    def _work_on(self, delta: StoredEncoding) -> Materialisation:
+        """The state in the making of this delta; another one of the same version makes way."""
+        work = self._in_the_making.get(delta.version)
+        if work is not None and work.delta is delta:
+            return work
+        self._let_go(delta.version)
+        base = self.get(delta.manifest.base_version or Version(0))
+        if base is None or delta.manifest.base_version is None:
+            raise StoreError(f"the base of {delta!r} is not here")
+        work = Materialisation(base, delta, self._version_folder(delta.version) / _NEW_STATE)
+        self._in_the_making[delta.version] = work
+        return work
+
+    def _let_go(self, version: Version) -> None:
+        work = self._in_the_making.pop(version, None)
+        if work is not None:
+            work.close()
+
+    def _kept(self) -> list[Kept]:
+        applied = [work.delta for work in self._in_the_making.values()]
+        return [
+            Kept(
+                encoding.version,
+                encoding.encoding_id,
+                encoding.manifest.size_bytes,
+                encoding.state_held,
+                busy=encoding.readers > 0 or encoding.version in self._beginning or encoding in applied,
+            )
+            for encoding in self.finished()
+        ]
+
+    def _remove(self, version: Version, encoding_id: EncodingId) -> bool:
+        encoding = self.get(version, encoding_id)
+        if encoding is not None and encoding.readers:
+            return False
+        self._encodings.pop((version, encoding_id), None)
+        if not self._of(version):
+            return self.discard(version)
+        self._sweep(version)
+        return True
+
+    def _sweep(self, version: Version) -> None:
+        """Remove the files of a version that belong to no encoding which is open here."""
+        alive = {f"{encoding.encoding_id}" for encoding in self._of(version)}
+        if not alive:
+            self.discard(version)
+            return
+        keep = {_ANNOUNCEMENT} | ({_NEW_STATE} if version in self._in_the_making else set())
+        folder = self._version_folder(version)
+        try:
+            for path in folder.iterdir():
+                if path.name not in keep and (path.name == _NEW_STATE or path.stem not in alive):
+                    path.unlink()
+        except OSError as error:
+            raise store_error(folder, error) from None
 
     def _version_folder(self, version: Version) -> Path:
         return self._folder / str(version)
@@ -152,14 +307,20 @@ class ChunkStore:
         if verified is None:
             return
         for manifest in verified.manifests:
-            try:
-                hashes = self._list_path(manifest).read_bytes()
-                manifest.check_chunk_list(hashes)
-            except (OSError, MalformedMessage):
+            hashes = self._stored_list(manifest)
+            if hashes is None and manifest.encoding_id != KEYFRAME_ID:
                 continue
             encoding = StoredEncoding(self._version_folder(version), verified, manifest, hashes)
             if encoding.open_complete():
                 self._encodings[version, manifest.encoding_id] = encoding
+
+    def _stored_list(self, manifest: Manifest) -> bytes | None:
+        try:
+            hashes = self._list_path(manifest).read_bytes()
+            manifest.check_chunk_list(hashes)
+        except (OSError, MalformedMessage):
+            return None
+        return hashes
 
     def _stored_version(self, version: Version) -> VerifiedVersion | None:
         """The announcement on disk, or None where there is no usable one."""

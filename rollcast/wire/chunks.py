@@ -7,12 +7,16 @@ from collections.abc import Iterator
 from blake3 import blake3
 
 from rollcast.runtime.errors import CorruptChunk, MalformedMessage
-from rollcast.wire.limits import CHUNK_COUNT_MAX
+from rollcast.wire.limits import CHUNK_COUNT_MAX, CHUNK_SIZE_BYTES_MAX
 
 BytesLike = bytes | bytearray | memoryview
 
 HASH_BYTES = 32
 """BLAKE3's digest."""
+
+_CHUNK_SIZE_BYTES = 32 << 10
+_CHUNKS_WANTED_MIN = 64
+_CHUNKS_WANTED_MAX = 4096  # of one encoding: a list of 128 KiB
 
 _THREADED_FROM_BYTES = 1 << 20  # below this, starting threads costs more than they save
 
@@ -21,6 +25,20 @@ def blake3_hash(data: BytesLike) -> bytes:
     """BLAKE3 of ``data``, 32 bytes; large data is hashed on all cores."""
     threads = blake3.AUTO if len(data) >= _THREADED_FROM_BYTES else 1
     return blake3(data, max_threads=threads).digest()
+
+
+def chunk_size_for(size_bytes: int) -> int:
+    """The chunk size that suits an encoding: a power of two.
+
+    Chunks of 32 KiB relay best (smaller ones cost more per byte, larger ones are coarser). They grow where their
+    number would, to 1 MiB at most, and what is smaller than 64 of them is cut finer so that many can relay it at once.
+    """
+    size = _CHUNK_SIZE_BYTES
+    if chunk_count(size_bytes, size) < _CHUNKS_WANTED_MIN:
+        return _CHUNK_SIZE_BYTES // 2
+    while size < CHUNK_SIZE_BYTES_MAX and chunk_count(size_bytes, size) > _CHUNKS_WANTED_MAX:
+        size *= 2
+    return size
 
 
 def chunk_count(size_bytes: int, chunk_size_bytes: int) -> int:

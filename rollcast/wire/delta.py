@@ -1,9 +1,9 @@
 """Lossless deltas: the state of one version from the state of another with the same tensors.
 
     encoded = b"".join(encode_delta(tensors, old_state, new_state))
-    decoder = DeltaDecoder(tensors, state)   # state holds the old one
-    decoder.feed(encoded)                    # in pieces of any size
-    decoder.finish()                         # state holds the new one
+    decoder = DeltaDecoder(tensors, InPlace(state))  # state holds the old one
+    decoder.feed(encoded)                            # in pieces of any size
+    decoder.finish()                                 # state holds the new one
 
 A stream is a magic number and the records of all blocks (``delta_format``) in the order of the tensor table. It names
 neither its base nor its result: the signed manifest and record do, and whoever decodes compares the hash of the state.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from rollcast.wire.checks import require
 from rollcast.wire.chunks import BytesLike
 from rollcast.wire.delta_format import RECORD_HEADER, BlockDecoder, BlockEncoder, Items, payload_bytes_max
 from rollcast.wire.limits import DELTA_BLOCK_BYTES
-from rollcast.wire.records import ITEM_SIZE_BYTES, TensorSpec
+from rollcast.wire.tensors import ITEM_SIZE_BYTES, TensorSpec
 
 _MAGIC = b"RCD\x01"  # the last byte is the format's number
 
@@ -35,9 +36,43 @@ class _Block:
     item_size_bytes: int
     count: int
 
-    def items(self, state: memoryview) -> Items:
-        """[count] unsigned integers that share memory with ``state``."""
-        return np.frombuffer(state, np.dtype(f"<u{self.item_size_bytes}"), self.count, self.offset_bytes)
+    @property
+    def stop(self) -> int:
+        """Where the next block begins, in bytes."""
+        return self.offset_bytes + self.count * self.item_size_bytes
+
+    def items(self, block: memoryview) -> Items:
+        """[count] unsigned integers that share memory with ``block``."""
+        return np.frombuffer(block, np.dtype(f"<u{self.item_size_bytes}"), self.count)
+
+
+class StateBlocks(Protocol):
+    """A state that is turned into another one, block by block in ascending order."""
+
+    size_bytes: int
+
+    def load(self, start: int, stop: int) -> memoryview:
+        """The old bytes [start, stop) in memory that may be changed; at most ``DELTA_BLOCK_BYTES``."""
+
+    def store(self, start: int, block: memoryview) -> None:
+        """``block``, which was loaded last, holds the new bytes now."""
+
+
+class InPlace:
+    """A state in memory that is changed where it is."""
+
+    def __init__(self, state: memoryview | bytearray) -> None:
+        self._state = memoryview(state).cast("B")
+        if self._state.readonly:
+            raise ValueError("a delta is decoded in place, into a writable state")
+        self.size_bytes = len(self._state)
+
+    def load(self, start: int, stop: int) -> memoryview:
+        """See StateBlocks."""
+        return self._state[start:stop]
+
+    def store(self, start: int, block: memoryview) -> None:
+        """Nothing to do: the block is part of the state."""
 
 
 def encode_delta(tensors: Sequence[TensorSpec], old_state: BytesLike, new_state: BytesLike) -> Iterator[bytes]:
@@ -59,17 +94,25 @@ def encode_delta(tensors: Sequence[TensorSpec], old_state: BytesLike, new_state:
     encoder = BlockEncoder()
     yield _MAGIC
     for block in _blocks(tensors):
-        yield encoder.encode(block.items(old), block.items(new))
+        stretch = slice(block.offset_bytes, block.stop)
+        yield encoder.encode(block.items(old[stretch]), block.items(new[stretch]))
 
 
 def delta_bytes_max(tensors: Sequence[TensorSpec]) -> int:
     """The longest delta between two states of ``tensors``; a manifest that names more cannot be honest."""
-    records = (RECORD_HEADER.size + payload_bytes_max(block.item_size_bytes, block.count) for block in _blocks(tensors))
-    return len(_MAGIC) + sum(records)
+    return len(_MAGIC) + sum(_tensor_bytes_max(ITEM_SIZE_BYTES[one.dtype], one.size_bytes) for one in tensors)
+
+
+def _tensor_bytes_max(item_size_bytes: int, size_bytes: int) -> int:
+    def record_bytes_max(block_bytes: int) -> int:
+        return RECORD_HEADER.size + payload_bytes_max(item_size_bytes, block_bytes // item_size_bytes)
+
+    blocks, rest = divmod(size_bytes, DELTA_BLOCK_BYTES)
+    return blocks * record_bytes_max(DELTA_BLOCK_BYTES) + (record_bytes_max(rest) if rest else 0)
 
 
 class DeltaDecoder:
-    """Turns a state into another one, in place, while the delta arrives.
+    """Turns a state into another one, block by block, while the delta arrives.
 
     Beside the state it needs memory for one block: at most seven times ``limits.DELTA_BLOCK_BYTES``, whatever
     arrives. Each block is checked in full before it is applied, but the blocks before it have been applied by then:
@@ -77,17 +120,19 @@ class DeltaDecoder:
 
     Args:
         tensors: the table of both states.
-        state: writable; the old state.
+        state: the old state.
+
+    Attributes:
+        done_bytes: so much of the state, from its beginning, is new.
 
     Raises:
         MalformedMessage: the tensors do not fill the state.
     """
 
-    def __init__(self, tensors: Sequence[TensorSpec], state: memoryview | bytearray) -> None:
-        self._state = memoryview(state).cast("B")
-        if self._state.readonly:
-            raise ValueError("a delta is decoded in place, into a writable state")
-        _check_table(tensors, len(self._state))
+    def __init__(self, tensors: Sequence[TensorSpec], state: StateBlocks) -> None:
+        _check_table(tensors, state.size_bytes)
+        self.done_bytes = 0
+        self._state = state
         self._blocks = _blocks(tensors)
         self._block: _Block | None = None
         self._kind: int | None = None  # of the record whose payload is awaited
@@ -150,7 +195,11 @@ class DeltaDecoder:
 
     def _apply(self, kind: int, payload: memoryview) -> None:
         assert self._block is not None
-        self._decoder.apply(kind, payload, self._block.items(self._state))
+        start, stop = self._block.offset_bytes, self._block.stop
+        block = self._state.load(start, stop)
+        self._decoder.apply(kind, payload, self._block.items(block))
+        self._state.store(start, block)
+        self.done_bytes = stop
         self._next_block()
 
     def _next_block(self) -> None:

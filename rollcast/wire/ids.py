@@ -17,5 +17,6 @@ UploadId = NewType("UploadId", int)
 PlanId = NewType("PlanId", int)
 EncodingId = NewType("EncodingId", int)
 ChunkIndex = NewType("ChunkIndex", int)
+StripeId = NewType("StripeId", int)  # of the relay plan in force
 
 Role = Literal["coordinator", "learner", "origin", "peer"]

@@ -13,6 +13,8 @@ TOKEN_ID_MAX = 2**31 - 1
 """Token ids: arrays of them are int32."""
 DURATION_S_MAX = 30 * 86400.0
 """Any duration in a message, in seconds."""
+RATE_MAX = 1e12
+"""Any rate in a message: bytes or tokens a second."""
 
 # ---------------------------------------------------------------- text
 
@@ -76,8 +78,22 @@ CHUNK_COUNT_MAX = 1 << 18
 """Chunks of one encoding: their list of hashes has at most 8 MiB."""
 LINK_CONTROL_BYTES_MAX = 16 << 20
 """One control message on a chunk link; a chunk list is the longest."""
-CREDIT_CHUNKS_MAX = 1 << 18
-"""Chunks that one credit message may grant."""
+CREDIT_CHUNKS_MAX = 4096
+"""Chunks that one credit message may name."""
+REQUEST_CHUNKS_MAX = 1024
+"""Chunks that one request may name."""
+STRIPES_MAX = 1 << 15
+"""Stripes of a relay plan; a chunk frame has two bytes for the stripe."""
+PROBE_BYTES_MAX = 16 << 20
+"""Padding that one probe may send."""
+PADDING_BYTES_MAX = 64 << 10
+"""Padding in one message."""
+LINK_REPORTS_MAX = 64
+"""Links in one heartbeat."""
+HEAT_MAP_CELLS_MAX = 128
+"""Cells of the chunk heat map in one heartbeat, a byte each."""
+PEER_MESSAGE_BYTES_MAX = 256 << 10
+"""One message of a peer's session: an honest one has some KiB, and parsing multiplies what it takes."""
 
 # ---------------------------------------------------------------- deltas
 

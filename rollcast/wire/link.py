@@ -2,7 +2,7 @@
 
 frame   = kind (1 byte) length (4 bytes, big-endian) body (length bytes)
 kind 1  = a serialized LinkMessage
-kind 2  = version (8) encoding_id (4) index (4), big-endian, then the chunk's bytes
+kind 2  = version (8) encoding_id (4) index (4) stripe (2), big-endian, then the chunk's bytes
 """
 
 from __future__ import annotations
@@ -16,16 +16,26 @@ from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire import limits
 from rollcast.wire.checks import require
 from rollcast.wire.chunks import HASH_BYTES, BytesLike, parse_bitmap
-from rollcast.wire.ids import ChunkIndex, EncodingId, Version
+from rollcast.wire.ids import ChunkIndex, EncodingId, StripeId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 _FRAME_HEADER = struct.Struct(">BI")
-_CHUNK_HEADER = struct.Struct(">QII")
+_CHUNK_HEADER = struct.Struct(">QIIH")
 _MESSAGE, _CHUNK = 1, 2
+
+DIRECT_STRIPE = StripeId(0)
+"""Chunks that the origin sends to every neighbour itself: nobody passes them on."""
+NO_STRIPE = StripeId(0xFFFF)
+"""Chunks that were asked for: nobody passes them on."""
+
 _LENGTH_RANGE = {
     _MESSAGE: (1, limits.LINK_CONTROL_BYTES_MAX),
     _CHUNK: (_CHUNK_HEADER.size + 1, _CHUNK_HEADER.size + limits.CHUNK_SIZE_BYTES_MAX),
 }
+
+# Memory taken for a body before any of it came: for a chunk all, so that it is received where it stays; a long control
+# message gets more as it comes, not as it claims.
+_FIRST_PIECE_BYTES = {_MESSAGE: 64 << 10, _CHUNK: _CHUNK_HEADER.size + limits.CHUNK_SIZE_BYTES_MAX}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +52,7 @@ class ChunkFrame:
     version: Version
     encoding_id: EncodingId
     index: ChunkIndex
+    stripe: StripeId
     payload: memoryview
 
 
@@ -60,7 +71,9 @@ def encode_message(message: pb.LinkMessage) -> bytes:
     return _FRAME_HEADER.pack(_MESSAGE, len(body)) + body
 
 
-def encode_chunk(version: int, encoding_id: int, index: int, payload: BytesLike) -> list[BytesLike]:
+def encode_chunk(
+    version: int, encoding_id: int, index: int, payload: BytesLike, stripe: StripeId = NO_STRIPE
+) -> list[BytesLike]:
     """One chunk frame as [header, payload], so that the payload is not copied.
 
     Raises:
@@ -69,24 +82,69 @@ def encode_chunk(version: int, encoding_id: int, index: int, payload: BytesLike)
     size = memoryview(payload).nbytes
     if not 1 <= size <= limits.CHUNK_SIZE_BYTES_MAX:
         raise MalformedMessage(f"a chunk of {size} bytes cannot be sent")
-    header = _FRAME_HEADER.pack(_CHUNK, _CHUNK_HEADER.size + size) + _CHUNK_HEADER.pack(version, encoding_id, index)
+    header = _FRAME_HEADER.pack(_CHUNK, _CHUNK_HEADER.size + size) + _CHUNK_HEADER.pack(
+        version, encoding_id, index, stripe
+    )
     return [header, payload]
 
 
 class FrameParser:
-    """Turns bytes as they come into frames. Holds at most one unfinished frame, and only what came of it."""
+    """Turns bytes as they come into frames. Holds at most one unfinished frame.
+
+    Whoever reads puts bytes into ``buffer`` and says how many with ``filled``: a chunk's bytes are never copied.
+    """
 
     def __init__(self) -> None:
-        self._header = bytearray()
-        self._body = bytearray()
+        self._header = bytearray(_FRAME_HEADER.size)
+        self._body: bytearray | None = None  # None while the header is incomplete
         self._kind = 0
-        self._length = 0  # of the body; 0 while the header is incomplete
+        self._length = 0  # of the body
+        self._came = 0  # bytes of the header, then of the body
         self._failed = False
 
     @property
+    def missing_bytes(self) -> int:
+        """Bytes that must still come before the unfinished frame can be used; 0 where its length is not known."""
+        return self._length - self._came if self._body is not None else 0
+
+    @property
     def buffered_bytes(self) -> int:
-        """Bytes of the unfinished frame that came so far."""
-        return len(self._header) + len(self._body)
+        """Bytes of memory that the unfinished frame takes."""
+        return len(self._body) if self._body is not None else self._came
+
+    def buffer(self) -> memoryview:
+        """Where the next bytes belong; never empty.
+
+        Raises:
+            MalformedMessage: the stream cannot be used any more.
+        """
+        if self._failed:
+            raise MalformedMessage("this link sent nonsense before")
+        if self._body is None:
+            return memoryview(self._header)[self._came :]
+        if self._came == len(self._body):
+            grown = bytearray(min(2 * self._came, self._length))
+            grown[: self._came] = self._body
+            self._body = grown
+        return memoryview(self._body)[self._came :]
+
+    def filled(self, size_bytes: int) -> LinkFrame | None:
+        """So many bytes were put into ``buffer``; the frame that they complete, if they do.
+
+        Raises:
+            MalformedMessage: a frame is not one; the stream cannot be used any more.
+        """
+        self._came += size_bytes
+        try:
+            if self._body is None:
+                if self._came == _FRAME_HEADER.size:
+                    self._open_frame()
+            elif self._came == self._length:
+                return self._close_frame(self._body)
+        except MalformedMessage:
+            self._failed = True
+            raise
+        return None
 
     def feed(self, data: BytesLike) -> list[LinkFrame]:
         """The frames that ``data`` completes, in order.
@@ -94,49 +152,40 @@ class FrameParser:
         Raises:
             MalformedMessage: a frame is not one; the stream cannot be used any more.
         """
-        if self._failed:
-            raise MalformedMessage("this link sent nonsense before")
-        try:
-            return self._feed(memoryview(data))
-        except MalformedMessage:
-            self._failed = True
-            raise
-
-    def _feed(self, view: memoryview) -> list[LinkFrame]:
         frames: list[LinkFrame] = []
-        at = 0
-        while at < len(view):
-            if not self._length:
-                taken = view[at : at + _FRAME_HEADER.size - len(self._header)]
-                self._header += taken
-                if len(self._header) == _FRAME_HEADER.size:
-                    self._open_frame()
-            else:
-                taken = view[at : at + self._length - len(self._body)]
-                self._body += taken
-                if len(self._body) == self._length:
-                    frames.append(self._close_frame())
-            at += len(taken)
+        view = memoryview(data)
+        while len(view):
+            buffer = self.buffer()
+            taken = min(len(buffer), len(view))
+            buffer[:taken] = view[:taken]
+            buffer.release()
+            view = view[taken:]
+            frame = self.filled(taken)
+            if frame is not None:
+                frames.append(frame)
         return frames
 
     def _open_frame(self) -> None:
-        self._kind, self._length = _FRAME_HEADER.unpack(self._header)
+        self._kind, length = _FRAME_HEADER.unpack(self._header)
         if self._kind not in _LENGTH_RANGE:
             raise MalformedMessage(f"frame kind {self._kind} is unknown")
         least, most = _LENGTH_RANGE[self._kind]
-        if not least <= self._length <= most:
-            raise MalformedMessage(f"a frame of kind {self._kind} with {self._length} bytes")
+        if not least <= length <= most:
+            raise MalformedMessage(f"a frame of kind {self._kind} with {length} bytes")
+        self._length, self._came = length, 0
+        self._body = bytearray(min(length, _FIRST_PIECE_BYTES[self._kind]))
 
-    def _close_frame(self) -> LinkFrame:
-        kind, body = self._kind, self._body
-        self._header, self._body, self._length = bytearray(), bytearray(), 0
-        if kind == _MESSAGE:
+    def _close_frame(self, body: bytearray) -> LinkFrame:
+        self._body, self._came = None, 0
+        if self._kind == _MESSAGE:
             return LinkMessageFrame(_parse_message(body))
-        version, encoding_id, index = _CHUNK_HEADER.unpack_from(body)
+        version, encoding_id, index, stripe = _CHUNK_HEADER.unpack_from(body)
         if version > limits.COUNTER_MAX:
             raise MalformedMessage("a chunk's version is out of range")
+        if stripe > limits.STRIPES_MAX and stripe != NO_STRIPE:
+            raise MalformedMessage("a chunk's stripe is out of range")
         payload = memoryview(body)[_CHUNK_HEADER.size :].toreadonly()
-        return ChunkFrame(Version(version), EncodingId(encoding_id), ChunkIndex(index), payload)
+        return ChunkFrame(Version(version), EncodingId(encoding_id), ChunkIndex(index), StripeId(stripe), payload)
 
 
 def _parse_message(body: bytearray) -> pb.LinkMessage:
@@ -167,9 +216,14 @@ def _check_message(message: pb.LinkMessage) -> None:
             require(hashes % HASH_BYTES == 0, "a chunk list is not a list of hashes")
         case "credit":
             require(message.credit.version <= limits.COUNTER_MAX, "a version is out of range")
-            require(1 <= message.credit.chunks <= limits.CREDIT_CHUNKS_MAX, "a credit is out of range")
+            require(1 <= len(message.credit.indices) <= limits.CREDIT_CHUNKS_MAX, "a credit is too long or empty")
         case "want":
             require(message.want.version <= limits.COUNTER_MAX, "a version is out of range")
+        case "request":
+            require(message.request.version <= limits.COUNTER_MAX, "a version is out of range")
+            require(1 <= len(message.request.indices) <= limits.REQUEST_CHUNKS_MAX, "a request is too long or empty")
+        case "padding":
+            require(len(message.padding.zeros) <= limits.PADDING_BYTES_MAX, "too much padding")
         case "cancel":
             require(message.cancel.version <= limits.COUNTER_MAX, "a version is out of range")
             require(len(message.cancel.reason) <= limits.TEXT_LENGTH_MAX, "a reason is too long")

@@ -6,8 +6,6 @@ is; each manifest says how one encoding of it is cut into chunks. Only the learn
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
@@ -18,52 +16,25 @@ from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire import limits
 from rollcast.wire.checks import require
 from rollcast.wire.chunks import HASH_BYTES, BytesLike, blake3_hash, chunk_count, chunk_list_hash
+from rollcast.wire.delta import delta_bytes_max
 from rollcast.wire.identity import Identity, verify_signed
 from rollcast.wire.ids import EncodingId, Epoch, RunId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.tensors import TensorSpec, tensors_from_pb
 
 RECORD_DOMAIN = "rollcast/version-record/1"
 MANIFEST_DOMAIN = "rollcast/manifest/1"
 KEYFRAME_ID = EncodingId(0)
+PREVIOUS_ID = EncodingId(1)  # the delta from the version published before
+SQUASHED_ID = EncodingId(2)  # the delta from some publications before that, for those who were away
 
 EncodingKind = Literal["keyframe", "delta"]
 Compression = Literal["", "zstd"]
 MessageT = TypeVar("MessageT", bound=Message)
 
-ITEM_SIZE_BYTES: dict[str, int] = {
-    "bool": 1,
-    "uint8": 1,
-    "uint16": 2,
-    "uint32": 4,
-    "uint64": 8,
-    "int8": 1,
-    "int16": 2,
-    "int32": 4,
-    "int64": 8,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "float16": 2,
-    "bfloat16": 2,
-    "float32": 4,
-    "float64": 8,
-}
-"""Every dtype that a state may hold; little-endian."""
-
-_TENSOR_NAME = re.compile(rf"[a-z0-9._/-]{{1,{limits.TENSOR_NAME_LENGTH_MAX}}}")
 _KIND_TO_PB: dict[EncodingKind, pb.EncodingKind] = {"keyframe": pb.KEYFRAME, "delta": pb.DELTA}
 _KIND_FROM_PB: dict[int, EncodingKind] = {value: kind for kind, value in _KIND_TO_PB.items()}
 _COMPRESSIONS: dict[str, Compression] = {"": "", "zstd": "zstd"}
-
-
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
-    """Where one tensor lies in the state."""
-
-    name: str
-    dtype: str  # a key of ITEM_SIZE_BYTES
-    shape: tuple[int, ...]
-    offset_bytes: int
-    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +116,16 @@ class VerifiedVersion:
         """The encoding that needs no other version; always there."""
         return next(manifest for manifest in self.manifests if manifest.kind == "keyframe")
 
+    @property
+    def chunk_count_max(self) -> int:
+        """Chunks of the encoding that has most."""
+        return max(manifest.chunk_count for manifest in self.manifests)
+
+    @property
+    def deltas(self) -> tuple[Manifest, ...]:
+        """The encodings that lead here from an older version."""
+        return tuple(manifest for manifest in self.manifests if manifest.kind == "delta")
+
     def manifest(self, encoding_id: int) -> Manifest | None:
         """The manifest of one encoding, or None."""
         return next((manifest for manifest in self.manifests if manifest.encoding_id == encoding_id), None)
@@ -153,23 +134,6 @@ class VerifiedVersion:
 def state_hash(data: BytesLike) -> bytes:
     """BLAKE3 of a whole state, 32 bytes."""
     return blake3_hash(data)
-
-
-def tensor_table(tensors: Iterable[tuple[str, str, Sequence[int]]]) -> tuple[TensorSpec, ...]:
-    """Specs of (name, dtype, shape) laid out one after the other.
-
-    Raises:
-        MalformedMessage: a dtype that may not travel.
-    """
-    specs = []
-    offset = 0
-    for name, dtype, shape in tensors:
-        if dtype not in ITEM_SIZE_BYTES:
-            raise MalformedMessage(f"dtype {dtype!r} of tensor {name!r} may not travel")
-        size = math.prod(shape) * ITEM_SIZE_BYTES[dtype]
-        specs.append(TensorSpec(name, dtype, tuple(shape), offset, size))
-        offset += size
-    return tuple(specs)
 
 
 def keyframe_manifest(record: VersionRecord, chunk_hashes: bytes, chunk_size_bytes: int) -> Manifest:
@@ -192,6 +156,41 @@ def keyframe_manifest(record: VersionRecord, chunk_hashes: bytes, chunk_size_byt
         size_bytes=record.state_size_bytes,
         chunk_size_bytes=chunk_size_bytes,
         chunk_count=chunk_count(record.state_size_bytes, chunk_size_bytes),
+        chunk_list_hash=chunk_list_hash(chunk_hashes),
+    )
+
+
+def delta_manifest(
+    record: VersionRecord,
+    encoding_id: EncodingId,
+    base: Version,
+    *,
+    size_bytes: int,
+    chunk_hashes: bytes,
+    chunk_size_bytes: int,
+) -> Manifest:
+    """The manifest of a delta.
+
+    Args:
+        record: the version that it leads to.
+        encoding_id: unique within the version, not 0.
+        base: the version that it starts from.
+        size_bytes: of the delta.
+        chunk_hashes: ``chunks.chunk_list`` of the delta, 32 bytes a chunk.
+        chunk_size_bytes: what it was cut with.
+    """
+    return Manifest(
+        run_id=record.run_id,
+        epoch=record.epoch,
+        version=record.version,
+        encoding_id=encoding_id,
+        kind="delta",
+        base_version=base,
+        compression="zstd",
+        record_hash=record.hash(),
+        size_bytes=size_bytes,
+        chunk_size_bytes=chunk_size_bytes,
+        chunk_count=chunk_count(size_bytes, chunk_size_bytes),
         chunk_list_hash=chunk_list_hash(chunk_hashes),
     )
 
@@ -245,12 +244,17 @@ def parse_announcement(announcement: pb.VersionAnnouncement) -> VerifiedVersion:
     for manifest in manifests:
         same = (manifest.run_id, manifest.epoch, manifest.version) == (record.run_id, record.epoch, record.version)
         require(same and manifest.record_hash == record_hash, "a manifest belongs to another record")
-        if manifest.kind == "keyframe" and not manifest.compression:
-            require(manifest.size_bytes == record.state_size_bytes, "a keyframe has another size than the state")
+    _check_encodings(manifests, record)
+    return VerifiedVersion(record, manifests, record_hash, announcement)
+
+
+def _check_encodings(manifests: Sequence[Manifest], record: VersionRecord) -> None:
     require(len({manifest.encoding_id for manifest in manifests}) == len(manifests), "an encoding is there twice")
     keyframes = [manifest for manifest in manifests if manifest.kind == "keyframe"]
     require(len(keyframes) == 1 and keyframes[0].encoding_id == KEYFRAME_ID, "encoding 0 must be the only keyframe")
-    return VerifiedVersion(record, manifests, record_hash, announcement)
+    require(keyframes[0].size_bytes == record.state_size_bytes, "a keyframe has another size than the state")
+    deltas = [manifest.size_bytes for manifest in manifests if manifest.kind == "delta"]
+    require(not deltas or max(deltas) <= delta_bytes_max(record.tensors), "a delta is longer than any can be")
 
 
 def _check_sizes(announcement: pb.VersionAnnouncement) -> None:
@@ -305,27 +309,9 @@ def record_from_pb(message: pb.VersionRecord) -> VersionRecord:
         parent_hash=message.parent_hash,
         state_hash=message.state_hash,
         state_size_bytes=message.state_size_bytes,
-        tensors=_tensors_from_pb(message),
+        tensors=tensors_from_pb(message),
         model_json=message.model_json,
     )
-
-
-def _tensors_from_pb(message: pb.VersionRecord) -> tuple[TensorSpec, ...]:
-    require(1 <= len(message.tensors) <= limits.TENSORS_MAX, "number of tensors out of range")
-    tensors = []
-    end = 0
-    for tensor in message.tensors:
-        require(_TENSOR_NAME.fullmatch(tensor.name) is not None, "a tensor's name is not one")
-        require(tensor.dtype in ITEM_SIZE_BYTES, f"tensor {tensor.name}: unknown dtype")
-        require(len(tensor.shape) <= limits.TENSOR_RANK_MAX, f"tensor {tensor.name}: too many dimensions")
-        size = math.prod(tensor.shape) * ITEM_SIZE_BYTES[tensor.dtype]
-        require(size == tensor.size_bytes > 0, f"tensor {tensor.name}: size does not fit its shape")
-        require(tensor.offset_bytes == end, f"tensor {tensor.name}: does not begin where the one before ends")
-        tensors.append(TensorSpec(tensor.name, tensor.dtype, tuple(tensor.shape), end, size))
-        end += size
-    require(end == message.state_size_bytes, "the tensors do not fill the state")
-    require(len({tensor.name for tensor in tensors}) == len(tensors), "a tensor's name is there twice")
-    return tuple(tensors)
 
 
 def manifest_to_pb(manifest: Manifest) -> pb.Manifest:
@@ -356,6 +342,7 @@ def manifest_from_pb(message: pb.Manifest) -> Manifest:
     require(message.compression in _COMPRESSIONS, "unknown compression")
     kind = _KIND_FROM_PB[message.kind]
     is_delta = kind == "delta"
+    require(message.compression == ("zstd" if is_delta else ""), "compression of another kind of encoding")
     require(message.base_version < message.version if is_delta else not message.base_version, "base version")
     require(len(message.record_hash) == HASH_BYTES, "a record hash has the wrong length")
     require(len(message.chunk_list_hash) == HASH_BYTES, "a chunk list hash has the wrong length")

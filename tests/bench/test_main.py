@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 import bench.__main__ as main
-from bench.machine import Outcome, describe_machine
-from rollcast.runtime.errors import ProcessFailed
+from bench.machine import Outcome, alone, describe_machine
+from rollcast.runtime.errors import ProcessFailed, WaitTimedOut
 
 FIGURES = Path(__file__).parents[2] / "docs" / "figures.md"
 
@@ -41,6 +42,17 @@ def test_errors_have_their_status(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 def test_the_machine_is_described_without_naming_it() -> None:
     assert set(describe_machine()) == {"cores", "memory_gib", "processor", "python", "rollcast"}
+
+
+def test_benchmarks_that_fill_the_machine_wait_for_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with alone(), pytest.raises(WaitTimedOut, match="another benchmark"), alone(timeout_s=0.0):
+        pass
+    with alone():
+        pass
+    assert "waiting" not in capsys.readouterr().err
 
 
 def test_every_command_quoted_in_the_documentation_exists() -> None:

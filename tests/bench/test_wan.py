@@ -12,7 +12,7 @@ from bench.systems.base import Lines
 from bench.wan import build
 from bench.wan.meter import Meter
 from bench.wan.network import Network
-from bench.wan.scenarios import SCENARIOS, Node, fluid_bound, scenario
+from bench.wan.scenarios import SCENARIOS, TROUBLES, Node, fluid_bound, scenario
 
 needs_network = pytest.mark.skipif(bool(build.why_not()), reason=build.why_not())
 
@@ -21,8 +21,19 @@ def _namespaces() -> set[str]:
     return set(subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout.split())
 
 
-def test_every_scenario_has_a_source_and_eight_peers() -> None:
-    assert {name: len(nodes) for name, nodes in SCENARIOS.items()} == {"homo50": 9, "het50": 9, "wan": 9}
+def test_every_scenario_has_a_source_and_eight_peers_but_one() -> None:
+    assert {name for name, nodes in SCENARIOS.items() if len(nodes) != 9} == {"peers32"}
+    assert len(SCENARIOS["peers32"]) == 33
+
+
+def test_trouble_comes_to_peers_of_scenarios_that_exist() -> None:
+    assert all(1 <= trouble.node < len(SCENARIOS[name]) for name, trouble in TROUBLES.items())
+
+
+def test_homes_are_bound_by_their_uplinks() -> None:
+    bound = fluid_bound(16 << 20, SCENARIOS["peers32"])
+    assert bound.binding == "uplinks"
+    assert 35 < bound.seconds < 45
 
 
 @pytest.mark.parametrize(("name", "seconds", "binding"), [("homo50", 5.12, "source"), ("het50", 6.83, "uplinks")])
@@ -105,3 +116,20 @@ def test_the_round_trip_is_twice_the_delays() -> None:
         lines.follow(0, network.spawn(0, command, stdout=subprocess.PIPE, text=True))
         took_s = float(lines.count("took", 1, 20.0)[0])
     assert 0.08 <= took_s < 0.4
+
+
+@needs_network
+def test_rates_change_while_it_runs() -> None:
+    receive = (
+        "import socket,sys,time;s=socket.create_server((sys.argv[1],9));print('ready',flush=True);c,_=s.accept()\n"
+        "n=0;t=time.monotonic()\nwhile d:=c.recv(65536): n+=len(d)\nprint('took',time.monotonic()-t,flush=True)"
+    )
+    send = "import socket,sys;c=socket.create_connection((sys.argv[1],9),10);c.sendall(bytes(60000));c.close()"
+    with Network([Node(80, 80, 1), Node(80, 80, 1)]) as network:
+        lines, address = Lines(), network.addresses[1]
+        lines.follow(1, network.spawn(1, [sys.executable, "-c", receive, address], stdout=subprocess.PIPE, text=True))
+        lines.count("ready", 1, 20.0)
+        network.set_rates(0, Node(1, 80, 1))
+        network.spawn(0, [sys.executable, "-c", send, address])
+        took_s = float(lines.count("took", 1, 20.0)[1])
+    assert 0.3 <= took_s < 2.0  # half a megabit at a megabit a second, where it would be 6 ms

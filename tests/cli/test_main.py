@@ -40,6 +40,18 @@ def test_help_imports_no_role() -> None:
     assert "Run a peer" in result.stdout
 
 
+def test_help_says_what_options_are_for() -> None:
+    assert "draw again every second until Ctrl-C" in rollcast("broadcast", "status", "--help", COLUMNS="200").stdout
+
+
+def test_a_broadcast_without_a_coordinator() -> None:
+    result = rollcast("broadcast", "status", "--url", "http://127.0.0.1:1")
+    assert (result.returncode, result.stderr.splitlines()[0]) == (
+        69,
+        "RC203: no coordinator answers at http://127.0.0.1:1/api/v1/broadcast",
+    )
+
+
 def test_validate_and_show() -> None:
     result = rollcast("config", "validate", str(CONFIGS / "local.toml"))
     assert (result.returncode, "valid configuration of up" in result.stdout) == (0, True)

@@ -36,6 +36,13 @@ def test_screen_shows_what_a_person_asks() -> None:
         assert expected in text
 
 
+def test_names_cannot_draw_on_the_screen_and_many_are_counted() -> None:
+    evil = peer("[/red]x", parents=["[bold]", "b", "c", "d"])
+    text = text_of(render(sample_status(peers=[evil]), {}))
+    assert "[/red]x" in text
+    assert "[bold], b + 2" in text
+
+
 def test_screen_before_anything_is_known() -> None:
     empty = sample_status(
         newest_version=None,

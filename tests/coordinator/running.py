@@ -25,7 +25,8 @@ from rollcast.wire.invite import Invite
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc as pb_grpc
 from rollcast.wire.protocol import range_to_pb
-from rollcast.wire.records import VersionRecord, keyframe_manifest, sign_version, tensor_table
+from rollcast.wire.records import VersionRecord, keyframe_manifest, sign_version
+from rollcast.wire.tensors import tensor_table
 from rollcast.wire.tokenizer import Tokenizer
 
 WAIT_S = 20.0

@@ -24,6 +24,7 @@ def peer(name: str, **changes: Any) -> dict[str, Any]:
         "chunk_bytes_from_origin": 61_300_000,
         "chunk_bytes_from_peers": 402_000_000,
         "chunk_bytes_sent": 390_000_000,
+        "t_bcast_s": 0.121,
         "hardware": "cpu, 2 cores",
         "parents": ["peer-1"],
         "quarantined": False,
@@ -70,6 +71,7 @@ def sample_status(**changes: Any) -> dict[str, Any]:
                 chunk_bytes_from_origin=0,
                 chunk_bytes_from_peers=0,
                 chunk_bytes_sent=210_000_000,
+                t_bcast_s=None,
                 open_slots=0,
                 accepted=0,
                 dropped=0,
@@ -108,5 +110,94 @@ def sample_status(**changes: Any) -> dict[str, Any]:
         "learner_utilisation": 0.712,
         "reward_history": [[step + 1, reward] for step, reward in enumerate(rewards)],
         "elapsed_s": 131.0,
+        **changes,
+    }
+
+
+def broadcast_peer(name: str, share_held: float = 1.0, **changes: Any) -> dict[str, Any]:
+    """One row of the broadcast's peer table; below a share of 1 its map shows the first part held."""
+    full = int(128 * share_held)
+    return {
+        "peer_id": f"12D3KooWExampleExampleExampleExampleExampleExampl{name[:1]}{len(name)}q",
+        "name": name,
+        "role": "peer",
+        "state": "generating" if share_held == 1.0 else "receiving",
+        "version": 87 if share_held == 1.0 else 86,
+        "share_held": share_held,
+        "heat_map": "" if share_held in (0.0, 1.0) else (b"\xff" * full + b"\x40" * (128 - full)).hex(),
+        "encoding_id": None if share_held == 1.0 else 1,
+        "t_last_s": 1.42,
+        "t_p50_s": 1.38,
+        "t_p95_s": 1.91,
+        "times_last": 3,
+        "uplink_bytes_per_s": 6.1e6,
+        "uplink_measured_s": 12.0,
+        "uplink_age_s": 8.0,
+        "downlink_bytes_per_s": 11.8e6,
+        "parents": 8,
+        "last_seen_s": 0.4,
+        **changes,
+    }
+
+
+def broadcast_hop(source: str, target: str, **changes: Any) -> dict[str, Any]:
+    """One hop of the broadcast."""
+    return {
+        "from_peer_id": source,
+        "from_name": source,
+        "to_peer_id": target,
+        "to_name": target,
+        "bytes_per_s": 0.78e6,
+        "rtt_s": 0.041,
+        "bytes": 212_000_000,
+        "transport": "direct",
+        "congestion_control": "cubic",
+        **changes,
+    }
+
+
+def sample_broadcast(**changes: Any) -> dict[str, Any]:
+    """The broadcast of version 87 to eight peers, one of which is behind; as /api/v1/broadcast gives it."""
+    behind = broadcast_peer("peer-5", 0.41, uplink_bytes_per_s=None, t_last_s=6.2, t_p95_s=7.4, times_last=61)
+    delta = {"encoding_id": 1, "kind": "delta", "base_version": 86, "size_bytes": 5_300_000, "receiving": 1}
+    keyframe = {"encoding_id": 0, "kind": "keyframe", "base_version": None, "size_bytes": 268_000_000, "receiving": 0}
+    peers = [broadcast_peer(f"peer-{number}") for number in (1, 2, 3, 4, 6, 7, 8)]
+    origin = broadcast_peer(
+        "origin", 0.0, role="origin", state="idle", version=None, t_last_s=None, t_p50_s=None, t_p95_s=None, parents=0
+    )
+    return {
+        "run_name": "local",
+        "version": 87,
+        "running": True,
+        "started_s_ago": 3.2,
+        "waiting_for": "peer-5, which holds 41% of version 87, about 5 s from the end at its pace so far",
+        "next": "T_bcast of version 87 is known once all hold it",
+        "encoding": delta,
+        "encodings": [keyframe, delta],
+        "bytes_per_peer": 5_310_000.0,
+        "peers_holding": {"have": 7, "total": 8},
+        "heat_map": (b"\xff" * 52 + b"\xe5" * 76).hex(),
+        "t_bcast_s": {"last": 1.91, "p50": 1.87, "p95": 7.31},
+        "t_peer_s": {"bounds": [0.5, 1.0, 2.5], "at_most": [0, 12, 600, 661], "sum": 1004.0},
+        "plan": {"plan_id": 14, "mode": "mesh", "stripes": 9, "replans": 1},
+        "totals": {
+            "bytes_from_origin": 620_000_000,
+            "bytes_from_peers": 3_100_000_000,
+            "origin_share": 1 / 6,
+            "bytes_saved_by_deltas": 181_000_000_000,
+            "chunks_duplicate": 12,
+            "chunks_hedged": 31,
+            "chunks_rejected": 0,
+            "reparentings": 9,
+        },
+        "peers": [origin, behind, *peers],
+        "peers_left_out": 0,
+        "hop_rates": {"measured": 64, "slowest": 0.78e6, "p50": 0.86e6, "fastest": 6.2e6},
+        "hops": [
+            broadcast_hop("peer-5", "peer-2", rtt_s=0.183),
+            broadcast_hop("origin", "peer-5", bytes_per_s=0.84e6),
+            broadcast_hop("peer-1", "peer-5", bytes_per_s=None, rtt_s=None, congestion_control=""),
+        ],
+        "hops_left_out": 0,
         **changes,
     }

@@ -33,6 +33,8 @@ def test_the_newest_stay_although_no_batch_can_use_them() -> None:
         versions.add(Version(version), 1, oldest_useful=Version(1000))
     assert len(versions) == 8
     assert versions.chunk_count(Version(92)) == 1
+    assert versions.latest(3) == [97, 98, 99]
+    assert versions.latest(50) == list(range(92, 100))
 
 
 def test_a_new_epoch_starts_empty_and_restored_ones_go_on() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import ANY
 
 import pytest
 
@@ -10,6 +11,7 @@ from coordinator.actions import (
     Neighbour,
     Note,
     Penalise,
+    PlanPart,
     RecordAttempt,
     RevokeLeases,
     SendAnnouncement,
@@ -29,7 +31,7 @@ from coordinator.events import (
     Tick,
     VersionHeld,
 )
-from rollcast.wire.ids import Epoch, FencingToken, LeaseId, PeerId, Step, Version
+from rollcast.wire.ids import Epoch, FencingToken, LeaseId, PeerId, PlanId, Step, Version
 from tests.coordinator.core_world import (
     World,
     announced,
@@ -46,34 +48,39 @@ from tests.coordinator.core_world import (
 A, B, ORIGIN = PeerId("a"), PeerId("b"), PeerId("origin")
 
 
-def child(name: str) -> Neighbour:
-    return Neighbour(PeerId(name), "peer", "", False)
-
-
 def at(name: str, role: str = "peer") -> Neighbour:
     return Neighbour(PeerId(name), role, f"{name}:1", True)
+
+
+def dials_us(name: str) -> Neighbour:
+    return Neighbour(PeerId(name), "peer", "", False)
 
 
 def test_a_joining_peer_gets_its_part_of_the_plan_and_the_newest_announcement() -> None:
     core = CoordinatorCore(settings())
     assert core.handle(joined("origin", role="origin"), 0.0) == [
         Note("peer_joined", "origin", "origin as origin"),
-        SendPlan(ORIGIN, 1, (), (), ()),
+        SendPlan(ORIGIN, PlanId(1), PlanPart()),
     ]
     core.handle(announced(0), 0.0)
     assert core.handle(joined("a"), 1.0) == [
         Note("peer_joined", "a", "a as peer"),
-        SendPlan(ORIGIN, 2, (), (child("a"),), ()),
-        SendPlan(A, 2, (at("origin", "origin"),), (), ()),
+        SendPlan(ORIGIN, PlanId(2), PlanPart((dials_us("a"),), list_children=(0,), direct_copies=True)),
+        SendPlan(A, PlanId(2), PlanPart((at("origin", "origin"),), parents=(0,))),
         SendAnnouncement(A, Version(0)),
         SupplyPrompts(4),
     ]
-    assert core.handle(joined("b"), 2.0) == [
+    actions = core.handle(joined("b"), 2.0)
+    assert actions == [
         Note("peer_joined", "b", "b as peer"),
-        SendPlan(A, 3, (at("origin", "origin"),), (child("b"),), (at("b"),)),
-        SendPlan(B, 3, (at("a"),), (), (at("origin", "origin"),)),
+        SendPlan(ORIGIN, PlanId(3), ANY),
+        SendPlan(A, PlanId(3), ANY),
+        SendPlan(B, PlanId(3), ANY),
         SendAnnouncement(B, Version(0)),
     ]
+    (of_b,) = [plan.part for plan in only(actions, SendPlan) if plan.peer_id == B]
+    assert of_b.neighbours == (at("a"), at("origin", "origin"))
+    assert [(stripe.stripe, stripe.children) for stripe in of_b.stripes] == [(2, (0,))]
 
 
 def test_peers_that_came_before_the_origin_are_planned_when_it_comes() -> None:
@@ -89,6 +96,7 @@ def test_a_herd_of_joins_is_planned_at_the_next_tick() -> None:
     world.start()
     planned = [only(world.tell(joined(f"p{number}")), SendPlan) for number in range(80)]
     assert [bool(parts) for parts in planned] == [True] * 63 + [False] * 17
+    world.now += 0.2
     told = {part.peer_id for part in only(world.tell(Tick()), SendPlan)}
     assert {f"p{number}" for number in range(63, 80)} <= told
     assert world.tell(Tick()) == []
@@ -105,7 +113,7 @@ def test_a_second_session_replaces_the_first() -> None:
         RevokeLeases(A, (lease.lease_id,), "peer_left"),
         Note("session_replaced", "a", "the same identity opened a second session"),
         Note("peer_joined", "a", "a as peer"),
-        SendPlan(A, 3, (at("origin", "origin"),), (), ()),
+        SendPlan(A, PlanId(3), ANY),
         SendAnnouncement(A, Version(0)),
     ]
     assert world.tell(wants("a", 2)) == []  # the new session holds no version yet
@@ -128,8 +136,8 @@ def test_the_slots_of_a_peer_that_left_go_to_another_with_the_same_seeds() -> No
         CloseAttempt(lease.lease_id, 0, "peer_left"),
         CloseAttempt(lease.lease_id, 1, "peer_left"),
         Note("peer_left", "a", "connection reset"),
-        SendPlan(ORIGIN, 4, (), (child("b"),), ()),
-        SendPlan(B, 4, (at("origin", "origin"),), (), ()),
+        SendPlan(ORIGIN, PlanId(4), ANY),
+        SendPlan(B, PlanId(4), ANY),
         RecordAttempt(LeaseId(5), FencingToken(5), lease.group_id, 0, first.seed, B),
         RecordAttempt(LeaseId(5), FencingToken(5), lease.group_id, 1, second.seed, B),
         SendLeases(B, (replace(lease, lease_id=LeaseId(5), fencing_token=FencingToken(5)),)),
@@ -158,8 +166,8 @@ def test_silence_and_expiry_are_found_at_a_tick() -> None:
         CloseAttempt(by_a.lease_id, 0, "peer_left"),
         CloseAttempt(by_a.lease_id, 1, "peer_left"),
         Note("peer_left", "a", "silent for 5.5 s"),
-        SendPlan(ORIGIN, 4, (), (child("b"),), ()),
-        SendPlan(B, 4, (at("origin", "origin"),), (), ()),
+        SendPlan(ORIGIN, PlanId(4), ANY),
+        SendPlan(B, PlanId(4), ANY),
         EndSession(A, "no heartbeat"),
     ]
     world.now = 6.0
@@ -215,9 +223,9 @@ def test_three_corrupt_chunks_quarantine_their_sender() -> None:
     assert world.tell(accuse("a", 0)) == [
         Note("accusation", "a", "b: hash differs"),
         Penalise(A, "sent a corrupt chunk: version 0, index 0", False),
-        SendPlan(ORIGIN, 4, (), (child("b"),), ()),
-        SendPlan(A, 4, (at("b"),), (), (at("origin", "origin"),)),
-        SendPlan(B, 4, (at("origin", "origin"),), (child("a"),), ()),
+        SendPlan(ORIGIN, PlanId(4), ANY),
+        SendPlan(A, PlanId(4), ANY),
+        SendPlan(B, PlanId(4), ANY),
     ]
     assert world.core.status(0.0).peers[1].reason == "relays to nobody for a while: sent a corrupt chunk"
     world.tell(accuse("a", 1))
@@ -248,13 +256,17 @@ def test_only_members_accuse_and_are_accused_and_the_origin_stays() -> None:
     [
         (PeerAccused(B, A, Version(1), 0, ""), "version 1 is not among those announced lately"),
         (PeerAccused(B, A, Version(0), 16, ""), "version 0 has no chunk 16"),
-        (PeerAccused(B, PeerId("hidden"), Version(0), 0, ""), "the plan never let it receive from there"),
+        (
+            PeerAccused(PeerId("remote"), PeerId("hidden"), Version(0), 0, ""),
+            "the plan never let it receive from there",
+        ),
     ],
 )
 def test_accusations_that_cannot_be_true_are_noted_only(event: PeerAccused, why: str) -> None:
     world = World()
     world.start("a", "b")
-    world.tell(joined("hidden", address=""))
+    for name in ("hidden", "remote"):  # neither can be dialled: there is no link between them
+        world.tell(joined(name, address=""))
     assert world.tell(event) == [Note("accusation_ignored", event.culprit, f"{event.accuser}: {why}")]
     assert all(not peer.reason for peer in world.core.status(0.0).peers)
 
@@ -354,7 +366,9 @@ def test_a_restored_core_goes_on_where_the_ledger_ends() -> None:
     world.core = CoordinatorCore(settings(), restored)
     assert (world.core.recorded_batches, world.core.newest_version) == (6, 5)
     world.tell(joined("origin", role="origin"))
-    assert SendAnnouncement(A, Version(5)) in world.tell(joined("a"))
+    sent = [action for action in world.tell(joined("a")) if isinstance(action, SendAnnouncement)]
+    latest = sorted(restored.versions)[-8:]
+    assert sent == [SendAnnouncement(A, version) for version in latest], "a chain of deltas can be followed"
     world.tell(held("a", 5))
     world.tell(wants("a", 1))
     ((lease, _),) = world.take("a")

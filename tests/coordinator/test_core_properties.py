@@ -27,6 +27,7 @@ from coordinator.events import (
     RunEnded,
     Tick,
 )
+from coordinator.relay_model import PlanShape
 from rollcast.wire.ids import FencingToken, LeaseId, PeerId, RolloutId, Step, Version
 from rollcast.wire.rollouts import LeaseGrant, Rollout
 from tests.coordinator.core_world import announced, heartbeat, held, joined, prompt, received, rollout, settings, wants
@@ -57,7 +58,7 @@ class RandomFleet:
                 lease_deadline_s=10.0,
                 finished_attempts_kept=finished_attempts_kept,
                 scoring_queue_max=6,
-                chain_peers_max=2,
+                plan_shape=PlanShape(mesh_peers_max=2, stripes=2),
                 quarantine_chunks=3,
                 demotion_s=1.0,
             )

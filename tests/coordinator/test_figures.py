@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from coordinator.figures import Series, Window
+from coordinator.figures import Distribution, Series, Window
 
 
 def test_percentiles_are_nearest_rank() -> None:
@@ -17,6 +17,13 @@ def test_a_window_keeps_the_newest() -> None:
     for value in (9.0, 1.0, 2.0):
         window.add(value)
     assert window.percentile(100) == 2.0
+
+
+def test_a_distribution_counts_what_is_at_most_each_bound() -> None:
+    distribution = Distribution((1.0, 2.0))
+    for value in (0.5, 1.0, 1.5, 9.0):
+        distribution.add(value)
+    assert (distribution.at_most(), distribution.sum) == ((2, 3, 4), 12.0)
 
 
 def test_a_series_is_thinned_evenly_and_always_shows_its_end() -> None:

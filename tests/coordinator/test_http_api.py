@@ -18,7 +18,7 @@ from rollcast.runtime.errors import JoinRefused, PortInUse, ProtocolMismatch, St
 from rollcast.wire.ids import RunId
 from rollcast.wire.limits import HTTP_JOIN_BYTES_MAX
 from rollcast.wire.tls import RunCA, TlsCredentials, new_tls_key
-from tests.coordinator.sample_status import sample_status
+from tests.coordinator.sample_status import sample_broadcast, sample_status
 
 LOCAL = frozenset({"127.0.0.1", "localhost"})
 
@@ -48,7 +48,9 @@ class Page:
 @asynccontextmanager
 async def served(*, not_ready: str = "", status: dict[str, Any] | None = None, **options: Any) -> AsyncIterator[Page]:
     desk = FakeDesk()
-    views = HttpViews(lambda: status or sample_status(), lambda: not_ready, lambda: b"rollcast_learner_step 87.0\n")
+    views = HttpViews(
+        lambda: status or sample_status(), sample_broadcast, lambda: not_ready, lambda: b"rollcast_learner_step 87.0\n"
+    )
     api = HttpApi(views, cast(JoinDesk, desk), hosts=LOCAL)
     server = await HttpServer.start(api, host="127.0.0.1", port=0, tls=None, **options)
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as client:
@@ -68,6 +70,8 @@ async def test_health_ready_metrics_and_status() -> None:
         async with page.client.get(f"{page.url}/api/v1/status") as response:
             status = await response.json()
             assert (status["step"], status["reward_train"]) == (87, None)
+        async with page.client.get(f"{page.url}/api/v1/broadcast") as response:
+            assert (await response.json())["peers_holding"] == {"have": 7, "total": 8}
         async with page.client.get(f"{page.url}/api/v1/ca") as response:
             assert (await response.json())["ca_pem"].startswith("-----BEGIN CERTIFICATE")
 
@@ -186,7 +190,7 @@ async def test_connections_above_the_cap_are_closed(monkeypatch: pytest.MonkeyPa
 
 
 async def test_beyond_loopback_only_with_tls(tmp_path: Any) -> None:
-    views = HttpViews(sample_status, str, bytes)
+    views = HttpViews(sample_status, sample_broadcast, str, bytes)
     api = HttpApi(views, cast(JoinDesk, FakeDesk()), hosts=None)
     with pytest.raises(UnsafeBind):
         await HttpServer.start(api, host="0.0.0.0", port=0, tls=None)
@@ -206,6 +210,6 @@ async def test_beyond_loopback_only_with_tls(tmp_path: Any) -> None:
 
 async def test_a_taken_port_is_named() -> None:
     async with served() as page:
-        api = HttpApi(HttpViews(sample_status, str, bytes), cast(JoinDesk, FakeDesk()), hosts=LOCAL)
+        api = HttpApi(HttpViews(sample_status, sample_broadcast, str, bytes), cast(JoinDesk, FakeDesk()), hosts=LOCAL)
         with pytest.raises(PortInUse, match=str(page.server.port)):
             await HttpServer.start(api, host="127.0.0.1", port=page.server.port, tls=None)

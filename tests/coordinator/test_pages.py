@@ -13,7 +13,7 @@ import pytest
 
 from coordinator.http_api import HttpApi, HttpServer, HttpViews
 from coordinator.join import JoinDesk
-from tests.coordinator.sample_status import sample_status
+from tests.coordinator.sample_status import sample_broadcast, sample_status
 from tests.coordinator.test_http_api import FakeDesk
 
 pytestmark = pytest.mark.browser
@@ -44,7 +44,9 @@ class Screen:
         self.problems: list[str] = []
 
     async def serve(self, port: int = 0) -> None:
-        api = HttpApi(HttpViews(lambda: self.status, str, bytes), cast(JoinDesk, FakeDesk()), hosts=None)
+        api = HttpApi(
+            HttpViews(lambda: self.status, sample_broadcast, str, bytes), cast(JoinDesk, FakeDesk()), hosts=None
+        )
         self.server = await HttpServer.start(api, host="127.0.0.1", port=port, tls=None)
 
     async def open(self, browser: Any, *, width: int = 1440, scheme: str = "light") -> Any:

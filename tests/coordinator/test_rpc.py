@@ -13,7 +13,7 @@ import pytest
 from coordinator import rpc_peers
 from coordinator.rpc import ControlServer, Servicer
 from coordinator.rpc_access import ROLES_BY_METHOD, RoleGate
-from coordinator.rpc_peers import event_of
+from coordinator.rpc_peers import event_of, joined_of
 from rollcast.runtime.errors import MalformedMessage, PortInUse, RollcastError, WrongKey
 from rollcast.wire.certificates import Caller, caller_from_certificate_pem
 from rollcast.wire.enrol import Enrolment
@@ -124,6 +124,14 @@ async def _sessions_are_ended(coordinator: Running) -> None:
         assert caller_from_certificate_pem(renewed.certificate_pem).peer_id == enrolment.peer_id
         await second.hello()  # a second time: nothing an honest peer does
         await second.ended()
+    for hostile in (b"\xff" * 8, pb.PeerMessage(goodbye=pb.Goodbye(reason="x" * (300 << 10))).SerializeToString()):
+        async with Member(enrolment) as peer:
+            session = peer.channel.stream_stream("/rollcast.v1.Coordinator/Session", request_serializer=bytes)()
+            for message in (pb.PeerMessage(hello=pb.Hello(protocol=range_to_pb(), role="peer")), None):
+                await session.write(hostile if message is None else message.SerializeToString())
+            async with asyncio.timeout(WAIT_S):
+                while await session.read() is not grpc.aio.EOF:
+                    pass
 
 
 async def _the_learners_calls_are_checked(coordinator: Running) -> None:
@@ -227,3 +235,16 @@ def test_a_flood_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         budget.spend()
     with pytest.raises(MalformedMessage):
         budget.spend()
+
+
+def test_a_hello_says_what_relay_plans_need_within_limits() -> None:
+    hello = pb.Hello(
+        protocol=range_to_pb(),
+        role="peer",
+        region="eu-north" + "x" * 100,
+        metered=True,
+        upload_cap_bytes_per_second=float("nan"),
+    )
+    joined = joined_of(Caller(RunId("run"), "peer", PeerId("alice")), pb.PeerMessage(hello=hello), "192.0.2.7")
+    assert (joined.site, joined.metered, joined.upload_cap_bytes_per_second) == ("192.0.2.7", True, 0.0)
+    assert joined.region == "eu-north" + "x" * 56

@@ -145,6 +145,7 @@ def test_the_status_of_a_short_run() -> None:
         "chunk_bytes_from_origin": 100,
         "chunk_bytes_from_peers": 0,
         "chunk_bytes_sent": 0,
+        "t_bcast_s": 1.0,
         "hardware": "cpu",
         "parents": ("origin",),
         "quarantined": False,

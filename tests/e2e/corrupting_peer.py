@@ -6,14 +6,15 @@ from typing import Any
 
 from peer import stream_link
 from rollcast.cli.main import main
+from rollcast.wire.ids import StripeId
 
 _send_chunk = stream_link.StreamLink.send_chunk
 
 
-async def send_corrupted(self: Any, version: int, encoding_id: int, index: int, payload: bytes) -> None:
+def send_corrupted(self: Any, version: int, encoding_id: int, index: int, payload: bytes, stripe: StripeId) -> None:
     damaged = bytearray(payload)
     damaged[len(damaged) // 2] ^= 1
-    await _send_chunk(self, version, encoding_id, index, bytes(damaged))
+    _send_chunk(self, version, encoding_id, index, bytes(damaged), stripe)
 
 
 if __name__ == "__main__":

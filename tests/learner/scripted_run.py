@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,16 @@ from aiohttp import web
 
 from rollcast.runtime.errors import RollcastError
 from rollcast.wire.certificates import fingerprint_of
-from rollcast.wire.chunks import bitmap_add, check_chunk, new_bitmap
+from rollcast.wire.chunks import check_chunk
 from rollcast.wire.enrol import Enrolment
 from rollcast.wire.grpc_client import error_to_json, status_of
 from rollcast.wire.identity import Identity
 from rollcast.wire.ids import PeerId, RunId
 from rollcast.wire.invite import Invite
-from rollcast.wire.link import ChunkFrame, FrameParser, LinkMessageFrame, encode_message
+from rollcast.wire.link import NO_STRIPE, ChunkFrame, LinkFrame, LinkMessageFrame
+from rollcast.wire.link_opening import PATH, UPGRADE_HEADERS, caller_of, greet
+from rollcast.wire.link_socket import SocketOptions
+from rollcast.wire.link_stream import LinkStream
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc
 from rollcast.wire.protocol import range_to_pb
@@ -313,11 +317,12 @@ class ScriptedOrigin:
         self.links = 0
         self.chunks_received = 0
         self.break_after: list[int] = []  # chunks after which each next link is dropped
+        self._streams: list[LinkStream] = []
         self._runner: web.AppRunner | None = None
 
     async def start(self, port: int = 0) -> str:
         application = web.Application()
-        application.router.add_post("/rollcast/link/1", self._link)
+        application.router.add_get(PATH, self._link)
         self._runner = web.AppRunner(application, shutdown_timeout=0.1)
         await self._runner.setup()
         credentials = self.authority.credentials(self.authority.origin, self.role)
@@ -326,34 +331,27 @@ class ScriptedOrigin:
         return f"{LOOPBACK}:{self._runner.addresses[0][1]}"
 
     async def stop(self) -> None:
+        for stream in self._streams:
+            stream.end("the script is over")
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
 
     async def _link(self, request: web.Request) -> web.StreamResponse:
         self.links += 1
-        response = web.StreamResponse()
+        response = web.StreamResponse(status=101, headers=UPGRADE_HEADERS)
         await response.prepare(request)
-        hello = pb.LinkHello(protocol=range_to_pb(), run_id=RUN_ID, software="script")
-        await response.write(encode_message(pb.LinkMessage(hello=hello)))
-        parser = FrameParser()
-        left = self.break_after.pop(0) if self.break_after else None
-        async for data in request.content.iter_any():
-            for frame in parser.feed(data):
-                match frame:
-                    case LinkMessageFrame(message):
-                        answers = self._message(message)
-                    case ChunkFrame():
-                        if left is not None and (left := left - 1) < 0:
-                            assert request.transport is not None
-                            request.transport.abort()
-                            return response
-                        answers = self._chunk(frame)
-                for answer in answers:
-                    await response.write(encode_message(answer))
+        assert request.transport is not None
+        lost = asyncio.Event()
+        stream = LinkStream.take_over(request.transport, SocketOptions(), write_timeout_s=5.0, on_lost=lost.set)
+        self._streams.append(stream)
+        with suppress(RollcastError):  # whoever called found somebody else than it wanted
+            await greet(stream, caller_of(request.transport).peer_id, RUN_ID, 5.0, dialled=False)
+        stream.start(_ScriptedLink(self, stream, self.break_after.pop(0) if self.break_after else None))
+        await lost.wait()
         return response
 
-    def _message(self, message: pb.LinkMessage) -> list[pb.LinkMessage]:
+    def message(self, message: pb.LinkMessage) -> list[pb.LinkMessage]:
         match message.WhichOneof("body"):
             case "announcement":
                 verified = verify_announcement(
@@ -362,39 +360,62 @@ class ScriptedOrigin:
                 received = self.versions.setdefault(verified.version, Received(verified))
                 if received.complete:
                     return [self._hold(received)]
-                return [
-                    pb.LinkMessage(have=self._have(received)),
-                    pb.LinkMessage(want=pb.Want(version=verified.version)),
-                ]
+                return [pb.LinkMessage(want=pb.Want(version=verified.version, chunk_list=True))]
             case "chunk_list":
                 received = self.versions[message.chunk_list.version]
                 received.verified.keyframe.check_chunk_list(message.chunk_list.hashes)
                 received.hashes = message.chunk_list.hashes
-                return [pb.LinkMessage(credit=pb.Credit(version=message.chunk_list.version, chunks=2))]
+            case "have":
+                assert message.have.complete
+                received = self.versions[message.have.version]
+                missing = [index for index in range(message.have.chunk_count) if index not in received.chunks]
+                return [pb.LinkMessage(request=pb.Request(version=message.have.version, indices=missing))]
         return []
 
-    def _chunk(self, frame: ChunkFrame) -> list[pb.LinkMessage]:
+    def chunk(self, frame: ChunkFrame) -> list[pb.LinkMessage]:
         received = self.versions[frame.version]
+        assert frame.stripe == NO_STRIPE
         check_chunk(received.hashes, frame.index, frame.payload)
-        assert frame.index not in received.chunks, "a chunk that it said it has"
+        assert frame.index not in received.chunks, "a chunk that nobody asked for"
         received.chunks[frame.index] = bytes(frame.payload)
         self.chunks_received += 1
-        if received.complete:
-            return [self._hold(received)]
-        return [pb.LinkMessage(credit=pb.Credit(version=frame.version, chunks=1))]
-
-    def _have(self, received: Received) -> pb.Have:
-        count = received.verified.keyframe.chunk_count
-        bitmap = new_bitmap(count)
-        for index in received.chunks:
-            bitmap_add(bitmap, index)
-        return pb.Have(version=received.verified.version, chunk_count=count, bitmap=bytes(bitmap))
+        return [self._hold(received)] if received.complete else []
 
     def _hold(self, received: Received) -> pb.LinkMessage:
         if state_hash(received.state) != received.verified.record.state_hash:
             raise RollcastError("the scripted origin received another state")
         self.held.append(received.verified.version)
         return pb.LinkMessage(held=pb.VersionHeld(version=received.verified.version))
+
+
+class _ScriptedLink:
+    """One link to the scripted origin."""
+
+    def __init__(self, origin: ScriptedOrigin, stream: LinkStream, chunks_left: int | None) -> None:
+        self._origin = origin
+        self._stream = stream
+        self._chunks_left = chunks_left
+
+    def frames(self, frames: Sequence[LinkFrame]) -> None:
+        for frame in frames:
+            match frame:
+                case LinkMessageFrame(message):
+                    answers = self._origin.message(message)
+                case ChunkFrame():
+                    if self._chunks_left == 0:
+                        self._stream.end("the script breaks it")
+                        return
+                    if self._chunks_left is not None:
+                        self._chunks_left -= 1
+                    answers = self._origin.chunk(frame)
+            for answer in answers:
+                self._stream.send(answer)
+
+    def drained(self) -> None:
+        return
+
+    def closed(self, reason: str, code: str) -> None:
+        return
 
 
 # ---------------------------------------------------------------- both

@@ -6,13 +6,16 @@ from random import Random
 import numpy as np
 import pytest
 
-from learner.publisher import OriginPusher, Publisher
+from learner.config import PublishConfig
+from learner.publisher import OriginPusher, Prepared, Publisher
 from learner.versions import RetainedVersions
 from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.errors import CheckpointError, WaitTimedOut, WrongKey
-from rollcast.wire.ids import Version
+from rollcast.wire.delta import DeltaDecoder, InPlace
+from rollcast.wire.identity import Identity
+from rollcast.wire.ids import EncodingId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.records import TensorSpec
+from rollcast.wire.tensors import TensorSpec
 from rollcast.wire.tls import TlsCredentials
 from tests.learner.scripted_run import RUN_ID, ScriptedOrigin, World
 
@@ -34,7 +37,7 @@ class Bench:
             identity=world.authority.learner,
             run=info or pb.RunInfo(run_id=RUN_ID),
             model_json="{}",
-            chunk_size_bytes=4096,
+            config=PublishConfig(chunk_size_bytes=4096),
             retained=self.retained,
             origin=self.pusher,
             announce=self._announce,
@@ -94,7 +97,7 @@ async def test_nobody_else_can_pass_for_the_origin(world: World, tmp_path: Path)
     impostor = ScriptedOrigin(world.authority, role="peer")
     world.coordinator.origin_address = await impostor.start()
     bench = Bench(world, tmp_path)
-    with pytest.raises(WrongKey, match="somebody else"):
+    with pytest.raises(WrongKey, match="not the address of origin"):
         await bench.publisher.publish(Version(0), snapshot(0))
     assert not bench.announced
     assert not impostor.versions
@@ -139,3 +142,99 @@ async def test_other_bytes_for_a_known_version_stop_the_learner(world: World, tm
     elsewhere = Bench(world, tmp_path / "empty", info=info)
     with pytest.raises(CheckpointError, match="other weights for version 0"):
         elsewhere.publisher.prepare(Version(0), snapshot(7))
+
+
+class Shelf:
+    """An origin in memory, and a publisher that pushes to it."""
+
+    def __init__(self, folder: Path, info: pb.RunInfo | None = None, **settings: object) -> None:
+        folder.mkdir(exist_ok=True)
+        self.pushed: list[Prepared] = []
+        self.retained = RetainedVersions(folder, in_memory=2)
+        self.publisher = Publisher(
+            identity=IDENTITY,
+            run=info or pb.RunInfo(run_id=RUN_ID),
+            model_json="{}",
+            config=PublishConfig.model_validate(settings),
+            retained=self.retained,
+            origin=self,
+            announce=self._announce,
+        )
+
+    async def push(self, prepared: Prepared) -> None:
+        self.pushed.append(prepared)
+
+    async def _announce(self, announcement: pb.VersionAnnouncement) -> bool:
+        assert announcement == self.pushed[-1].signed.announcement
+        return True
+
+
+IDENTITY = Identity.generate()
+
+
+def trained(version: int) -> Snapshot:
+    """Each version changes a hundred weights of the one before."""
+    weights = np.random.default_rng(0).standard_normal(20_000, np.float32)
+    for step in range(1, version + 1):
+        weights[np.random.default_rng(step).integers(0, len(weights), 100)] += 1e-3
+    return Snapshot((TensorSpec("weights", "float32", (len(weights),), 0, weights.nbytes),), weights.tobytes())
+
+
+def bases(prepared: Prepared) -> dict[int, int | None]:
+    return {manifest.encoding_id: manifest.base_version for manifest in prepared.signed.manifests}
+
+
+async def test_deltas_lead_on_from_the_version_before_and_from_earlier(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path, squash_versions=3)
+    for version in (0, 2, 4, 6, 8):
+        await shelf.publisher.publish(Version(version), trained(version))
+    assert [bases(one) for one in shelf.pushed] == [
+        {0: None},
+        {0: None, 1: 0},
+        {0: None, 1: 2},
+        {0: None, 1: 4, 2: 0},
+        {0: None, 1: 6, 2: 2},
+    ]
+    last = shelf.pushed[-1]
+    state = bytearray(trained(6).state_bytes)
+    decoder = DeltaDecoder(trained(8).tensors, InPlace(state))
+    manifest = last.signed.manifest(1)
+    assert manifest is not None
+    for index in range(manifest.chunk_count):
+        decoder.feed(last.chunk(EncodingId(1), index))
+    decoder.finish()
+    assert bytes(state) == trained(8).state_bytes
+    for encoding_id, encoded in last.encodings.items():
+        signed = last.signed.manifest(encoding_id)
+        assert signed is not None
+        signed.check_chunk_list(encoded.chunk_hashes)
+
+
+@pytest.mark.parametrize("settings", [{"deltas": False}, {"squash_versions": 0}])
+async def test_deltas_can_be_left_out(tmp_path: Path, settings: dict[str, object]) -> None:
+    shelf = Shelf(tmp_path, **settings)
+    for version in range(3):
+        await shelf.publisher.publish(Version(version), trained(version))
+    assert bases(shelf.pushed[-1]) == ({0: None} if "deltas" in settings else {0: None, 1: 1})
+
+
+async def test_a_restart_pushes_the_manifests_that_were_kept(tmp_path: Path) -> None:
+    first = Shelf(tmp_path)
+    await first.publisher.publish(Version(0), trained(0))
+    prepared = first.publisher.prepare(Version(1), trained(1))
+    payload = first.pushed[0].signed.announcement.record.payload
+    info = pb.RunInfo(run_id=RUN_ID, has_published=True, newest_published_version=0, newest_record_payload=payload)
+    for again in (Shelf(tmp_path, info, deltas=False), Shelf(tmp_path, info, chunk_size_bytes=2048)):
+        assert again.publisher.prepare(Version(1), trained(1)) == prepared
+        await again.publisher.publish_kept(until=1)
+        assert again.pushed == [prepared]
+        assert again.publisher.prepare(Version(0), trained(0)).encodings == {}, "the run knows it"
+
+
+async def test_a_delta_that_was_damaged_is_said(tmp_path: Path) -> None:
+    first = Shelf(tmp_path)
+    await first.publisher.publish(Version(0), trained(0))
+    first.publisher.prepare(Version(1), trained(1))
+    (tmp_path / "000000000001.delta1").write_bytes(b"x")
+    with pytest.raises(CheckpointError, match="delta of version 1"):
+        await Shelf(tmp_path).publisher.publish_kept(until=1)

@@ -12,14 +12,16 @@ from rollcast.wire.chunks import chunk_list
 from rollcast.wire.identity import Identity
 from rollcast.wire.ids import Epoch, RunId, Version
 from rollcast.wire.records import (
-    TensorSpec,
+    PREVIOUS_ID,
     VerifiedVersion,
     VersionRecord,
+    delta_manifest,
     keyframe_manifest,
     parse_announcement,
     sign_version,
     state_hash,
 )
+from rollcast.wire.tensors import TensorSpec
 
 IDENTITY = Identity.generate()
 
@@ -28,17 +30,28 @@ def state(version: int) -> bytes:
     return bytes([version % 256]) * 5000
 
 
+def delta(version: int) -> bytes:
+    return bytes([version % 256]) * 1500
+
+
 def signed(version: int) -> VerifiedVersion:
     data = state(version)
     tensors = (TensorSpec("weights", "uint8", (len(data),), 0, len(data)),)
     record = VersionRecord(RunId("run"), Epoch(0), Version(version), b"", state_hash(data), len(data), tensors, "{}")
-    return parse_announcement(sign_version(record, [keyframe_manifest(record, chunk_list(data, 1024), 1024)], IDENTITY))
+    manifests = [keyframe_manifest(record, chunk_list(data, 1024), 1024)]
+    if version:
+        hashes = chunk_list(delta(version), 1024)
+        base = Version(version - 1)
+        manifests.append(
+            delta_manifest(record, PREVIOUS_ID, base, size_bytes=1500, chunk_hashes=hashes, chunk_size_bytes=1024)
+        )
+    return parse_announcement(sign_version(record, manifests, IDENTITY))
 
 
 def filled(folder: Path, *versions: int) -> RetainedVersions:
     retained = RetainedVersions(folder, in_memory=2)
     for version in versions:
-        retained.retain(signed(version), state(version))
+        retained.retain(signed(version), state(version), {PREVIOUS_ID: delta(version)} if version else {})
     return retained
 
 
@@ -71,11 +84,36 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
         RetainedVersions(tmp_path, in_memory=2).state(Version(3))
 
 
+def test_bases_take_no_place_in_memory(tmp_path: Path) -> None:
+    filled(tmp_path, 1, 2, 3)
+    retained = RetainedVersions(tmp_path, in_memory=1)
+    kept = retained.state(Version(3))
+    for version in (1, 2, 3):
+        record, data = retained.base(Version(version))
+        assert (record.version, bytes(data)) == (version, state(version))
+    assert retained.state(Version(3))[1] is kept[1]
+    (tmp_path / "000000000001.state").write_bytes(b"x" * 5000)
+    (tmp_path / "000000000002.state").unlink()
+    for version, problem in ((1, "damaged"), (2, "cannot read"), (9, "no copy")):
+        with pytest.raises(CheckpointError, match=problem):
+            retained.base(Version(version))
+
+
+def test_deltas_come_back_as_they_were(tmp_path: Path) -> None:
+    retained = filled(tmp_path, 3)
+    (manifest,) = signed(3).deltas
+    assert retained.delta(Version(3), manifest) == delta(3)
+    (tmp_path / "000000000003.delta1").write_bytes(delta(4))
+    with pytest.raises(CheckpointError, match="delta of version 3"):
+        retained.delta(Version(3), manifest)
+
+
 def test_removing_leaves_what_is_not_named(tmp_path: Path) -> None:
     retained = filled(tmp_path, 0, 1, 2, 3)
     retained.remove([Version(0), Version(2)])
     assert retained.versions() == [1, 3]
-    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".state", ".state", ".version", ".version"]
+    suffixes = sorted(path.suffix for path in tmp_path.iterdir())
+    assert suffixes == [".delta1", ".delta1", ".state", ".state", ".version", ".version"]
     with pytest.raises(CheckpointError):
         retained.state(Version(2))
 
@@ -83,10 +121,12 @@ def test_removing_leaves_what_is_not_named(tmp_path: Path) -> None:
 def test_a_half_written_version_does_not_exist(tmp_path: Path) -> None:
     retained = filled(tmp_path, 1)
     (tmp_path / "000000000002.state").write_bytes(b"half")
+    (tmp_path / "000000000002.delta1").write_bytes(b"half")
     (tmp_path / ".000000000003.state.1.tmp").write_bytes(b"half")
     assert retained.versions() == [1]
     retained.remove_unfinished()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["000000000001.state", "000000000001.version"]
+    assert sorted(path.suffix for path in tmp_path.glob("000000000001.*")) == [".delta1", ".state", ".version"]
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 @settings(deadline=None, max_examples=100)

@@ -1,315 +1,304 @@
-"""A small network of relay cores in memory: every message, store job and dial waits until a test lets it happen."""
+"""Real relays in one process: mutual TLS on loopback, real stores, plans of the coordinator's planner, a learner."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from random import Random
+import asyncio
+import errno
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
 
-from peer.chunk_set import ChunkSet
-from peer.relay_actions import (
-    AbandonVersion,
-    Accuse,
-    Action,
-    AnnounceHeld,
-    BeginStore,
-    CloseLink,
-    Dial,
-    FinishVersion,
-    SendCancel,
-    SendChunk,
-    SendChunkList,
-    SendCredit,
-    SendHave,
-    SendHeld,
-    SendWant,
-    VerifyAndStore,
-)
-from peer.relay_core import RelayCore
-from peer.relay_events import (
-    CancelReceived,
-    ChunkArrived,
-    ChunkCorrupt,
-    ChunkListReceived,
-    ChunkSent,
-    ChunkStored,
-    CreditReceived,
-    DialFailed,
-    EncodingKey,
-    Event,
-    HaveReceived,
-    HeldReceived,
-    LinkDown,
-    LinkId,
-    LinkUp,
-    Neighbour,
-    PlanChanged,
-    StoreReady,
-    Tick,
-    VersionFinished,
-    VersionKnown,
-    VersionRestored,
-    WantReceived,
-)
+from coordinator.messages import plan_message
+from coordinator.relay_plan import PlanShape, RelayNode, RelayPlanner
+from learner.origin_link import OriginLink
+from learner.push import Push
+from peer.config import LinkConfig, PeerConfig
+from peer.direct_transport import DirectTransport
+from peer.relay import Relay
 from peer.relay_state import RelaySettings
-from rollcast.wire.ids import ChunkIndex, EncodingId, PeerId, PlanId, Version
+from peer.transport import Link, LinkReceiver
+from rollcast.runtime.errors import StoreError
+from rollcast.wire.chunk_store import ChunkStore
+from rollcast.wire.chunks import bitmap_count
+from rollcast.wire.identity import Identity
+from rollcast.wire.ids import EncodingId, PeerId, StripeId, Version
+from rollcast.wire.link import NO_STRIPE, ChunkFrame, LinkFrame, LinkMessageFrame
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.records import KEYFRAME_ID, VerifiedVersion
+from rollcast.wire.stored_encoding import StoredEncoding, store_error
+from rollcast.wire.tls import TlsCredentials
+from tests.peer.link_run import LinkRun
+from tests.peer.versions import Published
 
-CHUNK_BYTES = 16
-STEPS_MOST = 50_000  # between two ticks; an honest end of the largest test takes a tenth
-
-
-def key_of(version: int) -> EncodingKey:
-    return EncodingKey(Version(version), EncodingId(0))
-
-
-def truth(key: EncodingKey, index: int) -> bytes:
-    return f"{key.version}/{index}".encode().ljust(CHUNK_BYTES, b".")
-
-
-@dataclass
-class Node:
-    name: str
-    role: str
-    core: RelayCore
-    lies: bool = False
-    alive: bool = True
-    disk: dict[EncodingKey, dict[int, bytes]] = field(default_factory=dict)
-    held: set[EncodingKey] = field(default_factory=set)
-    abandoned: dict[EncodingKey, str] = field(default_factory=dict)
-    accused: list[Accuse] = field(default_factory=list)
-    jobs: deque[Callable[[], Event]] = field(default_factory=deque)
-    bytes_sent: int = 0
+WAIT_S = 20.0
+# As in production, with less patience.
+HASTY = partial(RelaySettings, late_s_least=0.1, list_patience_s=0.1, redial_first_s=0.05)
 
 
-@dataclass
-class End:
-    """One end of a link and what travels towards it."""
+async def until(condition: Callable[[], object]) -> None:
+    """Poll; the world's deadline ends a wait that is in vain."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.002)
 
-    node: Node
-    link: LinkId
-    incoming: deque[Callable[[], object]] = field(default_factory=deque)
-    open: bool = True
+
+async def push_version(published: Published, origin: PeerId, address: str, credentials: TlsCredentials) -> None:
+    """As the learner does; returns once the origin says that it holds the version."""
+    link = await OriginLink.connect(address, origin, run_id=published.record.run_id, credentials=credentials)
+    async with link:
+        push = Push(published.announcement, published.version, published.chunk_lists)
+        await link.push(push, lambda encoding_id, index: published.chunk(index, encoding_id))
+
+
+def disk_full(*_: object) -> bool:
+    """To put in the place of a write."""
+    raise store_error(Path("versions"), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+
+
+class Member:
+    """One relay with its store.
+
+    Args:
+        settings: parts of a PeerConfig.
+    """
+
+    def __init__(self, world: World, name: str, settings: dict[str, Any]) -> None:
+        self.name = name
+        self.role = "origin" if name == "origin" else "peer"
+        self.peer_id, self.credentials = world.run.member(self.role)
+        self.address = ""
+        self._world = world
+        fields = {"role": self.role, "link": {"stall_timeout_s": 1.0}, "store": {"retry_s": 0.05}}
+        self._config = PeerConfig.model_validate({**fields, **settings})
+        self._open()
+
+    def _open(self) -> None:
+        keep = self._config.store
+        self.store = ChunkStore(self._world.folder / self.name, keep.keep_versions, keep_deltas=keep.keep_deltas)
+        self.completed: list[Version] = []
+        self.accusations: list[pb.Accusation] = []
+        self.gave_up: list[StoreError] = []
+        self.relay = Relay(
+            credentials=self.credentials,
+            store=self.store,
+            config=self._config,
+            run_id=self._world.run.run_id,
+            learner_public_key=self._world.learner.public_key,
+            on_complete=self._on_complete,
+            on_accuse=self.accusations.append,
+            on_give_up=self.gave_up.append,
+        )
+
+    async def start(self) -> None:
+        self.address = await self.relay.start()
+
+    async def stop(self) -> None:
+        await self.relay.close()
+        self.store.close()
+
+    async def restart(self) -> None:
+        """End the process and begin another one with what is on the disk."""
+        await self.stop()
+        self._open()
+        await self.start()
+
+    @property
+    def report(self) -> pb.Heartbeat:
+        return self.relay.stats().report
+
+    @property
+    def links(self) -> set[str]:
+        """Who is linked to it."""
+        return {link.peer_id for link in self.report.links}
+
+    def state(self, version: int) -> bytes:
+        stored = self.store.get(version)
+        assert stored is not None
+        return bytes(stored.state_bytes())
+
+    def chunks_of(self, version: int, encoding_id: int = KEYFRAME_ID) -> int:
+        stored = self.store.get(version, encoding_id)
+        return 0 if stored is None else bitmap_count(stored.have)
+
+    def _on_complete(self, verified: VerifiedVersion, stored: StoredEncoding) -> None:
+        assert stored.state_held
+        self.completed.append(verified.version)
+
+
+class Puppet:
+    """A process that does what the test says. It dials whom its plan tells it to, and answers nothing by itself.
+
+    Args:
+        on_chunk, on_message: called with what comes.
+    """
+
+    def __init__(self, world: World, role: str, run: LinkRun | None = None) -> None:
+        run = run or world.run
+        self.role = role
+        self.peer_id, self.credentials = run.member(role)
+        self.address = ""
+        self.links: dict[PeerId, Link] = {}
+        self.closed: list[tuple[str, str]] = []
+        self.chunks: list[ChunkFrame] = []
+        self.messages: list[pb.LinkMessage] = []
+        self.on_chunk: Callable[[Link, ChunkFrame], None] = lambda _link, _frame: None
+        self.on_message: Callable[[Link, pb.LinkMessage], None] = lambda _link, _message: None
+        self._transport = DirectTransport(LinkConfig(), self.credentials, run.run_id, lambda _caller: "")
+
+    async def start(self) -> None:
+        self.address = await self._transport.start(self.accept)
+
+    async def stop(self) -> None:
+        await self._transport.close()
+
+    def accept(self, link: Link) -> LinkReceiver:
+        self.links[link.peer_id] = link
+        return _PuppetEnd(self, link)
+
+    async def dial(self, peer_id: PeerId, address: str) -> Link:
+        link = await self._transport.dial(peer_id, address)
+        link.start(self.accept(link))
+        return link
+
+    async def follow(self, plan: pb.RelayPlan) -> None:
+        """Dial as a relay with this plan would."""
+        for neighbour in plan.neighbours:
+            if neighbour.we_dial and neighbour.peer_id not in self.links:
+                await self.dial(PeerId(neighbour.peer_id), neighbour.address)
+
+    def announce(self, link: Link, published: Published, encoding_id: EncodingId = KEYFRAME_ID) -> None:
+        """Announcement and chunk list, as they go ahead of chunks."""
+        link.send(pb.LinkMessage(announcement=published.announcement))
+        hashes = published.chunk_lists[encoding_id]
+        body = pb.ChunkList(version=published.version, encoding_id=encoding_id, hashes=hashes)
+        link.send(pb.LinkMessage(chunk_list=body))
+
+    def send_chunks(
+        self,
+        link: Link,
+        published: Published,
+        indices: Sequence[int],
+        stripe: StripeId = NO_STRIPE,
+        change: Callable[[bytes], bytes] = bytes,
+    ) -> None:
+        for index in indices:
+            link.send_chunk(published.version, KEYFRAME_ID, index, change(published.chunk(index)), stripe)
+
+    def of_kind(self, kind: str) -> list[Any]:
+        """Messages of one kind that came, in order."""
+        return [getattr(message, kind) for message in self.messages if message.WhichOneof("body") == kind]
+
+
+class _PuppetEnd:
+    def __init__(self, puppet: Puppet, link: Link) -> None:
+        self._puppet = puppet
+        self._link = link
+
+    def frames(self, frames: Sequence[LinkFrame]) -> None:
+        for frame in frames:
+            match frame:
+                case ChunkFrame():
+                    self._puppet.chunks.append(frame)
+                    self._puppet.on_chunk(self._link, frame)
+                case LinkMessageFrame(message=message):
+                    self._puppet.messages.append(message)
+                    self._puppet.on_message(self._link, message)
+
+    def drained(self) -> None:
+        pass
+
+    def closed(self, reason: str, code: str) -> None:
+        self._puppet.links.pop(self._link.peer_id, None)
+        self._puppet.closed.append((reason, code))
 
 
 class World:
-    """Nodes, links between them and versions of ``chunks`` chunks each."""
+    """A run: its certificates, the learner's key, members and puppets."""
 
-    def __init__(self, random: Random, chunks: int, credit_chunks: int = 4) -> None:
-        self.random = random
-        self.chunks = chunks
-        self.credit_chunks = credit_chunks
-        self.now = 0.0
-        self.nodes: dict[str, Node] = {}
-        self.ends: dict[tuple[str, LinkId], tuple[End, End]] = {}  # mine, theirs
-        self.dials: deque[tuple[Node, Neighbour]] = deque()
-        self.next_link = 1
-        self.plan_id = 0
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.run = LinkRun(folder)
+        self.learner = Identity.generate()
+        self.members: dict[str, Member] = {}
+        self.puppets: list[Puppet] = []
+        self._planner = RelayPlanner(PlanShape())
 
-    def add(self, name: str, role: str = "peer") -> Node:
-        settings = RelaySettings(role=role, credit_chunks=self.credit_chunks, stall_timeout_s=3.0, penalty_s=20.0)
-        node = Node(name, role, RelayCore(settings))
-        self.nodes[name] = node
-        return node
+    async def add(self, *names: str, **settings: Any) -> list[Member]:
+        """More relays; the one called origin has that role."""
+        added = [Member(self, name, settings) for name in names]
+        for member in added:
+            self.members[member.name] = member
+            await member.start()
+        return added
 
-    # ------------------------------------------------------------ faults and news
+    async def puppet(self, role: str = "peer") -> Puppet:
+        puppet = Puppet(self, role)
+        self.puppets.append(puppet)
+        await puppet.start()
+        return puppet
 
-    def publish(self, version: int) -> None:
-        """The origin holds a version as if from an earlier life."""
-        origin = self.nodes["origin"]
-        origin.disk[key_of(version)] = {index: truth(key_of(version), index) for index in range(self.chunks)}
-        self.tell(origin, VersionRestored(key_of(version), self.chunks))
-
-    def announce(self, node: Node, version: int) -> None:
-        self.tell(node, VersionKnown(key_of(version), self.chunks))
-
-    def plan(self, parent_of: dict[str, str]) -> None:
-        """Give every live node its part of a tree; everybody else is a fallback, the origin last."""
-        self.plan_id += 1
-        names = [name for name, node in self.nodes.items() if node.alive]
-        for name in names:
-            parents = [self._neighbour(parent_of[name], True)] if name in parent_of else []
-            children = [self._neighbour(child, False) for child, parent in parent_of.items() if parent == name]
-            others = [other for other in names if other not in (name, parent_of.get(name))]
-            others.sort(key=lambda other: other == "origin")
-            fallbacks = [self._neighbour(other, True) for other in others] if name != "origin" else []
-            plan = PlanChanged(PlanId(self.plan_id), tuple(parents), tuple(children), tuple(fallbacks))
-            self.tell(self.nodes[name], plan)
-
-    def kill(self, node: Node) -> None:
-        node.alive = False
-        for name, link in [place for place in self.ends if place[0] == node.name]:
-            self.sever(name, link)
-
-    def sever(self, name: str, link: LinkId) -> None:
-        """Cut a link; what was on its way is lost."""
-        for end in self.ends.pop((name, link)):
-            end.open = False
-            end.incoming.clear()
-            self.ends.pop((end.node.name, end.link), None)
-            if end.node.alive:
-                self.tell(end.node, LinkDown(end.link, "cut", self.random.random()))
-
-    # ------------------------------------------------------------ time
-
-    def pending(self) -> list[Callable[[], object]]:
-        """Whatever may happen next."""
-        steps: list[Callable[[], object]] = []
-        for mine, _theirs in self.ends.values():
-            if mine.incoming:
-                steps.append(lambda end=mine: end.incoming.popleft()())  # type: ignore[misc]
-        for node in self.nodes.values():
-            if node.alive and node.jobs:
-                steps.append(lambda node=node: self.tell(node, node.jobs.popleft()()))  # type: ignore[misc]
-        if self.dials:
-            steps.append(self._finish_dial)
-        return steps
-
-    def step(self) -> bool:
-        """Let one thing happen, chosen by chance."""
-        steps = self.pending()
-        if steps:
-            self.random.choice(steps)()
-        return bool(steps)
-
-    def tick(self, seconds: float) -> None:
-        self.now += seconds
-        for node in self.nodes.values():
-            if node.alive:
-                self.tell(node, Tick())
-
-    def settle(self, done: Callable[[], bool], seconds: float = 300.0) -> bool:
-        """Run until ``done``, or until ``seconds`` of virtual time have passed."""
-        until = self.now + seconds
-        while self.now < until:
-            steps = 0
-            while self.step():
-                steps += 1
-                assert steps < STEPS_MOST, "messages chase each other without time passing"
-            if done():
-                return True
-            self.tick(0.5)
-        return False
-
-    def tell(self, node: Node, event: Event) -> list[Action]:
-        actions = node.core.handle(event, self.now)
-        node.core.state.validate()
-        for action in actions:
-            self._do(node, action)
-        return actions
-
-    # ------------------------------------------------------------ the shell
-
-    def _do(self, node: Node, action: Action) -> None:
-        match action:
-            case Dial(neighbour=neighbour):
-                self.dials.append((node, neighbour))
-            case CloseLink(link=link):
-                self._close(node, link)
-            case BeginStore(key=key):
-                node.disk.setdefault(key, {})
-                node.jobs.append(lambda: StoreReady(key, ChunkSet(self.chunks, node.disk[key]).bitmap))
-            case FinishVersion(key=key):
-                node.jobs.append(lambda: VersionFinished(key))
-            case AnnounceHeld(key=key):
-                assert node.disk[key] == {index: truth(key, index) for index in range(self.chunks)}
-                node.held.add(key)
-            case AbandonVersion(key=key, reason=reason):
-                node.abandoned[key] = reason
-            case Accuse():
-                assert self.nodes[action.peer_id].lies, f"{node.name} accuses honest {action.peer_id}"
-                node.accused.append(action)
-            case VerifyAndStore():
-                raise AssertionError("only in answer to an arriving chunk")
-            case _:
-                self._send(node, action)
-
-    def _send(self, node: Node, action: Action) -> None:
-        assert isinstance(action, SendWant | SendHave | SendCredit | SendCancel | SendHeld | SendChunkList | SendChunk)
-        ends = self.ends.get((node.name, action.link))
-        if ends is None:
-            return
-        theirs = ends[1]
-        if isinstance(action, SendChunk):
-            node.jobs.append(lambda: ChunkSent(action.link))
-            data = self._read(node, action.key, action.index)
-            theirs.incoming.append(lambda: self._arrive(theirs, action.key, action.index, data))
-            return
-        event = _as_received(action, theirs.link)
-        theirs.incoming.append(lambda: self.tell(theirs.node, event))
-
-    def _read(self, node: Node, key: EncodingKey, index: ChunkIndex) -> bytes:
-        data = node.disk[key][index]
-        assert data == truth(key, index), "an invalid byte was stored and forwarded"
-        node.bytes_sent += len(data)
-        return bytes([data[0] ^ 1]) + data[1:] if node.lies and self.random.random() < 0.5 else data
-
-    def _arrive(self, end: End, key: EncodingKey, index: ChunkIndex, data: bytes) -> None:
-        node = end.node
-        actions = node.core.handle(ChunkArrived(end.link, key, index, len(data)), self.now)
-        node.core.state.validate()
-        for action in actions:
-            if isinstance(action, VerifyAndStore):
-                node.jobs.append(lambda: self._verify(node, end.link, key, index, data))
+    async def plan(self, *nodes: Member | Puppet) -> None:
+        """Plan for these and tell them; whoever was told something else before is told again."""
+        relay_nodes = [RelayNode(node.peer_id, node.role, node.address, may_relay=True) for node in nodes]
+        by_id = {node.peer_id: node for node in nodes}
+        for node in nodes:
+            self._planner.forget(node.peer_id)
+        for action in self._planner.replan(relay_nodes):
+            node, plan = by_id[action.peer_id], plan_message(action).relay_plan
+            if isinstance(node, Member):
+                node.relay.apply_plan(plan)
             else:
-                self._do(node, action)
+                await node.follow(plan)
+        await until(lambda: all(self._linked(node, nodes) for node in nodes))
 
-    def _verify(self, node: Node, link: LinkId, key: EncodingKey, index: ChunkIndex, data: bytes) -> Event:
-        if data != truth(key, index):
-            return ChunkCorrupt(link, key, index)
-        node.disk[key][index] = data
-        return ChunkStored(link, key, index, len(data))
+    def _linked(self, node: Member | Puppet, nodes: Sequence[Member | Puppet]) -> bool:
+        """Whether a member of a mesh has all its links."""
+        others = {other.peer_id for other in nodes} - {node.peer_id}
+        return others <= set(node.links)
 
-    def _close(self, node: Node, link: LinkId) -> None:
-        ends = self.ends.pop((node.name, link), None)
-        if ends is None:
-            return
-        mine, theirs = ends
-        mine.open = False
-        theirs.incoming.append(lambda: self._closed_by_other(theirs))
+    def published(self, version: int, base: Published | None = None, *, broken: bool = False) -> Published:
+        return Published(self.run.run_id, self.learner, version, base, broken=broken)
 
-    def _closed_by_other(self, end: End) -> None:
-        if self.ends.pop((end.node.name, end.link), None) is not None:
-            end.open = False
-            self.tell(end.node, LinkDown(end.link, "closed by the other end", self.random.random()))
+    async def push(self, published: Published) -> None:
+        """As the learner does; returns once the origin says that it holds the version."""
+        credentials = self.run.credentials(self.learner.peer_id, "learner")
+        origin = self.members["origin"]
+        await push_version(published, origin.peer_id, origin.address, credentials)
 
-    def _finish_dial(self) -> None:
-        node, neighbour = self.dials.popleft()
-        target = self.nodes[neighbour.peer_id]
-        if not node.alive:
-            return
-        if not target.alive:
-            self.tell(node, DialFailed(target_id(target), "nobody there", self.random.random()))
-            return
-        mine, theirs = End(node, LinkId(self.next_link)), End(target, LinkId(self.next_link + 1))
-        self.next_link += 2
-        self.ends[(node.name, mine.link)] = (mine, theirs)
-        self.ends[(target.name, theirs.link)] = (theirs, mine)
-        self.tell(node, LinkUp(mine.link, target_id(target), target.role, True))
-        self.tell(target, LinkUp(theirs.link, target_id(node), node.role, False))
+    def announce(self, published: Published, *members: Member) -> None:
+        """As the coordinator does: to these, or to all."""
+        for member in members or self.members.values():
+            member.relay.announce(published.announcement)
 
-    def _neighbour(self, name: str, we_dial: bool) -> Neighbour:
-        node = self.nodes[name]
-        return Neighbour(target_id(node), node.role, f"{name}:1", we_dial)
+    async def publish(self, published: Published) -> None:
+        """Push, then announce to all."""
+        await self.push(published)
+        self.announce(published)
+
+    @asynccontextmanager
+    async def link_to(self, member: Member, credentials: TlsCredentials) -> AsyncIterator[None]:
+        """A link of our own with these credentials."""
+        transport = DirectTransport(LinkConfig(), credentials, self.run.run_id, lambda _caller: "")
+        try:
+            await transport.dial(member.peer_id, member.address)
+            yield
+        finally:
+            await transport.close()
 
 
-def target_id(node: Node) -> PeerId:
-    return PeerId(node.name)
-
-
-def _as_received(
-    action: SendWant | SendHave | SendCredit | SendCancel | SendHeld | SendChunkList, link: LinkId
-) -> Event:
-    match action:
-        case SendWant():
-            return WantReceived(link, action.key)
-        case SendHave():
-            return HaveReceived(link, action.key, action.chunk_count, action.bitmap, action.complete)
-        case SendCredit():
-            return CreditReceived(link, action.key, action.chunks)
-        case SendCancel():
-            return CancelReceived(link, action.key, action.reason)
-        case SendHeld():
-            return HeldReceived(link, action.version)
-        case SendChunkList():
-            return ChunkListReceived(link, action.key, True)
+@asynccontextmanager
+async def relay_world(folder: Path) -> AsyncIterator[World]:
+    world = World(folder)
+    hasty = mock.patch.multiple("peer.relay", RelaySettings=HASTY, _TICK_S=0.01)
+    try:
+        async with asyncio.timeout(WAIT_S):
+            with hasty:
+                yield world
+    finally:
+        for puppet in world.puppets:
+            await puppet.stop()
+        for member in world.members.values():
+            await member.stop()

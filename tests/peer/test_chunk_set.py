@@ -45,3 +45,10 @@ def test_an_index_counts_once_and_must_exist() -> None:
     for index in (-1, 2):
         with pytest.raises(IndexError):
             chunks.add(index)
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 70])
+def test_the_full_set_has_every_index_and_no_other(size: int) -> None:
+    full = ChunkSet.full(size)
+    assert full.complete
+    assert full.bitmap == ChunkSet(size, range(size)).bitmap

@@ -14,8 +14,7 @@ from typing import Any, Literal
 
 import pytest
 
-from peer.config import LinkConfig, PeerConfig
-from peer.direct_transport import DirectTransport
+from peer.config import PeerConfig
 from peer.engines.base import Engine
 from peer.renewal import Renewal
 from peer.service import run
@@ -28,6 +27,7 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import sampling_to_pb
 from rollcast.wire.stored_encoding import StoredEncoding
 from tests.peer.fake_engine import FakeEngine
+from tests.peer.relay_world import disk_full, push_version
 from tests.peer.scripted_coordinator import (
     RUN_ID,
     ScriptedCoordinator,
@@ -37,8 +37,7 @@ from tests.peer.scripted_coordinator import (
     scripted_coordinator,
     welcome,
 )
-from tests.peer.test_relay import Published, disk_full, push_on
-from tests.peer.versions import LEARNER, announcement_of, stored_version
+from tests.peer.versions import LEARNER, Published, announcement_of, stored_version
 from tests.peer.worker_samples import SAMPLING, grant
 
 Role = Literal["peer", "origin"]
@@ -104,9 +103,9 @@ async def error_of(config: PeerConfig, **arguments: Any) -> RollcastError:
     return caught.value
 
 
-def plan_with_parent(parent: Process, address: str, role: str) -> pb.CoordinatorMessage:
-    neighbour = pb.PlanNeighbour(peer_id=parent.identity.peer_id, role=role, address=address, we_dial=True)
-    return pb.CoordinatorMessage(relay_plan=pb.RelayPlan(plan_id=1, parents=[neighbour], fallbacks=[neighbour]))
+def plan_with_neighbour(other: Process, address: str, role: str) -> pb.CoordinatorMessage:
+    neighbour = pb.PlanNeighbour(peer_id=other.identity.peer_id, role=role, address=address, we_dial=True)
+    return pb.CoordinatorMessage(relay_plan=pb.RelayPlan(plan_id=1, neighbours=[neighbour]))
 
 
 async def begin_working(coordinator: ScriptedCoordinator, folder: Path) -> tuple[Process, ScriptedSession]:
@@ -136,7 +135,7 @@ async def test_a_version_goes_from_the_origin_to_a_peer_which_then_generates(tmp
 
         peer = start(joined_config(tmp_path / "peer", coordinator))
         session = await coordinator.next_session(WELCOME)
-        session.send(plan_with_parent(origin, origin_hello.advertise, "origin"))
+        session.send(plan_with_neighbour(origin, origin_hello.advertise, "origin"))
         session.send(pb.CoordinatorMessage(announcement=announcement_of(1)))
         assert (await session.expect("version_held")).version == 1
         assert (await session.expect("work_request")).free_slots == 8
@@ -176,12 +175,12 @@ async def publish_and_receive(coordinator: ScriptedCoordinator, folder: Path, ve
     assert list(hello.held_versions) == list((await session.expect("hello")).held_versions) == []
 
     published = Published(run_id, LEARNER, version)
-    learner = DirectTransport(LinkConfig(), peer_credentials(ca, LEARNER, "learner"), run_id, lambda _: "")
+    credentials = peer_credentials(ca, LEARNER, "learner")
     async with asyncio.timeout(10.0):
-        await push_on(await learner.dial(origin.identity.peer_id, hello.advertise), published)
-    await learner.close()
+        await push_version(published, origin.identity.peer_id, hello.advertise, credentials)
+    origin_session.send(pb.CoordinatorMessage(announcement=published.announcement))
     assert (await origin_session.expect("version_held")).version == version
-    session.send(plan_with_parent(origin, hello.advertise, "origin"))
+    session.send(plan_with_neighbour(origin, hello.advertise, "origin"))
     session.send(pb.CoordinatorMessage(announcement=published.announcement))
     assert (await session.expect("version_held")).version == version
     for process in (peer, origin):
@@ -257,8 +256,8 @@ async def test_a_coordinator_that_is_gone_for_too_long_is_one_clear_error(tmp_pa
     async with scripted_coordinator(tmp_path) as coordinator:
         config = joined_config(tmp_path / "peer", coordinator, reconnect_timeout_s=0.3)
         process = start(config)
-        await coordinator.next_session(WELCOME)
-        await asyncio.sleep(0)
+        session = await coordinator.next_session(WELCOME)
+        await session.expect("heartbeat")  # the session is open
         await coordinator.stop()
         with pytest.raises(Unreachable, match="no session with the coordinator"):
             await process.status()
@@ -274,10 +273,10 @@ async def test_a_full_disk_is_said_in_the_heartbeat_and_ends_the_peer(
         store.close()
         origin = start(origin_config)
         address = (await (await coordinator.next_session(WELCOME)).expect("hello")).advertise
-        monkeypatch.setattr(StoredEncoding, "write", disk_full)
+        monkeypatch.setattr(StoredEncoding, "write_verified", disk_full)
         peer = start(joined_config(tmp_path / "peer", coordinator, store={"retry_s": 0.2}))
         session = await coordinator.next_session(WELCOME)
-        session.send(plan_with_parent(origin, address, "origin"))
+        session.send(plan_with_neighbour(origin, address, "origin"))
         session.send(pb.CoordinatorMessage(announcement=announcement_of(12)))
         beat = await session.expect("heartbeat", lambda beat: "disk full" in beat.reason)
         assert beat.reason.startswith("cannot store version 12: disk full: ")
@@ -328,8 +327,7 @@ async def test_a_renewed_certificate_is_shown_on_new_chunk_links(
 
 ORIGIN_WITHOUT_JAX = """
 import asyncio, sys
-from peer.config import LinkConfig, PeerConfig
-from peer.direct_transport import DirectTransport
+from peer.config import PeerConfig
 from peer.service import run
 config = PeerConfig.model_validate_json(sys.argv[1])
 async def main():

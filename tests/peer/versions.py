@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import random
+
 from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.chunks import chunk_list
+from rollcast.wire.delta import encode_delta
 from rollcast.wire.identity import Identity
-from rollcast.wire.ids import Epoch, RunId, Version
+from rollcast.wire.ids import EncodingId, Epoch, RunId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.records import (
+    KEYFRAME_ID,
+    PREVIOUS_ID,
     VersionRecord,
+    delta_manifest,
     keyframe_manifest,
     parse_announcement,
     sign_version,
     state_hash,
-    tensor_table,
 )
+from rollcast.wire.tensors import tensor_table
 
 RUN_ID = RunId("run-1")
 LEARNER = Identity.generate()
@@ -53,3 +59,61 @@ def stored_version(store: ChunkStore, version: int) -> None:
         start, stop = encoding.manifest.chunk_range(index)
         encoding.write(index, state[start:stop])
     encoding.finish()
+
+
+CHUNK_BYTES = 1024
+CHUNKS = 40
+_STATE_BYTES = CHUNK_BYTES * (CHUNKS - 1) + 100
+
+
+class Published:
+    """A signed version of random bytes.
+
+    Args:
+        base: the version before, for a delta from it beside the keyframe.
+        broken: the delta leads to other bytes than those that are signed.
+    """
+
+    def __init__(
+        self, run_id: RunId, learner: Identity, version: int, base: Published | None = None, *, broken: bool = False
+    ) -> None:
+        draw = random.Random(version)
+        self.version = Version(version)
+        self.state = draw.randbytes(_STATE_BYTES)
+        if base is not None:
+            self.state = base.state[:5000] + draw.randbytes(3000) + base.state[8000:]
+        tensors = tensor_table([("w", "uint8", (_STATE_BYTES,))])
+        self.record = VersionRecord(
+            run_id, Epoch(0), self.version, b"", state_hash(self.state), _STATE_BYTES, tensors, "{}"
+        )
+        self.encodings = {KEYFRAME_ID: self.state}
+        if base is not None:
+            leads_to = self.state[:-1] + bytes([self.state[-1] ^ 1]) if broken else self.state
+            self.encodings[PREVIOUS_ID] = b"".join(encode_delta(tensors, base.state, leads_to))
+        self.chunk_lists = {one: chunk_list(data, CHUNK_BYTES) for one, data in self.encodings.items()}
+        manifests = [keyframe_manifest(self.record, self.chunk_lists[KEYFRAME_ID], CHUNK_BYTES)]
+        if base is not None:
+            manifests.append(
+                delta_manifest(
+                    self.record,
+                    PREVIOUS_ID,
+                    base.version,
+                    size_bytes=len(self.encodings[PREVIOUS_ID]),
+                    chunk_hashes=self.chunk_lists[PREVIOUS_ID],
+                    chunk_size_bytes=CHUNK_BYTES,
+                )
+            )
+        self.announcement = sign_version(self.record, manifests, learner)
+        self.verified = parse_announcement(self.announcement)
+
+    def chunk(self, index: int, encoding_id: EncodingId = KEYFRAME_ID) -> bytes:
+        return self.encodings[encoding_id][index * CHUNK_BYTES : (index + 1) * CHUNK_BYTES]
+
+    def put(self, store: ChunkStore, encoding_id: EncodingId = KEYFRAME_ID) -> None:
+        """Have it in a store, as an earlier life of the process left it."""
+        manifest = self.verified.manifest(encoding_id)
+        assert manifest is not None
+        encoding = store.begin(self.verified, manifest, self.chunk_lists[encoding_id])
+        for index in range(manifest.chunk_count):
+            encoding.write(index, self.chunk(index, encoding_id))
+        encoding.finish()

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
 from rollcast.wire.chunk_store import ChunkStore, StoredEncoding
 from rollcast.wire.chunks import chunk_list, cut
+from rollcast.wire.delta import encode_delta
 from rollcast.wire.identity import Identity
 from rollcast.wire.ids import Epoch, RunId, Version
 from rollcast.wire.records import (
+    PREVIOUS_ID,
     VerifiedVersion,
     VersionRecord,
+    delta_manifest,
     keyframe_manifest,
     sign_version,
     state_hash,
-    tensor_table,
     verify_announcement,
 )
+from rollcast.wire.tensors import tensor_table
 
 RUN_ID = RunId("test-run")
 CHUNK = 1024
@@ -64,5 +68,58 @@ def put(store: ChunkStore, version: int) -> StoredEncoding:
     encoding = begin(store, a_state(seed=version), version)
     fill(encoding, a_state(seed=version))
     encoding.verify_state()
+    encoding.finish()
+    return encoding
+
+
+@dataclass(frozen=True)
+class Step:
+    """A version, and its delta from the version before."""
+
+    verified: VerifiedVersion
+    state: bytes
+    keyframe_list: bytes
+    delta: bytes
+
+
+def changed(state: bytes, seed: int, share: float = 0.02) -> bytes:
+    """The state with some bytes changed."""
+    draw = random.Random(seed)
+    data = bytearray(state)
+    for _ in range(max(1, int(share * len(data)))):
+        data[draw.randrange(len(data))] ^= draw.randrange(1, 256)
+    return bytes(data)
+
+
+def a_step(old: bytes, new: bytes, version: int, *, delta: bytes | None = None) -> Step:
+    """Version ``version`` with the state ``new``, and a delta from version - 1 with the state ``old``."""
+    record = a_record(new, version)
+    if delta is None:
+        delta = b"".join(encode_delta(record.tensors, old, new))
+    hashes, delta_hashes = chunk_list(new, CHUNK), chunk_list(delta, CHUNK)
+    manifests = [
+        keyframe_manifest(record, hashes, CHUNK),
+        delta_manifest(
+            record,
+            PREVIOUS_ID,
+            Version(version - 1),
+            size_bytes=len(delta),
+            chunk_hashes=delta_hashes,
+            chunk_size_bytes=CHUNK,
+        ),
+    ]
+    announcement = sign_version(record, manifests, IDENTITY)
+    verified = verify_announcement(announcement, run_id=RUN_ID, learner_public_key=IDENTITY.public_key)
+    return Step(verified, new, hashes, delta)
+
+
+def begin_delta(store: ChunkStore, step: Step) -> StoredEncoding:
+    (manifest,) = step.verified.deltas
+    return store.begin(step.verified, manifest, chunk_list(step.delta, CHUNK))
+
+
+def put_delta(store: ChunkStore, step: Step) -> StoredEncoding:
+    encoding = begin_delta(store, step)
+    fill(encoding, step.delta)
     encoding.finish()
     return encoding

@@ -10,8 +10,20 @@ from hypothesis import strategies as st
 from rollcast.runtime.errors import MalformedMessage, StoreError
 from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.chunks import cut
-from rollcast.wire.records import VerifiedVersion
-from tests.wire.build import CHUNK, IDENTITY, a_state, a_version, begin, fill, put
+from rollcast.wire.ids import Version
+from rollcast.wire.records import KEYFRAME_ID, PREVIOUS_ID, VerifiedVersion
+from tests.wire.build import (
+    CHUNK,
+    IDENTITY,
+    a_state,
+    a_step,
+    a_version,
+    begin,
+    changed,
+    fill,
+    put,
+    put_delta,
+)
 
 
 def test_a_restart_resumes_what_was_verified(tmp_path: Path) -> None:
@@ -47,7 +59,7 @@ def test_a_restart_lists_complete_versions_only(tmp_path: Path) -> None:
     assert again.get(3) is None
 
 
-@pytest.mark.parametrize("name", ["0.data", "0.list", "announcement"])
+@pytest.mark.parametrize("name", ["0.data", "announcement"])
 @pytest.mark.parametrize("damage", ["truncated", "missing", "garbage"])
 def test_a_damaged_version_is_not_listed(tmp_path: Path, name: str, damage: str) -> None:
     put(ChunkStore(tmp_path, 4), 1)
@@ -63,6 +75,29 @@ def test_a_damaged_version_is_not_listed(tmp_path: Path, name: str, damage: str)
     assert again.versions() == []
     assert put(again, 1).finished
     assert again.versions() == [1]
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xff" * 37, None])
+def test_a_damaged_chunk_list_is_made_again(tmp_path: Path, damage: bytes | None) -> None:
+    put(ChunkStore(tmp_path, 4), 1)
+    path = tmp_path / "1" / "0.list"
+    path.unlink()
+    if damage is not None:
+        path.write_bytes(damage)
+    store = ChunkStore(tmp_path, 4)
+    encoding = store.get(1)
+    assert encoding is not None
+    assert store.versions() == [1]
+    assert not encoding.listed
+    for use in (encoding.chunk_list, lambda: encoding.read(0)):
+        with pytest.raises(StoreError, match="no chunk list"):
+            use()
+    encoding.list_chunks()
+    encoding.list_chunks()
+    assert encoding.read(0) == a_state(seed=1)[:CHUNK]
+    again = ChunkStore(tmp_path, 4).get(1)
+    assert again is not None
+    assert again.chunk_list() == encoding.chunk_list()
 
 
 def test_a_wrong_chunk_list_is_refused(tmp_path: Path) -> None:
@@ -81,10 +116,10 @@ def test_prune_keeps_the_newest_and_the_read(tmp_path: Path) -> None:
         put(store, version)
     begin(store, a_state(seed=6), 6)
     with oldest.reader():
-        assert store.prune() == [2, 3]
+        assert store.prune() == [(2, 0), (3, 0)]
         assert store.versions() == [1, 4, 5]
     state = oldest.state_bytes()
-    assert store.prune() == [1]
+    assert store.prune() == [(1, 0)]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["4", "5", "6"]
     assert bytes(state) == a_state(seed=1)
     assert oldest.read(0) == a_state(seed=1)[:CHUNK]
@@ -96,9 +131,57 @@ def test_prune_removes_what_an_earlier_process_left_half_done(tmp_path: Path) ->
     assert store.prune() == []
     begin(store, a_state(seed=2), 2)
     put(store, 3)
-    assert store.prune() == [1]
+    assert store.prune() == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["2", "3"]
     assert store.discard(store.versions()[0])
     assert store.versions() == []
+
+
+def test_deltas_outlive_their_states(tmp_path: Path) -> None:
+    store = ChunkStore(tmp_path, 2, keep_deltas=3)
+    follow(store, 6)
+    removed = store.prune()
+    assert store.versions() == [4, 5]
+    assert [(one.version, one.encoding_id) for one in store.finished()] == [(3, 1), (4, 0), (4, 1), (5, 0), (5, 1)]
+    assert removed == [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["3", "4", "5"]
+    assert sorted(path.name for path in (tmp_path / "3").iterdir()) == ["1.data", "1.list", "announcement"]
+    again = ChunkStore(tmp_path, 2)
+    assert again.versions() == [4, 5]
+    assert len(again.finished()) == 5
+
+
+def test_bytes_are_limited_too(tmp_path: Path) -> None:
+    store = ChunkStore(tmp_path, 8, keep_bytes=3 * len(a_state()))
+    follow(store, 6)
+    store.prune()
+    assert store.versions() == [4, 5]
+    assert sum(one.manifest.size_bytes for one in store.finished()) <= 3 * len(a_state())
+
+
+def test_one_encoding_of_a_version_can_go(tmp_path: Path) -> None:
+    store = ChunkStore(tmp_path, 8)
+    follow(store, 2)
+    assert store.discard_encoding(Version(1), PREVIOUS_ID)
+    assert [(one.version, one.encoding_id) for one in store.finished()] == [(0, 0), (1, 0)]
+    assert sorted(path.name for path in (tmp_path / "1").iterdir()) == ["0.data", "0.list", "announcement"]
+    keyframe = store.get(0)
+    assert keyframe is not None
+    with keyframe.reader():
+        assert not store.discard_encoding(Version(0), KEYFRAME_ID)
+    assert store.discard_encoding(Version(0), KEYFRAME_ID)
+    assert not (tmp_path / "0").exists()
+
+
+def follow(store: ChunkStore, count: int) -> None:
+    """Version 0 received, each later one made from the one before."""
+    put(store, 0)
+    state = a_state(seed=0)
+    for version in range(1, count):
+        state, old = changed(state, version), state
+        keyframe = store.materialise(put_delta(store, a_step(old, state, version)))
+        keyframe.finish()
+        keyframe.list_chunks()
 
 
 def test_a_version_removed_under_its_writer_cannot_be_finished(tmp_path: Path) -> None:

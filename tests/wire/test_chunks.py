@@ -14,10 +14,12 @@ from rollcast.wire.chunks import (
     check_chunk,
     chunk_count,
     chunk_list,
+    chunk_size_for,
     cut,
     new_bitmap,
     parse_bitmap,
 )
+from rollcast.wire.limits import CHUNK_COUNT_MAX, STATE_BYTES_MAX
 
 
 @given(st.integers(0, 5000), st.integers(1, 600))
@@ -27,6 +29,18 @@ def test_chunks_cover_everything_once(size_bytes: int, chunk_size_bytes: int) ->
     assert len(ranges) == chunk_count(size_bytes, chunk_size_bytes)
     assert [at for start, stop in ranges for at in range(start, stop)] == list(range(size_bytes))
     assert all(stop - start == chunk_size_bytes for start, stop in ranges[:-1])
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "kib"),
+    [
+        *((1, 16), (1 << 20, 16), ((2 << 20) - (32 << 10), 16), (2 << 20, 32), (32 << 20, 32), (128 << 20, 32)),
+        *(((128 << 20) + 1, 64), (256 << 20, 64), (1 << 30, 256), (8 << 30, 1024), (STATE_BYTES_MAX, 1024)),
+    ],
+)
+def test_chunks_are_fine_but_not_too_many(size_bytes: int, kib: int) -> None:
+    assert chunk_size_for(size_bytes) == kib << 10
+    assert chunk_count(size_bytes, kib << 10) <= CHUNK_COUNT_MAX
 
 
 def test_the_list_is_one_hash_a_chunk() -> None:

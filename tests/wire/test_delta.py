@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire import delta
-from rollcast.wire.delta import DeltaDecoder, delta_bytes_max, encode_delta
+from rollcast.wire.delta import DeltaDecoder, InPlace, delta_bytes_max, encode_delta
 from rollcast.wire.delta_format import RECORD_HEADER
 from rollcast.wire.limits import DELTA_BLOCK_BYTES
-from rollcast.wire.records import ITEM_SIZE_BYTES, TensorSpec, tensor_table
+from rollcast.wire.tensors import ITEM_SIZE_BYTES, TensorSpec, tensor_table
 
 Table = tuple[TensorSpec, ...]
 MIXED = tensor_table(
@@ -75,7 +75,7 @@ def encoded(table: Table, old: bytes, new: bytes) -> bytes:
 
 def decoded(table: Table, old: bytes, data: bytes) -> bytes:
     state = bytearray(old)
-    decoder = DeltaDecoder(table, state)
+    decoder = DeltaDecoder(table, InPlace(state))
     decoder.feed(data)
     decoder.finish()
     return bytes(state)
@@ -112,7 +112,7 @@ def test_any_split_gives_the_same_state(update: tuple[Table, bytes, bytes], data
     stream = encoded(table, old, new)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
     state = bytearray(old)
-    decoder = DeltaDecoder(table, state)
+    decoder = DeltaDecoder(table, InPlace(state))
     for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         decoder.feed(stream[start:stop])
     decoder.finish()
@@ -122,7 +122,7 @@ def test_any_split_gives_the_same_state(update: tuple[Table, bytes, bytes], data
 def test_it_decodes_into_a_part_of_somebody_elses_memory() -> None:
     old, new = an_update()
     memory = bytearray(b"\xaa" * 5 + old + b"\xaa" * 5)
-    decoder = DeltaDecoder(MIXED, memoryview(memory)[5:-5])
+    decoder = DeltaDecoder(MIXED, InPlace(memoryview(memory)[5:-5]))
     decoder.feed(encoded(MIXED, old, new))
     decoder.finish()
     assert bytes(memory) == b"\xaa" * 5 + new + b"\xaa" * 5
@@ -177,7 +177,7 @@ def test_a_damaged_delta_is_refused_or_gives_another_state(
             case _ if len(stream) > 1:
                 del stream[place]
     guarded = bytearray(b"\xaa" * 64 + old + b"\xaa" * 64)
-    decoder = DeltaDecoder(table, memoryview(guarded)[64:-64])
+    decoder = DeltaDecoder(table, InPlace(memoryview(guarded)[64:-64]))
     try:
         decoder.feed(stream)
         decoder.finish()
@@ -215,7 +215,7 @@ def test_another_format_is_refused() -> None:
 def test_a_refused_delta_stays_refused() -> None:
     old, new = an_update()
     data = encoded(MIXED, old, new)
-    decoder = DeltaDecoder(MIXED, bytearray(old))
+    decoder = DeltaDecoder(MIXED, InPlace(bytearray(old)))
     with pytest.raises(MalformedMessage):
         decoder.feed(b"RCD\x02")
     with pytest.raises(MalformedMessage, match="refused before"):
@@ -225,7 +225,7 @@ def test_a_refused_delta_stays_refused() -> None:
 
 
 def test_a_record_longer_than_its_block_is_refused_before_it_is_kept() -> None:
-    decoder = DeltaDecoder(MIXED, bytearray(size_of(MIXED)))
+    decoder = DeltaDecoder(MIXED, InPlace(bytearray(size_of(MIXED))))
     with pytest.raises(MalformedMessage, match="longer than its items"):
         decoder.feed(b"RCD\x01" + RECORD_HEADER.pack(1, 2**32 - 1))
 
@@ -233,7 +233,7 @@ def test_a_record_longer_than_its_block_is_refused_before_it_is_kept() -> None:
 @pytest.mark.parametrize("size", [size_of(MIXED) - 1, size_of(MIXED) + 1, 0])
 def test_tensors_that_do_not_fill_the_state_are_refused(size: int) -> None:
     with pytest.raises(MalformedMessage):
-        DeltaDecoder(MIXED, bytearray(size))
+        DeltaDecoder(MIXED, InPlace(bytearray(size)))
     with pytest.raises(MalformedMessage):
         encoded(MIXED, bytes(size), bytes(size_of(MIXED)))
     with pytest.raises(MalformedMessage):
@@ -252,12 +252,12 @@ def test_tensors_that_do_not_fill_the_state_are_refused(size: int) -> None:
 )
 def test_a_table_that_leaves_the_state_is_refused(tensor: TensorSpec) -> None:
     with pytest.raises(MalformedMessage):
-        DeltaDecoder([tensor], bytearray(8))
+        DeltaDecoder([tensor], InPlace(bytearray(8)))
 
 
 def test_a_read_only_state_is_our_own_bug() -> None:
     with pytest.raises(ValueError, match="in place"):
-        DeltaDecoder(MIXED, memoryview(bytes(size_of(MIXED))))
+        DeltaDecoder(MIXED, InPlace(memoryview(bytes(size_of(MIXED)))))
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "bfloat16", "float32", "float64"])
@@ -268,7 +268,7 @@ def test_memory_is_bounded_by_the_block(real_blocks: None, dtype: str, share: fl
     data = encoded(table, old, new)
     state = bytearray(old)
     tracemalloc.start()
-    decoder = DeltaDecoder(table, state)
+    decoder = DeltaDecoder(table, InPlace(state))
     decoder.feed(data)
     decoder.finish()
     peak_bytes = tracemalloc.get_traced_memory()[1]

@@ -16,7 +16,7 @@ words = st.integers(0, 2**32 - 1)
 messages = st.one_of(
     st.builds(lambda text: pb.LinkMessage(hello=pb.LinkHello(run_id=text)), st.text(max_size=50)),
     st.builds(lambda v, e: pb.LinkMessage(want=pb.Want(version=v, encoding_id=e)), versions, words),
-    st.builds(lambda v, n: pb.LinkMessage(credit=pb.Credit(version=v, chunks=n)), versions, st.integers(1, 1000)),
+    st.builds(lambda v, n: pb.LinkMessage(credit=pb.Credit(version=v, indices=[n])), versions, st.integers(1, 1000)),
     st.builds(
         lambda v, n: pb.LinkMessage(chunk_list=pb.ChunkList(version=v, hashes=bytes(32 * n))),
         versions,
@@ -71,15 +71,13 @@ def test_byte_by_byte(sent: list[pb.LinkMessage | tuple[int, int, int, bytes]]) 
 @settings(deadline=None, max_examples=100)
 def test_garbage_is_refused_or_waited_for(pieces: list[bytes]) -> None:
     parser = FrameParser()
-    fed = 0
     try:
         for piece in pieces:
             parser.feed(piece)
-            fed += len(piece)
-            assert parser.buffered_bytes <= fed
+            assert parser.buffered_bytes <= 18 + limits.CHUNK_SIZE_BYTES_MAX
     except MalformedMessage:
         with pytest.raises(MalformedMessage):
-            parser.feed(b"")
+            parser.buffer()
 
 
 @given(st.sampled_from([1, 2]), st.binary(min_size=1, max_size=200))
@@ -100,8 +98,8 @@ def test_garbage_bodies_are_refused_or_within_limits(kind: int, body: bytes) -> 
         struct.pack(">BI", 3, 1),
         struct.pack(">BI", 1, 0),
         struct.pack(">BI", 1, limits.LINK_CONTROL_BYTES_MAX + 1),
-        struct.pack(">BI", 2, 16),
-        struct.pack(">BI", 2, 16 + limits.CHUNK_SIZE_BYTES_MAX + 1),
+        struct.pack(">BI", 2, 18),
+        struct.pack(">BI", 2, 18 + limits.CHUNK_SIZE_BYTES_MAX + 1),
         b"GET /",
         b"\xff" * 5,
     ],
@@ -111,10 +109,29 @@ def test_impossible_headers_are_refused_before_the_body(header: bytes) -> None:
         FrameParser().feed(header)
 
 
-def test_a_claimed_length_costs_no_memory() -> None:
+def test_a_claimed_length_costs_little_memory() -> None:
     parser = FrameParser()
     parser.feed(struct.pack(">BI", 1, limits.LINK_CONTROL_BYTES_MAX) + b"x")
-    assert parser.buffered_bytes == 6
+    assert parser.buffered_bytes == 64 << 10
+    parser.feed(bytes(64 << 10))
+    assert parser.buffered_bytes == 128 << 10
+
+
+def test_a_chunk_is_received_where_it_stays() -> None:
+    stream = b"".join(encode_chunk(1, 0, 2, b"payload"))
+    parser = FrameParser()
+    assert parser.missing_bytes == 0
+    parser.buffer()[:5] = stream[:5]
+    assert parser.filled(5) is None
+    assert parser.missing_bytes == len(parser.buffer()) == len(stream) - 5
+    body = parser.buffer()
+    body[:] = stream[5:]
+    frame = parser.filled(len(body))
+    assert isinstance(frame, ChunkFrame)
+    assert parser.missing_bytes == 0
+    body[18] = ord("P")
+    assert frame.payload == b"Payload", "no copy"
+    assert frame.payload.readonly
 
 
 def test_the_largest_chunk_passes() -> None:
@@ -159,8 +176,11 @@ LONG = "x" * (limits.TEXT_LENGTH_MAX + 1)
         pb.LinkMessage(chunk_list=pb.ChunkList(hashes=b"x" * 33)),
         pb.LinkMessage(chunk_list=pb.ChunkList()),
         pb.LinkMessage(chunk_list=pb.ChunkList(hashes=bytes(limits.CHUNK_COUNT_MAX * 32 + 32))),
-        pb.LinkMessage(credit=pb.Credit(chunks=0)),
-        pb.LinkMessage(credit=pb.Credit(chunks=2**32 - 1)),
+        pb.LinkMessage(credit=pb.Credit()),
+        pb.LinkMessage(credit=pb.Credit(indices=range(limits.CREDIT_CHUNKS_MAX + 1))),
+        pb.LinkMessage(request=pb.Request()),
+        pb.LinkMessage(request=pb.Request(indices=range(limits.REQUEST_CHUNKS_MAX + 1))),
+        pb.LinkMessage(padding=pb.Padding(zeros=bytes(limits.PADDING_BYTES_MAX + 1))),
         pb.LinkMessage(want=pb.Want(version=2**64 - 1)),
         pb.LinkMessage(cancel=pb.Cancel(reason=LONG)),
         pb.LinkMessage(error=pb.LinkError(code=LONG)),

@@ -10,19 +10,22 @@ from hypothesis import strategies as st
 
 from rollcast.runtime.errors import BadSignature, MalformedMessage, RollcastError, WrongKey
 from rollcast.wire import limits
-from rollcast.wire.chunks import chunk_list
+from rollcast.wire.chunks import chunk_count, chunk_list
+from rollcast.wire.delta import delta_bytes_max
 from rollcast.wire.identity import Identity
 from rollcast.wire.ids import EncodingId, RunId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.records import (
     MANIFEST_DOMAIN,
+    PREVIOUS_ID,
     RECORD_DOMAIN,
+    SQUASHED_ID,
     Manifest,
     VerifiedVersion,
+    delta_manifest,
     keyframe_manifest,
     sign_version,
     state_hash,
-    tensor_table,
     verify_announcement,
 )
 from tests.wire.build import CHUNK, RUN_ID, a_record, a_state, a_version
@@ -245,35 +248,49 @@ def test_unsigned_nonsense_is_refused(data: bytes) -> None:
         verify(announcement)
 
 
+def a_delta(**changes: Any) -> Manifest:
+    delta = delta_manifest(
+        a_record(STATE, 5), PREVIOUS_ID, Version(4), size_bytes=2000, chunk_hashes=b"x" * 64, chunk_size_bytes=CHUNK
+    )
+    return replace(delta, **changes)
+
+
+def with_deltas(*deltas: Manifest) -> pb.VersionAnnouncement:
+    record = a_record(STATE, 5)
+    return sign_version(record, [keyframe_manifest(record, chunk_list(STATE, CHUNK), CHUNK), *deltas], IDENTITY)
+
+
 def test_a_version_may_have_deltas_too() -> None:
+    squashed = a_delta(encoding_id=SQUASHED_ID, base_version=Version(0))
+    verified = verify(with_deltas(a_delta(), squashed))
+    assert verified.manifest(1) == a_delta()
+    assert verified.deltas == (a_delta(), squashed)
+    assert verified.keyframe.kind == "keyframe"
+
+
+LONGEST = delta_bytes_max(a_record(STATE).tensors)
+DELTA_ATTACKS: dict[str, dict[str, Any]] = {
+    "from itself": {"base_version": Version(5)},
+    "from a later one": {"base_version": Version(6)},
+    "uncompressed": {"compression": ""},
+    "encoding 0": {"encoding_id": EncodingId(0)},
+    "longer than any": {"size_bytes": LONGEST + 1, "chunk_count": chunk_count(LONGEST + 1, CHUNK)},
+    "of another record": {"record_hash": b"x" * 32},
+}
+
+
+@pytest.mark.parametrize("attack", DELTA_ATTACKS)
+def test_deltas_with_one_fault_are_refused(attack: str) -> None:
+    with pytest.raises(MalformedMessage):
+        with_deltas(a_delta(**DELTA_ATTACKS[attack]))
+    with_deltas(a_delta(size_bytes=LONGEST, chunk_count=chunk_count(LONGEST, CHUNK)))
+
+
+def test_a_keyframe_is_not_compressed() -> None:
     record = a_record(STATE, 5)
     keyframe = keyframe_manifest(record, chunk_list(STATE, CHUNK), CHUNK)
-    delta = Manifest(
-        run_id=RUN_ID,
-        epoch=record.epoch,
-        version=record.version,
-        encoding_id=EncodingId(1),
-        kind="delta",
-        base_version=Version(4),
-        compression="zstd",
-        record_hash=record.hash(),
-        size_bytes=2000,
-        chunk_size_bytes=CHUNK,
-        chunk_count=2,
-        chunk_list_hash=b"x" * 32,
-    )
-    verified = verify(sign_version(record, [keyframe, delta], IDENTITY))
-    assert verified.manifest(1) == delta
-    assert verified.keyframe == keyframe
     with pytest.raises(MalformedMessage):
-        sign_version(record, [keyframe, replace(delta, base_version=Version(5))], IDENTITY)
-
-
-def test_tensor_table_lays_tensors_out_back_to_back() -> None:
-    table = tensor_table([("a", "float32", (2, 3)), ("b", "bfloat16", ()), ("c", "float8_e4m3fn", (5,))])
-    assert [(spec.offset_bytes, spec.size_bytes) for spec in table] == [(0, 24), (24, 2), (26, 5)]
-    with pytest.raises(MalformedMessage):
-        tensor_table([("a", "object", (1,))])
+        sign_version(record, [replace(keyframe, compression="zstd")], IDENTITY)
 
 
 def test_chunk_ranges_and_lists_are_checked() -> None:

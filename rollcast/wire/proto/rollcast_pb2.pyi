@@ -227,7 +227,7 @@ class ProtocolRange(_message.Message):
     def __init__(self, min: _Optional[int] = ..., max: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "software", "role", "advertise", "concurrent_rollouts", "hardware", "held_versions", "name")
+    __slots__ = ("protocol", "software", "role", "advertise", "concurrent_rollouts", "hardware", "held_versions", "name", "region", "metered", "upload_cap_bytes_per_second")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -236,6 +236,9 @@ class Hello(_message.Message):
     HARDWARE_FIELD_NUMBER: _ClassVar[int]
     HELD_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    REGION_FIELD_NUMBER: _ClassVar[int]
+    METERED_FIELD_NUMBER: _ClassVar[int]
+    UPLOAD_CAP_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     protocol: ProtocolRange
     software: str
     role: str
@@ -244,10 +247,31 @@ class Hello(_message.Message):
     hardware: str
     held_versions: _containers.RepeatedScalarFieldContainer[int]
     name: str
-    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., software: _Optional[str] = ..., role: _Optional[str] = ..., advertise: _Optional[str] = ..., concurrent_rollouts: _Optional[int] = ..., hardware: _Optional[str] = ..., held_versions: _Optional[_Iterable[int]] = ..., name: _Optional[str] = ...) -> None: ...
+    region: str
+    metered: bool
+    upload_cap_bytes_per_second: float
+    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., software: _Optional[str] = ..., role: _Optional[str] = ..., advertise: _Optional[str] = ..., concurrent_rollouts: _Optional[int] = ..., hardware: _Optional[str] = ..., held_versions: _Optional[_Iterable[int]] = ..., name: _Optional[str] = ..., region: _Optional[str] = ..., metered: _Optional[bool] = ..., upload_cap_bytes_per_second: _Optional[float] = ...) -> None: ...
+
+class LinkReport(_message.Message):
+    __slots__ = ("peer_id", "transport", "rtt_s", "bytes_sent", "bytes_received", "sent_bytes_per_second", "congestion_control")
+    PEER_ID_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
+    RTT_S_FIELD_NUMBER: _ClassVar[int]
+    BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    SENT_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    CONGESTION_CONTROL_FIELD_NUMBER: _ClassVar[int]
+    peer_id: str
+    transport: str
+    rtt_s: float
+    bytes_sent: int
+    bytes_received: int
+    sent_bytes_per_second: float
+    congestion_control: str
+    def __init__(self, peer_id: _Optional[str] = ..., transport: _Optional[str] = ..., rtt_s: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., sent_bytes_per_second: _Optional[float] = ..., congestion_control: _Optional[str] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("sequence", "state", "reason", "has_active_version", "active_version", "tokens_generated", "chunk_bytes_from_origin", "chunk_bytes_from_peers", "chunk_bytes_sent", "chunks_rejected", "receiving_version", "receiving_chunks_have", "receiving_chunks_total", "tokens_per_second")
+    __slots__ = ("sequence", "state", "reason", "has_active_version", "active_version", "tokens_generated", "chunk_bytes_from_origin", "chunk_bytes_from_peers", "chunk_bytes_sent", "chunks_rejected", "receiving_version", "receiving_chunks_have", "receiving_chunks_total", "tokens_per_second", "uplink_bytes_per_second", "uplink_measured_s", "uplink_age_s", "downlink_bytes_per_second", "links", "chunks_duplicate", "chunks_hedged", "reparentings", "delta_bytes_saved", "receiving_encoding_id", "receiving_map", "uplink_probe_id")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -262,6 +286,18 @@ class Heartbeat(_message.Message):
     RECEIVING_CHUNKS_HAVE_FIELD_NUMBER: _ClassVar[int]
     RECEIVING_CHUNKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    UPLINK_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    UPLINK_MEASURED_S_FIELD_NUMBER: _ClassVar[int]
+    UPLINK_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    DOWNLINK_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_HEDGED_FIELD_NUMBER: _ClassVar[int]
+    REPARENTINGS_FIELD_NUMBER: _ClassVar[int]
+    DELTA_BYTES_SAVED_FIELD_NUMBER: _ClassVar[int]
+    RECEIVING_ENCODING_ID_FIELD_NUMBER: _ClassVar[int]
+    RECEIVING_MAP_FIELD_NUMBER: _ClassVar[int]
+    UPLINK_PROBE_ID_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     state: str
     reason: str
@@ -276,7 +312,19 @@ class Heartbeat(_message.Message):
     receiving_chunks_have: int
     receiving_chunks_total: int
     tokens_per_second: float
-    def __init__(self, sequence: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., has_active_version: _Optional[bool] = ..., active_version: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., chunk_bytes_from_origin: _Optional[int] = ..., chunk_bytes_from_peers: _Optional[int] = ..., chunk_bytes_sent: _Optional[int] = ..., chunks_rejected: _Optional[int] = ..., receiving_version: _Optional[int] = ..., receiving_chunks_have: _Optional[int] = ..., receiving_chunks_total: _Optional[int] = ..., tokens_per_second: _Optional[float] = ...) -> None: ...
+    uplink_bytes_per_second: float
+    uplink_measured_s: float
+    uplink_age_s: float
+    downlink_bytes_per_second: float
+    links: _containers.RepeatedCompositeFieldContainer[LinkReport]
+    chunks_duplicate: int
+    chunks_hedged: int
+    reparentings: int
+    delta_bytes_saved: int
+    receiving_encoding_id: int
+    receiving_map: bytes
+    uplink_probe_id: int
+    def __init__(self, sequence: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., has_active_version: _Optional[bool] = ..., active_version: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., chunk_bytes_from_origin: _Optional[int] = ..., chunk_bytes_from_peers: _Optional[int] = ..., chunk_bytes_sent: _Optional[int] = ..., chunks_rejected: _Optional[int] = ..., receiving_version: _Optional[int] = ..., receiving_chunks_have: _Optional[int] = ..., receiving_chunks_total: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., uplink_bytes_per_second: _Optional[float] = ..., uplink_measured_s: _Optional[float] = ..., uplink_age_s: _Optional[float] = ..., downlink_bytes_per_second: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., chunks_duplicate: _Optional[int] = ..., chunks_hedged: _Optional[int] = ..., reparentings: _Optional[int] = ..., delta_bytes_saved: _Optional[int] = ..., receiving_encoding_id: _Optional[int] = ..., receiving_map: _Optional[bytes] = ..., uplink_probe_id: _Optional[int] = ...) -> None: ...
 
 class WorkRequest(_message.Message):
     __slots__ = ("free_slots",)
@@ -285,12 +333,14 @@ class WorkRequest(_message.Message):
     def __init__(self, free_slots: _Optional[int] = ...) -> None: ...
 
 class VersionHeld(_message.Message):
-    __slots__ = ("epoch", "version")
+    __slots__ = ("epoch", "version", "bytes_received")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     version: int
-    def __init__(self, epoch: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+    bytes_received: int
+    def __init__(self, epoch: _Optional[int] = ..., version: _Optional[int] = ..., bytes_received: _Optional[int] = ...) -> None: ...
 
 class LeaseReturn(_message.Message):
     __slots__ = ("lease_ids", "reason")
@@ -367,28 +417,58 @@ class Welcome(_message.Message):
     def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., run_id: _Optional[str] = ..., learner_public_key: _Optional[bytes] = ..., heartbeat_interval_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., software: _Optional[str] = ..., prompt_tokens_max: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., prefetch_batches: _Optional[float] = ...) -> None: ...
 
 class PlanNeighbour(_message.Message):
-    __slots__ = ("peer_id", "role", "address", "we_dial")
+    __slots__ = ("peer_id", "role", "address", "we_dial", "lan")
     PEER_ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     WE_DIAL_FIELD_NUMBER: _ClassVar[int]
+    LAN_FIELD_NUMBER: _ClassVar[int]
     peer_id: str
     role: str
     address: str
     we_dial: bool
-    def __init__(self, peer_id: _Optional[str] = ..., role: _Optional[str] = ..., address: _Optional[str] = ..., we_dial: _Optional[bool] = ...) -> None: ...
+    lan: bool
+    def __init__(self, peer_id: _Optional[str] = ..., role: _Optional[str] = ..., address: _Optional[str] = ..., we_dial: _Optional[bool] = ..., lan: _Optional[bool] = ...) -> None: ...
+
+class PlanStripe(_message.Message):
+    __slots__ = ("stripe", "children", "bytes_per_second")
+    STRIPE_FIELD_NUMBER: _ClassVar[int]
+    CHILDREN_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    stripe: int
+    children: _containers.RepeatedScalarFieldContainer[int]
+    bytes_per_second: float
+    def __init__(self, stripe: _Optional[int] = ..., children: _Optional[_Iterable[int]] = ..., bytes_per_second: _Optional[float] = ...) -> None: ...
 
 class RelayPlan(_message.Message):
-    __slots__ = ("plan_id", "parents", "children", "fallbacks")
+    __slots__ = ("plan_id", "neighbours", "stripes", "list_children", "parents", "fallbacks", "direct_copies")
     PLAN_ID_FIELD_NUMBER: _ClassVar[int]
+    NEIGHBOURS_FIELD_NUMBER: _ClassVar[int]
+    STRIPES_FIELD_NUMBER: _ClassVar[int]
+    LIST_CHILDREN_FIELD_NUMBER: _ClassVar[int]
     PARENTS_FIELD_NUMBER: _ClassVar[int]
-    CHILDREN_FIELD_NUMBER: _ClassVar[int]
     FALLBACKS_FIELD_NUMBER: _ClassVar[int]
+    DIRECT_COPIES_FIELD_NUMBER: _ClassVar[int]
     plan_id: int
-    parents: _containers.RepeatedCompositeFieldContainer[PlanNeighbour]
-    children: _containers.RepeatedCompositeFieldContainer[PlanNeighbour]
+    neighbours: _containers.RepeatedCompositeFieldContainer[PlanNeighbour]
+    stripes: _containers.RepeatedCompositeFieldContainer[PlanStripe]
+    list_children: _containers.RepeatedScalarFieldContainer[int]
+    parents: _containers.RepeatedScalarFieldContainer[int]
     fallbacks: _containers.RepeatedCompositeFieldContainer[PlanNeighbour]
-    def __init__(self, plan_id: _Optional[int] = ..., parents: _Optional[_Iterable[_Union[PlanNeighbour, _Mapping]]] = ..., children: _Optional[_Iterable[_Union[PlanNeighbour, _Mapping]]] = ..., fallbacks: _Optional[_Iterable[_Union[PlanNeighbour, _Mapping]]] = ...) -> None: ...
+    direct_copies: bool
+    def __init__(self, plan_id: _Optional[int] = ..., neighbours: _Optional[_Iterable[_Union[PlanNeighbour, _Mapping]]] = ..., stripes: _Optional[_Iterable[_Union[PlanStripe, _Mapping]]] = ..., list_children: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., fallbacks: _Optional[_Iterable[_Union[PlanNeighbour, _Mapping]]] = ..., direct_copies: _Optional[bool] = ...) -> None: ...
+
+class Probe(_message.Message):
+    __slots__ = ("probe_id", "peer_id", "bytes_max", "seconds_max")
+    PROBE_ID_FIELD_NUMBER: _ClassVar[int]
+    PEER_ID_FIELD_NUMBER: _ClassVar[int]
+    BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_MAX_FIELD_NUMBER: _ClassVar[int]
+    probe_id: int
+    peer_id: str
+    bytes_max: int
+    seconds_max: float
+    def __init__(self, probe_id: _Optional[int] = ..., peer_id: _Optional[str] = ..., bytes_max: _Optional[int] = ..., seconds_max: _Optional[float] = ...) -> None: ...
 
 class Leases(_message.Message):
     __slots__ = ("leases",)
@@ -427,7 +507,7 @@ class Refused(_message.Message):
     def __init__(self, code: _Optional[str] = ..., what: _Optional[str] = ..., fix: _Optional[str] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("welcome", "leases", "relay_plan", "announcement", "lease_revoke", "stop", "certificate", "refused")
+    __slots__ = ("welcome", "leases", "relay_plan", "announcement", "lease_revoke", "stop", "certificate", "refused", "probe")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
     RELAY_PLAN_FIELD_NUMBER: _ClassVar[int]
@@ -436,6 +516,7 @@ class CoordinatorMessage(_message.Message):
     STOP_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    PROBE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     leases: Leases
     relay_plan: RelayPlan
@@ -444,7 +525,8 @@ class CoordinatorMessage(_message.Message):
     stop: Stop
     certificate: Certificate
     refused: Refused
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., relay_plan: _Optional[_Union[RelayPlan, _Mapping]] = ..., announcement: _Optional[_Union[VersionAnnouncement, _Mapping]] = ..., lease_revoke: _Optional[_Union[LeaseRevoke, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., certificate: _Optional[_Union[Certificate, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
+    probe: Probe
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., relay_plan: _Optional[_Union[RelayPlan, _Mapping]] = ..., announcement: _Optional[_Union[VersionAnnouncement, _Mapping]] = ..., lease_revoke: _Optional[_Union[LeaseRevoke, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., certificate: _Optional[_Union[Certificate, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ...) -> None: ...
 
 class LearnerHello(_message.Message):
     __slots__ = ("protocol", "software", "learner_public_key")
@@ -665,22 +747,34 @@ class ChunkList(_message.Message):
     def __init__(self, version: _Optional[int] = ..., encoding_id: _Optional[int] = ..., hashes: _Optional[bytes] = ...) -> None: ...
 
 class Credit(_message.Message):
-    __slots__ = ("version", "encoding_id", "chunks")
+    __slots__ = ("version", "encoding_id", "indices")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ENCODING_ID_FIELD_NUMBER: _ClassVar[int]
-    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    INDICES_FIELD_NUMBER: _ClassVar[int]
     version: int
     encoding_id: int
-    chunks: int
-    def __init__(self, version: _Optional[int] = ..., encoding_id: _Optional[int] = ..., chunks: _Optional[int] = ...) -> None: ...
+    indices: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, version: _Optional[int] = ..., encoding_id: _Optional[int] = ..., indices: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Want(_message.Message):
-    __slots__ = ("version", "encoding_id")
+    __slots__ = ("version", "encoding_id", "chunk_list")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ENCODING_ID_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_LIST_FIELD_NUMBER: _ClassVar[int]
     version: int
     encoding_id: int
-    def __init__(self, version: _Optional[int] = ..., encoding_id: _Optional[int] = ...) -> None: ...
+    chunk_list: bool
+    def __init__(self, version: _Optional[int] = ..., encoding_id: _Optional[int] = ..., chunk_list: _Optional[bool] = ...) -> None: ...
+
+class Request(_message.Message):
+    __slots__ = ("version", "encoding_id", "indices")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ENCODING_ID_FIELD_NUMBER: _ClassVar[int]
+    INDICES_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    encoding_id: int
+    indices: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, version: _Optional[int] = ..., encoding_id: _Optional[int] = ..., indices: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Cancel(_message.Message):
     __slots__ = ("version", "encoding_id", "reason")
@@ -692,6 +786,12 @@ class Cancel(_message.Message):
     reason: str
     def __init__(self, version: _Optional[int] = ..., encoding_id: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class Padding(_message.Message):
+    __slots__ = ("zeros",)
+    ZEROS_FIELD_NUMBER: _ClassVar[int]
+    zeros: bytes
+    def __init__(self, zeros: _Optional[bytes] = ...) -> None: ...
+
 class LinkError(_message.Message):
     __slots__ = ("code", "what")
     CODE_FIELD_NUMBER: _ClassVar[int]
@@ -701,7 +801,7 @@ class LinkError(_message.Message):
     def __init__(self, code: _Optional[str] = ..., what: _Optional[str] = ...) -> None: ...
 
 class LinkMessage(_message.Message):
-    __slots__ = ("hello", "have", "chunk_list", "credit", "want", "cancel", "error", "announcement", "held")
+    __slots__ = ("hello", "have", "chunk_list", "credit", "want", "cancel", "error", "announcement", "held", "request", "padding")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     HAVE_FIELD_NUMBER: _ClassVar[int]
     CHUNK_LIST_FIELD_NUMBER: _ClassVar[int]
@@ -711,6 +811,8 @@ class LinkMessage(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     ANNOUNCEMENT_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
     hello: LinkHello
     have: Have
     chunk_list: ChunkList
@@ -720,4 +822,6 @@ class LinkMessage(_message.Message):
     error: LinkError
     announcement: VersionAnnouncement
     held: VersionHeld
-    def __init__(self, hello: _Optional[_Union[LinkHello, _Mapping]] = ..., have: _Optional[_Union[Have, _Mapping]] = ..., chunk_list: _Optional[_Union[ChunkList, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., want: _Optional[_Union[Want, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., error: _Optional[_Union[LinkError, _Mapping]] = ..., announcement: _Optional[_Union[VersionAnnouncement, _Mapping]] = ..., held: _Optional[_Union[VersionHeld, _Mapping]] = ...) -> None: ...
+    request: Request
+    padding: Padding
+    def __init__(self, hello: _Optional[_Union[LinkHello, _Mapping]] = ..., have: _Optional[_Union[Have, _Mapping]] = ..., chunk_list: _Optional[_Union[ChunkList, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., want: _Optional[_Union[Want, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., error: _Optional[_Union[LinkError, _Mapping]] = ..., announcement: _Optional[_Union[VersionAnnouncement, _Mapping]] = ..., held: _Optional[_Union[VersionHeld, _Mapping]] = ..., request: _Optional[_Union[Request, _Mapping]] = ..., padding: _Optional[_Union[Padding, _Mapping]] = ...) -> None: ...

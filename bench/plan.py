@@ -1,0 +1,117 @@
+"""Relay plans for many peers: how long they take, and how close they come to the fluid bound.
+
+The pool is synthetic: cable and fibre homes, labs, rented machines and metered mobile links in the shares below, each
+rate with a log-normal spread, in five regions. ``seconds`` is the time on one core from measurements to every peer's
+part of the plan, the median of several fresh plans; ``bound_ratio`` is the bound of Kumar and Ross / what the plan
+sustains in the fluid model, where receivers with slower downlinks take what they can in both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass
+from statistics import median
+
+from bench.machine import Outcome
+from coordinator.relay_model import DIRECT_STRIPE, Plan, RelayNode, depth_of, fluid_rate, plan_rate
+from coordinator.relay_plan import PlanShape, RelayPlanner
+from rollcast.wire.ids import PeerId
+
+MBIT = 1e6 / 8
+ORIGIN_MBIT_S = 1000.0
+SPREAD = 0.5  # sigma of the logarithm of a rate within its kind
+REGIONS = 5
+REPEATS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Peers of one kind: their share of the pool, median rates in Mbit/s, and how many can be dialled."""
+
+    share: float
+    up_mbit_s: float
+    down_mbit_s: float
+    dialable_share: float
+    metered: bool = False
+
+
+KINDS = (
+    Kind(0.55, 20, 300, 0.4),  # cable
+    Kind(0.25, 100, 400, 0.4),  # fibre
+    Kind(0.12, 200, 500, 0.95),  # labs
+    Kind(0.05, 400, 1000, 1.0),  # rented machines
+    Kind(0.03, 10, 50, 0.0, metered=True),  # mobile
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--peers", type=int, default=10_000)
+    parser.add_argument("--stripes", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=0)
+
+
+def run(arguments: argparse.Namespace) -> Outcome:
+    nodes = pool(arguments.peers, arguments.seed)
+    shape = PlanShape(stripes=arguments.stripes)
+    times_s = []
+    for _ in range(REPEATS):
+        planner = RelayPlanner(shape)
+        times_s.append(_timed_replan(planner, nodes)[0])
+    fresh = planner.plan
+    assert fresh is not None
+    planner.validate()
+    figures = {"seconds": median(times_s)} | _quality(fresh, nodes)
+    figures["leave_seconds"], figures["leave_parts_sent"] = _timed_replan(planner, nodes[:-1])
+    figures["join_seconds"], figures["join_parts_sent"] = _timed_replan(planner, nodes)
+    settings = {"peers": arguments.peers, "stripes": arguments.stripes, "seed": arguments.seed}
+    return Outcome(settings, figures)
+
+
+def pool(peers: int, seed: int) -> list[RelayNode]:
+    """The origin, then so many peers; every uplink is measured."""
+    rng = random.Random(seed)
+    nodes = [RelayNode(PeerId("origin"), "origin", "origin:1", True, ORIGIN_MBIT_S * MBIT)]
+    for kind, number in zip(rng.choices(KINDS, [kind.share for kind in KINDS], k=peers), range(peers), strict=True):
+        nodes.append(
+            RelayNode(
+                peer_id=PeerId(f"peer-{number}"),
+                role="peer",
+                address=f"peer-{number}:1" if rng.random() < kind.dialable_share else "",
+                may_relay=True,
+                uplink_bytes_per_second=kind.up_mbit_s * MBIT * rng.lognormvariate(0, SPREAD),
+                downlink_bytes_per_second=kind.down_mbit_s * MBIT * rng.lognormvariate(0, SPREAD),
+                metered=kind.metered,
+                region=f"region-{rng.randrange(REGIONS)}",
+            )
+        )
+    return nodes
+
+
+def _timed_replan(planner: RelayPlanner, nodes: list[RelayNode]) -> tuple[float, float]:
+    """Seconds on one core, and parts of the plan that were sent."""
+    started_s = time.process_time()
+    sent = planner.replan(nodes)
+    return time.process_time() - started_s, float(len(sent))
+
+
+def _quality(plan: Plan, nodes: list[RelayNode]) -> dict[str, float]:
+    uplinks = {node.peer_id: node.uplink_bytes_per_second or 0.0 for node in nodes}
+    downlinks = {node.peer_id: node.downlink_bytes_per_second or 0.0 for node in nodes[1:]}
+    bound = fluid_rate(uplinks[plan.root], [uplinks[one] for one in downlinks], list(downlinks.values()))
+    sustained = plan_rate(plan, uplinks, downlinks)
+    trees = [stripe.parents for stripe in plan.stripes if stripe.stripe != DIRECT_STRIPE]
+    copies = [Counter(parents.values()) for parents in trees]
+    interior = Counter(parent for own in copies for parent in own if parent != plan.root)
+    return {
+        "bound_ratio": bound / sustained,
+        "bound_mbit_s": bound / MBIT,
+        "sustained_mbit_s": sustained / MBIT,
+        "depth_max": max((depth_of(parents, plan.root) for parents in trees), default=1),
+        "degree_max": max((count for own in copies for count in own.values()), default=len(downlinks)),
+        "relays": len(interior),
+        "stripes_interior_max": max(interior.values(), default=0),
+        "slow_downlinks": sum(rate < bound for rate in downlinks.values()),
+    }

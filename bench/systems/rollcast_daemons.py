@@ -1,0 +1,257 @@
+"""Coordinator, learner, origin and peers as processes in the emulated network: started, followed by log, ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from bench.systems.base import ROOT, Case, Lines
+from bench.wan.network import Network
+from coordinator.config import CoordinatorConfig
+from learner.config import LearnerConfig
+from peer.config import PeerConfig
+from rollcast.runtime.config import ConfigModel, override, parse_config
+from rollcast.runtime.errors import ConfigError, ProcessFailed
+from rollcast.runtime.run_folder import RunFolder
+from rollcast.wire.identity import Identity
+
+_START_TIMEOUT_S = 120.0
+_KEEP_VERSIONS = 2
+_LEASE_S = 86_400.0  # an idle peer keeps its lease
+_LAST_WORDS_CHARACTERS = 600
+#: Whose settings a prefix of ``Case.settings`` changes; an origin is a peer too.
+_PREFIXES = {
+    "coordinator": ("coordinator",),
+    "learner": ("learner",),
+    "origin": ("peer", "origin"),
+    "peer": ("peer",),
+}
+
+
+class Log:
+    """A daemon's log file, read as it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._read_bytes = 0
+        self._entries: list[dict[str, Any]] = []
+
+    def last(self, event: str, version: int | None = None) -> float | None:
+        """When the newest entry of that event (and version) was written, as seconds of Unix time."""
+        self._read()
+        for entry in reversed(self._entries):
+            if entry.get("event") == event and version in (None, entry.get("version")):
+                return datetime.fromisoformat(entry["timestamp"]).timestamp()
+        return None
+
+    def _read(self) -> None:
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as stream:
+            stream.seek(self._read_bytes)
+            new = stream.read()
+        whole = new[: new.rfind(b"\n") + 1]
+        self._read_bytes += len(whole)
+        for line in whole.splitlines():
+            try:
+                self._entries.append(json.loads(line))
+            except ValueError:  # cut short when its writer was killed
+                continue
+
+
+class Daemons:
+    """The processes of one run. The coordinator, the learner and the origin share the source's namespace."""
+
+    def __init__(self, network: Network, case: Case) -> None:
+        self._network = network
+        self._case = case
+        self._folder = RunFolder(case.folder / "run").prepare()
+        self._processes: dict[str, subprocess.Popen[Any]] = {}
+        self._lines = Lines()
+        self._logs: dict[str, Log] = {}
+        _check(case.settings)
+
+    def start(self) -> None:
+        """Start all of them; returns once every peer has joined."""
+        cli = [sys.executable, "-m", "rollcast.cli.main"]
+        files = self._files("coordinator", "coordinator", self._coordinator_config(), "--log-file")
+        self._spawn(0, "coordinator", [*cli, "coordinator", *files, "--with-parent"])
+        files = self._files("origin", "origin", self._peer_config(0), "--log-file")
+        self._spawn(0, "origin", [*cli, "peer", *files, "--with-parent"])
+        for number in self._case.receivers:
+            self.start_peer(number)
+        limits = [str(self._case.size_bytes), str(len(self._case.receivers)), str(self._case.limit_s)]
+        files = self._files("learner", "learner", self._learner_config())
+        command = [sys.executable, "-m", "bench.programs.noise_learner", *files, *limits]
+        learner = self._spawn(0, "learner", command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._lines.follow(0, learner)
+        self.hear("ready", _START_TIMEOUT_S)
+
+    def start_peer(self, number: int, *, waits: bool = False) -> None:
+        """Start the peer at a node; with what an earlier process of it left, if it did.
+
+        Args:
+            waits: it joins only when ``join_peer`` is called.
+        """
+        name = f"peer-{number}"
+        files = self._files(name, "peer", self._peer_config(number))
+        command = [sys.executable, "-m", "bench.programs.idle_peer", *files, *(["wait"] if waits else [])]
+        self._spawn(number, name, command, stdin=subprocess.PIPE if waits else subprocess.DEVNULL, text=True)
+
+    def join_peer(self, number: int) -> None:
+        """Let a peer join that was started to wait."""
+        self._write(f"peer-{number}", "join")
+
+    def kill_peer(self, number: int) -> None:
+        """End a peer's process at once, as a crash does."""
+        self._network.reap(self._processes.pop(f"peer-{number}"), signal.SIGKILL)
+
+    def remove_peer(self, number: int) -> None:
+        """Let a peer leave, and forget that it was ever there."""
+        self._network.reap(self._processes.pop(f"peer-{number}"), signal.SIGTERM)
+        shutil.rmtree(self._state_folder(number), ignore_errors=True)
+
+    def stop(self) -> None:
+        """Ask them all to end, then wait for each; what does not end is killed."""
+        for process in self._processes.values():
+            if not self._network.has_ended(process):
+                process.send_signal(signal.SIGTERM)
+        for process in self._processes.values():
+            self._network.reap(process)
+
+    def log(self, name: str) -> Log:
+        """The log of one process."""
+        return self._logs.setdefault(name, Log(self._folder.logs / f"{name}.log"))
+
+    def last_words(self) -> str:
+        """The end of what the daemons printed apart from their logs."""
+        paths = sorted(self._folder.logs.glob("*.err"))
+        texts = [path.read_text(errors="replace").strip()[-_LAST_WORDS_CHARACTERS:] for path in paths]
+        return "\n".join(text for text in texts if text)
+
+    def published(self, version: int) -> Path:
+        """The learner's file of a version's state."""
+        (path,) = (self._case.folder / "learner" / "versions").glob(f"*{version:06d}.state")
+        return path
+
+    def stored(self, number: int, version: int) -> Path:
+        """A peer's file of a version's state; a folder where there is none."""
+        folder = self._state_folder(number)
+        return next(folder.rglob(f"versions/**/{version}/0.data"), folder)
+
+    # ------------------------------------------------------------ talking to the learner
+
+    def tell(self, command: str) -> None:
+        """Give the learner a command (see bench.programs.noise_learner)."""
+        self._write("learner", command)
+
+    def _write(self, name: str, line: str) -> None:
+        stream = self._processes[name].stdin
+        assert stream is not None
+        stream.write(f"{line}\n")
+        stream.flush()
+
+    def hear(self, event: str, timeout_s: float) -> dict[str, Any]:
+        """Wait for the learner's next line.
+
+        Raises:
+            ProcessFailed: it says something else, or ended.
+            WaitTimedOut: it says nothing.
+        """
+        _, line = self._lines.next(f"the learner's {event!r}", timeout_s)
+        answer: dict[str, Any] = json.loads(line)
+        if answer.get("event") != event:
+            raise ProcessFailed(f"the learner says {line!r} where {event!r} was expected")
+        return answer
+
+    # ------------------------------------------------------------ configurations
+
+    def _coordinator_config(self) -> dict[str, Any]:
+        return {
+            "run": {"name": "bench", "steps": 1_000_000, "groups_per_step": 1, "samples_per_group": 2},
+            "serve": {"host": self._network.addresses[0]},
+            "lease": {"deadline_s": _LEASE_S},
+            "relay": {"lan_preferred": False},  # the namespaces' addresses are private ones
+            "learner_public_key": Identity.load_or_create(self._folder.secrets / "learner.key").public_key.hex(),
+            "run_folder": str(self._folder.root),
+        }
+
+    def _learner_config(self) -> dict[str, Any]:
+        return {
+            "identity_file": str(self._folder.secrets / "learner.key"),
+            "invite_file": str(self._folder.secrets / "invite-learner.txt"),
+            "run_folder": str(self._case.folder / "learner"),
+            "publish": {"deltas": False},  # noise has none
+        }
+
+    def _peer_config(self, number: int) -> dict[str, Any]:
+        role, sockets = "peer" if number else "origin", self._case.sockets
+        link: dict[str, Any] = {"host": self._network.addresses[number], "congestion": sockets.congestion}
+        if sockets.pace_mbit_s:
+            link["pacing_mbit_s"] = float(sockets.pace_mbit_s)
+        return {
+            "role": role,
+            "name": f"peer-{number}" if number else "origin",
+            "invite_file": str(self._folder.secrets / f"invite-{role}.txt"),
+            "state_folder": str(self._state_folder(number)),
+            "engine": {"concurrent_rollouts": 1},
+            "link": link,
+            "store": {"keep_versions": _KEEP_VERSIONS},
+        }
+
+    def _state_folder(self, number: int) -> Path:
+        return self._case.folder / (f"peer-{number}" if number else "origin")
+
+    def _files(self, name: str, role: str, values: dict[str, Any], *log_option: str) -> list[str]:
+        """Write a configuration; the arguments that name it and the log."""
+        path = self._folder.config / f"{name}.toml"
+        path.write_text(tomli_w.dumps(configured(role, values, self._case.settings)))
+        return [str(path), *log_option, str(self.log(name).path)]
+
+    def _spawn(self, node: int, name: str, command: list[str], **options: Any) -> subprocess.Popen[Any]:
+        options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, **options}
+        with (self._folder.logs / f"{name}.err").open("ab") as errors:
+            environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+            process = self._network.spawn(node, command, stderr=errors, cwd=ROOT, env=environment, **options)
+        self._processes[name] = process
+        return process
+
+
+def configured(role: str, values: dict[str, Any], settings: tuple[str, ...]) -> dict[str, Any]:
+    """A daemon's configuration with the settings that are meant for its role on top.
+
+    Raises:
+        ConfigError: a key is unknown or a value out of range.
+    """
+    for prefix in _PREFIXES[role]:
+        mine = [setting.partition(".")[2] for setting in settings if setting.partition(".")[0] == prefix]
+        values = override(values, mine)
+    parse_config(values, _CLASSES[role], source=f"the {role} of this benchmark")
+    return values
+
+
+_CLASSES: Mapping[str, type[ConfigModel]] = {
+    "coordinator": CoordinatorConfig,
+    "learner": LearnerConfig,
+    "origin": PeerConfig,
+    "peer": PeerConfig,
+}
+
+
+def _check(settings: tuple[str, ...]) -> None:
+    for setting in settings:
+        if setting.partition(".")[0] not in _PREFIXES:
+            raise ConfigError(
+                f"cannot tell for whom the setting {setting!r} is",
+                fix=f"write it as ROLE.section.key=value, with ROLE one of {', '.join(_PREFIXES)}",
+            )

@@ -1,0 +1,154 @@
+"""Plans for few members: each relay passes its stripe on to all others, and the origin sends the rest itself.
+
+Shares in proportion to the relays' uplinks reach the fluid bound exactly. Source: Mutualcast (Li, Chou and Zhang 2005,
+section 3). The relays find the shares by themselves, from credits; here they are only estimated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from coordinator.relay_model import DIRECT_STRIPE, Parents, Plan, RelayNode, Stripe
+from rollcast.wire import limits
+from rollcast.wire.ids import PeerId, StripeId
+
+_WORTH_SHARE = 1 / 20  # of the mean uplink: what is slower only adds latency
+_SERVICE_S_MAX = 5.0  # for one chunk's copies to all others, unless all relays are so slow
+_CHUNK_BYTES = 64 << 10  # the usual chunk, for that bound
+_GAIN_WORTH = 0.98  # peers behind NAT relay where the others alone stay below this share of what is possible
+_LIST_DEGREE = 8  # copies of a chunk list that the origin sends itself
+
+
+def plan_mesh(
+    nodes: Sequence[RelayNode], root: RelayNode, uplinks: Mapping[PeerId, float], before: Mapping[PeerId, StripeId]
+) -> tuple[Plan, dict[PeerId, StripeId]]:
+    """The plan, and each relay's stripe.
+
+    Args:
+        nodes: members without the root, in the order they joined.
+        uplinks: of all, in bytes a second.
+        before: stripes in use, so that a relay keeps its own and none gets another's while chunks are under way.
+    """
+    relays = _relays(nodes, root, uplinks)
+    ids = _stripe_ids(relays, before)
+    trees = [_tree(relay, nodes, root, relays, turn) for turn, relay in enumerate(relays)]
+    rates = _rates(trees, [relay.peer_id for relay in relays], root.peer_id, uplinks)
+    source = uplinks[root.peer_id]
+    used = sum(rate * _copies(parents)[root.peer_id] for rate, parents in zip(rates, trees, strict=True))
+    if used > source:
+        rates = [rate * source / used for rate in rates]
+    reaches_all = bool(nodes) and all(root.reaches(node) for node in nodes)
+    direct = max(0.0, source - used) / len(nodes) if reaches_all else 0.0
+    total = sum(rates) + direct
+    stripes = [
+        Stripe(ids[relay.peer_id], parents, rate / total)
+        for relay, rate, parents in zip(relays, rates, trees, strict=True)
+    ]
+    # Where the relays can pass on all that it sends, copies of its own would only waste its uplink.
+    if direct or (reaches_all and not stripes):
+        stripes.insert(0, Stripe(DIRECT_STRIPE, {node.peer_id: root.peer_id for node in nodes}, direct / total))
+    return Plan(root.peer_id, "mesh", tuple(stripes), total, _list_tree(nodes, root, relays, uplinks)), ids
+
+
+def _relays(nodes: Sequence[RelayNode], root: RelayNode, uplinks: Mapping[PeerId, float]) -> list[RelayNode]:
+    """Those whose uplinks are worth a stripe; at least one where any that costs nothing may relay."""
+    dialable_count = sum(bool(node.address) for node in nodes)
+    able = [
+        node
+        for node in nodes
+        if node.may_relay and root.reaches(node) and (dialable_count if not node.address else len(nodes) - 1)
+    ]
+    willing = [node for node in able if not node.metered]
+    if not willing:  # metered ones only where the origin cannot reach somebody
+        return able[:1] if any(not root.reaches(node) for node in nodes) else []
+    worth = _WORTH_SHARE * fmean(uplinks[node.peer_id] for node in willing)
+    willing = [node for node in willing if uplinks[node.peer_id] >= worth]
+    prompt = (len(nodes) - 1) * _CHUNK_BYTES / _SERVICE_S_MAX
+    fast = [node for node in willing if uplinks[node.peer_id] >= prompt] or willing
+    dialable = [node for node in fast if node.address]
+    reached, possible = (_bound(relays, nodes, root, uplinks) for relays in (dialable, fast))
+    return dialable if dialable and reached >= _GAIN_WORTH * possible else fast
+
+
+def _bound(
+    relays: Sequence[RelayNode], nodes: Sequence[RelayNode], root: RelayNode, uplinks: Mapping[PeerId, float]
+) -> float:
+    source = uplinks[root.peer_id]
+    return min(source, (source + sum(uplinks[node.peer_id] for node in relays)) / len(nodes))
+
+
+def _stripe_ids(relays: Sequence[RelayNode], before: Mapping[PeerId, StripeId]) -> dict[PeerId, StripeId]:
+    ids = {relay.peer_id: before[relay.peer_id] for relay in relays if relay.peer_id in before}
+    taken = set(before.values())
+    following = max(taken, default=0)
+    for relay in relays:
+        if relay.peer_id not in ids:
+            following = following + 1 if following + 1 < limits.STRIPES_MAX else 1
+            while following in taken:
+                following += 1
+            ids[relay.peer_id] = StripeId(following)
+            taken.add(StripeId(following))
+    return ids
+
+
+def _tree(
+    relay: RelayNode, nodes: Sequence[RelayNode], root: RelayNode, relays: Sequence[RelayNode], turn: int
+) -> Parents:
+    """The relay's stripe: all others below it, and those that it cannot reach below one that can be dialled."""
+    parents = {relay.peer_id: root.peer_id}
+    helpers = [one for one in relays if one.address and one is not relay]
+    last_resort = [one for one in nodes if one.address and one.may_relay and one is not relay]
+    for node in nodes:
+        if node is relay:
+            continue
+        if relay.reaches(node):
+            parents[node.peer_id] = relay.peer_id
+        elif helpers:  # they take turns, stripe by stripe
+            parents[node.peer_id] = helpers[turn % len(helpers)].peer_id
+        elif root.reaches(node):
+            parents[node.peer_id] = root.peer_id
+        elif last_resort:
+            parents[node.peer_id] = last_resort[0].peer_id
+    return parents
+
+
+def _rates(
+    trees: Sequence[Parents], relays: Sequence[PeerId], root: PeerId, uplinks: Mapping[PeerId, float]
+) -> list[float]:
+    """Bytes a second of each stripe: what its relay's uplink carries, and less where others of its tree are full."""
+    copies = [_copies(parents) for parents in trees]
+    rates = [uplinks[relay] / max(1, own.get(relay, 0)) for relay, own in zip(relays, copies, strict=True)]
+    loads: dict[PeerId, float] = {}
+    for rate, own in zip(rates, copies, strict=True):
+        for peer_id, count in own.items():
+            loads[peer_id] = loads.get(peer_id, 0.0) + rate * count
+    fits = {peer_id: min(1.0, uplinks[peer_id] / load) for peer_id, load in loads.items() if peer_id != root}
+    return [
+        rate * min((fits[peer_id] for peer_id in own if peer_id in fits), default=1.0)
+        for rate, own in zip(rates, copies, strict=True)
+    ]
+
+
+def _copies(parents: Parents) -> dict[PeerId, int]:
+    copies: dict[PeerId, int] = {}
+    for parent in parents.values():
+        copies[parent] = copies.get(parent, 0) + 1
+    return copies
+
+
+def _list_tree(
+    nodes: Sequence[RelayNode], root: RelayNode, relays: Sequence[RelayNode], uplinks: Mapping[PeerId, float]
+) -> Parents:
+    """Announcements and lists: from the origin to the fastest, and from them to the others in turn."""
+    first = sorted(relays, key=lambda node: (not node.address, -uplinks[node.peer_id]))[:_LIST_DEGREE]
+    reached = [node for node in nodes if root.reaches(node)]
+    if len(reached) <= _LIST_DEGREE:
+        parents = {node.peer_id: root.peer_id for node in reached}
+    else:
+        parents = {node.peer_id: root.peer_id for node in first or reached}
+    for turn, node in enumerate(node for node in nodes if node.peer_id not in parents):
+        above = [one for one in first if one.reaches(node)] or [root]
+        if above[0].reaches(node):
+            parents[node.peer_id] = above[turn % len(above)].peer_id
+    return parents

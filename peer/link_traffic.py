@@ -1,0 +1,78 @@
+"""What the links of one process share: the caps on their rates, and the meters that estimate its uplink."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+
+from peer.config import LinkConfig
+from peer.rate_meter import Measured, RateMeter
+from peer.token_bucket import TokenBucket
+
+# What may pass at once under a cap, in seconds of its rate.
+_BURST_S = 0.05
+
+
+def is_lan_address(address: str) -> bool:
+    """Whether an IP address is private, link-local or our own machine's."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    return ip.is_private or ip.is_loopback or ip.is_link_local
+
+
+class TrafficClass:
+    """Links that leave through the same uplink.
+
+    Args:
+        upload: cap on what they send; None: none.
+        download: cap on what they receive; None: none.
+    """
+
+    def __init__(self, upload: TokenBucket | None, download: TokenBucket | None) -> None:
+        self.upload = upload
+        self.download = download
+        self.meter = RateMeter()
+        self._waiting_links = 0
+
+    def link_waits(self, waits: bool, now: float) -> None:
+        """One more link has something waiting to leave, or one less."""
+        self._waiting_links += 1 if waits else -1
+        self.meter.busy(self._waiting_links > 0, now)
+
+
+class LinkTraffic:
+    """Give one to all transports of a process.
+
+    Args:
+        is_lan: whether an address is on our own network. What goes there says nothing about the uplink to the
+            others, and is exempt from the caps unless the configuration says otherwise.
+    """
+
+    def __init__(self, config: LinkConfig, is_lan: Callable[[str], bool] = is_lan_address) -> None:
+        upload, download = _bucket(config.upload_mbit_s_max), _bucket(config.download_mbit_s_max)
+        self._is_lan = is_lan
+        self._far = TrafficClass(upload, download)
+        self._near = TrafficClass(None, None) if config.lan_exempt else TrafficClass(upload, download)
+
+    def of(self, address: str) -> TrafficClass:
+        """The class of links to this IP address."""
+        return self._near if self._is_lan(address) else self._far
+
+    def uplink(self, now: float) -> Measured:
+        """The uplink to others; where nothing was sent but to our own network, that to it."""
+        far = self._far.meter.uplink(now)
+        return far if far.measured_s else self._near.meter.uplink(now)
+
+    @property
+    def downlink_bytes_per_second(self) -> float:
+        """The fastest second of receiving lately, from others or, where nothing came from them, from our network."""
+        return self._far.meter.downlink_bytes_per_second or self._near.meter.downlink_bytes_per_second
+
+
+def _bucket(mbit_s: float | None) -> TokenBucket | None:
+    if mbit_s is None:
+        return None
+    bytes_per_second = mbit_s * 1e6 / 8
+    return TokenBucket(bytes_per_second, bytes_per_second * _BURST_S)

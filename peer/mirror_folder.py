@@ -1,0 +1,143 @@
+"""A folder for a web server or an object store: finished encodings in the store's layout.
+
+    folder/{version}/{encoding_id}.data, {encoding_id}.list, announcement
+    folder/.making/                            not finished yet, never to be served
+
+A file appears whole or not at all, and each before those that lead a reader to it: data, then list, then announcement.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+from pathlib import Path
+
+import structlog
+from google.protobuf.message import DecodeError
+
+from rollcast.runtime.errors import MalformedMessage, StoreError
+from rollcast.runtime.run_folder import fsync_folder
+from rollcast.wire.ids import Version
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.records import parse_announcement
+from rollcast.wire.stored_encoding import StoredEncoding, store_error
+
+log = structlog.get_logger()
+
+_ANNOUNCEMENT = "announcement"
+_MAKING = ".making"
+_VERSION_NAME = re.compile(r"0|[1-9][0-9]{0,18}")
+# What link(2) answers where the folder cannot share the store's files.
+_CANNOT_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
+
+
+class MirrorFolder:
+    """Only one process may write to it. All calls block on the disk, and a copy takes long: they belong in one thread.
+
+    Args:
+        folder: made if missing.
+        store_folder: of the ChunkStore whose encodings are published.
+        keep_versions: newest versions that stay; the one that was published last always does.
+
+    Raises:
+        StoreError: the folder cannot be used.
+    """
+
+    def __init__(self, folder: Path, store_folder: Path, keep_versions: int) -> None:
+        self._folder = folder
+        self._store_folder = store_folder
+        self._keep_versions = keep_versions
+        self._making = folder / _MAKING
+        try:
+            shutil.rmtree(self._making, ignore_errors=True)  # of a process that ended half way
+            self._making.mkdir(parents=True)
+        except OSError as error:
+            raise store_error(folder, error) from None
+
+    def publish(self, stored: StoredEncoding) -> None:
+        """Put a finished encoding there, as a hard link where the file system allows; then apply retention.
+
+        May be called again. What is there under the same number but of another record goes first.
+
+        Raises:
+            StoreError: the encoding is not finished or has no chunk list, or the disk refuses.
+        """
+        if not stored.finished:
+            raise StoreError(f"{stored!r} is not finished and cannot be published")
+        announcement = stored.verified.announcement.SerializeToString(deterministic=True)
+        hashes = stored.chunk_list()
+        name = str(stored.version)
+        version = self._folder / name
+        try:
+            with stored.reader():
+                if version.exists() and not _is_of(version, stored):
+                    self._remove(version)
+                version.mkdir(exist_ok=True)
+                data, chunk_list = version / f"{stored.encoding_id}.data", version / f"{stored.encoding_id}.list"
+                if not chunk_list.exists():
+                    self._place_data(self._store_folder / name / data.name, data)
+            self._place(hashes, chunk_list)
+            self._place(announcement, version / _ANNOUNCEMENT)
+            fsync_folder(version)
+            fsync_folder(self._folder)
+            self._prune(stored.version)
+        except OSError as error:
+            raise store_error(self._folder, error) from None
+        log.info("published to the mirror folder", version=stored.version, encoding=stored.encoding_id)
+
+    # ------------------------------------------------------------ inside
+
+    def _place_data(self, source: Path, target: Path) -> None:
+        made = self._making / target.name
+        made.unlink(missing_ok=True)
+        try:
+            os.link(source, made)
+        except OSError as error:
+            if error.errno not in _CANNOT_LINK:
+                raise
+            shutil.copyfile(source, made)
+            _fsync(made)
+        os.replace(made, target)
+
+    def _place(self, content: bytes, target: Path) -> None:
+        made = self._making / target.name
+        made.write_bytes(content)
+        _fsync(made)
+        os.replace(made, target)
+
+    def _prune(self, published: Version) -> None:
+        there = sorted(int(path.name) for path in self._folder.iterdir() if _VERSION_NAME.fullmatch(path.name))
+        kept = {*there[-self._keep_versions :], int(published)}
+        for version in there:
+            # Without an announcement: left by a process that ended half way.
+            if version not in kept or not (self._folder / str(version) / _ANNOUNCEMENT).exists():
+                self._remove(self._folder / str(version))
+
+    def _remove(self, version: Path) -> None:
+        """Out of readers' sight at once, then off the disk."""
+        gone = self._making / version.name
+        shutil.rmtree(gone, ignore_errors=True)
+        os.replace(version, gone)
+        shutil.rmtree(gone)
+
+
+def _is_of(version: Path, stored: StoredEncoding) -> bool:
+    """Whether a version's folder is of the same record and of the same cut; half-made ones are not."""
+    try:
+        there = parse_announcement(pb.VersionAnnouncement.FromString((version / _ANNOUNCEMENT).read_bytes()))
+    except (FileNotFoundError, DecodeError, MalformedMessage):
+        return False
+    if there.record_hash != stored.verified.record_hash:
+        return False
+    chunk_list = version / f"{stored.encoding_id}.list"
+    return not chunk_list.exists() or chunk_list.read_bytes() == stored.chunk_list()
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

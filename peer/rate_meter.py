@@ -1,0 +1,94 @@
+"""Estimates of what a process can send and receive, from its own traffic. Pure: the time is handed in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Seconds of waiting after which a measurement counts half.
+_HALF_LIFE_S = 10.0
+# The fastest second counts for one to two of these.
+_EPOCH_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A rate and how far it can be trusted.
+
+    Args:
+        bytes_per_second: 0 where nothing was measured.
+        measured_s: seconds behind the figure, older ones counting less.
+        age_s: since it was last measured.
+    """
+
+    bytes_per_second: float = 0.0
+    measured_s: float = 0.0
+    age_s: float = 0.0
+
+
+class RateMeter:
+    """Watches the traffic of all links together.
+
+    The uplink is what leaves while something waits to leave: then the network is the limit, not us. What leaves while
+    nothing waits says nothing and is not counted.
+    """
+
+    def __init__(self) -> None:
+        self._busy_since_s: float | None = None
+        self._measured_until_s = 0.0
+        self._pending_bytes = 0  # left since the measurement was last brought up to date
+        self._bytes = 0.0
+        self._seconds = 0.0
+        self._second_began_s = float("-inf")
+        self._second_bytes = 0
+        self._epoch_began_s = float("-inf")
+        self._fastest = (0, 0)  # bytes in a second: of the last epoch, of this one
+
+    def busy(self, waiting: bool, now: float) -> None:
+        """Whether anything waits to leave, from ``now`` on."""
+        if waiting == (self._busy_since_s is not None):
+            return
+        if waiting:
+            self._busy_since_s = now
+            self._pending_bytes = 0
+        else:
+            self._account(now)
+            self._busy_since_s = None
+
+    def sent(self, size_bytes: int, now: float) -> None:
+        """So many bytes left this process."""
+        if self._busy_since_s is not None:
+            self._pending_bytes += size_bytes
+
+    def received(self, size_bytes: int, now: float) -> None:
+        """So many bytes came."""
+        if now >= self._second_began_s + 1.0:
+            if now >= self._epoch_began_s + _EPOCH_S:
+                missed = now >= self._epoch_began_s + 2 * _EPOCH_S
+                self._fastest = (0 if missed else self._fastest[1], 0)
+                self._epoch_began_s = now
+            self._second_began_s = now
+            self._second_bytes = 0
+        self._second_bytes += size_bytes
+        self._fastest = (self._fastest[0], max(self._fastest[1], self._second_bytes))
+
+    def uplink(self, now: float) -> Measured:
+        """The estimate of the uplink."""
+        self._account(now)
+        if not self._seconds:
+            return Measured()
+        return Measured(self._bytes / self._seconds, self._seconds, now - self._measured_until_s)
+
+    @property
+    def downlink_bytes_per_second(self) -> float:
+        """The fastest second of receiving within the last minutes: a lower bound; 0 where nothing was received."""
+        return float(max(self._fastest))
+
+    def _account(self, now: float) -> None:
+        if self._busy_since_s is None or now <= self._busy_since_s:
+            return
+        seconds = now - self._busy_since_s
+        kept = 0.5 ** (seconds / _HALF_LIFE_S)
+        self._bytes = self._bytes * kept + self._pending_bytes
+        self._seconds = self._seconds * kept + seconds
+        self._busy_since_s = self._measured_until_s = now
+        self._pending_bytes = 0

@@ -1,0 +1,302 @@
+"""The sending side of the relay's core: copies for the children of a stripe, and chunks that others asked for.
+
+A relay reports to its upstream link how many of the chunks given to it have left its uplink, counting copies whichever
+child they were for: so it is given work in proportion to its real uplink, and one slow child does not stall the others.
+(Returning the report only when a chunk's slowest copy leaves stalls the relay.)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from peer.chunk_set import ChunkSet
+from peer.relay_actions import SendAnnouncement, SendCancel, SendChunk, SendChunkList, SendCredit, SendHave
+from peer.relay_events import (
+    CancelReceived,
+    EncodingKey,
+    HaveReceived,
+    LinkId,
+    RequestReceived,
+    WantReceived,
+)
+from peer.relay_state import Account, EncodingState, LinkState, Push, RelayState
+from rollcast.wire.ids import ChunkIndex, StripeId
+from rollcast.wire.link import DIRECT_STRIPE, NO_STRIPE
+
+# Versions whose announcements and chunk lists a new link is told of.
+_INTRODUCED_MOST = 2
+
+# ---------------------------------------------------------------- copies for children
+
+
+def forward(state: RelayState, encoding: EncodingState, index: int, stripe: StripeId, sender: LinkState) -> None:
+    """Pass a verified chunk on to the stripe's children, and remember whom to tell once the copies have left."""
+    children = state.children.get(stripe, ())
+    reported = sender.role == "origin" and stripe not in (DIRECT_STRIPE, NO_STRIPE)
+    copies = 0
+    for peer_id in children:
+        child = state.link_to.get(peer_id)
+        if child is not None and child.link != sender.link:
+            copies += queue_push(state, child, encoding, Push(index, stripe, sender.link if reported else None))
+    if reported:
+        sender.account.copies.append((encoding.key, index, copies))
+        settle(state, sender)
+
+
+def queue_push(state: RelayState, child: LinkState, encoding: EncodingState, push: Push) -> int:
+    """Queue a copy for one child; 1 if it counts towards what its upstream is told, 0 if there is none to wait for."""
+    if push.index in state.theirs(child, encoding):
+        return 0
+    waiting = child.pushes.setdefault(encoding.key, deque())
+    if len(waiting) >= state.settings.pushes_most:
+        state.counters.chunks_skipped += 1
+        return 0
+    counted = len(waiting) < state.settings.pushes_counted_most and not state.is_stuck(child)
+    if not counted:
+        push.upstream = None
+    waiting.append(push)
+    pump(state, child)
+    return int(counted and push.upstream is not None)
+
+
+def settle(state: RelayState, upstream: LinkState) -> None:
+    """Report chunks whose number of copies has left."""
+    account = upstream.account
+    done: dict[EncodingKey, list[int]] = {}
+    while account.copies and account.left >= account.copies[0][2]:
+        key, index, copies = account.copies.popleft()
+        account.left -= copies
+        done.setdefault(key, []).append(index)
+    for key, indices in done.items():
+        state.do(SendCredit(upstream.link, key, tuple(indices)))
+    if not account.copies:
+        account.left = 0
+
+
+def _count_as_sent(state: RelayState, upstream_id: LinkId | None) -> None:
+    upstream = state.links.get(upstream_id) if upstream_id is not None else None
+    if upstream is not None:
+        upstream.account.left += 1
+        settle(state, upstream)
+
+
+def release_stuck(state: RelayState) -> None:
+    """Copies for a child that does not read count as sent: whoever gave us the chunks does not wait for it."""
+    for link in state.links.values():
+        if state.is_stuck(link):
+            for push in link.copies():
+                upstream, push.upstream = push.upstream, None
+                _count_as_sent(state, upstream)
+
+
+# ---------------------------------------------------------------- the transport
+
+
+def chunk_sent(state: RelayState, link_id: LinkId) -> None:
+    """A chunk left and the link has room again."""
+    link = state.links.get(link_id)
+    if link is None or not link.in_transport:
+        return
+    state.chunks_left += 1
+    push = link.in_transport.popleft()
+    if push is not None:
+        _count_as_sent(state, push.upstream)
+    pump(state, link)
+
+
+def pump(state: RelayState, link: LinkState) -> None:
+    """Give the link's transport what it has room for: copies for a child first, the newest version before all."""
+    while len(link.in_transport) < state.settings.outbox_chunks:
+        if not (_send_push(state, link) or _send_pull(state, link)):
+            return
+
+
+def _send_push(state: RelayState, link: LinkState) -> bool:
+    while link.pushes:
+        key = max(link.pushes) if len(link.pushes) > 1 else next(iter(link.pushes))
+        waiting = link.pushes[key]
+        while waiting:
+            push = waiting.popleft()
+            if _send(state, link, key, push.index, push):
+                return True
+            _count_as_sent(state, push.upstream)
+        del link.pushes[key]
+    return False
+
+
+def _send_pull(state: RelayState, link: LinkState) -> bool:
+    while link.pulls:
+        key = max(link.pulls)
+        waiting = link.pulls[key]
+        while waiting:
+            if _send(state, link, key, waiting.popleft(), None):
+                return True
+        del link.pulls[key]
+    return False
+
+
+def _send(state: RelayState, link: LinkState, key: EncodingKey, index: int, push: Push | None) -> bool:
+    """Send a chunk unless it is gone, or the other end got it elsewhere meanwhile."""
+    encoding = state.encodings.get(key)
+    if encoding is None or index not in encoding.have or not state.theirs(link, encoding).add(index):
+        return False
+    link.in_transport.append(push)
+    link.handed_at_s, link.handed_after = state.now_s, state.chunks_left
+    state.do(SendChunk(link.link, key, ChunkIndex(index), NO_STRIPE if push is None else push.stripe))
+    return True
+
+
+def drop_link(state: RelayState, link: LinkState) -> None:
+    """The link is gone: its copies count as sent, so that whoever gave us the chunks does not wait for them."""
+    copies = link.copies()
+    link.pushes.clear()
+    link.in_transport.clear()
+    link.account = Account()
+    for push in copies:
+        _count_as_sent(state, push.upstream)
+
+
+# ---------------------------------------------------------------- what others ask
+
+
+def want_received(state: RelayState, event: WantReceived) -> None:
+    """Tell what we hold, now and from now on; an encoding that we do not know yet is remembered."""
+    link = state.links.get(event.link)
+    if link is None:
+        return
+    encoding = state.encodings.get(event.key)
+    if encoding is None and event.key.version < state.newest_version():
+        state.do(SendCancel(link.link, event.key, "not held here"))
+        return
+    link.wants[event.key] = -1
+    if event.chunk_list:
+        link.lists_due.add(event.key)
+    while len(link.wants) > state.settings.wants_per_link_most:
+        _wants_no_more(link, min(key for key in link.wants if key != event.key))
+    if encoding is None:
+        state.do(SendHave(link.link, event.key, 0, b"", False))
+        return
+    if event.chunk_list:
+        link.lists_sent.discard(event.key)
+        introduce(state, link, encoding)
+    tell(state, link, encoding)
+
+
+def request_received(state: RelayState, event: RequestReceived) -> None:
+    """Queue what we hold; whoever asks for more learns what that is."""
+    link = state.links.get(event.link)
+    encoding = state.encodings.get(event.key)
+    if link is None:
+        return
+    if encoding is None:
+        state.do(SendCancel(link.link, event.key, "not held here"))
+        return
+    room = state.settings.pulls_most - sum(map(len, link.pulls.values()))
+    theirs = state.theirs(link, encoding)
+    held = [index for index in event.indices if index in encoding.have][: max(0, room)]
+    if held:
+        waiting = link.pulls.setdefault(event.key, deque())
+        for index in held:
+            theirs.discard(index)  # it says that it lacks it, whatever we sent before
+            waiting.append(index)
+        pump(state, link)
+    if len(held) < len(event.indices):
+        tell(state, link, encoding)
+
+
+def cancel_received(state: RelayState, event: CancelReceived) -> None:
+    """The other end wants no more of an encoding."""
+    link = state.links.get(event.link)
+    if link is not None:
+        _wants_no_more(link, event.key)
+        link.pulls.pop(event.key, None)
+
+
+def _wants_no_more(link: LinkState, key: EncodingKey) -> bool:
+    """Whether it wanted it until now."""
+    link.lists_due.discard(key)
+    return link.wants.pop(key, None) is not None
+
+
+def note_theirs(state: RelayState, event: HaveReceived) -> None:
+    """Learn what the other end does not need."""
+    link = state.links.get(event.link)
+    encoding = state.encodings.get(event.key)
+    if link is None or encoding is None or event.chunk_count != encoding.chunk_count:
+        return
+    if event.complete:
+        link.theirs[event.key] = ChunkSet.full(event.chunk_count)
+        _wants_no_more(link, event.key)
+        return
+    theirs = ChunkSet.from_bitmap(event.chunk_count, event.bitmap)
+    if theirs is not None:
+        theirs.add_all(state.theirs(link, encoding))
+        link.theirs[event.key] = theirs
+
+
+# ---------------------------------------------------------------- what we tell
+
+
+def tell(state: RelayState, link: LinkState, encoding: EncodingState) -> None:
+    """Say what we hold."""
+    if encoding.key in link.wants:
+        link.wants[encoding.key] = encoding.have.count
+    complete = encoding.phase == "held"
+    bitmap = b"" if complete else encoding.have.bitmap
+    state.do(SendHave(link.link, encoding.key, encoding.chunk_count, bitmap, complete))
+
+
+def tell_wanting(state: RelayState, now: float) -> None:
+    """Those who asked learn what came since."""
+    for link in state.links.values():
+        for key, told in link.wants.items():
+            encoding = state.encodings.get(key)
+            if encoding is None or encoding.have.count == told:
+                continue
+            settings = state.settings
+            interval_s = settings.have_interval_s_at_end if encoding.ending else settings.have_interval_s
+            if now - link.told_at_s >= interval_s:
+                link.told_at_s = now
+                tell(state, link, encoding)
+
+
+def tell_complete(state: RelayState, encoding: EncodingState, *, all_neighbours: bool) -> None:
+    """Those who asked or were asked, or everybody, learn that we need no more of it and can be asked for all of it."""
+    for link in state.links.values():
+        is_neighbour = all_neighbours and link.peer_id in state.neighbours
+        if encoding.key in link.wants or link.link in encoding.sources or is_neighbour:
+            tell(state, link, encoding)
+    encoding.sources.clear()
+
+
+def introduce(state: RelayState, link: LinkState, encoding: EncodingState) -> None:
+    """Send the chunk list once to who asked for it; to our list children ahead of the chunks, with the announcement."""
+    key = encoding.key
+    is_child = link.peer_id in state.plan.list_children
+    if not encoding.listed or key in link.lists_sent or not (is_child or key in link.lists_due):
+        return
+    if is_child and all(sent.version != key.version for sent in link.lists_sent):
+        state.do(SendAnnouncement(link.link, key.version))
+    link.lists_due.discard(key)
+    link.lists_sent.add(key)
+    state.do(SendChunkList(link.link, key))
+
+
+def introduce_all(state: RelayState, link: LinkState) -> None:
+    """A new child learns of the newest encodings."""
+    for key in sorted(state.encodings)[-_INTRODUCED_MOST:]:
+        introduce(state, link, state.encodings[key])
+
+
+def forget(state: RelayState, key: EncodingKey, reason: str) -> None:
+    """We hold this encoding no more, or never will."""
+    for link in state.links.values():
+        wanted = _wants_no_more(link, key)
+        for push in link.pushes.pop(key, ()):
+            _count_as_sent(state, push.upstream)
+        link.pulls.pop(key, None)
+        link.theirs.pop(key, None)
+        link.lists_sent.discard(key)
+        link.owned = deque(owned for owned in link.owned if owned.key != key)
+        if wanted:
+            state.do(SendCancel(link.link, key, reason))

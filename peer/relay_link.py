@@ -1,0 +1,63 @@
+"""One open link of the relay's shell: frames in, chunks out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from peer.relay_events import LinkId
+from peer.transport import Link
+from rollcast.wire.chunks import BytesLike
+from rollcast.wire.ids import StripeId
+from rollcast.wire.link import LinkFrame
+
+
+class LinkOwner(Protocol):
+    """What the relay does about a link."""
+
+    def received(self, link: RelayLink, frame: LinkFrame) -> None:
+        """A frame came."""
+
+    def sent(self, link: RelayLink, size_bytes: int) -> None:
+        """The chunk handed to the link last has left; 0 bytes when there was none to send."""
+
+    def ended(self, link: RelayLink, reason: str) -> None:
+        """The link is gone."""
+
+
+class RelayLink:
+    """See peer.transport.LinkReceiver."""
+
+    def __init__(self, link_id: LinkId, link: Link, owner: LinkOwner) -> None:
+        self.link_id = link_id
+        self.link = link
+        self.closed_by_us = False
+        self._owner = owner
+        self._under_way_bytes = 0
+
+    def send_chunk(self, key: tuple[int, int], index: int, payload: BytesLike, stripe: StripeId) -> None:
+        """Send one chunk; ``LinkOwner.sent`` follows once the socket has room again."""
+        self._under_way_bytes = len(payload)
+        self.link.send_chunk(key[0], key[1], index, payload, stripe)
+
+    def frames(self, frames: Sequence[LinkFrame]) -> None:
+        """See LinkReceiver."""
+        for frame in frames:
+            if self.closed_by_us:
+                return
+            self._owner.received(self, frame)
+
+    def drained(self) -> None:
+        """See LinkReceiver."""
+        size_bytes, self._under_way_bytes = self._under_way_bytes, 0
+        if size_bytes:
+            self._owner.sent(self, size_bytes)
+
+    def closed(self, reason: str, code: str) -> None:
+        """See LinkReceiver."""
+        self._owner.ended(self, f"{code} {reason}".strip())
+
+    def close(self, reason: str, code: str = "") -> None:
+        """End the link."""
+        self.closed_by_us = True
+        self.link.close(reason, code)

@@ -1,0 +1,77 @@
+"""How much work one relay or source has at a time: as much as keeps it busy, and hardly more.
+
+As TCP Vegas (Brakmo and Peterson 1995) steers a congestion window by the delay above the smallest seen, this steers the
+number of chunks that another process holds for us by its service time: from the hand-over of a chunk to the news that
+it is done. The smallest service time belongs to an idle process; what is above it is time spent waiting in its queue.
+"""
+
+from __future__ import annotations
+
+# Chunks that should wait in the other end's queue: fewer leave it idle, more only add delay.
+_WAITING_LEAST = 1.0
+_WAITING_MOST = 3.0
+_STEP = 0.5
+_USED_SHARE = 0.75
+_SMALLEST = 1.0
+_LARGEST = 4096.0
+# Routes and machines change between versions. While chunks flow, the smallest service time is never forgotten: with a
+# queue that is never empty it would creep up, and the window with it.
+_BASE_GROWTH = 1.25
+_SMOOTHING = 0.2
+
+
+class ServiceWindow:
+    """The window of one relay or source, for chunks of one size.
+
+    Args:
+        first: chunks to begin with.
+    """
+
+    __slots__ = ("_base_s", "_growing_fast", "service_s", "size")
+
+    def __init__(self, first: float) -> None:
+        self.size = first
+        self.service_s = 0.0  # smoothed; 0 before the first answer
+        self._base_s = float("inf")
+        self._growing_fast = True
+
+    @property
+    def chunks(self) -> int:
+        """Chunks that the other end may have now."""
+        return int(self.size)
+
+    def begin(self) -> None:
+        """Work begins anew: the first chunks find an idle process and show what is possible now."""
+        self._base_s *= _BASE_GROWTH
+
+    def observe(self, service_s: float, held: int) -> None:
+        """A chunk was done.
+
+        Args:
+            service_s: since it was handed over.
+            held: chunks that the other end had then, this one included: a window that is not used does not grow.
+        """
+        service_s = max(service_s, 1e-6)
+        self._base_s = min(self._base_s, service_s)
+        self._note(service_s)
+        waiting = self.size * (1.0 - self._base_s / service_s)
+        if waiting > _WAITING_MOST:
+            self._growing_fast = False
+            self.size -= _STEP
+        elif waiting < _WAITING_LEAST and held >= self.chunks * _USED_SHARE:
+            self.size += 1.0 if self._growing_fast else _STEP
+        self.size = min(_LARGEST, max(_SMALLEST, self.size))
+
+    def late(self, held_s: float) -> None:
+        """A chunk was not done in this time: begin again with one, as TCP does after a timeout."""
+        self._note(held_s)
+        self.size = _SMALLEST
+        self._growing_fast = False
+
+    def _note(self, service_s: float) -> None:
+        self.service_s += (_SMOOTHING if self.service_s else 1.0) * (service_s - self.service_s)
+
+    @property
+    def late_after_s(self) -> float:
+        """A chunk that takes longer than this is not merely queued."""
+        return 4.0 * self.service_s

@@ -1,0 +1,31 @@
+"""A cap on a rate: a token bucket that may go into debt. Pure: the time is handed in."""
+
+from __future__ import annotations
+
+
+class TokenBucket:
+    """Lets bytes pass at a rate on average.
+
+    Whatever is taken is granted at once and may leave a debt; the next one waits until that is paid. So a chunk larger
+    than the burst still passes, and nobody who waits is overtaken.
+
+    Args:
+        bytes_per_second: the cap.
+        burst_bytes: what may pass at once after a pause.
+    """
+
+    def __init__(self, bytes_per_second: float, burst_bytes: float) -> None:
+        self._bytes_per_second = bytes_per_second
+        self._burst_bytes = burst_bytes
+        self._balance_bytes = burst_bytes
+        self._updated_s: float | None = None
+
+    def take(self, size_bytes: int, now: float) -> float:
+        """Take ``size_bytes``; the seconds that they have to wait for what was taken before."""
+        if self._updated_s is not None:
+            earned = (now - self._updated_s) * self._bytes_per_second
+            self._balance_bytes = min(self._burst_bytes, self._balance_bytes + earned)
+        self._updated_s = now
+        wait_s = max(0.0, -self._balance_bytes / self._bytes_per_second)
+        self._balance_bytes -= size_bytes
+        return wait_s

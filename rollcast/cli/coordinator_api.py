@@ -1,0 +1,118 @@
+"""Asking a running coordinator over its HTTP API."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from rollcast.runtime.errors import ConfigError, MalformedMessage, RunFolderError, Unreachable, WrongKey
+from rollcast.runtime.run_folder import RunFolder
+from rollcast.wire.error_json import error_from_json
+from rollcast.wire.tls import RunCA
+
+ANSWER_BYTES_MAX = 16 << 20
+_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where the coordinator is: in its run folder, or at a URL with, for HTTPS, the run CA's certificate."""
+
+    run_folder: Path
+    url: str = ""
+    ca_file: Path | None = None
+
+    def http_url(self) -> str:
+        """The address; read anew each time, as a coordinator that was started again may have another.
+
+        Raises:
+            RunFolderError: the folder names none.
+        """
+        if self.url:
+            return self.url.rstrip("/")
+        path = RunFolder(self.run_folder).endpoints
+        try:
+            return str(json.loads(path.read_text())["http_url"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunFolderError(
+                f"{self.run_folder} does not say where a coordinator listens",
+                cause=f"cannot read {path}: {error}",
+                fix="name the run with --run-folder, or the coordinator with --url http://HOST:PORT",
+            ) from None
+
+    def trust(self) -> ssl.SSLContext:
+        """Whose certificate to believe: of the CA given, else of the run folder's; of the system's for other URLs.
+
+        Raises:
+            ConfigError: the CA file cannot be used.
+            WrongKey: the run folder's CA is damaged.
+        """
+        if self.ca_file is not None:
+            try:
+                return ssl.create_default_context(cafile=str(self.ca_file))
+            except OSError as error:
+                raise ConfigError(f"cannot use the CA certificate {self.ca_file}", cause=str(error)) from None
+        if self.url:
+            return ssl.create_default_context()
+        authority = RunCA.load(RunFolder(self.run_folder).secrets)
+        return ssl.create_default_context(cadata=authority.certificate_pem.decode("ascii"))
+
+
+async def ask(session: aiohttp.ClientSession, target: Target, path: str) -> dict[str, Any]:
+    """The JSON object at ``path``, for example /api/v1/broadcast.
+
+    Raises:
+        RunFolderError, ConfigError, WrongKey: see Target.
+        Unreachable: nobody answers, or somebody else.
+        MalformedMessage: the answer is no JSON object, or too long.
+        RollcastError: what the coordinator answers instead.
+    """
+    url = f"{target.http_url()}{path}"
+    tls = target.trust() if url.startswith("https:") else True
+    try:
+        async with session.get(
+            url, ssl=tls, allow_redirects=False, timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)
+        ) as response:
+            data = await _bounded(response)
+            status = response.status
+    except aiohttp.ClientConnectorCertificateError as error:
+        raise WrongKey(
+            f"whoever answers at {url} has no certificate of this run",
+            cause=str(error),
+            fix="give the run's CA certificate with --ca-file, or the run folder with --run-folder",
+        ) from None
+    except (aiohttp.ClientError, aiohttp.InvalidURL, OSError, TimeoutError, ValueError) as error:
+        raise Unreachable(
+            f"no coordinator answers at {url}",
+            cause=str(error) or "no answer in time",
+            fix="check that it runs (its run folder has logs), and its address",
+        ) from None
+    if status != 200:
+        raise error_from_json(data) or Unreachable(
+            f"{url} answers {status}", fix="check that this is a coordinator's address, and of this Rollcast version"
+        )
+    return _object(data, url)
+
+
+async def _bounded(response: aiohttp.ClientResponse) -> bytes:
+    data = bytearray()
+    async for piece in response.content.iter_any():
+        data += piece
+        if len(data) > ANSWER_BYTES_MAX:
+            raise MalformedMessage(f"the answer of {response.url.host} is too long")
+    return bytes(data)
+
+
+def _object(data: bytes, url: str) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise MalformedMessage(f"{url} does not answer like a coordinator", fix="check the address")
+    return value

@@ -1,0 +1,125 @@
+"""What chunk links set on their TCP sockets, and what they read from them. Linux knows all of it; elsewhere it stays
+as the system has it."""
+
+from __future__ import annotations
+
+import array
+import errno
+import fcntl
+import socket
+import struct
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from rollcast.runtime.errors import ConfigError
+
+# Bytes that the kernel takes before it has begun to send them. What is sent next is decided as late as this.
+_NOTSENT_LOWAT_BYTES = 16 << 10
+# <asm-generic/socket.h>, <linux/tcp.h> and <linux/sockios.h>; the socket module lacks them.
+_SO_MAX_PACING_RATE = 47
+_TCP_NOTSENT_LOWAT = 25
+_SIOCOUTQNSD = 0x894B
+_CONGESTION_NAME_BYTES = 16
+# struct tcp_info of <linux/tcp.h>: smoothed RTT at 68, smallest RTT at 148, in microseconds.
+_TCP_INFO_BYTES = 152
+_TCP_INFO_RTTS = struct.Struct("=68xI76xI")
+_OFFERED = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
+_LINUX = sys.platform == "linux"
+
+
+@dataclass(frozen=True, slots=True)
+class SocketOptions:
+    """How the sockets of links are set.
+
+    Args:
+        silence_timeout_s: a host that does not acknowledge for this long is given up, also when nothing is sent.
+        congestion_control: by name; empty: the system's.
+        pacing_bytes_per_second: most that one link sends; any value turns on TCP's own pacing. 0: neither.
+    """
+
+    silence_timeout_s: float = 30.0
+    congestion_control: str = ""
+    pacing_bytes_per_second: int = 10_000_000_000 // 8
+
+
+@dataclass(frozen=True, slots=True)
+class SocketFigures:
+    """What the kernel knows of a connection.
+
+    Args:
+        rtt_s: smallest round trip seen lately; 0: not known.
+        unsent_bytes: taken by the kernel and not sent even once.
+    """
+
+    rtt_s: float = 0.0
+    unsent_bytes: int = 0
+
+
+def tune(sock: socket.socket, options: SocketOptions) -> str:
+    """Set a connected socket up for a link.
+
+    Returns:
+        The congestion control that it uses; empty where the system does not say.
+    """
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if not _LINUX:
+        return ""
+    probe_s = max(1, int(options.silence_timeout_s / 4))
+    for option, value in (
+        (socket.TCP_KEEPIDLE, probe_s),
+        (socket.TCP_KEEPINTVL, probe_s),
+        (socket.TCP_KEEPCNT, 3),
+        (socket.TCP_USER_TIMEOUT, int(options.silence_timeout_s * 1000)),
+        (_TCP_NOTSENT_LOWAT, _NOTSENT_LOWAT_BYTES),
+    ):
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)
+    if options.congestion_control:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, options.congestion_control.encode())
+    if options.pacing_bytes_per_second:
+        sock.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, struct.pack("=Q", options.pacing_bytes_per_second))
+    return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _CONGESTION_NAME_BYTES).rstrip(b"\0").decode()
+
+
+def check_congestion_control(name: str) -> None:
+    """That sockets of this process may use it.
+
+    Raises:
+        ConfigError: the kernel refuses it.
+    """
+    if not name:
+        return
+    if not _LINUX:
+        raise ConfigError("congestion control cannot be chosen on this system", fix="leave link.congestion empty")
+    with socket.socket() as sock:
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+        except OSError as error:
+            offered = ", ".join(_OFFERED.read_text().split()) if _OFFERED.exists() else "unknown"
+            why = "only for root here" if error.errno == errno.EPERM else "the kernel does not have it"
+            raise ConfigError(
+                f"congestion control {name!r} cannot be used",
+                cause=f"{why}; it offers {offered}",
+                fix="set link.congestion to one of these, or to nothing for the system's choice",
+            ) from None
+
+
+def set_wake_bytes(sock: socket.socket, size_bytes: int) -> None:
+    """Let the socket become readable only when so many bytes wait in it, or no more can come."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size_bytes)
+
+
+def measure(sock: socket.socket) -> SocketFigures:
+    """Ask the kernel; zeros where it does not say, or the socket is closed."""
+    if not _LINUX or sock.fileno() < 0:
+        return SocketFigures()
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        unsent = array.array("i", [0])
+        fcntl.ioctl(sock.fileno(), _SIOCOUTQNSD, unsent)
+    except OSError:
+        return SocketFigures()
+    smoothed_us, smallest_us = _TCP_INFO_RTTS.unpack(info)
+    known = 0 < smallest_us < 0xFFFFFFFF
+    return SocketFigures((smallest_us if known else smoothed_us) / 1e6, unsent[0])

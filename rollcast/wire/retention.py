@@ -1,0 +1,61 @@
+"""Which stored encodings go when there are too many. Pure.
+
+States are large, and the newest few serve readers and as bases of deltas. Deltas are small and serve others' chains:
+they stay longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How much is kept.
+
+    Args:
+        keep_versions: newest states.
+        keep_deltas: newest versions whose deltas are kept.
+        keep_bytes: of states and deltas together; 0: no limit. The newest state stays whatever its size.
+    """
+
+    keep_versions: int
+    keep_deltas: int
+    keep_bytes: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Kept:
+    """One encoding on disk. ``busy``: read, being received, or the base of a state in the making."""
+
+    version: int
+    encoding_id: int
+    size_bytes: int
+    is_state: bool
+    busy: bool = False
+
+
+def surplus(kept: Iterable[Kept], retention: Retention) -> list[Kept]:
+    """What may go, oldest first; what is busy stays and counts."""
+    ordered = sorted(kept)
+    states = [one for one in ordered if one.is_state]
+    versions = sorted({one.version for one in ordered})
+    if not states:
+        return []
+    newest = states[-1]
+    oldest_state = states[-retention.keep_versions :][0].version
+    oldest_delta = versions[-retention.keep_deltas :][0]
+    gone = [
+        one
+        for one in ordered
+        if not one.busy and one.version < (oldest_state if one.is_state else min(oldest_delta, newest.version))
+    ]
+    excess_bytes = sum(one.size_bytes for one in ordered) - sum(one.size_bytes for one in gone) - retention.keep_bytes
+    # Old states before deltas: they are large. What leads on from the newest state is about to be used.
+    for one in sorted(ordered, key=lambda one: (not one.is_state, one)):
+        may_go = one not in gone and not one.busy and one.version <= newest.version and one != newest
+        if retention.keep_bytes and excess_bytes > 0 and may_go:
+            gone.append(one)
+            excess_bytes -= one.size_bytes
+    return sorted(gone)

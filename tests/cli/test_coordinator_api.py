@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from rollcast.cli import coordinator_api
+from rollcast.cli.coordinator_api import Target, ask
+from rollcast.runtime.errors import (
+    ConfigError,
+    MalformedMessage,
+    RollcastError,
+    RunFolderError,
+    StoreError,
+    Unreachable,
+    WrongKey,
+)
+from rollcast.wire.error_json import error_to_json
+from rollcast.wire.ids import RunId
+from rollcast.wire.tls import RunCA, TlsCredentials, new_tls_key
+
+Answer = Callable[[], web.Response]
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Callable[..., Awaitable[str]]]:
+    servers: list[TestServer] = []
+
+    async def start(answer: Answer, **options: object) -> str:
+        async def handler(_request: web.Request) -> web.Response:
+            return answer()
+
+        app = web.Application()
+        app.router.add_get("/x", handler)
+        servers.append(TestServer(app, scheme="https" if options else "http"))
+        await servers[-1].start_server(**options)
+        return f"{servers[-1].scheme}://127.0.0.1:{servers[-1].port}"
+
+    yield start
+    for server in servers:
+        await server.close()
+
+
+def in_folder(folder: Path, url: str) -> Target:
+    (folder / "endpoints.json").write_text(json.dumps({"http_url": url, "grpc_address": ""}))
+    return Target(folder)
+
+
+async def asked(target: Target) -> object:
+    async with aiohttp.ClientSession() as session:
+        return await ask(session, target, "/x")
+
+
+async def test_a_run_folder_and_a_url_lead_to_it(tmp_path: Path, serve: Callable[..., Awaitable[str]]) -> None:
+    url = await serve(lambda: web.json_response({"a": 1}))
+    assert await asked(in_folder(tmp_path, url)) == {"a": 1}
+    assert await asked(Target(tmp_path / "nowhere", url + "/")) == {"a": 1}
+
+
+async def test_https_is_checked_against_the_runs_ca(tmp_path: Path, serve: Callable[..., Awaitable[str]]) -> None:
+    authority, key = RunCA.create(tmp_path / "secrets", RunId("run-1")), new_tls_key()
+    certificate = authority.issue_coordinator(key.csr_pem(), [])
+    credentials = TlsCredentials(authority.certificate_pem, certificate, key.private_pem)
+    url = await serve(lambda: web.json_response({"a": 1}), ssl=credentials.ssl_server_context(ask_client=False))
+    (tmp_path / "ca.pem").write_bytes(authority.certificate_pem)
+    assert await asked(in_folder(tmp_path, url)) == {"a": 1}
+    assert await asked(Target(tmp_path, url, tmp_path / "ca.pem")) == {"a": 1}
+    with pytest.raises(WrongKey) as caught:
+        await asked(Target(tmp_path, url))
+    assert "--ca-file" in caught.value.fix
+    with pytest.raises(ConfigError):
+        await asked(Target(tmp_path, url, tmp_path / "endpoints.json"))
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", "{}"])
+async def test_a_folder_without_a_coordinator_says_what_to_do(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "endpoints.json").write_text(content)
+    with pytest.raises(RunFolderError) as caught:
+        await asked(Target(tmp_path))
+    assert "--url" in caught.value.fix
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "nonsense", "http://", "ftp://127.0.0.1:1"])
+async def test_nobody_there(tmp_path: Path, url: str) -> None:
+    with pytest.raises(Unreachable):
+        await asked(Target(tmp_path, url))
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (lambda: web.Response(status=404), Unreachable),
+        (lambda: web.Response(status=503, text=error_to_json(StoreError("busy"))), StoreError),
+        (lambda: web.Response(status=302, headers={"Location": "http://127.0.0.1:1/"}), Unreachable),
+        (lambda: web.Response(text="<html>"), MalformedMessage),
+        (lambda: web.Response(text="[1]"), MalformedMessage),
+        (lambda: web.Response(text=" " * 2000), MalformedMessage),
+    ],
+)
+async def test_other_answers(
+    answer: Answer,
+    expected: type[RollcastError],
+    serve: Callable[..., Awaitable[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(coordinator_api, "ANSWER_BYTES_MAX", 1000)
+    with pytest.raises(expected):
+        await asked(Target(tmp_path, await serve(answer)))

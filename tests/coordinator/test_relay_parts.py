@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from coordinator.actions import Neighbour, PlanPart, StripePart
+from coordinator.relay_model import DIRECT_STRIPE, Plan, PlanShape, RelayNode, Stripe
+from coordinator.relay_parts import PartsMaker
+from rollcast.wire.ids import PeerId, StripeId
+
+ROOT, A, B, C, H = (PeerId(name) for name in ("0", "a", "b", "c", "h"))
+
+
+def node(peer_id: PeerId, *, dialable: bool = True, site: str = "", may_relay: bool = True) -> RelayNode:
+    role = "origin" if peer_id == ROOT else "peer"
+    return RelayNode(peer_id, role, f"{peer_id}:1" if dialable else "", may_relay, site=site)
+
+
+def at(peer_id: PeerId, *, lan: bool = False) -> Neighbour:
+    """One that we dial."""
+    return Neighbour(peer_id, "origin" if peer_id == ROOT else "peer", f"{peer_id}:1", True, lan)
+
+
+def dials_us(peer_id: PeerId, *, lan: bool = False) -> Neighbour:
+    return Neighbour(peer_id, "origin" if peer_id == ROOT else "peer", "", False, lan)
+
+
+def parts(plan: Plan, *nodes: RelayNode, **shape: object) -> dict[PeerId, PlanPart]:
+    return PartsMaker(PlanShape(**shape)).make(nodes, plan)  # type: ignore[arg-type]
+
+
+MESH = Plan(
+    ROOT,
+    "mesh",
+    (
+        Stripe(DIRECT_STRIPE, {A: ROOT, B: ROOT, H: ROOT}, 0.25),
+        Stripe(StripeId(1), {A: ROOT, B: A, H: A}, 0.5),
+        Stripe(StripeId(2), {B: ROOT, A: B, H: B}, 0.25),
+    ),
+    100.0,
+    {A: ROOT, B: ROOT, H: A},
+)
+
+
+def test_in_a_mesh_all_are_linked_to_relays_and_origin_and_leaves_are_not_to_each_other() -> None:
+    made = parts(MESH, node(ROOT), node(A), node(B), node(H, dialable=False))
+    assert made[ROOT] == PlanPart(
+        neighbours=(dials_us(A), dials_us(B), dials_us(H)),
+        stripes=(StripePart(StripeId(1), (0,), 50.0), StripePart(StripeId(2), (1,), 25.0)),
+        list_children=(0, 1),
+        direct_copies=True,
+    )
+    assert made[A] == PlanPart(
+        neighbours=(at(ROOT), dials_us(B), dials_us(H)),
+        stripes=(StripePart(StripeId(1), (1, 2), 50.0),),
+        list_children=(2,),
+        parents=(0, 1),
+    )
+    assert made[B].neighbours == (at(ROOT), at(A), dials_us(H))
+    assert made[H] == PlanPart(neighbours=(at(ROOT), at(A), at(B)), parents=(0, 1, 2))
+
+
+def test_the_parent_dials_when_only_the_child_can_be_dialled() -> None:
+    plan = Plan(ROOT, "trees", (Stripe(StripeId(1), {A: ROOT, B: A}, 1.0),), 0.0, {A: ROOT, B: A})
+    made = parts(plan, node(ROOT, dialable=False), node(A), node(B))
+    assert made[ROOT].neighbours == (at(A),)
+    assert made[A].neighbours == (dials_us(ROOT), dials_us(B))
+
+
+def test_neighbours_of_one_site_are_in_one_lan() -> None:
+    plan = Plan(ROOT, "trees", (Stripe(StripeId(1), {A: ROOT, B: A, C: A}, 1.0),), 0.0, {A: ROOT, B: A, C: A})
+    made = parts(plan, node(ROOT), node(A, site="x"), node(B, site="x"), node(C, site="y"))
+    assert made[A].neighbours == (at(ROOT), dials_us(B, lan=True), dials_us(C))
+    assert made[B].neighbours == (at(A, lan=True),)
+
+
+def test_fallbacks_are_parents_of_parents_then_the_origin_then_mirrors() -> None:
+    chain = {A: ROOT, B: A, C: B}
+    plan = Plan(ROOT, "trees", (Stripe(StripeId(1), chain, 1.0),), 0.0, chain)
+    mirror = Neighbour(PeerId("mirror-0"), "mirror", "https://m/x", True)
+    nodes = [node(peer_id) for peer_id in (ROOT, A, B, C)]
+    made = parts(plan, *nodes, mirrors=("https://m/x",))
+    assert made[C].fallbacks == (at(A), at(ROOT), mirror)
+    assert made[B].fallbacks == (at(ROOT), mirror)
+    assert made[A].fallbacks == made[ROOT].fallbacks == (mirror,)
+    assert parts(plan, *nodes, fallbacks_max=1)[C].fallbacks == (at(ROOT),)
+    nodes[1] = node(A, may_relay=False)
+    assert parts(plan, *nodes)[C].fallbacks == (at(ROOT),)

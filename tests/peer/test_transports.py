@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from peer.config import LinkConfig, MirrorConfig
+from peer.link_traffic import LinkTraffic
+from peer.mirror_transport import MirrorTransport
+from peer.transport import Link, LinkHandler
+from peer.transports import Transports
+from rollcast.runtime.errors import Unreachable
+from rollcast.wire.chunk_store import ChunkStore
+from rollcast.wire.ids import PeerId
+from rollcast.wire.tls import TlsCredentials
+from tests.peer.mirror_server import HTTP_LIMITS, LINK_LIMITS, Collector, known, mirror_server, request, want
+from tests.peer.versions import stored_version, version_record
+
+ORIGIN, MIRROR = PeerId("origin-1"), PeerId("mirror-1")
+
+
+class NoDirectLinks:
+    """A direct transport that keeps what it is asked."""
+
+    def __init__(self) -> None:
+        self.calls: list[object] = []
+
+    async def start(self, on_link: LinkHandler) -> str:
+        self.calls.append(on_link)
+        return "host:1"
+
+    async def dial(self, peer_id: PeerId, address: str) -> Link:
+        self.calls.append(address)
+        raise Unreachable("no")
+
+    def renew(self, credentials: TlsCredentials) -> None:
+        self.calls.append(credentials)
+
+    async def close(self) -> None:
+        self.calls.append("closed")
+
+
+def transports() -> tuple[Transports, NoDirectLinks]:
+    direct = NoDirectLinks()
+    mirrors = MirrorTransport(
+        MirrorConfig(), known, LinkTraffic(LinkConfig()), http_limits=HTTP_LIMITS, link_limits=LINK_LIMITS
+    )
+    return Transports(direct, mirrors), direct
+
+
+async def test_host_and_port_go_to_the_direct_transport_and_all_the_rest_does() -> None:
+    both, direct = transports()
+
+    def handler(_link: Link) -> Collector:
+        return Collector()
+
+    assert await both.start(handler) == "host:1"
+    for address in ("a.example:1", "[::1]:1", "10.0.0.1:1"):
+        with pytest.raises(Unreachable, match="no"):
+            await both.dial(ORIGIN, address)
+    await both.close()
+    assert direct.calls == [handler, "a.example:1", "[::1]:1", "10.0.0.1:1", "closed"]
+
+
+async def test_forty_joiners_with_a_mirror_cost_the_origin_nothing(tmp_path: Path) -> None:
+    store = ChunkStore(tmp_path / "store", 8)
+    stored_version(store, 7)
+    store.close()
+    joiners = [transports() for _ in range(40)]
+    state = version_record(7)[1]
+
+    async def join(both: Transports, address: str) -> bytes:
+        link = await both.dial(MIRROR, address)
+        link.start(got := Collector())
+        link.send(want(7))
+        await got.until(lambda: len(got.messages) == 2)
+        count = got.messages[1].have.chunk_count
+        link.send(request(7, range(count)))
+        await got.until(lambda: len(got.chunks) == count)
+        return b"".join(got.chunks[7, index] for index in range(count))
+
+    async with mirror_server(tmp_path / "store") as server:
+        states = await asyncio.gather(*(join(both, server.address) for both, _ in joiners))
+        assert set(states) == {state}
+        assert len(states) == 40
+        assert len(server.requests) == 80, "one list and one range each"
+        for both, direct in joiners:
+            assert direct.calls == []
+            await both.close()
