@@ -99,7 +99,18 @@ def watch(state: RelayState, encoding: EncodingState, now: float) -> None:
         want_from_all(state, encoding, now)
     if now - encoding.looked_at_s >= state.settings.stall_timeout_s:
         _look_further(state, encoding, now)
+    elif _give_up_on_silent(state, encoding, now):
+        ask_next(state, encoding, now)
     request_all(state, encoding, now)
+
+
+def _give_up_on_silent(state: RelayState, encoding: EncodingState, now: float) -> bool:
+    """Ask others for what silent sources owe us: chunks that come from elsewhere must not hide their silence."""
+    silent_since_s = now - state.settings.stall_timeout_s
+    silent = [one for one, source in encoding.sources.items() if source.requested and source.heard_s <= silent_since_s]
+    for link_id in silent:
+        want(state, encoding, state.links[link_id], now)
+    return bool(silent)
 
 
 def _watch_list(state: RelayState, encoding: EncodingState, now: float) -> None:
@@ -225,6 +236,8 @@ def request_all(state: RelayState, encoding: EncodingState, now: float) -> None:
         if chosen:
             asked |= _bits(encoding, chosen)
             late &= ~_bits(encoding, chosen)
+            if not source.requested:
+                source.heard_s = now
             for index in chosen:
                 source.requested[index] = now
             state.do(SendRequest(link_id, encoding.key, tuple(chosen)))
@@ -273,7 +286,7 @@ def pulled(state: RelayState, encoding: EncodingState, link_id: LinkId, index: i
     source = encoding.sources.get(link_id)
     asked_at_s = source.requested.pop(index, None) if source is not None else None
     if source is not None and asked_at_s is not None:
-        source.unanswered = 0
+        source.unanswered, source.heard_s = 0, now
         source.window.observe(now - asked_at_s, len(source.requested) + 1)
     for other in encoding.sources.values():
         other.requested.pop(index, None)
