@@ -270,7 +270,8 @@ class Relay:
         """See peer.relay_link.LinkOwner."""
         match frame:
             case ChunkFrame():
-                self._count(frame)
+                if self._versions.known(frame.version) is not None:
+                    self._count(frame)
                 self._versions.chunk_arrived(link.link_id, frame, asyncio.get_running_loop().time())
                 if self._versions.worker.memory.full:
                     self._throttle()

@@ -25,6 +25,9 @@ _FRONTIERS_MOST = 512
 # The rest of an encoding in which every late chunk is asked for at once.
 _END_SHARE = 0.02
 _HEDGE_S_LEAST = 0.25
+# Of the last chunks: the uplinks are idle by then, and one slow source would hold everything back.
+_HEDGE_S_LEAST_AT_END = 0.1
+_HEDGE_SERVICES_AT_END = 1.5
 
 _ROLE_ORDER = {"peer": 0, "learner": 0, "mirror": 1, "origin": 2}
 
@@ -262,9 +265,15 @@ def _asked(state: RelayState, encoding: EncodingState, now: float) -> tuple[int,
         mine = _bits(encoding, source.requested)
         twice |= asked & mine
         asked |= mine
-        limit_s = max(_HEDGE_S_LEAST, min(state.settings.stall_timeout_s, source.window.late_after_s))
+        limit_s = _hedge_after_s(state, encoding, source)
         late |= _bits(encoding, [index for index, at_s in source.requested.items() if now - at_s > limit_s])
     return asked, late & ~twice
+
+
+def _hedge_after_s(state: RelayState, encoding: EncodingState, source: Source) -> float:
+    if encoding.ending:
+        return max(_HEDGE_S_LEAST_AT_END, _HEDGE_SERVICES_AT_END * source.window.service_s)
+    return max(_HEDGE_S_LEAST, min(state.settings.stall_timeout_s, source.window.late_after_s))
 
 
 def _hedges(state: RelayState, encoding: EncodingState, source: Source, bits: int, most: int) -> list[int]:
