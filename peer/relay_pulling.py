@@ -25,6 +25,8 @@ _FRONTIERS_MOST = 512
 # The rest of an encoding in which every late chunk is asked for at once.
 _END_SHARE = 0.02
 _HEDGE_S_LEAST = 0.25
+# The origin's uplink is everybody's: it is asked for a chunk only this long after others could have been.
+_ORIGIN_SPARED_S = 0.25
 # Of the last chunks: the uplinks are idle by then, and one slow source would hold everything back.
 _HEDGE_S_LEAST_AT_END = 0.1
 _HEDGE_SERVICES_AT_END = 1.5
@@ -233,6 +235,8 @@ def request_all(state: RelayState, encoding: EncodingState, now: float) -> None:
         if most <= 0 or claimed is None:
             continue
         mine = missing & claimed.as_int()
+        if state.links[link_id].role == "origin":
+            mine &= _missing(encoding, _late_below(state, encoding, now - _ORIGIN_SPARED_S))
         chosen = encoding.have.first_of(mine & ~asked, most)
         if len(chosen) < most and late:
             chosen += _hedges(state, encoding, source, mine & late, most - len(chosen))
