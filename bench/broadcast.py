@@ -127,7 +127,7 @@ def _case(arguments: argparse.Namespace, size_bytes: int, bound: Bound, folder: 
         max(_LIMIT_S_MIN, _LIMIT_BOUNDS * bound.seconds),
         bound.seconds,
         TROUBLES.get(arguments.scenario),
-        tuple(arguments.set),
+        settings=tuple(arguments.set),
     )
 
 

@@ -60,6 +60,7 @@ OnAccuse = Callable[[pb.Accusation], None]
 OnGiveUp = Callable[[StoreError], None]
 
 _TICK_S = 0.05
+_IDLE_TICK_S = 0.25
 _VERSIONS_COUNTED = 16
 
 
@@ -224,7 +225,7 @@ class Relay:
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(_TICK_S)
+            await asyncio.sleep(_TICK_S if self._core.busy else _IDLE_TICK_S)
             self._handle(Tick())
             self._throttle()
 
@@ -269,7 +270,8 @@ class Relay:
         """See peer.relay_link.LinkOwner."""
         match frame:
             case ChunkFrame():
-                self._count(frame)
+                if self._versions.known(frame.version) is not None:
+                    self._count(frame)
                 self._versions.chunk_arrived(link.link_id, frame, asyncio.get_running_loop().time())
                 if self._versions.worker.memory.full:
                     self._throttle()

@@ -60,6 +60,14 @@ class RelayCore:
     def __init__(self, settings: RelaySettings) -> None:
         self.state = RelayState(settings)
 
+    @property
+    def busy(self) -> bool:
+        """Whether chunks are on their way, so that time matters."""
+        state = self.state
+        return bool(state.broadcasts) or any(
+            encoding.in_flight and encoding.announced for encoding in state.encodings.values()
+        )
+
     def handle(self, event: Event, now: float) -> list[Action]:
         """Apply one event.
 

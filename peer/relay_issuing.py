@@ -23,6 +23,10 @@ _BROADCASTS_MOST = 4
 _STUCK_S = 0.25
 # A chunk is given again when its root takes longer than its window calls late, and longer than this.
 _GIVEN_AGAIN_S_LEAST = 0.5
+# Of a root that has passed nothing on yet only the plan says what to expect: this many times as long, and a little.
+_EXPECTED_TIMES = 3.0
+_EXPECTED_S_LEAST = 3.0
+_UNKNOWN_BYTES_PER_SECOND = 10_000.0
 
 
 def broadcast_started(state: RelayState, event: BroadcastStarted, now: float) -> None:
@@ -174,7 +178,17 @@ def watch_roots(state: RelayState, now: float) -> None:
 
 def _is_late(state: RelayState, link: LinkState, owned: Owned, now: float) -> bool:
     window = _window(state, link, owned)
-    return window is not None and now - owned.given_at_s > max(_GIVEN_AGAIN_S_LEAST, window.late_after_s)
+    if window is None:
+        return False
+    patience_s = window.late_after_s if window.service_s else _expected_s(state, link, owned)
+    return now - owned.given_at_s > max(_GIVEN_AGAIN_S_LEAST, patience_s)
+
+
+def _expected_s(state: RelayState, link: LinkState, owned: Owned) -> float:
+    """How long a root of which nothing is known may take for what it was given."""
+    rates = [stripe.bytes_per_second for stripe in state.plan.stripes if link.peer_id in stripe.children]
+    given_bytes = len(link.owned) * state.encodings[owned.key].chunk_size_bytes
+    return _EXPECTED_S_LEAST + _EXPECTED_TIMES * given_bytes / (max(rates, default=0.0) or _UNKNOWN_BYTES_PER_SECOND)
 
 
 def _put_back(state: RelayState, root: LinkState, chunks: list[Owned], now: float) -> None:

@@ -25,6 +25,11 @@ _FRONTIERS_MOST = 512
 # The rest of an encoding in which every late chunk is asked for at once.
 _END_SHARE = 0.02
 _HEDGE_S_LEAST = 0.25
+# The origin's uplink is everybody's: it is asked for a chunk only this long after others could have been.
+_ORIGIN_SPARED_S = 0.25
+# Of the last chunks: the uplinks are idle by then, and one slow source would hold everything back.
+_HEDGE_S_LEAST_AT_END = 0.1
+_HEDGE_SERVICES_AT_END = 1.5
 
 _ROLE_ORDER = {"peer": 0, "learner": 0, "mirror": 1, "origin": 2}
 
@@ -99,7 +104,18 @@ def watch(state: RelayState, encoding: EncodingState, now: float) -> None:
         want_from_all(state, encoding, now)
     if now - encoding.looked_at_s >= state.settings.stall_timeout_s:
         _look_further(state, encoding, now)
+    elif _give_up_on_silent(state, encoding, now):
+        ask_next(state, encoding, now)
     request_all(state, encoding, now)
+
+
+def _give_up_on_silent(state: RelayState, encoding: EncodingState, now: float) -> bool:
+    """Ask others for what silent sources owe us: chunks that come from elsewhere must not hide their silence."""
+    silent_since_s = now - state.settings.stall_timeout_s
+    silent = [one for one, source in encoding.sources.items() if source.requested and source.heard_s <= silent_since_s]
+    for link_id in silent:
+        want(state, encoding, state.links[link_id], now)
+    return bool(silent)
 
 
 def _watch_list(state: RelayState, encoding: EncodingState, now: float) -> None:
@@ -219,12 +235,16 @@ def request_all(state: RelayState, encoding: EncodingState, now: float) -> None:
         if most <= 0 or claimed is None:
             continue
         mine = missing & claimed.as_int()
+        if state.links[link_id].role == "origin":
+            mine &= _missing(encoding, _late_below(state, encoding, now - _ORIGIN_SPARED_S))
         chosen = encoding.have.first_of(mine & ~asked, most)
         if len(chosen) < most and late:
             chosen += _hedges(state, encoding, source, mine & late, most - len(chosen))
         if chosen:
             asked |= _bits(encoding, chosen)
             late &= ~_bits(encoding, chosen)
+            if not source.requested:
+                source.heard_s = now
             for index in chosen:
                 source.requested[index] = now
             state.do(SendRequest(link_id, encoding.key, tuple(chosen)))
@@ -249,9 +269,15 @@ def _asked(state: RelayState, encoding: EncodingState, now: float) -> tuple[int,
         mine = _bits(encoding, source.requested)
         twice |= asked & mine
         asked |= mine
-        limit_s = max(_HEDGE_S_LEAST, min(state.settings.stall_timeout_s, source.window.late_after_s))
+        limit_s = _hedge_after_s(state, encoding, source)
         late |= _bits(encoding, [index for index, at_s in source.requested.items() if now - at_s > limit_s])
     return asked, late & ~twice
+
+
+def _hedge_after_s(state: RelayState, encoding: EncodingState, source: Source) -> float:
+    if encoding.ending:
+        return max(_HEDGE_S_LEAST_AT_END, _HEDGE_SERVICES_AT_END * source.window.service_s)
+    return max(_HEDGE_S_LEAST, min(state.settings.stall_timeout_s, source.window.late_after_s))
 
 
 def _hedges(state: RelayState, encoding: EncodingState, source: Source, bits: int, most: int) -> list[int]:
@@ -273,7 +299,7 @@ def pulled(state: RelayState, encoding: EncodingState, link_id: LinkId, index: i
     source = encoding.sources.get(link_id)
     asked_at_s = source.requested.pop(index, None) if source is not None else None
     if source is not None and asked_at_s is not None:
-        source.unanswered = 0
+        source.unanswered, source.heard_s = 0, now
         source.window.observe(now - asked_at_s, len(source.requested) + 1)
     for other in encoding.sources.values():
         other.requested.pop(index, None)

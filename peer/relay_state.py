@@ -128,6 +128,7 @@ class Source:
     window: ServiceWindow
     claimed: ChunkSet | None = None  # what it said it holds; None until it answers
     requested: dict[int, float] = field(default_factory=dict)  # chunk -> when we asked for it
+    heard_s: float = 0.0  # when it last sent something it was asked for, or was asked with nothing due
     unanswered: int = 0  # times in a row that we gave up on what it was asked for
 
     @property

@@ -18,6 +18,8 @@ _LARGEST = 4096.0
 # queue that is never empty it would creep up, and the window with it.
 _BASE_GROWTH = 1.25
 _SMOOTHING = 0.2
+# A chunk is late after this many smoothed service times.
+_LATE_SERVICES = 4.0
 
 
 class ServiceWindow:
@@ -53,7 +55,7 @@ class ServiceWindow:
         """
         service_s = max(service_s, 1e-6)
         self._base_s = min(self._base_s, service_s)
-        self._note(service_s)
+        self.service_s += (_SMOOTHING if self.service_s else 1.0) * (service_s - self.service_s)
         waiting = self.size * (1.0 - self._base_s / service_s)
         if waiting > _WAITING_MOST:
             self._growing_fast = False
@@ -64,14 +66,12 @@ class ServiceWindow:
 
     def late(self, held_s: float) -> None:
         """A chunk was not done in this time: begin again with one, as TCP does after a timeout."""
-        self._note(held_s)
+        if not self.service_s:
+            self.service_s = held_s / _LATE_SERVICES  # the same patience the next time
         self.size = _SMALLEST
         self._growing_fast = False
-
-    def _note(self, service_s: float) -> None:
-        self.service_s += (_SMOOTHING if self.service_s else 1.0) * (service_s - self.service_s)
 
     @property
     def late_after_s(self) -> float:
         """A chunk that takes longer than this is not merely queued."""
-        return 4.0 * self.service_s
+        return _LATE_SERVICES * self.service_s

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from peer.relay_events import EncodingKey
@@ -57,15 +57,6 @@ def cheapest_path(
         if ways:
             best[version] = min(ways, key=lambda way: (way.bytes_to_receive, len(way.keys), way.keys))
     return best.get(target)
-
-
-def superseded(receiving: Iterable[EncodingKey], target: Version, path: Path | None) -> tuple[EncodingKey, ...]:
-    """Which encodings under way are no longer worth receiving, now that ``path`` leads to ``target``, the newest.
-
-    Those of versions up to ``target`` that are not on its path: what is here of them was counted when it was chosen.
-    """
-    needed: Collection[EncodingKey] = path.keys if path is not None else ()
-    return tuple(sorted(key for key in receiving if path is not None and key.version <= target and key not in needed))
 
 
 def _by(manifest: Manifest, best: Mapping[Version, Path], missing_bytes: Mapping[EncodingKey, int]) -> Path | None:

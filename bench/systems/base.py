@@ -37,6 +37,7 @@ class Case:
     limit_s: float  # a broadcast that takes longer has failed
     bound_s: float = 0.0
     trouble: Trouble | None = None
+    settle_s: float = 3.0  # before each version: heartbeats bring rates to the coordinator, plans that follow go back
     settings: tuple[str, ...] = ()  # role.section.key=value, on top of what the daemons are configured with
 
     @property

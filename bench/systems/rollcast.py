@@ -22,7 +22,6 @@ from bench.wan.network import Network
 from bench.wan.scenarios import SLOWED_TO, Trouble
 from rollcast.runtime.errors import ProcessFailed, WaitTimedOut
 
-_SETTLE_S = 3.0  # before each version: heartbeats bring rates to the coordinator, and plans that follow from them back
 _POLL_S = 0.02
 _JOIN_TIMEOUT_S = 60.0
 
@@ -135,7 +134,7 @@ class _Run:
 
     def _announce(self, content: str = "publish") -> Meter:
         """Publish the next version and announce it; the meter runs from just before."""
-        time.sleep(_SETTLE_S)
+        time.sleep(self._case.settle_s)
         self._version += 1
         self._daemons.tell(content)
         self._daemons.hear("origin_holds", self._case.limit_s)

@@ -7,6 +7,7 @@ import mmap
 from blake3 import blake3
 
 _STEP_BYTES = 8 << 20  # enough for all cores to share
+_SHARED_BYTES_LEAST = 1 << 30  # a smaller file is hashed in pieces too small to be worth waking other cores
 
 
 class PrefixHash:
@@ -22,7 +23,7 @@ class PrefixHash:
 
     def __init__(self, descriptor: int, size_bytes: int) -> None:
         self._view = memoryview(mmap.mmap(descriptor, size_bytes, access=mmap.ACCESS_READ))
-        self._blake3 = blake3(max_threads=blake3.AUTO)
+        self._blake3 = blake3(max_threads=blake3.AUTO if size_bytes >= _SHARED_BYTES_LEAST else 1)
         self.done_bytes = 0
 
     def advance(self, until_bytes: int) -> None:

@@ -42,7 +42,7 @@ class Canned:
 
 
 def _case(folder: Path, nodes: tuple[Node, ...] = (Node(8, 8, 1),) * 3, size_bytes: int = SIZE_BYTES) -> Case:
-    return Case(nodes, size_bytes, Sockets(), folder, 60.0)
+    return Case(nodes, size_bytes, Sockets(), folder, 60.0, settle_s=0.1)
 
 
 def _took(last_s: float, *, late_ms: float = 1.0, troubled: bool = False) -> Broadcast:

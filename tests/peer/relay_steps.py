@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from peer.chunk_set import ChunkSet
@@ -45,7 +45,7 @@ def neighbour(name: str, role: str = "peer", *, we_dial: bool = False, lan: bool
 
 def plan(
     *neighbours: Neighbour,
-    stripes: dict[int, Sequence[str]] | None = None,
+    stripes: Mapping[int, Sequence[str]] | None = None,
     lists: Sequence[str] = (),
     parents: Sequence[str] = (),
     fallbacks: Sequence[Neighbour] = (),

@@ -12,6 +12,7 @@ from bench.wan.scenarios import SCENARIOS, Node, fluid_bound
 from peer.relay_core import RelayCore
 from peer.relay_state import RelaySettings
 from tests.peer import relay_network
+from tests.peer.planned import CoordinatorPlans
 from tests.peer.relay_network import RelayNetwork, chunks_of, late_in
 from tests.peer.relay_story import (
     Conditions,
@@ -150,6 +151,12 @@ def test_a_broadcast_comes_near_the_fluid_bound(scenario: str, most: float) -> N
     result = _measured(scenario)
     assert result.ratio <= most
     assert sum(result.duplicates.values()) <= 0.02 * 8 * 512
+
+
+def test_thirty_unequal_peers_are_served_along_the_coordinators_trees() -> None:
+    nodes = [Node(50, 200, 10), *(Node((50, 30, 12)[place % 3], 100, 5 + 5 * (place % 4)) for place in range(30))]
+    result = relay_network.broadcast(nodes, 4 << 20, 32 << 10, SETTINGS, plan=CoordinatorPlans(nodes), warm_up=False)
+    assert result.ratio <= 1.6
 
 
 def test_a_death_costs_less_than_a_third() -> None:

@@ -275,6 +275,20 @@ def test_a_chunk_that_a_source_does_not_send_is_asked_of_another_as_well() -> No
     assert steps.chunk(B, 1) == [FinishVersion(KEY)]
 
 
+def test_a_trickle_from_one_source_does_not_hide_the_silence_of_another() -> None:
+    steps = peer(pushed=False)
+    has(steps, A, complete=True)
+    has(steps, B, *range(50))
+    actions: list[Action] = []
+    for index in range(4, 8):  # what B was asked for, a chunk a second
+        actions += steps.ticks(1.0) + steps.chunk(B, index)
+    assert want(A) in actions
+    assert Dial(FALLBACK) in actions
+    steps.up(FALLBACK_LINK, "far", dialled=True)
+    asked = [one.link for one in has(steps, FALLBACK_LINK, complete=True) if isinstance(one, SendRequest)]
+    assert asked == [FALLBACK_LINK]
+
+
 def test_a_source_that_keeps_its_promise_to_nobody_comes_last() -> None:
     """Two peers claim everything and send nothing; the origin is honest, and asked last."""
     steps = peer(3, pushed=False)

@@ -86,7 +86,7 @@ def test_one_that_is_not_used_does_not_grow() -> None:
 def test_after_a_chunk_that_was_never_done_it_begins_again_with_one() -> None:
     window = ServiceWindow(4.0)
     window.late(0.5)
-    assert (window.chunks, window.service_s) == (1, 0.5)
+    assert (window.chunks, window.late_after_s) == (1, 0.5), "the same patience the next time"
     work(window, 200, 0.01, 0.05)
     assert window.size >= 6.0
 
