@@ -75,8 +75,13 @@ def _late_below(state: RelayState, encoding: EncodingState, now: float) -> int:
     if encoding.pushed_at_s <= before_s:
         below = max(below, encoding.frontier)  # not every rise is noted
     quiet = now - encoding.pushed_at_s >= _quiet_s(state, encoding)
-    pushed = bool(state.plan.parents) and encoding.holder is None
+    pushed = _expects_pushes(state) and encoding.holder is None
     return below if pushed and not quiet else encoding.chunk_count
+
+
+def _expects_pushes(state: RelayState) -> bool:
+    """Whether anybody who is to push to us is connected: some may refuse us."""
+    return any(peer_id in state.link_to for peer_id in state.plan.parents)
 
 
 def _quiet_s(state: RelayState, encoding: EncodingState) -> float:
@@ -121,7 +126,7 @@ def _give_up_on_silent(state: RelayState, encoding: EncodingState, now: float) -
 def _watch_list(state: RelayState, encoding: EncodingState, now: float) -> None:
     if encoding.phase != "waiting":
         return
-    patience_s = state.settings.list_patience_s if state.plan.parents else 0.0
+    patience_s = state.settings.list_patience_s if _expects_pushes(state) else 0.0
     first = not encoding.sources and now - encoding.announced_at_s >= patience_s
     again = bool(encoding.sources) and now - encoding.looked_at_s >= state.settings.stall_timeout_s
     if first or again:

@@ -103,6 +103,7 @@ class VersionBook:
         self._encodings: set[EncodingKey] = set()
         self._making: set[EncodingKey] = set()
         self._failed: set[EncodingKey] = set()
+        self._kept: Version | None = None  # the version that took the place of a dropped one
 
     # ------------------------------------------------------------ facts
 
@@ -235,16 +236,26 @@ class VersionBook:
         return [Receive(manifest, *now_true)]
 
     def _drop_others(self, wanted: Mapping[EncodingKey, Manifest]) -> list[Command]:
-        """Superseded encodings, of which less than half is here."""
+        """Superseded encodings, of which less than half is here.
+
+        What took the place of a dropped version is not dropped in turn before it is here: where versions come faster
+        than they can be received, none would ever be.
+        """
         if self._role == "origin":
             return []
         newest = max(self._known, default=Version(0))
+        if self._kept is not None and (max(self._states, default=-1) >= self._kept or self._kept not in self._known):
+            self._kept = None
         commands: list[Command] = []
         for version, known in self._known.items():
+            if version == self._kept:
+                continue
             for key in [key for key in known.told if key not in wanted and key not in self._encodings]:
                 have, total = self._progress(key)
                 if have * 2 <= total or version == newest:
                     del known.told[key]
+                    if version < newest and self._kept is None:
+                        self._kept = newest
                     commands.append(Drop(key, "another encoding is cheaper, or a newer version is there"))
         return commands
 

@@ -369,3 +369,17 @@ def test_a_long_run_of_steps_receives_every_delta_once(seed: int) -> None:
             pass
     assert life.reported == list(range(2, 41))
     assert sorted(key for key in life.held if key.encoding_id) == [key_of(version, 1) for version in range(2, 41)]
+
+
+def test_a_peer_that_receives_slower_than_versions_come_still_gets_some() -> None:
+    story = Story()
+    dropped: list[int] = []
+    for version in range(10, 20):
+        for command in story.heard(version):
+            match command:
+                case Receive(manifest=manifest):
+                    story.progress[key_of(manifest.version, manifest.encoding_id)] = (1, 10)
+                case Drop(key=key):
+                    dropped.append(key.version)
+    kept = [version for version in range(10, 19) if version not in dropped]
+    assert kept, "what took the place of a dropped version is received to its end"
