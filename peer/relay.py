@@ -183,7 +183,7 @@ class Relay:
 
     def stats(self) -> RelayStats:
         """Where the relay stands."""
-        links = [link.link for link in self._links.values()]
+        links = [link.link for link_id, link in self._links.items() if link_id in self._core.state.links]
         now = asyncio.get_running_loop().time()
         stats = stats_of(self._core.state, links, self._traffic, self._chunk_bytes_sent, now)
         stats.report.uplink_probe_id = self._probe_id
