@@ -85,6 +85,19 @@ class ChunkSet:
         """The bitmap as one integer, chunk 0 in its highest bit: cheap to combine with others of the same size."""
         return int.from_bytes(self._bits, "big")
 
+    def bits_of(self, indices: Iterable[int]) -> int:
+        """Indices of a set of this size, as by ``as_int``."""
+        last = 8 * len(self._bits) - 1
+        bits = 0
+        for index in indices:
+            bits |= 1 << (last - index)
+        return bits
+
+    def missing_below(self, index: int) -> int:
+        """What is not in this set of the indices below one, as by ``as_int``."""
+        index = min(index, self.size)
+        return ((1 << index) - 1) << (8 * len(self._bits) - index) & ~self.as_int()
+
     def first_of(self, bits: int, most: int) -> list[int]:
         """The lowest ``most`` indices of a set of this size given as by ``as_int``."""
         width = len(self._bits) * 8

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 
 from peer.relay_events import EncodingKey, LinkId
-from rollcast.wire.ids import EncodingId
 from rollcast.wire.link import ChunkFrame
 
 _BYTES_MOST = 4 << 20
@@ -36,4 +35,4 @@ class EarlyChunks:
 
 
 def _key(frame: ChunkFrame) -> EncodingKey:
-    return EncodingKey(frame.version, EncodingId(frame.encoding_id))
+    return EncodingKey(frame.version, frame.encoding_id)

@@ -102,7 +102,7 @@ def watch(state: RelayState, encoding: EncodingState, now: float) -> None:
         return
     late_below = _late_below(state, encoding, now)
     if not encoding.pulling:
-        missing_late = late_below > 0 and bool(_missing(encoding, late_below))
+        missing_late = late_below > 0 and bool(encoding.have.missing_below(late_below))
         if not (missing_late or encoding.ending):
             return
         encoding.pulling = True
@@ -218,19 +218,11 @@ def _ask_again(state: RelayState, encoding: EncodingState, now: float) -> None:
 # ---------------------------------------------------------------- requests
 
 
-def _missing(encoding: EncodingState, below: int) -> int:
-    """Chunks below an index that are not here, as bits (see ChunkSet.as_int)."""
-    width = 8 * ((encoding.chunk_count + 7) // 8)
-    below = min(below, encoding.chunk_count)
-    wanted = ((1 << below) - 1) << (width - below)
-    return wanted & ~encoding.have.as_int()
-
-
 def request_all(state: RelayState, encoding: EncodingState, now: float) -> None:
     """Give every source as much to send as its window allows, those that cost the origin's uplink last."""
     if encoding.phase != "receiving" or not encoding.pulling:
         return
-    missing = _missing(encoding, _late_below(state, encoding, now))
+    missing = encoding.have.missing_below(_late_below(state, encoding, now))
     if not missing:
         return
     asked, late = _asked(state, encoding, now)
@@ -241,13 +233,13 @@ def request_all(state: RelayState, encoding: EncodingState, now: float) -> None:
             continue
         mine = missing & claimed.as_int()
         if state.links[link_id].role == "origin":
-            mine &= _missing(encoding, _late_below(state, encoding, now - _ORIGIN_SPARED_S))
+            mine &= encoding.have.missing_below(_late_below(state, encoding, now - _ORIGIN_SPARED_S))
         chosen = encoding.have.first_of(mine & ~asked, most)
         if len(chosen) < most and late:
             chosen += _hedges(state, encoding, source, mine & late, most - len(chosen))
         if chosen:
-            asked |= _bits(encoding, chosen)
-            late &= ~_bits(encoding, chosen)
+            asked |= encoding.have.bits_of(chosen)
+            late &= ~encoding.have.bits_of(chosen)
             if not source.requested:
                 source.heard_s = now
             for index in chosen:
@@ -271,11 +263,11 @@ def _asked(state: RelayState, encoding: EncodingState, now: float) -> tuple[int,
     for source in encoding.sources.values():
         if not source.requested:
             continue
-        mine = _bits(encoding, source.requested)
+        mine = encoding.have.bits_of(source.requested)
         twice |= asked & mine
         asked |= mine
         limit_s = _hedge_after_s(state, encoding, source)
-        late |= _bits(encoding, [index for index, at_s in source.requested.items() if now - at_s > limit_s])
+        late |= encoding.have.bits_of([index for index, at_s in source.requested.items() if now - at_s > limit_s])
     return asked, late & ~twice
 
 
@@ -289,14 +281,6 @@ def _hedges(state: RelayState, encoding: EncodingState, source: Source, bits: in
     chosen = [index for index in encoding.have.first_of(bits, most) if index not in source.requested]
     state.counters.chunks_hedged += len(chosen)
     return chosen
-
-
-def _bits(encoding: EncodingState, indices: list[int] | dict[int, float]) -> int:
-    last = 8 * ((encoding.chunk_count + 7) // 8) - 1
-    bits = 0
-    for index in indices:
-        bits |= 1 << (last - index)
-    return bits
 
 
 def pulled(state: RelayState, encoding: EncodingState, link_id: LinkId, index: int, now: float) -> None:

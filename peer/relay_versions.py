@@ -27,10 +27,11 @@ from peer.relay_events import (
 )
 from peer.store_worker import EncodingsRemoved, StateMade, StateNotMade, StoreEvent, StoreWorker, keep_verified
 from peer.version_book import Acknowledge, Command, Drop, Materialise, Receive, Report, SendToAll, VersionBook
+from peer.version_paths import key_of
 from rollcast.runtime.errors import CorruptChunk, MalformedMessage
 from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.chunks import BytesLike, check_chunk
-from rollcast.wire.ids import ChunkIndex, EncodingId, Version
+from rollcast.wire.ids import ChunkIndex, Version
 from rollcast.wire.link import ChunkFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.records import VerifiedVersion
@@ -161,7 +162,7 @@ class RelayVersions:
 
     def chunk_arrived(self, link: LinkId, frame: ChunkFrame, now: float = 0.0) -> None:
         """Give the core a chunk; one that overtook its list waits a little."""
-        key = EncodingKey(frame.version, EncodingId(frame.encoding_id))
+        key = EncodingKey(frame.version, frame.encoding_id)
         if self.chunk_list(key) is None:
             self._early.keep(link, frame, now)
             return
@@ -254,7 +255,7 @@ class RelayVersions:
     def _do(self, command: Command) -> None:
         match command:
             case Receive(manifest=manifest, announced=announced, holder=holder):
-                key = EncodingKey(manifest.version, manifest.encoding_id)
+                key = key_of(manifest)
                 listed = self.chunk_list(key) is not None
                 sizes = (manifest.chunk_count, manifest.chunk_size_bytes)
                 self._tell(EncodingKnown(key, *sizes, announced, listed, holder))

@@ -136,7 +136,8 @@ class StoreWorker:
 
         self._post(key, verify)
         self._post(key, finish)
-        self._post(None, publish)
+        if self._mirror_folder is not None:
+            self._post(None, publish)
 
     def materialise(self, key: EncodingKey) -> None:
         """Make the state that a delta leads to; answered by StateMade and VersionRestored, or by StateNotMade."""

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from peer.relay_events import EncodingKey, LinkId
-from peer.version_paths import cheapest_path
-from rollcast.wire.ids import EncodingId, Version
+from peer.version_paths import cheapest_path, key_of
+from rollcast.wire.ids import Version
 from rollcast.wire.records import KEYFRAME_ID, Manifest, VerifiedVersion
 
 # Announcements that are remembered: chains of deltas are no longer than this.
@@ -83,8 +83,7 @@ class _Known:
 
 def broadcast_manifest(verified: VerifiedVersion) -> Manifest:
     """The encoding that the origin sends to everybody: the delta from the latest base, or the keyframe."""
-    deltas = [manifest for manifest in verified.manifests if manifest.kind == "delta"]
-    return max(deltas, key=lambda manifest: manifest.base_version or 0, default=verified.keyframe)
+    return max(verified.deltas, key=lambda manifest: manifest.base_version or 0, default=verified.keyframe)
 
 
 class VersionBook:
@@ -192,10 +191,10 @@ class VersionBook:
                 due = known.holder is not None or version == newest
                 if due and (known.acknowledged_on is None or known.acknowledged_on != known.holder):
                     self._want(wanted, *self._path(version))
-                    self._want(wanted, *(_key(one) for one in known.verified.manifests if one.kind == "delta"))
+                    self._want(wanted, *map(key_of, known.verified.deltas))
             return wanted
         if newest not in self._states:
-            self._want(wanted, _key(broadcast_manifest(self._known[newest].verified)))
+            self._want(wanted, key_of(broadcast_manifest(self._known[newest].verified)))
         if announced:
             self._want(wanted, *self._path(max(announced)))
         return wanted
@@ -220,9 +219,9 @@ class VersionBook:
         missing = dict.fromkeys(self._encodings, 0)
         for known in self._known.values():
             for manifest in known.verified.manifests:
-                have, total = self._progress(_key(manifest))
-                if total and _key(manifest) not in missing:
-                    missing[_key(manifest)] = manifest.size_bytes * (total - have) // total
+                have, total = self._progress(key_of(manifest))
+                if total and key_of(manifest) not in missing:
+                    missing[key_of(manifest)] = manifest.size_bytes * (total - have) // total
         return missing
 
     def _receive(self, key: EncodingKey, manifest: Manifest) -> list[Command]:
@@ -282,20 +281,16 @@ class VersionBook:
             known.reported = True
             commands.append(Report(version))
         # A delta that leads elsewhere, here at least, will not come: the state is here without it.
-        complete = all(_key(manifest) in self._encodings | self._failed for manifest in known.verified.deltas)
+        complete = all(key_of(manifest) in self._encodings | self._failed for manifest in known.verified.deltas)
         if known.holder is not None and complete and known.acknowledged_on != known.holder:
             known.acknowledged_on = known.holder
             commands.append(Acknowledge(version, known.holder))
         # Only what the learner gave us in this life of the process: the rest has been sent before.
         if self._role == "origin" and known.from_learner and known.announced and not known.broadcast:
-            key = _key(broadcast_manifest(known.verified))
+            key = key_of(broadcast_manifest(known.verified))
             if key in self._failed:
-                key = _key(known.verified.keyframe)
+                key = key_of(known.verified.keyframe)
             if key in self._encodings or key.encoding_id == KEYFRAME_ID:
                 known.broadcast = True
                 commands.append(SendToAll(key))
         return commands
-
-
-def _key(manifest: Manifest) -> EncodingKey:
-    return EncodingKey(manifest.version, EncodingId(manifest.encoding_id))

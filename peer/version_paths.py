@@ -52,7 +52,7 @@ def cheapest_path(
         ways = [
             way
             for manifest in known[version].manifests
-            if _key(manifest) not in failed and (way := _by(manifest, best, missing_bytes)) is not None
+            if key_of(manifest) not in failed and (way := _by(manifest, best, missing_bytes)) is not None
         ]
         if ways:
             best[version] = min(ways, key=lambda way: (way.bytes_to_receive, len(way.keys), way.keys))
@@ -69,9 +69,10 @@ def _by(manifest: Manifest, best: Mapping[Version, Path], missing_bytes: Mapping
         return None
     if len(before.keys) >= STEPS_MAX:
         return None
-    key = _key(manifest)
+    key = key_of(manifest)
     return Path((*before.keys, key), before.bytes_to_receive + missing_bytes.get(key, manifest.size_bytes))
 
 
-def _key(manifest: Manifest) -> EncodingKey:
+def key_of(manifest: Manifest) -> EncodingKey:
+    """The encoding that a manifest describes."""
     return EncodingKey(manifest.version, EncodingId(manifest.encoding_id))

@@ -10,9 +10,10 @@ from typing import Any
 
 import aiohttp
 
-from rollcast.runtime.errors import ConfigError, MalformedMessage, RunFolderError, Unreachable, WrongKey
+from rollcast.runtime.errors import ConfigError, RunFolderError, Unreachable, WrongKey
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.error_json import error_from_json
+from rollcast.wire.http_answers import json_object, read_bounded
 from rollcast.wire.tls import RunCA
 
 ANSWER_BYTES_MAX = 16 << 20
@@ -78,7 +79,7 @@ async def ask(session: aiohttp.ClientSession, target: Target, path: str) -> dict
         async with session.get(
             url, ssl=tls, allow_redirects=False, timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)
         ) as response:
-            data = await _bounded(response)
+            data = await read_bounded(response, ANSWER_BYTES_MAX)
             status = response.status
     except aiohttp.ClientConnectorCertificateError as error:
         raise WrongKey(
@@ -96,23 +97,4 @@ async def ask(session: aiohttp.ClientSession, target: Target, path: str) -> dict
         raise error_from_json(data) or Unreachable(
             f"{url} answers {status}", fix="check that this is a coordinator's address, and of this Rollcast version"
         )
-    return _object(data, url)
-
-
-async def _bounded(response: aiohttp.ClientResponse) -> bytes:
-    data = bytearray()
-    async for piece in response.content.iter_any():
-        data += piece
-        if len(data) > ANSWER_BYTES_MAX:
-            raise MalformedMessage(f"the answer of {response.url.host} is too long")
-    return bytes(data)
-
-
-def _object(data: bytes, url: str) -> dict[str, Any]:
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise MalformedMessage(f"{url} does not answer like a coordinator", fix="check the address")
-    return value
+    return json_object(data, url, fix="check the address")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import random
 import ssl
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from rollcast.runtime.errors import JoinRefused, MalformedMessage, RollcastError
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.wire.certificates import COORDINATOR_NAME, Caller, fingerprint_of
 from rollcast.wire.error_json import error_from_json
+from rollcast.wire.http_answers import json_object, read_bounded
 from rollcast.wire.identity import Identity
 from rollcast.wire.ids import PeerId, RunId
 from rollcast.wire.invite import Invite
@@ -149,32 +149,13 @@ async def _exchange(
         ssl=context if is_tls else True,
         server_hostname=COORDINATOR_NAME if is_tls else None,
     ) as response:
-        data = await _read_bounded(response)
+        data = await read_bounded(response, HTTP_JOIN_BYTES_MAX)
         if response.status == 200:
-            return _json_object(data, url)
+            return json_object(data, url, fix="check the address in the invite")
         error = error_from_json(data)
         if response.status >= 500 or response.status == 429:
             raise _NotReady(f"the coordinator answers {response.status}" + (f": {error.what}" if error else ""))
         raise error or JoinRefused(f"{url} answers {response.status}", fix="check that this is a coordinator's address")
-
-
-async def _read_bounded(response: aiohttp.ClientResponse) -> bytes:
-    data = bytearray()
-    async for piece in response.content.iter_any():
-        data += piece
-        if len(data) > HTTP_JOIN_BYTES_MAX:
-            raise MalformedMessage(f"the answer of {response.url.host} is too long")
-    return bytes(data)
-
-
-def _json_object(data: bytes, url: str) -> dict[str, Any]:
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise MalformedMessage(f"{url} does not answer like a coordinator", fix="check the address in the invite")
-    return value
 
 
 def _text(answer: dict[str, Any], key: str) -> str:

@@ -144,20 +144,8 @@ def keyframe_manifest(record: VersionRecord, chunk_hashes: bytes, chunk_size_byt
         chunk_hashes: ``chunks.chunk_list`` of the state, 32 bytes a chunk.
         chunk_size_bytes: what it was cut with.
     """
-    return Manifest(
-        run_id=record.run_id,
-        epoch=record.epoch,
-        version=record.version,
-        encoding_id=KEYFRAME_ID,
-        kind="keyframe",
-        base_version=None,
-        compression="",
-        record_hash=record.hash(),
-        size_bytes=record.state_size_bytes,
-        chunk_size_bytes=chunk_size_bytes,
-        chunk_count=chunk_count(record.state_size_bytes, chunk_size_bytes),
-        chunk_list_hash=chunk_list_hash(chunk_hashes),
-    )
+    size_bytes = record.state_size_bytes
+    return _manifest(record, KEYFRAME_ID, None, size_bytes, chunk_hashes, chunk_size_bytes)
 
 
 def delta_manifest(
@@ -179,14 +167,25 @@ def delta_manifest(
         chunk_hashes: ``chunks.chunk_list`` of the delta, 32 bytes a chunk.
         chunk_size_bytes: what it was cut with.
     """
+    return _manifest(record, encoding_id, base, size_bytes, chunk_hashes, chunk_size_bytes)
+
+
+def _manifest(
+    record: VersionRecord,
+    encoding_id: EncodingId,
+    base: Version | None,
+    size_bytes: int,
+    chunk_hashes: bytes,
+    chunk_size_bytes: int,
+) -> Manifest:
     return Manifest(
         run_id=record.run_id,
         epoch=record.epoch,
         version=record.version,
         encoding_id=encoding_id,
-        kind="delta",
+        kind="keyframe" if base is None else "delta",
         base_version=base,
-        compression="zstd",
+        compression="" if base is None else "zstd",
         record_hash=record.hash(),
         size_bytes=size_bytes,
         chunk_size_bytes=chunk_size_bytes,

@@ -52,3 +52,16 @@ def test_the_full_set_has_every_index_and_no_other(size: int) -> None:
     full = ChunkSet.full(size)
     assert full.complete
     assert full.bitmap == ChunkSet(size, range(size)).bitmap
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(1, 40), st.data())
+def test_bits_name_the_same_indices_as_sets(size: int, data: st.DataObject) -> None:
+    here = data.draw(st.sets(st.integers(0, size - 1)))
+    others = data.draw(st.sets(st.integers(0, size - 1)))
+    below = data.draw(st.integers(0, size + 9))
+    chunks = ChunkSet(size, here)
+    assert chunks.bits_of(here) == chunks.as_int()
+    assert chunks.first_of(chunks.bits_of(others), size) == sorted(others)
+    missing = [index for index in range(min(below, size)) if index not in here]
+    assert chunks.first_of(chunks.missing_below(below), size) == missing

@@ -24,6 +24,7 @@ from tests.wire.build import (
     put,
     put_delta,
 )
+from tests.wire.crashing_disk import Crash, crash_after
 
 
 def test_a_restart_resumes_what_was_verified(tmp_path: Path) -> None:
@@ -224,27 +225,8 @@ def test_nothing_is_visible_before_it_is_durable(tmp_path: Path, monkeypatch: py
 
 
 def _crash_once(folder: Path, state: bytes, crash_at: int, monkeypatch: pytest.MonkeyPatch) -> bool:
-    calls = 0
-
-    class Crash(BaseException):
-        pass
-
-    def crashing(name: str) -> None:
-        original = getattr(os, name)
-
-        def call(*args: object, **keywords: object) -> object:
-            nonlocal calls
-            calls += 1
-            if calls > crash_at:
-                raise Crash
-            return original(*args, **keywords)
-
-        monkeypatch.setattr(os, name, call)
-
     store = ChunkStore(folder, 4)
-    with monkeypatch.context() as monkeypatch:
-        for name in ("fsync", "replace", "posix_fallocate", "ftruncate", "mkdir"):
-            crashing(name)
+    with crash_after(crash_at, ("fsync", "replace", "posix_fallocate", "ftruncate", "mkdir"), monkeypatch):
         try:
             encoding = begin(store, state)
             fill(encoding, state)

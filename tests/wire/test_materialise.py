@@ -29,6 +29,7 @@ from tests.wire.build import (
     put,
     put_delta,
 )
+from tests.wire.crashing_disk import Crash, crash_after
 
 OLD = a_state(seed=1)
 NEW = changed(OLD, 2)
@@ -253,27 +254,8 @@ def test_nothing_is_visible_before_it_is_durable(tmp_path: Path, monkeypatch: py
 
 
 def _crash_once(folder: Path, step: Step, crash_at: int, monkeypatch: pytest.MonkeyPatch) -> bool:
-    calls = 0
-
-    class Crash(BaseException):
-        pass
-
-    def crashing(name: str) -> None:
-        original = getattr(os, name)
-
-        def call(*args: object, **keywords: object) -> object:
-            nonlocal calls
-            calls += 1
-            if calls > crash_at:
-                raise Crash
-            return original(*args, **keywords)
-
-        monkeypatch.setattr(os, name, call)
-
     store = ChunkStore(folder, 4)
-    with monkeypatch.context() as monkeypatch:
-        for name in ("fsync", "replace", "posix_fallocate", "ftruncate", "mkdir", "pwrite"):
-            crashing(name)
+    with crash_after(crash_at, ("fsync", "replace", "posix_fallocate", "ftruncate", "mkdir", "pwrite"), monkeypatch):
         try:
             delta = begin_delta(store, step)
             store.prepare(delta)
