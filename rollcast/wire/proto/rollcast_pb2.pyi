@@ -561,7 +561,7 @@ class LearnerHello(_message.Message):
     def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., software: _Optional[str] = ..., learner_public_key: _Optional[bytes] = ...) -> None: ...
 
 class RunInfo(_message.Message):
-    __slots__ = ("protocol", "run_id", "epoch", "steps", "staleness_limit", "publish_every_steps", "groups_per_step", "samples_per_group", "prompt_tokens_max", "sampling", "tokenizer_json", "recorded_batches", "has_published", "newest_published_version", "origin_address", "origin_peer_id", "newest_record_payload")
+    __slots__ = ("protocol", "run_id", "epoch", "steps", "staleness_limit", "publish_every_steps", "groups_per_step", "samples_per_group", "prompt_tokens_max", "sampling", "tokenizer_json", "recorded_batches", "has_published", "newest_published_version", "origin_address", "origin_peer_id", "newest_record_payload", "epochs")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -579,6 +579,7 @@ class RunInfo(_message.Message):
     ORIGIN_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     ORIGIN_PEER_ID_FIELD_NUMBER: _ClassVar[int]
     NEWEST_RECORD_PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
     protocol: ProtocolRange
     run_id: str
     epoch: int
@@ -596,7 +597,18 @@ class RunInfo(_message.Message):
     origin_address: str
     origin_peer_id: str
     newest_record_payload: bytes
-    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., run_id: _Optional[str] = ..., epoch: _Optional[int] = ..., steps: _Optional[int] = ..., staleness_limit: _Optional[int] = ..., publish_every_steps: _Optional[int] = ..., groups_per_step: _Optional[int] = ..., samples_per_group: _Optional[int] = ..., prompt_tokens_max: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., tokenizer_json: _Optional[str] = ..., recorded_batches: _Optional[int] = ..., has_published: _Optional[bool] = ..., newest_published_version: _Optional[int] = ..., origin_address: _Optional[str] = ..., origin_peer_id: _Optional[str] = ..., newest_record_payload: _Optional[bytes] = ...) -> None: ...
+    epochs: _containers.RepeatedCompositeFieldContainer[EpochStart]
+    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., run_id: _Optional[str] = ..., epoch: _Optional[int] = ..., steps: _Optional[int] = ..., staleness_limit: _Optional[int] = ..., publish_every_steps: _Optional[int] = ..., groups_per_step: _Optional[int] = ..., samples_per_group: _Optional[int] = ..., prompt_tokens_max: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., tokenizer_json: _Optional[str] = ..., recorded_batches: _Optional[int] = ..., has_published: _Optional[bool] = ..., newest_published_version: _Optional[int] = ..., origin_address: _Optional[str] = ..., origin_peer_id: _Optional[str] = ..., newest_record_payload: _Optional[bytes] = ..., epochs: _Optional[_Iterable[_Union[EpochStart, _Mapping]]] = ...) -> None: ...
+
+class EpochStart(_message.Message):
+    __slots__ = ("epoch", "step_from", "step")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STEP_FROM_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    step_from: int
+    step: int
+    def __init__(self, epoch: _Optional[int] = ..., step_from: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
 class ExamplesRequest(_message.Message):
     __slots__ = ("count", "flawed", "cursor")
@@ -679,18 +691,20 @@ class BatchPart(_message.Message):
     def __init__(self, header: _Optional[_Union[BatchHeader, _Mapping]] = ..., rollout: _Optional[_Union[TrainingRollout, _Mapping]] = ...) -> None: ...
 
 class BatchHeader(_message.Message):
-    __slots__ = ("step", "ready", "waiting_for", "rollout_count", "replayed")
+    __slots__ = ("step", "ready", "waiting_for", "rollout_count", "replayed", "publish_every_steps")
     STEP_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
     ROLLOUT_COUNT_FIELD_NUMBER: _ClassVar[int]
     REPLAYED_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_EVERY_STEPS_FIELD_NUMBER: _ClassVar[int]
     step: int
     ready: bool
     waiting_for: str
     rollout_count: int
     replayed: bool
-    def __init__(self, step: _Optional[int] = ..., ready: _Optional[bool] = ..., waiting_for: _Optional[str] = ..., rollout_count: _Optional[int] = ..., replayed: _Optional[bool] = ...) -> None: ...
+    publish_every_steps: int
+    def __init__(self, step: _Optional[int] = ..., ready: _Optional[bool] = ..., waiting_for: _Optional[str] = ..., rollout_count: _Optional[int] = ..., replayed: _Optional[bool] = ..., publish_every_steps: _Optional[int] = ...) -> None: ...
 
 class AnnounceReply(_message.Message):
     __slots__ = ("first_time",)
