@@ -49,6 +49,11 @@ class RunFolder:
         return self.root / "store.sqlite"
 
     @property
+    def record(self) -> Path:
+        """The coordinator's flight record."""
+        return self.root / "record"
+
+    @property
     def metrics(self) -> Path:
         """One JSON object a learner step."""
         return self.root / "metrics.jsonl"
