@@ -13,7 +13,7 @@ import structlog
 
 from coordinator.config import CoordinatorConfig
 from coordinator.core import CoordinatorCore, CoreSettings
-from coordinator.events import Tick
+from coordinator.events import Started, Tick
 from coordinator.http_api import HttpApi, HttpServer, HttpViews
 from coordinator.join import JoinDesk
 from coordinator.ledger import Ledger
@@ -91,6 +91,7 @@ async def started(config: CoordinatorConfig, folder: RunFolder) -> AsyncIterator
         stack.push_async_callback(problems.close)
         coordinator = _assemble(config, folder, start, ledger, problems)
         stack.push_async_callback(coordinator.shell.close)
+        coordinator.shell.apply(Started())
         for event in start.replay:
             coordinator.shell.apply(event)
         for work in (_tick(coordinator), _watch_ledger(coordinator)):

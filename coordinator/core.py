@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, assert_never
 
-from coordinator import forming
+from coordinator import epochs, forming, partials, starting
 from coordinator.actions import (
     Action,
     EndSession,
@@ -22,12 +22,15 @@ from coordinator.broadcast_status import BroadcastStatus, build_broadcast_status
 from coordinator.events import (
     BatchRecorded,
     BatchRequested,
+    EpochRecorded,
+    EpochRequested,
     Event,
     HeartbeatReceived,
     LearnerCalled,
     LearnerStatusChanged,
     LeasesReturned,
     MalformedRollout,
+    PartialReceived,
     PeerAccused,
     PeerJoined,
     PeerLeft,
@@ -36,6 +39,7 @@ from coordinator.events import (
     RolloutScored,
     RolloutStored,
     RunEnded,
+    Started,
     StepFinished,
     Tick,
     VersionAnnounced,
@@ -134,6 +138,8 @@ class CoordinatorCore:
 
     def _dispatch(self, event: Event, now: float) -> list[Action]:
         match event:
+            case Started():
+                return starting.started(self._state, now)
             case PeerJoined():
                 return self._peer_joined(event, now)
             case PeerLeft():
@@ -157,6 +163,9 @@ class CoordinatorCore:
             case MalformedRollout():
                 self._seen(event.peer_id, now)
                 return self._intake.malformed(event) + issue(self._state, now)
+            case PartialReceived():
+                self._seen(event.peer_id, now)
+                return partials.received(self._state, event, now)
             case RolloutStored():
                 return self._intake.stored(event)
             case RolloutScored():
@@ -167,6 +176,10 @@ class CoordinatorCore:
                 return forming.batch_recorded(self._state, event) + issue(self._state, now)
             case VersionAnnounced():
                 return self._version_announced(event, now)
+            case EpochRequested():
+                return epochs.requested(self._state, event)
+            case EpochRecorded():
+                return epochs.recorded(self._state, event)
             case StepFinished():
                 self._state.progress.step_finished(event.step, event.values)
                 return []
@@ -190,7 +203,7 @@ class CoordinatorCore:
             return [self._dismiss(event.peer_id)]
         actions: list[Action] = []
         if self._state.members.get(event.peer_id) is not None:
-            actions += self._remove_member(event.peer_id, "left", "session replaced", tell_peer=True)
+            self._remove_member(event.peer_id, "left", "session replaced")
             actions.append(Note("session_replaced", event.peer_id, "the same identity opened a second session"))
         member = self._state.members.join(event, now)
         actions.append(Note("peer_joined", event.peer_id, f"{event.name} as {event.role}"))
@@ -203,18 +216,20 @@ class CoordinatorCore:
     def _peer_left(self, event: PeerLeft, now: float) -> list[Action]:
         if self._state.members.get(event.peer_id) is None:
             return []
-        return self._gone(event.peer_id, "left", event.reason, now) + issue(self._state, now)
+        actions: list[Action] = []
+        if event.finished:
+            held = self._state.book.held_by(event.peer_id)
+            actions += self._state.close_attempts(held, "peer_left", tell_peers=False)
+        return actions + self._gone(event.peer_id, "left", event.reason, now) + issue(self._state, now)
 
     def _gone(self, peer_id: PeerId, how: Literal["left", "lost"], reason: str, now: float) -> list[Action]:
-        actions = self._remove_member(peer_id, how, reason, tell_peer=False)
-        return [*actions, Note("peer_left", peer_id, reason), *self._relaying.left(peer_id, now)]
+        """Its session is over; what it works at stays its own until the deadline, in case that it comes back."""
+        self._remove_member(peer_id, how, reason)
+        return [Note("peer_left", peer_id, reason), *self._relaying.left(peer_id, now)]
 
-    def _remove_member(
-        self, peer_id: PeerId, how: Literal["left", "lost"], reason: str, *, tell_peer: bool
-    ) -> list[Action]:
+    def _remove_member(self, peer_id: PeerId, how: Literal["left", "lost"], reason: str) -> None:
         self._state.members.leave(peer_id, how, reason)
         self._state.dissemination.left(peer_id)
-        return self._state.close_attempts(self._state.book.held_by(peer_id), "peer_left", tell_peers=tell_peer)
 
     def _seen(self, peer_id: PeerId, now: float) -> Member | None:
         """The member that sent something just now."""

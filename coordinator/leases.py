@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from blake3 import blake3
 
 from coordinator.events import Prompt
+from coordinator.restored import RestoredAttempt, RestoredGroup
 from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, RolloutId, Version
 from rollcast.wire.rollouts import Slot
 
@@ -193,9 +194,29 @@ class LeaseBook:
 
     # ---------------------------------------------------------------- changes
 
+    def restore(self, groups: Sequence[RestoredGroup], deadline: float) -> None:
+        """Take over what the coordinator before us had open, oldest group first; the book must be empty.
+
+        ``deadline`` is that of every live attempt, on the core's clock: a full period from our start, because what
+        passed of its first one while nobody could answer its peer is not the peer's fault. So this is called when the
+        event Started says what the time is, not when the book is made.
+        """
+        for restored in groups:
+            group = self._new_group(restored.group_id, restored.prompt)
+            for attempt in restored.live:
+                self._make_live(group, _restored_attempt(restored.group_id, attempt, deadline))
+            for rollout in restored.rollouts:
+                came_from = _restored_attempt(restored.group_id, rollout.attempt, deadline)
+                self._set_filling(group, Filling(rollout.rollout_id, came_from, rollout.oldest_version, stored=True))
+                if rollout.scored:
+                    self.mark_scored(rollout.rollout_id)
+            self._index_vacancy(group)
+
     def open_group(self, prompt: Prompt) -> Group:
         self._last_group += 1
-        group_id = GroupId(self._last_group)
+        return self._new_group(GroupId(self._last_group), prompt)
+
+    def _new_group(self, group_id: GroupId, prompt: Prompt) -> Group:
         seeds = [slot_seed(self._run_seed, group_id, index) for index in range(self._samples_per_group)]
         group = self._groups[group_id] = Group(group_id, prompt, [SlotState(seed) for seed in seeds])
         self._order.append(group_id)
@@ -211,12 +232,16 @@ class LeaseBook:
             slot = group.slots[attempt.sample_index]
             if slot.filling is not None or len(slot.live) >= LIVE_ATTEMPTS_MAX:
                 raise ValueError(f"slot {attempt.sample_index} of group {group.group_id} cannot be issued")
-            slot.live.append(attempt)
-            slot.last_token = token
-            self._live[attempt.key] = attempt
-            self._live_by_peer.setdefault(peer_id, {})[attempt.key] = attempt
+            self._make_live(group, attempt)
         self._index_vacancy(group)
         return attempts
+
+    def _make_live(self, group: Group, attempt: Attempt) -> None:
+        slot = group.slots[attempt.sample_index]
+        slot.live.append(attempt)
+        slot.last_token = attempt.fencing_token
+        self._live[attempt.key] = attempt
+        self._live_by_peer.setdefault(attempt.peer_id, {})[attempt.key] = attempt
 
     def slots_of(self, attempts: list[Attempt]) -> tuple[Slot, ...]:
         """The wire form of a lease's slots."""
@@ -236,12 +261,16 @@ class LeaseBook:
         slot = group.slots[attempt.sample_index]
         self._unlive(attempt)
         slot.live.remove(attempt)
-        if group.oldest_version is None or oldest_version < group.oldest_version:
-            group.oldest_version = oldest_version
-        slot.filling = self._filled[attempt.key] = Filling(rollout_id, attempt, oldest_version)
-        self._slot_of_rollout[rollout_id] = (attempt.group_id, attempt.sample_index)
-        self.unscored += 1
+        self._set_filling(group, Filling(rollout_id, attempt, oldest_version))
         return list(slot.live)
+
+    def _set_filling(self, group: Group, filling: Filling) -> None:
+        attempt = filling.attempt
+        if group.oldest_version is None or filling.oldest_version < group.oldest_version:
+            group.oldest_version = filling.oldest_version
+        group.slots[attempt.sample_index].filling = self._filled[attempt.key] = filling
+        self._slot_of_rollout[filling.rollout_id] = (attempt.group_id, attempt.sample_index)
+        self.unscored += 1
 
     def mark_stored(self, rollout_id: RolloutId) -> Group | None:
         """The rollout is durable; None if its group is gone meanwhile."""
@@ -327,6 +356,12 @@ class LeaseBook:
             assert group.oldest_version == oldest, "oldest version"
             for slot in group.slots:
                 _validate_slot(slot)
+
+
+def _restored_attempt(group_id: GroupId, restored: RestoredAttempt, deadline: float) -> Attempt:
+    return Attempt(
+        restored.lease_id, restored.fencing_token, group_id, restored.sample_index, restored.peer_id, deadline
+    )
 
 
 def _validate_slot(slot: SlotState) -> None:

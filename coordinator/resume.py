@@ -29,6 +29,7 @@ LEDGER_DEADLINE_S = 30.0
 RUN_NAME_LENGTH_MAX = 40  # of a run id, whose limit is 64
 FINISHED = "finished"  # in the ledger's meta once the run is over for good
 LEARNER_VALUES = "learner_values"  # in the ledger's meta: figures outside the steps, JSON
+INCARNATION = "incarnation"  # in the ledger's meta: how often a coordinator started on this run
 ELAPSED_S = "elapsed_s"  # in the ledger's meta: seconds that coordinators ran on this run, all together
 #: What was under way when the last coordinator ended: nobody knows any more what became of it.
 LOST: DropReason = "revoked"
@@ -36,10 +37,10 @@ LOST: DropReason = "revoked"
 
 @dataclass(frozen=True, slots=True)
 class RunStart:
-    """Where a coordinator starts. ``restored`` is None for a new run; ``replay`` tells the core what it missed."""
+    """Where a coordinator starts; ``replay`` tells the core what it missed."""
 
     run_id: RunId
-    restored: Restored | None = None
+    restored: Restored
     mixture_position: str | None = None
     replay: tuple[Event, ...] = ()
 
@@ -52,12 +53,14 @@ async def open_run(ledger: Ledger, folder: RunFolder, run: RunConfig) -> RunStar
     """
     async with deadline(LEDGER_DEADLINE_S, "the ledger to say where the run stands"):
         run_id = await ledger.get_meta("run_id")
+        incarnation = int(await ledger.get_meta(INCARNATION) or 0) + 1
+        await ledger.set_meta(INCARNATION, str(incarnation))
         if run_id is None:
-            return RunStart(await _new_run(ledger, run.name))
+            return RunStart(await _new_run(ledger, run.name), Restored(incarnation=incarnation))
         if await ledger.get_meta(FINISHED):
             raise RunFolderError(f"the run in {folder.root} is finished", fix="choose another run_folder")
         lost = await ledger.close_open_attempts(LOST)
-        restored = await _restored(ledger, run.staleness_limit)
+        restored = await _restored(ledger, run.staleness_limit, incarnation)
         start = RunStart(RunId(run_id), restored, await ledger.mixture_position(), await _replay(ledger))
     log.info("run taken up again", run_id=run_id, attempts_lost=lost, restored=start.restored)
     return start
@@ -70,15 +73,15 @@ async def _new_run(ledger: Ledger, name: str) -> RunId:
     return run_id
 
 
-async def _restored(ledger: Ledger, staleness_limit: int) -> Restored:
+async def _restored(ledger: Ledger, staleness_limit: int, incarnation: int) -> Restored:
     high_water, counts = await ledger.high_water(), await ledger.counts()
     newest = await ledger.newest_versions(staleness_limit + 1 + NEWEST_KEPT)  # versions are one step apart or more
     return Restored(
+        incarnation=incarnation,
         epoch=newest[0].epoch if newest else 0,
         versions={stored.version: _chunk_count(stored) for stored in newest},
         recorded_batches=await ledger.recorded_batches(),
         last_group=high_water.group_id,
-        last_lease=max(high_water.lease_id, high_water.fencing_token),
         last_rollout=high_water.rollout_id,
         issued=counts.issued,
         accepted=counts.accepted,

@@ -32,6 +32,7 @@ class Servicer:
         self.ScoreCompletions = learner.ScoreCompletions
         self.NextBatch = learner.NextBatch
         self.Announce = learner.Announce
+        self.OpenEpoch = learner.OpenEpoch
         self.ReportStep = learner.ReportStep
         self.ReportStatus = learner.ReportStatus
 

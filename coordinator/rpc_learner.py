@@ -18,7 +18,7 @@ from coordinator.shell import Shell
 from rollcast.runtime.errors import MalformedMessage, WrongKey
 from rollcast.runtime.waits import deadline
 from rollcast.wire import limits
-from rollcast.wire.ids import RunId, Step
+from rollcast.wire.ids import RunId, Step, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import agree_with
 from rollcast.wire.records import verify_announcement
@@ -164,6 +164,14 @@ class LearnerCalls:
             announcement, run_id=RunId(self._run.run_id), learner_public_key=self._learner_public_key
         )
         return pb.AnnounceReply(first_time=await self._shell.announce(verified))
+
+    async def OpenEpoch(self, request: pb.EpochRequest, _context: Any) -> pb.EpochReply:
+        """Versions from now on are of a new epoch; the answer is durable, and the same to the same question."""
+        if request.step > limits.COUNTER_MAX or request.common_version > limits.COUNTER_MAX:
+            raise MalformedMessage("a step or version is out of range")
+        common = Version(request.common_version) if request.has_common_version else None
+        opened = await self._shell.open_epoch(Step(request.step), common)
+        return pb.EpochReply(epoch=opened.epoch, step=opened.step)
 
     async def ReportStep(self, report: pb.StepReport, _context: Any) -> pb.Empty:
         """Figures of one learner step."""

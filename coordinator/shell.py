@@ -7,7 +7,6 @@ takes time (the ledger, verifiers, the task's generator) runs beside it and come
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
@@ -17,14 +16,17 @@ import structlog
 
 from coordinator.actions import (
     Action,
+    AnswerEpoch,
     AnswerUpload,
     CloseAttempt,
+    CloseGroup,
     EndSession,
     FailRun,
     Note,
     Penalise,
     RecordAttempt,
     RecordBatch,
+    RecordEpoch,
     RecordGroup,
     RevokeLeases,
     ScoreRollout,
@@ -41,7 +43,7 @@ from coordinator.core import CoordinatorCore
 from coordinator.events import (
     AnnouncedEncoding,
     BatchRecorded,
-    BatchRequested,
+    EpochRecorded,
     Event,
     LearnerCalled,
     LearnerStatusChanged,
@@ -66,9 +68,10 @@ from coordinator.problems import Problems
 from coordinator.resume import ELAPSED_S, LEARNER_VALUES
 from coordinator.sessions import Sessions
 from coordinator.summary import MetricsLog, step_metrics
+from coordinator.waiting_calls import WaitingCalls
 from rollcast.runtime.errors import NoPeers, ProcessFailed, RollcastError, StoreError, WaitTimedOut
 from rollcast.runtime.waits import deadline
-from rollcast.wire.ids import Epoch, FencingToken, LeaseId, PeerId, Step, UploadId, Version
+from rollcast.wire.ids import Epoch, FencingToken, LeaseId, PeerId, Step, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.records import VerifiedVersion
 from rollcast.wire.rollouts import Rollout
@@ -99,12 +102,9 @@ class Shell:
         self._sessions = sessions
         self._metrics_log = metrics_log
         self._clock = clock
-        self._observe_answer_s = observe_answer_s
         self._events: list[Event] = []
         self._applying = False
-        self._uploads: dict[UploadId, asyncio.Future[AnswerUpload]] = {}
-        self._upload_ids = itertools.count(1)
-        self._batches: dict[Step, asyncio.Future[ServeBatch]] = {}
+        self._calls = WaitingCalls(self.apply, clock, observe_answer_s)
         self._announcements: OrderedDict[tuple[Epoch, Version], pb.VersionAnnouncement] = OrderedDict()
         self._learner_values: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -139,42 +139,26 @@ class Shell:
 
     def upload(self, peer_id: PeerId, rollout: Rollout) -> asyncio.Future[AnswerUpload]:
         """Take a rollout in; the answer comes once it is durable or refused."""
-        return self._uploaded(lambda upload_id: RolloutReceived(upload_id, peer_id, rollout))
+        return self._calls.upload(lambda upload_id: RolloutReceived(upload_id, peer_id, rollout))
 
     def upload_malformed(self, peer_id: PeerId, message: pb.Rollout, problem: str) -> asyncio.Future[AnswerUpload]:
         """Take in what is no rollout; its lease, token and sample are believed as far as they name its own attempt."""
         lease_id, token = LeaseId(message.lease_id), FencingToken(message.fencing_token)
-        return self._uploaded(
+        return self._calls.upload(
             lambda upload_id: MalformedRollout(upload_id, peer_id, lease_id, token, message.sample_index, problem)
         )
 
-    def _uploaded(self, event_of: Callable[[UploadId], Event]) -> asyncio.Future[AnswerUpload]:
-        upload_id = UploadId(next(self._upload_ids))
-        answer: asyncio.Future[AnswerUpload] = asyncio.get_running_loop().create_future()
-        self._uploads[upload_id] = answer
-        arrived_at = self._clock()
-
-        def answered(_: asyncio.Future[AnswerUpload]) -> None:
-            del self._uploads[upload_id]
-            self._observe_answer_s(self._clock() - arrived_at)
-
-        answer.add_done_callback(answered)
-        self.apply(event_of(upload_id))
-        return answer
-
     async def batch(self, step: Step, wait_s: float) -> ServeBatch | None:
         """Ask for the batch of a step; None if it is not recorded within ``wait_s``."""
-        served = self._batches.get(step)
-        if served is None:
-            served = self._batches[step] = asyncio.get_running_loop().create_future()
-        self.apply(BatchRequested(step))
-        try:
-            async with asyncio.timeout(wait_s):
-                return await asyncio.shield(served)
-        except TimeoutError:
-            return None
-        finally:
-            self._batches.pop(step, None)
+        return await self._calls.batch(step, wait_s)
+
+    async def open_epoch(self, step: Step, common_version: Version | None) -> AnswerEpoch:
+        """Open an epoch for a learner that reached another state than the published one.
+
+        Raises:
+            WaitTimedOut: the ledger takes too long.
+        """
+        return await self._calls.epoch(step, common_version)
 
     async def announce(self, verified: VerifiedVersion) -> bool:
         """Store a verified announcement, then let the core spread it; False if it was announced before.
@@ -272,16 +256,18 @@ class Shell:
                 self._kept(self._ledger.record_attempt(action))
             case CloseAttempt():
                 self._kept(self._ledger.close_attempt(action))
+            case CloseGroup():
+                self._kept(self._ledger.close_group(action))
             case StoreRollout():
                 self._kept(self._ledger.store_rollouts([action]), RolloutStored(action.rollout_id))
-            case AnswerUpload():
-                self._answer_upload(action)
+            case AnswerUpload() | ServeBatch() | AnswerEpoch():
+                self._calls.answer(action)
             case ScoreRollout():
                 self._start(self._score(action))
             case RecordBatch():
                 self._kept(self._ledger.record_batch(action), BatchRecorded(action.step))
-            case ServeBatch():
-                self._serve_batch(action)
+            case RecordEpoch():
+                self._kept(self._ledger.record_epoch(action), EpochRecorded(action.epoch))
             case Penalise():
                 log.warning("peer misbehaved", peer_id=action.peer_id, reason=action.reason, out=action.quarantined)
                 kind = "quarantined" if action.quarantined else "penalised"
@@ -326,16 +312,6 @@ class Shell:
             self._ledger.record_score(action.rollout_id, verdict.reward, exact=verdict.exact, error=verdict.error)
         )
         self.apply(RolloutScored(action.rollout_id, verdict.reward, verdict.error))
-
-    def _answer_upload(self, action: AnswerUpload) -> None:
-        answer = self._uploads.get(action.upload_id)
-        if answer is not None and not answer.done():
-            answer.set_result(action)
-
-    def _serve_batch(self, action: ServeBatch) -> None:
-        served = self._batches.get(action.step)
-        if served is not None and not served.done():
-            served.set_result(action)
 
     # ---------------------------------------------------------------- work beside the loop
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from coordinator.accounting import ChunkTraffic, DropReason, RolloutAccounts
-from coordinator.actions import Action, CloseAttempt, RevokeLeases
+from coordinator.actions import Action, CloseAttempt, CloseGroup, RevokeLeases
 from coordinator.announced import AnnouncedVersions
 from coordinator.batches import Batches
 from coordinator.dissemination import Dissemination
@@ -18,27 +16,12 @@ from coordinator.membership import Members
 from coordinator.progress import LearnerProgress
 from coordinator.prompt_queue import PromptQueue
 from coordinator.relay_plan import RelayPlanner
+from coordinator.restored import Restored, RestoredAttempt, RestoredGroup, RestoredRollout
 from coordinator.settings import CoreSettings
 from coordinator.staleness import StalenessFigures, turn_of
-from rollcast.wire.ids import Epoch, LeaseId, PeerId, Step, Version
+from rollcast.wire.ids import Epoch, LeaseId, PeerId, Step
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
-    """What the ledger says when the coordinator starts again. Attempts that were open then are dropped by now."""
-
-    epoch: int = 0
-    versions: Mapping[Version, int] = field(default_factory=dict)  # announced ones of the epoch: chunks by version
-    recorded_batches: int = 0
-    last_group: int = 0  # largest ids in use
-    last_lease: int = 0  # of leases and fencing tokens
-    last_rollout: int = 0
-    issued: int = 0
-    accepted: int = 0
-    trained: int = 0
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    trained_ages: Mapping[int, int] = field(default_factory=dict)  # rollouts trained by age in learner steps
-    elapsed_s: float = 0.0  # that coordinators before us ran
+__all__ = ["CoreState", "Restored", "RestoredAttempt", "RestoredGroup", "RestoredRollout"]
 
 
 class CoreState:
@@ -47,6 +30,7 @@ class CoreState:
     def __init__(self, settings: CoreSettings, restored: Restored | None = None) -> None:
         restored = restored or Restored()
         self.settings = settings
+        self.restored_groups = restored.groups  # until Started says what the time is
         self.members = Members(
             heartbeat_timeout_s=settings.heartbeat_timeout_s,
             demotion_s=settings.demotion_s,
@@ -116,7 +100,7 @@ class CoreState:
         self.book.remove(group)
         for filling, reason in zip(fillings, reasons, strict=True):
             actions.append(self._drop(filling.attempt, reason))
-        return actions
+        return [*actions, CloseGroup(group.group_id)]
 
     def _drop(self, attempt: Attempt, reason: DropReason) -> CloseAttempt:
         self.accounts.dropped[reason] += 1
@@ -131,6 +115,7 @@ class CoreState:
         oldest = self.staleness.max_trained
         assert oldest is None or oldest <= self.settings.staleness_limit, "I3: a rollout that was too old was trained"
         in_book = self.book.live_count + sum(len(group.fillings()) for group in self.book)
+        in_book += sum(len(group.live) + len(group.rollouts) for group in self.restored_groups)
         recording = self.batches.recording
         in_recording = 0 if recording is None else len(recording.rollout_ids)
         assert self.accounts.open == in_book + in_recording, "I11: the counts do not add up"

@@ -18,6 +18,7 @@ from coordinator.actions import (
     SendLeases,
     SendPlan,
     StopPeer,
+    StoreRollout,
     SupplyPrompts,
 )
 from coordinator.core import CoordinatorCore, Restored
@@ -108,21 +109,16 @@ def test_a_second_session_replaces_the_first() -> None:
     world.tell(wants("a", 2))
     (lease, _), _ = world.take("a")
     assert world.tell(joined("a")) == [
-        CloseAttempt(lease.lease_id, 0, "peer_left"),
-        CloseAttempt(lease.lease_id, 1, "peer_left"),
-        RevokeLeases(A, (lease.lease_id,), "peer_left"),
         Note("session_replaced", "a", "the same identity opened a second session"),
         Note("peer_joined", "a", "a as peer"),
         SendPlan(A, PlanId(3), ANY),
         SendAnnouncement(A, Version(0)),
     ]
-    assert world.tell(wants("a", 2)) == []  # the new session holds no version yet
-    again = only(world.tell(held("a", 0)), SendLeases)[0].leases[0]
-    assert (again.group_id, again.slots) == (lease.group_id, lease.slots)
-    assert again.lease_id > lease.lease_id
+    (stored,) = only(world.tell(received("a", 1, rollout(lease, 0))), StoreRollout)
+    assert stored.rollout.lease_id == lease.lease_id, "its attempts are still its own"
 
 
-def test_the_slots_of_a_peer_that_left_go_to_another_with_the_same_seeds() -> None:
+def test_the_slots_of_a_peer_that_said_goodbye_go_to_another_with_the_same_seeds() -> None:
     world = World()
     world.start("a", "b")
     world.tell(wants("b", 4))
@@ -131,7 +127,7 @@ def test_the_slots_of_a_peer_that_left_go_to_another_with_the_same_seeds() -> No
     (lease, first), (_, second) = world.take("a")
     world.tell(wants("b", 4))  # gets two: pacing opens no third group
     world.take("b")
-    actions = world.tell(PeerLeft(A, "connection reset"))
+    actions = world.tell(PeerLeft(A, "connection reset", finished=True))
     assert actions == [
         CloseAttempt(lease.lease_id, 0, "peer_left"),
         CloseAttempt(lease.lease_id, 1, "peer_left"),
@@ -163,8 +159,6 @@ def test_silence_and_expiry_are_found_at_a_tick() -> None:
     for name in ("origin", "b"):
         world.tell(heartbeat(name, active=0))
     assert world.tell(Tick()) == [
-        CloseAttempt(by_a.lease_id, 0, "peer_left"),
-        CloseAttempt(by_a.lease_id, 1, "peer_left"),
         Note("peer_left", "a", "silent for 5.5 s"),
         SendPlan(ORIGIN, PlanId(4), ANY),
         SendPlan(B, PlanId(4), ANY),
@@ -172,8 +166,11 @@ def test_silence_and_expiry_are_found_at_a_tick() -> None:
     ]
     world.now = 6.0
     assert world.tell(Tick()) == [
+        CloseAttempt(by_a.lease_id, 0, "lease_expired"),
+        CloseAttempt(by_a.lease_id, 1, "lease_expired"),
         CloseAttempt(by_b.lease_id, 0, "lease_expired"),
         CloseAttempt(by_b.lease_id, 1, "lease_expired"),
+        RevokeLeases(A, (by_a.lease_id,), "lease_expired"),
         RevokeLeases(B, (by_b.lease_id,), "lease_expired"),
     ]
     assert len(only(world.tell(wants("b", 4)), SendLeases)[0].leases) == 2
@@ -353,7 +350,7 @@ def test_a_restored_core_goes_on_where_the_ledger_ends() -> None:
         versions={Version(5): 16},
         recorded_batches=6,
         last_group=40,
-        last_lease=90,
+        incarnation=3,
         last_rollout=70,
         issued=100,
         accepted=70,
@@ -372,7 +369,12 @@ def test_a_restored_core_goes_on_where_the_ledger_ends() -> None:
     world.tell(held("a", 5))
     world.tell(wants("a", 1))
     ((lease, _),) = world.take("a")
-    assert (lease.group_id, lease.lease_id, lease.fencing_token, lease.oldest_useful_version) == (41, 91, 91, 5)
+    assert (lease.group_id, lease.lease_id, lease.fencing_token, lease.oldest_useful_version) == (
+        41,
+        (3 << 32) + 1,
+        (3 << 32) + 1,
+        5,
+    )
     status = world.core.status(5.0)
     assert status.rollouts.issued == 101
     assert (status.staleness_histogram, status.staleness_max_trained, status.elapsed_s) == ({"0": 50, "1": 10}, 1, 1005)

@@ -181,7 +181,7 @@ class RandomFleet:
         self.tell(joined(peer, address="" if peer == "d" else None))
 
     def peer_dies(self) -> None:
-        self.tell(PeerLeft(PeerId(self.random.choice(PEERS)), "connection reset"))
+        self.tell(PeerLeft(PeerId(self.random.choice(PEERS)), "connection reset", finished=self.random.random() < 0.5))
 
     def peer_drains(self) -> None:
         self.tell(heartbeat(self.random.choice(PEERS), state="draining", active=self.newest))
