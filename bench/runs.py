@@ -62,7 +62,7 @@ def trained_twice(run_folder: Path) -> int:
     """Rollouts that entered more than one batch, counted in the ledger itself."""
     with closing(sqlite3.connect(f"file:{run_folder / 'store.sqlite'}?mode=ro", uri=True)) as database:
         (count,) = database.execute(
-            "SELECT count(*) FROM (SELECT rollout_id FROM batches GROUP BY rollout_id HAVING count(*) > 1)"
+            "SELECT count(*) FROM (SELECT rollout_id FROM batch_rollouts GROUP BY rollout_id HAVING count(*) > 1)"
         ).fetchone()
     return int(count)
 

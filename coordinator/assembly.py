@@ -87,7 +87,7 @@ async def started(config: CoordinatorConfig, folder: RunFolder) -> AsyncIterator
         ledger = Ledger.open(folder.ledger)
         stack.push_async_callback(ledger.close)
         start = await open_run(ledger, folder, config.run)
-        problems = await Problems.start(config, start.mixture_position)
+        problems = await Problems.start(config, start.mixture_position, start.problems)
         stack.push_async_callback(problems.close)
         coordinator = _assemble(config, folder, start, ledger, problems)
         stack.push_async_callback(coordinator.shell.close)

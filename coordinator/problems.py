@@ -47,8 +47,12 @@ class Problems:
         self._thread = thread
 
     @classmethod
-    async def start(cls, config: CoordinatorConfig, mixture_position: str | None) -> Problems:
+    async def start(
+        cls, config: CoordinatorConfig, mixture_position: str | None, drawn: Sequence[Problem] = ()
+    ) -> Problems:
         """Load the task, set its problems apart, start its verifiers; go on with the mixture at a saved position.
+
+        ``drawn``: problems drawn before that may still have to be scored.
 
         Raises:
             TaskError: the task or its data is wrong, or too small for the held-out problems.
@@ -74,7 +78,9 @@ class Problems:
             thread.close()
             await pool.close()
             raise
-        return cls(mixture, tokenizer, pool, thread, config.held_out_problems)
+        problems = cls(mixture, tokenizer, pool, thread, config.held_out_problems)
+        problems._keep(drawn)
+        return problems
 
     async def close(self) -> None:
         """End the verifiers and the thread."""
@@ -88,12 +94,15 @@ class Problems:
             TaskError: the task has no more problem that can be used.
         """
         drawn = await self._in_thread(lambda: self._mixture.draw(count))
-        for one in drawn:
-            self._drawn[one.problem.problem_id] = one.problem
-            self._drawn.move_to_end(one.problem.problem_id)
+        self._keep(one.problem for one in drawn)
+        return tuple(Prompt(one.problem.problem_id, one.prompt_token_ids, one.position) for one in drawn)
+
+    def _keep(self, problems: Iterable[Problem]) -> None:
+        for problem in problems:
+            self._drawn[problem.problem_id] = problem
+            self._drawn.move_to_end(problem.problem_id)
         while len(self._drawn) > PROBLEMS_KEPT:
             self._drawn.popitem(last=False)
-        return tuple(Prompt(one.problem.problem_id, one.prompt_token_ids, one.position) for one in drawn)
 
     def drawn(self, problem_id: str) -> Problem:
         """A problem that was drawn."""

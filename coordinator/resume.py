@@ -9,13 +9,12 @@ from datetime import UTC, datetime
 
 import structlog
 
-from coordinator.accounting import DropReason
 from coordinator.announced import NEWEST_KEPT
 from coordinator.config import RunConfig
 from coordinator.core import Restored
 from coordinator.events import Event, LearnerStatusChanged, StepFinished
-from coordinator.ledger import Ledger
-from coordinator.ledger_sql import StoredVersion
+from coordinator.store import RunStore, StoredVersion
+from coordinator.tasks.adapter import Problem
 from rollcast.runtime.errors import RunFolderError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.runtime.waits import deadline
@@ -31,8 +30,6 @@ FINISHED = "finished"  # in the ledger's meta once the run is over for good
 LEARNER_VALUES = "learner_values"  # in the ledger's meta: figures outside the steps, JSON
 INCARNATION = "incarnation"  # in the ledger's meta: how often a coordinator started on this run
 ELAPSED_S = "elapsed_s"  # in the ledger's meta: seconds that coordinators ran on this run, all together
-#: What was under way when the last coordinator ended: nobody knows any more what became of it.
-LOST: DropReason = "revoked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +38,12 @@ class RunStart:
 
     run_id: RunId
     restored: Restored
+    problems: tuple[Problem, ...] = ()  # of the restored groups
     mixture_position: str | None = None
     replay: tuple[Event, ...] = ()
 
 
-async def open_run(ledger: Ledger, folder: RunFolder, run: RunConfig) -> RunStart:
+async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig) -> RunStart:
     """The run of this folder, made at the first start.
 
     Raises:
@@ -59,26 +57,35 @@ async def open_run(ledger: Ledger, folder: RunFolder, run: RunConfig) -> RunStar
             return RunStart(await _new_run(ledger, run.name), Restored(incarnation=incarnation))
         if await ledger.get_meta(FINISHED):
             raise RunFolderError(f"the run in {folder.root} is finished", fix="choose another run_folder")
-        lost = await ledger.close_open_attempts(LOST)
         restored = await _restored(ledger, run.staleness_limit, incarnation)
-        start = RunStart(RunId(run_id), restored, await ledger.mixture_position(), await _replay(ledger))
-    log.info("run taken up again", run_id=run_id, attempts_lost=lost, restored=start.restored)
+        problems = tuple(Problem.from_json(one) for one in await ledger.open_problems())
+        start = RunStart(RunId(run_id), restored, problems, await ledger.mixture_position(), await _replay(ledger))
+    log.info(
+        "run taken up again",
+        run_id=run_id,
+        incarnation=incarnation,
+        recorded_batches=restored.recorded_batches,
+        open_groups=len(restored.groups),
+        live_attempts=sum(len(group.live) for group in restored.groups),
+        waiting_rollouts=sum(len(group.rollouts) for group in restored.groups),
+    )
     return start
 
 
-async def _new_run(ledger: Ledger, name: str) -> RunId:
+async def _new_run(ledger: RunStore, name: str) -> RunId:
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     run_id = RunId(f"{name[:RUN_NAME_LENGTH_MAX]}-{stamp}-{secrets.token_hex(2)}")
     await ledger.set_meta("run_id", run_id)
     return run_id
 
 
-async def _restored(ledger: Ledger, staleness_limit: int, incarnation: int) -> Restored:
+async def _restored(ledger: RunStore, staleness_limit: int, incarnation: int) -> Restored:
     high_water, counts = await ledger.high_water(), await ledger.counts()
     newest = await ledger.newest_versions(staleness_limit + 1 + NEWEST_KEPT)  # versions are one step apart or more
+    opened = await ledger.newest_epoch()
     return Restored(
         incarnation=incarnation,
-        epoch=newest[0].epoch if newest else 0,
+        epoch=max(newest[0].epoch if newest else 0, opened.epoch if opened else 0),
         versions={stored.version: _chunk_count(stored) for stored in newest},
         recorded_batches=await ledger.recorded_batches(),
         last_group=high_water.group_id,
@@ -89,6 +96,7 @@ async def _restored(ledger: Ledger, staleness_limit: int, incarnation: int) -> R
         dropped=counts.dropped,
         trained_ages=await ledger.trained_ages(),
         elapsed_s=float(await ledger.get_meta(ELAPSED_S) or 0.0),
+        groups=tuple(await ledger.open_groups()),
     )
 
 
@@ -96,7 +104,7 @@ def _chunk_count(stored: StoredVersion) -> int:
     return parse_announcement(pb.VersionAnnouncement.FromString(stored.announcement)).chunk_count_max
 
 
-async def _replay(ledger: Ledger) -> tuple[Event, ...]:
+async def _replay(ledger: RunStore) -> tuple[Event, ...]:
     """The learner's reports, so that screens and summary show the whole run."""
     values = json.loads(await ledger.get_meta(LEARNER_VALUES) or "{}")
     steps = [StepFinished(step, figures) for step, figures in await ledger.steps()]

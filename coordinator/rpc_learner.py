@@ -10,11 +10,10 @@ from typing import Any
 import structlog
 
 from coordinator.events import LearnerStatusChanged, StepFinished
-from coordinator.ledger import Ledger
-from coordinator.ledger_sql import BatchEntry
 from coordinator.problems import Problems
 from coordinator.sessions import Sessions
 from coordinator.shell import Shell
+from coordinator.store import BatchEntry, RunStore
 from rollcast.runtime.errors import MalformedMessage, WrongKey
 from rollcast.runtime.waits import deadline
 from rollcast.wire import limits
@@ -48,7 +47,7 @@ class LearnerCalls:
         run: pb.RunInfo,
         learner_public_key: bytes,
         shell: Shell,
-        ledger: Ledger,
+        ledger: RunStore,
         problems: Problems,
         sessions: Sessions,
     ) -> None:

@@ -39,6 +39,7 @@ from coordinator.actions import (
     StoreRollout,
     SupplyPrompts,
 )
+from coordinator.causes import cause_of
 from coordinator.core import CoordinatorCore
 from coordinator.events import (
     AnnouncedEncoding,
@@ -56,7 +57,6 @@ from coordinator.events import (
     StepFinished,
     VersionAnnounced,
 )
-from coordinator.ledger import Ledger
 from coordinator.messages import (
     announcement_message,
     leases_message,
@@ -67,6 +67,7 @@ from coordinator.messages import (
 from coordinator.problems import Problems
 from coordinator.resume import ELAPSED_S, LEARNER_VALUES
 from coordinator.sessions import Sessions
+from coordinator.store import RunStore
 from coordinator.summary import MetricsLog, step_metrics
 from coordinator.waiting_calls import WaitingCalls
 from rollcast.runtime.errors import NoPeers, ProcessFailed, RollcastError, StoreError, WaitTimedOut
@@ -89,7 +90,7 @@ class Shell:
         self,
         *,
         core: CoordinatorCore,
-        ledger: Ledger,
+        ledger: RunStore,
         problems: Problems,
         sessions: Sessions,
         metrics_log: MetricsLog,
@@ -103,6 +104,7 @@ class Shell:
         self._metrics_log = metrics_log
         self._clock = clock
         self._events: list[Event] = []
+        self._cause = ""  # the event whose actions are carried out
         self._applying = False
         self._calls = WaitingCalls(self.apply, clock, observe_answer_s)
         self._announcements: OrderedDict[tuple[Epoch, Version], pb.VersionAnnouncement] = OrderedDict()
@@ -123,7 +125,9 @@ class Shell:
         self._applying = True
         try:
             while self._events:
-                for action in self._core.handle(self._events.pop(0), self._clock()):
+                event = self._events.pop(0)
+                self._cause = cause_of(event)
+                for action in self._core.handle(event, self._clock()):
                     self._carry_out(action)
         except Exception as error:  # a bug of ours: nothing after it can be trusted
             self.fail(error)
@@ -271,10 +275,10 @@ class Shell:
             case Penalise():
                 log.warning("peer misbehaved", peer_id=action.peer_id, reason=action.reason, out=action.quarantined)
                 kind = "quarantined" if action.quarantined else "penalised"
-                self._kept(self._ledger.record_event(kind, action.peer_id, action.reason))
+                self._kept(self._ledger.record_event(kind, action.peer_id, action.reason, cause=self._cause))
             case Note():
                 log.info("note", kind=action.kind, subject=action.subject, detail=action.detail)
-                self._kept(self._ledger.record_note(action))
+                self._kept(self._ledger.record_note(action, cause=self._cause))
             case FailRun():
                 self.fail(_failure(action))
             case _:

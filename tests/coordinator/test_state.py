@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from coordinator.actions import CloseAttempt, RevokeLeases
+from coordinator.actions import CloseAttempt, CloseGroup, RevokeLeases
 from coordinator.state import CoreState
 from rollcast.wire.ids import PeerId, RolloutId, Version
 from tests.coordinator.core_world import prompt, settings
@@ -46,6 +46,7 @@ def test_dropping_a_group_ends_what_is_under_way_and_what_it_holds() -> None:
         CloseAttempt(attempts[1].lease_id, 1, "group_stale"),
         RevokeLeases(A, (attempts[1].lease_id,), "group_stale"),
         CloseAttempt(attempts[0].lease_id, 0, "stale"),
+        CloseGroup(group.group_id),
     ]
     assert len(state.book) == 0
     state.validate()
