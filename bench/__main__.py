@@ -19,6 +19,7 @@ BENCHES = {
     "churn": "the main job with a peer killed half way and one joining late, beside a clean run",
     "delta": "lossless deltas between versions: bytes, speed and memory on synthetic updates",
     "plan": "relay plans for many peers: seconds, and the fluid bound / what the plan sustains",
+    "crash": "the coordinator killed by SIGKILL under load: what was acknowledged, and how soon it works again",
     "broadcast": "time until the last peer holds a verified copy / physical limit, in an emulated wide-area network",
 }
 

@@ -115,8 +115,8 @@ class Ledger(RunStore):
     def record_epoch(self, action: RecordEpoch) -> asyncio.Future[None]:
         return self._thread.submit(lambda connection: sql.insert_epoch(connection, action))
 
-    def newest_epoch(self) -> asyncio.Future[RecordEpoch | None]:
-        return self._thread.submit(sql.select_newest_epoch)
+    def epochs(self) -> asyncio.Future[list[RecordEpoch]]:
+        return self._thread.submit(sql.select_epochs)
 
     def record_batch(self, action: RecordBatch) -> asyncio.Future[None]:
         return self._thread.submit(lambda connection: sql.insert_batch(connection, action))

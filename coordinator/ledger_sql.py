@@ -49,7 +49,8 @@ def close_group(connection: sqlite3.Connection, action: CloseGroup) -> None:
 
 def insert_attempt(connection: sqlite3.Connection, action: RecordAttempt) -> None:
     connection.execute(
-        "INSERT INTO attempts (lease_id, sample_index, fencing_token, group_id, seed, peer_id) VALUES (?, ?, ?, ?, ?, ?)",
+        "INSERT INTO attempts (lease_id, sample_index, fencing_token, group_id, seed, peer_id)"
+        " VALUES (?, ?, ?, ?, ?, ?)",
         (
             action.lease_id,
             action.sample_index,
@@ -135,11 +136,9 @@ def insert_epoch(connection: sqlite3.Connection, action: RecordEpoch) -> None:
     connection.executemany("INSERT INTO batches (step) VALUES (?)", [(step,) for step in steps])
 
 
-def select_newest_epoch(connection: sqlite3.Connection) -> RecordEpoch | None:
-    row = connection.execute(
-        "SELECT epoch, step_from, step_to, common_version FROM epochs ORDER BY epoch DESC LIMIT 1"
-    ).fetchone()
-    return RecordEpoch(*row) if row else None
+def select_epochs(connection: sqlite3.Connection) -> list[RecordEpoch]:
+    rows = connection.execute("SELECT epoch, step_from, step_to, common_version FROM epochs ORDER BY epoch")
+    return [RecordEpoch(*row) for row in rows]
 
 
 def select_batch(connection: sqlite3.Connection, step: Step) -> list[BatchEntry]:

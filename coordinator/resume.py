@@ -82,10 +82,10 @@ async def _new_run(ledger: RunStore, name: str) -> RunId:
 async def _restored(ledger: RunStore, staleness_limit: int, incarnation: int) -> Restored:
     high_water, counts = await ledger.high_water(), await ledger.counts()
     newest = await ledger.newest_versions(staleness_limit + 1 + NEWEST_KEPT)  # versions are one step apart or more
-    opened = await ledger.newest_epoch()
+    opened = await ledger.epochs()
     return Restored(
         incarnation=incarnation,
-        epoch=max(newest[0].epoch if newest else 0, opened.epoch if opened else 0),
+        epoch=max(newest[0].epoch if newest else 0, opened[-1].epoch if opened else 0),
         versions={stored.version: _chunk_count(stored) for stored in newest},
         recorded_batches=await ledger.recorded_batches(),
         last_group=high_water.group_id,

@@ -141,8 +141,8 @@ class RunStore(Protocol):
         """An epoch and its empty batches; fails if it is not newer than all others or one of the steps has a batch."""
         ...
 
-    def newest_epoch(self) -> asyncio.Future[RecordEpoch | None]:
-        """The newest epoch that was recorded; None if the first one, 0, is the only one."""
+    def epochs(self) -> asyncio.Future[list[RecordEpoch]]:
+        """Every epoch that was recorded, oldest first; the first one of a run, 0, is not recorded."""
         ...
 
     def batch(self, step: Step) -> asyncio.Future[list[BatchEntry]]:
