@@ -16,7 +16,10 @@ def insert_version(connection: sqlite3.Connection, stored: StoredVersion) -> boo
         "SELECT announcement FROM versions WHERE epoch = ? AND version = ?", (stored.epoch, stored.version)
     ).fetchone()
     if known is None:
-        connection.execute("INSERT INTO versions VALUES (?, ?, ?)", (stored.epoch, stored.version, stored.announcement))
+        connection.execute(
+            "INSERT INTO versions (epoch, version, announcement) VALUES (?, ?, ?)",
+            (stored.epoch, stored.version, stored.announcement),
+        )
         return True
     if known[0] != stored.announcement:
         raise StoreError(
@@ -75,7 +78,7 @@ def claim_invite(
 
 def insert_step(connection: sqlite3.Connection, step: Step, figures: Mapping[str, float]) -> None:
     connection.execute(
-        "INSERT INTO steps VALUES (?, ?) ON CONFLICT (step) DO UPDATE SET figures = excluded.figures",
+        "INSERT INTO steps (step, figures) VALUES (?, ?) ON CONFLICT (step) DO UPDATE SET figures = excluded.figures",
         (step, json.dumps(dict(figures))),
     )
 

@@ -1,0 +1,100 @@
+"""`rollcast explain`, `rollcast replay` and `rollcast why`: what happened in a run, from what its coordinator kept."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.table import Table
+
+from rollcast.cli.options import Json
+from rollcast.runtime.errors import RunFolderError
+from rollcast.runtime.run_folder import RunFolder
+
+_DEFAULT_RUN = Path("runs/latest")
+DIFFERENT = 1  # exit status of a replay that decides otherwise
+
+
+def explain(*words: str, run_folder: Path = _DEFAULT_RUN, json_output: Json = False) -> int:
+    """Tell the story of one rollout, lease, prompt group, peer, version or step.
+
+    Parameters
+    ----------
+    words
+        what to explain: `lease 17`, `rollout 9`, `group 3`, `step 40`, `version 8`, `peer NAME` or a peer's id.
+    run_folder
+        the coordinator's run folder; the run may be going on.
+    json_output
+        print one JSON object.
+    """
+    from coordinator.story import tell
+
+    story = tell(RunFolder(run_folder).ledger, " ".join(words))
+    if json_output:
+        print(json.dumps(asdict(story), indent=2))
+        return 0
+    console = Console()
+    console.print(f"[bold]{story.subject}[/bold]")
+    for name, value in story.facts.items():
+        console.print(f"  {name.replace('_', ' ')}: {_text(value)}", highlight=False)
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for header in ("when (UTC)", "what", "cause"):
+        table.add_column(header, overflow="fold")
+    for line in story.lines:
+        table.add_row(_moment(line.at_unix_s), line.what, line.cause)
+    console.print(table)
+    return 0
+
+
+def replay(
+    run_folder: Annotated[Path, Parameter()] = _DEFAULT_RUN,
+    *,
+    life: int | None = None,
+    json_output: Json = False,
+) -> int:
+    """Feed the flight record to a coordinator's core and check that it decides the same; exit status 1 where not.
+
+    Parameters
+    ----------
+    run_folder
+        the coordinator's run folder.
+    life
+        which of the run's coordinators, 1 for the first; the newest if not given.
+    json_output
+        print one JSON object.
+    """
+    from coordinator.replay import incarnations, replay
+
+    folder = RunFolder(run_folder)
+    lives = incarnations(folder.record)
+    if not lives:
+        raise RunFolderError(f"there is no flight record in {folder.root}", fix="give the coordinator's run folder")
+    console = Console(stderr=True)
+    with console.status("replaying") as status:
+        replayed = replay(folder, life or lives[-1], progress=lambda done: status.update(f"replayed {done} events"))
+    if json_output:
+        print(json.dumps(asdict(replayed) | {"identical": replayed.identical}, indent=2))
+    else:
+        verdict = replayed.difference or "every decision is the same"
+        print(f"life {replayed.incarnation}: {replayed.events} events in {replayed.duration_s:.1f} s: {verdict}")
+        if replayed.incomplete:
+            print(f"the record ends early: {replayed.incomplete}")
+        print(f"it ends at step {replayed.status['step']} of {replayed.status['steps']}, {_waiting(replayed.status)}")
+    return 0 if replayed.identical else DIFFERENT
+
+
+def _waiting(status: dict[str, object]) -> str:
+    return f"waiting for {status['waiting_for']}" if status["waiting_for"] else f"phase {status['phase']}"
+
+
+def _moment(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+def _text(value: object) -> str:
+    return json.dumps(value) if isinstance(value, dict | list) else str(value)
