@@ -16,7 +16,7 @@ from rollcast.wire.identity import Identity
 from rollcast.wire.ids import LeaseId
 from rollcast.wire.proto import rollcast_pb2_grpc
 from tests.peer.scripted_coordinator import ScriptedCoordinator, peer_credentials, scripted_coordinator
-from tests.peer.worker_samples import grant, rollout, work
+from tests.peer.worker_samples import grant, rollout, segment, work
 
 
 @asynccontextmanager
@@ -53,7 +53,7 @@ async def test_an_upload_without_a_session_fails_at_once() -> None:
 def test_messages_are_bounded_in_rollouts_and_in_bytes() -> None:
     many = [rollout(item) for item in work(grant(1, slots=MESSAGE_ROLLOUTS_MAX + 1))]
     assert [len(message.rollouts) for message in in_messages(many)] == [MESSAGE_ROLLOUTS_MAX, 1]
-    long = [rollout(item, tokens=(70_000,) * 60_000) for item in work(grant(1, slots=5))]
+    long = [rollout(item, segment((70_000,) * 60_000)) for item in work(grant(1, slots=5))]
     messages = list(in_messages(long))
     assert sum(len(message.rollouts) for message in messages) == 5
     assert all(message.ByteSize() < 2 * MESSAGE_BYTES_MAX for message in messages)
