@@ -21,7 +21,7 @@ from coordinator.metrics import CoordinatorMetrics
 from coordinator.probing import ProbeSettings
 from coordinator.problems import Problems
 from coordinator.relay_model import PlanShape
-from coordinator.resume import RunStart, open_run
+from coordinator.resume import TOKENIZER, RunStart, open_run
 from coordinator.rpc import ControlServer, Servicer
 from coordinator.rpc_access import RoleGate
 from coordinator.rpc_learner import LearnerCalls
@@ -87,14 +87,15 @@ async def started(config: CoordinatorConfig, folder: RunFolder) -> AsyncIterator
         ledger = Ledger.open(folder.ledger)
         stack.push_async_callback(ledger.close)
         start = await open_run(ledger, folder, config.run)
-        problems = await Problems.start(config, start.mixture_position, start.problems)
+        problems = await Problems.start(config, start.mixture_position, start.problems, start.tokenizer)
         stack.push_async_callback(problems.close)
+        await ledger.set_meta(TOKENIZER, problems.tokenizer.to_json())
         coordinator = _assemble(config, folder, start, ledger, problems)
         stack.push_async_callback(coordinator.shell.close)
         coordinator.shell.apply(Started())
         for event in start.replay:
             coordinator.shell.apply(event)
-        for work in (_tick(coordinator), _watch_ledger(coordinator)):
+        for work in (_tick(coordinator), _watch_ledger(coordinator), _watch_problems(coordinator)):
             stack.push_async_callback(_cancel, asyncio.create_task(work))
         endpoints = await _listen(stack, coordinator)
         await _write_invites(coordinator, endpoints)
@@ -288,6 +289,10 @@ async def _tick(coordinator: Coordinator) -> None:
         coordinator.shell.apply(Tick())
         if tick % ELAPSED_KEPT_TICKS == 0:
             coordinator.shell.keep_elapsed()
+
+
+async def _watch_problems(coordinator: Coordinator) -> None:
+    coordinator.shell.fail(await coordinator.problems.failed())
 
 
 async def _watch_ledger(coordinator: Coordinator) -> None:

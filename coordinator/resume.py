@@ -21,12 +21,14 @@ from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import RunId
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.records import parse_announcement
+from rollcast.wire.tokenizer import Tokenizer
 
 log = structlog.get_logger()
 
 LEDGER_DEADLINE_S = 30.0
 RUN_NAME_LENGTH_MAX = 40  # of a run id, whose limit is 64
 FINISHED = "finished"  # in the ledger's meta once the run is over for good
+TOKENIZER = "tokenizer"  # in the ledger's meta: the run's tokenizer, JSON
 LEARNER_VALUES = "learner_values"  # in the ledger's meta: figures outside the steps, JSON
 INCARNATION = "incarnation"  # in the ledger's meta: how often a coordinator started on this run
 ELAPSED_S = "elapsed_s"  # in the ledger's meta: seconds that coordinators ran on this run, all together
@@ -41,6 +43,7 @@ class RunStart:
     problems: tuple[Problem, ...] = ()  # of the restored groups
     mixture_position: str | None = None
     replay: tuple[Event, ...] = ()
+    tokenizer: Tokenizer | None = None  # None until the task was loaded once
 
 
 async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig) -> RunStart:
@@ -59,7 +62,15 @@ async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig) -> RunSt
             raise RunFolderError(f"the run in {folder.root} is finished", fix="choose another run_folder")
         restored = await _restored(ledger, run.staleness_limit, incarnation)
         problems = tuple(Problem.from_json(one) for one in await ledger.open_problems())
-        start = RunStart(RunId(run_id), restored, problems, await ledger.mixture_position(), await _replay(ledger))
+        position, tokenizer = await ledger.mixture_position(), await ledger.get_meta(TOKENIZER)
+        start = RunStart(
+            RunId(run_id),
+            restored,
+            problems,
+            position,
+            await _replay(ledger),
+            None if tokenizer is None else Tokenizer.from_json(tokenizer),
+        )
     log.info(
         "run taken up again",
         run_id=run_id,

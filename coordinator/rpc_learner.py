@@ -96,7 +96,7 @@ class LearnerCalls:
 
     async def HeldOut(self, request: pb.HeldOutRequest, context: Any) -> None:
         """Problems that are never trained on, without their answers."""
-        await _write_all(context, self._problems.held_out(min(request.count, EXAMPLES_PER_CALL_MAX)))
+        await _write_all(context, await self._problems.held_out(min(request.count, EXAMPLES_PER_CALL_MAX)))
 
     async def ScoreCompletions(self, completions: AsyncIterator[pb.Completion], context: Any) -> None:
         """Score answers to held-out problems, in the order in which they come."""
