@@ -11,6 +11,7 @@ from peer.worker_events import VersionKey
 PeerState = Literal["starting", "generating", "idle", "receiving", "draining"]
 
 RATE_WINDOW_S = 10.0  # tokens per second are averaged over this long
+FIRST_SLICE_TOKENS = 16  # of the first slice, before any speed is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class DrawingSpeed:
         self.tokens = 0
         self._slice_tokens = slice_tokens
         self._slice_s = slice_s
-        self._token_s = 0.0
+        self._token_s: float | None = None
         self._recent: deque[tuple[float, int]] = deque()
 
     def drawn(self, tokens: int, token_s: float, now: float) -> None:
@@ -57,6 +58,8 @@ class DrawingSpeed:
 
     def next_slice_tokens(self) -> int:
         """Most tokens of a rollout in the next slice, so that it ends in time at the speed of the last one."""
+        if self._token_s is None:
+            return min(FIRST_SLICE_TOKENS, self._slice_tokens)
         if self._token_s * self._slice_tokens <= self._slice_s:
             return self._slice_tokens
         return max(1, int(self._slice_s / self._token_s))

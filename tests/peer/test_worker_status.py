@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peer.worker_status import RATE_WINDOW_S, DrawingSpeed
+from peer.worker_status import FIRST_SLICE_TOKENS, RATE_WINDOW_S, DrawingSpeed
 
 
 def test_the_rate_is_of_the_last_seconds() -> None:
@@ -16,7 +16,7 @@ def test_the_rate_is_of_the_last_seconds() -> None:
 
 def test_slices_are_as_long_as_allowed_or_as_their_time_lets_them() -> None:
     speed = DrawingSpeed(slice_tokens=64, slice_s=0.5)
-    assert speed.next_slice_tokens() == 64
+    assert speed.next_slice_tokens() == FIRST_SLICE_TOKENS
     for token_s, tokens in ((0.001, 64), (0.0625, 8), (9.0, 1)):
         speed.drawn(1, token_s, 0.0)
         assert speed.next_slice_tokens() == tokens

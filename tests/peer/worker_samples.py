@@ -22,7 +22,7 @@ from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, Ver
 from rollcast.wire.rollouts import FinishReason, LeaseGrant, Rollout, Sampling, Segment, Slot
 
 SAMPLING = Sampling(temperature=1.0, max_new_tokens=8, stop_token_ids=(1,))
-SLICE = 256  # tokens, of a worker as it comes
+SLICE = 10  # tokens
 PEER = PeerId("12D3KooWpeer")
 
 
@@ -59,7 +59,7 @@ def work(*leases: LeaseGrant) -> tuple[SlotWork, ...]:
 
 def ready_core(opened: SessionOpened | None = None, **settings: Any) -> WorkerCore:
     """Connected, with version 0 active and work asked for; slices of SLICE tokens however long they take."""
-    core = WorkerCore(**{"concurrent_rollouts": 4, "slice_s": math.inf, **settings})
+    core = WorkerCore(**{"concurrent_rollouts": 4, "slice_tokens": SLICE, "slice_s": math.inf, **settings})
     core.handle(opened or SessionOpened(), 0.0)
     put_version(core, 0, 0.0)
     return core
