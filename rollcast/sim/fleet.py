@@ -5,6 +5,7 @@ from __future__ import annotations
 from rollcast.sim import coordinator_node, learner_node, origin_node
 from rollcast.sim.agenda import Agenda
 from rollcast.sim.chance import Chance
+from rollcast.sim.chunked import ChunkReceiver
 from rollcast.sim.coordinator_node import CoordinatorNode
 from rollcast.sim.fluid import FluidBroadcast, FluidReceiver
 from rollcast.sim.ground import Ground
@@ -13,6 +14,8 @@ from rollcast.sim.network import Network
 from rollcast.sim.oracle import Oracle
 from rollcast.sim.origin_node import OriginNode
 from rollcast.sim.peer_node import PeerNode
+from rollcast.sim.relay import Relay
+from rollcast.sim.relay_links import RelayHost
 from rollcast.sim.settings import FleetSettings
 from rollcast.sim.trace import Trace
 from rollcast.sim.versions import Signer
@@ -37,6 +40,9 @@ class Fleet:
         self.origin = OriginNode(ground, self.coordinator)
         self.learner = LearnerNode(ground, self.coordinator, self.origin)
         self._broadcast = FluidBroadcast(ground, self.origin)
+        self._hosts: dict[str, RelayHost] = {}
+        if settings.receiving == "chunks":
+            self.origin.relay = Relay(ground, self.origin, "origin", self.origin.disk, self._hosts, _ignore, _ignore)
         speeds = chance.of("speeds")
         self.peers = [
             self._new_peer(number, speeds.lognormvariate(0.0, settings.speed_sigma)) for number in range(settings.peers)
@@ -56,5 +62,12 @@ class Fleet:
         name, line = f"peer-{number}", self.settings.lines[number % len(self.settings.lines)]
         self.ground.network.add(name, line)
         node = PeerNode(self.ground, self.coordinator, name, line, speed)
-        node.receiver = FluidReceiver(self._broadcast, node)
+        if self.settings.receiving == "chunks":
+            node.receiver = ChunkReceiver(node, self._hosts)
+        else:
+            node.receiver = FluidReceiver(self._broadcast, node)
         return node
+
+
+def _ignore(_: object) -> None:
+    """The origin reports nothing of itself and accuses nobody."""

@@ -138,8 +138,8 @@ class Stream:
         self._held: deque[Any] = deque()
         self._flow: Flow | None = None
 
-    def send(self, message: Any, size_bytes: float = 0.0) -> None:
-        """Send a message; one of less than a packet's size takes the delay only."""
+    def send(self, message: Any, size_bytes: float = 0.0, sent: Callable[[], None] | None = None) -> None:
+        """Send a message; one without a size takes the delay only. ``sent``: called once it has left our uplink."""
         if not self.open:
             return
         if size_bytes:
@@ -147,7 +147,7 @@ class Stream:
             if self._flow is None:
                 self._flow = Flow(network.ports[self.source], network.ports[self.target])
             arrived = partial(self._arrive, message)
-            network.ports[self.source].send(self._flow, Frame(size_bytes, None, arrived))
+            network.ports[self.source].send(self._flow, Frame(size_bytes, sent, arrived))
         else:
             self._post(message)
 

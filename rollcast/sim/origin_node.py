@@ -12,10 +12,13 @@ from rollcast.sim.coordinator_node import CoordinatorNode
 from rollcast.sim.disk import Disk, DiskFull
 from rollcast.sim.ground import Ground
 from rollcast.sim.process import Script
+from rollcast.sim.relay import Relay
+from rollcast.sim.relay_disk import Kept, RelayDisk
 from rollcast.sim.versions import Published
 from rollcast.wire.ids import PeerId
 
 NAME = "origin"
+VERSIONS_KEPT = 8
 
 
 class OriginNode(Server):
@@ -27,13 +30,19 @@ class OriginNode(Server):
         self.coordinator = coordinator
         self.disk = Disk(ground.chance.of("disk of the origin"))
         self.disk.state.sync_s = ground.settings.sync_s
+        self.versions = RelayDisk(self.disk)
+        self.relay: Relay | None = None
         self.link: ControlLink | None = None
 
     def _begin(self) -> None:
+        if self.relay is not None:
+            self.relay.begin()
         self.later(self.ground.settings.boot_s, self._connect)
 
     def _killed(self) -> None:
         super()._killed()
+        if self.relay is not None:
+            self.relay.killed()
         if self.link is not None:
             self.link.close("the connection was closed")
             self.link = None
@@ -46,7 +55,12 @@ class OriginNode(Server):
         self.link.dial()
 
     def _told(self, kind: str, content: Any) -> None:
-        """Plans and announcements are for its relay."""
+        if self.relay is None:
+            return
+        if kind == "announcement" and not self.relay.heard(content, announced=True):
+            self.ground.oracle.failed(f"the origin knows another version {content.version}", self.agenda.now)
+        elif kind == "plan":
+            self.relay.planned(content)
 
     def _heartbeat(self) -> ev.HeartbeatReceived:
         facts = PeerFacts("idle", "", None, 0, 0, 0, 0, 0, None, 0, 0, 0.0)
@@ -57,17 +71,21 @@ class OriginNode(Server):
         self.follow(self._store(published, reply))
 
     def _store(self, published: Published, reply: Reply) -> Script:
-        name = f"version-{published.verified.version:09d}"
+        version = published.verified.version
         try:
-            self.disk.write(name, published)
+            self.versions.put(Kept.of(published))
         except DiskFull:
             return  # no answer: the learner tries again
-        yield self.disk.fsync(self, name)
-        for old in self.disk.names("version-")[:-8]:
-            self.disk.remove(old)
+        yield self.sleep(self.disk.sync_s())
+        self.versions.sync(version)
+        for old in self.versions.surplus(VERSIONS_KEPT):
+            self.versions.discard(old)
+        if self.relay is not None and not self.relay.pushed(published):
+            self.ground.oracle.failed(f"the origin is given another version {version}", self.agenda.now)
         self.closed(reply)
         reply.send(True)
 
     def holds(self, version: int) -> bool:
         """Whether it survives a power loss."""
-        return self.disk.synced(f"version-{version:09d}") is not None
+        kept = self.versions.durable(version)
+        return kept is not None and kept.whole
