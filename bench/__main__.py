@@ -20,6 +20,7 @@ BENCHES = {
     "delta": "lossless deltas between versions: bytes, speed and memory on synthetic updates",
     "plan": "relay plans for many peers: seconds, and the fluid bound / what the plan sustains",
     "crash": "the coordinator killed by SIGKILL under load: what was acknowledged, and how soon it works again",
+    "powerloss": "power losses of a forgetful disk under the ledger: is everything there that was acknowledged",
     "broadcast": "time until the last peer holds a verified copy / physical limit, in an emulated wide-area network",
 }
 
