@@ -18,6 +18,7 @@ DropReason = Literal[
     "group_stale",  # a sibling was too old, and a group is trained as a whole
     "malformed",  # claims what cannot be
     "late_duplicate",  # another attempt at the same slot was first
+    "rolled_back",  # made with a version that an epoch orphaned, or under way when it was opened
     "run_ended",  # not needed any more
 ]
 

@@ -114,7 +114,10 @@ def core_settings(
         seed=config.run.seed,
         steps=config.run.steps,
         staleness_limit=config.run.staleness_limit,
-        publish_every_steps=config.run.publish_every_steps,
+        publish_every_steps=_kappa(config),
+        late_policy=config.run.late_policy,
+        late_wait_s=config.run.late_wait_s,
+        late_steps_max=config.run.late_steps_max,
         groups_per_step=config.run.groups_per_step,
         samples_per_group=config.run.samples_per_group,
         sampling=sampling,
@@ -136,6 +139,11 @@ def core_settings(
         probes=ProbeSettings(config.relay.probe_bytes_max, config.relay.probe_seconds_max),
         lan_preferred=config.relay.lan_preferred,
     )
+
+
+def _kappa(config: CoordinatorConfig) -> int:
+    """As the core's settings have it: 0 for auto."""
+    return 0 if config.run.publish_every_steps == "auto" else config.run.publish_every_steps
 
 
 def check(config: CoordinatorConfig) -> None:
@@ -229,8 +237,6 @@ def _servicer(coordinator: Coordinator) -> Servicer:
         protocol=range_to_pb(),
         run_id=coordinator.run_id,
         steps=config.run.steps,
-        staleness_limit=config.run.staleness_limit,
-        publish_every_steps=config.run.publish_every_steps,
         groups_per_step=config.run.groups_per_step,
         samples_per_group=config.run.samples_per_group,
         prompt_tokens_max=config.sampling.prompt_tokens_max,
@@ -288,7 +294,7 @@ async def _tick(coordinator: Coordinator) -> None:
         coordinator.metrics.loop_lag_s.observe(max(0.0, loop.time() - due_at))
         coordinator.shell.apply(Tick())
         if tick % ELAPSED_KEPT_TICKS == 0:
-            coordinator.shell.keep_elapsed()
+            coordinator.shell.keep_sums()
 
 
 async def _watch_problems(coordinator: Coordinator) -> None:

@@ -48,8 +48,14 @@ class RunConfig(ConfigModel):
     """Learner steps until the run is finished."""
     staleness_limit: int = Field(4, ge=0)
     """S: learner steps by which a rollout's oldest segment may lag at batch formation. Hard limit."""
-    publish_every_steps: int = Field(1, ge=1)
-    """kappa: learner steps between two published versions."""
+    publish_every_steps: Annotated[int, Field(ge=1)] | Literal["auto"] = 1
+    """kappa: learner steps between two published versions; auto: as many as a broadcast takes (p95), at most S + 1."""
+    late_policy: Literal["drop", "wait", "correct"] = "drop"
+    """What becomes of rollouts older than S: dropped; dropped, but a batch waits for them a while; or trained still."""
+    late_wait_s: float = Field(5.0, ge=0.0)
+    """wait: seconds for which a batch is held back for a group that would be too old for the next one."""
+    late_steps_max: int = Field(1, ge=0)
+    """correct: learner steps beyond S up to which rollouts are trained; importance ratios correct for their age."""
     groups_per_step: int = Field(32, ge=1)
     """Prompt groups in a batch."""
     samples_per_group: int = Field(8, ge=2)
@@ -57,7 +63,7 @@ class RunConfig(ConfigModel):
 
     @model_validator(mode="after")
     def _some_version_is_young_enough(self) -> RunConfig:
-        if self.publish_every_steps > self.staleness_limit + 1:
+        if self.publish_every_steps != "auto" and self.publish_every_steps > self.staleness_limit + 1:
             raise ValueError(
                 f"staleness_limit = {self.staleness_limit} cannot be kept with publish_every_steps = "
                 f"{self.publish_every_steps}: the newest version is up to publish_every_steps - 1 steps old when a "

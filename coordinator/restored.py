@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from coordinator.actions import RecordEpoch
 from coordinator.events import Prompt
 from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, RolloutId, Version
 
@@ -27,7 +28,8 @@ class RestoredRollout:
 
     rollout_id: RolloutId
     attempt: RestoredAttempt
-    oldest_version: Version
+    oldest_version: Version  # of its segments
+    newest_version: Version
     scored: bool
     completion_token_ids: tuple[int, ...]  # empty when scored
 
@@ -47,8 +49,8 @@ class Restored:
     """Where the coordinators before this one left the run. ``groups`` are in order of their ids."""
 
     incarnation: int = 0  # rises with every start, so that no lease id is ever used twice
-    epoch: int = 0
-    versions: Mapping[Version, int] = field(default_factory=dict)  # announced ones of the epoch: chunks by version
+    epochs: tuple[RecordEpoch, ...] = ()  # that were opened, oldest first
+    versions: Mapping[Version, int] = field(default_factory=dict)  # the newest that count: chunks by version
     recorded_batches: int = 0
     last_group: int = 0  # largest ids in use
     last_rollout: int = 0
@@ -58,6 +60,7 @@ class Restored:
     dropped: Mapping[str, int] = field(default_factory=dict)
     trained_ages: Mapping[int, int] = field(default_factory=dict)  # rollouts trained by age in learner steps
     elapsed_s: float = 0.0  # that coordinators before us ran
+    age_split: Mapping[str, float] = field(default_factory=dict)  # coordinator.staleness_ledger.Split.to_json
     groups: tuple[RestoredGroup, ...] = ()
 
     @property

@@ -12,6 +12,7 @@ import structlog
 from coordinator.announced import NEWEST_KEPT
 from coordinator.config import RunConfig
 from coordinator.core import Restored
+from coordinator.epoch_book import EpochBook
 from coordinator.events import Event, LearnerStatusChanged, StepFinished
 from coordinator.store import RunStore, StoredVersion
 from coordinator.tasks.adapter import Problem
@@ -31,6 +32,7 @@ FINISHED = "finished"  # in the ledger's meta once the run is over for good
 TOKENIZER = "tokenizer"  # in the ledger's meta: the run's tokenizer, JSON
 LEARNER_VALUES = "learner_values"  # in the ledger's meta: figures outside the steps, JSON
 INCARNATION = "incarnation"  # in the ledger's meta: how often a coordinator started on this run
+AGE_SPLIT = "age_split"  # in the ledger's meta: coordinator.staleness_ledger.Split as JSON
 ELAPSED_S = "elapsed_s"  # in the ledger's meta: seconds that coordinators ran on this run, all together
 
 
@@ -93,11 +95,11 @@ async def _new_run(ledger: RunStore, name: str) -> RunId:
 async def _restored(ledger: RunStore, staleness_limit: int, incarnation: int) -> Restored:
     high_water, counts = await ledger.high_water(), await ledger.counts()
     newest = await ledger.newest_versions(staleness_limit + 1 + NEWEST_KEPT)  # versions are one step apart or more
-    opened = await ledger.epochs()
+    epochs = EpochBook(await ledger.epochs())
     return Restored(
         incarnation=incarnation,
-        epoch=max(newest[0].epoch if newest else 0, opened[-1].epoch if opened else 0),
-        versions={stored.version: _chunk_count(stored) for stored in newest},
+        epochs=tuple(epochs.opened),
+        versions={one.version: _chunk_count(one) for one in newest if epochs.valid(one.epoch, one.version)},
         recorded_batches=await ledger.recorded_batches(),
         last_group=high_water.group_id,
         last_rollout=high_water.rollout_id,
@@ -107,6 +109,7 @@ async def _restored(ledger: RunStore, staleness_limit: int, incarnation: int) ->
         dropped=counts.dropped,
         trained_ages=await ledger.trained_ages(),
         elapsed_s=float(await ledger.get_meta(ELAPSED_S) or 0.0),
+        age_split=json.loads(await ledger.get_meta(AGE_SPLIT) or "{}"),
         groups=tuple(await ledger.open_groups()),
     )
 

@@ -73,8 +73,13 @@ class LearnerCalls:
         async with deadline(LEDGER_DEADLINE_S, "the ledger to say where the run stands"):
             info.recorded_batches = await self._ledger.recorded_batches()
             newest = await self._ledger.newest_version()
+        core = self._shell.core
+        info.staleness_limit, info.publish_every_steps = core.rules.age_max, core.rules.publish_every_steps
+        info.epoch = core.epoch
+        info.epochs.extend(
+            pb.EpochStart(epoch=one.epoch, step_from=one.step_from, step=one.step_to) for one in core.epochs.opened
+        )
         if newest is not None:
-            info.epoch = newest.epoch
             info.has_published = True
             info.newest_published_version = newest.version
             info.newest_record_payload = pb.VersionAnnouncement.FromString(newest.announcement).record.payload
@@ -142,6 +147,7 @@ class LearnerCalls:
         async with deadline(LEDGER_DEADLINE_S, "the ledger to read a batch"):
             rollouts = [self._training_rollout(entry) for entry in await self._ledger.batch(step)]
         header = pb.BatchHeader(step=step, ready=True, rollout_count=len(rollouts), replayed=served.replayed)
+        header.publish_every_steps = self._shell.core.rules.publish_every_steps
         await _write_all(context, [pb.BatchPart(header=header)])
         await _write_all(context, (pb.BatchPart(rollout=rollout) for rollout in rollouts))
 

@@ -65,12 +65,12 @@ from coordinator.messages import (
     revoke_message,
 )
 from coordinator.problems import Problems
-from coordinator.resume import ELAPSED_S, LEARNER_VALUES
+from coordinator.resume import AGE_SPLIT, ELAPSED_S, LEARNER_VALUES
 from coordinator.sessions import Sessions
 from coordinator.store import RunStore
 from coordinator.summary import MetricsLog, step_metrics
 from coordinator.waiting_calls import WaitingCalls
-from rollcast.runtime.errors import NoPeers, ProcessFailed, RollcastError, StoreError, WaitTimedOut
+from rollcast.runtime.errors import EpochOver, NoPeers, ProcessFailed, RollcastError, StoreError, WaitTimedOut
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import Epoch, FencingToken, LeaseId, PeerId, Step, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -169,8 +169,15 @@ class Shell:
 
         Raises:
             StoreError: another announcement of the same version is stored.
+            EpochOver: the version belongs to an epoch that is over, or does not count any more.
         """
         record = verified.record
+        if not self._core.epochs.valid(record.epoch, record.version):
+            raise EpochOver(
+                f"version {record.version} of epoch {record.epoch} comes too late: epoch {self._core.epoch} has begun",
+                cause="another learner went on with this run",
+                fix="stop this learner: only one may train a run",
+            )
         async with deadline(LEDGER_DEADLINE_S, "the ledger to store an announcement"):
             first_time = await self._ledger.record_version(
                 record.epoch, record.version, verified.announcement.SerializeToString(deterministic=True)
@@ -208,18 +215,24 @@ class Shell:
         """The learner called us: it is alive."""
         self.apply(LearnerCalled())
 
-    def keep_elapsed(self) -> None:
-        """Write down how long the run has taken: a coordinator after us goes on from there."""
+    def keep_sums(self) -> None:
+        """Write down sums that are in no table, so that a coordinator after us goes on from there."""
         self._kept(self._ledger.set_meta(ELAPSED_S, f"{self._core.elapsed_s(self._clock()):.3f}"))
+        self._kept(self._ledger.set_meta(AGE_SPLIT, json.dumps(self._core.age_split.to_json())))
 
     def end_run(self, reason: str, *, final: bool) -> None:
         """Let everybody go, for good if it is final; what is untrained is dropped and counted."""
         if not self.ended_because:
             self.ended_because, self.ended_for_good = reason, final
             self.apply(RunEnded(reason, final))
-            self.keep_elapsed()
+            self.keep_sums()
 
     # ---------------------------------------------------------------- questions
+
+    @property
+    def core(self) -> CoordinatorCore:
+        """For questions only: whatever changes it goes through apply."""
+        return self._core
 
     def status(self) -> dict[str, Any]:
         """What every screen shows."""
@@ -285,7 +298,7 @@ class Shell:
                 assert_never(action)
 
     def _send_announcement(self, action: SendAnnouncement) -> None:
-        key = (self._core.epoch, action.version)
+        key = (self._core.epochs.epoch_of(action.version), action.version)
         announcement = self._announcements.get(key)
         if announcement is not None:
             self._sessions.send(action.peer_id, announcement_message(announcement))

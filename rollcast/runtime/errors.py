@@ -18,6 +18,7 @@
     ├── StoreError             RC401  exit 74   the ledger or a store cannot be read or written
     ├── TaskError              RC501  exit 65   a task, its data or a verifier is wrong
     ├── CheckpointError        RC601  exit 74   a checkpoint cannot be written or read
+    ├── EpochOver              RC602  exit 76   another learner has gone on with the run
     └── ProcessFailed          RC701  exit 70   a process that we started ended badly
 
 Exit statuses follow sysexits.h. docs/errors.md has a section for each code; a test keeps the two in step.
@@ -126,6 +127,10 @@ class TaskError(RollcastError):
 
 class CheckpointError(RollcastError):
     code, exit_code = "RC601", 74
+
+
+class EpochOver(RollcastError):
+    code, exit_code = "RC602", 76
 
 
 class ProcessFailed(RollcastError):

@@ -80,6 +80,11 @@ class Rollout:
         return min(segment.version for segment in self.segments)
 
     @property
+    def newest_version(self) -> Version:
+        """Version of the newest segment."""
+        return max(segment.version for segment in self.segments)
+
+    @property
     def completion_token_ids(self) -> tuple[int, ...]:
         """All segments' tokens in order."""
         return tuple(token for segment in self.segments for token in segment.token_ids)

@@ -7,6 +7,7 @@ import pytest
 
 from coordinator.actions import (
     CloseAttempt,
+    CloseGroup,
     EndSession,
     Neighbour,
     Note,
@@ -32,7 +33,7 @@ from coordinator.events import (
     Tick,
     VersionHeld,
 )
-from rollcast.wire.ids import Epoch, FencingToken, LeaseId, PeerId, PlanId, Step, Version
+from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, PlanId, Step, Version
 from tests.coordinator.core_world import (
     World,
     announced,
@@ -311,6 +312,8 @@ def test_the_end_revokes_drops_and_lets_everybody_go() -> None:
         CloseAttempt(LeaseId(2), 1, "run_ended"),
         RevokeLeases(A, (LeaseId(1), LeaseId(2)), "run_ended"),
         CloseAttempt(LeaseId(1), 0, "run_ended"),
+        CloseGroup(GroupId(1)),
+        CloseGroup(GroupId(2)),
         StopPeer(ORIGIN, "finished"),
         StopPeer(A, "finished"),
         Note("run_ended", "run", "finished"),

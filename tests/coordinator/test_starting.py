@@ -16,7 +16,7 @@ def attempt(lease: int, index: int, peer: PeerId = A) -> RestoredAttempt:
 
 
 def stored(number: int, of: RestoredAttempt, *, scored: bool) -> RestoredRollout:
-    return RestoredRollout(RolloutId(number), of, Version(0), scored, () if scored else (5, 1))
+    return RestoredRollout(RolloutId(number), of, Version(0), Version(0), scored, () if scored else (5, 1))
 
 
 RESTORED = Restored(

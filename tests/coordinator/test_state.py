@@ -41,7 +41,7 @@ def test_dropping_a_group_ends_what_is_under_way_and_what_it_holds() -> None:
     group = state.book.open_group(prompt(0))
     attempts = state.book.issue(group, [0, 1], A, deadline=1.0)
     state.accounts.issued = 2
-    state.book.fill(attempts[0], RolloutId(1), Version(0))
+    state.book.fill(attempts[0], RolloutId(1), Version(0), Version(0))
     assert state.drop_group(group, ["stale"], "group_stale") == [
         CloseAttempt(attempts[1].lease_id, 1, "group_stale"),
         RevokeLeases(A, (attempts[1].lease_id,), "group_stale"),

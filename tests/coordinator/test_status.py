@@ -91,7 +91,8 @@ def test_the_status_of_a_short_run() -> None:
     world.tell(held("b", 1))
     world.tell(PeerLeft(PeerId("b"), "stopped by its owner"))
     status = world.core.status(24.0).to_json()
-    peers = status.pop("peers")
+    peers, staleness = status.pop("peers"), status.pop("staleness")
+    assert staleness["split"]["last"]["rollouts"] == 2
     assert status == {
         "run_name": "local",
         "run_id": "run",
@@ -103,6 +104,7 @@ def test_the_status_of_a_short_run() -> None:
         "newest_version": 1,
         "staleness_limit": 1,
         "publish_every_steps": 1,
+        "epoch": 0,
         "reward_train": 0.5,
         "reward_before": 0.25,
         "reward_after": None,

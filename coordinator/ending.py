@@ -1,0 +1,21 @@
+"""The run is over, for now or for good."""
+
+from __future__ import annotations
+
+from coordinator.actions import Action, Note
+from coordinator.events import RunEnded
+from coordinator.state import CoreState
+
+
+def run_ended(state: CoreState, event: RunEnded) -> list[Action]:
+    """Revoke what is under way, drop what will not be trained, and let everybody go, for good if it is final."""
+    if state.ended:
+        return []
+    state.ended, state.ended_for_good = event.reason or "the run ended", event.final
+    state.batches.wanted = None
+    live = [attempt for group in state.book for attempt in group.live()]
+    actions = state.close_attempts(live, "run_ended", tell_peers=True)
+    for group in list(state.book):
+        actions += state.drop_group(group, ["run_ended"] * len(group.fillings()), "run_ended")
+    actions += [state.dismiss(member.peer_id) for member in state.members]
+    return [*actions, Note("run_ended", "run", state.ended)]
