@@ -78,7 +78,7 @@ def claim_invite(
 
 def insert_step(connection: sqlite3.Connection, step: Step, figures: Mapping[str, float]) -> None:
     connection.execute(
-        "INSERT INTO steps (step, figures) VALUES (?, ?) ON CONFLICT (step) DO UPDATE SET figures = excluded.figures",
+        "INSERT INTO steps (step, figures) VALUES (?, ?) ON CONFLICT (step) DO NOTHING",
         (step, json.dumps(dict(figures))),
     )
 

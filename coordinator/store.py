@@ -180,7 +180,7 @@ class RunStore(Protocol):
         ...
 
     def record_step(self, step: Step, figures: Mapping[str, float]) -> asyncio.Future[None]:
-        """Figures of a learner step; a replayed step replaces them."""
+        """Figures of a learner step; those of a replay of it change nothing."""
         ...
 
     def steps(self) -> asyncio.Future[list[tuple[Step, dict[str, float]]]]:

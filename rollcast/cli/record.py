@@ -13,10 +13,12 @@ from rich.console import Console
 from rich.table import Table
 
 from rollcast.cli.options import Json
-from rollcast.runtime.errors import RunFolderError
+from rollcast.runtime.errors import ConfigError, RunFolderError
 from rollcast.runtime.run_folder import RunFolder
 
 _DEFAULT_RUN = Path("runs/latest")
+_CULPRITS_SHOWN = 3
+_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 DIFFERENT = 1  # exit status of a replay that decides otherwise
 
 
@@ -98,3 +100,42 @@ def _moment(unix_s: float) -> str:
 
 def _text(value: object) -> str:
     return json.dumps(value) if isinstance(value, dict | list) else str(value)
+
+
+def why(run_folder: Path = _DEFAULT_RUN, *, since: str = "", json_output: Json = False) -> int:
+    """Account for the learner's wall time by cause: training, waiting for whom, publishing, being away ...
+
+    Parameters
+    ----------
+    run_folder
+        the coordinator's run folder; the run may be going on.
+    since
+        only the last so long, for example 90s, 30m, 2h or 1d.
+    json_output
+        print one JSON object.
+    """
+    from coordinator.why import account
+
+    since_unix_s = None if not since else datetime.now(UTC).timestamp() - _duration_s(since)
+    found = account(RunFolder(run_folder).ledger, since_unix_s=since_unix_s)
+    if json_output:
+        print(json.dumps(asdict(found) | {"utilisation": found.utilisation}, indent=2))
+        return 0
+    console = Console()
+    console.print(f"{found.wall_s:.1f} s of the learner's wall time, {found.steps} steps", highlight=False)
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for header, justify in (("cause", "left"), ("seconds", "right"), ("share", "right"), ("longest for", "left")):
+        table.add_column(header, justify=justify)  # type: ignore[arg-type]
+    for share in found.shares:
+        whose = ", ".join(f"{peer} {seconds:.1f} s" for peer, seconds in list(share.whose.items())[:_CULPRITS_SHOWN])
+        table.add_row(share.cause, f"{share.seconds:.1f}", f"{share.share:.1%}", whose)
+    table.add_row("unaccounted", f"{found.unaccounted * found.wall_s:.1f}", f"{found.unaccounted:.1%}", "")
+    console.print(table)
+    return 0
+
+
+def _duration_s(text: str) -> float:
+    number, unit = text[:-1], text[-1:]
+    if unit in _UNITS_S and number.replace(".", "", 1).isdigit():
+        return float(number) * _UNITS_S[unit]
+    raise ConfigError(f"{text!r} is no duration", fix="write it like 90s, 30m, 2h or 1d")
