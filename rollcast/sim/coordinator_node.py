@@ -65,6 +65,7 @@ class CoordinatorNode(Server):
         self.store: MemoryStore | None = None
         self.sessions: dict[str, Session] = {}
         self.events = 0
+        self.wall_offset_s = 0.0  # of its wall clock, which nothing may depend on
         self._queue: deque[ev.Event] = deque()
         self._applying = False
         self._cause: ev.Event = ev.Started()
@@ -82,6 +83,9 @@ class CoordinatorNode(Server):
 
     def _boot(self) -> Script:
         yield self.sleep(self.ground.settings.boot_s)
+        if self.disk.state.full:
+            self.fail(StoreError("the disk is full"))
+            return
         self.store = store = MemoryStore(self.tables, self, self.disk)
         incarnation = int(_now(store.get_meta(_INCARNATION)) or 0) + 1
         written = store.set_meta(_INCARNATION, str(incarnation))

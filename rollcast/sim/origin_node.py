@@ -19,6 +19,7 @@ from rollcast.wire.ids import PeerId
 
 NAME = "origin"
 VERSIONS_KEPT = 8
+DISK_RETRY_S = 2.0  # of a version that could not be stored
 
 
 class OriginNode(Server):
@@ -72,16 +73,21 @@ class OriginNode(Server):
 
     def _store(self, published: Published, reply: Reply) -> Script:
         version = published.verified.version
-        try:
-            self.versions.put(Kept.of(published))
-        except DiskFull:
-            return  # no answer: the learner tries again
+        while True:
+            try:
+                self.versions.put(Kept.of(published))
+                break
+            except DiskFull:
+                yield self.sleep(DISK_RETRY_S)
         yield self.sleep(self.disk.sync_s())
         self.versions.sync(version)
-        for old in self.versions.surplus(VERSIONS_KEPT):
-            self.versions.discard(old)
         if self.relay is not None and not self.relay.pushed(published):
             self.ground.oracle.failed(f"the origin is given another version {version}", self.agenda.now)
+        if self.relay is not None:
+            self.relay.prune(VERSIONS_KEPT)
+        else:
+            for old in self.versions.surplus(VERSIONS_KEPT):
+                self.versions.discard(old)
         self.closed(reply)
         reply.send(True)
 

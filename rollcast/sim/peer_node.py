@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any, Protocol, assert_never
 
@@ -43,14 +43,16 @@ from peer.worker_events import (
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.sim.calls import Call, Failed
 from rollcast.sim.control_link import ControlLink
-from rollcast.sim.coordinator_node import CoordinatorNode
+from rollcast.sim.coordinator_node import CoordinatorNode, Malformed
 from rollcast.sim.disk import Disk
 from rollcast.sim.engine import Engine
 from rollcast.sim.ground import Ground
+from rollcast.sim.hostile import spoiled
 from rollcast.sim.network import Line
 from rollcast.sim.process import Process
 from rollcast.wire.ids import PeerId, Version
 from rollcast.wire.records import VerifiedVersion
+from rollcast.wire.rollouts import Rollout
 
 UPLOAD_TIMEOUT_S = 20.0
 
@@ -109,7 +111,7 @@ class PeerNode(Process):
         self.disk.state.sync_s = ground.settings.sync_s
         self.receiver: Receiver | None = None
         self.worker: WorkerCore | None = None
-        self.wants_to_stop = False
+        self.hostile = False  # uploads what cannot be, now and then
         self.repeats_uploads = 0.0  # share of uploads that the transport carries out twice
         self._random: Random = ground.chance.of(f"peer {name}")
         self._engine = self._new_engine()
@@ -203,9 +205,12 @@ class PeerNode(Process):
 
     def stop(self, reason: str) -> None:
         """SIGTERM: drain, then end."""
-        self.wants_to_stop = True
         if self.worker is not None:
             self.tell(StopRequested(reason))
+
+    def slow_down(self, factor: float) -> None:
+        """Its engine takes so many times as long as usual."""
+        self._engine.token_s = self.ground.settings.token_s / self.speed * factor
 
     def verified(self, verified: VerifiedVersion) -> None:
         """All of a version is here."""
@@ -292,7 +297,12 @@ class PeerNode(Process):
 
     def _upload(self, action: UploadRollouts) -> None:
         times = 2 if self.repeats_uploads and self._random.random() < self.repeats_uploads else 1
-        request = (self.peer_id, action.rollouts)
+        rollouts: Sequence[Rollout | Malformed] = action.rollouts
+        if self.hostile:
+            rollouts = tuple(
+                spoiled(one, self._random) if self._random.random() < 0.5 else one for one in action.rollouts
+            )
+        request = (self.peer_id, tuple(rollouts))
         call = Call(self.ground.network, self, self.coordinator, self.coordinator.upload, request, times)
         size_bytes = self.ground.settings.rollout_bytes * len(action.rollouts)
         call.begin(lambda outcome: self._uploaded(action, outcome), UPLOAD_TIMEOUT_S, size_bytes)

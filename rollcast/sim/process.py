@@ -26,6 +26,7 @@ class Process:
         self.running = False
         self.frozen = False
         self.life = 0  # rises with every start
+        self.on_end: Callable[[Process], None] | None = None  # a supervisor
         self._due: deque[tuple[Call, tuple[Any, ...]]] = deque()
 
     def start(self) -> None:
@@ -42,6 +43,8 @@ class Process:
             self.running = self.frozen = False
             self._due.clear()
             self._killed()
+            if self.on_end is not None:
+                self.on_end(self)
 
     def freeze(self) -> None:
         """SIGSTOP."""

@@ -238,7 +238,7 @@ class Relay:
                 self._finish(action.key)
             case actions.AnnounceHeld():
                 self._carry_out(self.book.encoding_held(action.key))
-                self._prune()
+                self.prune(self._ground.settings.versions_kept)
             case actions.AbandonVersion():
                 self._abandon(action)
             case actions.GiveUp():
@@ -308,8 +308,9 @@ class Relay:
         self.book.given_up(key, again=action.again)
         self.disk.discard(key.version)
 
-    def _prune(self) -> None:
-        gone = self.disk.surplus(self._ground.settings.versions_kept)
+    def prune(self, keep: int) -> None:
+        """Remove what is older than the newest ``keep`` whole versions."""
+        gone = self.disk.surplus(keep)
         for version in gone:
             self.disk.discard(version)
         if gone:

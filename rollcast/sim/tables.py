@@ -247,7 +247,7 @@ class Tables:
         invite.claims.add(peer_id)
 
     def record_step(self, step: Step, figures: Mapping[str, float]) -> None:
-        self._steps[step] = dict(figures)
+        self._steps.setdefault(step, dict(figures))
 
     def steps(self) -> list[tuple[Step, dict[str, float]]]:
         return sorted(self._steps.items())

@@ -1,0 +1,133 @@
+"""One simulation from its seed to its outcome: a fleet, faults for a while, calm, and the end of the run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from coordinator.events import RunEnded
+from rollcast.sim.faults import Faults
+from rollcast.sim.fleet import Fleet
+from rollcast.sim.oracle import RESUME_LIMIT_S
+from rollcast.sim.settings import FleetSettings
+from rollcast.sim.verdicts import Violation
+
+DRAIN_S = 12.0  # after the end of the run, until everybody is gone
+
+#: The standard fault mix: a small fleet on a fast time scale, so that much happens in little time.
+STANDARD = FleetSettings(receiving="chunks", version_bytes=6e5)
+STANDARD_FAULTS_S = 90.0
+STANDARD_GAP_S = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a simulation came to. Durations in virtual seconds unless said otherwise."""
+
+    seed: int
+    seconds: float
+    steps: int
+    utilisation: float  # share of the time in which the learner trained on new batches
+    issued: int
+    accepted: int
+    trained: int
+    dropped: dict[str, int]
+    ages: dict[int, int]
+    faults: dict[str, int]
+    checks: int
+    agenda_calls: int
+    core_events: int
+    cpu_s: float
+    digest: str
+    violations: tuple[Violation, ...]
+
+    @property
+    def realtime_factor(self) -> float:
+        """Virtual seconds per CPU second."""
+        return self.seconds / self.cpu_s
+
+    def to_json(self) -> dict[str, Any]:
+        """For ``--json``; what depends on the machine is under ``machine``."""
+        values = asdict(replace(self, violations=()))
+        values["violations"] = [asdict(one) for one in self.violations]
+        values["machine"] = {
+            "cpu_s": values.pop("cpu_s"),
+            "realtime_factor": self.realtime_factor,
+            "events_per_cpu_s": self.core_events / self.cpu_s,
+        }
+        return values
+
+
+def simulate(
+    settings: FleetSettings,
+    seed: int,
+    *,
+    seconds: float,
+    faults: Sequence[str] | None = None,
+    gap_s: float = STANDARD_GAP_S,
+    warm_up_s: float = 10.0,
+) -> Outcome:
+    """Run one fleet for so long, then end its run.
+
+    Args:
+        faults: kinds of faults, empty for all of them; None: nothing goes wrong.
+        gap_s: on average between two faults.
+    """
+    started_s = time.process_time()
+    fleet = Fleet(settings, seed)
+    agenda, oracle = fleet.ground.agenda, fleet.ground.oracle
+    happened: list[str] = []
+    if faults is None:
+        fleet.run(seconds)
+    else:
+        injected = Faults(fleet, faults)
+        injected.schedule(warm_up_s, seconds, gap_s)
+        fleet.run(seconds + 1e-6)
+        happened = injected.happened
+        agenda.run(seconds + RESUME_LIMIT_S + 1.0, lambda: oracle.last_progress_s > seconds or bool(oracle.violations))
+        oracle.calm(seconds, agenda.now)
+    ran_s = agenda.now
+    _end(fleet)
+    counts = fleet.coordinator.tables.counts()
+    return Outcome(
+        seed=seed,
+        seconds=ran_s,
+        steps=oracle.steps,
+        utilisation=oracle.steps * settings.train_s / ran_s,
+        issued=counts.issued,
+        accepted=counts.accepted,
+        trained=counts.trained,
+        dropped=dict(sorted(counts.dropped.items())),
+        ages=dict(sorted(oracle.ages.items())),
+        faults={name: happened.count(name) for name in sorted(set(happened))},
+        checks=oracle.checks,
+        agenda_calls=agenda.done,
+        core_events=fleet.coordinator.events,
+        cpu_s=time.process_time() - started_s,
+        digest=fleet.ground.trace.digest(),
+        violations=tuple(oracle.violations),
+    )
+
+
+def _end(fleet: Fleet) -> None:
+    """The run is over: everything drains, and the counts close."""
+    oracle, coordinator = fleet.ground.oracle, fleet.coordinator
+    if oracle.violations:
+        return
+    fleet.over = True
+    fleet.learner.kill()
+    coordinator.apply(RunEnded("finished", True))
+    fleet.run(DRAIN_S)
+    now = fleet.ground.agenda.now
+    if coordinator.core is None:
+        oracle.failed("the coordinator is not there at the end of the run", now)
+        return
+    oracle.coordinator_counts(coordinator.core, now)
+    counts = coordinator.tables.counts()
+    if counts.open:
+        oracle.blame("I11", f"{counts.open} attempts are open after the end of the run", now)
+    running = [peer.name for peer in fleet.peers if peer.running]
+    if running:
+        oracle.blame("I10", f"{running} did not stop with the run", now, running[0])
