@@ -18,6 +18,7 @@ BENCHES = {
     "demo": "the main job: reward before and after, staleness, share of bytes from peers, accounting of rollouts",
     "churn": "the main job with a peer killed half way and one joining late, beside a clean run",
     "delta": "lossless deltas between versions: bytes, speed and memory on synthetic updates",
+    "resume": "the learner killed at every labelled point and restarted: is its trajectory the same to the bit",
     "plan": "relay plans for many peers: seconds, and the fluid bound / what the plan sustains",
     "crash": "the coordinator killed by SIGKILL under load: what was acknowledged, and how soon it works again",
     "powerloss": "power losses of a forgetful disk under the ledger: is everything there that was acknowledged",
