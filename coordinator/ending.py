@@ -8,14 +8,22 @@ from coordinator.state import CoreState
 
 
 def run_ended(state: CoreState, event: RunEnded) -> list[Action]:
-    """Revoke what is under way, drop what will not be trained, and let everybody go, for good if it is final."""
+    """Let everybody go. If it is for good, what is under way is revoked and what will not be trained is dropped.
+
+    Else nothing is: the next coordinator takes it over.
+    """
     if state.ended:
         return []
     state.ended, state.ended_for_good = event.reason or "the run ended", event.final
     state.batches.wanted = None
+    dropped = _drop_all(state) if event.final else []
+    dismissed = [state.dismiss(member.peer_id) for member in state.members]
+    return [*dropped, *dismissed, Note("run_ended", "run", state.ended)]
+
+
+def _drop_all(state: CoreState) -> list[Action]:
     live = [attempt for group in state.book for attempt in group.live()]
     actions = state.close_attempts(live, "run_ended", tell_peers=True)
     for group in list(state.book):
         actions += state.drop_group(group, ["run_ended"] * len(group.fillings()), "run_ended")
-    actions += [state.dismiss(member.peer_id) for member in state.members]
-    return [*actions, Note("run_ended", "run", state.ended)]
+    return actions

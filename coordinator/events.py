@@ -262,9 +262,9 @@ class LearnerCalled:
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """The run is over, for now or for good: open leases are revoked, untrained rollouts dropped.
+    """The run is over, for good (open leases are revoked, untrained rollouts dropped) or for now.
 
-    ``final`` is False where the run can be taken up again: its members are then not told to stop, and come back.
+    ``final`` is False where the run can be taken up again: nothing is dropped, and its members are not told to stop.
     """
 
     reason: str

@@ -28,7 +28,10 @@ def batch_requested(state: CoreState, event: BatchRequested, now: float) -> list
 
 def form_batch(state: CoreState, now: float) -> list[Action]:
     """Form the batch that the learner waits for, if enough groups are ready and young enough."""
-    if state.batches.wanted is None or state.book.ready_count < state.settings.groups_per_step:
+    if state.batches.wanted is None:
+        state.late_wait.cancel(now)
+        return []
+    if state.book.ready_count < state.settings.groups_per_step:
         return []
     age_max = state.rules.age_max
     groups = state.batches.choose(state.book.ready_groups(), age_max)

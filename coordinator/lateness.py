@@ -98,6 +98,10 @@ class LateWait:
         self._end(now, in_vain=True)
         return False
 
+    def cancel(self, now: float) -> None:
+        """No batch is wanted any more."""
+        self._end(now, in_vain=False)
+
     def _end(self, now: float, *, in_vain: bool) -> None:
         if self._since is not None:
             self._counts.waited_s += now - self._since

@@ -221,7 +221,7 @@ class Shell:
         self._kept(self._ledger.set_meta(AGE_SPLIT, json.dumps(self._core.age_split.to_json())))
 
     def end_run(self, reason: str, *, final: bool) -> None:
-        """Let everybody go, for good if it is final; what is untrained is dropped and counted."""
+        """Let everybody go; if it is for good, what is untrained is dropped and counted."""
         if not self.ended_because:
             self.ended_because, self.ended_for_good = reason, final
             self.apply(RunEnded(reason, final))

@@ -336,6 +336,17 @@ def test_whoever_belongs_to_an_interrupted_run_may_come_back() -> None:
     assert world.tell(joined("b")) == [EndSession(B, "stopped")]
 
 
+def test_an_interrupted_run_keeps_what_it_has() -> None:
+    world = World()
+    world.start("a")
+    world.tell(wants("a", 4))
+    leases = world.take("a")
+    world.tell(received("a", 1, rollout(leases[0][0], 0)))
+    assert only(world.tell(RunEnded("stopped", False)), CloseAttempt) == []
+    assert world.core.status(0.0).rollouts.open == 4
+    assert only(world.tell(received("a", 2, rollout(leases[0][0], 1))), StoreRollout) != []
+
+
 def test_a_batch_that_is_being_recorded_at_the_end_counts_as_trained() -> None:
     world = World(groups_per_step=1)
     world.start("a")

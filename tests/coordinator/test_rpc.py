@@ -35,6 +35,7 @@ EMPTY: dict[str, Any] = {
     "HeldOut": pb.HeldOutRequest(),
     "NextBatch": pb.BatchRequest(),
     "Announce": pb.VersionAnnouncement(),
+    "OpenEpoch": pb.EpochRequest(),
     "ReportStep": pb.StepReport(),
     "ReportStatus": pb.LearnerStatus(phase="finished"),
 }
