@@ -126,6 +126,7 @@ PURE = (
     "learner/objective.py",
     "learner/push.py",
     "learner/batch_check.py",
+    "learner/epochs.py",
     "peer/relay_wire.py",
 )
 IMPURE = {

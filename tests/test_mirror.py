@@ -59,6 +59,7 @@ TESTED_IN = {
     "peer/transport.py": "tests/peer/transport_conformance.py",
     "learner/loop.py": "tests/learner/test_service.py",
     "bench/__main__.py": "tests/bench/test_main.py",
+    "bench/resume_learner.py": "tests/bench/test_resume.py",
     "bench/churn.py": "tests/bench/test_main.py",
     "bench/demo.py": "tests/bench/test_main.py",
     "bench/machine.py": "tests/bench/test_main.py",
