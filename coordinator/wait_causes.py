@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Literal
 
 from coordinator.actions import Note
-from coordinator.leases import Attempt
+from coordinator.groups import Attempt
 from coordinator.state import CoreState
 from rollcast.wire.ids import PeerId, Step
 

@@ -104,7 +104,7 @@ class History:
         assert action.fencing_token > self.tokens.get(slot, 0), "I6: fencing tokens rise"
         assert slot not in self.filled, "a filled slot is not issued again"
         others = [one for one in self.live if self._slot(one) == slot]
-        assert not others, "one live attempt for now"
+        assert len(others) <= 1, "I6: at most two live attempts"
         self.tokens[slot] = action.fencing_token
         self.issued[key] = action
         self.live.add(key)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from coordinator.actions import RecordAttempt, RecordGroup, RevokeLeases, SendLeases, SupplyPrompts
 from coordinator.core import CoordinatorCore
 from coordinator.events import BatchRequested, LeasesReturned, PeerLeft, PromptsSupplied, StepFinished
-from coordinator.leases import slot_seed
+from coordinator.groups import slot_seed
 from rollcast.wire.ids import Epoch, GroupId, LeaseId, PeerId, Step, Version
 from rollcast.wire.rollouts import LeaseGrant, Slot
 from tests.coordinator.core_world import (

@@ -35,24 +35,24 @@ def test_held_versions_never_go_back() -> None:
     assert peer.version == 5
 
 
-def test_only_those_who_asked_are_hungry() -> None:
+def test_whoever_was_heard_of_is_looked_at_once() -> None:
     here = members()
     a, b = here.join(joined("a"), now=0.0), here.join(joined("b"), now=0.0)
-    for member in (a, b):
-        member.holds(Version(0))
+    assert here.take_changed() == ["a", "b"]
     here.asks(b, 4)
-    here.asks(a, 1)
-    here.asks(a, 0)
-    assert here.hungry() == [b]
-    here.leave(PeerId("b"), "left", "")
-    assert here.hungry() == []
+    here.seen(PeerId("a"), 1.0)
+    assert here.seen(PeerId("nobody"), 1.0) is None
+    here.changed([PeerId("c")])
+    assert here.take_changed() == ["b", "a", "c"]
+    assert here.take_changed() == []
+    assert (a.last_seen, b.free_slots) == (1.0, 4)
 
 
 def test_silence_is_measured_from_the_last_sign_of_life() -> None:
     here = members()
-    a = here.join(joined("a"), now=0.0)
+    here.join(joined("a"), now=0.0)
     here.join(joined("b"), now=0.0)
-    a.last_seen = 3.0
+    here.seen(PeerId("a"), 3.0)
     assert [member.peer_id for member in here.silent(now=5.1)] == ["b"]
 
 
