@@ -58,7 +58,7 @@ class RunningBatch:
         self._slice_begun_s = now
         self._rollouts: dict[Key, RunningRollout] = {}
         for item in work:
-            known = sum(len(segment.token_ids) for segment in item.slot.prefix)
+            known = _tokens(item.slot.prefix)
             row = RunningRollout(item, told=known, tokens=known)
             self._rollouts[item.lease.lease_id, item.slot.sample_index] = row
 
@@ -115,9 +115,9 @@ class RunningBatch:
         return new
 
     def tell_again(self) -> None:
-        """The coordinator may know nothing of these rollouts, nor of the prefixes that they go on after."""
+        """The coordinator may have forgotten what we drew."""
         for row in self._rollouts.values():
-            row.told = 0
+            row.told = _tokens(row.work.slot.prefix)
 
 
 def finished_by_prefix(slot: Slot, lease: LeaseGrant) -> FinishReason | None:
@@ -126,21 +126,16 @@ def finished_by_prefix(slot: Slot, lease: LeaseGrant) -> FinishReason | None:
         return None
     if slot.prefix[-1].token_ids[-1] in lease.sampling.stop_token_ids:
         return "stop"
-    tokens = sum(len(segment.token_ids) for segment in slot.prefix)
-    return "length" if tokens >= lease.sampling.max_new_tokens else None
+    return "length" if _tokens(slot.prefix) >= lease.sampling.max_new_tokens else None
 
 
-def with_usable_prefixes(lease: LeaseGrant) -> LeaseGrant:
-    """The lease without prefixes of other epochs or too old for it: their slots are drawn from the beginning."""
-
-    def usable(slot: Slot) -> bool:
-        return all(
-            segment.epoch == lease.epoch and segment.version >= lease.oldest_useful_version for segment in slot.prefix
-        )
-
-    if all(usable(slot) for slot in lease.slots):
-        return lease
-    return replace(lease, slots=tuple(slot if usable(slot) else replace(slot, prefix=()) for slot in lease.slots))
+def fits_prefixes(lease: LeaseGrant) -> bool:
+    """Whether all that was drawn for the lease's slots is of its epoch and young enough: epochs never mix."""
+    return all(
+        segment.epoch == lease.epoch and segment.version >= lease.oldest_useful_version
+        for slot in lease.slots
+        for segment in slot.prefix
+    )
 
 
 def rollout_of(
@@ -179,6 +174,10 @@ def part_of(segment: Segment, start: int, end: int) -> Segment:
         loss_mask=segment.loss_mask[start:end],
         reported_logprobs=segment.reported_logprobs[start:end],
     )
+
+
+def _tokens(segments: Iterable[Segment]) -> int:
+    return sum(len(segment.token_ids) for segment in segments)
 
 
 def _one_of(run: list[Segment]) -> Segment:

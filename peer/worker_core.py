@@ -10,7 +10,7 @@ from collections import Counter
 from typing import assert_never
 
 from peer.lease_book import HeldLease, LeaseBook
-from peer.running_batch import RunningBatch, finished_by_prefix, rollout_of, with_usable_prefixes
+from peer.running_batch import RunningBatch, finished_by_prefix, fits_prefixes, rollout_of
 from peer.spool import Spool
 from peer.version_swap import VersionSwap
 from peer.worker_events import (
@@ -176,22 +176,29 @@ class WorkerCore:
         return [] if newest is None else [ReportVersionHeld(newest)]
 
     def _grant(self, event: LeasesGranted, now: float) -> list[Action]:
-        surplus = []
+        refused: dict[str, list[LeaseId]] = {}
         for grant in event.leases:
             if self._free_slots_told is not None:
                 self._free_slots_told = max(0, self._free_slots_told - len(grant.slots))
             if self._book.knows(grant.lease_id):
                 continue
-            # Leases may cross our last word on the way, so up to twice what we ask for is taken.
-            held = self._book.unfinished + len(grant.slots)
-            room = held <= 2 * self._held_slots_wanted and held + len(self._spool) <= self._spool_max
-            if self._stopping is not None or not room:
-                surplus.append(grant.lease_id)
+            reason = self._why_refused(grant)
+            if reason:
+                refused.setdefault(reason, []).append(grant.lease_id)
             else:
-                self._add(with_usable_prefixes(grant), now)
-        if not surplus:
-            return []
-        return [ReturnLeases(tuple(surplus), "stopping" if self._stopping is not None else "more than asked for")]
+                self._add(grant, now)
+        return [ReturnLeases(tuple(lease_ids), reason) for reason, lease_ids in refused.items()]
+
+    def _why_refused(self, grant: LeaseGrant) -> str:
+        # Leases may cross our last word on the way, so up to twice what we ask for is taken.
+        held = self._book.unfinished + len(grant.slots)
+        if self._stopping is not None:
+            return "stopping"
+        if held > 2 * self._held_slots_wanted or held + len(self._spool) > self._spool_max:
+            return "more than asked for"
+        if self._swap.active is not None and grant.epoch < self._swap.active.epoch:
+            return "their epoch is over"
+        return "" if fits_prefixes(grant) else "what was drawn for them is of another epoch or too old"
 
     def _add(self, grant: LeaseGrant, now: float) -> None:
         lease = self._book.add(grant, now)

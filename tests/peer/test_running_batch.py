@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from peer.running_batch import (
     PARTIAL_TOKENS_MAX,
     RunningBatch,
     finished_by_prefix,
+    fits_prefixes,
     joined,
     part_of,
-    with_usable_prefixes,
 )
 from rollcast.wire.ids import PeerId
 from rollcast.wire.limits import SEGMENTS_MAX
@@ -46,12 +44,7 @@ def test_partial_results_say_only_what_is_new_and_where_it_goes() -> None:
     batch.take_in(begun(1, items[:1], (5,)).drawn, 12.0)
     assert [(item.position, item.segments) for item in batch.partials()] == [(4, (segment((5,)),))]
     batch.tell_again()
-    assert [(item.position, len(item.segments[0].token_ids)) for item in batch.partials()] == [
-        (0, 2),
-        (2, 3),
-        (0, 2),
-        (2, 2),
-    ]
+    assert [(item.position, len(item.segments[0].token_ids)) for item in batch.partials()] == [(2, 3), (2, 2)]
 
 
 def test_long_partial_results_are_cut() -> None:
@@ -101,13 +94,13 @@ def test_a_prefix_may_be_a_whole_completion() -> None:
     ]
 
 
-def test_only_prefixes_of_the_leases_epoch_and_young_enough_are_used() -> None:
-    lease = grant(1, 2, epoch=1, oldest_useful=3, prefix=(segment((8,), 3, epoch=1),))
-    assert with_usable_prefixes(lease) is lease
-    for version, epoch in ((2, 1), (3, 0)):
-        slot = replace(lease.slots[1], prefix=(*lease.slots[1].prefix, segment((8,), version, epoch=epoch)))
-        kept, dropped = with_usable_prefixes(replace(lease, slots=(lease.slots[0], slot))).slots
-        assert (kept, dropped.prefix) == (lease.slots[0], ())
+def test_prefixes_are_of_the_leases_epoch_and_young_enough() -> None:
+    def fits(version: int, epoch: int) -> bool:
+        parts = (segment((8,), 3, epoch=1), segment((9,), version, epoch=epoch))
+        return fits_prefixes(grant(1, 2, epoch=1, oldest_useful=3, prefix=parts))
+
+    assert [fits(3, 1), fits(2, 1), fits(3, 0)] == [True, False, False]
+    assert fits_prefixes(grant(1))
 
 
 def test_segments_are_joined_and_cut_with_all_that_belongs_to_their_tokens() -> None:

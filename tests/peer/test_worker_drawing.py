@@ -103,7 +103,7 @@ def test_a_coordinator_that_is_back_is_told_all_again_since_it_may_have_forgotte
     assert core.handle(begun(1, work(lease)), 25.9) == [DrawOn(1, SLICE)]
     (told, _) = core.handle(begun(1, work(lease)), 26.0)
     assert isinstance(told, SendPartials)
-    assert {(item.position, len(item.segments[0].token_ids)) for item in told.partials} == {(0, 2), (2, 8)}
+    assert {(item.position, len(item.segments[0].token_ids)) for item in told.partials} == {(2, 8)}
 
 
 def test_an_attempt_goes_on_after_its_prefix_which_stays_as_it_is() -> None:
@@ -127,14 +127,16 @@ def test_a_prefix_that_is_complete_is_a_rollout_without_being_drawn() -> None:
     assert core.handle(LeasesGranted(leases), 1.0) == [UploadRollouts(1, made), RequestWork(8)]
 
 
-def test_prefixes_of_another_epoch_or_too_old_are_not_gone_on_with() -> None:
+def test_leases_of_a_past_epoch_or_with_its_tokens_are_given_back() -> None:
     core = ready_core()
     put_version(core, 9, 0.0, epoch=1)
-    strange = grant(1, 2, epoch=1, prefix=(segment((8, 9), version=8),))
+    mixed = grant(1, 2, epoch=1, prefix=(segment((8, 9), version=8),))
     old = grant(2, 2, epoch=1, oldest_useful=7, prefix=(segment((8, 9), version=6, epoch=1),))
-    (batch,) = core.handle(LeasesGranted((strange, old)), 1.0)
-    assert isinstance(batch, GenerateBatch)
-    assert [item.slot.prefix for item in batch.work] == [()] * 4
+    assert core.handle(LeasesGranted((mixed, old, grant(3))), 1.0) == [
+        ReturnLeases((LeaseId(1), LeaseId(2)), "what was drawn for them is of another epoch or too old"),
+        ReturnLeases((LeaseId(3),), "their epoch is over"),
+        RequestWork(8),
+    ]
 
 
 def test_a_running_batch_goes_on_with_a_new_version_where_the_run_wants_it() -> None:

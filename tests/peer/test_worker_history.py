@@ -60,7 +60,8 @@ class WorkerHistory(RuleBasedStateMachine):
         self.slice: GenerateBatch | DrawOn | None = None
         self.drawing: Counter[Slot] = Counter()  # tokens so far, the prefix included
         self.finished: set[Slot] = set()
-        self.told: dict[Slot, int] = {}  # what the coordinator knows, as it forgets with each session
+        self.prefix: dict[Slot, int] = {}
+        self.told: dict[Slot, int] = {}  # what the coordinator knows; it forgets what was drawn with each session
         self.loading: list[Any] = []
         self.active_versions: list[VersionKey] = []
         self.uploads: dict[int, tuple[Rollout, ...]] = {}
@@ -81,7 +82,7 @@ class WorkerHistory(RuleBasedStateMachine):
                     assert item.lease.oldest_useful_version <= self.active_versions[-1].version
                     assert item.lease.epoch == self.active_versions[-1].epoch
                     self.drawing[slot] = sum(len(part.token_ids) for part in item.slot.prefix)
-                    self.told.setdefault(slot, self.drawing[slot])
+                    self.told[slot] = self.prefix[slot] = self.drawing[slot]
                 self.slice, self.batch_key = action, self.active_versions[-1]
             case DrawOn(_, _, renew):
                 assert self.slice is None, "one slice at a time"
@@ -195,7 +196,7 @@ class WorkerHistory(RuleBasedStateMachine):
     def connect(self, connected: bool, continues: bool) -> None:
         if connected != self.connected:
             self.connected = connected
-            self.told = dict.fromkeys(self.told, 0)
+            self.told = dict(self.prefix)
             opened = SessionOpened(partial_interval_s=1.0, continue_across_versions=continues)
             self.tell(opened if connected else SessionLost("test"))
 
