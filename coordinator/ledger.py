@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from coordinator import ledger_compact as compaction
 from coordinator import ledger_facts as facts
 from coordinator import ledger_sql as sql
 from coordinator.actions import (
@@ -29,7 +30,15 @@ from coordinator.actions import (
 from coordinator.ledger_schema import migrate
 from coordinator.ledger_thread import LedgerThread, store_error
 from coordinator.restored import RestoredGroup
-from coordinator.store import BatchEntry, HighWater, RunStore, StoreCounts, StoredVersion
+from coordinator.store import (
+    BatchEntry,
+    Compacted,
+    CompactingStore,
+    HighWater,
+    StoreCounts,
+    StoredVersion,
+    StoryEntry,
+)
 from rollcast.runtime.errors import StoreError
 from rollcast.wire.ids import Epoch, PeerId, RolloutId, Step, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -47,7 +56,7 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-class Ledger(RunStore):
+class Ledger(CompactingStore):
     """Asyncio front of the store. Make it with Ledger.open inside a running loop, end it with close."""
 
     def __init__(self, path: Path, thread: LedgerThread) -> None:
@@ -182,6 +191,18 @@ class Ledger(RunStore):
 
     def high_water(self) -> asyncio.Future[HighWater]:
         return self._thread.submit(sql.select_high_water)
+
+    def compact(self, horizon: Step, *, groups_max: int, steps_kept: int) -> asyncio.Future[Compacted]:
+        return self._thread.submit(lambda connection: compaction.compact(connection, horizon, groups_max, steps_kept))
+
+    def oldest_events(self, count: int, *, kept: int) -> asyncio.Future[list[StoryEntry]]:
+        return self._thread.submit(lambda connection: compaction.oldest_events(connection, count, kept))
+
+    def delete_events(self, up_to: int) -> asyncio.Future[None]:
+        return self._thread.submit(lambda connection: compaction.delete_events(connection, up_to))
+
+    def give_back_pages(self) -> asyncio.Future[int]:
+        return self._thread.submit(compaction.give_back_pages)
 
 
 def _lock(path: Path) -> int:

@@ -50,7 +50,8 @@ CREATE TABLE rollouts (
     sample_index INTEGER NOT NULL,
     peer_id TEXT NOT NULL,
     body BLOB NOT NULL,                      -- rollcast.v1.Rollout
-    oldest_version INTEGER NOT NULL,
+    oldest_version INTEGER NOT NULL,         -- of its segments
+    newest_version INTEGER NOT NULL,
     received_unix_s REAL NOT NULL DEFAULT <now>,
     UNIQUE (lease_id, sample_index),
     FOREIGN KEY (lease_id, sample_index) REFERENCES attempts
@@ -80,6 +81,7 @@ CREATE TABLE versions (
     epoch INTEGER NOT NULL,
     version INTEGER NOT NULL,
     announcement BLOB NOT NULL,              -- rollcast.v1.VersionAnnouncement
+    announced_unix_s REAL NOT NULL DEFAULT <now>,
     PRIMARY KEY (epoch, version)
 ) STRICT;
 
@@ -104,7 +106,11 @@ CREATE TABLE invite_claims (
     PRIMARY KEY (token_hash, peer_id)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE steps (step INTEGER PRIMARY KEY, figures TEXT NOT NULL) STRICT;  -- figures: JSON object
+CREATE TABLE steps (
+    step INTEGER PRIMARY KEY,
+    figures TEXT NOT NULL,                   -- JSON object
+    reported_unix_s REAL NOT NULL DEFAULT <now>
+) STRICT;
 
 CREATE TABLE events (
     event_order INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -133,6 +139,11 @@ CREATE TABLE compacted (
 CREATE TRIGGER leases_are_new BEFORE INSERT ON attempts
 WHEN NEW.lease_id <= (SELECT lease_id FROM retention)
 BEGIN SELECT RAISE(ABORT, 'a lease id is never used again'); END;
+
+CREATE TRIGGER batches_are_new BEFORE INSERT ON batches WHEN NEW.step < (SELECT horizon_step FROM retention)
+BEGIN SELECT RAISE(ABORT, 'the batch of this step was compacted'); END;
+CREATE TRIGGER versions_are_new BEFORE INSERT ON versions WHEN NEW.version < (SELECT horizon_step FROM retention)
+BEGIN SELECT RAISE(ABORT, 'a version of this number was compacted'); END;
 
 CREATE TRIGGER attempts_of_open_groups BEFORE INSERT ON attempts
 WHEN (SELECT over_at_step FROM groups WHERE group_id = NEW.group_id) IS NOT NULL

@@ -80,8 +80,8 @@ def close_attempt(connection: sqlite3.Connection, action: CloseAttempt) -> None:
 
 def insert_rollouts(connection: sqlite3.Connection, actions: Sequence[StoreRollout]) -> None:
     connection.executemany(
-        "INSERT INTO rollouts (rollout_id, lease_id, sample_index, peer_id, body, oldest_version)"
-        " VALUES (?, ?, ?, ?, ?, ?)",
+        "INSERT INTO rollouts (rollout_id, lease_id, sample_index, peer_id, body, oldest_version, newest_version)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?)",
         [
             (
                 action.rollout_id,
@@ -90,6 +90,7 @@ def insert_rollouts(connection: sqlite3.Connection, actions: Sequence[StoreRollo
                 action.peer_id,
                 rollout_to_pb(action.rollout).SerializeToString(),
                 action.rollout.oldest_version,
+                max(segment.version for segment in action.rollout.segments),
             )
             for action in actions
         ],
@@ -142,6 +143,13 @@ def select_epochs(connection: sqlite3.Connection) -> list[RecordEpoch]:
 
 
 def select_batch(connection: sqlite3.Connection, step: Step) -> list[BatchEntry]:
+    (horizon,) = connection.execute("SELECT horizon_step FROM retention").fetchone()
+    if step < horizon:
+        raise StoreError(
+            f"the batch of step {step} is not kept any more",
+            cause=f"the learner said that it would not ask for steps before {horizon}",
+            fix="resume the learner from a newer checkpoint",
+        )
     rows = connection.execute(
         "SELECT rollout_id, group_id, prompt_token_ids, body, reward, exact FROM batch_rollouts"
         " JOIN rollouts USING (rollout_id) JOIN scores USING (rollout_id)"
@@ -169,17 +177,17 @@ def select_open_groups(connection: sqlite3.Connection) -> list[RestoredGroup]:
     rollouts: dict[GroupId, list[RestoredRollout]] = {}
     rows = connection.execute(
         "SELECT group_id, lease_id, fencing_token, sample_index, attempts.peer_id, rollout_id, oldest_version,"
-        " scores.rollout_id IS NOT NULL, CASE WHEN scores.rollout_id IS NULL THEN body END"
+        " newest_version, scores.rollout_id IS NOT NULL, CASE WHEN scores.rollout_id IS NULL THEN body END"
         " FROM groups JOIN attempts USING (group_id) LEFT JOIN rollouts USING (lease_id, sample_index)"
         " LEFT JOIN scores USING (rollout_id)"
         " WHERE over_at_step IS NULL AND state IN ('open', 'filled') ORDER BY lease_id, sample_index"
     )
-    for group_id, lease_id, token, sample_index, peer_id, rollout_id, oldest_version, scored, body in rows:
+    for group_id, lease_id, token, sample_index, peer_id, rollout_id, oldest, newest, scored, body in rows:
         attempt = RestoredAttempt(lease_id, token, sample_index, peer_id)
         if rollout_id is None:
             live.setdefault(group_id, []).append(attempt)
         else:
-            restored = RestoredRollout(rollout_id, attempt, oldest_version, bool(scored), _tokens(body))
+            restored = RestoredRollout(rollout_id, attempt, oldest, newest, bool(scored), _tokens(body))
             rollouts.setdefault(group_id, []).append(restored)
     return [
         RestoredGroup(

@@ -66,6 +66,27 @@ class HighWater:
     rollout_id: RolloutId
 
 
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What one short transaction compacted."""
+
+    groups: int
+    versions: int
+    took_s: float  # for which other changes waited
+
+
+@dataclass(frozen=True, slots=True)
+class StoryEntry:
+    """One entry of the run's story."""
+
+    order: int
+    at_unix_s: float
+    kind: str
+    subject: str
+    detail: str
+    cause: str
+
+
 class RunStore(Protocol):
     """The durable store of one run.
 
@@ -146,7 +167,7 @@ class RunStore(Protocol):
         ...
 
     def batch(self, step: Step) -> asyncio.Future[list[BatchEntry]]:
-        """The recorded batch in its order; empty if there is none, too."""
+        """The recorded batch in its order; empty if there is none, too. Fails if it was compacted."""
         ...
 
     def recorded_batches(self) -> asyncio.Future[int]:
@@ -219,4 +240,27 @@ class RunStore(Protocol):
 
     def high_water(self) -> asyncio.Future[HighWater]:
         """Largest ids ever in use, to go on above them."""
+        ...
+
+
+class CompactingStore(RunStore, Protocol):
+    """A store on a disk, which must not grow with the run's length. Sums, largest ids and refusals stay exact."""
+
+    def compact(self, horizon: Step, *, groups_max: int, steps_kept: int) -> asyncio.Future[Compacted]:
+        """Delete some of what was over before step ``horizon``, and keep the sums of it.
+
+        From then on batches of steps before the horizon cannot be read. An id that was ever used stays refused.
+        """
+        ...
+
+    def oldest_events(self, count: int, *, kept: int) -> asyncio.Future[list[StoryEntry]]:
+        """The oldest ``count`` entries of the story if ``kept`` newer ones are there, else none."""
+        ...
+
+    def delete_events(self, up_to: int) -> asyncio.Future[None]:
+        """Entries up to this order are kept elsewhere now."""
+        ...
+
+    def give_back_pages(self) -> asyncio.Future[int]:
+        """Give some unused space back to the file system; 0 if there is not much of it."""
         ...

@@ -77,6 +77,8 @@ PURE = (
     "coordinator/events.py",
     "coordinator/actions.py",
     "coordinator/restored.py",
+    "coordinator/retention.py",
+    "coordinator/causes.py",
     "coordinator/starting.py",
     "coordinator/epochs.py",
     "coordinator/epoch_book.py",

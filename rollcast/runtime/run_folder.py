@@ -58,6 +58,11 @@ class RunFolder:
         return self.root / "record"
 
     @property
+    def events(self) -> Path:
+        """Old entries of the run's story, in compressed segments."""
+        return self.root / "events"
+
+    @property
     def metrics(self) -> Path:
         """One JSON object a learner step."""
         return self.root / "metrics.jsonl"

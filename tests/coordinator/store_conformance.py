@@ -6,6 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 import pytest_asyncio
@@ -13,7 +14,7 @@ import pytest_asyncio
 from coordinator.actions import CloseGroup, Note, RecordEpoch
 from coordinator.events import Prompt
 from coordinator.restored import RestoredAttempt, RestoredGroup, RestoredRollout
-from coordinator.store import HighWater, RunStore, StoreCounts, StoredVersion
+from coordinator.store import CompactingStore, HighWater, RunStore, StoreCounts, StoredVersion
 from rollcast.runtime.errors import JoinRefused, StoreError
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Step, Version
 from rollcast.wire.rollouts import rollout_to_pb
@@ -204,12 +205,14 @@ class StoreConformance(ABC):
         prompts = {number: Prompt(f"sum:{number}", PROMPT, f'{{"next":{number}}}') for number in range(1, 6)}
         tokens = rollout(3).completion_token_ids
         assert await again.open_groups() == [
-            RestoredGroup(GroupId(2), prompts[2], (), (RestoredRollout(RolloutId(2), live(2), Version(3), True, ()),)),
+            RestoredGroup(
+                GroupId(2), prompts[2], (), (RestoredRollout(RolloutId(2), live(2), Version(3), Version(3), True, ()),)
+            ),
             RestoredGroup(
                 GroupId(3),
                 prompts[3],
                 (live(7, 1),),
-                (RestoredRollout(RolloutId(3), live(3), Version(3), False, tokens),),
+                (RestoredRollout(RolloutId(3), live(3), Version(3), Version(3), False, tokens),),
             ),
             RestoredGroup(GroupId(4), prompts[4], (live(4), live(6)), ()),
             RestoredGroup(GroupId(5), prompts[5], (), ()),
@@ -299,7 +302,7 @@ class StoreConformance(ABC):
         await store.record_step(Step(1), {"loss": 0.5})
         await store.record_step(Step(2), {"loss": 0.25})
         await store.record_step(Step(1), {"loss": 0.75})
-        assert await store.steps() == [(1, {"loss": 0.75}), (2, {"loss": 0.25})]
+        assert await store.steps() == [(1, {"loss": 0.5}), (2, {"loss": 0.25})]
         assert await store.get_meta("run_id") is None
         await store.set_meta("run_id", "a")
         await store.set_meta("run_id", "b")
@@ -309,3 +312,88 @@ class StoreConformance(ABC):
         await store.record_note(Note("peer", "p1", "joined"), cause="peer p1")
         with pytest.raises(StoreError, match="contradicts"):
             await store.record_event("peer", "p1", "left", cause="")
+
+
+class CompactionConformance(StoreConformance):
+    """Of stores that stay bounded."""
+
+    @abstractmethod
+    async def open_store(self, folder: Path) -> CompactingStore:
+        """See StoreConformance."""
+
+    async def _old_run(self, store: CompactingStore, steps: int = 6) -> None:
+        """A batch of two rollouts a step, of versions two steps older; at each step a group is dropped, too."""
+        for step in range(steps):
+            ids = [step * 3 + 1, step * 3 + 2, step * 3 + 3]
+            await score(store, *ids, version=max(0, step - 2))
+            await store.close_attempt(close(ids[2], "stale"))
+            await store.close_group(CloseGroup(GroupId(ids[2])))
+            await store.record_version(Epoch(0), Version(step), b"v")
+            await store.record_batch(batch(step, *ids[:2]))
+            await store.record_step(Step(step + 1), {"loss": 1.0})
+
+    async def _compact(self, store: CompactingStore, horizon: int) -> int:
+        groups = 0
+        while (done := await store.compact(Step(horizon), groups_max=2, steps_kept=3)).groups or done.versions:
+            assert done.groups <= 2
+            groups += done.groups
+        return groups
+
+    async def test_sums_stay_exact(self, store: CompactingStore, tmp_path: Path) -> None:
+        await self._old_run(store)
+        await issue(store, 90)
+        before = [await store.counts(), await store.trained_ages(), await store.high_water()]
+        assert await self._compact(store, 4) == 12
+        assert await self._compact(store, 4) == 0
+        again = cast(CompactingStore, await self.opened_again(store, tmp_path))
+        assert [await again.counts(), await again.trained_ages(), await again.high_water()] == before
+        assert await again.recorded_batches() == 6
+        assert [one.group_id for one in await again.open_groups()] == [90]
+        assert [step for step, _ in await again.steps()] == [4, 5, 6]
+        assert [one.version for one in await again.newest_versions(9)] == [5, 4]
+        assert [one.rollout_id for one in await again.batch(Step(4))] == [13, 14]
+        assert await again.rollout(RolloutId(1)) is None
+        await again.close()
+
+    async def test_what_was_compacted_is_refused_for_ever(self, store: CompactingStore) -> None:
+        await self._old_run(store)
+        await self._compact(store, 4)
+        await issue(store, 90)
+        for refused in (
+            store.record_attempt(attempt(5, group_id=90)),
+            store.store_rollouts([store_rollout(99, rollout(5, group_id=5))]),
+            store.record_batch(batch(3, 13)),
+            store.record_batch(batch(9, 1)),
+            store.record_version(Epoch(0), Version(2), b"v"),
+        ):
+            with pytest.raises(StoreError, match="contradicts"):
+                await refused
+        with pytest.raises(StoreError, match="not kept"):
+            await store.batch(Step(3))
+
+    async def test_nothing_open_or_newest_is_compacted(self, store: CompactingStore) -> None:
+        await fill(store, 1)
+        await score(store, 2)
+        await store.record_version(Epoch(0), Version(0), b"v")
+        await store.record_batch(batch(0, 2))
+        assert await self._compact(store, 1000) == 0
+        assert [one.group_id for one in await store.open_groups()] == [1]
+        assert await store.mixture_position() == '{"next":2}'
+        assert await store.recorded_batches() == 1
+        assert (await store.newest_version()) == StoredVersion(Epoch(0), Version(0), b"v")
+
+    async def test_the_horizon_never_falls(self, store: CompactingStore) -> None:
+        await self._old_run(store)
+        await self._compact(store, 4)
+        await self._compact(store, 1)
+        with pytest.raises(StoreError, match="not kept"):
+            await store.batch(Step(3))
+
+    async def test_old_events_are_handed_out_and_deleted_in_order(self, store: CompactingStore) -> None:
+        for number in range(10):
+            await store.record_event("kind", "subject", str(number), cause="test")
+        assert await store.oldest_events(4, kept=7) == []
+        entries = await store.oldest_events(4, kept=6)
+        assert [(one.detail, one.cause) for one in entries] == [(str(number), "test") for number in range(4)]
+        await store.delete_events(entries[-1].order)
+        assert [one.detail for one in await store.oldest_events(4, kept=0)] == ["4", "5", "6", "7"]
