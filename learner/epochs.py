@@ -34,9 +34,17 @@ class Replay:
 
     def jump(self, step: int) -> EpochStart | None:
         """The epoch that began when the run was at ``step``, once; ask before each step."""
-        if self._ahead and self._ahead[0].step_from <= step:
+        if self.leaves_off(step):
             return self._ahead.pop(0)
         return None
+
+    def leaves_off(self, step: int) -> bool:
+        """Whether an epoch began when the run was at ``step``: nothing more is published in the one before."""
+        return bool(self._ahead) and self._ahead[0].step_from <= step
+
+    def extend(self, recorded_batches: int) -> None:
+        """More batches were recorded meanwhile."""
+        self._recorded, self._over = recorded_batches, False
 
     def ends(self, step: int) -> bool:
         """Whether nothing recorded is left to train on again; True once."""

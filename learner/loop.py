@@ -167,6 +167,9 @@ class TrainingLoop:
                 await self._parts.publisher.publish_kept(until=self._parts.publisher.newest_known)
                 common = self._parts.publisher.common_version
                 opened = await self._parts.coordinator.open_epoch(self.step, common)
+                if opened.epoch == self._at.epoch:  # batches were recorded since: they come first
+                    self._replay.extend(opened.step)
+                    return
                 _log.warning("epoch opened", epoch=opened.epoch, step=opened.step, newest_common_version=common)
                 await self._enter_epoch(opened.epoch, opened.step)
 
@@ -235,11 +238,9 @@ class TrainingLoop:
 
         What was published by an earlier life decides for the steps that are done again: kappa may have been another.
         """
-        if self.step == self._settings.steps:
-            return True
-        if self.step <= self._parts.publisher.newest_known:
+        if self.step <= self._parts.publisher.newest_known or self._replay.leaves_off(self.step):
             return self._parts.publisher.knows(Version(self.step))
-        return self.step - self._at.newest_version >= self._kappa
+        return self.step == self._settings.steps or self.step - self._at.newest_version >= self._kappa
 
     async def _publish(self) -> bool:
         if not self._publishes():

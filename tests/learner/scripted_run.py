@@ -182,6 +182,8 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
         for asked, start in self.epochs:
             if asked == request:
                 return pb.EpochReply(epoch=start.epoch, step=start.step)
+        if request.step < max(self.batches, default=-1) + 1:
+            return pb.EpochReply(epoch=len(self.epochs), step=max(self.batches) + 1)
         step = max(request.step, max(self.announcements, default=-1) + 1)
         self.epochs.append((request, pb.EpochStart(epoch=len(self.epochs) + 1, step_from=request.step, step=step)))
         self.batches.update({empty: [] for empty in range(request.step, step)})

@@ -21,6 +21,20 @@ def test_jumps_are_made_where_the_run_made_them_and_once() -> None:
     assert replay.jump(9) is None
 
 
+def test_nothing_is_published_where_an_epoch_left_off() -> None:
+    replay = Replay(0, STARTS, recorded_batches=12)
+    assert [replay.leaves_off(step) for step in (3, 4)] == [False, True]
+    replay.jump(4)
+    assert not replay.leaves_off(6)
+
+
+def test_batches_recorded_meanwhile_are_trained_on_first() -> None:
+    replay = Replay(0, [], recorded_batches=3)
+    assert replay.ends(3)
+    replay.extend(5)
+    assert [replay.ends(step) for step in (3, 4, 5)] == [False, False, True]
+
+
 def test_epochs_behind_a_checkpoint_are_over() -> None:
     replay = Replay(1, STARTS, recorded_batches=12)
     assert replay.epoch_starts_at == 6
