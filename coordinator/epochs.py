@@ -7,6 +7,7 @@ repaired at the next start: what the ledger still holds of orphaned versions is 
 from __future__ import annotations
 
 from coordinator.actions import Action, AnswerEpoch, Note, RecordEpoch
+from coordinator.epoch_book import EpochBook
 from coordinator.events import EpochRecorded, EpochRequested
 from coordinator.groups import Group
 from coordinator.state import CoreState
@@ -16,10 +17,10 @@ from rollcast.wire.ids import Epoch, Step, Version
 def requested(state: CoreState, event: EpochRequested) -> list[Action]:
     """Open an epoch for a learner that has trained on every recorded batch; the same question has the same answer."""
     newest = state.epochs.newest
-    if newest is not None and _same_question(event, newest):
-        if state.epoch_requests is None:
+    if newest is not None and _same_question(state, event, newest):
+        if newest.epoch not in state.epoch_requests:  # it is durable
             return [AnswerEpoch(event.request_id, newest.epoch, newest.step_to)]
-        state.epoch_requests = (*state.epoch_requests, event.request_id)
+        state.epoch_requests[newest.epoch].append(event.request_id)
         return []
     step = state.epochs.after_empty(event.step)
     next_step = state.batches.next_step
@@ -33,17 +34,14 @@ def requested(state: CoreState, event: EpochRequested) -> list[Action]:
     opened = RecordEpoch(
         Epoch(state.epoch + 1), next_step, Step(max(step, _above(state.newest_version))), event.common_version
     )
-    state.epoch_requests = (event.request_id,)
+    state.epoch_requests[opened.epoch] = [event.request_id]
     return [opened, Note("epoch_opened", f"epoch {opened.epoch}", _words(opened)), *_open(state, opened)]
 
 
 def recorded(state: CoreState, event: EpochRecorded) -> list[Action]:
     """The epoch is durable: answer whoever asked."""
-    newest = state.epochs.newest
-    if newest is None or newest.epoch != event.epoch:
-        raise ValueError(f"epoch {event.epoch} was recorded, which is not the newest")
-    waiting, state.epoch_requests = state.epoch_requests, None
-    return [AnswerEpoch(request_id, newest.epoch, newest.step_to) for request_id in waiting or ()]
+    opened = next(one for one in state.epochs.opened if one.epoch == event.epoch)
+    return [AnswerEpoch(asked, opened.epoch, opened.step_to) for asked in state.epoch_requests.pop(event.epoch)]
 
 
 def drop_orphans(state: CoreState) -> list[Action]:
@@ -77,8 +75,10 @@ def _drop_orphans_of(state: CoreState, group: Group) -> list[Action]:
     ]
 
 
-def _same_question(event: EpochRequested, newest: RecordEpoch) -> bool:
-    return newest.step_from == event.step and newest.common_version == event.common_version
+def _same_question(state: CoreState, event: EpochRequested, newest: RecordEpoch) -> bool:
+    """Whether the newest epoch was opened by this question, or by a learner that stood where this one stands."""
+    step = EpochBook(state.epochs.opened[:-1]).after_empty(event.step)
+    return newest.step_from <= step <= newest.step_to and newest.common_version == event.common_version
 
 
 def _above(newest: Version | None) -> int:

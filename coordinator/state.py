@@ -75,7 +75,7 @@ class CoreState:
         self.partials = Partials(settings.partial_tokens_max)
         self.generate_s = Window()  # seconds that peers say a rollout took
         self.epochs = EpochBook(restored.epochs)
-        self.epoch_requests: tuple[int, ...] | None = None  # that wait for the newest epoch to be durable; None: it is
+        self.epoch_requests: dict[Epoch, list[int]] = {}  # that wait for an epoch to be durable
         self.announced = AnnouncedVersions(restored.versions)
         self.newest_version = max(restored.versions, default=None)
         self.ended = ""  # why the run is over, empty while it is not

@@ -85,6 +85,25 @@ def test_asking_again_has_the_same_answer_before_and_after_it_is_durable() -> No
     assert world.tell(asked(3, 0, 0)) == [AnswerEpoch(3, Epoch(1), Step(2))]
 
 
+def test_a_learner_asks_the_same_wherever_in_the_empty_steps_it_stands() -> None:
+    world = published(0, 1)
+    world.tell(asked(1, 0, 0))
+    world.tell(EpochRecorded(Epoch(1)))
+    world.tell(asked(2, 0, None))
+    answer = [AnswerEpoch(3, Epoch(2), Step(2))]
+    assert world.tell(EpochRecorded(Epoch(2))) == [AnswerEpoch(2, Epoch(2), Step(2))]
+    for step in (0, 1, 2):
+        assert world.tell(asked(3, step, None)) == answer
+
+
+def test_two_learners_that_ask_at_once_are_both_answered() -> None:
+    world = published(0, 1)
+    world.tell(asked(1, 0, 1))
+    world.tell(asked(2, 0, 0))
+    assert world.tell(EpochRecorded(Epoch(1))) == [AnswerEpoch(1, Epoch(1), Step(2))]
+    assert world.tell(EpochRecorded(Epoch(2))) == [AnswerEpoch(2, Epoch(2), Step(2))]
+
+
 def test_another_question_opens_another_epoch_after_the_empty_batches() -> None:
     world = published(0, 1)
     world.tell(asked(1, 0, 1))
