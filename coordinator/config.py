@@ -49,7 +49,7 @@ class RunConfig(ConfigModel):
     staleness_limit: int = Field(4, ge=0)
     """S: learner steps by which a rollout's oldest segment may lag at batch formation. Hard limit."""
     publish_every_steps: Annotated[int, Field(ge=1)] | Literal["auto"] = 1
-    """kappa: learner steps between two published versions; auto: as many as a broadcast takes (p95), at most S + 1."""
+    """kappa: learner steps between two published versions; auto: as many as a broadcast takes (p95), if S allows."""
     late_policy: Literal["drop", "wait", "correct"] = "drop"
     """What becomes of rollouts older than S: dropped; dropped, but a batch waits for them a while; or trained still."""
     late_wait_s: float = Field(5.0, ge=0.0)
@@ -173,6 +173,25 @@ class JoinConfig(ConfigModel):
     """Seconds until a certificate expires; peers renew theirs over the open session."""
 
 
+class StoreConfig(ConfigModel):
+    """How much of a long run is kept, and what happens when the disk fills up."""
+
+    margin_steps: int = Field(16, ge=0)
+    """Steps whose batches are kept beyond what the learner's oldest checkpoint could ask for again."""
+    compaction_interval_s: float = Field(10.0, gt=0.0)
+    """Seconds between two looks for what can be compacted."""
+    events_kept: int = Field(20_000, ge=0)
+    """Newest entries of the run's story in the store; older ones go to compressed files in the run folder."""
+    segments_bytes_max: int = Field(1 << 30, ge=0)
+    """Bytes of those files, all together; the oldest are deleted."""
+    steps_kept: int = Field(10_000, ge=1)
+    """Newest learner steps whose figures stay in the store; metrics.jsonl has all."""
+    free_bytes_min: int = Field(256 << 20, ge=0)
+    """Free bytes on the run folder's disk below which uploads are refused as `busy`; peers keep their rollouts."""
+    ballast_bytes: int = Field(16 << 20, ge=0)
+    """Size of a file that is deleted then, so that the store can still be compacted and closed."""
+
+
 class CoordinatorConfig(ConfigModel):
     """The coordinator: who is here, who does what, which rollouts count."""
 
@@ -196,6 +215,8 @@ class CoordinatorConfig(ConfigModel):
     """Relay plans."""
     verifier: VerifierConfig = VerifierConfig()
     """Scoring."""
+    store: StoreConfig = StoreConfig()
+    """The ledger."""
     learner_public_key: str = Field("", pattern=r"^([0-9a-f]{64})?$")
     """Ed25519 key (hex) that signs versions; `rollcast identity FILE` prints it. Required to start."""
     run_folder: Path = Path("runs/coordinator")

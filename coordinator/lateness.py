@@ -58,10 +58,15 @@ class RulesInForce:
         """Whether kappa is measured rather than set."""
         return not self.rules.publish_every_steps
 
-    def follow(self, t_bcast_p95_s: float | None, step_period_s: float | None) -> None:
-        """Let kappa follow what broadcasts and learner steps take, if it is set so; None: not measured yet."""
+    def follow(self, *, t_bcast_p95_s: float | None, t_gen_p90_s: float | None, step_period_s: float | None) -> None:
+        """Let kappa follow what broadcasts and learner steps take, if it is set so; None: not measured yet.
+
+        A version is published no sooner than the one before it is everywhere, but never so seldom that S would be too
+        small for it (capacity.staleness.staleness_needed), as long as there is a choice.
+        """
         if t_bcast_p95_s is not None and step_period_s:
-            self._auto_steps = max(1, math.ceil(t_bcast_p95_s / step_period_s))
+            room = self.limit - math.ceil((t_bcast_p95_s + (t_gen_p90_s or 0.0)) / step_period_s)
+            self._auto_steps = max(1, min(math.ceil(t_bcast_p95_s / step_period_s), room))
 
 
 @dataclass(slots=True)

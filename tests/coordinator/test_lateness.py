@@ -19,23 +19,29 @@ def test_the_gate_is_s_unless_late_rollouts_are_corrected() -> None:
         assert (rules.limit, rules.age_max, rules.publish_every_steps) == (4, gate, 1)
 
 
-def test_kappa_follows_what_broadcasts_take() -> None:
-    rules = RulesInForce(StalenessRules(limit=4, publish_every_steps=0))
+@pytest.mark.parametrize(
+    ("t_bcast_s", "t_gen_s", "period_s", "kappa"),
+    [
+        (None, None, None, 1),
+        (25.0, 5.0, None, 1),
+        (25.0, 5.0, 10.0, 3),
+        (1.0, 5.0, 10.0, 1),
+        (45.0, 5.0, 10.0, 3),  # 5 would do for broadcasts, but S = 8 leaves room for 3
+        (4000.0, 5.0, 10.0, 1),  # S is too small for any
+    ],
+)
+def test_kappa_follows_what_broadcasts_take(
+    t_bcast_s: float | None, t_gen_s: float | None, period_s: float | None, kappa: int
+) -> None:
+    rules = RulesInForce(StalenessRules(limit=8, publish_every_steps=0))
     assert (rules.follows_broadcasts, rules.publish_every_steps) == (True, 1)
-    for t_bcast_s, period_s, kappa in (
-        (25.0, None, 1),
-        (25.0, 10.0, 3),
-        (4000.0, 10.0, 5),
-        (None, 1.0, 5),
-        (1.0, 9.0, 1),
-    ):
-        rules.follow(t_bcast_s, period_s)
-        assert rules.publish_every_steps == kappa, "S + 1 at most: beyond it no version would be young enough"
+    rules.follow(t_bcast_p95_s=t_bcast_s, t_gen_p90_s=t_gen_s, step_period_s=period_s)
+    assert rules.publish_every_steps == kappa
 
 
 def test_a_kappa_that_is_set_stays() -> None:
     rules = RulesInForce(StalenessRules(limit=4, publish_every_steps=2))
-    rules.follow(500.0, 10.0)
+    rules.follow(t_bcast_p95_s=20.0, t_gen_p90_s=1.0, step_period_s=10.0)
     assert (rules.publish_every_steps, rules.follows_broadcasts) == (2, False)
 
 
