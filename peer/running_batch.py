@@ -107,12 +107,19 @@ class RunningBatch:
         """Rollouts that have tokens of ours, as far as they are."""
         return [row.rollout("interrupted", now - self.begun_s) for row in self._rollouts.values() if row.own]
 
-    def partials(self) -> tuple[PartialRollout, ...]:
-        """All that the coordinator has not been told; it counts as told from now on."""
-        new = tuple(partial for row in self._rollouts.values() for partial in row.partials())
-        for row in self._rollouts.values():
+    def partials(self, most: int) -> tuple[PartialRollout, ...]:
+        """What the coordinator has not been told; it counts as told from now on.
+
+        About ``most`` partial results, of the rollouts that were told of longest ago.
+        """
+        new: list[PartialRollout] = []
+        for key, row in list(self._rollouts.items()):
+            if len(new) >= most:
+                break
+            new += row.partials()
             row.told = row.tokens
-        return new
+            self._rollouts[key] = self._rollouts.pop(key)
+        return tuple(new)
 
     def tell_again(self) -> None:
         """The coordinator may have forgotten what we drew."""

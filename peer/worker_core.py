@@ -48,6 +48,8 @@ from rollcast.wire.rollouts import LeaseGrant, Rollout
 HELD_BATCHES_MAX = 8  # batches of slots held at most, whatever the coordinator allows
 SPOOL_BATCHES = 16  # finished batches kept while the coordinator is away
 FULL_BATCH_WAIT_S = 0.02  # leases arrive in bursts: a batch that is not full waits this long for the rest of one
+PARTIALS_AT_ONCE_MAX = 256  # partial results sent together: well within the session's outbox
+PARTIALS_PER_SECOND_MAX = 50.0  # large batches are told of more seldom: a session has a budget of messages
 DRAIN_SLICE_S = 0.7  # of the 2 s that a stopping worker has, what the slice being drawn may take
 DRAIN_UPLOAD_S = 1.0  # what that slice and the uploads may take
 
@@ -235,8 +237,9 @@ class WorkerCore:
         due = self._partial_interval_s > 0.0 and now >= self._partials_due_s
         if not due or not self._connected or self._stopping is not None:
             return []
-        self._partials_due_s = now + self._partial_interval_s
-        return [SendPartials(batch.partials())]
+        partials = batch.partials(PARTIALS_AT_ONCE_MAX)
+        self._partials_due_s = now + max(self._partial_interval_s, len(partials) / PARTIALS_PER_SECOND_MAX)
+        return [SendPartials(partials)]
 
     def _spool_rollout(self, rollout: Rollout) -> None:
         lease = self._book.generated(rollout.lease_id, rollout.sample_index)

@@ -39,19 +39,29 @@ def test_partial_results_say_only_what_is_new_and_where_it_goes() -> None:
     batch = running((segment((8, 9)),))
     items = work(grant(1, 2))
     batch.take_in(begun(1, items).drawn, 11.0)
-    assert [(item.position, item.segments) for item in batch.partials()] == [(2, (segment((3, 4)),))] * 2
-    assert batch.partials() == ()
+    assert [(item.position, item.segments) for item in batch.partials(9)] == [(2, (segment((3, 4)),))] * 2
+    assert batch.partials(9) == ()
     batch.take_in(begun(1, items[:1], (5,)).drawn, 12.0)
-    assert [(item.position, item.segments) for item in batch.partials()] == [(4, (segment((5,)),))]
+    assert [(item.position, item.segments) for item in batch.partials(9)] == [(4, (segment((5,)),))]
     batch.tell_again()
-    assert [(item.position, len(item.segments[0].token_ids)) for item in batch.partials()] == [(2, 3), (2, 2)]
+    assert [(item.position, len(item.segments[0].token_ids)) for item in batch.partials(9)] == [(2, 3), (2, 2)]
+
+
+def test_what_was_told_of_longest_ago_is_told_of_first() -> None:
+    batch = running()
+    items = work(grant(1, 2))
+    told = []
+    for _ in range(3):
+        batch.take_in(begun(1, items).drawn, 11.0)
+        told += [(item.sample_index, item.position) for item in batch.partials(1)]
+    assert told == [(0, 0), (1, 0), (0, 2)]
 
 
 def test_long_partial_results_are_cut() -> None:
     batch = running()
     item = work(grant(1, 2))[0]
     batch.take_in((drawn(item, (7,) * (PARTIAL_TOKENS_MAX + 1), None),), 11.0)
-    assert [(part.position, len(part.segments[0].token_ids)) for part in batch.partials()] == [
+    assert [(part.position, len(part.segments[0].token_ids)) for part in batch.partials(9)] == [
         (0, PARTIAL_TOKENS_MAX),
         (PARTIAL_TOKENS_MAX, 1),
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from peer.spool import ROLLOUT_BYTES, TOKEN_BYTES
-from peer.worker_core import DRAIN_SLICE_S, DRAIN_UPLOAD_S
+from peer.worker_core import DRAIN_SLICE_S, DRAIN_UPLOAD_S, PARTIALS_AT_ONCE_MAX
 from peer.worker_events import (
     ActivateVersion,
     DrawOn,
@@ -87,6 +87,19 @@ def test_running_rollouts_are_told_of_at_each_interval_and_short_ones_never() ->
     again = core.handle(begun(1, items), 11.0)[0]
     assert isinstance(again, SendPartials)
     assert [(item.position, item.segments) for item in again.partials] == [(4, (segment((3, 4, 3, 4)),))] * 4
+
+
+def test_large_batches_are_told_of_more_seldom() -> None:
+    core = ready_core(opened=SessionOpened(partial_interval_s=1.0), concurrent_rollouts=300)
+    items = work(grant(1, 300))
+    core.handle(LeasesGranted((grant(1, 300),)), 0.0)
+    (told, _) = core.handle(begun(1, items, (3,)), 1.0)
+    assert isinstance(told, SendPartials)
+    assert len(told.partials) == PARTIALS_AT_ONCE_MAX
+    assert core.handle(begun(1, items, (3,)), 6.0) == [DrawOn(1, SLICE)]
+    (told, _) = core.handle(begun(1, items, (3,)), 6.5)
+    assert isinstance(told, SendPartials)
+    assert [item.position for item in told.partials][:45] == [0] * 44 + [1]
 
 
 def test_a_coordinator_that_is_back_is_told_all_again_since_it_may_have_forgotten() -> None:
