@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -11,9 +10,11 @@ from dataclasses import asdict, dataclass
 
 import structlog
 
+from coordinator import background
 from coordinator.config import CoordinatorConfig
 from coordinator.core import CoordinatorCore, CoreSettings
-from coordinator.events import Started, Tick
+from coordinator.disk_guard import DiskGuard
+from coordinator.events import Started
 from coordinator.http_api import HttpApi, HttpServer, HttpViews
 from coordinator.join import JoinDesk
 from coordinator.ledger import Ledger
@@ -42,8 +43,6 @@ from rollcast.wire.tls import RunCA, TlsCredentials, new_tls_key
 
 log = structlog.get_logger()
 
-TICK_S = 0.2
-ELAPSED_KEPT_TICKS = 50  # a coordinator that is killed forgets ten seconds at most
 CALLS_GRACE_S = 1.0  # for calls that still run when the control port closes
 
 
@@ -70,6 +69,7 @@ class Coordinator:
     shell: Shell
     desk: JoinDesk
     metrics: CoordinatorMetrics
+    disk: DiskGuard
 
     @property
     def learner_public_key(self) -> bytes:
@@ -92,10 +92,11 @@ async def started(config: CoordinatorConfig, folder: RunFolder) -> AsyncIterator
         await ledger.set_meta(TOKENIZER, problems.tokenizer.to_json())
         coordinator = _assemble(config, folder, start, ledger, problems)
         stack.push_async_callback(coordinator.shell.close)
+        stack.callback(coordinator.disk.close)
         coordinator.shell.apply(Started())
         for event in start.replay:
             coordinator.shell.apply(event)
-        for work in (_tick(coordinator), _watch_ledger(coordinator), _watch_problems(coordinator)):
+        for work in background.works(coordinator):
             stack.push_async_callback(_cancel, asyncio.create_task(work))
         endpoints = await _listen(stack, coordinator)
         await _write_invites(coordinator, endpoints)
@@ -172,6 +173,8 @@ def _assemble(
     sampling = Sampling(config.sampling.temperature, config.sampling.new_tokens_max, (problems.tokenizer.eos_id,))
     settings = core_settings(config, run_id, sampling, vocabulary_size=problems.tokenizer.size)
     sessions = Sessions()
+    store = config.store
+    disk = DiskGuard(folder.root, free_bytes_min=store.free_bytes_min, ballast_bytes=store.ballast_bytes)
     metrics = CoordinatorMetrics(lambda: shell.status(), lambda: shell.broadcast())
     shell = Shell(
         core=CoordinatorCore(settings, start.restored),
@@ -181,6 +184,8 @@ def _assemble(
         metrics_log=MetricsLog(folder.metrics),
         clock=time.monotonic,
         observe_answer_s=metrics.upload_answer_s.observe,
+        refuses_uploads=lambda: disk.refusing,
+        learner_values=start.learner_values,
     )
     ca = RunCA.load_or_create(folder.secrets, run_id)
     desk = JoinDesk(
@@ -190,7 +195,7 @@ def _assemble(
         learner_public_key=bytes.fromhex(config.learner_public_key),
         certificate_lifetime_s=config.join.certificate_lifetime_s,
     )
-    return Coordinator(config, folder, run_id, sampling, ca, ledger, problems, sessions, shell, desk, metrics)
+    return Coordinator(config, folder, run_id, sampling, ca, ledger, problems, sessions, shell, desk, metrics, disk)
 
 
 async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
@@ -283,26 +288,6 @@ async def _write_invites(coordinator: Coordinator, endpoints: Endpoints) -> None
             await asyncio.to_thread(write_atomically, path, f"{invite.encode()}\n".encode(), mode=0o600)
         except OSError as error:
             raise run_folder_error(path, error) from None
-
-
-async def _tick(coordinator: Coordinator) -> None:
-    """Let the core see time pass, now and then write down how much, and measure how late the loop is."""
-    loop = asyncio.get_running_loop()
-    for tick in itertools.count(1):
-        due_at = loop.time() + TICK_S
-        await asyncio.sleep(TICK_S)
-        coordinator.metrics.loop_lag_s.observe(max(0.0, loop.time() - due_at))
-        coordinator.shell.apply(Tick())
-        if tick % ELAPSED_KEPT_TICKS == 0:
-            coordinator.shell.keep_sums()
-
-
-async def _watch_problems(coordinator: Coordinator) -> None:
-    coordinator.shell.fail(await coordinator.problems.failed())
-
-
-async def _watch_ledger(coordinator: Coordinator) -> None:
-    coordinator.shell.fail(await coordinator.ledger.failed())
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from prometheus_client import Histogram
+from prometheus_client import Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -52,6 +52,14 @@ class CoordinatorMetrics:
             "rollcast_loop_lag_seconds",
             "How late the coordinator's tick was.",
             buckets=LATENCY_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.store_free_bytes = Gauge(
+            "rollcast_store_free_bytes", "Free on the run folder's disk.", registry=self.registry
+        )
+        self.store_refusing = Gauge(
+            "rollcast_store_refusing_uploads",
+            "1 while uploads are refused: the disk is almost full.",
             registry=self.registry,
         )
         self.registry.register(_StatusCollector(status, broadcast))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import secrets
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import structlog
@@ -45,6 +46,7 @@ class RunStart:
     problems: tuple[Problem, ...] = ()  # of the restored groups
     mixture_position: str | None = None
     replay: tuple[Event, ...] = ()
+    learner_values: Mapping[str, float] = field(default_factory=dict)
     tokenizer: Tokenizer | None = None  # None until the task was loaded once
 
 
@@ -71,6 +73,7 @@ async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig) -> RunSt
             problems,
             position,
             await _replay(ledger),
+            json.loads(await ledger.get_meta(LEARNER_VALUES) or "{}"),
             None if tokenizer is None else Tokenizer.from_json(tokenizer),
         )
     log.info(

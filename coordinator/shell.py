@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, assert_never
 
 import structlog
@@ -72,7 +72,7 @@ from coordinator.summary import MetricsLog, step_metrics
 from coordinator.waiting_calls import WaitingCalls
 from rollcast.runtime.errors import EpochOver, NoPeers, ProcessFailed, RollcastError, StoreError, WaitTimedOut
 from rollcast.runtime.waits import deadline
-from rollcast.wire.ids import Epoch, FencingToken, LeaseId, PeerId, Step, Version
+from rollcast.wire.ids import Epoch, FencingToken, LeaseId, PeerId, Step, UploadId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.records import VerifiedVersion
 from rollcast.wire.rollouts import Rollout
@@ -96,7 +96,10 @@ class Shell:
         metrics_log: MetricsLog,
         clock: Callable[[], float],
         observe_answer_s: Callable[[float], None] = lambda seconds: None,
+        refuses_uploads: Callable[[], bool] = lambda: False,
+        learner_values: Mapping[str, float] | None = None,
     ) -> None:
+        """``refuses_uploads``: the disk is almost full. ``learner_values``: what the learner said before our start."""
         self._core = core
         self._ledger = ledger
         self._problems = problems
@@ -108,7 +111,8 @@ class Shell:
         self._applying = False
         self._calls = WaitingCalls(self.apply, clock, observe_answer_s)
         self._announcements: OrderedDict[tuple[Epoch, Version], pb.VersionAnnouncement] = OrderedDict()
-        self._learner_values: dict[str, float] = {}
+        self._refuses_uploads = refuses_uploads
+        self._learner_values = dict(learner_values or {})
         self._tasks: set[asyncio.Task[None]] = set()
         self.ended_because = ""
         self.ended_for_good = False
@@ -143,6 +147,10 @@ class Shell:
 
     def upload(self, peer_id: PeerId, rollout: Rollout) -> asyncio.Future[AnswerUpload]:
         """Take a rollout in; the answer comes once it is durable or refused."""
+        if self._refuses_uploads():
+            refused: asyncio.Future[AnswerUpload] = asyncio.get_running_loop().create_future()
+            refused.set_result(AnswerUpload(UploadId(0), rollout.lease_id, rollout.sample_index, False, "busy"))
+            return refused
         return self._calls.upload(lambda upload_id: RolloutReceived(upload_id, peer_id, rollout))
 
     def upload_malformed(self, peer_id: PeerId, message: pb.Rollout, problem: str) -> asyncio.Future[AnswerUpload]:
@@ -210,6 +218,10 @@ class Shell:
             self._kept(self._ledger.set_meta(LEARNER_VALUES, json.dumps(self._learner_values)))
         if event.phase == "finished":
             self.finished.set()
+
+    def learner_value(self, name: str) -> float | None:
+        """A figure of the learner's newest report that had it."""
+        return self._learner_values.get(name)
 
     def learner_called(self) -> None:
         """The learner called us: it is alive."""

@@ -39,6 +39,7 @@ TESTED_IN = {
     "rollcast/runtime/metrics.py": "tests/coordinator/test_metrics.py",
     "rollcast/runtime/version.py": "tests/cli/test_main.py",
     "coordinator/assembly.py": "tests/coordinator/test_service.py",
+    "coordinator/background.py": "tests/coordinator/test_service.py",
     "coordinator/ledger_compact.py": "tests/coordinator/test_store.py",
     "coordinator/ledger_facts.py": "tests/coordinator/test_store.py",
     "coordinator/ledger_sql.py": "tests/coordinator/test_store.py",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from rollcast.wire.identity import Identity
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import range_to_pb
 from rollcast.wire.tokenizer import Tokenizer
-from tests.coordinator.running import Member, Running, answer, changed, rollout, running, version
+from tests.coordinator.running import WAIT_S, Member, Running, answer, changed, rollout, running, version
 
 
 async def open_run(learner: Member, coordinator: Running) -> pb.RunInfo:
@@ -253,6 +254,35 @@ async def test_beyond_loopback_everything_is_encrypted(tmp_path: Path) -> None:
         async with aiohttp.ClientSession() as client:
             with pytest.raises(aiohttp.ClientError):
                 await client.get(coordinator.http_url.replace("https", "http") + "/health")
+
+
+async def test_an_almost_full_disk_takes_no_rollouts_but_keeps_everybody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = 1 << 40
+    monkeypatch.setattr("coordinator.background.DISK_LOOKED_AT_S", 0.01)
+    monkeypatch.setattr("coordinator.disk_guard.DiskGuard.__init__.__kwdefaults__", {"probe": lambda _: free})
+    async with running(tmp_path) as coordinator, Member(await coordinator.join("learner")) as learner:
+        info = await open_run(learner, coordinator)
+        await learner.stub.Announce(version(info.run_id, coordinator.learner_identity))
+        async with Member(await coordinator.join("peer")) as peer:
+            await peer.hello()
+            (lease, *_) = await take_leases(peer, 2)
+            done = rollout(lease, lease.slots[0], peer.enrolment.peer_id, [1])
+            ballast = coordinator.folder.root / "ballast"
+            free = 0
+            await until(lambda: not ballast.exists())
+            assert await upload(peer, [done]) == [(False, "busy")]
+            await peer.say(heartbeat=pb.Heartbeat())
+            free = 1 << 40
+            await until(ballast.exists)
+            assert await upload(peer, [done]) == [(True, "")]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not condition():  # noqa: ASYNC110  # nothing tells of a file
+            await asyncio.sleep(0.01)
 
 
 async def test_a_ledger_that_fails_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
