@@ -26,6 +26,7 @@ DATA = {
 
 #: Parts that only make sense together, and what tests them together.
 TESTED_IN = {
+    "rollcast/cli/backup.py": "tests/coordinator/test_backup.py",
     "rollcast/cli/configuration.py": "tests/cli/test_main.py",
     "rollcast/cli/evaluate.py": "tests/e2e/test_run.py",
     "rollcast/cli/identity.py": "tests/cli/test_main.py",
