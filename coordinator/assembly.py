@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 
 import structlog
 
 from coordinator import background
+from coordinator.actions import Action
 from coordinator.config import CoordinatorConfig
 from coordinator.core import CoordinatorCore, CoreSettings
 from coordinator.disk_guard import DiskGuard
-from coordinator.events import Started
+from coordinator.events import Event, Started
 from coordinator.http_api import HttpApi, HttpServer, HttpViews
 from coordinator.join import JoinDesk
 from coordinator.ledger import Ledger
 from coordinator.metrics import CoordinatorMetrics
 from coordinator.probing import ProbeSettings
 from coordinator.problems import Problems
+from coordinator.record_format import FORMAT, Head
+from coordinator.recorder import Recorder
 from coordinator.relay_model import PlanShape
 from coordinator.resume import TOKENIZER, RunStart, open_run
 from coordinator.rpc import ControlServer, Servicer
@@ -29,6 +32,7 @@ from coordinator.rpc_learner import LearnerCalls
 from coordinator.rpc_peers import PeerCalls, Welcoming
 from coordinator.sessions import Sessions
 from coordinator.shell import Shell
+from coordinator.state import Restored
 from coordinator.summary import MetricsLog
 from rollcast.runtime.errors import ConfigError
 from rollcast.runtime.process import is_loopback
@@ -90,7 +94,7 @@ async def started(config: CoordinatorConfig, folder: RunFolder) -> AsyncIterator
         problems = await Problems.start(config, start.mixture_position, start.problems, start.tokenizer)
         stack.push_async_callback(problems.close)
         await ledger.set_meta(TOKENIZER, problems.tokenizer.to_json())
-        coordinator = _assemble(config, folder, start, ledger, problems)
+        coordinator = _assemble(config, folder, start, ledger, problems, stack)
         stack.push_async_callback(coordinator.shell.close)
         stack.callback(coordinator.disk.close)
         coordinator.shell.apply(Started())
@@ -147,6 +151,18 @@ def _kappa(config: CoordinatorConfig) -> int:
     return 0 if config.run.publish_every_steps == "auto" else config.run.publish_every_steps
 
 
+def _start_record(
+    config: CoordinatorConfig, folder: RunFolder, settings: CoreSettings, restored: Restored, stack: AsyncExitStack
+) -> Callable[[float, Event, Sequence[Action]], None]:
+    """What writes the flight record down, or does nothing where none is kept."""
+    if not config.record.enabled:
+        return lambda now, event, actions: None
+    head = Head(FORMAT, software_version(), time.time(), time.monotonic(), settings, restored)
+    recorder = Recorder(folder.record, restored.incarnation, head, bytes_max=config.record.bytes_max)
+    stack.push_async_callback(asyncio.to_thread, recorder.close)
+    return recorder.note
+
+
 def check(config: CoordinatorConfig) -> None:
     """What the configuration's classes cannot check.
 
@@ -167,11 +183,17 @@ def check(config: CoordinatorConfig) -> None:
 
 
 def _assemble(
-    config: CoordinatorConfig, folder: RunFolder, start: RunStart, ledger: Ledger, problems: Problems
+    config: CoordinatorConfig,
+    folder: RunFolder,
+    start: RunStart,
+    ledger: Ledger,
+    problems: Problems,
+    stack: AsyncExitStack,
 ) -> Coordinator:
     run_id = start.run_id
     sampling = Sampling(config.sampling.temperature, config.sampling.new_tokens_max, (problems.tokenizer.eos_id,))
     settings = core_settings(config, run_id, sampling, vocabulary_size=problems.tokenizer.size)
+    record = _start_record(config, folder, settings, start.restored, stack)
     sessions = Sessions()
     store = config.store
     disk = DiskGuard(folder.root, free_bytes_min=store.free_bytes_min, ballast_bytes=store.ballast_bytes)
@@ -186,6 +208,8 @@ def _assemble(
         observe_answer_s=metrics.upload_answer_s.observe,
         refuses_uploads=lambda: disk.refusing,
         learner_values=start.learner_values,
+        learner_lives=start.learner_lives,
+        record=record,
     )
     ca = RunCA.load_or_create(folder.secrets, run_id)
     desk = JoinDesk(

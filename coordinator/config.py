@@ -192,6 +192,15 @@ class StoreConfig(ConfigModel):
     """Size of a file that is deleted then, so that the store can still be compacted and closed."""
 
 
+class RecordConfig(ConfigModel):
+    """The flight record: what the coordinator was told and decided, for `rollcast replay`."""
+
+    enabled: bool = True
+    """Whether it is kept."""
+    bytes_max: int = Field(1 << 30, ge=1 << 20)
+    """Bytes of all its segments together; the oldest are deleted."""
+
+
 class CoordinatorConfig(ConfigModel):
     """The coordinator: who is here, who does what, which rollouts count."""
 
@@ -217,6 +226,8 @@ class CoordinatorConfig(ConfigModel):
     """Scoring."""
     store: StoreConfig = StoreConfig()
     """The ledger."""
+    record: RecordConfig = RecordConfig()
+    """The flight record."""
     learner_public_key: str = Field("", pattern=r"^([0-9a-f]{64})?$")
     """Ed25519 key (hex) that signs versions; `rollcast identity FILE` prints it. Required to start."""
     run_folder: Path = Path("runs/coordinator")

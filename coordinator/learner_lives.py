@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
+LEARNER_LIVES = "learner_lives"  # in the ledger's meta
 LIVED = "life_s"
 LIVES_MAX = 1_000  # kept one by one; the oldest are added up beyond
 _CLOCKS_DIFFER_S = 1.0  # between two reports of one life

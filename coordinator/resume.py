@@ -15,6 +15,7 @@ from coordinator.config import RunConfig
 from coordinator.core import Restored
 from coordinator.epoch_book import EpochBook
 from coordinator.events import Event, LearnerStatusChanged, StepFinished
+from coordinator.learner_lives import LEARNER_LIVES, LearnerLives
 from coordinator.store import RunStore, StoredVersion
 from coordinator.tasks.adapter import Problem
 from rollcast.runtime.errors import RunFolderError
@@ -47,6 +48,7 @@ class RunStart:
     mixture_position: str | None = None
     replay: tuple[Event, ...] = ()
     learner_values: Mapping[str, float] = field(default_factory=dict)
+    learner_lives: LearnerLives = field(default_factory=LearnerLives)
     tokenizer: Tokenizer | None = None  # None until the task was loaded once
 
 
@@ -74,6 +76,7 @@ async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig) -> RunSt
             position,
             await _replay(ledger),
             json.loads(await ledger.get_meta(LEARNER_VALUES) or "{}"),
+            LearnerLives.from_json(await ledger.get_meta(LEARNER_LIVES) or "[]"),
             None if tokenizer is None else Tokenizer.from_json(tokenizer),
         )
     log.info(

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Mapping
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, assert_never
 
 import structlog
@@ -39,6 +39,7 @@ from coordinator.actions import (
     StoreRollout,
     SupplyPrompts,
 )
+from coordinator.announcements import Announcements
 from coordinator.causes import cause_of
 from coordinator.core import CoordinatorCore
 from coordinator.events import (
@@ -57,6 +58,7 @@ from coordinator.events import (
     StepFinished,
     VersionAnnounced,
 )
+from coordinator.learner_lives import LEARNER_LIVES, LearnerLives
 from coordinator.messages import (
     announcement_message,
     leases_message,
@@ -72,14 +74,13 @@ from coordinator.summary import MetricsLog, step_metrics
 from coordinator.waiting_calls import WaitingCalls
 from rollcast.runtime.errors import EpochOver, NoPeers, ProcessFailed, RollcastError, StoreError, WaitTimedOut
 from rollcast.runtime.waits import deadline
-from rollcast.wire.ids import Epoch, FencingToken, LeaseId, PeerId, Step, UploadId, Version
+from rollcast.wire.ids import FencingToken, LeaseId, PeerId, Step, UploadId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.records import VerifiedVersion
 from rollcast.wire.rollouts import Rollout
 
 log = structlog.get_logger()
 
-ANNOUNCEMENTS_KEPT = 32  # in memory; older ones are read from the ledger
 LEDGER_DEADLINE_S = 60.0
 
 
@@ -98,8 +99,16 @@ class Shell:
         observe_answer_s: Callable[[float], None] = lambda seconds: None,
         refuses_uploads: Callable[[], bool] = lambda: False,
         learner_values: Mapping[str, float] | None = None,
+        learner_lives: LearnerLives | None = None,
+        record: Callable[[float, Event, Sequence[Action]], None] = lambda now, event, actions: None,
     ) -> None:
-        """``refuses_uploads``: the disk is almost full. ``learner_values``: what the learner said before our start."""
+        """Give the core its hands.
+
+        Args:
+            refuses_uploads: the disk is almost full.
+            learner_values, learner_lives: what the learner said before our start.
+            record: keeps the flight record.
+        """
         self._core = core
         self._ledger = ledger
         self._problems = problems
@@ -110,9 +119,11 @@ class Shell:
         self._cause = ""  # the event whose actions are carried out
         self._applying = False
         self._calls = WaitingCalls(self.apply, clock, observe_answer_s)
-        self._announcements: OrderedDict[tuple[Epoch, Version], pb.VersionAnnouncement] = OrderedDict()
+        self._announcements = Announcements(ledger)
         self._refuses_uploads = refuses_uploads
         self._learner_values = dict(learner_values or {})
+        self._learner_lives = learner_lives or LearnerLives()
+        self._record = record
         self._tasks: set[asyncio.Task[None]] = set()
         self.ended_because = ""
         self.ended_for_good = False
@@ -131,7 +142,10 @@ class Shell:
             while self._events:
                 event = self._events.pop(0)
                 self._cause = cause_of(event)
-                for action in self._core.handle(event, self._clock()):
+                now = self._clock()
+                actions = self._core.handle(event, now)
+                self._record(now, event, actions)
+                for action in actions:
                     self._carry_out(action)
         except Exception as error:  # a bug of ours: nothing after it can be trusted
             self.fail(error)
@@ -190,7 +204,7 @@ class Shell:
             first_time = await self._ledger.record_version(
                 record.epoch, record.version, verified.announcement.SerializeToString(deterministic=True)
             )
-        self._remember(record.epoch, record.version, verified.announcement)
+        self._announcements.remember(record.epoch, record.version, verified.announcement)
         if first_time:
             log.info("version announced", version=record.version, state_bytes=record.state_size_bytes)
             encodings = tuple(
@@ -216,6 +230,8 @@ class Shell:
         if event.values:
             self._learner_values.update(event.values)
             self._kept(self._ledger.set_meta(LEARNER_VALUES, json.dumps(self._learner_values)))
+            if self._learner_lives.said(time.time(), event.values):
+                self._kept(self._ledger.set_meta(LEARNER_LIVES, self._learner_lives.to_json()))
         if event.phase == "finished":
             self.finished.set()
 
@@ -310,26 +326,16 @@ class Shell:
                 assert_never(action)
 
     def _send_announcement(self, action: SendAnnouncement) -> None:
-        key = (self._core.epochs.epoch_of(action.version), action.version)
-        announcement = self._announcements.get(key)
+        epoch = self._core.epochs.epoch_of(action.version)
+        announcement = self._announcements.in_memory(epoch, action.version)
         if announcement is not None:
             self._sessions.send(action.peer_id, announcement_message(announcement))
         else:
             self._start(self._send_stored_announcement(action))
 
     async def _send_stored_announcement(self, action: SendAnnouncement) -> None:
-        async with deadline(LEDGER_DEADLINE_S, "the ledger to find an announcement"):
-            stored = await self._ledger.version(action.version)
-        if stored is None:
-            raise StoreError(f"the announcement of version {action.version} is not in the ledger")
-        announcement = pb.VersionAnnouncement.FromString(stored.announcement)
-        self._remember(stored.epoch, stored.version, announcement)
+        announcement = await self._announcements.stored(action.version)
         self._sessions.send(action.peer_id, announcement_message(announcement))
-
-    def _remember(self, epoch: Epoch, version: Version, announcement: pb.VersionAnnouncement) -> None:
-        self._announcements[(epoch, version)] = announcement
-        while len(self._announcements) > ANNOUNCEMENTS_KEPT:
-            self._announcements.popitem(last=False)
 
     async def _supply_prompts(self, action: SupplyPrompts) -> None:
         self.apply(PromptsSupplied(await self._problems.draw(action.count)))

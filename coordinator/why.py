@@ -8,12 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordinator.learner_lives import LearnerLives
+from coordinator.learner_lives import LEARNER_LIVES, LearnerLives
 from coordinator.story import reading
 from coordinator.wait_causes import WAITED
 from rollcast.runtime.errors import StoreError
 
-LEARNER_LIVES = "learner_lives"  # in the ledger's meta
 #: Parts of a step as the learner reports them, and what they are called here.
 _STEP_PARTS = {
     "train_s": "training",

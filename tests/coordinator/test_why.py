@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.learner_lives import LearnerLives
+from coordinator.learner_lives import LEARNER_LIVES, LearnerLives
 from coordinator.ledger import Ledger
-from coordinator.why import LEARNER_LIVES, Account, account
+from coordinator.why import Account, account
 from rollcast.runtime.errors import StoreError
 from rollcast.wire.ids import Step
 
