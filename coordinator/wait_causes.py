@@ -38,7 +38,7 @@ class WaitCauses:
         step, before = self._waited_for(), self._step
         if before is not None:
             self._add_up(now)
-        notes = [self._note(before)] if before is not None and step != before else []
+        notes = self._notes(before) if before is not None and step != before else []
         if step is not None:
             self._looked_at, self._cause = now, self._cause_now()
         self._step = step
@@ -50,10 +50,11 @@ class WaitCauses:
             cause = (cause[0], "")
         self._seconds[cause] = self._seconds.get(cause, 0.0) + now - self._looked_at
 
-    def _note(self, step: Step) -> Note:
+    def _notes(self, step: Step) -> list[Note]:
+        """What this wait consisted of; nothing where it took no time."""
         seconds_of, self._seconds = self._seconds, {}
         causes = [[stage, who, round(seconds, 3)] for (stage, who), seconds in seconds_of.items() if seconds > 0.0]
-        return Note(WAITED, f"step {step}", json.dumps(causes))
+        return [Note(WAITED, f"step {step}", json.dumps(causes))] if causes else []
 
     def _waited_for(self) -> Step | None:
         batches = self._state.batches

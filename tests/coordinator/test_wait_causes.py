@@ -50,14 +50,14 @@ def test_each_stage_of_a_wait_has_its_seconds() -> None:
     assert causes.observe(20.0) == []  # the learner trains
 
 
-def test_a_batch_that_is_there_at_once_is_a_wait_of_nothing() -> None:
+def test_a_batch_that_is_there_at_once_is_no_wait() -> None:
     world = build.World()
     causes = WaitCauses(world.core._state)
     assert causes.observe(1.0) == []
     world.core.handle(BatchRequested(Step(0)), 1.0)
     causes.observe(1.0)
     world.core._state.batches.wanted = None
-    assert waits(causes.observe(1.0)) == [("step 0", [])]
+    assert causes.observe(1.0) == []
 
 
 def test_without_prompts_that_is_the_cause() -> None:
