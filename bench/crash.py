@@ -2,7 +2,8 @@
 
 A real coordinator process with mutual TLS, a SQLite ledger and a verifier; peers and a learner in this process, which
 remember what they were told. Some kills come while it is still starting, the others at a random moment after it took
-its first rollout. ``restart_s`` is the time from the start of the process until a rollout is acknowledged.
+its first rollout. ``restart_s`` is the time from the start of the process until a rollout is acknowledged, and
+``restart_cpu_s`` what the process computed until then: it says more where others use the cores, too.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Restarts:
 
     accept_s: list[float] = field(default_factory=list)  # from the start of the process to the first acknowledgement
     listen_s: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)  # of the process until then
     early_kills: int = 0
 
 
@@ -84,6 +86,7 @@ async def _crash(root: Path, kills: int, peers: int, rng: random.Random) -> dict
         "uploads_refused": history.refused.total(),
         "restart_s_median": median(restarts.accept_s),
         "restart_s_max": max(restarts.accept_s),
+        "restart_cpu_s_median": median(restarts.cpu_s),
         "listen_s_max": max(restarts.listen_s),
     }
 
@@ -150,6 +153,7 @@ async def _kill_again_and_again(
         listened_s, accepted_s = await _first_accept(coordinator, history, members, before=before)
         restarts.listen_s.append(listened_s)
         restarts.accept_s.append(accepted_s)
+        restarts.cpu_s.append(coordinator.cpu_s())
     return restarts
 
 

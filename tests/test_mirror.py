@@ -46,7 +46,6 @@ TESTED_IN = {
     "coordinator/ledger_sql.py": "tests/coordinator/test_store.py",
     "coordinator/ledger_thread.py": "tests/coordinator/test_ledger.py",
     "coordinator/problems.py": "tests/coordinator/test_service.py",
-    "coordinator/resume.py": "tests/coordinator/test_service.py",
     "coordinator/rpc_access.py": "tests/coordinator/test_rpc.py",
     "coordinator/rpc_learner.py": "tests/coordinator/test_rpc.py",
     "coordinator/rpc_peers.py": "tests/coordinator/test_rpc.py",

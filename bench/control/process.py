@@ -12,6 +12,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from rollcast.runtime.errors import ProcessFailed
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.identity import Identity
@@ -59,6 +61,12 @@ class CoordinatorProcess:
             f"[lease]\ndeadline_s = {shape.lease_deadline_s}\n"
         )
         self._process: subprocess.Popen[bytes] | None = None
+
+    def cpu_s(self) -> float:
+        """Seconds that the process has computed, without its verifiers."""
+        assert self._process is not None
+        times = psutil.Process(self._process.pid).cpu_times()
+        return float(times.user + times.system)
 
     def start(self) -> None:
         """Start it; see ``listening``."""
