@@ -36,7 +36,7 @@ class ChunkReceiver:
 
     def loadable(self, version: Version) -> bool:
         kept = self.relay.disk.get(version)
-        return kept is not None and kept.whole and kept.right
+        return kept is not None and kept.whole and kept.passes
 
     def as_signed(self, version: Version) -> bool:
         kept = self.relay.disk.get(version)

@@ -351,9 +351,11 @@ class CoordinatorNode(Server):
             upload.reply.send(tuple(upload.verdicts))
 
     def _serve(self, action: act.ServeBatch) -> None:
+        assert self.core is not None
+        kappa = self.core.rules.publish_every_steps
         for reply in self._batches.pop(action.step, ()):
             self.closed(reply)
-            reply.send((action.step, action.replayed, self.tables.trained_in(action.step)))
+            reply.send((kappa, self.tables.trained_in(action.step)))
 
     def _verified(self, item: act.ScoreRollout, reward: float) -> None:
         if self.store is not None:

@@ -110,6 +110,8 @@ class LedgerJudge:
             books.attempts[key].seed = old.attempts[key].seed if key in old.attempts else -1
         for step in [step for step in self.batches if step >= restored.recorded_batches]:
             del self.batches[step]
+        for step in range(self.recorded, restored.recorded_batches):  # durable, though nobody heard of it
+            self._count_trained(step)
         self.recorded = restored.recorded_batches
         self._scored = {one.rollout_id for group in restored.groups for one in group.rollouts if one.scored}
         self._verdicts.checks += 4
@@ -317,7 +319,9 @@ class LedgerJudge:
         self.recorded = max(self.recorded, action.step_to)
 
     def _penalise(self, action: act.Penalise) -> None:
-        if action.peer_id not in self.liars:
+        # An accusation alone may be a lie, and demotes for a while at most.
+        accused = not action.quarantined and action.reason.startswith("sent ")
+        if action.peer_id not in self.liars and not accused:
             what = "quarantined" if action.quarantined else "penalised"
             self._blame("I9", f"honest {action.peer_id} is {what}: {action.reason}", action.peer_id)
 

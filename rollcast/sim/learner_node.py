@@ -66,6 +66,7 @@ class LearnerNode(Process):
         self._announced_hash: bytes | None = None
         self._common: int | None = None
         self._diverged = False
+        self._kappa = 1  # said with every batch
         self._published = self._kept = self._saved = _set()
 
     # ---------------------------------------------------------------- lives
@@ -147,10 +148,11 @@ class LearnerNode(Process):
     def _publishes(self) -> bool:
         if self.step <= self._newest_known():
             return self._known_hash(self.step) is not None
-        return self.step - self.newest_version >= self.ground.settings.publish_every_steps
+        return self.step - self.newest_version >= self._kappa
 
     def _batch(self) -> Generator[Wait, Any, Batch]:
-        _, _, batch = yield from self._ask(self.coordinator, self.coordinator.next_batch, Step(self.step))
+        answer = yield from self._ask(self.coordinator, self.coordinator.next_batch, Step(self.step))
+        self._kappa, batch = answer
         found: Batch = batch
         return found
 
@@ -163,10 +165,14 @@ class LearnerNode(Process):
 
     def _start_checkpoint(self) -> Script:
         yield self._saved.wait()
-        ranges = tuple((start, end) for start, end in self.trained.ranges())
-        host = Checkpoint(self.step, self.epoch, self.newest_version, ranges, self.state)
         self._saved = saved = Latch()
-        self.follow(self._save(host, self._kept, saved))
+        self.follow(self._save(self._checkpoint_now(), self._kept, saved))
+
+    def _checkpoint_now(self) -> Checkpoint:
+        return Checkpoint(self.step, self.epoch, self.newest_version, self._trained_ranges(), self.state)
+
+    def _trained_ranges(self) -> tuple[tuple[int, int], ...]:
+        return tuple((start, end) for start, end in self.trained.ranges())
 
     def _save(self, host: Checkpoint, kept: Latch, saved: Latch) -> Script:
         yield kept.wait()

@@ -307,6 +307,13 @@ class PeerNode(Process):
         size_bytes = self.ground.settings.rollout_bytes * len(action.rollouts)
         call.begin(lambda outcome: self._uploaded(action, outcome), UPLOAD_TIMEOUT_S, size_bytes)
 
+    def _accuse_somebody(self) -> None:
+        """Of a corrupt chunk of the newest version: a lie."""
+        culprit = PeerId(f"peer-{self._random.randrange(self.ground.settings.peers)}")
+        active = None if self.worker is None else self.worker.status(self.agenda.now).active
+        if active is not None and culprit != self.peer_id:
+            self.accuse(culprit, active.version, self._random.randrange(self.ground.settings.chunks), "a lie")
+
     def _uploaded(self, action: UploadRollouts, outcome: Any) -> None:
         if isinstance(outcome, Failed):
             self.tell(UploadFailed(action.upload_id, outcome.reason, next(self._retries)))

@@ -290,7 +290,7 @@ class Relay:
             self.process.later(_WRITE_S, self._finish, key)
             return
         kept = self.disk.get(key.version)
-        if kept is None or not kept.right:
+        if kept is None or not kept.passes:
             self.handle(events.StoreFailed(key, "its state does not hash to its record"))
             return
         try:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
 
+from coordinator.lateness import LatePolicy
 from rollcast.sim.network import Line, Weather
 
 HOME = Line()
@@ -41,11 +42,23 @@ class FleetSettings:
     # the run
     steps: int = 1_000_000
     staleness_limit: int = 3
-    publish_every_steps: int = 1
+    publish_every_steps: int = 1  # 0: as often as broadcasts allow
+    late_policy: LatePolicy = "drop"
+    late_wait_s: float = 2.0
+    late_steps_max: int = 1
+    pacing: Literal["predict", "count", "none"] = "predict"
+    lead_margin_steps: float = 0.5
+    duplicate_share: float = 0.05
+    partial_tokens_max: int = 100_000
     groups_per_step: int = 2
     samples_per_group: int = 2
     lease_deadline_s: float = 10.0
     prefetch_batches: float = 2.0
+    prefetch_s: float = 10.0
+    reconnect_grace_s: float = 3.0
+    demotion_s: float = 20.0
+    quarantine_chunks: int = 3
+    quarantine_accusers: int = 2
     scoring_queue_max: int = 256
     finished_attempts_kept: int = 65536
     # times
@@ -89,7 +102,7 @@ class FleetSettings:
     @property
     def age_max(self) -> int:
         """The oldest that a trained rollout may be, in learner steps."""
-        return self.staleness_limit
+        return self.staleness_limit + (self.late_steps_max if self.late_policy == "correct" else 0)
 
     @property
     def rollouts_per_step(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -11,15 +12,12 @@ from coordinator.events import RunEnded
 from rollcast.sim.faults import Faults
 from rollcast.sim.fleet import Fleet
 from rollcast.sim.oracle import RESUME_LIMIT_S
+from rollcast.sim.scenario import GAP_S, SECONDS, standard
 from rollcast.sim.settings import FleetSettings
 from rollcast.sim.verdicts import Violation
 
+_BUGS = (AssertionError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 DRAIN_S = 12.0  # after the end of the run, until everybody is gone
-
-#: The standard fault mix: a small fleet on a fast time scale, so that much happens in little time.
-STANDARD = FleetSettings(receiving="chunks", version_bytes=6e5)
-STANDARD_FAULTS_S = 90.0
-STANDARD_GAP_S = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,7 @@ def simulate(
     *,
     seconds: float,
     faults: Sequence[str] | None = None,
-    gap_s: float = STANDARD_GAP_S,
+    gap_s: float = GAP_S,
     warm_up_s: float = 10.0,
 ) -> Outcome:
     """Run one fleet for so long, then end its run.
@@ -79,17 +77,16 @@ def simulate(
     fleet = Fleet(settings, seed)
     agenda, oracle = fleet.ground.agenda, fleet.ground.oracle
     happened: list[str] = []
-    if faults is None:
-        fleet.run(seconds)
-    else:
-        injected = Faults(fleet, faults)
-        injected.schedule(warm_up_s, seconds, gap_s)
-        fleet.run(seconds + 1e-6)
-        happened = injected.happened
-        agenda.run(seconds + RESUME_LIMIT_S + 1.0, lambda: oracle.last_progress_s > seconds or bool(oracle.violations))
-        oracle.calm(seconds, agenda.now)
-    ran_s = agenda.now
-    _end(fleet)
+    try:
+        if faults is None:
+            fleet.run(seconds)
+        else:
+            happened = _with_faults(fleet, faults, seconds, gap_s, warm_up_s)
+        ran_s = agenda.now
+        _end(fleet)
+    except _BUGS as error:  # of a core: what it should never have come to
+        ran_s = agenda.now
+        oracle.failed(f"{type(error).__name__}: {error}, {_where(error)}", ran_s)
     counts = fleet.coordinator.tables.counts()
     return Outcome(
         seed=seed,
@@ -109,6 +106,27 @@ def simulate(
         digest=fleet.ground.trace.digest(),
         violations=tuple(oracle.violations),
     )
+
+
+def simulate_standard(seed: int, faults: Sequence[str] = ()) -> Outcome:
+    """The standard fault mix with this seed."""
+    return simulate(standard(seed), seed, seconds=SECONDS, faults=faults)
+
+
+def _with_faults(fleet: Fleet, names: Sequence[str], seconds: float, gap_s: float, warm_up_s: float) -> list[str]:
+    """Faults for so long, then calm until the next step, or for as long as that may take."""
+    agenda, oracle = fleet.ground.agenda, fleet.ground.oracle
+    injected = Faults(fleet, names)
+    injected.schedule(warm_up_s, seconds, gap_s)
+    fleet.run(seconds + 1e-6)
+    agenda.run(seconds + RESUME_LIMIT_S + 1.0, lambda: oracle.last_progress_s > seconds or bool(oracle.violations))
+    oracle.calm(seconds, agenda.now)
+    return injected.happened
+
+
+def _where(error: BaseException) -> str:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"in {frame.name} of {frame.filename.rsplit('/', 2)[-1]}"
 
 
 def _end(fleet: Fleet) -> None:

@@ -31,6 +31,7 @@ class Attempt:
     action: RecordAttempt
     state: str = "open"  # open, filled, trained, dropped
     rollout_id: RolloutId | None = None
+    closed: str = ""  # why, once it is dropped
 
 
 @dataclass(slots=True)
@@ -94,7 +95,7 @@ class Tables:
 
     def record_group(self, action: RecordGroup, problem_json: str) -> None:
         if action.group_id in self._groups:
-            raise StoreError(f"group {action.group_id} is there already")
+            raise _contradicted(f"group {action.group_id} is there already")
         prompt = Prompt(action.problem_id, action.prompt_token_ids, action.mixture_position)
         self._groups[action.group_id] = Group(prompt, problem_json)
         self._last_group = max(self._last_group, action.group_id)
@@ -103,50 +104,52 @@ class Tables:
 
     def close_group(self, action: CloseGroup) -> None:
         group = self._groups.get(action.group_id)
-        if group is None or group.over:
-            raise StoreError(f"group {action.group_id} is not open")
+        if group is None:
+            raise StoreError(f"group {action.group_id} was never opened")
+        if group.over:
+            raise _contradicted(f"group {action.group_id} is over")
         self._end(action.group_id, group)
 
     def record_attempt(self, action: RecordAttempt) -> None:
         key = (action.lease_id, action.sample_index)
         group = self._groups.get(action.group_id)
         if key in self._attempts or action.lease_id <= self._leases_deleted:
-            raise StoreError(f"lease {action.lease_id} was issued before")
+            raise _contradicted(f"lease {action.lease_id} was issued before")
         if group is None or group.over:
-            raise StoreError(f"group {action.group_id} is not open")
+            raise _contradicted(f"group {action.group_id} is not open")
         slot = [one for one in group.attempts.values() if one.action.sample_index == action.sample_index]
         if sum(one.state == "open" for one in slot) >= 2:
-            raise StoreError(f"two attempts at slot {action.sample_index} of group {action.group_id} are under way")
+            raise _contradicted(f"two attempts at slot {action.sample_index} of group {action.group_id} are under way")
         attempt = group.attempts[key] = Attempt(action)
         self._attempts[key] = (action.group_id, attempt)
         self._issued += 1
 
     def close_attempt(self, action: CloseAttempt) -> None:
         found = self._attempts.get((action.lease_id, action.sample_index))
-        if found is None:
+        attempt = None if found is None else found[1]
+        if attempt is not None and action.reason == "late_duplicate" == attempt.closed:
+            return  # the other rollout's own transaction did it
+        if attempt is None or attempt.state not in ("open", "filled"):
             raise StoreError(f"sample {action.sample_index} of lease {action.lease_id} is not open")
-        attempt = found[1]
-        if attempt.state == "dropped" and action.reason == "late_duplicate":
-            return
-        if attempt.state not in ("open", "filled"):
-            raise StoreError(f"sample {action.sample_index} of lease {action.lease_id} is {attempt.state}")
         self._drop(attempt, action.reason)
 
     def store_rollouts(self, actions: Sequence[StoreRollout]) -> None:
         for action in actions:
             found = self._attempts.get((action.rollout.lease_id, action.rollout.sample_index))
             if found is None or found[1].state != "open" or action.rollout_id in self._rollouts:
-                raise StoreError(f"sample {action.rollout.sample_index} of lease {action.rollout.lease_id} is not open")
+                raise _contradicted(
+                    f"sample {action.rollout.sample_index} of lease {action.rollout.lease_id} is not open"
+                )
             rivals = self._rivals(found)
             if any(one.state in ("filled", "trained") for one in rivals):
-                raise StoreError(f"slot {action.rollout.sample_index} of group {found[0]} has a rollout")
+                raise _contradicted(f"slot {action.rollout.sample_index} of group {found[0]} has a rollout")
         for action in actions:
             self._store(action)
 
     def record_score(self, rollout_id: RolloutId, reward: float, exact: bool, error: str) -> None:
         stored = self._rollouts.get(rollout_id)
         if stored is None or stored.reward is not None:
-            raise StoreError(f"rollout {rollout_id} is unknown or scored")
+            raise _contradicted(f"rollout {rollout_id} is unknown or scored")
         stored.reward, stored.exact = reward, exact
 
     def rollout(self, rollout_id: RolloutId) -> pb.Rollout | None:
@@ -169,12 +172,12 @@ class Tables:
         for rollout_id in action.rollout_ids:
             stored = self._rollouts.get(rollout_id)
             if stored is None or stored.reward is None or self._attempts[stored.key][1].state != "filled":
-                raise StoreError(f"rollout {rollout_id} is trained, dropped or not scored")
+                raise _contradicted(f"rollout {rollout_id} is trained, dropped or not scored")
             keys.add(stored.key)
             groups[stored.group_id] = self._groups[stored.group_id]
         for group_id, group in groups.items():
             if any(one.state in ("open", "filled") and key not in keys for key, one in group.attempts.items()):
-                raise StoreError(f"a part of group {group_id} stays open")
+                raise _contradicted(f"a part of group {group_id} stays open")
         self._batches[action.step] = action.rollout_ids
         self._recorded = max(self._recorded, action.step + 1)
         for rollout_id in action.rollout_ids:
@@ -188,9 +191,9 @@ class Tables:
 
     def record_epoch(self, action: RecordEpoch) -> None:
         if self._epochs and action.epoch <= self._epochs[-1].epoch:
-            raise StoreError(f"epoch {action.epoch} is not newer than all others")
+            raise _contradicted(f"epoch {action.epoch} is not newer than all others")
         if any(step in self._batches for step in range(action.step_from, action.step_to)):
-            raise StoreError("one of the steps has a batch")
+            raise _contradicted("one of the steps has a batch")
         self._epochs.append(action)
         for step in range(action.step_from, action.step_to):
             self._batches[Step(step)] = ()
@@ -239,11 +242,15 @@ class Tables:
         self._invites[token_hash] = Invite(role, quota, expires_unix_s)
 
     def claim_invite(self, token_hash: bytes, role: str, peer_id: PeerId, now_unix_s: float) -> None:
-        invite = self._invites.get(token_hash)
-        if invite is None or invite.role != role or now_unix_s >= invite.expires_unix_s:
-            raise JoinRefused("the invite is not good for this", fix="ask the operator for a new invite")
+        invite, ask = self._invites.get(token_hash), "ask the operator for a new invite"
+        if invite is None:
+            raise JoinRefused("the invite is not one of this run", fix=ask)
+        if invite.role != role:
+            raise JoinRefused(f"the invite is for the role {invite.role}, not {role}", fix=ask)
+        if now_unix_s >= invite.expires_unix_s:
+            raise JoinRefused("the invite has expired", fix=ask)
         if peer_id not in invite.claims and len(invite.claims) >= invite.quota:
-            raise JoinRefused("the invite is used up", fix="ask the operator for a new invite")
+            raise JoinRefused("the invite is used up", cause=f"it was good for {invite.quota}", fix=ask)
         invite.claims.add(peer_id)
 
     def record_step(self, step: Step, figures: Mapping[str, float]) -> None:
@@ -254,7 +261,7 @@ class Tables:
 
     def record_event(self, kind: str, subject: str, detail: str, cause: str) -> None:
         if not cause:
-            raise StoreError(f"an event {kind} without a cause")
+            raise _contradicted(f"an event {kind} without a cause")
         self.events += 1
 
     def set_meta(self, key: str, value: str) -> None:
@@ -299,12 +306,12 @@ class Tables:
         self._accepted += 1
 
     def _drop(self, attempt: Attempt, reason: str) -> None:
-        attempt.state = "dropped"
+        attempt.state, attempt.closed = "dropped", reason
         self._dropped[reason] += 1
 
     def _end(self, group_id: GroupId, group: Group) -> None:
         if any(one.state in ("open", "filled") for one in group.attempts.values()):
-            raise StoreError(f"a part of group {group_id} is still open")
+            raise _contradicted(f"a part of group {group_id} is still open")
         group.over = True
         self._over.append((Step(self._recorded), group_id))
 
@@ -352,3 +359,7 @@ class Tables:
         prompt = self._groups[stored.group_id].prompt.prompt_token_ids
         body = rollout_to_pb(stored.action.rollout)
         return BatchEntry(rollout_id, stored.group_id, prompt, body, stored.reward or 0.0, stored.exact)
+
+
+def _contradicted(cause: str) -> StoreError:
+    return StoreError("the ledger refuses a change that contradicts it", cause=cause)
