@@ -40,8 +40,7 @@ def select_version(connection: sqlite3.Connection, version: Version | None) -> S
 
 def select_newest_versions(connection: sqlite3.Connection, count: int) -> list[StoredVersion]:
     rows = connection.execute(
-        "SELECT epoch, version, announcement FROM versions WHERE epoch = (SELECT max(epoch) FROM versions)"
-        " ORDER BY version DESC LIMIT ?",
+        "SELECT epoch, version, announcement FROM versions ORDER BY epoch DESC, version DESC LIMIT ?",
         (count,),
     )
     return [StoredVersion(*row) for row in rows]

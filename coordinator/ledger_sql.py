@@ -103,8 +103,11 @@ def select_rollout(connection: sqlite3.Connection, rollout_id: RolloutId) -> pb.
 
 
 def insert_score(connection: sqlite3.Connection, rollout_id: RolloutId, reward: float, exact: bool, error: str) -> None:
+    # A verifier may take so long that the rollout was dropped and compacted meanwhile: then nobody wants its score.
     connection.execute(
-        "INSERT INTO scores (rollout_id, reward, exact, error) VALUES (?, ?, ?, ?)", (rollout_id, reward, exact, error)
+        "INSERT INTO scores (rollout_id, reward, exact, error) SELECT ?, ?, ?, ?"
+        " WHERE EXISTS (SELECT 1 FROM rollouts WHERE rollout_id = ?) OR ? > (SELECT rollout_id FROM retention)",
+        (rollout_id, reward, exact, error, rollout_id, rollout_id),
     )
 
 

@@ -187,7 +187,7 @@ class RunStore(Protocol):
         ...
 
     def newest_versions(self, count: int) -> asyncio.Future[list[StoredVersion]]:
-        """At most this many announcements of the newest epoch that has one, the newest first."""
+        """At most this many announcements, those of the newest epoch first, in it the newest first."""
         ...
 
     # ---------------------------------------------------------------- invites, figures, facts, story

@@ -232,8 +232,7 @@ class Tables:
         return newest[0] if newest else None
 
     def newest_versions(self, count: int) -> list[StoredVersion]:
-        epoch = max((epoch for epoch, _ in self._versions), default=None)
-        keys = sorted((key for key in self._versions if key[0] == epoch), reverse=True)[:count]
+        keys = sorted(self._versions, reverse=True)[:count]
         return [StoredVersion(*key, self._versions[key]) for key in keys]
 
     # ---------------------------------------------------------------- invites, figures, facts

@@ -271,11 +271,14 @@ class StoreConformance(ABC):
         assert await store.version(Version(9)) == StoredVersion(Epoch(0), Version(9), b"b")
         assert await store.version(Version(5)) is None
 
-    async def test_the_newest_versions_are_those_of_the_newest_epoch(self, store: RunStore) -> None:
+    async def test_the_newest_versions_are_those_of_the_newest_epoch_and_then_those_before(
+        self, store: RunStore
+    ) -> None:
         assert await store.newest_versions(2) == []
-        for number, version in ((0, 90), (1, 2), (1, 4), (1, 6)):
+        for number, version in ((0, 80), (0, 90), (1, 2), (1, 4), (1, 6)):
             await store.record_version(Epoch(number), Version(version), b"a")
         assert [(one.epoch, one.version) for one in await store.newest_versions(2)] == [(1, 6), (1, 4)]
+        assert [(one.epoch, one.version) for one in await store.newest_versions(4)][2:] == [(1, 2), (0, 90)]
 
     # ---------------------------------------------------------------- invites, figures, facts
 
@@ -354,6 +357,22 @@ class CompactionConformance(StoreConformance):
         assert [one.rollout_id for one in await again.batch(Step(4))] == [13, 14]
         assert await again.rollout(RolloutId(1)) is None
         await again.close()
+
+    async def test_a_score_that_comes_after_its_rollout_was_compacted_changes_nothing(
+        self, store: CompactingStore
+    ) -> None:
+        await fill(store, 1)
+        await store.close_attempt(close(1))
+        await store.close_group(CloseGroup(GroupId(1)))
+        await score(store, 2, 3)
+        await store.record_batch(batch(0, 2))
+        await store.record_batch(batch(1, 3))
+        assert await self._compact(store, 1) == 2
+        before = await store.counts()
+        await store.record_score(RolloutId(1), 1.0, exact=True)
+        assert await store.counts() == before
+        with pytest.raises(StoreError):
+            await store.record_score(RolloutId(500), 1.0, exact=True)  # there never was such a rollout
 
     async def test_what_was_compacted_is_refused_for_ever(self, store: CompactingStore) -> None:
         await self._old_run(store)
