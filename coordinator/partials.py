@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 
 from coordinator.groups import Attempt, AttemptKey, Prefix
 from rollcast.wire.ids import Epoch, GroupId, Version
+from rollcast.wire.limits import SEGMENTS_MAX
 from rollcast.wire.rollouts import Segment
 
 _SlotKey = tuple[GroupId, int]
 _ATTEMPTS_KEPT = 3  # of a slot, those that came furthest; two of them may be live
+_SEGMENTS_KEPT = SEGMENTS_MAX // 4  # of a beginning, in pieces: whoever goes on needs room for segments of its own
 
 
 def tokens_of(prefix: Iterable[Segment]) -> int:
@@ -80,14 +82,20 @@ class Partials:
         self.tokens = 0  # drawn tokens that are kept
 
     def add(self, attempt: Attempt, position: int, segments: Prefix) -> bool:
-        """The attempt drew these tokens after ``position`` others. False where they do not follow what is known."""
+        """The attempt drew these tokens after ``position`` others.
+
+        False where they do not follow what is known, or are in more pieces than could be handed on.
+        """
         given = attempt.prefix or ()
         before = self._slots.get((attempt.group_id, attempt.sample_index), {}).get(attempt.key)
         own = () if before is None else before.own
         drawn = position - tokens_of(given)
         if not 0 <= drawn <= tokens_of(own):
             return False
-        self._keep(attempt, _Progress(given, joined(cut(own, drawn), segments)))
+        progress = _Progress(given, joined(cut(own, drawn), segments))
+        if len(progress.whole) > _SEGMENTS_KEPT:
+            return False
+        self._keep(attempt, progress)
         return True
 
     def _keep(self, attempt: Attempt, progress: _Progress) -> None:

@@ -13,6 +13,8 @@ from heapq import heappop, heappush
 
 from rollcast.wire.ids import PeerId, Version
 
+_OUTDATED_MAX = 64  # entries of peers that have left their place since; more than there are places are thrown out
+
 _Line = tuple[bool, Version]  # whether its peers only fetch ahead, and the version that they hold
 _Entry = tuple[float, int, PeerId]  # virtual time, order of joining
 
@@ -30,6 +32,7 @@ class Shares:
         self._lines: dict[_Line, list[_Entry]] = {}
         self._places: dict[PeerId, _Place] = {}
         self._aside: dict[PeerId, Version] = {}  # too slow for now with this version
+        self._entries = 0  # in all lines, those of places that were left since among them
         self.clock = 0.0  # virtual time of who was served last
 
     def __len__(self) -> int:
@@ -50,6 +53,9 @@ class Shares:
             return
         self._places[peer_id] = _Place(line, entry)
         heappush(self._lines.setdefault(line, []), entry)
+        self._entries += 1
+        if self._entries > 2 * len(self._places) + _OUTDATED_MAX:
+            self._throw_out()
 
     def leave(self, peer_id: PeerId) -> None:
         """The peer wants nothing for now."""
@@ -77,6 +83,18 @@ class Shares:
                 best = (line[0], head)
         return None if best is None else best[1][2]
 
+    def idle(self, oldest_version: Version, count: int) -> list[PeerId]:
+        """Some of those in line that hold this version or a newer one and have a place free at once."""
+        found: list[PeerId] = []
+        for line, heap in self._lines.items():
+            if line[0] or line[1] < oldest_version:
+                continue
+            for entry in heap[: count - len(found)]:
+                place = self._places.get(entry[2])
+                if place is not None and (place.line, place.entry) == (line, entry):
+                    found.append(entry[2])
+        return found
+
     def served(self, peer_id: PeerId, virtual_s: float) -> float:
         """The peer was given so much of its own time. Returns its new virtual time; it must wait again for more."""
         began = max(self.clock, self._places.pop(peer_id).entry[0])
@@ -90,10 +108,18 @@ class Shares:
             if place is not None and place.line == line and place.entry == heap[0]:
                 return heap[0]
             heappop(heap)
+            self._entries -= 1
         del self._lines[line]
         return None
 
+    def _throw_out(self) -> None:
+        """Keep places only: nobody else looks at what is further down in a line, or in the line of an old version."""
+        self._lines, self._entries = {}, len(self._places)
+        for place in self._places.values():
+            heappush(self._lines.setdefault(place.line, []), place.entry)
+
     def validate(self) -> None:
         """Raise AssertionError when somebody waits in no line."""
+        assert self._entries == sum(len(heap) for heap in self._lines.values()), "entries in lines"
         for peer_id, place in self._places.items():
             assert place.entry in self._lines[place.line], f"{peer_id} waits in no line"
