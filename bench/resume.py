@@ -30,7 +30,7 @@ from rollcast.runtime.errors import ProcessFailed
 from tests.learner.scripted_run import LOOPBACK, Authority, Script, ScriptedCoordinator, ScriptedOrigin
 
 STEPS = 6
-STALENESS_LIMIT = 2
+STALENESS_LIMIT = 1  # so that versions are removed within these steps
 LIFE_TIMEOUT_S = 240.0
 KILLED = -9
 

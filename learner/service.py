@@ -204,27 +204,10 @@ class _Life:
     # ---------------------------------------------------------------- training
 
     async def _train(self, trainer: Trainer, saves: Saves, host: HostState, stack: AsyncExitStack) -> bool:
-        info, config = self._facts.info, self._config
-        settings = self._settings()
+        info = self._facts.info
         retained = RetainedVersions(self._folder.versions, in_memory=int(info.staleness_limit) + 2)
         retained.remove_unfinished()
-        origin = OriginPusher(
-            lambda: self._client.wait_for_origin(config.join_timeout_s),
-            self._credentials,
-            timeout_s=config.publish.timeout_s,
-            random=SystemRandom(),
-        )
-        stack.push_async_callback(origin.close)
-        publisher = Publisher(
-            identity=self._identity,
-            run=info,
-            model_json=self._facts.model_json,
-            config=config.publish,
-            retained=retained,
-            origin=origin,
-            announce=self._client.announce,
-            stop_on_mismatch=config.resume.on_mismatch == "stop",
-        )
+        publisher = self._publisher(retained, stack)
         starts = [EpochStart(start.epoch, start.step_from, start.step) for start in info.epochs]
         replay = Replay(host.epoch, starts, info.recorded_batches)
         position = _position(host)
@@ -248,12 +231,32 @@ class _Life:
             self._wall_time,
             self._stop,
         )
-        loop = TrainingLoop(parts, settings, self._host_state, position, replay)
+        loop = TrainingLoop(parts, self._settings(), self._host_state, position, replay)
         done = await loop.run()
         if not done:
             _log.info("stopped", step=loop.step)
             await _finish_within(publications, CANCEL_GRACE_S)
         return done
+
+    def _publisher(self, retained: RetainedVersions, stack: AsyncExitStack) -> Publisher:
+        config = self._config
+        origin = OriginPusher(
+            lambda: self._client.wait_for_origin(config.join_timeout_s),
+            self._credentials,
+            timeout_s=config.publish.timeout_s,
+            random=SystemRandom(),
+        )
+        stack.push_async_callback(origin.close)
+        return Publisher(
+            identity=self._identity,
+            run=self._facts.info,
+            model_json=self._facts.model_json,
+            config=config.publish,
+            retained=retained,
+            origin=origin,
+            announce=self._client.announce,
+            stop_on_mismatch=config.resume.on_mismatch == "stop",
+        )
 
     async def _credentials(self) -> TlsCredentials:
         return (await self._access.fresh()).credentials
