@@ -28,7 +28,7 @@ class WaitingCalls:
         self._clock = clock
         self._observe_answer_s = observe_answer_s
         self._uploads: dict[UploadId, asyncio.Future[AnswerUpload]] = {}
-        self._batches: dict[Step, asyncio.Future[ServeBatch]] = {}
+        self._batches: dict[Step, list[asyncio.Future[ServeBatch]]] = {}
         self._epochs: dict[int, asyncio.Future[AnswerEpoch]] = {}
         self._ids = itertools.count(1)
 
@@ -38,7 +38,8 @@ class WaitingCalls:
             case AnswerUpload():
                 _answer(self._uploads.get(action.upload_id), action)
             case ServeBatch():
-                _answer(self._batches.get(action.step), action)
+                for waiting in self._batches.get(action.step, ()):
+                    _answer(waiting, action)
             case AnswerEpoch():
                 _answer(self._epochs.get(action.request_id), action)
             case _:
@@ -61,17 +62,18 @@ class WaitingCalls:
 
     async def batch(self, step: Step, wait_s: float) -> ServeBatch | None:
         """Ask for the batch of a step; None if it is not recorded within ``wait_s``."""
-        served = self._batches.get(step)
-        if served is None:
-            served = self._batches[step] = asyncio.get_running_loop().create_future()
+        served: asyncio.Future[ServeBatch] = asyncio.get_running_loop().create_future()
+        self._batches.setdefault(step, []).append(served)
         self._apply(BatchRequested(step))
         try:
             async with asyncio.timeout(wait_s):
-                return await asyncio.shield(served)
+                return await served
         except TimeoutError:
             return None
-        finally:
-            self._batches.pop(step, None)
+        finally:  # a learner that called again, because its connection broke, goes on waiting
+            self._batches[step].remove(served)
+            if not self._batches[step]:
+                del self._batches[step]
 
     async def epoch(self, step: Step, common_version: Version | None) -> AnswerEpoch:
         """Ask for an epoch; the answer comes once it is durable.
