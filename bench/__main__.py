@@ -20,6 +20,7 @@ BENCHES = {
     "delta": "lossless deltas between versions: bytes, speed and memory on synthetic updates",
     "resume": "the learner killed at every labelled point and restarted: is its trajectory the same to the bit",
     "plan": "relay plans for many peers: seconds, and the fluid bound / what the plan sustains",
+    "load": "the coordinator under thousands of peers: acknowledgement times, processor, memory, and what is lost",
     "crash": "the coordinator killed by SIGKILL under load: what was acknowledged, and how soon it works again",
     "powerloss": "power losses of a forgetful disk under the ledger: is everything there that was acknowledged",
     "broadcast": "time until the last peer holds a verified copy / physical limit, in an emulated wide-area network",

@@ -32,9 +32,12 @@ def batch_digest(rollouts: Iterable[pb.TrainingRollout]) -> str:
 
 @dataclass(slots=True)
 class History:
-    """Facts in the order in which clients learned them; each is written to ``path`` as a line of JSON first."""
+    """Facts in the order in which clients learned them; each is written to ``path`` as a line of JSON first.
 
-    path: Path
+    Without a path they are only remembered.
+    """
+
+    path: Path | None = None
     acked: dict[RolloutKey, str] = field(default_factory=dict)  # digest of what was acknowledged
     acked_again: int = 0  # the same upload repeated, and acknowledged again
     refused: Counter[str] = field(default_factory=Counter)
@@ -49,9 +52,13 @@ class History:
             self._write({"refused": key, "reason": reason})
             self.refused[reason] += 1
             return
-        self._write({"acked": key, "digest": digest(rollout)})
+        self.acknowledged(key, digest(rollout))
+
+    def acknowledged(self, key: RolloutKey, body_digest: str) -> None:
+        """An upload with this digest was acknowledged."""
+        self._write({"acked": key, "digest": body_digest})
         self.acked_again += key in self.acked
-        self.acked[key] = digest(rollout)
+        self.acked[key] = body_digest
 
     def batch(self, step: int, rollouts: Sequence[pb.TrainingRollout]) -> None:
         """A batch was served."""
@@ -64,8 +71,9 @@ class History:
             self.batch_rollouts[step] = [one.rollout_id for one in rollouts]
 
     def _write(self, fact: Mapping[str, object]) -> None:
-        with self.path.open("a") as file:
-            file.write(json.dumps(fact) + "\n")
+        if self.path is not None:
+            with self.path.open("a") as file:
+                file.write(json.dumps(fact) + "\n")
 
 
 @dataclass(frozen=True, slots=True)

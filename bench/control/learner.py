@@ -23,6 +23,7 @@ from rollcast.wire.records import VersionRecord, keyframe_manifest, sign_version
 from rollcast.wire.tensors import tensor_table
 
 CALL_DEADLINE_S = 10.0
+BATCH_DEADLINE_S = 60.0  # of which it may wait for the batch, and then take it
 BATCH_WAIT_S = 2.0
 AGAIN_AFTER_S = (0.02, 0.1)
 OLD_BATCH_SHARE = 0.2  # of steps at whose end a random earlier batch is asked for again
@@ -31,13 +32,22 @@ _CHUNK_BYTES = 1024
 
 
 class SyntheticLearner:
-    """Trains on nothing, as fast as batches come."""
+    """Trains on nothing, as fast as batches come. ``old_batch_share`` as OLD_BATCH_SHARE."""
 
-    def __init__(self, enrolment: Enrolment, identity: Identity, history: History, rng: random.Random) -> None:
+    def __init__(
+        self,
+        enrolment: Enrolment,
+        identity: Identity,
+        history: History,
+        rng: random.Random,
+        *,
+        old_batch_share: float = OLD_BATCH_SHARE,
+    ) -> None:
         self._enrolment = enrolment
         self._identity = identity
         self._history = history
         self._rng = rng
+        self._old_batch_share = old_batch_share
         self._parent_hash = b""
         self.step = 0
         self.info: asyncio.Future[pb.RunInfo] = asyncio.get_running_loop().create_future()
@@ -53,9 +63,18 @@ class SyntheticLearner:
                         raise ProcessFailed("the coordinator refuses the learner", cause=str(error.details())) from None
             await asyncio.sleep(self._rng.uniform(*AGAIN_AFTER_S))
 
-    async def _steps(self, stub: pb_grpc.CoordinatorStub) -> None:
+    async def describe(self) -> pb.RunInfo:
+        """What the coordinator says of the run."""
+        async with open_channel(self._enrolment.grpc_address, self._enrolment.credentials) as channel:
+            return await self._open(pb_grpc.CoordinatorStub(channel))  # type: ignore[no-untyped-call]
+
+    async def _open(self, stub: pb_grpc.CoordinatorStub) -> pb.RunInfo:
         hello = pb.LearnerHello(protocol=range_to_pb(), learner_public_key=self._identity.public_key)
         info: pb.RunInfo = await stub.OpenLearner(hello, timeout=CALL_DEADLINE_S)
+        return info
+
+    async def _steps(self, stub: pb_grpc.CoordinatorStub) -> None:
+        info = await self._open(stub)
         if not self.info.done():
             self.info.set_result(info)
         while True:
@@ -68,7 +87,7 @@ class SyntheticLearner:
             await stub.ReportStep(pb.StepReport(step=self.step + 1, values={"loss": 0.0}), timeout=CALL_DEADLINE_S)
             self._parent_hash = record.hash()
             self.step += 1
-            if self._rng.random() < OLD_BATCH_SHARE:
+            if self._rng.random() < self._old_batch_share:
                 await self._batch(stub, self._rng.randrange(self.step))
 
     def _record(self, run_id: str) -> VersionRecord:
@@ -89,7 +108,7 @@ class SyntheticLearner:
         request = pb.BatchRequest(step=step, wait_s=BATCH_WAIT_S)
         header: pb.BatchHeader | None = None
         rollouts: list[pb.TrainingRollout] = []
-        async for part in stub.NextBatch(request, timeout=CALL_DEADLINE_S):
+        async for part in stub.NextBatch(request, timeout=BATCH_DEADLINE_S):
             if part.WhichOneof("body") == "header":
                 header = part.header
             else:

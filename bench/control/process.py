@@ -33,6 +33,8 @@ class RunShape:
     new_tokens_max: int = 16
     peers_max: int = 1000
     lease_deadline_s: float = 30.0
+    heartbeat_interval_s: float = 1.0
+    heartbeat_timeout_s: float = 5.0
 
 
 def answer_to(prompt: str) -> str:
@@ -49,7 +51,8 @@ class CoordinatorProcess:
         self.started_at_s = 0.0  # monotonic clock, of the newest start
         self._config = root / "coordinator.toml"
         problems = root / "problems.jsonl"
-        lines = [json.dumps({"prompt": f"{number}+1=", "answer": str(number + 1)}) for number in range(512)]
+        # The blank makes one part of the alphabet: completions of any length may end with as many of it.
+        lines = [json.dumps({"prompt": f"{number}+1=", "answer": f"{number + 1} "}) for number in range(512)]
         problems.write_text("\n".join(lines) + "\n")
         grpc_port, http_port = _free_ports(2)
         self._config.write_text(
@@ -59,8 +62,15 @@ class CoordinatorProcess:
             f'[task]\nkind = "jsonl"\npath = "{problems}"\n[sampling]\nnew_tokens_max = {shape.new_tokens_max}\n'
             f"[serve]\ngrpc_port = {grpc_port}\nhttp_port = {http_port}\n[join]\npeers_max = {shape.peers_max}\n"
             f"[lease]\ndeadline_s = {shape.lease_deadline_s}\n"
+            f"[membership]\nheartbeat_interval_s = {shape.heartbeat_interval_s}\n"
+            f"heartbeat_timeout_s = {shape.heartbeat_timeout_s}\n"
         )
         self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that runs."""
+        return None if self._process is None else self._process.pid
 
     def cpu_s(self) -> float:
         """Seconds that the process has computed, without its verifiers."""
