@@ -22,6 +22,9 @@ DropReason = Literal[
     "run_ended",  # not needed any more
 ]
 
+#: Reasons that tell how long an attempt took at least.
+TOO_SLOW: frozenset[DropReason] = frozenset({"lease_expired", "stale", "group_stale", "late_duplicate"})
+
 RefusalReason = Literal[
     "malformed",  # no rollout at all, and not for a slot that its sender holds
     "fenced",  # not this peer's attempt, or one that is over
@@ -39,6 +42,7 @@ class RolloutAccounts:
     """
 
     issued: int = 0
+    second_attempts: int = 0  # of those issued: given to a second peer because the first is slow, since the start
     accepted: int = 0
     trained: int = 0
     dropped: Counter[str] = field(default_factory=Counter)

@@ -51,11 +51,7 @@ def in_time(state: CoreState, member: Member, version: Version, group: Group | N
     if state.step_of_turn(ahead) - oldest > state.rules.limit:
         return False
     chance, slots = state.forecast.chance_wanted, settings.samples_per_group
-    if (
-        settings.pacing == "count"
-        or not chance
-        or (state.batches.wanted is not None and ahead < settings.groups_per_step)
-    ):
+    if settings.pacing == "count" or (ahead < settings.groups_per_step and state.forecast.learner_starves(now)):
         return True
     if group is not None:  # it was begun: what is left of it is worth a smaller chance
         chance, slots = min(chance, _CHANCE_ONCE_BEGUN), group.unfilled

@@ -42,6 +42,7 @@ from coordinator.events import (
 from coordinator.intake import Intake
 from coordinator.issuing import issue
 from coordinator.lateness import RulesInForce
+from coordinator.long_tail import LongTail
 from coordinator.membership import Member
 from coordinator.patience import Patience
 from coordinator.presence import Presence
@@ -50,6 +51,7 @@ from coordinator.settings import CoreSettings
 from coordinator.staleness_ledger import Split
 from coordinator.state import CoreState, Restored
 from coordinator.status import Status, Waiting, WaitingWatch, build_status
+from coordinator.wait_causes import WaitCauses
 from coordinator.working import Working
 from rollcast.wire.ids import Epoch, Version
 
@@ -74,6 +76,8 @@ class CoordinatorCore:
         self._relaying = Relaying(self._state)
         self._presence = Presence(self._state, self._relaying)
         self._working = Working(self._state)
+        self._long_tail = LongTail(self._state)
+        self._wait_causes = WaitCauses(self._state)
 
     # ---------------------------------------------------------------- questions of the shell
 
@@ -142,8 +146,11 @@ class CoordinatorCore:
         """What the shell must do about this event, in this order."""
         if self._started_at is None:
             self._started_at = now
+        self._state.now = now
         actions = self._dispatch(event, now)
         self._state.ages.observe(event, actions, now)
+        if isinstance(event, Tick | BatchRequested | BatchRecorded):
+            actions += self._wait_causes.observe(now)
         self._patience.observe(now)
         self._waiting.observe(now)
         if self.settings.validate_every_event:
@@ -228,4 +235,5 @@ class CoordinatorCore:
         actions += self._relaying.replan(now) if state.members.end_demotions(now) else self._relaying.tick(now)
         actions += self._working.tick(now)
         overdue = self._patience.overdue(now)
-        return actions + issue(state, now) + ([] if overdue is None else [overdue])
+        actions += issue(state, now) + self._long_tail.tick(now)
+        return actions + ([] if overdue is None else [overdue])

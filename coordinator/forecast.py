@@ -8,6 +8,7 @@ one distribution for all of them: lengths vary far more than machines do. All ti
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import OrderedDict, deque
 
 from coordinator.figures import percentile_of
@@ -20,10 +21,11 @@ _SPREAD_SORTED_EVERY = 32  # measurements between two sortings
 _SPREAD_NEEDED = 24  # measurements before anything is predicted
 _PERIODS = 16  # learner steps
 _PEERS_REMEMBERED = 16384
-_FORGET_AFTER_S = 600.0  # a peer that was too slow once may try again after so long
-_CHANCE_AT_FIRST, _CHANCE_MAX = 0.9, 0.97  # of being in time, that a new group must have; 0: nothing is predicted
+_FORGET_AFTER_S = 3600.0  # a peer that was too slow once may try again after so long
+_CHANCE_MIN, _CHANCE_AT_FIRST, _CHANCE_MAX = 0.1, 0.25, 0.97  # of being in time, that a new group must have
 _BOLDER, _BOLDER_MAX = 5.0, 0.3  # less of it after a step in which the learner waited: by its share, and at most
-_MORE_CAUTIOUS = 0.03  # more of it after a step in which work was in vain
+_MORE_CAUTIOUS = 0.05  # more of it after a step in which work was in vain
+_CEILING_BELOW, _CEILING_RISES = 0.1, 0.002  # no more caution than shortly before the learner waited, for long
 _WAITED_SHARE_MAX = 0.01  # of a step's period
 _STALE_SHARE_MAX = 0.01  # of the rollouts that ended during a step
 
@@ -52,9 +54,14 @@ class _Sorted:
             return None
         return self._sorted[min(len(self._sorted), max(1, math.ceil(share * len(self._sorted)))) - 1]
 
+    def median_above(self, value: float) -> float | None:
+        """Of the measurements that are larger; None if there is none."""
+        first = bisect_left(self._sorted, value)
+        return self._sorted[(first + len(self._sorted)) // 2] if first < len(self._sorted) else None
+
 
 class _Speed:
-    """Of one peer, in slots a second."""
+    """Of one peer, in slots a second; 0 before the first measurement."""
 
     __slots__ = ("_samples", "measured_at", "per_s")
 
@@ -88,6 +95,7 @@ class Forecast:
         self.step_period_s: float | None = None  # batch recorded to batch recorded
         self.learner_s: float | None = None  # the part of it in which the learner did not wait for a batch
         self._ended = (0, 0)
+        self._ceiling = _CHANCE_MAX
         self.chance_wanted = _CHANCE_AT_FIRST
 
     # ---------------------------------------------------------------- measurements
@@ -97,14 +105,25 @@ class Forecast:
         if not attempt.load:
             return
         turnaround_s = max(now - attempt.issued_at, 1e-6)
-        speed = self._speeds.pop(attempt.peer_id, None) or _Speed()
-        self._speeds[attempt.peer_id] = speed
+        speed = self._speed(attempt.peer_id)
         expected_s = attempt.load / speed.per_s if speed.per_s else 0.0
         if speed.add(attempt.load / turnaround_s, now):
             self._spread.add(turnaround_s / expected_s)
         self._turnaround_s.add(turnaround_s)
+
+    def gave_up(self, attempt: Attempt, now: float) -> None:
+        """An attempt ended before its rollout came: it would have taken longer still."""
+        so_far_s = now - attempt.issued_at
+        typical_s = self.typical_s(attempt.peer_id, attempt.load, now)
+        if attempt.load and typical_s is not None and so_far_s > typical_s:
+            self._speed(attempt.peer_id).add(attempt.load / so_far_s, now)
+
+    def _speed(self, peer_id: PeerId) -> _Speed:
+        speed = self._speeds.pop(peer_id, None) or _Speed()
+        self._speeds[peer_id] = speed
         while len(self._speeds) > _PEERS_REMEMBERED:
             self._speeds.popitem(last=False)
+        return speed
 
     def scored(self, seconds: float) -> None:
         """A rollout was scored so long after it was received."""
@@ -134,10 +153,13 @@ class Forecast:
         """A learner that waits is worse than work in vain; where neither happens nothing need change."""
         waited_s = 0.0 if self._asked_at is None else now - self._asked_at
         waited_share = waited_s / max(self._periods[-1], 1e-9)
+        self._ceiling = min(_CHANCE_MAX, self._ceiling + _CEILING_RISES)
         if waited_share > _WAITED_SHARE_MAX:
-            self.chance_wanted = max(0.0, self.chance_wanted - min(_BOLDER * waited_share, _BOLDER_MAX))
+            self._ceiling = max(_CHANCE_MIN, min(self._ceiling, self.chance_wanted) - _CEILING_BELOW)
+            self.chance_wanted = max(_CHANCE_MIN, self.chance_wanted - min(_BOLDER * waited_share, _BOLDER_MAX))
         elif stale > _STALE_SHARE_MAX * (trained + stale):
-            self.chance_wanted = min(_CHANCE_MAX, self.chance_wanted + _MORE_CAUTIOUS)
+            self.chance_wanted += _MORE_CAUTIOUS
+        self.chance_wanted = min(self.chance_wanted, self._ceiling)
 
     # ---------------------------------------------------------------- questions
 
@@ -159,9 +181,18 @@ class Forecast:
         spread = self._spread.quantile(chance ** (1.0 / max(1, slots)))
         return typical_s * (spread or 1.0) + (self._scoring_s.quantile(0.9) or 0.0)
 
+    def learner_starves(self, now: float) -> bool:
+        """Whether it has waited for longer than attempts usually take: what is predicted lets too little begin."""
+        usual_s = self._turnaround_s.quantile(0.5)
+        return self._asked_at is not None and usual_s is not None and now - self._asked_at >= usual_s
+
     def spread(self, share: float) -> float | None:
         """By which factor attempts exceed what their peer's speed lets expect, at this quantile."""
         return self._spread.quantile(share) if len(self._spread) >= _SPREAD_NEEDED else None
+
+    def spread_beyond(self, factor: float) -> float | None:
+        """The factor to expect of an attempt that has taken this much already; None if none ever took so long."""
+        return self._spread.median_above(factor)
 
     def steps_under_way(self) -> float | None:
         """Learner steps that pass while 9 of 10 attempts are made; None before enough is measured."""
@@ -174,5 +205,10 @@ class Forecast:
         """Batches that will have been formed before something is there that takes so long; 0: it makes the next one."""
         if not self.step_period_s or self._recorded_at is None:
             return 0
-        next_in_s = 0.0 if self._asked_at is not None else max(0.0, self._recorded_at + self.step_period_s - now)
-        return max(0, math.ceil((seconds - next_in_s) / self.step_period_s))
+        return max(0, math.ceil((seconds - self.next_in_s(now)) / self.step_period_s))
+
+    def next_in_s(self, now: float) -> float:
+        """Seconds until the next batch is wanted."""
+        if self._asked_at is not None or self._recorded_at is None or not self.step_period_s:
+            return 0.0
+        return max(0.0, self._recorded_at + self.step_period_s - now)

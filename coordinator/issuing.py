@@ -93,7 +93,7 @@ def _grant_one(state: CoreState, member: Member, actions: list[Action], now: flo
     free = room(state, member, now)
     if free <= 0 or member.version is None:
         return None
-    group = _group_for(state, member, member.version, actions, now)
+    group = _group_for(state, member, member.version, free, actions, now)
     if group is None:
         return None
     return grant(state, member, group, state.book.open_slots(group)[:free], actions, now)
@@ -153,9 +153,12 @@ def _speed(state: CoreState, member: Member, now: float) -> float:
     return max(1, member.concurrent_rollouts) / (typical_s or 1.0)
 
 
-def _group_for(state: CoreState, member: Member, version: Version, actions: list[Action], now: float) -> Group | None:
+def _group_for(
+    state: CoreState, member: Member, version: Version, free: int, actions: list[Action], now: float
+) -> Group | None:
     """The oldest group with an open slot, else a new one, that this member can do in time."""
-    load = max(member.concurrent_rollouts, state.book.held_now(member.peer_id) + state.settings.samples_per_group)
+    taken = min(free, state.settings.samples_per_group)
+    load = max(member.concurrent_rollouts, state.book.held_now(member.peer_id) + taken)
     for group in state.book.open_groups(_GROUPS_TRIED_MAX):
         if admission.in_time(state, member, version, group, load, now):
             return group

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from coordinator.accounting import ChunkTraffic, DropReason, RolloutAccounts
+from coordinator.accounting import TOO_SLOW, ChunkTraffic, DropReason, RolloutAccounts
 from coordinator.actions import Action, CloseAttempt, CloseGroup, EndSession, RevokeLeases, StopPeer
 from coordinator.announced import AnnouncedVersions
 from coordinator.batches import Batches
@@ -71,6 +71,7 @@ class CoreState:
         self.staleness = StalenessFigures(Counter(restored.trained_ages))
         self.dissemination = Dissemination()
         self.progress = LearnerProgress()
+        self.now = 0.0  # of the event that is being handled
         self.forecast = Forecast()
         self.partials = Partials(settings.partial_tokens_max)
         self.generate_s = Window()  # seconds that peers say a rollout took
@@ -102,6 +103,8 @@ class CoreState:
     def close_attempt(self, attempt: Attempt, reason: DropReason) -> CloseAttempt:
         """A live attempt ends without a rollout; its slot will be issued again."""
         self.book.close(attempt)
+        if reason in TOO_SLOW:
+            self.forecast.gave_up(attempt, self.now)
         return self._drop(attempt, reason)
 
     def close_attempts(self, attempts: list[Attempt], reason: DropReason, *, tell_peers: bool) -> list[Action]:

@@ -288,7 +288,7 @@ class ClosedLoop:
             max_age=max(ages),
             busy_share=sum(peer.busy_s for peer in self.peers.values())
             / (seconds * self.scenario.concurrent * len(self.peers)),
-            duplicates=0,
+            duplicates=self.core._state.accounts.second_attempts,
             dropped=status.rollouts.dropped,
             steps=self.core.recorded_batches,
         )
