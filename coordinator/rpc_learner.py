@@ -14,7 +14,7 @@ from coordinator.problems import Problems
 from coordinator.sessions import Sessions
 from coordinator.shell import Shell
 from coordinator.store import BatchEntry, RunStore
-from rollcast.runtime.errors import MalformedMessage, WrongKey
+from rollcast.runtime.errors import CheckpointError, MalformedMessage, WrongKey
 from rollcast.runtime.waits import deadline
 from rollcast.wire import limits
 from rollcast.wire.ids import RunId, Step, Version
@@ -138,6 +138,8 @@ class LearnerCalls:
     async def NextBatch(self, request: pb.BatchRequest, context: Any) -> None:
         """The recorded batch of a step, or after ``wait_s`` what it waits for."""
         step = Step(min(request.step, limits.COUNTER_MAX))
+        if step > self._shell.core.recorded_batches:
+            raise _ledger_is_older(step, self._shell.core.recorded_batches)
         wait_s = min(max(request.wait_s, 0.0), BATCH_WAIT_S_MAX)
         served = await self._shell.batch(step, wait_s)
         if served is None:
@@ -189,6 +191,14 @@ class LearnerCalls:
         detail = status.detail[: limits.TEXT_LENGTH_MAX]
         self._shell.learner_status(LearnerStatusChanged(status.phase[:64], detail, _values(status.values)))
         return pb.Empty()
+
+
+def _ledger_is_older(step: Step, recorded: int) -> CheckpointError:
+    return CheckpointError(
+        f"the learner asks for the batch of step {step}, the coordinator recorded {recorded} batches",
+        cause="the coordinator's ledger is older than the learner's state",
+        fix="restore the ledger and the checkpoint from the same time, or start the run anew",
+    )
 
 
 def _values(values: Mapping[str, float]) -> dict[str, float]:

@@ -14,7 +14,7 @@ from coordinator import rpc_peers
 from coordinator.rpc import ControlServer, Servicer
 from coordinator.rpc_access import ROLES_BY_METHOD, RoleGate
 from coordinator.rpc_peers import event_of, joined_of
-from rollcast.runtime.errors import MalformedMessage, PortInUse, RollcastError, WrongKey
+from rollcast.runtime.errors import CheckpointError, MalformedMessage, PortInUse, RollcastError, WrongKey
 from rollcast.wire.certificates import Caller, caller_from_certificate_pem
 from rollcast.wire.enrol import Enrolment
 from rollcast.wire.grpc_client import translate
@@ -147,8 +147,11 @@ async def _the_learners_calls_are_checked(coordinator: Running) -> None:
         )
         many = pb.StepReport(step=1, values={f"value {number}": 1.0 for number in range(500)})
         assert isinstance(await error_of(learner.stub.ReportStep(many)), MalformedMessage)
-        ahead = [part async for part in learner.stub.NextBatch(pb.BatchRequest(step=5, wait_s=0.0))]
-        assert not ahead[0].header.ready
+        early = [part async for part in learner.stub.NextBatch(pb.BatchRequest(step=0, wait_s=0.0))]
+        assert not early[0].header.ready
+        with pytest.raises(grpc.aio.AioRpcError) as ahead:  # a ledger that was restored from an old backup
+            _ = [part async for part in learner.stub.NextBatch(pb.BatchRequest(step=1, wait_s=20.0))]
+        assert isinstance(translate(ahead.value, "asking for a batch"), CheckpointError)
 
 
 async def test_evaluation_problems_and_scores(coordinator: Running) -> None:
