@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -25,7 +26,7 @@ from coordinator.problems import Problems
 from coordinator.record_format import FORMAT, Head
 from coordinator.recorder import Recorder
 from coordinator.relay_model import PlanShape
-from coordinator.resume import TOKENIZER, RunStart, open_run
+from coordinator.resume import PORTS, TOKENIZER, RunStart, open_run
 from coordinator.rpc import ControlServer, Servicer
 from coordinator.rpc_access import RoleGate
 from coordinator.rpc_learner import LearnerCalls
@@ -74,6 +75,7 @@ class Coordinator:
     desk: JoinDesk
     metrics: CoordinatorMetrics
     disk: DiskGuard
+    start: RunStart
 
     @property
     def learner_public_key(self) -> bytes:
@@ -103,6 +105,8 @@ async def started(config: CoordinatorConfig, folder: RunFolder) -> AsyncIterator
         for work in background.works(coordinator):
             stack.push_async_callback(_cancel, asyncio.create_task(work))
         endpoints = await _listen(stack, coordinator)
+        if start.learner_finished:
+            coordinator.shell.finished.set()
         await _write_invites(coordinator, endpoints)
         await asyncio.to_thread(write_json, folder.endpoints, asdict(endpoints))
         log.info("listening", **asdict(endpoints), run_id=start.run_id)
@@ -219,12 +223,14 @@ def _assemble(
         learner_public_key=bytes.fromhex(config.learner_public_key),
         certificate_lifetime_s=config.join.certificate_lifetime_s,
     )
-    return Coordinator(config, folder, run_id, sampling, ca, ledger, problems, sessions, shell, desk, metrics, disk)
+    return Coordinator(
+        config, folder, run_id, sampling, ca, ledger, problems, sessions, shell, desk, metrics, disk, start
+    )
 
 
 async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
-    """Bind both ports, the control port first: joins name it."""
-    serve, shell = coordinator.config.serve, coordinator.shell
+    """Bind both ports, the control port first: joins name it. A restart takes those that members know."""
+    serve, shell, ports = coordinator.config.serve, coordinator.shell, coordinator.start.ports
     credentials = _credentials(coordinator)
     advertised = serve.advertise_host or serve.host
     control = await ControlServer.start(
@@ -232,7 +238,7 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
         RoleGate(coordinator.run_id, learner_called=shell.learner_called),
         credentials,
         host=serve.host,
-        port=serve.grpc_port,
+        port=serve.grpc_port or ports.get("grpc", 0),
     )
     stack.push_async_callback(control.stop, CALLS_GRACE_S)
     coordinator.desk.grpc_address = _address(advertised, control.port)
@@ -244,8 +250,9 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
         hosts=names if is_local else None,
     )
     tls = None if is_local else credentials.ssl_server_context(ask_client=False)
-    http = await HttpServer.start(api, host=serve.host, port=serve.http_port, tls=tls)
+    http = await HttpServer.start(api, host=serve.host, port=serve.http_port or ports.get("http", 0), tls=tls)
     stack.push_async_callback(http.stop)
+    await coordinator.ledger.set_meta(PORTS, json.dumps({"grpc": control.port, "http": http.port}))
     scheme = "http" if is_local else "https"
     return Endpoints(f"{scheme}://{_address(advertised, http.port)}", coordinator.desk.grpc_address)
 

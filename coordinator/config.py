@@ -89,9 +89,9 @@ class ServeConfig(ConfigModel):
     host: str = "127.0.0.1"
     """Interface for both ports. Beyond loopback the HTTP port is served with TLS too."""
     grpc_port: int = Field(7400, ge=0, le=65535)
-    """Control port (gRPC over mutual TLS); 0 lets the system choose."""
+    """Control port (gRPC over mutual TLS); 0 lets the system choose at the first start of a run."""
     http_port: int = Field(7401, ge=0, le=65535)
-    """Joins, page, metrics and API; 0 lets the system choose."""
+    """Joins, page, metrics and API; 0 lets the system choose at the first start of a run."""
     advertise_host: str = ""
     """Name or address that invites carry; empty: host."""
 

@@ -30,7 +30,9 @@ log = structlog.get_logger()
 
 LEDGER_DEADLINE_S = 30.0
 RUN_NAME_LENGTH_MAX = 40  # of a run id, whose limit is 64
-FINISHED = "finished"  # in the ledger's meta once the run is over for good
+FINISHED = "finished"  # in the ledger's meta once the run is over for good and summed up
+LEARNER_FINISHED = "learner_finished"  # in the ledger's meta once the learner says so
+PORTS = "ports"  # in the ledger's meta: where we listened, JSON
 TOKENIZER = "tokenizer"  # in the ledger's meta: the run's tokenizer, JSON
 LEARNER_VALUES = "learner_values"  # in the ledger's meta: figures outside the steps, JSON
 INCARNATION = "incarnation"  # in the ledger's meta: how often a coordinator started on this run
@@ -50,6 +52,8 @@ class RunStart:
     learner_values: Mapping[str, float] = field(default_factory=dict)
     learner_lives: LearnerLives = field(default_factory=LearnerLives)
     tokenizer: Tokenizer | None = None  # None until the task was loaded once
+    learner_finished: bool = False  # the last coordinator was killed before the run was summed up
+    ports: Mapping[str, int] = field(default_factory=dict)  # "grpc", "http": where members look for us
 
 
 async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig) -> RunStart:
@@ -69,15 +73,18 @@ async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig) -> RunSt
         restored = await _restored(ledger, run.staleness_limit, incarnation)
         problems = tuple(Problem.from_json(one) for one in await ledger.open_problems())
         position, tokenizer = await ledger.mixture_position(), await ledger.get_meta(TOKENIZER)
+        learner_finished = await ledger.get_meta(LEARNER_FINISHED) is not None
         start = RunStart(
             RunId(run_id),
             restored,
             problems,
             position,
-            await _replay(ledger),
+            await _replay(ledger, "finished" if learner_finished else ""),
             json.loads(await ledger.get_meta(LEARNER_VALUES) or "{}"),
             LearnerLives.from_json(await ledger.get_meta(LEARNER_LIVES) or "[]"),
             None if tokenizer is None else Tokenizer.from_json(tokenizer),
+            learner_finished,
+            json.loads(await ledger.get_meta(PORTS) or "{}"),
         )
     log.info(
         "run taken up again",
@@ -124,8 +131,8 @@ def _chunk_count(stored: StoredVersion) -> int:
     return parse_announcement(pb.VersionAnnouncement.FromString(stored.announcement)).chunk_count_max
 
 
-async def _replay(ledger: RunStore) -> tuple[Event, ...]:
+async def _replay(ledger: RunStore, phase: str) -> tuple[Event, ...]:
     """The learner's reports, so that screens and summary show the whole run."""
     values = json.loads(await ledger.get_meta(LEARNER_VALUES) or "{}")
     steps = [StepFinished(step, figures) for step, figures in await ledger.steps()]
-    return (LearnerStatusChanged("", "", values), *steps)
+    return (LearnerStatusChanged(phase, "", values), *steps)

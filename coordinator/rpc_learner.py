@@ -189,7 +189,7 @@ class LearnerCalls:
     async def ReportStatus(self, status: pb.LearnerStatus, _context: Any) -> pb.Empty:
         """The learner's phase; ``finished`` ends the run."""
         detail = status.detail[: limits.TEXT_LENGTH_MAX]
-        self._shell.learner_status(LearnerStatusChanged(status.phase[:64], detail, _values(status.values)))
+        await self._shell.learner_status(LearnerStatusChanged(status.phase[:64], detail, _values(status.values)))
         return pb.Empty()
 
 

@@ -22,6 +22,7 @@ log = structlog.get_logger()
 GOODBYE_S = 3.0  # for peers to take their Stop and hang up
 LAST_STATUS_S = 1.2  # pages hear once a second and should see how it ended
 SUMMARY_DEADLINE_S = 120.0
+RETURN_S = 8.0  # for members to come back to a coordinator that was killed while it ended the run; they dial every 5 s
 
 
 async def run(config: CoordinatorConfig, stop: asyncio.Event) -> int:
@@ -34,6 +35,8 @@ async def run(config: CoordinatorConfig, stop: asyncio.Event) -> int:
     folder = await asyncio.to_thread(_prepare, config)
     async with started(config, folder) as coordinator:
         failure = await _until_over(coordinator, stop)
+        if coordinator.start.learner_finished:
+            await asyncio.sleep(RETURN_S)
         finished = coordinator.shell.finished.is_set() and failure is None
         reason = str(failure).splitlines()[0] if failure else "finished" if finished else "stopped"
         log.info("run ends", reason=reason)
@@ -82,10 +85,10 @@ async def _sum_up(coordinator: Coordinator, reason: str) -> None:
         }
         if any(status["rollouts"][name] != counted[name] for name in ("issued", "trained")):
             log.error("the core and the ledger count differently", core=status["rollouts"], ledger=counted)
-        if status["phase"] == "finished":
-            await coordinator.ledger.set_meta(FINISHED, "yes")
         ended = {**status, "rollouts": counted, "ended_because": reason}
         await asyncio.to_thread(write_summary, coordinator.folder, ended, coordinator.config)
+        if status["phase"] == "finished":
+            await coordinator.ledger.set_meta(FINISHED, "yes")
 
 
 def _prepare(config: CoordinatorConfig) -> RunFolder:

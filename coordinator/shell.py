@@ -67,7 +67,7 @@ from coordinator.messages import (
     revoke_message,
 )
 from coordinator.problems import Problems
-from coordinator.resume import AGE_SPLIT, ELAPSED_S, LEARNER_VALUES
+from coordinator.resume import AGE_SPLIT, ELAPSED_S, LEARNER_FINISHED, LEARNER_VALUES
 from coordinator.sessions import Sessions
 from coordinator.store import RunStore
 from coordinator.summary import MetricsLog, step_metrics
@@ -223,8 +223,12 @@ class Shell:
         except RollcastError as error:
             self.fail(error)
 
-    def learner_status(self, event: LearnerStatusChanged) -> None:
-        """The learner's phase; its last one ends the run."""
+    async def learner_status(self, event: LearnerStatusChanged) -> None:
+        """The learner's phase; its last one ends the run, and is durable before the learner goes away over it.
+
+        Raises:
+            WaitTimedOut: the ledger takes too long.
+        """
         self.apply(event)
         log.info("learner", phase=event.phase, detail=event.detail)
         if event.values:
@@ -233,6 +237,8 @@ class Shell:
             if self._learner_lives.said(time.time(), event.values):
                 self._kept(self._ledger.set_meta(LEARNER_LIVES, self._learner_lives.to_json()))
         if event.phase == "finished":
+            async with deadline(LEDGER_DEADLINE_S, "the ledger to note that the learner has finished"):
+                await self._ledger.set_meta(LEARNER_FINISHED, "yes")
             self.finished.set()
 
     def learner_value(self, name: str) -> float | None:

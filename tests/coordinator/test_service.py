@@ -12,8 +12,11 @@ import aiohttp
 import grpc
 import pytest
 
+from coordinator import service
 from coordinator.assembly import check
 from coordinator.config import CoordinatorConfig
+from coordinator.ledger import Ledger
+from coordinator.resume import LEARNER_FINISHED
 from rollcast.runtime.errors import ConfigError, NoPeers, RunFolderError, StoreError, WaitTimedOut
 from rollcast.wire.grpc_client import translate
 from rollcast.wire.identity import Identity
@@ -190,6 +193,27 @@ async def test_a_stopped_run_is_summed_up_and_can_be_taken_up_again(tmp_path: Pa
 
     with pytest.raises(RunFolderError, match="finished"):
         async with running(tmp_path, two_steps, learner=learner_key):
+            pass
+
+
+async def test_a_coordinator_killed_after_the_learner_went_sums_up_at_its_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "RETURN_S", 0.0)
+    key = Identity.generate()
+    async with running(tmp_path, learner=key) as coordinator, Member(await coordinator.join("learner")) as learner:
+        await learner.stub.ReportStatus(pb.LearnerStatus(phase="training", values={"reward_after": 0.9}))
+        first = json.loads(coordinator.folder.endpoints.read_text())
+    ledger = Ledger.open(coordinator.folder.ledger)
+    await ledger.set_meta(LEARNER_FINISHED, "yes")  # the last that became durable
+    await ledger.close()
+    async with running(tmp_path, learner=key) as coordinator:
+        assert json.loads(coordinator.folder.endpoints.read_text()) == first, "members find it where it was"
+        assert await coordinator.ended() == 0
+    summary = json.loads(coordinator.folder.summary.read_text())
+    assert (summary["phase"], summary["ended_because"], summary["reward_after"]) == ("finished", "finished", 0.9)
+    with pytest.raises(RunFolderError, match="finished"):
+        async with running(tmp_path, learner=key):
             pass
 
 
