@@ -88,9 +88,9 @@ def insert_rollouts(connection: sqlite3.Connection, actions: Sequence[StoreRollo
                 action.rollout.lease_id,
                 action.rollout.sample_index,
                 action.peer_id,
-                rollout_to_pb(action.rollout).SerializeToString(),
+                action.rollout.body or rollout_to_pb(action.rollout).SerializeToString(),
                 action.rollout.oldest_version,
-                max(segment.version for segment in action.rollout.segments),
+                action.rollout.newest_version,
             )
             for action in actions
         ],

@@ -67,8 +67,16 @@ Entry = Head | Told | Gap
 
 
 def checksum(actions: Sequence[Action]) -> int:
-    """CRC-32 of what the core decided."""
-    return zlib.crc32(_encoder.encode([(type(action).__name__, action) for action in actions]))
+    """CRC-32 of what the core decided; what is in a rollout that it stores was its peer's decision, and left out."""
+    return zlib.crc32(_encoder.encode([(type(action).__name__, _decided(action)) for action in actions]))
+
+
+def _decided(action: Action) -> Action:
+    return replace(action, rollout=_bare(action.rollout)) if isinstance(action, StoreRollout) else action
+
+
+def _bare(rollout: Rollout) -> Rollout:
+    return replace(rollout, segments=(), body=b"")
 
 
 def told(now: float, event: Event, actions: Sequence[Action]) -> Told:
@@ -77,8 +85,8 @@ def told(now: float, event: Event, actions: Sequence[Action]) -> Told:
     if isinstance(event, RolloutReceived):
         for action in actions:
             if isinstance(action, StoreRollout) and action.rollout is event.rollout:
-                bare = replace(event, rollout=replace(event.rollout, segments=()))
-                return Told(now, bare, crc, action.rollout_id)
+                return Told(now, replace(event, rollout=_bare(event.rollout)), crc, action.rollout_id)
+        event = replace(event, rollout=replace(event.rollout, body=b""))
     return Told(now, event, crc)
 
 

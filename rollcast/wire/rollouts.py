@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from rollcast.wire import limits
@@ -73,6 +73,7 @@ class Rollout:
     segments: tuple[Segment, ...]
     finish_reason: FinishReason
     generate_s: float
+    body: bytes = field(default=b"", repr=False, compare=False)  # as it was received; empty where it was made here
 
     @property
     def oldest_version(self) -> Version:
@@ -87,6 +88,8 @@ class Rollout:
     @property
     def completion_token_ids(self) -> tuple[int, ...]:
         """All segments' tokens in order."""
+        if len(self.segments) == 1:
+            return self.segments[0].token_ids
         return tuple(token for segment in self.segments for token in segment.token_ids)
 
 
@@ -241,8 +244,8 @@ def partial_from_pb(message: pb.PartialRollout) -> PartialRollout:
     )
 
 
-def segment_from_pb(message: pb.Segment) -> Segment:
-    """Checked. Reported log-probabilities may be any float: they are evidence.
+def segment_from_pb(message: pb.Segment, *, logprobs: bool = True) -> Segment:
+    """Checked. Reported log-probabilities may be any float: they are evidence. ``logprobs``: whether to keep them.
 
     Raises:
         MalformedMessage: unknown role, no token, a mask that does not fit, or a number out of range.
@@ -261,7 +264,7 @@ def segment_from_pb(message: pb.Segment) -> Segment:
         peer_id=PeerId(message.peer_id),
         token_ids=tokens_from_pb(message.token_ids),
         loss_mask=message.loss_mask,
-        reported_logprobs=tuple(message.reported_logprobs),
+        reported_logprobs=tuple(message.reported_logprobs) if logprobs else (),
     )
 
 
@@ -275,7 +278,20 @@ def finish_reason_from_pb(value: int) -> FinishReason:
     return _FINISH_FROM_PB[value]
 
 
-def rollout_from_pb(message: pb.Rollout) -> Rollout:
+def received_rollout(message: pb.Rollout) -> Rollout:
+    """Checked as ``rollout_from_pb`` does, with the bytes that are to be stored.
+
+    Converting thousands of tokens back and forth costs more than everything else that an upload needs. So its body is
+    kept as it came, without fields that we do not know, and its log-probabilities are in the body only.
+
+    Raises:
+        MalformedMessage: see ``rollout_from_pb``.
+    """
+    message.DiscardUnknownFields()
+    return replace(rollout_from_pb(message, logprobs=False), body=message.SerializeToString(deterministic=True))
+
+
+def rollout_from_pb(message: pb.Rollout, *, logprobs: bool = True) -> Rollout:
     """Checked in form; whether it fits a lease is the coordinator's question.
 
     Raises:
@@ -288,25 +304,25 @@ def rollout_from_pb(message: pb.Rollout) -> Rollout:
         fencing_token=FencingToken(_counter(message.fencing_token)),
         group_id=GroupId(_counter(message.group_id)),
         sample_index=message.sample_index,
-        segments=_segments(message.segments),
+        segments=_segments(message.segments, logprobs=logprobs),
         finish_reason=finish_reason_from_pb(message.finish_reason),
         generate_s=message.generate_s,
     )
 
 
-def _segments(messages: Sequence[pb.Segment]) -> tuple[Segment, ...]:
+def _segments(messages: Sequence[pb.Segment], *, logprobs: bool = True) -> tuple[Segment, ...]:
     require(len(messages) <= limits.SEGMENTS_MAX, "too many segments")
     require(sum(len(one.token_ids) for one in messages) <= limits.ROLLOUT_TOKENS_MAX, "too many tokens")
-    return tuple(segment_from_pb(message) for message in messages)
+    return tuple(segment_from_pb(message, logprobs=logprobs) for message in messages)
 
 
-def tokens_from_pb(ids: Iterable[int]) -> tuple[int, ...]:
+def tokens_from_pb(ids: Sequence[int]) -> tuple[int, ...]:
     """Token ids, each within int32.
 
     Raises:
         MalformedMessage: one is not.
     """
-    tokens = tuple(ids)
+    tokens = tuple(ids[:])  # a repeated field is copied in one go, and slow to walk through
     require(max(tokens, default=0) <= limits.TOKEN_ID_MAX, "a token id is out of range")
     return tokens
 
