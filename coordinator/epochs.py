@@ -24,7 +24,7 @@ def requested(state: CoreState, event: EpochRequested) -> list[Action]:
         return []
     step = state.epochs.after_empty(event.step)
     next_step = state.batches.next_step
-    if step < next_step:
+    if step < next_step or state.batches.recording is not None:
         # Recorded batches stay recorded: it replays them first, then asks again.
         text = f"batches up to step {next_step} come first"
         return [

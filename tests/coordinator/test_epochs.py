@@ -125,6 +125,18 @@ def test_recorded_batches_come_first() -> None:
     assert only(world.tell(asked(2, 1, None)), RecordEpoch) == [RecordEpoch(Epoch(1), Step(1), Step(1), None)]
 
 
+def test_no_epoch_is_opened_while_a_batch_is_being_recorded() -> None:
+    """For a learner that says it is past it already: it has not seen that batch."""
+    world = World(groups_per_step=1)
+    world.start("a")
+    world.tell(wants("a", 2))
+    world.finish("a")
+    assert only(world.core.handle(BatchRequested(Step(0)), 0.0), RecordBatch)
+    early = world.core.handle(asked(1, 1, None), 0.0)
+    assert only(early, AnswerEpoch) == [AnswerEpoch(1, Epoch(0), Step(1))]
+    assert not only(early, RecordEpoch)
+
+
 def test_a_learner_that_has_published_nothing_goes_on_where_it_is() -> None:
     world = World()
     world.tell(joined("a"))
