@@ -13,6 +13,7 @@ from typing import Any
 
 from coordinator import actions as act
 from coordinator import events as ev
+from coordinator.core import CoordinatorCore
 from coordinator.restored import Restored
 from rollcast.sim.engine import STOP_TOKEN, token_at
 from rollcast.sim.settings import FleetSettings
@@ -94,6 +95,9 @@ class LedgerJudge:
         self._now = now
         old, self.books = self.books, _books_of(restored)
         books = self.books
+        for step in range(self.recorded, restored.recorded_batches):  # durable, though nobody heard of it
+            old.acknowledged.difference_update(old.rollouts[one][0] for one in self.batches[step])
+            self._count_trained(step)
         here = {key for key, one in books.attempts.items() if one.durable}
         for key in sorted(old.acknowledged - here):
             if key in old.attempts:
@@ -110,8 +114,9 @@ class LedgerJudge:
             books.attempts[key].seed = old.attempts[key].seed if key in old.attempts else -1
         for step in [step for step in self.batches if step >= restored.recorded_batches]:
             del self.batches[step]
-        for step in range(self.recorded, restored.recorded_batches):  # durable, though nobody heard of it
-            self._count_trained(step)
+        for version in restored.versions:  # the same
+            self._versions.setdefault(version, _epoch_of(version, restored))
+        self._orphaned = [_orphans(opened) for opened in restored.epochs]
         self.recorded = restored.recorded_batches
         self._scored = {one.rollout_id for group in restored.groups for one in group.rollouts if one.scored}
         self._verdicts.checks += 4
@@ -127,6 +132,19 @@ class LedgerJudge:
             if of_action is not None:
                 self._verdicts.checks += 1
                 of_action(action)
+
+    def bounded(self, core: CoordinatorCore, now: float) -> None:
+        """What the core keeps in memory."""
+        settings, state = self._settings, core._state
+        kept = {
+            "finished attempts": (len(state.book._finished), settings.finished_attempts_kept),
+            "tokens of partial results": (state.partials.tokens, settings.partial_tokens_max),
+            "unscored rollouts": (state.book.unscored, settings.scoring_queue_max),
+            "prompts": (len(state.prompts), state.settings.prompts_ahead_max),
+        }
+        for what, (count, most) in kept.items():
+            if count > most:
+                self._verdicts.blame("I8", f"the coordinator keeps {count} {what}, the bound is {most}", now)
 
     def counted(self, issued: int, accepted: int, trained: int, dropped: Mapping[str, int], now: float) -> None:
         """What the core says of its accounts."""
@@ -165,6 +183,10 @@ class LedgerJudge:
         self.trained_before[step + 1] = self.trained_before.get(step, 0) + len(self.batches.get(step, ()))
         self.batches.pop(step - STEPS_KEPT, None)
         self.trained_before.pop(step - STEPS_KEPT, None)
+
+    def epoch_of(self, version: int) -> int | None:
+        """The epoch in which a version was announced; None: it was not, or long ago."""
+        return self._versions.get(version)
 
     def _announced(self, event: ev.VersionAnnounced) -> None:
         self._versions[event.version] = event.epoch
@@ -311,8 +333,7 @@ class LedgerJudge:
         self.served = max(self.served, action.step + 1)
 
     def _epoch(self, action: act.RecordEpoch) -> None:
-        common = -1 if action.common_version is None else action.common_version
-        self._orphaned.append((action.epoch - 1, common))
+        self._orphaned.append(_orphans(action))
         for step in range(action.step_from, action.step_to):
             self.batches[step] = ()
             self._count_trained(step)
@@ -327,6 +348,15 @@ class LedgerJudge:
 
     def _blame(self, rule: str, what: str, subject: object = None) -> None:
         self._verdicts.blame(rule, what, self._now, subject)
+
+
+def _orphans(opened: act.RecordEpoch) -> tuple[int, int]:
+    """The epoch that ended, and its newest version that still counts."""
+    return (opened.epoch - 1, -1 if opened.common_version is None else opened.common_version)
+
+
+def _epoch_of(version: int, restored: Restored) -> int:
+    return max((opened.epoch for opened in restored.epochs if opened.step_to <= version), default=0)
 
 
 def _books_of(restored: Restored) -> Books:

@@ -96,7 +96,7 @@ class LearnerNode(Process):
             yield self._published.wait()
         while self.step < self.ground.settings.steps:
             yield from self._follow_epochs(replay)
-            yield from self._do_step()
+            yield from self._do_step(replay)
 
     # ---------------------------------------------------------------- epochs
 
@@ -110,6 +110,9 @@ class LearnerNode(Process):
                 yield from self._publish_kept(self._newest_known())
                 request = (Step(self.step), None if self._common is None else Version(self._common))
                 opened = yield from self._ask(self.coordinator, self.coordinator.open_epoch, request)
+                if opened.epoch == self.epoch:  # batches were recorded since: they come first
+                    replay.extend(opened.step)
+                    return
                 self.ground.trace.add(self.agenda.now, "epoch", opened.epoch, opened.step)
                 yield from self._enter_epoch(opened.epoch, opened.step)
 
@@ -125,7 +128,7 @@ class LearnerNode(Process):
 
     # ---------------------------------------------------------------- steps
 
-    def _do_step(self) -> Script:
+    def _do_step(self, replay: Replay) -> Script:
         batch: Batch = yield from self._batch()
         settings, oracle = self.ground.settings, self.ground.oracle
         ids = [int(rollout_id) for rollout_id, _ in batch]
@@ -137,20 +140,21 @@ class LearnerNode(Process):
         for one in ids:
             self.trained.add(one)
         self.step += 1
-        oracle.stepped(self.step, self.agenda.now)
-        if self._publishes():
+        oracle.stepped(self.step, self.epoch, self._state_hash(), self.agenda.now)
+        if self._publishes(replay):
             yield from self._start_publication()
             self.newest_version = self.step
         if self.step % settings.checkpoint_every_steps == 0:
             yield from self._start_checkpoint()
         yield from self._ask(self.coordinator, self.coordinator.step_done, Step(self.step))
 
-    def _publishes(self) -> bool:
-        if self.step <= self._newest_known():
+    def _publishes(self, replay: Replay) -> bool:
+        if self.step <= self._newest_known() or replay.leaves_off(self.step):
             return self._known_hash(self.step) is not None
         return self.step - self.newest_version >= self._kappa
 
     def _batch(self) -> Generator[Wait, Any, Batch]:
+        self.ground.oracle.asking(self.step, self.agenda.now)
         answer = yield from self._ask(self.coordinator, self.coordinator.next_batch, Step(self.step))
         self._kappa, batch = answer
         found: Batch = batch
@@ -200,6 +204,9 @@ class LearnerNode(Process):
 
     # ---------------------------------------------------------------- versions
 
+    def _state_hash(self) -> bytes:
+        return self.ground.signer.state_hash(self.state)
+
     def _known_hash(self, version: int) -> bytes | None:
         kept: Published | None = self.disk.read(f"record-{version:09d}")
         if kept is not None:
@@ -246,7 +253,7 @@ class LearnerNode(Process):
             return
         size_bytes = self.ground.settings.version_bytes
         yield from self._ask(self.origin, self.origin.push, published, PUSH_TIMEOUT_S, size_bytes)
-        self.ground.oracle.announcing(version, self.origin.holds(version), self.agenda.now)
+        self.ground.oracle.announcing(published.verified, self.origin.holds(version), self.agenda.now)
         yield from self._ask(self.coordinator, self.coordinator.announce, published.verified)
         self._newest_announced = version
         self._announced_hash = published.verified.record.state_hash

@@ -13,6 +13,7 @@ from rollcast.sim.judge_ledger import LedgerJudge
 from rollcast.sim.settings import FleetSettings
 from rollcast.sim.trace import Trace
 from rollcast.sim.verdicts import Verdicts, Violation
+from rollcast.wire.records import VerifiedVersion
 
 RESUME_LIMIT_S = 30.0
 
@@ -31,6 +32,8 @@ class Oracle:
         self.steps = 0  # learner steps completed, at most
         self.last_progress_s = 0.0
         self.ages: dict[int, int] = {}
+        self._signed: dict[tuple[int, int], bytes] = {}  # announced states by epoch and version
+        self._strayed: int | None = None  # the version whose state the learner did not reach again
 
     @property
     def violations(self) -> list[Violation]:
@@ -63,7 +66,8 @@ class Oracle:
         """Compare the core's accounts with ours; more expensive than the rest."""
         accounts = core._state.accounts
         self.ledger.counted(accounts.issued, accounts.accepted, accounts.trained, accounts.dropped, now)
-        self._verdicts.checks += 2
+        self.ledger.bounded(core, now)
+        self._verdicts.checks += 6
 
     # ---------------------------------------------------------------- peers
 
@@ -100,6 +104,7 @@ class Oracle:
     def learner_resumed(self, step: int, trained: int, now: float) -> None:
         """I2: a checkpoint knows what was trained on."""
         self._trace.add(now, "resumed", step, trained)
+        self._strayed = None
         self._verdicts.checks += 1
         expected = self.ledger.trained_before.get(step)
         if expected is not None and expected != trained:
@@ -107,6 +112,13 @@ class Oracle:
 
     def epoch_entered(self, epoch: int, step: int, now: float) -> None:
         self._trace.add(now, "epoch entered", epoch, step)
+        self._strayed = None
+
+    def asking(self, step: int, now: float) -> None:
+        """The learner asks for a batch: a new one only if its state is the one that was published."""
+        if self._strayed is not None and step >= self.ledger.recorded and step not in self.ledger.batches:
+            what = f"step {step} goes on from another state than version {self._strayed} of its epoch"
+            self._verdicts.blame("I4", what, now, step)
 
     def training(
         self, step: int, epoch: int, batch: Sequence[tuple[int, Any]], again: Sequence[bool], now: float
@@ -131,13 +143,19 @@ class Oracle:
         if len(self._trained_at) > 64 * 1024:
             self._trained_at = {key: at for key, at in self._trained_at.items() if at > step - 256}
 
-    def stepped(self, step: int, now: float) -> None:
-        """The learner completed so many steps."""
+    def stepped(self, step: int, epoch: int, state_hash: bytes, now: float) -> None:
+        """The learner completed so many steps, and has this state now."""
+        signed = self._signed.get((epoch, step))
+        if signed is not None and signed != state_hash:
+            self._strayed = step
         if step > self.steps:
             self.steps, self.last_progress_s = step, now
 
-    def announcing(self, version: int, origin_holds: bool, now: float) -> None:
+    def announcing(self, verified: VerifiedVersion, origin_holds: bool, now: float) -> None:
         """I12: a version is announced once it would survive the learner and a power loss at the origin."""
+        version = verified.version
+        self._signed[(verified.record.epoch, version)] = verified.record.state_hash
+        self._signed.pop((verified.record.epoch, version - 256), None)
         self._verdicts.checks += 1
         self._trace.add(now, "announcing", version)
         if not origin_holds:

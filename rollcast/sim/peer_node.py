@@ -299,6 +299,7 @@ class PeerNode(Process):
         times = 2 if self.repeats_uploads and self._random.random() < self.repeats_uploads else 1
         rollouts: Sequence[Rollout | Malformed] = action.rollouts
         if self.hostile:
+            self._accuse_somebody()
             rollouts = tuple(
                 spoiled(one, self._random) if self._random.random() < 0.5 else one for one in action.rollouts
             )

@@ -97,7 +97,8 @@ class FleetSettings:
     weather: Weather = field(default_factory=lambda: Weather(jitter_s=0.01))
     sync_s: float = 0.004
     # checks
-    validate_every: int = 500  # events of the coordinator's core between two of its own checks
+    validate_every: int = 500  # events of the coordinator's core between two of the dearer checks
+    own_checks: bool = True  # the core's own validate() is among them
 
     @property
     def age_max(self) -> int:

@@ -108,9 +108,10 @@ def simulate(
     )
 
 
-def simulate_standard(seed: int, faults: Sequence[str] = ()) -> Outcome:
+def simulate_standard(seed: int, faults: Sequence[str] = (), *, own_checks: bool = True) -> Outcome:
     """The standard fault mix with this seed."""
-    return simulate(standard(seed), seed, seconds=SECONDS, faults=faults)
+    settings = replace(standard(seed), own_checks=own_checks)
+    return simulate(settings, seed, seconds=SECONDS, faults=faults)
 
 
 def _with_faults(fleet: Fleet, names: Sequence[str], seconds: float, gap_s: float, warm_up_s: float) -> list[str]:

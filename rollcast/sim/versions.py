@@ -55,6 +55,10 @@ class Signer:
         self._tensors = tensor_table([("weights", "uint8", (self._size_bytes,))])
         self._parsed: dict[bytes, VerifiedVersion] = {}
 
+    def state_hash(self, state: bytes) -> bytes:
+        """What the record of a version of this state says."""
+        return state_hash(blake3(state).digest(length=self._size_bytes))
+
     def sign(self, epoch: Epoch, version: Version, state: bytes) -> Published:
         """The version that a state becomes."""
         data = blake3(state).digest(length=self._size_bytes)

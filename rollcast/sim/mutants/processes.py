@@ -34,7 +34,7 @@ def _rest(found: Any) -> tuple[Any, ...]:
 def _announce_first(self: LearnerNode, published: Any) -> Script:
     version = published.verified.version
     if version > self._newest_announced:
-        self.ground.oracle.announcing(version, self.origin.holds(version), self.agenda.now)
+        self.ground.oracle.announcing(published.verified, self.origin.holds(version), self.agenda.now)
         yield from self._ask(self.coordinator, self.coordinator.announce, published.verified)
         self._newest_announced = version
         self._announced_hash = published.verified.record.state_hash
@@ -53,7 +53,7 @@ def _newest_is_last(self: VersionSwap, key: Any) -> None:
 
 
 def _any_other(self: VersionSwap, key: Any) -> bool:
-    return key != self.active
+    return bool(key != self.active)
 
 
 def _nothing_to_report(step: Any) -> Any:
@@ -89,10 +89,14 @@ def _parts_are_whole(everything: Any) -> Any:
     return mutated
 
 
-def _from_the_beginning(self: RelayDisk, verified: Any, hashes: bytes) -> Kept:
-    kept = Kept(verified, hashes)
-    self.put(kept)
-    return kept
+def _from_the_beginning(begin: Any) -> Any:
+    def mutated(self: RelayDisk, verified: Any, hashes: bytes) -> Any:
+        kept = self.get(verified.version)
+        if kept is not None and not kept.whole:
+            self.discard(verified.version)
+        return begin(self, verified, hashes)
+
+    return mutated
 
 
 _CHECKS = "what arrives is not compared with the signed chunk hashes"
@@ -165,6 +169,6 @@ MUTANTS = (
         "restarted-not-resumed",
         "I12",
         "after a restart a relay forgets the chunks that it had of a version",
-        (Patch(RelayDisk, "begin", plain(_from_the_beginning)),),
+        (Patch(RelayDisk, "begin", _from_the_beginning),),
     ),
 )
