@@ -45,6 +45,7 @@ WRITE_DEADLINE_S = 10.0  # for one message to be taken by the transport
 UPLOAD_MESSAGE_DEADLINE_S = 30.0  # between two messages of one upload
 VERDICT_DEADLINE_S = 30.0
 MESSAGES_PER_SECOND_MAX = 200  # of one session, on average over RATE_WINDOW_S; an honest peer sends a few
+BYTES_PER_SECOND_MAX = 4 << 20  # of one session likewise: as much in partial results takes a core 0.1 s
 RATE_WINDOW_S = 5.0
 LEASES_PER_RETURN_MAX = 4096
 CONCURRENT_ROLLOUTS_MAX = 65536
@@ -131,7 +132,7 @@ class PeerCalls:
             async for message in messages:
                 if channel.ended_because:
                     return
-                budget.spend()
+                budget.spend(message.ByteSize())
                 if message.WhichOneof("body") == "goodbye":
                     channel.end(message.goodbye.reason[: limits.TEXT_LENGTH_MAX] or "it said goodbye")
                     return
@@ -179,23 +180,24 @@ class PeerCalls:
 
 
 class _Budget:
-    """Bounds how many messages a session may send on average."""
+    """Bounds how much a session may send on average: messages, and their bytes."""
 
     def __init__(self) -> None:
         self._window_start = time.monotonic()
-        self._count = 0
+        self._count = self._bytes = 0
 
-    def spend(self) -> None:
+    def spend(self, size_bytes: int) -> None:
         """Count one message.
 
         Raises:
-            MalformedMessage: too many in this window.
+            MalformedMessage: too much in this window.
         """
         now = time.monotonic()
         if now - self._window_start >= RATE_WINDOW_S:
-            self._window_start, self._count = now, 0
+            self._window_start, self._count, self._bytes = now, 0, 0
         self._count += 1
-        if self._count > MESSAGES_PER_SECOND_MAX * RATE_WINDOW_S:
+        self._bytes += size_bytes
+        if self._count > MESSAGES_PER_SECOND_MAX * RATE_WINDOW_S or self._bytes > BYTES_PER_SECOND_MAX * RATE_WINDOW_S:
             raise MalformedMessage("it sends too many messages")
 
 

@@ -216,6 +216,7 @@ def test_a_certificate_of_another_run_is_refused() -> None:
         pb.PeerMessage(heartbeat=pb.Heartbeat(tokens_generated=COUNTER_MAX + 1)),
         pb.PeerMessage(lease_return=pb.LeaseReturn(lease_ids=range(5000))),
         pb.PeerMessage(accusation=pb.Accusation(culprit_peer_id="x" * 65)),
+        pb.PeerMessage(partial_rollout=pb.PartialRollout(lease_id=1)),
     ],
 )
 def test_messages_out_of_bounds_end_a_session(message: pb.PeerMessage) -> None:
@@ -231,14 +232,17 @@ def test_a_heartbeats_text_cannot_draw_on_our_screen() -> None:
     assert facts.facts.tokens_per_second == 0.0
 
 
-def test_a_flood_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("size_bytes", [0, 100_000_000])
+def test_a_flood_is_noticed(monkeypatch: pytest.MonkeyPatch, size_bytes: int) -> None:
+    """Of messages, or of their bytes."""
     monkeypatch.setattr(rpc_peers, "RATE_WINDOW_S", 1e9)
-    monkeypatch.setattr(rpc_peers, "MESSAGES_PER_SECOND_MAX", 5e-9)
+    monkeypatch.setattr(rpc_peers, "MESSAGES_PER_SECOND_MAX", 5e-9 if not size_bytes else 1.0)
+    monkeypatch.setattr(rpc_peers, "BYTES_PER_SECOND_MAX", 0.5)
     budget = rpc_peers._Budget()
     for _ in range(5):
-        budget.spend()
+        budget.spend(size_bytes)
     with pytest.raises(MalformedMessage):
-        budget.spend()
+        budget.spend(size_bytes)
 
 
 def test_a_hello_says_what_relay_plans_need_within_limits() -> None:
