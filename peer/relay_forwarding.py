@@ -20,7 +20,8 @@ from peer.relay_events import (
     WantReceived,
 )
 from peer.relay_state import Account, EncodingState, LinkState, Push, RelayState
-from rollcast.wire.ids import ChunkIndex, StripeId
+from peer.token_bucket import TokenBucket
+from rollcast.wire.ids import ChunkIndex, PeerId, StripeId
 from rollcast.wire.link import DIRECT_STRIPE, NO_STRIPE
 
 # Versions whose announcements and chunk lists a new link is told of.
@@ -142,6 +143,8 @@ def _send(state: RelayState, link: LinkState, key: EncodingKey, index: int, push
         return False
     link.in_transport.append(push)
     link.handed_at_s, link.handed_after = state.now_s, state.chunks_left
+    if push is None:
+        _answers(encoding, link.peer_id).take(encoding.chunk_size_bytes, state.now_s)
     state.do(SendChunk(link.link, key, ChunkIndex(index), NO_STRIPE if push is None else push.stripe))
     return True
 
@@ -157,6 +160,11 @@ def drop_link(state: RelayState, link: LinkState) -> None:
 
 
 # ---------------------------------------------------------------- what others ask
+
+# What one peer may be sent of an encoding for asking: so many copies at once, and one more each time this has passed.
+# An honest one needs one, and parts of more on bad days.
+_COPIES_ASKED_MOST = 8
+_COPY_ASKED_EVERY_S = 300.0
 
 
 def want_received(state: RelayState, event: WantReceived) -> None:
@@ -191,6 +199,9 @@ def request_received(state: RelayState, event: RequestReceived) -> None:
     if encoding is None:
         state.do(SendCancel(link.link, event.key, "not held here"))
         return
+    if _answers(encoding, link.peer_id).take(0, state.now_s) > 0.0:
+        state.do(SendCancel(link.link, event.key, "asked for too often"))
+        return
     room = state.settings.pulls_most - sum(map(len, link.pulls.values()))
     theirs = state.theirs(link, encoding)
     held = [index for index in event.indices if index in encoding.have][: max(0, room)]
@@ -202,6 +213,15 @@ def request_received(state: RelayState, event: RequestReceived) -> None:
         pump(state, link)
     if len(held) < len(event.indices):
         tell(state, link, encoding)
+
+
+def _answers(encoding: EncodingState, peer_id: PeerId) -> TokenBucket:
+    known = encoding.answers.get(peer_id)
+    if known is None:
+        copy_bytes = encoding.chunk_count * encoding.chunk_size_bytes
+        known = TokenBucket(copy_bytes / _COPY_ASKED_EVERY_S, _COPIES_ASKED_MOST * copy_bytes)
+        encoding.answers[peer_id] = known
+    return known
 
 
 def cancel_received(state: RelayState, event: CancelReceived) -> None:

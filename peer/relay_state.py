@@ -10,6 +10,7 @@ from peer.chunk_set import ChunkSet
 from peer.relay_actions import Action
 from peer.relay_events import EncodingKey, LinkId, Neighbour, PlanChanged
 from peer.service_window import ServiceWindow
+from peer.token_bucket import TokenBucket
 from rollcast.wire.ids import PeerId, PlanId, StripeId, Version
 
 Phase = Literal["waiting", "opening", "receiving", "finishing", "held"]
@@ -157,6 +158,7 @@ class EncodingState:
     sources: dict[LinkId, Source] = field(default_factory=dict)
     awaited: PeerId | None = None  # being dialled for this encoding
     refused_until_s: dict[PeerId, float] = field(default_factory=dict)
+    answers: dict[PeerId, TokenBucket] = field(default_factory=dict)  # bounds what each may have for asking
     # Lateness: the highest chunk that came by push, when it rose, and how far behind it others usually are.
     frontier: int = -1
     frontier_at: deque[tuple[float, int]] = field(default_factory=deque)

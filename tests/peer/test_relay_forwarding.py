@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 from hypothesis import given, settings
@@ -246,6 +247,22 @@ def test_a_flood_of_requests_is_bounded() -> None:
     for _ in range(100):
         steps.tell(RequestReceived(LinkId(OTHER), KEY, tuple(range(CHUNKS))))
     assert sum(map(len, steps.link(OTHER).pulls.values())) <= steps.state.settings.pulls_most
+
+
+def test_who_asks_for_ever_is_refused_until_time_has_passed() -> None:
+    steps = relay("left")
+    steps.chunk(ORIGIN, 0, MINE)
+    request = RequestReceived(LinkId(OTHER), KEY, (0,))
+    answers = 0
+    while (said := steps.tell(request)) == [answer(OTHER, 0)]:
+        answers += 1
+        steps.sent(OTHER)
+    assert said == [SendCancel(LinkId(OTHER), KEY, "asked for too often")]
+    assert answers == 8 * CHUNKS + 1, "as much as eight copies, and the debt that ends it"
+    steps.now += 300.0 / CHUNKS
+    assert steps.tell(request) == [answer(OTHER, 0)]
+    steps.sent(OTHER)
+    assert steps.tell(replace(request, link=LinkId(RIGHT))) == [answer(RIGHT, 0)], "others are answered as before"
 
 
 def test_a_flood_of_wants_is_bounded() -> None:
