@@ -289,6 +289,14 @@ def tell_complete(state: RelayState, encoding: EncodingState, *, all_neighbours:
     encoding.sources.clear()
 
 
+def tell_neighbours(state: RelayState, encoding: EncodingState) -> None:
+    """Who pushes to us learns what it need not send: an earlier life of ours had received it."""
+    for peer_id in state.neighbours:
+        link = state.link_to.get(peer_id)
+        if link is not None:
+            tell(state, link, encoding)
+
+
 def introduce(state: RelayState, link: LinkState, encoding: EncodingState) -> None:
     """Send the chunk list once to who asked for it; to our list children ahead of the chunks, with the announcement."""
     key = encoding.key

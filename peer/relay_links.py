@@ -72,7 +72,9 @@ def link_up(state: RelayState, event: LinkUp, now: float) -> None:
             pulling.want(state, encoding, link, now)
     for encoding in state.encodings.values():
         # A neighbour that was away learns what we need no more, and whom it can ask.
-        if encoding.phase == "held" and event.peer_id in state.neighbours and encoding.announced_at_s:
+        held = encoding.phase == "held" and encoding.announced_at_s
+        begun = encoding.phase == "receiving" and encoding.have.count
+        if event.peer_id in state.neighbours and (held or begun):
             tell(state, link, encoding)
     issue(state, now)
 

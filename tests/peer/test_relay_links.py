@@ -14,7 +14,7 @@ from peer.relay_events import (
     WantReceived,
 )
 from rollcast.wire.ids import ChunkIndex, PeerId, Version
-from tests.peer.relay_steps import CHUNK_BYTES, KEY, Steps, answer, key_of, neighbour, plan, push
+from tests.peer.relay_steps import CHUNK_BYTES, KEY, Steps, answer, bitmap, key_of, neighbour, plan, push
 
 A, B = neighbour("a", we_dial=True), neighbour("b", we_dial=True)
 LINK, SECOND, THIRD = 1, 2, 3
@@ -114,6 +114,15 @@ def test_a_neighbour_that_comes_back_is_asked_while_chunks_are_missing() -> None
     steps.tell(plan(neighbour("a")))
     steps.receive(2)
     assert steps.up(LINK, "a") == [SendWant(LinkId(LINK), KEY, False)]
+
+
+def test_a_neighbour_that_comes_in_the_middle_is_told_what_it_need_not_send() -> None:
+    steps = Steps()
+    steps.tell(plan(neighbour("a")))
+    steps.receive(3, found=(1,))
+    told = SendHave(LinkId(LINK), KEY, 3, bitmap(3, 1), False)
+    assert told in steps.up(LINK, "a")
+    assert told not in steps.up(SECOND, "stranger")
 
 
 def test_a_new_plan_introduces_new_children() -> None:

@@ -131,7 +131,18 @@ def test_who_has_no_parents_asks_at_once() -> None:
     assert steps.tell(EncodingKnown(KEY, CHUNKS, CHUNK_BYTES)) == [want(A, chunk_list=True)]
     assert steps.list_comes(A) == [BeginStore(KEY)]
     has(steps, A, complete=True)
-    assert steps.tell(StoreReady(KEY, bitmap(CHUNKS, 0, 1))) == [request(A, 2, 3, 4, 5)]
+    assert steps.tell(StoreReady(KEY, bitmap(CHUNKS)))[-1] == request(A, 0, 1, 2, 3)
+
+
+def test_what_was_found_on_disk_is_neither_sent_nor_asked_for() -> None:
+    steps = Steps()
+    steps.tell(plan(neighbour("a")))
+    steps.up(A, "a")
+    steps.tell(EncodingKnown(KEY, CHUNKS, CHUNK_BYTES))
+    steps.list_comes(A)
+    has(steps, A, complete=True)
+    have = SendHave(LinkId(A), KEY, CHUNKS, bitmap(CHUNKS, 0, 1), False)
+    assert steps.tell(StoreReady(KEY, bitmap(CHUNKS, 0, 1))) == [have, request(A, 2, 3, 4, 5)]
 
 
 def test_what_was_found_on_disk_is_not_asked_for() -> None:
