@@ -266,6 +266,8 @@ class RelayState:
     store_failure: StoreFailure | None = None
     waiting_for_retry: dict[EncodingKey, EncodingState] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
+    undialled_since_s: float | None = None  # others are to dial us, and none has
+    dials_judged: bool = False  # one of them did, or we said that none does
     actions: list[Action] = field(default_factory=list)
 
     def do(self, action: Action) -> None:
