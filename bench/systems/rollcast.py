@@ -138,6 +138,8 @@ class _Run:
         self._version += 1
         self._daemons.tell(content)
         self._daemons.hear("origin_holds", self._case.limit_s)
+        if content == "update":
+            self._daemons.touch_room(self._version)
         meter = Meter(self._network)
         self._daemons.tell("announce")
         return meter
