@@ -96,7 +96,7 @@ class Relay:
         self._learner_public_key = learner_public_key
         self._on_accuse = on_accuse
         self._on_give_up = on_give_up
-        self._core = RelayCore(RelaySettings(role, config.link.stall_timeout_s, config.store.retry_s))
+        self._core = RelayCore(RelaySettings(role, config.link.stall_timeout_s, config.store.retry_s, random.random()))
         self._versions = RelayVersions(
             store,
             role,

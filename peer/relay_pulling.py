@@ -14,6 +14,7 @@ from peer.relay_events import CancelReceived, HaveReceived, LinkId, Neighbour
 from peer.relay_state import EncodingState, LinkState, RelayState, Source
 from peer.service_window import ServiceWindow
 from rollcast.wire.limits import REQUEST_CHUNKS_MAX
+from rollcast.wire.records import KEYFRAME_ID
 
 # A chunk is late when it is this many times as far behind the newest as chunks usually are here.
 _USUAL_LAGS = 1.5
@@ -234,7 +235,7 @@ def request_all(state: RelayState, encoding: EncodingState, now: float) -> None:
         mine = missing & claimed.as_int()
         if state.links[link_id].role == "origin":
             mine &= encoding.have.missing_below(_late_below(state, encoding, now - _ORIGIN_SPARED_S))
-        chosen = encoding.have.first_of(mine & ~asked, most)
+        chosen = encoding.have.first_of(mine & ~asked, most, _start(state, encoding))
         if len(chosen) < most and late:
             chosen += _hedges(state, encoding, source, mine & late, most - len(chosen))
         if chosen:
@@ -245,6 +246,16 @@ def request_all(state: RelayState, encoding: EncodingState, now: float) -> None:
             for index in chosen:
                 source.requested[index] = now
             state.do(SendRequest(link_id, encoding.key, tuple(chosen)))
+
+
+def _start(state: RelayState, encoding: EncodingState) -> int:
+    """Where asking begins: those who join together ask for different chunks, so that they have some for each other.
+
+    A delta is decoded in order as it comes, and what one holder sends us all of is best hashed in order.
+    """
+    if encoding.holder is not None or encoding.key.encoding_id != KEYFRAME_ID:
+        return 0
+    return int(state.settings.pull_from * encoding.chunk_count)
 
 
 def _in_order(state: RelayState, encoding: EncodingState) -> list[LinkId]:

@@ -25,11 +25,13 @@ class RelaySettings:
         role: "peer" or "origin".
         stall_timeout_s: without a new chunk for this long, further holders are asked.
         store_retry_s: a version that could not be stored is received again after this long.
+        pull_from: share of a keyframe from which on its chunks are asked for first; another one in each process.
     """
 
     role: str
     stall_timeout_s: float = 3.0
     store_retry_s: float = 15.0
+    pull_from: float = 0.0
     # Failures of the store in a row, with no version stored in between, after which it is no use to go on.
     store_failures_most: int = 3
     # Chunks handed to the transport of one link that have not left: more would only delay newer ones.

@@ -27,7 +27,7 @@ from peer.relay_events import (
     VersionFinished,
 )
 from rollcast.wire.ids import PeerId
-from tests.peer.relay_steps import CHUNK_BYTES, KEY, Steps, bitmap, neighbour, plan
+from tests.peer.relay_steps import CHUNK_BYTES, KEY, Steps, bitmap, key_of, neighbour, plan
 
 ORIGIN, A, B, C = 1, 2, 3, 4  # links
 STRIPE = 9  # not passed on here
@@ -143,6 +143,18 @@ def test_what_was_found_on_disk_is_neither_sent_nor_asked_for() -> None:
     has(steps, A, complete=True)
     have = SendHave(LinkId(A), KEY, CHUNKS, bitmap(CHUNKS, 0, 1), False)
     assert steps.tell(StoreReady(KEY, bitmap(CHUNKS, 0, 1))) == [have, request(A, 2, 3, 4, 5)]
+
+
+def test_a_keyframe_is_asked_for_from_our_own_place_on_and_a_delta_in_order() -> None:
+    steps = Steps(pull_from=0.98)
+    steps.tell(plan(neighbour("a")))
+    steps.up(A, "a")
+    steps.receive(CHUNKS)
+    assert has(steps, A, complete=True) == [request(A, 98, 99, 0, 1)]
+    delta = key_of(1, 1)
+    steps.receive(CHUNKS, delta)
+    complete = HaveReceived(LinkId(A), delta, CHUNKS, b"", True)
+    assert steps.tell(complete) == [SendRequest(LinkId(A), delta, (0, 1, 2, 3))]
 
 
 def test_what_was_found_on_disk_is_not_asked_for() -> None:
