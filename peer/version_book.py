@@ -46,7 +46,7 @@ class Materialise:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The version's state is here, durable and verified."""
+    """The version's state is here and verified."""
 
     version: Version
 
