@@ -103,8 +103,8 @@ class ChunkSet:
         width = len(self._bits) * 8
         if start:
             after = bits & ((1 << (width - start)) - 1)
-            found = self.first_of(after, most)
-            return found + self.first_of(bits ^ after, most - len(found))
+            first = self.first_of(after, most)
+            return first + self.first_of(bits ^ after, most - len(first))
         found: list[int] = []
         while bits and len(found) < most:
             index = width - bits.bit_length()
