@@ -51,12 +51,17 @@ def queue_push(state: RelayState, child: LinkState, encoding: EncodingState, pus
     if len(waiting) >= state.settings.pushes_most:
         state.counters.chunks_skipped += 1
         return 0
-    counted = len(waiting) < state.settings.pushes_counted_most and not state.is_stuck(child)
+    counted = len(waiting) < _counted_most(state, push.stripe) and not state.is_stuck(child)
     if not counted:
         push.upstream = None
     waiting.append(push)
     pump(state, child)
     return int(counted and push.upstream is not None)
+
+
+def _counted_most(state: RelayState, stripe: StripeId) -> int:
+    settings = state.settings
+    return max(settings.pushes_counted_least, settings.pushes_counted_per_child * len(state.children.get(stripe, ())))
 
 
 def settle(state: RelayState, upstream: LinkState) -> None:

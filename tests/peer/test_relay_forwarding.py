@@ -101,6 +101,22 @@ def test_a_child_that_is_stuck_is_counted_as_served_and_skipped_in_the_end() -> 
     assert steps.state.counters.chunks_skipped == 50 - 1 - steps.state.settings.pushes_most
 
 
+def test_the_more_children_a_stripe_has_the_further_one_of_them_may_fall_behind_and_still_count() -> None:
+    """Otherwise the work that its copies are not would be given to us as new chunks, and it would fall behind more."""
+    others = [f"child-{number}" for number in range(4)]
+    steps = relay("right", *others)
+    for number, peer in enumerate(others):
+        steps.up(OTHER + 1 + number, peer)
+    reported = 0
+    for index in range(20):
+        actions = steps.chunk(ORIGIN, index, MINE)
+        for link in (*range(OTHER + 1, OTHER + 1 + len(others)), *([RIGHT] if index % 2 else [])):
+            actions += steps.sent(link)
+        reported += sum(len(one.indices) for one in actions if isinstance(one, SendCredit))
+    # The one that takes every second chunk has ten copies to come: two chunks' worth.
+    assert reported == 20 - 2
+
+
 def test_copies_for_a_child_that_does_not_read_are_not_waited_for() -> None:
     steps = relay()
     for index in range(4):
