@@ -2,12 +2,14 @@
 
 A relay reports to its upstream link how many of the chunks given to it have left its uplink, counting copies whichever
 child they were for: so it is given work in proportion to its real uplink, and one slow child does not stall the others.
-(Returning the report only when a chunk's slowest copy leaves stalls the relay.)
+(Returning the report only when a chunk's slowest copy leaves stalls the relay; not waiting for slow copies at all lets
+the flows that got ahead fill the uplink for good.)
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from peer.chunk_set import ChunkSet
 from peer.relay_actions import SendAnnouncement, SendCancel, SendChunk, SendChunkList, SendCredit, SendHave
@@ -34,30 +36,48 @@ def forward(state: RelayState, encoding: EncodingState, index: int, stripe: Stri
     """Pass a verified chunk on to the stripe's children, and remember whom to tell once the copies have left."""
     children = state.children.get(stripe, ())
     reported = sender.role == "origin" and stripe not in (DIRECT_STRIPE, NO_STRIPE)
+    counted_most = _counted_most(state, encoding, children) if reported else 0
     copies = 0
     for peer_id in children:
         child = state.link_to.get(peer_id)
         if child is not None and child.link != sender.link:
-            copies += queue_push(state, child, encoding, Push(index, stripe, sender.link if reported else None))
+            push = Push(index, stripe, sender.link if reported else None)
+            copies += queue_push(state, child, encoding, push, counted_most)
     if reported:
         sender.account.copies.append((encoding.key, index, copies))
         settle(state, sender)
 
 
-def queue_push(state: RelayState, child: LinkState, encoding: EncodingState, push: Push) -> int:
-    """Queue a copy for one child; 1 if it counts towards what its upstream is told, 0 if there is none to wait for."""
+def queue_push(state: RelayState, child: LinkState, encoding: EncodingState, push: Push, counted_most: int = 0) -> int:
+    """Queue a copy for one child.
+
+    Args:
+        counted_most: behind so many others it counts as sent.
+
+    Returns:
+        1 if it counts towards what its upstream is told, 0 if there is none to wait for.
+    """
     if push.index in state.theirs(child, encoding):
         return 0
     waiting = child.pushes.setdefault(encoding.key, deque())
     if len(waiting) >= state.settings.pushes_most:
         state.counters.chunks_skipped += 1
         return 0
-    counted = len(waiting) < state.settings.pushes_counted_most and not state.is_stuck(child)
+    counted = len(waiting) < counted_most and not state.is_stuck(child)
     if not counted:
         push.upstream = None
     waiting.append(push)
     pump(state, child)
     return int(counted and push.upstream is not None)
+
+
+def _counted_most(state: RelayState, encoding: EncodingState, children: Sequence[PeerId]) -> int:
+    """Copies that count and wait for one child, at most. Those that are behind share what may count altogether; one
+    that is behind by more than that is slow by itself."""
+    least, most = state.settings.pushes_counted_least, state.settings.chunks_counted * len(children)
+    links = [state.link_to[peer_id] for peer_id in children if peer_id in state.link_to]
+    behind = sum(least <= len(link.pushes.get(encoding.key, ())) <= most for link in links)
+    return max(least, most // max(1, behind))
 
 
 def settle(state: RelayState, upstream: LinkState) -> None:

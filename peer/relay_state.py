@@ -38,8 +38,12 @@ class RelaySettings:
     outbox_chunks: int = 1
     # Copies that wait for one child; one that does not keep up asks for the rest later.
     pushes_most: int = 32
-    # A copy behind this many others for the same child counts as sent: one slow child must not hold back the rest.
-    pushes_counted_most: int = 4
+    # A copy behind this many others for the same child counts as sent: a slow child must not hold back the rest.
+    pushes_counted_least: int = 4
+    # Unless few are behind: then copies of so many chunks count, and hold back what we are given as much. Otherwise a
+    # child whose flow gets less than its share of our uplink gets ever less: what it leaves over is given to us as
+    # further work, and the other children's flows fill the uplink with it.
+    chunks_counted: int = 2
     # Chunks asked for by one link that may wait.
     pulls_most: int = 1024
     # A link is stuck while it does not take a chunk and the others take this many each.

@@ -180,6 +180,14 @@ def test_those_who_join_together_help_each_other() -> None:
     assert max(one for one in joined_s if one is not None) <= 2.3 * own_s
 
 
+def test_slow_receivers_hold_nobody_else_back() -> None:
+    size_bytes, quick = 8 << 20, SCENARIOS["homo50"][:6]
+    nodes = [*quick, *(Node(50, 30, 10),) * 3]
+    result = relay_network.broadcast(nodes, size_bytes, 32 << 10, SETTINGS)
+    bound_s = fluid_bound(size_bytes, SCENARIOS["homo50"]).seconds
+    assert [result.seconds[number] <= 1.2 * bound_s for number in range(1, len(quick))] == [True] * 5
+
+
 def test_who_joins_after_the_broadcast_is_held_back_by_nothing_but_its_downlink() -> None:
     result = _measured("homo50", [Join(5.0, 8)])
     own_s = 8 * (16 << 20) / 100e6

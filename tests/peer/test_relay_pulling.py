@@ -209,6 +209,19 @@ def test_each_chunk_is_asked_of_one_and_a_source_has_no_more_than_its_window() -
     assert steps.chunk(A, 0) == [request(A, 6, 7)]
 
 
+def test_the_last_chunks_are_shared_in_proportion_to_what_sources_have_sent() -> None:
+    steps = peer(64)
+    for index in range(60):
+        if index != 7:
+            steps.now += 0.01
+            steps.chunk(A if index % 4 else B, index, STRIPE)
+    steps.wait(0.0)
+    assert has(steps, A, chunks=64, complete=True) == [request(A, 7)]
+    assert has(steps, B, chunks=64, complete=True) == []
+    steps.chunk(A, 7)
+    assert steps.ticks(1.0)[:2] == [request(A, 60, 61, 62), request(B, 63)]
+
+
 def test_a_holder_of_everything_gets_a_wide_window() -> None:
     steps = Steps("origin")
     steps.up(A, "learner", "learner")
