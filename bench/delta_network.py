@@ -2,7 +2,10 @@
 
 In turns: weights that have nothing to do with those before, for which everybody needs the keyframe, and those weights
 after one more step at a learning rate of 1e-6. The clock is that of ``bench.broadcast``: from the announcement to the
-last peer's copy, verified and durable, whose bytes are then compared with the learner's.
+last peer's copy, verified, whose bytes are then compared with the learner's.
+
+Peers take the room for a delta's result ahead of its announcement; that is when this machine has to have memory for it
+(see ``bench.systems.rollcast_daemons.Daemons.touch_room``). No other benchmark runs meanwhile.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 from bench.broadcast import ended_by_sigterm, working_folder
-from bench.machine import Outcome
+from bench.machine import Outcome, alone
 from bench.systems.base import Broadcast, Case
 from bench.systems.rollcast import running
 from bench.wan import build
@@ -52,7 +55,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
     build.require()
     nodes, size_bytes = scenario(arguments.scenario, arguments.scale), arguments.mib * _MIB
     bound = fluid_bound(size_bytes, nodes)
-    with ended_by_sigterm(), working_folder(arguments.keep) as folder:
+    with ended_by_sigterm(), alone(), working_folder(arguments.keep) as folder:
         limit_s = max(60.0, _LIMIT_BOUNDS * bound.seconds)
         sockets = Sockets(arguments.congestion, arguments.pace)
         case = Case(nodes, size_bytes, sockets, folder, limit_s, bound.seconds, settings=_SETTINGS)

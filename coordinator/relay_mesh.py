@@ -17,6 +17,7 @@ _WORTH_SHARE = 1 / 20  # of the mean uplink: what is slower only adds latency
 _SERVICE_S_MAX = 5.0  # for one chunk's copies to all others, unless all relays are so slow
 _CHUNK_BYTES = 64 << 10  # the usual chunk, for that bound
 _GAIN_WORTH = 0.98  # peers behind NAT relay where the others alone stay below this share of what is possible
+_SURELY = 1.1  # uplinks are measured, and one that is taken for too fast must not leave the origin idle for a whole run
 _LIST_DEGREE = 8  # copies of a chunk list that the origin sends itself
 
 
@@ -45,8 +46,8 @@ def plan_mesh(
         Stripe(ids[relay.peer_id], parents, rate / total)
         for relay, rate, parents in zip(relays, rates, trees, strict=True)
     ]
-    # Where the relays can pass on all that it sends, copies of its own would only waste its uplink.
-    if direct or (reaches_all and not stripes):
+    # Where the relays can surely pass on all that it sends, copies of its own would only waste its uplink.
+    if reaches_all and (not stripes or used < _SURELY * source):
         stripes.insert(0, Stripe(DIRECT_STRIPE, {node.peer_id: root.peer_id for node in nodes}, direct / total))
     return Plan(root.peer_id, "mesh", tuple(stripes), total, _list_tree(nodes, root, relays, uplinks)), ids
 

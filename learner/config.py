@@ -79,7 +79,7 @@ class PublishConfig(ConfigModel):
     """How versions are encoded and cut into chunks."""
 
     chunk_size_bytes: int = Field(0, ge=0, le=1048576)
-    """Unit of hashing, relay and resume, at least 1024; 0: from 16 KiB to 1 MiB, as suits the size of each encoding."""
+    """Unit of hashing, relay and resume, at least 1024; 0: from 8 KiB to 1 MiB, as suits the size of each encoding."""
     deltas: bool = True
     """Publish the difference from the version before too, where it is shorter than half of the version."""
     squash_versions: int = Field(8, ge=0, le=64)

@@ -98,9 +98,13 @@ class ChunkSet:
         index = min(index, self.size)
         return ((1 << index) - 1) << (8 * len(self._bits) - index) & ~self.as_int()
 
-    def first_of(self, bits: int, most: int) -> list[int]:
-        """The lowest ``most`` indices of a set of this size given as by ``as_int``."""
+    def first_of(self, bits: int, most: int, start: int = 0) -> list[int]:
+        """The lowest ``most`` indices of a set of this size given as by ``as_int``, those from ``start`` on first."""
         width = len(self._bits) * 8
+        if start:
+            after = bits & ((1 << (width - start)) - 1)
+            first = self.first_of(after, most)
+            return first + self.first_of(bits ^ after, most - len(first))
         found: list[int] = []
         while bits and len(found) < most:
             index = width - bits.bit_length()

@@ -35,6 +35,7 @@ from peer.relay_actions import (
     SendRequest,
     SendWant,
     Verify,
+    Warn,
 )
 from peer.relay_core import RelayCore
 from peer.relay_events import ChunkSent, DialFailed, EncodingKey, Event, LinkDown, LinkId, LinkUp, Neighbour, Tick
@@ -95,7 +96,7 @@ class Relay:
         self._learner_public_key = learner_public_key
         self._on_accuse = on_accuse
         self._on_give_up = on_give_up
-        self._core = RelayCore(RelaySettings(role, config.link.stall_timeout_s, config.store.retry_s))
+        self._core = RelayCore(RelaySettings(role, config.link.stall_timeout_s, config.store.retry_s, random.random()))
         self._versions = RelayVersions(
             store,
             role,
@@ -343,6 +344,8 @@ class Relay:
             case GiveUp(version=version, reason=reason, fix=fix):
                 what = f"cannot store version {version}, after several tries"
                 self._on_give_up(StoreError(what, cause=reason, fix=fix))
+            case Warn(code=code, what=what, fix=fix):
+                log.warning(what, code=code, fix=fix)
             case _:
                 assert_never(action)
 

@@ -149,6 +149,15 @@ class Accuse:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """Tell whoever runs this process what to put right."""
+
+    code: str
+    what: str
+    fix: str
+
+
 Action = (
     Dial
     | CloseLink
@@ -167,4 +176,5 @@ Action = (
     | AbandonVersion
     | GiveUp
     | Accuse
+    | Warn
 )

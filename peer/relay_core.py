@@ -171,6 +171,7 @@ class RelayCore:
     def _tick(self, now: float) -> None:
         state = self.state
         links.dial_neighbours(state, now)
+        links.watch_dials(state, now)
         receiving.retry_failed(state, now)
         for encoding in state.in_flight():
             pulling.watch(state, encoding, now)

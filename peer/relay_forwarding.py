@@ -2,12 +2,14 @@
 
 A relay reports to its upstream link how many of the chunks given to it have left its uplink, counting copies whichever
 child they were for: so it is given work in proportion to its real uplink, and one slow child does not stall the others.
-(Returning the report only when a chunk's slowest copy leaves stalls the relay.)
+(Returning the report only when a chunk's slowest copy leaves stalls the relay; not waiting for slow copies at all lets
+the flows that got ahead fill the uplink for good.)
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from peer.chunk_set import ChunkSet
 from peer.relay_actions import SendAnnouncement, SendCancel, SendChunk, SendChunkList, SendCredit, SendHave
@@ -20,7 +22,8 @@ from peer.relay_events import (
     WantReceived,
 )
 from peer.relay_state import Account, EncodingState, LinkState, Push, RelayState
-from rollcast.wire.ids import ChunkIndex, StripeId
+from peer.token_bucket import TokenBucket
+from rollcast.wire.ids import ChunkIndex, PeerId, StripeId
 from rollcast.wire.link import DIRECT_STRIPE, NO_STRIPE
 
 # Versions whose announcements and chunk lists a new link is told of.
@@ -33,30 +36,48 @@ def forward(state: RelayState, encoding: EncodingState, index: int, stripe: Stri
     """Pass a verified chunk on to the stripe's children, and remember whom to tell once the copies have left."""
     children = state.children.get(stripe, ())
     reported = sender.role == "origin" and stripe not in (DIRECT_STRIPE, NO_STRIPE)
+    counted_most = _counted_most(state, encoding, children) if reported else 0
     copies = 0
     for peer_id in children:
         child = state.link_to.get(peer_id)
         if child is not None and child.link != sender.link:
-            copies += queue_push(state, child, encoding, Push(index, stripe, sender.link if reported else None))
+            push = Push(index, stripe, sender.link if reported else None)
+            copies += queue_push(state, child, encoding, push, counted_most)
     if reported:
         sender.account.copies.append((encoding.key, index, copies))
         settle(state, sender)
 
 
-def queue_push(state: RelayState, child: LinkState, encoding: EncodingState, push: Push) -> int:
-    """Queue a copy for one child; 1 if it counts towards what its upstream is told, 0 if there is none to wait for."""
+def queue_push(state: RelayState, child: LinkState, encoding: EncodingState, push: Push, counted_most: int = 0) -> int:
+    """Queue a copy for one child.
+
+    Args:
+        counted_most: behind so many others it counts as sent.
+
+    Returns:
+        1 if it counts towards what its upstream is told, 0 if there is none to wait for.
+    """
     if push.index in state.theirs(child, encoding):
         return 0
     waiting = child.pushes.setdefault(encoding.key, deque())
     if len(waiting) >= state.settings.pushes_most:
         state.counters.chunks_skipped += 1
         return 0
-    counted = len(waiting) < state.settings.pushes_counted_most and not state.is_stuck(child)
+    counted = len(waiting) < counted_most and not state.is_stuck(child)
     if not counted:
         push.upstream = None
     waiting.append(push)
     pump(state, child)
     return int(counted and push.upstream is not None)
+
+
+def _counted_most(state: RelayState, encoding: EncodingState, children: Sequence[PeerId]) -> int:
+    """Copies that count and wait for one child, at most. Those that are behind share what may count altogether; one
+    that is behind by more than that is slow by itself."""
+    least, most = state.settings.pushes_counted_least, state.settings.chunks_counted * len(children)
+    links = [state.link_to[peer_id] for peer_id in children if peer_id in state.link_to]
+    behind = sum(least <= len(link.pushes.get(encoding.key, ())) <= most for link in links)
+    return max(least, most // max(1, behind))
 
 
 def settle(state: RelayState, upstream: LinkState) -> None:
@@ -142,6 +163,8 @@ def _send(state: RelayState, link: LinkState, key: EncodingKey, index: int, push
         return False
     link.in_transport.append(push)
     link.handed_at_s, link.handed_after = state.now_s, state.chunks_left
+    if push is None:
+        _answers(encoding, link.peer_id).take(encoding.chunk_size_bytes, state.now_s)
     state.do(SendChunk(link.link, key, ChunkIndex(index), NO_STRIPE if push is None else push.stripe))
     return True
 
@@ -157,6 +180,11 @@ def drop_link(state: RelayState, link: LinkState) -> None:
 
 
 # ---------------------------------------------------------------- what others ask
+
+# What one peer may be sent of an encoding for asking: so many copies at once, and one more each time this has passed.
+# An honest one needs one, and parts of more on bad days.
+_COPIES_ASKED_MOST = 8
+_COPY_ASKED_EVERY_S = 300.0
 
 
 def want_received(state: RelayState, event: WantReceived) -> None:
@@ -191,6 +219,9 @@ def request_received(state: RelayState, event: RequestReceived) -> None:
     if encoding is None:
         state.do(SendCancel(link.link, event.key, "not held here"))
         return
+    if _answers(encoding, link.peer_id).take(0, state.now_s) > 0.0:
+        state.do(SendCancel(link.link, event.key, "asked for too often"))
+        return
     room = state.settings.pulls_most - sum(map(len, link.pulls.values()))
     theirs = state.theirs(link, encoding)
     held = [index for index in event.indices if index in encoding.have][: max(0, room)]
@@ -202,6 +233,15 @@ def request_received(state: RelayState, event: RequestReceived) -> None:
         pump(state, link)
     if len(held) < len(event.indices):
         tell(state, link, encoding)
+
+
+def _answers(encoding: EncodingState, peer_id: PeerId) -> TokenBucket:
+    known = encoding.answers.get(peer_id)
+    if known is None:
+        copy_bytes = encoding.chunk_count * encoding.chunk_size_bytes
+        known = TokenBucket(copy_bytes / _COPY_ASKED_EVERY_S, _COPIES_ASKED_MOST * copy_bytes)
+        encoding.answers[peer_id] = known
+    return known
 
 
 def cancel_received(state: RelayState, event: CancelReceived) -> None:
@@ -267,6 +307,14 @@ def tell_complete(state: RelayState, encoding: EncodingState, *, all_neighbours:
         if encoding.key in link.wants or link.link in encoding.sources or is_neighbour:
             tell(state, link, encoding)
     encoding.sources.clear()
+
+
+def tell_neighbours(state: RelayState, encoding: EncodingState) -> None:
+    """Who pushes to us learns what it need not send: an earlier life of ours had received it."""
+    for peer_id in state.neighbours:
+        link = state.link_to.get(peer_id)
+        if link is not None:
+            tell(state, link, encoding)
 
 
 def introduce(state: RelayState, link: LinkState, encoding: EncodingState) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from peer import relay_pulling as pulling
-from peer.relay_actions import CloseLink
+from peer.relay_actions import CloseLink, Warn
 from peer.relay_events import DialFailed, LinkDown, LinkUp, PlanChanged
 from peer.relay_forwarding import introduce_all, tell
 from peer.relay_issuing import issue
 from peer.relay_receiving import forget_link
 from peer.relay_state import LinkState, RelayState
+from rollcast.runtime.errors import NotDialable
 from rollcast.wire.ids import PeerId
 from rollcast.wire.link import DIRECT_STRIPE
 
+# Those who are to dial us try at once, and again every few seconds.
+_DIALLED_WITHIN_S = 60.0
 # Links that one peer may have open to us: a second one replaces a half-dead first.
 _LINKS_PER_PEER_MOST = 2
 
@@ -72,7 +75,9 @@ def link_up(state: RelayState, event: LinkUp, now: float) -> None:
             pulling.want(state, encoding, link, now)
     for encoding in state.encodings.values():
         # A neighbour that was away learns what we need no more, and whom it can ask.
-        if encoding.phase == "held" and event.peer_id in state.neighbours and encoding.announced_at_s:
+        held = encoding.phase == "held" and encoding.announced_at_s
+        begun = encoding.phase == "receiving" and encoding.have.count
+        if event.peer_id in state.neighbours and (held or begun):
             tell(state, link, encoding)
     issue(state, now)
 
@@ -113,6 +118,22 @@ def dial_neighbours(state: RelayState, now: float) -> None:
     for neighbour in state.plan.neighbours:
         if neighbour.peer_id not in state.link_to and not state.penalised(neighbour.peer_id, now):
             pulling.dial(state, neighbour, now)
+
+
+def watch_dials(state: RelayState, now: float) -> None:
+    """Say it once if nobody gets through to the address that we advertise: such a peer is sent less, and later."""
+    expected = [neighbour.peer_id for neighbour in state.plan.neighbours if not neighbour.we_dial]
+    if state.dials_judged or not expected:
+        state.undialled_since_s = None
+    elif any(peer_id in state.link_to for peer_id in expected):
+        state.dials_judged = True
+    elif state.undialled_since_s is None:
+        state.undialled_since_s = now
+    elif now - state.undialled_since_s >= _DIALLED_WITHIN_S:
+        state.dials_judged = True
+        what = f"none of {len(expected)} that are to dial this process got through in {_DIALLED_WITHIN_S:.0f} s"
+        fix = 'let link.advertise through the firewall, or set it to "none": then this process dials the others'
+        state.do(Warn(NotDialable.code, what, fix))
 
 
 def close_unneeded(state: RelayState, now: float) -> None:

@@ -8,12 +8,15 @@ asked for elsewhere as well.
 
 from __future__ import annotations
 
+import math
+
 from peer.chunk_set import ChunkSet
 from peer.relay_actions import Dial, SendCancel, SendRequest, SendWant
 from peer.relay_events import CancelReceived, HaveReceived, LinkId, Neighbour
 from peer.relay_state import EncodingState, LinkState, RelayState, Source
 from peer.service_window import ServiceWindow
 from rollcast.wire.limits import REQUEST_CHUNKS_MAX
+from rollcast.wire.records import KEYFRAME_ID
 
 # A chunk is late when it is this many times as far behind the newest as chunks usually are here.
 _USUAL_LAGS = 1.5
@@ -219,42 +222,78 @@ def _ask_again(state: RelayState, encoding: EncodingState, now: float) -> None:
 
 
 def request_all(state: RelayState, encoding: EncodingState, now: float) -> None:
-    """Give every source as much to send as its window allows, those that cost the origin's uplink last."""
+    """Give every source its share to send, and no more than its window allows, the origin last."""
     if encoding.phase != "receiving" or not encoding.pulling:
         return
     missing = encoding.have.missing_below(_late_below(state, encoding, now))
     if not missing:
         return
     asked, late = _asked(state, encoding, now)
-    for link_id in _in_order(state, encoding):
-        source = encoding.sources[link_id]
-        claimed, most = source.claimed, min(source.spare, REQUEST_CHUNKS_MAX)
-        if most <= 0 or claimed is None:
-            continue
-        mine = missing & claimed.as_int()
-        if state.links[link_id].role == "origin":
-            mine &= encoding.have.missing_below(_late_below(state, encoding, now - _ORIGIN_SPARED_S))
-        chosen = encoding.have.first_of(mine & ~asked, most)
-        if len(chosen) < most and late:
-            chosen += _hedges(state, encoding, source, mine & late, most - len(chosen))
-        if chosen:
+    for sources in _in_order(state, encoding):
+        weight = sum(_weight(state, link_id) for link_id in sources)
+        for link_id in sources:
+            to_ask = ((missing & ~asked) | late).bit_count()
+            share = math.ceil(to_ask * _weight(state, link_id) / weight)
+            weight -= _weight(state, link_id)
+            chosen = _choose(state, encoding, link_id, (missing, asked, late), share, now)
             asked |= encoding.have.bits_of(chosen)
             late &= ~encoding.have.bits_of(chosen)
-            if not source.requested:
-                source.heard_s = now
-            for index in chosen:
-                source.requested[index] = now
-            state.do(SendRequest(link_id, encoding.key, tuple(chosen)))
 
 
-def _in_order(state: RelayState, encoding: EncodingState) -> list[LinkId]:
-    """Sources, first those that never let us wait in vain; near ones first, the origin last."""
+def _start(state: RelayState, encoding: EncodingState) -> int:
+    """Where asking begins: those who join together ask for different chunks, so that they have some for each other.
 
-    def rank(link_id: LinkId) -> tuple[int, bool, int, LinkId]:
-        link = state.links[link_id]
-        return encoding.sources[link_id].unanswered, not link.lan, _ROLE_ORDER.get(link.role, 2), link_id
+    A delta is decoded in order as it comes, and what one holder sends us all of is best hashed in order.
+    """
+    if encoding.holder is not None or encoding.key.encoding_id != KEYFRAME_ID:
+        return 0
+    return int(state.settings.pull_from * encoding.chunk_count)
 
-    return sorted(encoding.sources, key=rank)
+
+def _choose(
+    state: RelayState, encoding: EncodingState, link_id: LinkId, chunks: tuple[int, int, int], share: int, now: float
+) -> list[int]:
+    """Ask one source for chunks that nobody was asked for, then for some that are late elsewhere.
+
+    Args:
+        chunks: those missing, those asked for, those of them that are late: as bits.
+        share: how many it is to be asked for at most.
+    """
+    missing, asked, late = chunks
+    source = encoding.sources[link_id]
+    most = min(source.spare, share, REQUEST_CHUNKS_MAX)
+    if most <= 0 or source.claimed is None:
+        return []
+    mine = missing & source.claimed.as_int()
+    if state.links[link_id].role == "origin":
+        mine &= encoding.have.missing_below(_late_below(state, encoding, now - _ORIGIN_SPARED_S))
+    chosen = encoding.have.first_of(mine & ~asked, most, _start(state, encoding))
+    if len(chosen) < most and late:
+        chosen += _hedges(state, encoding, source, mine & late, most - len(chosen))
+    if chosen:
+        if not source.requested:
+            source.heard_s = now
+        for index in chosen:
+            source.requested[index] = now
+        state.do(SendRequest(link_id, encoding.key, tuple(chosen)))
+    return chosen
+
+
+def _in_order(state: RelayState, encoding: EncodingState) -> list[list[LinkId]]:
+    """Sources that can be asked now: first those that never let us wait in vain, then near ones, the origin last.
+    Those of one rank share what is to be asked, the fastest of them first."""
+    ranks: dict[tuple[int, bool, int], list[LinkId]] = {}
+    for link_id, source in encoding.sources.items():
+        if source.spare > 0 and source.claimed is not None:
+            link = state.links[link_id]
+            rank = source.unanswered, not link.lan, _ROLE_ORDER.get(link.role, 2)
+            ranks.setdefault(rank, []).append(link_id)
+    return [sorted(ranks[rank], key=lambda one: (-_weight(state, one), one)) for rank in sorted(ranks)]
+
+
+def _weight(state: RelayState, link_id: LinkId) -> int:
+    """What a source has sent us so far says how fast it is."""
+    return 1 + state.links[link_id].useful
 
 
 def _asked(state: RelayState, encoding: EncodingState, now: float) -> tuple[int, int]:

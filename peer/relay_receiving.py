@@ -29,7 +29,7 @@ from peer.relay_events import (
     VersionFinished,
     VersionRestored,
 )
-from peer.relay_forwarding import drop_link, forget, forward, introduce, tell_complete, tell_wanting
+from peer.relay_forwarding import drop_link, forget, forward, introduce, tell_complete, tell_neighbours, tell_wanting
 from peer.relay_issuing import give_again
 from peer.relay_state import EncodingState, LinkState, RelayState, StoreFailure
 from rollcast.wire.ids import ChunkIndex
@@ -119,6 +119,8 @@ def store_ready(state: RelayState, event: StoreReady, now: float) -> None:
     encoding.phase = "receiving"
     encoding.have.add_all(found)
     if not _finish_if_complete(state, encoding):
+        if found.count:
+            tell_neighbours(state, encoding)
         pulling.watch(state, encoding, now)
 
 

@@ -10,6 +10,7 @@ from peer.chunk_set import ChunkSet
 from peer.relay_actions import Action
 from peer.relay_events import EncodingKey, LinkId, Neighbour, PlanChanged
 from peer.service_window import ServiceWindow
+from peer.token_bucket import TokenBucket
 from rollcast.wire.ids import PeerId, PlanId, StripeId, Version
 
 Phase = Literal["waiting", "opening", "receiving", "finishing", "held"]
@@ -24,19 +25,25 @@ class RelaySettings:
         role: "peer" or "origin".
         stall_timeout_s: without a new chunk for this long, further holders are asked.
         store_retry_s: a version that could not be stored is received again after this long.
+        pull_from: share of a keyframe from which on its chunks are asked for first; another one in each process.
     """
 
     role: str
     stall_timeout_s: float = 3.0
     store_retry_s: float = 15.0
+    pull_from: float = 0.0
     # Failures of the store in a row, with no version stored in between, after which it is no use to go on.
     store_failures_most: int = 3
     # Chunks handed to the transport of one link that have not left: more would only delay newer ones.
     outbox_chunks: int = 1
     # Copies that wait for one child; one that does not keep up asks for the rest later.
     pushes_most: int = 32
-    # A copy behind this many others for the same child counts as sent: one slow child must not hold back the rest.
-    pushes_counted_most: int = 4
+    # A copy behind this many others for the same child counts as sent: a slow child must not hold back the rest.
+    pushes_counted_least: int = 4
+    # Unless few are behind: then copies of so many chunks count, and hold back what we are given as much. Otherwise a
+    # child whose flow gets less than its share of our uplink gets ever less: what it leaves over is given to us as
+    # further work, and the other children's flows fill the uplink with it.
+    chunks_counted: int = 2
     # Chunks asked for by one link that may wait.
     pulls_most: int = 1024
     # A link is stuck while it does not take a chunk and the others take this many each.
@@ -157,6 +164,7 @@ class EncodingState:
     sources: dict[LinkId, Source] = field(default_factory=dict)
     awaited: PeerId | None = None  # being dialled for this encoding
     refused_until_s: dict[PeerId, float] = field(default_factory=dict)
+    answers: dict[PeerId, TokenBucket] = field(default_factory=dict)  # bounds what each may have for asking
     # Lateness: the highest chunk that came by push, when it rose, and how far behind it others usually are.
     frontier: int = -1
     frontier_at: deque[tuple[float, int]] = field(default_factory=deque)
@@ -264,6 +272,8 @@ class RelayState:
     store_failure: StoreFailure | None = None
     waiting_for_retry: dict[EncodingKey, EncodingState] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
+    undialled_since_s: float | None = None  # others are to dial us, and none has
+    dials_judged: bool = False  # one of them did, or we said that none does
     actions: list[Action] = field(default_factory=list)
 
     def do(self, action: Action) -> None:

@@ -30,6 +30,10 @@ _JOBS_PER_VISIT = 256
 _READING_THREADS = 2
 # Of hashing and of making states, between two visits: chunks that come meanwhile wait this long at most.
 _ADVANCE_BYTES = 4 << 20
+# What can wait begins when nothing else was asked for this long: loading the version that has just come goes first.
+_IDLE_S = 1.0
+# It waits no longer than this, however busy we are.
+_WAITS_S_MOST = 10.0
 
 Job = Callable[[], "StoreEvent | None"]
 
@@ -68,6 +72,7 @@ class StoreWorker:
         durable_first: say that an encoding is finished only once it is durable. Without, as soon as it is verified:
             what a peer loses it receives again.
         on_event: called on the event loop.
+        idle_s: after this long with nothing to do, what can wait is done.
         mirror_folder: gets what is finished.
     """
 
@@ -77,14 +82,17 @@ class StoreWorker:
         on_event: Callable[[StoreEvent], None],
         *,
         durable_first: bool,
+        idle_s: float = _IDLE_S,
         mirror_folder: MirrorFolder | None = None,
     ) -> None:
         self.memory = ChunkMemory()
         self._store = store
         self._on_event = on_event
         self._durable_first = durable_first
+        self._idle_s = idle_s
         self._mirror_folder = mirror_folder
         self._jobs: deque[Job] = deque()
+        self._later: deque[tuple[float, Job]] = deque()  # with the time of the loop at which each is due
         self._wake = asyncio.Event()
         self._urgent = asyncio.Event()  # more than writes are to be done
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="relay-store")
@@ -140,7 +148,10 @@ class StoreWorker:
             self._post(None, publish)
 
     def materialise(self, key: EncodingKey) -> None:
-        """Make the state that a delta leads to; answered by StateMade and VersionRestored, or by StateNotMade."""
+        """Make the state that a delta leads to; answered by StateMade, or by StateNotMade.
+
+        VersionRestored follows a while later: that the keyframe can be served is less urgent.
+        """
         keyframe_key = EncodingKey(key.version, KEYFRAME_ID)
 
         def make() -> StoreEvent | None:
@@ -152,18 +163,23 @@ class StoreWorker:
                 keyframe.finish()
             return StateMade(key)
 
+        def finish() -> None:
+            if (keyframe := self._made(key)) is not None:
+                keyframe.finish()
+
         def serve() -> Event | None:
-            keyframe = self._store.get(key.version)
-            if keyframe is None or not keyframe.state_held:
+            keyframe = self._made(key)
+            if keyframe is None or not keyframe.finished:
                 return None
-            keyframe.finish()
             keyframe.list_chunks()
             self._publish(keyframe)
             manifest = keyframe.manifest
             return VersionRestored(keyframe_key, manifest.chunk_count, manifest.chunk_size_bytes)
 
         self._post(key, make)
-        self._post(key, serve)
+        self._post(key, finish)
+        due_s = asyncio.get_running_loop().time() + _WAITS_S_MOST
+        self._later.append((due_s, lambda: self._guarded(key, serve, None)))
 
     def prune(self) -> None:
         """Apply retention; answered by EncodingsRemoved if anything went."""
@@ -201,29 +217,51 @@ class StoreWorker:
         while True:
             self._wake.clear()
             self._urgent.clear()
-            batch = [self._jobs.popleft() for _ in range(min(len(self._jobs), _JOBS_PER_VISIT))]
-            events, more = await loop.run_in_executor(self._writing, self._visit, batch)
-            for event in events:
+            if self._later and self._later[0][0] <= loop.time():
+                self._take_up_later()
+            batch = deque(self._jobs.popleft() for _ in range(min(len(self._jobs), _JOBS_PER_VISIT)))
+            event, more = await loop.run_in_executor(self._writing, self._visit, batch)
+            self._jobs.extendleft(reversed(batch))
+            if event is not None:
                 self._on_event(event)
             if not self._jobs and not more:
-                await self._wake.wait()
-                await self._gather()
+                await self._wait()
 
     def close(self) -> None:
         """Wait for the job under way, forget the others."""
         self._jobs.clear()
+        self._later.clear()
         self._writing.shutdown(wait=True, cancel_futures=True)
         self._reading.shutdown(wait=True, cancel_futures=True)
+
+    async def _wait(self) -> None:
+        """For something to do, and a little for more of it; after a while without, what can wait is taken up."""
+        try:
+            async with asyncio.timeout(self._idle_s if self._later else None):
+                await self._wake.wait()
+        except TimeoutError:
+            self._take_up_later()
+        else:
+            await self._gather()
+
+    def _take_up_later(self) -> None:
+        _, job = self._later.popleft()
+        self._jobs.append(job)
 
     async def _gather(self) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_GATHER_S):
                 await self._urgent.wait()
 
-    def _visit(self, jobs: list[Job]) -> tuple[list[StoreEvent], bool]:
-        """Do jobs in the thread, and, if none of them is waited for, a little of what will have to be done anyway."""
-        events = [event for job in jobs if (event := job()) is not None]
-        return events, bool(events) or self._advance()
+    def _visit(self, jobs: deque[Job]) -> tuple[StoreEvent | None, bool]:
+        """Do jobs in the thread up to the first that has an answer, which must not wait for those behind it; if none
+        has, a little of what will have to be done anyway.
+        """
+        while jobs:
+            event = jobs.popleft()()
+            if event is not None:
+                return event, True
+        return None, self._advance()
 
     def _advance(self) -> bool:
         try:
@@ -268,6 +306,11 @@ class StoreWorker:
     def _holds_state(self, version: int) -> bool:
         base = self._store.get(version)
         return base is not None and base.state_held
+
+    def _made(self, key: EncodingKey) -> StoredEncoding | None:
+        """The keyframe of a version whose state was made; None when it could not be, or was removed since."""
+        keyframe = self._store.get(key.version)
+        return keyframe if keyframe is not None and keyframe.state_held else None
 
     def _encoding(self, key: EncodingKey) -> StoredEncoding:
         encoding = self._store.get(key.version, key.encoding_id)

@@ -46,7 +46,7 @@ class Materialise:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The version's state is here, durable and verified."""
+    """The version's state is here and verified."""
 
     version: Version
 
@@ -286,7 +286,8 @@ class VersionBook:
             known.acknowledged_on = known.holder
             commands.append(Acknowledge(version, known.holder))
         # Only what the learner gave us in this life of the process: the rest has been sent before.
-        if self._role == "origin" and known.from_learner and known.announced and not known.broadcast:
+        due = self._role == "origin" and known.from_learner and known.announced and not known.broadcast
+        if due and not self._superseded(version):
             key = key_of(broadcast_manifest(known.verified))
             if key in self._failed:
                 key = key_of(known.verified.keyframe)
@@ -294,3 +295,11 @@ class VersionBook:
                 known.broadcast = True
                 commands.append(SendToAll(key))
         return commands
+
+    def _superseded(self, version: Version) -> bool:
+        """Whether everybody is sent something newer already, which does not start from this version.
+
+        The origin may be told of versions out of order; who needs this one all the same asks for it.
+        """
+        newer = [known.verified for other, known in self._known.items() if other > version and known.broadcast]
+        return bool(newer) and all(broadcast_manifest(one).base_version != version for one in newer)

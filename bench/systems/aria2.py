@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.systems import libtorrent
-from bench.systems.base import ROOT, Broadcast, Case, check_copies, write_payload
+from bench.systems.base import ROOT, Broadcast, Case, check_copies, prepare_nodes
 from bench.wan.meter import Meter
 from bench.wan.network import Network
 from rollcast.runtime.errors import WaitTimedOut
@@ -48,14 +48,10 @@ def broadcasts(case: Case) -> Iterator[Broadcast]:
 
 
 def _broadcast(network: Network, case: Case) -> Broadcast:
-    folders = [case.folder / f"node-{number}" for number in range(len(case.nodes))]
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-    digest = write_payload(folders[0] / "payload", case.size_bytes)
+    folders, payload, digest = prepare_nodes(case)
     torrent = case.folder / "payload.torrent"
     tracker_url = f"http://{network.addresses[0]}:{_TRACKER_PORT}/announce"
-    libtorrent.make_torrent(folders[0] / "payload", torrent, _PIECE_BYTES, tracker_url)
+    libtorrent.make_torrent(payload, torrent, _PIECE_BYTES, tracker_url)
     tracker = [sys.executable, str(ROOT / "bench" / "programs" / "tracker.py"), network.addresses[0]]
     processes = [network.spawn(0, tracker)]
     time.sleep(_TRACKER_START_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import queue
+import shutil
 import subprocess
 import sys
 import threading
@@ -132,6 +133,16 @@ def write_payload(path: Path, size_bytes: int) -> str:
     data = os.urandom(size_bytes)
     path.write_bytes(data)
     return hashlib.sha256(data).hexdigest()
+
+
+def prepare_nodes(case: Case) -> tuple[list[Path], Path, str]:
+    """One empty folder for each node, the payload in the source's, and the payload's SHA-256 in hex."""
+    folders = [case.folder / f"node-{number}" for number in range(len(case.nodes))]
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+    payload = folders[0] / "payload"
+    return folders, payload, write_payload(payload, case.size_bytes)
 
 
 def check_copies(copies: Mapping[int, Path], digest: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.systems.base import ROOT, Broadcast, Case, Lines, check_copies, lacks_module, python_with, write_payload
+from bench.systems.base import ROOT, Broadcast, Case, Lines, check_copies, lacks_module, prepare_nodes, python_with
 from bench.wan.meter import Meter
 from bench.wan.network import Network
 
@@ -52,13 +52,9 @@ def make_torrent(payload: Path, torrent: Path, piece_bytes: int, tracker_url: st
 
 
 def _broadcast(network: Network, case: Case, profile: str) -> Broadcast:
-    folders = [case.folder / f"node-{number}" for number in range(len(case.nodes))]
-    for folder in folders:
-        folder.mkdir(exist_ok=True)
-        (folder / "payload").unlink(missing_ok=True)
-    digest = write_payload(folders[0] / "payload", case.size_bytes)
+    folders, payload, digest = prepare_nodes(case)
     torrent, lines = case.folder / "payload.torrent", Lines()
-    make_torrent(folders[0] / "payload", torrent, PIECE_BYTES[profile])
+    make_torrent(payload, torrent, PIECE_BYTES[profile])
     processes = [_start(network, number, folder, torrent, profile) for number, folder in enumerate(folders)]
     for number, process in enumerate(processes):
         lines.follow(number, process)

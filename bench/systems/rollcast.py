@@ -1,8 +1,8 @@
 """Rollcast itself: coordinator, origin, peers and a publisher as they run in earnest, TLS and verification on.
 
 The clock runs from the coordinator's log entry of the announcement to each peer's log entry that the version is held:
-verified, durable, its state's hash checked. All logs are of one machine, so of one clock. It says the same as the
-coordinator's own T_bcast (``reported_s``) but for the way of the peers' messages.
+its state's hash checked. All logs are of one machine, so of one clock. It says the same as the coordinator's own
+T_bcast (``reported_s``) but for the way of the peers' messages.
 
 The first version warms connections up and shows the relays' rates; it is not measured. Where the case has trouble,
 broadcasts with and without it take turns through the same daemons, and one that is not measured follows each trouble.
@@ -14,6 +14,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from bench.systems.base import Broadcast, Case, check_copies
 from bench.systems.rollcast_daemons import Daemons
@@ -24,6 +25,7 @@ from rollcast.runtime.errors import ProcessFailed, WaitTimedOut
 
 _POLL_S = 0.02
 _JOIN_TIMEOUT_S = 60.0
+_DURABLE_TIMEOUT_S = 30.0
 
 
 def missing() -> str:
@@ -138,6 +140,8 @@ class _Run:
         self._version += 1
         self._daemons.tell(content)
         self._daemons.hear("origin_holds", self._case.limit_s)
+        if content == "update":
+            self._daemons.touch_room(self._version)
         meter = Meter(self._network)
         self._daemons.tell("announce")
         return meter
@@ -179,6 +183,13 @@ class _Run:
 
     def _check_copies(self, numbers: Sequence[int]) -> None:
         """Every peer's file is the learner's, byte for byte."""
-        copies = {number: self._daemons.stored(number, self._version) for number in numbers}
+        copies = {number: self._copy(number) for number in numbers}
         published = self._daemons.published(self._version)
         check_copies(copies, hashlib.sha256(published.read_bytes()).hexdigest())
+
+    def _copy(self, number: int) -> Path:
+        """A peer's file, which is durable, and has its name, a little after the version is held."""
+        end_s = time.monotonic() + _DURABLE_TIMEOUT_S
+        while not (path := self._daemons.stored(number, self._version)).is_file() and time.monotonic() < end_s:
+            time.sleep(_POLL_S)
+        return path

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.systems.base import ROOT, Broadcast, Case, Lines, check_copies, lacks_module, python_with, write_payload
+from bench.systems.base import ROOT, Broadcast, Case, Lines, check_copies, lacks_module, prepare_nodes, python_with
 from bench.wan.meter import Meter
 from bench.wan.network import Network
 
@@ -44,12 +43,8 @@ def broadcasts(case: Case) -> Iterator[Broadcast]:
 
 
 def _broadcast(network: Network, case: Case) -> Broadcast:
-    folders = [case.folder / f"node-{number}" for number in range(len(case.nodes))]
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-    payload, lines = folders[0] / "payload", Lines()
-    digest = write_payload(payload, case.size_bytes)
+    folders, payload, digest = prepare_nodes(case)
+    lines = Lines()
     processes: list[subprocess.Popen[Any]] = []
     for number, folder in enumerate(folders):
         processes.append(_start(network, number, folder, payload))

@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
@@ -24,6 +25,9 @@ from rollcast.runtime.errors import ProcessFailed, WaitTimedOut
 _QUEUE_MS = 50.0  # drop-tail queue of each direction of a link
 _GSO_BYTES = 16384  # largest burst that the kernel hands to the emulator in one piece
 _REAL_TIME_PRIORITY = 5
+# Of each node's session. The kernel shares the processor between sessions, whatever the priority of what runs in them:
+# idle-class work of others would otherwise get as much as a node.
+_AUTOGROUP_NICE = -15
 _COMMAND_TIMEOUT_S = 20.0
 _EMULATOR_TIMEOUT_S = 10.0
 _REAP_POLL_S = 0.005
@@ -126,6 +130,8 @@ class Network:
         arguments = ["ip", "netns", "exec", self.names[node], *command]
         # A session of its own, as on a machine of its own: the kernel's autogroups then share the processor by node.
         process = subprocess.Popen(arguments, env={**environment, **shim}, start_new_session=True, **options)
+        with contextlib.suppress(OSError):  # a kernel without autogroups
+            Path(f"/proc/{process.pid}/autogroup").write_text(str(_AUTOGROUP_NICE))
         self._running[process.pid] = process
         return process
 

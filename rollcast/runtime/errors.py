@@ -10,6 +10,7 @@
     ├── NoPeers                RC202  exit 75   no peer is there to make rollouts
     ├── Unreachable            RC203  exit 69   another process cannot be reached
     ├── ProtocolMismatch       RC204  exit 76   the two sides speak different protocol versions
+    ├── NotDialable            RC205  exit 69   nobody gets through to the address that a process advertises
     ├── JoinRefused            RC301  exit 77   an invite is wrong, expired or used up
     ├── WrongKey               RC302  exit 77   a key or certificate is not the expected one
     ├── BadSignature           RC303  exit 76   a signed object does not verify
@@ -96,6 +97,10 @@ class Unreachable(RollcastError):
 
 class ProtocolMismatch(RollcastError):
     code, exit_code = "RC204", 76
+
+
+class NotDialable(RollcastError):
+    code, exit_code = "RC205", 69
 
 
 class JoinRefused(RollcastError):

@@ -1,8 +1,8 @@
 """A version's state made on disk from an older version's state and a delta, while the delta still arrives.
 
 The base is read and the new state written block by block, so that memory is needed for one block. Room for the new
-state is taken before the first chunk arrives, and what has been made is hashed while the rest is awaited: little is
-left to do once the last chunk is here.
+state is taken before the first chunk arrives, and each block is hashed as it is written, while it is in the processor's
+cache: little is left to do once the last chunk is here.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from blake3 import blake3
+
 from rollcast.runtime.errors import CorruptChunk, MalformedMessage, StoreError
 from rollcast.wire.delta import DeltaDecoder
 from rollcast.wire.files import preallocate, write_all
 from rollcast.wire.limits import DELTA_BLOCK_BYTES
-from rollcast.wire.prefix_hash import PrefixHash
 from rollcast.wire.stored_encoding import StoredEncoding, store_error
 
 
@@ -45,7 +46,6 @@ class Materialisation:
         self._lease.__enter__()
         try:
             self._file = _FileBlocks(base, path, record.state_size_bytes)
-            self._hash = PrefixHash(self._file.descriptor, record.state_size_bytes)
         except OSError as error:
             self._lease.__exit__(None, None, None)
             raise store_error(path.parent, error) from None
@@ -65,7 +65,6 @@ class Materialisation:
         while not self._refusal and self._decoder.done_bytes < until and self.delta.has(self._next_chunk):
             self._apply(self.delta.read(self._next_chunk))
             self._next_chunk += 1
-        self._hash.advance(self._decoder.done_bytes)
         return self._next_chunk > before
 
     def finish(self) -> None:
@@ -84,7 +83,7 @@ class Materialisation:
             self._decoder.finish()
         except MalformedMessage as error:
             raise _corrupt(version, self._refusal or error.what) from None
-        if self._hash.digest() != self.delta.verified.record.state_hash:
+        if self._file.digest() != self.delta.verified.record.state_hash:
             raise _corrupt(version, f"version {self._base.version} with it does not hash to the signed state")
 
     def close(self) -> None:
@@ -103,12 +102,13 @@ class Materialisation:
 
 
 class _FileBlocks:
-    """See rollcast.wire.delta.StateBlocks: reads the blocks of one file and writes those of another."""
+    """See rollcast.wire.delta.StateBlocks: reads the blocks of one file and writes those of another, hashing them."""
 
     def __init__(self, base: StoredEncoding, path: Path, size_bytes: int) -> None:
         self.size_bytes = size_bytes
         self._base = base
         self._block = memoryview(bytearray(min(DELTA_BLOCK_BYTES, size_bytes)))
+        self._blake3 = blake3()  # on one thread: a block is too small to be worth waking other cores
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             preallocate(self.descriptor, size_bytes)
@@ -123,6 +123,11 @@ class _FileBlocks:
 
     def store(self, start: int, block: memoryview) -> None:
         write_all(self.descriptor, block, start)
+        self._blake3.update(block)
+
+    def digest(self) -> bytes:
+        """BLAKE3 of the blocks so far: of the state, once they are all of it."""
+        return self._blake3.digest()
 
     def close(self) -> None:
         os.close(self.descriptor)

@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 
 from bench import broadcast
-from bench.systems.base import Broadcast, Case
+from bench.systems.base import Broadcast, Case, check_copies, prepare_nodes
 from bench.systems.rollcast_daemons import Log, configured
 from bench.wan import build
 from bench.wan.meter import LATE_MS_MAX, Cost
@@ -126,6 +126,15 @@ def test_settings_reach_the_daemons_that_they_are_for() -> None:
     assert values["link"]["congestion"] == "cubic"
     with pytest.raises(ConfigError, match="unknown key"):
         configured("peer", values, ("peer.link.colour=red",))
+
+
+def test_every_node_begins_with_an_empty_folder(tmp_path: Path) -> None:
+    case = _case(tmp_path, (Node(80, 160, 5),) * 3, 1000)
+    for _ in range(2):
+        folders, payload, digest = prepare_nodes(case)
+        check_copies({0: payload}, digest)
+        assert [list(folder.iterdir()) for folder in folders] == [[payload], [], []]
+        (folders[1] / "copy").write_bytes(b"of the broadcast before")
 
 
 def test_a_log_is_read_as_it_grows(tmp_path: Path) -> None:

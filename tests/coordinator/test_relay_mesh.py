@@ -63,6 +63,12 @@ def test_each_relay_passes_its_stripe_to_all_others_and_the_origin_sends_what_th
     assert stripes(made(origin(80), node("a", 50), node("b", 50), node("c", 50))) == direct | relayed
 
 
+def test_copies_of_its_own_are_left_out_only_where_the_relays_surely_suffice() -> None:
+    three = [node(name, 50) for name in "abc"]  # they can pass 75 on
+    assert DIRECT_STRIPE not in stripes(made(origin(68), *three))
+    assert DIRECT_STRIPE in stripes(made(origin(70), *three))
+
+
 def test_one_peer_needs_no_relay() -> None:
     assert stripes(made(origin(50), node("a", 50))) == {0: {"a": "origin"}}
     assert stripes(made(origin(50))) == {}

@@ -69,6 +69,6 @@ def test_a_delta_that_is_not_worth_it_is_left_out(
 
 
 def test_each_encoding_gets_chunks_of_its_size() -> None:
-    assert cut_up(bytes(3 << 20), 0).chunk_size_bytes == 32 << 10
-    assert cut_up(bytes(100_000), 0).chunk_size_bytes == 16 << 10
+    assert cut_up(bytes(8 << 20), 0).chunk_size_bytes == 32 << 10
+    assert cut_up(bytes(100_000), 0).chunk_size_bytes == 8 << 10
     assert cut_up(bytes(100_000), 2048).chunk_size_bytes == 2048

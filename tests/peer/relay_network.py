@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from random import Random
 
 from bench.wan.scenarios import Bound, Node, fluid_bound
 from peer import relay_events as events
@@ -54,12 +55,14 @@ def broadcast(
     """One broadcast among real cores; with ``warm_up`` another one goes before it.
 
     Args:
-        settings: of every core, apart from the role.
+        settings: of every core, apart from the role and from where in a keyframe it begins to ask.
         faults: with seconds from the announcement; nodes that join are not there before.
     """
 
+    chance = Random(seed)
+
     def core(role: str) -> Core:
-        return RelayCore(replace(settings, role=role))
+        return RelayCore(replace(settings, role=role, pull_from=chance.random()))
 
     network = RelayNetwork(nodes, chunks_of(size_bytes, chunk_bytes), core, plan, conditions, late_in(faults), seed)
     if warm_up:

@@ -63,5 +63,7 @@ def test_bits_name_the_same_indices_as_sets(size: int, data: st.DataObject) -> N
     chunks = ChunkSet(size, here)
     assert chunks.bits_of(here) == chunks.as_int()
     assert chunks.first_of(chunks.bits_of(others), size) == sorted(others)
+    start = data.draw(st.integers(0, size - 1))
+    assert chunks.first_of(chunks.bits_of(others), size, start) == sorted(others, key=lambda one: (one < start, one))
     missing = [index for index in range(min(below, size)) if index not in here]
     assert chunks.first_of(chunks.missing_below(below), size) == missing

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 from hypothesis import given, settings
@@ -99,6 +101,31 @@ def test_a_child_that_is_stuck_is_counted_as_served_and_skipped_in_the_end() -> 
     assert credits == 50 - 5
     assert len(steps.link(RIGHT).pushes[KEY]) == steps.state.settings.pushes_most
     assert steps.state.counters.chunks_skipped == 50 - 1 - steps.state.settings.pushes_most
+
+
+def reported_of_twenty(slow: Sequence[int]) -> int:
+    """Chunks reported by a relay with five children of which these take only every second copy."""
+    children = {RIGHT: "right", **{OTHER + number: f"child-{number}" for number in range(1, 5)}}
+    steps = relay(*children.values())
+    for link in range(OTHER + 1, OTHER + 5):
+        steps.up(link, children[link])
+    reported = 0
+    for index in range(20):
+        actions = steps.chunk(ORIGIN, index, MINE)
+        for link in children:
+            actions += steps.sent(link) if link not in slow or index % 2 else []
+        reported += sum(len(one.indices) for one in actions if isinstance(one, SendCredit))
+    return reported
+
+
+def test_one_child_that_is_behind_holds_back_what_we_are_given() -> None:
+    """Otherwise the work that it leaves over is given to us as further chunks, and it falls behind for good."""
+    assert reported_of_twenty([RIGHT]) == 20 - 2, "two chunks' worth: it has ten copies to come"
+
+
+def test_several_children_that_are_behind_hold_back_no_more_than_one() -> None:
+    """They are forty copies behind: that would be eight chunks."""
+    assert reported_of_twenty([RIGHT, OTHER + 1, OTHER + 2, OTHER + 3]) >= 20 - 4
 
 
 def test_copies_for_a_child_that_does_not_read_are_not_waited_for() -> None:
@@ -246,6 +273,22 @@ def test_a_flood_of_requests_is_bounded() -> None:
     for _ in range(100):
         steps.tell(RequestReceived(LinkId(OTHER), KEY, tuple(range(CHUNKS))))
     assert sum(map(len, steps.link(OTHER).pulls.values())) <= steps.state.settings.pulls_most
+
+
+def test_who_asks_for_ever_is_refused_until_time_has_passed() -> None:
+    steps = relay("left")
+    steps.chunk(ORIGIN, 0, MINE)
+    request = RequestReceived(LinkId(OTHER), KEY, (0,))
+    answers = 0
+    while (said := steps.tell(request)) == [answer(OTHER, 0)]:
+        answers += 1
+        steps.sent(OTHER)
+    assert said == [SendCancel(LinkId(OTHER), KEY, "asked for too often")]
+    assert answers == 8 * CHUNKS + 1, "as much as eight copies, and the debt that ends it"
+    steps.now += 300.0 / CHUNKS
+    assert steps.tell(request) == [answer(OTHER, 0)]
+    steps.sent(OTHER)
+    assert steps.tell(replace(request, link=LinkId(RIGHT))) == [answer(RIGHT, 0)], "others are answered as before"
 
 
 def test_a_flood_of_wants_is_bounded() -> None:

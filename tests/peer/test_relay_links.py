@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peer.relay_actions import Accuse, CloseLink, Dial, SendAnnouncement, SendChunkList, SendHave, SendWant
+from peer.relay_actions import Accuse, CloseLink, Dial, SendAnnouncement, SendChunkList, SendHave, SendWant, Warn
 from peer.relay_events import (
     ChunkCorrupt,
     DialFailed,
@@ -14,7 +14,7 @@ from peer.relay_events import (
     WantReceived,
 )
 from rollcast.wire.ids import ChunkIndex, PeerId, Version
-from tests.peer.relay_steps import CHUNK_BYTES, KEY, Steps, answer, key_of, neighbour, plan, push
+from tests.peer.relay_steps import CHUNK_BYTES, KEY, Steps, answer, bitmap, key_of, neighbour, plan, push
 
 A, B = neighbour("a", we_dial=True), neighbour("b", we_dial=True)
 LINK, SECOND, THIRD = 1, 2, 3
@@ -114,6 +114,44 @@ def test_a_neighbour_that_comes_back_is_asked_while_chunks_are_missing() -> None
     steps.tell(plan(neighbour("a")))
     steps.receive(2)
     assert steps.up(LINK, "a") == [SendWant(LinkId(LINK), KEY, False)]
+
+
+def test_a_neighbour_that_comes_in_the_middle_is_told_what_it_need_not_send() -> None:
+    steps = Steps()
+    steps.tell(plan(neighbour("a")))
+    steps.receive(3, found=(1,))
+    told = SendHave(LinkId(LINK), KEY, 3, bitmap(3, 1), False)
+    assert told in steps.up(LINK, "a")
+    assert told not in steps.up(SECOND, "stranger")
+
+
+def test_who_advertises_an_address_that_nobody_can_dial_is_warned_once() -> None:
+    steps = Steps()
+    steps.tell(plan(neighbour("a"), neighbour("b"), neighbour("c", we_dial=True)))
+    steps.up(LINK, "c", dialled=True)
+    assert steps.ticks(59.0, 1.0) == []
+    (warning,) = steps.ticks(120.0, 1.0)
+    assert isinstance(warning, Warn)
+    assert (warning.code, warning.what) == (
+        "RC205",
+        "none of 2 that are to dial this process got through in 60 s",
+    )
+
+
+def test_who_was_dialled_by_one_is_not_warned() -> None:
+    steps = Steps()
+    steps.tell(plan(neighbour("a"), neighbour("b")))
+    steps.up(LINK, "a")
+    assert steps.ticks(30.0, 1.0) == []
+    steps.tell(LinkDown(LinkId(LINK), "gone", 0.0))
+    assert steps.ticks(120.0, 1.0) == []
+
+
+def test_who_dials_everybody_waits_for_nobody() -> None:
+    steps = Steps()
+    steps.tell(plan(neighbour("a", we_dial=True)))
+    steps.up(LINK, "a", dialled=True)
+    assert steps.ticks(120.0, 1.0) == []
 
 
 def test_a_new_plan_introduces_new_children() -> None:

@@ -171,6 +171,24 @@ def test_a_slow_relay_costs_less_than_half() -> None:
     assert _measured("homo50", [SetRates(bound_s / 2, 3, 5.0, 100.0)]).last_s <= 1.5 * bound_s
 
 
+def test_those_who_join_together_help_each_other() -> None:
+    """The others' uplinks alone would take 1.8 times as long as one downlink; all asking in order took 2.7 times."""
+    nodes = (*SCENARIOS["homo50"], *(Node(50, 100, 20),) * 8)
+    joins = [Join(4.0, number) for number in range(9, 17)]
+    result = relay_network.broadcast(nodes, 8 << 20, 32 << 10, SETTINGS, joins, warm_up=False)
+    joined_s = [result.seconds[number] for number in range(9, 17)]
+    own_s = 8 * (8 << 20) / 100e6
+    assert max(one for one in joined_s if one is not None) <= 2.3 * own_s
+
+
+def test_slow_receivers_hold_nobody_else_back() -> None:
+    size_bytes, quick = 8 << 20, SCENARIOS["homo50"][:6]
+    nodes = [*quick, *(Node(50, 30, 10),) * 3]
+    result = relay_network.broadcast(nodes, size_bytes, 32 << 10, SETTINGS)
+    bound_s = fluid_bound(size_bytes, SCENARIOS["homo50"]).seconds
+    assert [result.seconds[number] <= 1.2 * bound_s for number in range(1, len(quick))] == [True] * 5
+
+
 def test_who_joins_after_the_broadcast_is_held_back_by_nothing_but_its_downlink() -> None:
     result = _measured("homo50", [Join(5.0, 8)])
     own_s = 8 * (16 << 20) / 100e6

@@ -27,7 +27,7 @@ from peer.relay_events import (
     VersionFinished,
 )
 from rollcast.wire.ids import PeerId
-from tests.peer.relay_steps import CHUNK_BYTES, KEY, Steps, bitmap, neighbour, plan
+from tests.peer.relay_steps import CHUNK_BYTES, KEY, Steps, bitmap, key_of, neighbour, plan
 
 ORIGIN, A, B, C = 1, 2, 3, 4  # links
 STRIPE = 9  # not passed on here
@@ -131,7 +131,30 @@ def test_who_has_no_parents_asks_at_once() -> None:
     assert steps.tell(EncodingKnown(KEY, CHUNKS, CHUNK_BYTES)) == [want(A, chunk_list=True)]
     assert steps.list_comes(A) == [BeginStore(KEY)]
     has(steps, A, complete=True)
-    assert steps.tell(StoreReady(KEY, bitmap(CHUNKS, 0, 1))) == [request(A, 2, 3, 4, 5)]
+    assert steps.tell(StoreReady(KEY, bitmap(CHUNKS)))[-1] == request(A, 0, 1, 2, 3)
+
+
+def test_what_was_found_on_disk_is_neither_sent_nor_asked_for() -> None:
+    steps = Steps()
+    steps.tell(plan(neighbour("a")))
+    steps.up(A, "a")
+    steps.tell(EncodingKnown(KEY, CHUNKS, CHUNK_BYTES))
+    steps.list_comes(A)
+    has(steps, A, complete=True)
+    have = SendHave(LinkId(A), KEY, CHUNKS, bitmap(CHUNKS, 0, 1), False)
+    assert steps.tell(StoreReady(KEY, bitmap(CHUNKS, 0, 1))) == [have, request(A, 2, 3, 4, 5)]
+
+
+def test_a_keyframe_is_asked_for_from_our_own_place_on_and_a_delta_in_order() -> None:
+    steps = Steps(pull_from=0.98)
+    steps.tell(plan(neighbour("a")))
+    steps.up(A, "a")
+    steps.receive(CHUNKS)
+    assert has(steps, A, complete=True) == [request(A, 98, 99, 0, 1)]
+    delta = key_of(1, 1)
+    steps.receive(CHUNKS, delta)
+    complete = HaveReceived(LinkId(A), delta, CHUNKS, b"", True)
+    assert steps.tell(complete) == [SendRequest(LinkId(A), delta, (0, 1, 2, 3))]
 
 
 def test_what_was_found_on_disk_is_not_asked_for() -> None:
@@ -184,6 +207,19 @@ def test_each_chunk_is_asked_of_one_and_a_source_has_no_more_than_its_window() -
     assert has(steps, B, *range(6)) == [request(B, 4, 5)]
     steps.now += 0.01
     assert steps.chunk(A, 0) == [request(A, 6, 7)]
+
+
+def test_the_last_chunks_are_shared_in_proportion_to_what_sources_have_sent() -> None:
+    steps = peer(64)
+    for index in range(60):
+        if index != 7:
+            steps.now += 0.01
+            steps.chunk(A if index % 4 else B, index, STRIPE)
+    steps.wait(0.0)
+    assert has(steps, A, chunks=64, complete=True) == [request(A, 7)]
+    assert has(steps, B, chunks=64, complete=True) == []
+    steps.chunk(A, 7)
+    assert steps.ticks(1.0)[:2] == [request(A, 60, 61, 62), request(B, 63)]
 
 
 def test_a_holder_of_everything_gets_a_wide_window() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -28,10 +29,10 @@ NOTHING = ChunkSet(CHUNKS).bitmap
 
 
 class Setup:
-    def __init__(self, folder: Path, durable_first: bool) -> None:
+    def __init__(self, folder: Path, durable_first: bool, idle_s: float) -> None:
         self.store = ChunkStore(folder / "store", keep_versions=2)
         self.events: asyncio.Queue[StoreEvent] = asyncio.Queue()
-        self.worker = StoreWorker(self.store, self.events.put_nowait, durable_first=durable_first)
+        self.worker = StoreWorker(self.store, self.events.put_nowait, durable_first=durable_first, idle_s=idle_s)
 
     def begin(self, published: Published, encoding_id: int = KEYFRAME_ID) -> EncodingKey:
         manifest = published.verified.manifest(encoding_id)
@@ -60,8 +61,8 @@ class Setup:
 
 
 @asynccontextmanager
-async def working(folder: Path, *, durable_first: bool = False) -> AsyncIterator[Setup]:
-    setup = Setup(folder, durable_first)
+async def working(folder: Path, *, durable_first: bool = False, idle_s: float = 0.0) -> AsyncIterator[Setup]:
+    setup = Setup(folder, durable_first, idle_s)
     running = asyncio.ensure_future(setup.worker.run())
     try:
         yield setup
@@ -110,6 +111,53 @@ async def test_a_state_is_made_of_a_delta_and_can_be_served(tmp_path: Path) -> N
         assert others == [VersionFinished(STEP), StateMade(STEP), VersionRestored(key_of(2), CHUNKS, CHUNK_BYTES)]
         assert await setup.worker.read(key_of(2), ChunkIndex(6)) == SECOND.chunk(6)
         assert setup.store.versions() == [1, 2]
+
+
+async def test_a_keyframe_is_listed_only_when_there_is_nothing_else_to_do(tmp_path: Path) -> None:
+    async with working(tmp_path, idle_s=60.0) as setup:
+        FIRST.put(setup.store)
+        setup.begin(SECOND, PREVIOUS_ID)
+        setup.write(SECOND, STEP)
+        setup.worker.finish(STEP)
+        setup.worker.materialise(STEP)
+        await setup.next(3)
+        assert await setup.done() == []
+        made = setup.store.get(2)
+        assert made is not None
+        assert (made.finished, made.listed) == (True, False)
+
+
+async def test_a_keyframe_is_listed_in_the_end_however_busy_we_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peer.store_worker._WAITS_S_MOST", 0.0)
+    async with working(tmp_path, idle_s=60.0) as setup:
+        FIRST.put(setup.store)
+        setup.begin(SECOND, PREVIOUS_ID)
+        setup.write(SECOND, STEP)
+        setup.worker.finish(STEP)
+        setup.worker.materialise(STEP)
+        assert (await setup.next(4))[3] == VersionRestored(key_of(2), CHUNKS, CHUNK_BYTES)
+
+
+async def test_an_answer_does_not_wait_for_what_comes_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_finish = threading.Event()
+    finish = StoredEncoding.finish
+
+    def finish_when_told(encoding: StoredEncoding) -> None:
+        assert may_finish.wait(5.0)
+        finish(encoding)
+
+    monkeypatch.setattr(StoredEncoding, "finish", finish_when_told)
+    async with working(tmp_path) as setup:
+        setup.begin(FIRST)
+        setup.write(FIRST, KEY)
+        setup.worker.finish(KEY)
+        assert await setup.next(2) == [StoreReady(KEY, NOTHING), VersionFinished(KEY)]
+        assert setup.store.versions() == []
+        may_finish.set()
+        await setup.done()
+        assert setup.store.versions() == [1]
 
 
 async def test_a_delta_that_leads_elsewhere_is_named(tmp_path: Path) -> None:

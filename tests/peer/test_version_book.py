@@ -209,6 +209,28 @@ def test_a_first_version_is_sent_to_all_as_its_keyframe() -> None:
     assert story.held(1) == [Report(Version(1)), Acknowledge(Version(1), LEARNER), SendToAll(key_of(1))]
 
 
+def broadcasts_of(announced_versions: list[int], base_of_3: int | None) -> list[Command]:
+    """What an origin that holds versions 2 and 3 sends to all as it is told of them in this order."""
+    story = Story("origin")
+    deltas = {0: (None, 1000)} | ({} if base_of_3 is None else {1: (base_of_3, 10)})
+    known = {2: announced(2, {0: (None, 1000)}), 3: announced(3, deltas)}
+    for verified in known.values():
+        story.book.heard(verified, announced=False, learner_link=LEARNER)
+        for manifest in verified.manifests:
+            story.held(verified.version, manifest.encoding_id)
+    commands = [one for version in announced_versions for one in story.book.heard(known[version], announced=True)]
+    return [one for one in commands if isinstance(one, SendToAll)]
+
+
+def test_an_older_version_that_is_announced_late_is_not_sent_to_all() -> None:
+    assert broadcasts_of([2, 3], None) == [SendToAll(key_of(2)), SendToAll(key_of(3))]
+    assert broadcasts_of([3, 2], None) == [SendToAll(key_of(3))]
+
+
+def test_an_older_version_that_the_newer_one_starts_from_is_sent_to_all_even_late() -> None:
+    assert broadcasts_of([3, 2], 2) == [SendToAll(key_of(3, 1)), SendToAll(key_of(2))]
+
+
 def test_a_learner_that_comes_back_is_acknowledged_again() -> None:
     story, again = Story("origin"), LinkId(8)
     first = announced(1, {0: (None, 1000)})
