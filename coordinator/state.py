@@ -42,6 +42,7 @@ class CoreState:
             demotion_s=settings.demotion_s,
             quarantine_chunks=settings.quarantine_chunks,
             quarantine_accusers=settings.quarantine_accusers,
+            taken_over=restored.incarnation > 1,
         )
         self.book = LeaseBook(
             run_seed=settings.seed,
