@@ -203,9 +203,6 @@ class Tables:
         """Every epoch that was opened, oldest first."""
         return list(self._epochs)
 
-    def newest_epoch(self) -> RecordEpoch | None:
-        return self._epochs[-1] if self._epochs else None
-
     def trained_in(self, step: Step) -> list[tuple[RolloutId, Stored]]:
         """The rollouts of a recorded batch, in its order."""
         return [(rollout_id, self._rollouts[rollout_id]) for rollout_id in self._batches.get(step, ())]
