@@ -75,7 +75,7 @@ class CoreState:
         self.now = 0.0  # of the event that is being handled
         self.forecast = Forecast()
         self.partials = Partials(settings.partial_tokens_max)
-        self.generate_s = Window()  # seconds that peers say a rollout took
+        self.generate_s = Window()  # seconds that peers say a rollout took, and no more than its attempt did
         self.epochs = EpochBook(restored.epochs)
         self.epoch_requests: dict[Epoch, list[int]] = {}  # that wait for an epoch to be durable
         self.announced = AnnouncedVersions(restored.versions)
