@@ -17,6 +17,7 @@ from rollcast.runtime.errors import RollcastError
 BENCHES = {
     "demo": "the main job: reward before and after, staleness, share of bytes from peers, accounting of rollouts",
     "churn": "the main job with a peer killed half way and one joining late, beside a clean run",
+    "chaos": "the main job with every process killed, stopped or suspended on the way, beside a clean run",
     "delta": "lossless deltas between versions: bytes, speed and memory on synthetic updates",
     "resume": "the learner killed at every labelled point and restarted: is its trajectory the same to the bit",
     "plan": "relay plans for many peers: seconds, and the fluid bound / what the plan sustains",

@@ -105,7 +105,6 @@ class Intake:
         del self._storing_by_key[(rollout.lease_id, rollout.sample_index)]
         self._state.accounts.accepted += 1
         self._state.members.standing(storing.peer_id).accepted += 1
-        self._state.generate_s.add(rollout.generate_s)
         actions: list[Action] = [
             AnswerUpload(upload_id, rollout.lease_id, rollout.sample_index, True, "") for upload_id in storing.uploads
         ]
@@ -128,6 +127,8 @@ class Intake:
 
     def _store(self, event: RolloutReceived, attempt: Attempt, now: float) -> list[Action]:
         self._state.forecast.answered(attempt, now)
+        if attempt.load:  # else it is not known when it was issued
+            self._state.generate_s.add(min(event.rollout.generate_s, now - attempt.issued_at))
         self._state.partials.filled(attempt.group_id, attempt.sample_index)
         self._last_rollout += 1
         rollout_id = RolloutId(self._last_rollout)

@@ -8,7 +8,7 @@ from coordinator.groups import Group
 from coordinator.membership import Member
 from coordinator.staleness import oldest_useful_version
 from coordinator.state import CoreState
-from rollcast.wire.ids import PeerId, Step, Version
+from rollcast.wire.ids import PeerId, Version
 from rollcast.wire.rollouts import LeaseGrant
 
 _GROUPS_TRIED_MAX = 8  # with open slots, oldest first: further ones have their turn later still
@@ -170,8 +170,3 @@ def _group_for(
     group = state.book.open_group(prompt)
     actions.append(RecordGroup(group.group_id, prompt.problem_id, prompt.prompt_token_ids, prompt.mixture_position))
     return group
-
-
-def turn_of_group(state: CoreState, group: Group) -> Step:
-    """Step whose batch the group is expected to enter."""
-    return state.step_of_turn(state.book.position(group))

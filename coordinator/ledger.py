@@ -162,8 +162,11 @@ class Ledger(CompactingStore):
     def get_meta(self, key: str) -> asyncio.Future[str | None]:
         return self._thread.submit(lambda connection: facts.get_meta(connection, key))
 
-    def batch(self, step: Step) -> asyncio.Future[list[BatchEntry]]:
-        return self._thread.submit(lambda connection: sql.select_batch(connection, step))
+    def batch_size(self, step: Step) -> asyncio.Future[int]:
+        return self._thread.submit(lambda connection: sql.select_batch_size(connection, step))
+
+    def batch(self, step: Step, first: int = 0, count: int | None = None) -> asyncio.Future[list[BatchEntry]]:
+        return self._thread.submit(lambda connection: sql.select_batch(connection, step, first, count))
 
     def recorded_batches(self) -> asyncio.Future[int]:
         return self._thread.submit(sql.count_batches)

@@ -145,7 +145,28 @@ def select_epochs(connection: sqlite3.Connection) -> list[RecordEpoch]:
     return [RecordEpoch(*row) for row in rows]
 
 
-def select_batch(connection: sqlite3.Connection, step: Step) -> list[BatchEntry]:
+def select_batch_size(connection: sqlite3.Connection, step: Step) -> int:
+    _require_kept(connection, step)
+    (count,) = connection.execute("SELECT count(*) FROM batch_rollouts WHERE step = ?", (step,)).fetchone()
+    return int(count)
+
+
+def select_batch(connection: sqlite3.Connection, step: Step, first: int, count: int | None) -> list[BatchEntry]:
+    _require_kept(connection, step)
+    rows = connection.execute(
+        "SELECT rollout_id, group_id, prompt_token_ids, body, reward, exact FROM batch_rollouts"
+        " JOIN rollouts USING (rollout_id) JOIN scores USING (rollout_id)"
+        " JOIN attempts USING (lease_id, sample_index) JOIN groups USING (group_id)"
+        " WHERE step = ? AND position >= ? ORDER BY position LIMIT ?",
+        (step, first, -1 if count is None else count),
+    ).fetchall()
+    return [
+        BatchEntry(rollout_id, group_id, _unpack_ids(prompt), pb.Rollout.FromString(body), reward, bool(exact))
+        for rollout_id, group_id, prompt, body, reward, exact in rows
+    ]
+
+
+def _require_kept(connection: sqlite3.Connection, step: Step) -> None:
     (horizon,) = connection.execute("SELECT horizon_step FROM retention").fetchone()
     if step < horizon:
         raise StoreError(
@@ -153,17 +174,6 @@ def select_batch(connection: sqlite3.Connection, step: Step) -> list[BatchEntry]
             cause=f"the learner said that it would not ask for steps before {horizon}",
             fix="resume the learner from a newer checkpoint",
         )
-    rows = connection.execute(
-        "SELECT rollout_id, group_id, prompt_token_ids, body, reward, exact FROM batch_rollouts"
-        " JOIN rollouts USING (rollout_id) JOIN scores USING (rollout_id)"
-        " JOIN attempts USING (lease_id, sample_index) JOIN groups USING (group_id)"
-        " WHERE step = ? ORDER BY position",
-        (step,),
-    )
-    return [
-        BatchEntry(rollout_id, group_id, _unpack_ids(prompt), pb.Rollout.FromString(body), reward, bool(exact))
-        for rollout_id, group_id, prompt, body, reward, exact in rows
-    ]
 
 
 def count_batches(connection: sqlite3.Connection) -> int:

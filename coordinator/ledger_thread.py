@@ -111,13 +111,25 @@ class LedgerThread:
         self._call(self._finish)
 
     def _commit(self, changes: Sequence[Change[Any]]) -> list[Any]:
-        """Make the changes in one transaction; those that contradict the store are undone alone."""
+        """Make the changes in one transaction; those that contradict the store are undone alone.
+
+        That needs a savepoint a change, so it is only done once one of them turned out to contradict: each statement
+        waits for the interpreter's lock anew, which is what a busy coordinator has least of.
+        """
+        try:
+            return self._transaction(changes, _apply_all_or_nothing)
+        except _Contradiction:
+            return self._transaction(changes, _apply)
+
+    def _transaction(
+        self, changes: Sequence[Change[Any]], apply: Callable[[sqlite3.Connection, Change[Any]], Any]
+    ) -> list[Any]:
         connection = self._connection
         try:
             connection.execute("BEGIN IMMEDIATE")
-            outcomes = [_apply(connection, change) for change in changes]
+            outcomes = [apply(connection, change) for change in changes]
             connection.execute("COMMIT")
-        except sqlite3.Error:
+        except (sqlite3.Error, _Contradiction):
             with contextlib.suppress(sqlite3.Error):
                 connection.execute("ROLLBACK")
             raise
@@ -142,6 +154,21 @@ class LedgerThread:
     def _finish(self) -> None:
         if not self._ended.done():
             self._ended.set_result(None)
+
+
+class _Contradiction(Exception):
+    """One of the changes is refused."""
+
+
+def _apply_all_or_nothing(connection: sqlite3.Connection, change: Change[Any]) -> Any:
+    try:
+        return change(connection)
+    except sqlite3.IntegrityError:
+        raise _Contradiction from None
+    except sqlite3.Error:
+        raise
+    except Exception:
+        raise _Contradiction from None
 
 
 def _apply(connection: sqlite3.Connection, change: Change[Any]) -> Any:

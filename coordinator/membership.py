@@ -105,10 +105,19 @@ class Members:
     """Members in the order they joined."""
 
     def __init__(
-        self, *, heartbeat_timeout_s: float, demotion_s: float, quarantine_chunks: int, quarantine_accusers: int
+        self,
+        *,
+        heartbeat_timeout_s: float,
+        demotion_s: float,
+        quarantine_chunks: int,
+        quarantine_accusers: int,
+        taken_over: bool = False,
     ) -> None:
+        """``taken_over``: a coordinator before us had members that may not be back yet."""
         self._heartbeat_timeout_s = heartbeat_timeout_s
         self._demotion_s = demotion_s
+        self._taken_over = taken_over
+        self._company_at = float("-inf")  # when peers enough for a second accuser were last here
         self._quarantine_chunks = quarantine_chunks
         self._quarantine_accusers = quarantine_accusers
         self._members: dict[PeerId, Member] = {}
@@ -139,6 +148,8 @@ class Members:
     def join(self, event: PeerJoined, now: float) -> Member:
         """Add a member; it must not be one already."""
         self._joins += 1
+        if self._taken_over and self._joins == 1:
+            self._company_at = now
         member = Member(
             peer_id=event.peer_id,
             role=event.role,
@@ -245,7 +256,10 @@ class Members:
             return False
         standing.demoted, standing.demoted_until = "sent a corrupt chunk", now + self._demotion_s
         self._demoted.add(culprit.peer_id)
-        accusers_needed = self._quarantine_accusers if self.worker_count >= _PEERS_FOR_SECOND_ACCUSER else 1
+        self._look_for_company(now)
+        # Where others were here a moment ago, one liar must not use that they are away.
+        alone = now - self._company_at >= self._demotion_s
+        accusers_needed = 1 if alone else self._quarantine_accusers
         if len(standing.accused_chunks) < self._quarantine_chunks or len(standing.accusers) < accusers_needed:
             return False
         self.worker_count -= _counts(culprit)
@@ -259,12 +273,17 @@ class Members:
 
     def end_demotions(self, now: float) -> bool:
         """Let members relay again whose demotion is over; True if there were any."""
+        self._look_for_company(now)
         members = [self._members[peer_id] for peer_id in self._demoted]
         over = [one for one in members if now >= one.standing.demoted_until]
         for member in over:
             member.standing.demoted = ""
             self._demoted.discard(member.peer_id)
         return bool(over)
+
+    def _look_for_company(self, now: float) -> None:
+        if self.worker_count >= _PEERS_FOR_SECOND_ACCUSER:
+            self._company_at = now
 
 
 def _counts(member: Member) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from coordinator.groups import Attempt, AttemptKey, Prefix
-from rollcast.wire.ids import Epoch, GroupId, Version
+from rollcast.wire.ids import Epoch, GroupId, PeerId, Version
 from rollcast.wire.limits import SEGMENTS_MAX
 from rollcast.wire.rollouts import Segment
 
@@ -115,6 +115,15 @@ class Partials:
         """The slot has its rollout, or its group is gone."""
         if (group_id, sample_index) in self._slots:
             self._drop((group_id, sample_index))
+
+    def forget(self, peer_id: PeerId) -> None:
+        """Nobody is to go on from what this peer drew: it is not trusted any more."""
+        for slot, attempts in list(self._slots.items()):
+            kept = {key: one for key, one in attempts.items() if all(part.peer_id != peer_id for part in one.whole)}
+            self.tokens -= sum(one.tokens for key, one in attempts.items() if key not in kept)
+            self._slots[slot] = kept
+            if not kept:
+                del self._slots[slot]
 
     def _drop(self, slot: _SlotKey) -> None:
         self.tokens -= sum(progress.tokens for progress in self._slots.pop(slot).values())

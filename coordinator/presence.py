@@ -134,6 +134,7 @@ class Presence:
         if not quarantined:
             return actions + self._relaying.replan(now)
         self._state.dissemination.left(event.culprit)
+        self._state.partials.forget(event.culprit)
         actions += self._state.close_attempts(self._state.book.held_by(event.culprit), "revoked", tell_peers=True)
         return actions + self._relaying.replan(now) + issue(self._state, now)
 

@@ -73,7 +73,8 @@ class CoreSettings:
     quarantine_chunks: int = 3
     """Distinct corrupt chunks after which their sender is quarantined."""
     quarantine_accusers: int = 2
-    """Distinct peers that must have accused it by then; where fewer than three peers may work, one is enough."""
+    """Distinct peers that must have accused it by then; where fewer than three peers may work, and did for as long as
+    a demotion lasts, one is enough."""
     prompts_ahead_max: int = 256
     """Problems drawn ahead of need at most: bounds memory, and what a crash has to draw again."""
     plan_shape: PlanShape = field(default_factory=PlanShape)

@@ -42,6 +42,7 @@ class CoreState:
             demotion_s=settings.demotion_s,
             quarantine_chunks=settings.quarantine_chunks,
             quarantine_accusers=settings.quarantine_accusers,
+            taken_over=restored.incarnation > 1,
         )
         self.book = LeaseBook(
             run_seed=settings.seed,
@@ -74,7 +75,7 @@ class CoreState:
         self.now = 0.0  # of the event that is being handled
         self.forecast = Forecast()
         self.partials = Partials(settings.partial_tokens_max)
-        self.generate_s = Window()  # seconds that peers say a rollout took
+        self.generate_s = Window()  # seconds that peers say a rollout took, and no more than its attempt did
         self.epochs = EpochBook(restored.epochs)
         self.epoch_requests: dict[Epoch, list[int]] = {}  # that wait for an epoch to be durable
         self.announced = AnnouncedVersions(restored.versions)

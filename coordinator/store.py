@@ -166,8 +166,15 @@ class RunStore(Protocol):
         """Every epoch that was recorded, oldest first; the first one of a run, 0, is not recorded."""
         ...
 
-    def batch(self, step: Step) -> asyncio.Future[list[BatchEntry]]:
-        """The recorded batch in its order; empty if there is none, too. Fails if it was compacted."""
+    def batch_size(self, step: Step) -> asyncio.Future[int]:
+        """Rollouts in the recorded batch; 0 if there is none, too. Fails if it was compacted."""
+        ...
+
+    def batch(self, step: Step, first: int = 0, count: int | None = None) -> asyncio.Future[list[BatchEntry]]:
+        """The recorded batch in its order, or ``count`` entries from ``first`` on; empty if there is none, too.
+
+        Batches are large and everything else waits while one is read: take them in parts. Fails if it was compacted.
+        """
         ...
 
     def recorded_batches(self) -> asyncio.Future[int]:

@@ -8,10 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from coordinator.event_archive import read_segment, segments
 from coordinator.learner_lives import LEARNER_LIVES, LearnerLives
 from coordinator.story import reading
 from coordinator.wait_causes import WAITED
 from rollcast.runtime.errors import StoreError
+from rollcast.runtime.run_folder import RunFolder
 
 #: Parts of a step as the learner reports them, and what they are called here.
 _STEP_PARTS = {
@@ -80,7 +82,7 @@ def account(ledger: Path, *, since_unix_s: float | None = None) -> Account:
     with reading(ledger) as connection:
         lives = _lives(connection)
         steps = _steps(connection, since_unix_s or 0.0)
-        waits = _waits(connection)
+        waits = _waits(connection, RunFolder(ledger.parent).events)
     if not lives.lives:
         raise StoreError("no learner has reported to this run yet", fix="ask again after its first step")
     if since_unix_s is None:
@@ -100,11 +102,14 @@ def _steps(connection: sqlite3.Connection, since_unix_s: float) -> dict[int, dic
     return {step - 1: json.loads(figures) for step, figures in rows}
 
 
-def _waits(connection: sqlite3.Connection) -> dict[int, list[tuple[str, str, float]]]:
-    """Causes of each step's wait: stage, who, seconds."""
-    rows = connection.execute("SELECT subject, detail FROM events WHERE kind = ?", (WAITED,))
+def _waits(connection: sqlite3.Connection, archive: Path) -> dict[int, list[tuple[str, str, float]]]:
+    """Causes of each step's wait: stage, who, seconds. Those of a long run's beginning are in the archive."""
+    rows = connection.execute("SELECT event_order, subject, detail FROM events WHERE kind = ?", (WAITED,)).fetchall()
+    notes: dict[int, tuple[str, str]] = {order: (subject, detail) for order, subject, detail in rows}
+    for segment in segments(archive):
+        notes |= {one.order: (one.subject, one.detail) for one in read_segment(segment) if one.kind == WAITED}
     waits: dict[int, list[tuple[str, str, float]]] = {}
-    for subject, detail in rows:
+    for subject, detail in notes.values():
         waits.setdefault(int(subject.split()[1]), []).extend(tuple(one) for one in json.loads(detail))
     return waits
 

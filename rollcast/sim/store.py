@@ -211,8 +211,11 @@ class MemoryStore:
     def epochs(self) -> asyncio.Future[list[RecordEpoch]]:
         return self.submit(self.tables.epochs)
 
-    def batch(self, step: Step) -> asyncio.Future[list[BatchEntry]]:
-        return self.submit(lambda: self.tables.batch(step))
+    def batch_size(self, step: Step) -> asyncio.Future[int]:
+        return self.submit(lambda: self.tables.batch_size(step))
+
+    def batch(self, step: Step, first: int = 0, count: int | None = None) -> asyncio.Future[list[BatchEntry]]:
+        return self.submit(lambda: self.tables.batch(step, first, count))
 
     def recorded_batches(self) -> asyncio.Future[int]:
         return self.submit(self.tables.recorded_batches)

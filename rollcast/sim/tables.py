@@ -203,15 +203,16 @@ class Tables:
         """Every epoch that was opened, oldest first."""
         return list(self._epochs)
 
-    def newest_epoch(self) -> RecordEpoch | None:
-        return self._epochs[-1] if self._epochs else None
-
     def trained_in(self, step: Step) -> list[tuple[RolloutId, Stored]]:
         """The rollouts of a recorded batch, in its order."""
         return [(rollout_id, self._rollouts[rollout_id]) for rollout_id in self._batches.get(step, ())]
 
-    def batch(self, step: Step) -> list[BatchEntry]:
-        return [self._entry(rollout_id) for rollout_id in self._batches.get(step, ())]
+    def batch_size(self, step: Step) -> int:
+        return len(self._batches.get(step, ()))
+
+    def batch(self, step: Step, first: int = 0, count: int | None = None) -> list[BatchEntry]:
+        last = None if count is None else first + count
+        return [self._entry(rollout_id) for rollout_id in self._batches.get(step, ())[first:last]]
 
     def recorded_batches(self) -> int:
         return self._recorded

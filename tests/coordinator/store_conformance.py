@@ -131,6 +131,9 @@ class StoreConformance(ABC):
         ]
         assert entries[0].prompt_token_ids == PROMPT
         assert entries[0].rollout == rollout_to_pb(rollout(12, group_id=12))
+        assert [one.rollout_id for one in await again.batch(Step(4), 1, 5)] == [10]
+        assert [one.rollout_id for one in await again.batch(Step(4), 0, 1)] == [12]
+        assert (await again.batch_size(Step(4)), await again.batch_size(Step(3))) == (2, 0)
         assert await again.recorded_batches() == 5
         assert await again.batch(Step(3)) == []
         assert await again.mixture_position() == '{"next":12}'

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.events import LeasesReturned, PartialReceived
+from coordinator.actions import Penalise
+from coordinator.events import LeasesReturned, PartialReceived, PeerAccused
 from coordinator.shares import Shares
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.limits import SEGMENTS_MAX
 from rollcast.wire.rollouts import LeaseGrant, PartialRollout, Segment, lease_from_pb, lease_to_pb
-from tests.coordinator.core_world import SAMPLING, World, announced, held, wants
+from tests.coordinator.core_world import SAMPLING, World, announced, held, only, received, rollout, wants
 
 LONG = replace(SAMPLING, max_new_tokens=2000)
 
@@ -43,6 +44,31 @@ def test_a_beginning_in_many_pieces_is_not_handed_on() -> None:
     (again, continued), _ = world.take("b")
     assert 0 < len(continued.prefix) <= SEGMENTS_MAX // 4
     assert lease_from_pb(lease_to_pb(again)) == again
+
+
+def test_nobody_goes_on_from_what_a_quarantined_peer_drew() -> None:
+    world = World(sampling=LONG, staleness_limit=4, quarantine_chunks=1)
+    world.start("a", "b")
+    world.tell(wants("a", 2))
+    (lease, slot), _ = world.take("a")
+    begun = Segment("assistant", Epoch(0), Version(0), PeerId("a"), (5, 6), b"\1\1")
+    part = PartialRollout(lease.lease_id, lease.fencing_token, slot.sample_index, 0, (begun,))
+    world.tell(PartialReceived(PeerId("a"), part))
+    told = world.tell(PeerAccused(PeerId("b"), PeerId("a"), Version(0), 0, "hash differs"))
+    assert only(told, Penalise)[0].quarantined
+    world.tell(wants("b", 2))
+    assert [slot.prefix for _, slot in world.take("b")] == [(), ()]
+
+
+def test_a_rollout_did_not_take_longer_than_its_attempt() -> None:
+    """kappa may follow how long rollouts take: a peer must not decide it."""
+    world = World()
+    world.start("a")
+    world.tell(wants("a", 2))
+    (lease, slot), _ = world.take("a")
+    world.now = 3.0
+    world.tell(received("a", 1, rollout(lease, slot.sample_index, generate_s=1e6)))
+    assert world.core._state.generate_s.percentile(90) == 3.0
 
 
 def test_lines_of_versions_that_are_over_are_thrown_out() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.event_archive import write_segment
 from coordinator.learner_lives import LEARNER_LIVES, LearnerLives
 from coordinator.ledger import Ledger
 from coordinator.why import Account, account
@@ -39,6 +40,17 @@ async def ledger(tmp_path: Path) -> Path:
 def seconds(found: Account) -> dict[str, float]:
     assert [share.seconds for share in found.shares] == sorted((share.seconds for share in found.shares), reverse=True)
     return {share.cause: round(share.seconds, 6) for share in found.shares}
+
+
+async def test_waits_that_were_archived_count_too(ledger: Path) -> None:
+    before = account(ledger)
+    opened = Ledger.open(ledger)
+    entries = await opened.oldest_events(1, kept=0)
+    write_segment(ledger.parent / "events", entries, 1 << 20)
+    assert account(ledger) == before  # a crash may leave them in both places
+    await opened.delete_events(entries[-1].order)
+    await opened.close()
+    assert account(ledger) == before
 
 
 async def test_every_second_has_a_cause(ledger: Path) -> None:
