@@ -58,14 +58,9 @@ from coordinator.events import (
     StepFinished,
     VersionAnnounced,
 )
+from coordinator.fan_out import FanOut
 from coordinator.learner_lives import LEARNER_LIVES, LearnerLives
-from coordinator.messages import (
-    announcement_message,
-    leases_message,
-    plan_message,
-    probe_message,
-    revoke_message,
-)
+from coordinator.messages import announcement_message, leases_message, plan_message, probe_message, revoke_message
 from coordinator.problems import Problems
 from coordinator.resume import AGE_SPLIT, ELAPSED_S, LEARNER_FINISHED, LEARNER_VALUES
 from coordinator.sessions import Sessions
@@ -102,7 +97,7 @@ class Shell:
         learner_lives: LearnerLives | None = None,
         record: Callable[[float, Event, Sequence[Action]], None] = lambda now, event, actions: None,
     ) -> None:
-        """Give the core its hands.
+        """Whoever calls must ``close`` it.
 
         Args:
             refuses_uploads: the disk is almost full.
@@ -113,6 +108,7 @@ class Shell:
         self._ledger = ledger
         self._problems = problems
         self._sessions = sessions
+        self._fan_out = FanOut(sessions.send)
         self._metrics_log = metrics_log
         self._clock = clock
         self._events: list[Event] = []
@@ -289,7 +285,7 @@ class Shell:
             case RevokeLeases():
                 self._sessions.send(action.peer_id, revoke_message(action))
             case SendPlan():
-                self._sessions.send(action.peer_id, plan_message(action))
+                self._fan_out.send(action.peer_id, plan_message(action))
             case SendProbe():
                 self._sessions.send(action.peer_id, probe_message(action))
             case SendAnnouncement():
@@ -335,13 +331,13 @@ class Shell:
         epoch = self._core.epochs.epoch_of(action.version)
         announcement = self._announcements.in_memory(epoch, action.version)
         if announcement is not None:
-            self._sessions.send(action.peer_id, announcement_message(announcement))
+            self._fan_out.send(action.peer_id, announcement_message(announcement))
         else:
             self._start(self._send_stored_announcement(action))
 
     async def _send_stored_announcement(self, action: SendAnnouncement) -> None:
         announcement = await self._announcements.stored(action.version)
-        self._sessions.send(action.peer_id, announcement_message(announcement))
+        self._fan_out.send(action.peer_id, announcement_message(announcement))
 
     async def _supply_prompts(self, action: SupplyPrompts) -> None:
         self.apply(PromptsSupplied(await self._problems.draw(action.count)))
@@ -385,6 +381,7 @@ class Shell:
 
     async def close(self) -> None:
         """Drop the work that is still under way."""
+        self._fan_out.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
