@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, assert_never
 
@@ -210,31 +209,35 @@ class Shell:
             self.apply(VersionAnnounced(record.epoch, record.version, verified.chunk_count_max, encodings))
         return first_time
 
-    def step_finished(self, event: StepFinished) -> None:
-        """A step of the learner is done: the core counts it, metrics.jsonl and the ledger keep it."""
+    async def step_finished(self, event: StepFinished) -> None:
+        """A step of the learner is done: the core counts it, metrics.jsonl and the ledger keep it durably.
+
+        Raises:
+            StoreError, WaitTimedOut: the ledger does not.
+        """
         self.apply(event)
-        self._kept(self._ledger.record_step(event.step, event.values))
+        recorded = self._ledger.record_step(event.step, event.values)
         try:
             self._metrics_log.append(event.step, step_metrics(self.status(), event.values))
         except RollcastError as error:
             self.fail(error)
+        await self._durable(recorded, "the figures of a step")
 
     async def learner_status(self, event: LearnerStatusChanged) -> None:
         """The learner's phase; its last one ends the run, and is durable before the learner goes away over it.
 
         Raises:
-            WaitTimedOut: the ledger takes too long.
+            StoreError, WaitTimedOut: the ledger does not keep it.
         """
         self.apply(event)
         log.info("learner", phase=event.phase, detail=event.detail)
         if event.values:
             self._learner_values.update(event.values)
             self._kept(self._ledger.set_meta(LEARNER_VALUES, json.dumps(self._learner_values)))
-            if self._learner_lives.said(time.time(), event.values):
+            if self._learner_lives.said(event.values):
                 self._kept(self._ledger.set_meta(LEARNER_LIVES, self._learner_lives.to_json()))
         if event.phase == "finished":
-            async with deadline(LEDGER_DEADLINE_S, "the ledger to note that the learner has finished"):
-                await self._ledger.set_meta(LEARNER_FINISHED, "yes")
+            await self._durable(self._ledger.set_meta(LEARNER_FINISHED, "yes"), "that the learner has finished")
             self.finished.set()
 
     def learner_value(self, name: str) -> float | None:
@@ -351,6 +354,12 @@ class Shell:
         self.apply(RolloutScored(action.rollout_id, verdict.reward, verdict.error))
 
     # ---------------------------------------------------------------- work beside the loop
+
+    async def _durable(self, change: asyncio.Future[Any], what: str) -> None:
+        """Wait until the ledger has kept a change; a caller that goes away does not take it back."""
+        self._kept(change)
+        async with deadline(LEDGER_DEADLINE_S, f"the ledger to keep {what}"):
+            await asyncio.shield(change)
 
     def _kept(self, change: asyncio.Future[Any], then: Event | None = None) -> None:
         """The ledger's answer: an event, or the end of the run. A change it refuses is a bug, and never goes on."""
