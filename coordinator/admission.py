@@ -9,6 +9,8 @@ predicted.
 
 from __future__ import annotations
 
+import math
+
 from coordinator.groups import Group
 from coordinator.membership import Member
 from coordinator.state import CoreState
@@ -66,11 +68,13 @@ def predicted_step(state: CoreState, member: Member, slots: int, load: int, now:
 
 
 def steps_too_few(state: CoreState) -> int:
-    """By how many steps the staleness limit falls short of what rollouts take; 0 where it is enough or not known."""
-    under_way, newest = state.forecast.steps_under_way(), state.newest_version
-    period_s, learner_s = state.forecast.step_period_s, state.forecast.learner_s
-    if under_way is None or newest is None or not period_s or not learner_s:
+    """By how many steps the staleness limit falls short of what rollouts take; 0 where it is enough or not known.
+
+    As in capacity/staleness.py, from times that the coordinator measured itself.
+    """
+    under_way, learner_s = state.forecast.steps_under_way(), state.forecast.learner_s
+    if under_way is None or not learner_s:
         return 0
     t_bcast_s = state.dissemination.seconds.percentile(95) or 0.0
-    needed = state.rules.publish_every_steps + int(-(-(under_way * learner_s + t_bcast_s) // period_s))
+    needed = math.ceil(under_way + t_bcast_s / learner_s + state.rules.publish_every_steps)
     return max(0, needed - state.rules.limit)

@@ -39,7 +39,9 @@ async def _tick(coordinator: Coordinator) -> None:
     for tick in itertools.count(1):
         due_at = loop.time() + TICK_S
         await asyncio.sleep(TICK_S)
-        coordinator.metrics.loop_lag_s.observe(max(0.0, loop.time() - due_at))
+        late_s = max(0.0, loop.time() - due_at)
+        coordinator.metrics.loop_lag_s.observe(late_s)
+        coordinator.metrics.loop_lag.observe(late_s)
         coordinator.shell.apply(Tick())
         if tick % SUMS_KEPT_TICKS == 0:
             coordinator.shell.keep_sums()

@@ -103,6 +103,22 @@ class LeaseConfig(ConfigModel):
     """A lease not finished after this many seconds is given to another peer."""
     prefetch_batches: float = Field(2.0, ge=1.0)
     """Generation batches that a peer may hold leases for, the running one included."""
+    prefetch_s: float = Field(10.0, gt=0.0)
+    """Of those, what a peer of known speed does in so many seconds, and never less than one generation batch."""
+    reconnect_grace_s: float = Field(3.0, ge=0.0)
+    """Seconds after which the slots of a peer that is away are open to a second one; the first keeps its leases."""
+    pacing: Literal["predict", "count", "none"] = "predict"
+    """What work is held back: what measured times say would be too old, or only what counting does, or nothing."""
+    lead_margin_steps: float = Field(0.5, ge=0.0)
+    """Prompt groups kept open beyond a batch and what is under way meanwhile, in batches."""
+    duplicate_share: float = Field(0.05, ge=0.0, le=1.0)
+    """Share of attempts that may be second ones, for slots whose peers are slow."""
+    on_new_version: Literal["finish", "continue"] = "finish"
+    """Whether a rollout that runs when a version arrives is finished with the old one, or goes on with the new one."""
+    partial_interval_s: float = Field(10.0, ge=0.0)
+    """Seconds between two messages of what a running rollout drew, for whoever must go on with it; 0: never sent."""
+    partial_tokens_max: int = Field(1_000_000, ge=0)
+    """Tokens of unfinished rollouts kept in memory in all."""
 
 
 class MembershipConfig(ConfigModel):

@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from coordinator import broadcast_metrics, staleness_metrics
+from coordinator.loop_lag import LoopLag
 from rollcast.runtime import metrics
 
 LATENCY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -54,6 +55,7 @@ class CoordinatorMetrics:
             buckets=LATENCY_BUCKETS_S,
             registry=self.registry,
         )
+        self.loop_lag = LoopLag()
         self.store_free_bytes = Gauge(
             "rollcast_store_free_bytes", "Free on the run folder's disk.", registry=self.registry
         )

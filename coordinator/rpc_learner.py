@@ -187,7 +187,7 @@ class LearnerCalls:
     async def ReportStep(self, report: pb.StepReport, _context: Any) -> pb.Empty:
         """Figures of one learner step."""
         step = Step(min(report.step, limits.COUNTER_MAX))
-        self._shell.step_finished(StepFinished(step, _values(report.values)))
+        await self._shell.step_finished(StepFinished(step, _values(report.values)))
         return pb.Empty()
 
     async def ReportStatus(self, status: pb.LearnerStatus, _context: Any) -> pb.Empty:

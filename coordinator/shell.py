@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, assert_never
 
@@ -58,14 +57,9 @@ from coordinator.events import (
     StepFinished,
     VersionAnnounced,
 )
+from coordinator.fan_out import FanOut
 from coordinator.learner_lives import LEARNER_LIVES, LearnerLives
-from coordinator.messages import (
-    announcement_message,
-    leases_message,
-    plan_message,
-    probe_message,
-    revoke_message,
-)
+from coordinator.messages import announcement_message, leases_message, plan_message, probe_message, revoke_message
 from coordinator.problems import Problems
 from coordinator.resume import AGE_SPLIT, ELAPSED_S, LEARNER_FINISHED, LEARNER_VALUES
 from coordinator.sessions import Sessions
@@ -102,7 +96,7 @@ class Shell:
         learner_lives: LearnerLives | None = None,
         record: Callable[[float, Event, Sequence[Action]], None] = lambda now, event, actions: None,
     ) -> None:
-        """Give the core its hands.
+        """Whoever calls must ``close`` it.
 
         Args:
             refuses_uploads: the disk is almost full.
@@ -113,6 +107,7 @@ class Shell:
         self._ledger = ledger
         self._problems = problems
         self._sessions = sessions
+        self._fan_out = FanOut(sessions.send)
         self._metrics_log = metrics_log
         self._clock = clock
         self._events: list[Event] = []
@@ -214,31 +209,35 @@ class Shell:
             self.apply(VersionAnnounced(record.epoch, record.version, verified.chunk_count_max, encodings))
         return first_time
 
-    def step_finished(self, event: StepFinished) -> None:
-        """A step of the learner is done: the core counts it, metrics.jsonl and the ledger keep it."""
+    async def step_finished(self, event: StepFinished) -> None:
+        """A step of the learner is done: the core counts it, metrics.jsonl and the ledger keep it durably.
+
+        Raises:
+            StoreError, WaitTimedOut: the ledger does not.
+        """
         self.apply(event)
-        self._kept(self._ledger.record_step(event.step, event.values))
+        recorded = self._ledger.record_step(event.step, event.values)
         try:
             self._metrics_log.append(event.step, step_metrics(self.status(), event.values))
         except RollcastError as error:
             self.fail(error)
+        await self._durable(recorded, "the figures of a step")
 
     async def learner_status(self, event: LearnerStatusChanged) -> None:
         """The learner's phase; its last one ends the run, and is durable before the learner goes away over it.
 
         Raises:
-            WaitTimedOut: the ledger takes too long.
+            StoreError, WaitTimedOut: the ledger does not keep it.
         """
         self.apply(event)
         log.info("learner", phase=event.phase, detail=event.detail)
         if event.values:
             self._learner_values.update(event.values)
             self._kept(self._ledger.set_meta(LEARNER_VALUES, json.dumps(self._learner_values)))
-            if self._learner_lives.said(time.time(), event.values):
+            if self._learner_lives.said(event.values):
                 self._kept(self._ledger.set_meta(LEARNER_LIVES, self._learner_lives.to_json()))
         if event.phase == "finished":
-            async with deadline(LEDGER_DEADLINE_S, "the ledger to note that the learner has finished"):
-                await self._ledger.set_meta(LEARNER_FINISHED, "yes")
+            await self._durable(self._ledger.set_meta(LEARNER_FINISHED, "yes"), "that the learner has finished")
             self.finished.set()
 
     def learner_value(self, name: str) -> float | None:
@@ -289,7 +288,7 @@ class Shell:
             case RevokeLeases():
                 self._sessions.send(action.peer_id, revoke_message(action))
             case SendPlan():
-                self._sessions.send(action.peer_id, plan_message(action))
+                self._fan_out.send(action.peer_id, plan_message(action))
             case SendProbe():
                 self._sessions.send(action.peer_id, probe_message(action))
             case SendAnnouncement():
@@ -335,13 +334,13 @@ class Shell:
         epoch = self._core.epochs.epoch_of(action.version)
         announcement = self._announcements.in_memory(epoch, action.version)
         if announcement is not None:
-            self._sessions.send(action.peer_id, announcement_message(announcement))
+            self._fan_out.send(action.peer_id, announcement_message(announcement))
         else:
             self._start(self._send_stored_announcement(action))
 
     async def _send_stored_announcement(self, action: SendAnnouncement) -> None:
         announcement = await self._announcements.stored(action.version)
-        self._sessions.send(action.peer_id, announcement_message(announcement))
+        self._fan_out.send(action.peer_id, announcement_message(announcement))
 
     async def _supply_prompts(self, action: SupplyPrompts) -> None:
         self.apply(PromptsSupplied(await self._problems.draw(action.count)))
@@ -355,6 +354,12 @@ class Shell:
         self.apply(RolloutScored(action.rollout_id, verdict.reward, verdict.error))
 
     # ---------------------------------------------------------------- work beside the loop
+
+    async def _durable(self, change: asyncio.Future[Any], what: str) -> None:
+        """Wait until the ledger has kept a change; a caller that goes away does not take it back."""
+        self._kept(change)
+        async with deadline(LEDGER_DEADLINE_S, f"the ledger to keep {what}"):
+            await asyncio.shield(change)
 
     def _kept(self, change: asyncio.Future[Any], then: Event | None = None) -> None:
         """The ledger's answer: an event, or the end of the run. A change it refuses is a bug, and never goes on."""
@@ -385,6 +390,7 @@ class Shell:
 
     async def close(self) -> None:
         """Drop the work that is still under way."""
+        self._fan_out.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

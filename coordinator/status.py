@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+
 from capacity.staleness import staleness_needed
+from coordinator.admission import steps_too_few
 from coordinator.membership import Member
 from coordinator.staleness_status import StalenessStatus, build_staleness_status
 from coordinator.state import CoreState
@@ -106,7 +109,8 @@ class Status:
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists, strings and numbers, for json.dumps."""
-        return asdict(self)
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
 
 
 class WaitingWatch:
@@ -192,6 +196,10 @@ class WaitingWatch:
             return f"{text}; the task has no more problems", "nothing: give the task more problems"
         if state.late_wait.running:
             return f"{text}; held back for a group that would be too old for the next one", "it comes or is left out"
+        too_few = steps_too_few(state)
+        if too_few:
+            why = f"staleness_limit = {state.rules.limit} is too small by {too_few} for what rollouts take here"
+            return f"{text}; {why}", "work is begun as far as counting groups allows, and part of it will be too old"
         slots = f"{state.book.live_count} rollouts under way, {state.book.unscored} to be stored or scored"
         return f"{text}; {slots}", "the batch is recorded and served as soon as enough groups are scored"
 

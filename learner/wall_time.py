@@ -48,10 +48,14 @@ class WallTime:
     Args:
         now: monotonic seconds.
         compiled: seconds spent on compiling so far.
+        unix: the wall clock, by which lives are told apart.
     """
 
-    def __init__(self, now: Seconds = time.monotonic, compiled: Seconds = compiled_s) -> None:
+    def __init__(
+        self, now: Seconds = time.monotonic, compiled: Seconds = compiled_s, unix: Seconds = time.time
+    ) -> None:
         self._now, self._compiled = now, compiled
+        self._began_unix_s = unix()
         self._since_s, self._compiled_before_s = now(), compiled()
         self._seconds = dict.fromkeys((*get_args(Cause), "compile"), 0.0)
 
@@ -65,8 +69,8 @@ class WallTime:
         self._since_s, self._compiled_before_s = now_s, compiled_now_s
 
     def figures(self) -> dict[str, float]:
-        """``life_s`` and the ``life_*_s`` that it is the sum of."""
-        return {"life_s": sum(self._seconds.values())} | {
+        """``life_began_unix_s``, ``life_s``, and the ``life_*_s`` that it is the sum of."""
+        return {"life_began_unix_s": self._began_unix_s, "life_s": sum(self._seconds.values())} | {
             f"life_{name}_s": seconds for name, seconds in self._seconds.items()
         }
 

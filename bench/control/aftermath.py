@@ -66,10 +66,11 @@ def _counts(database: sqlite3.Connection) -> dict[str, float]:
 
 
 def _stories_missing(database: sqlite3.Connection, folder: RunFolder, killed: str) -> int:
-    """Of a trained rollout, an expired lease and the killed peer: how many cannot be told."""
+    """Of a trained rollout, a lease that was lost and the killed peer: how many cannot be told."""
     asked = [
         ("rollout {}", "SELECT max(rollout_id) FROM batch_rollouts"),
-        ("lease {}", "SELECT max(lease_id) FROM attempts WHERE closed_reason = 'lease_expired'"),
+        # Others may finish before it expires.
+        ("lease {}", "SELECT max(lease_id) FROM attempts WHERE closed_reason IN ('lease_expired', 'late_duplicate')"),
     ]
     words = [form.format(database.execute(question).fetchone()[0]) for form, question in asked]
     missing = 0

@@ -32,8 +32,7 @@ SESSION = "/rollcast.v1.Coordinator/Session"
 UPLOAD = "/rollcast.v1.Coordinator/UploadRollouts"
 UPLOAD_DEADLINE_S = 30.0
 WELCOME_DEADLINE_S = 30.0
-UPLOAD_AGAIN_S = (0.1, 0.5)
-RECONNECT_FIRST_S, RECONNECT_MOST_S = 0.2, 5.0  # as peers do, see peer/session.py
+AGAIN_FIRST_S, AGAIN_MOST_S = 0.2, 5.0  # waits before uploads and sessions are tried again, as peers do
 LINKS_REPORTED = 6
 MEGABYTE = 1e6
 
@@ -65,6 +64,7 @@ class FleetPeer:
     """One identity, and what it holds."""
 
     __slots__ = (
+        "asked_for",
         "beat",
         "enrolment",
         "hello",
@@ -85,6 +85,7 @@ class FleetPeer:
         self.beat = _heartbeat(rng)
         self.slots: dict[tuple[int, int], _Slot] = {}
         self.version: pb.VersionHeld | None = None
+        self.asked_for = 0  # slots
         self.uploads: Any = None  # the call, while a session is open
         self.writes: Any = None
         self.opened_at_s = 0.0  # monotonic clock, of the newest session
@@ -164,7 +165,7 @@ class Fleet:
             await asyncio.sleep(next(delays_s))
 
     def _delays_s(self) -> Iterator[float]:
-        return backoff_delays_s(self._rng, first_s=RECONNECT_FIRST_S, most_s=RECONNECT_MOST_S)
+        return backoff_delays_s(self._rng, first_s=AGAIN_FIRST_S, most_s=AGAIN_MOST_S)
 
     async def _one_session(self, peer: FleetPeer) -> bool:
         """Whether it was opened; it is over now."""
@@ -192,6 +193,7 @@ class Fleet:
         return True
 
     async def _hear_all(self, peer: FleetPeer, call: Any) -> None:
+        peer.asked_for = 0
         if peer.version is not None:  # it goes on with what it has
             self._say(peer, pb.PeerMessage(version_held=peer.version))
             self._ask(peer)
@@ -215,6 +217,7 @@ class Fleet:
 
     def _leased(self, peer: FleetPeer, lease: pb.Lease) -> None:
         assert peer.version is not None
+        peer.asked_for = 0
         for one in lease.slots:
             key = (lease.lease_id, one.sample_index)
             leased = LeasedSlot(
@@ -231,8 +234,10 @@ class Fleet:
 
     def _ask(self, peer: FleetPeer) -> None:
         """Ask for more work where half of it is done."""
-        if peer.role == "peer" and peer.version is not None and len(peer.slots) <= self._shape.slots_held // 2:
-            free = self._shape.slots_held - len(peer.slots)
+        free = self._shape.slots_held - len(peer.slots)
+        wants = free != peer.asked_for and 2 * free >= self._shape.slots_held
+        if peer.role == "peer" and peer.version is not None and wants:
+            peer.asked_for = free  # it stays asked for until leases come
             self._say(peer, pb.PeerMessage(work_request=pb.WorkRequest(free_slots=free)))
 
     def _say(self, peer: FleetPeer, message: pb.PeerMessage) -> None:
@@ -284,11 +289,12 @@ class Fleet:
         upload, key = upload_of(body), (slot.leased.lease_id, slot.leased.sample_index)
         if counted:
             self.answers.sent_late_s.append(self._loop.time() - due_s)
+        delays_s = self._delays_s()
         while True:
             verdict = await self._verdict(slot.peer, upload)
             if verdict is not None and verdict.reason != "busy":
                 break
-            await asyncio.sleep(self._rng.uniform(*UPLOAD_AGAIN_S))
+            await asyncio.sleep(next(delays_s))
         self.under_way -= 1
         slot.peer.slots.pop(key, None)
         if verdict.accepted:

@@ -35,7 +35,7 @@ from coordinator.events import (
     Tick,
     WorkRequested,
 )
-from rollcast.wire.ids import LeaseId, PeerId, Step, Version
+from rollcast.wire.ids import LeaseId, PeerId, Step
 from rollcast.wire.rollouts import LeaseGrant
 from tests.coordinator.core_world import announced, heartbeat, held, joined, prompt, received, rollout, settings
 

@@ -29,7 +29,7 @@ def clocks() -> Clocks:
 
 
 def test_every_second_of_a_life_has_one_cause(clocks: Clocks) -> None:
-    life = WallTime(clocks.now, clocks.compiled)
+    life = WallTime(clocks.now, clocks.compiled, lambda: clocks.now_s + 1e9)
     clocks.pass_(2.0)
     life.spent("starting")
     clocks.pass_(5.0, compiling=3.0)
@@ -41,6 +41,7 @@ def test_every_second_of_a_life_has_one_cause(clocks: Clocks) -> None:
     clocks.pass_(0.5)
     life.spent("replay")
     figures = life.figures()
+    assert figures.pop("life_began_unix_s") == 1e9 + 100.0
     assert figures["life_s"] == 10.0
     assert (figures["life_warm_start_s"], figures["life_compile_s"]) == (2.0, 3.0)
     assert (figures["life_steps_s"], figures["life_replay_s"]) == (2.5, 0.5)
