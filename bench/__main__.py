@@ -24,6 +24,9 @@ BENCHES = {
     "load": "the coordinator under thousands of peers: acknowledgement times, processor, memory, and what is lost",
     "crash": "the coordinator killed by SIGKILL under load: what was acknowledged, and how soon it works again",
     "powerloss": "power losses of a forgetful disk under the ledger: is everything there that was acknowledged",
+    "simspeed": "the simulator: virtual seconds per CPU second, every invariant judged",
+    "mutants": "bugs planted into the real code, and how many of them the simulator finds within so many seeds",
+    "pacing": "rollouts dropped and learner utilisation with half as many workers again as needed; goodput under kills",
     "broadcast": "time until the last peer holds a verified copy / physical limit, in an emulated wide-area network",
 }
 

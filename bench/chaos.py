@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, default=Path("configs/local.toml"))
     parser.add_argument("--set", action="append", default=[], help="section.key=value on top of the file")
     parser.add_argument("--steps", type=int, default=80)
-    parser.add_argument("--kills", type=int, default=4, help="of the coordinator")
+    parser.add_argument("--kills", type=int, default=4, help="of the coordinator, beside one at each end of the run")
     parser.add_argument("--seed", type=int, default=0, help="when what happens")
     parser.add_argument("--keep", type=Path, help="leave the run folders here")
 
@@ -66,6 +66,8 @@ class Chaos(runs.Story):
         self._journals = journals
         self._suspended_until_s = 0.0
         draw = [
+            (self._kill_in_warm_start, "kill the coordinator in the warm start", 0.0, 0.0),
+            (self._kill_at_the_end, "kill the coordinator while it ends the run", 1.0, 1.0),
             *((self._kill_coordinator, "kill the coordinator", 0.05, 0.95) for _ in range(kills)),
             (lambda _status: self._kill("learner"), "kill the learner", 0.3, 0.7),
             (lambda _status: self._kill("origin"), "kill the origin", 0.1, 0.9),
@@ -103,6 +105,12 @@ class Chaos(runs.Story):
 
     def _kill_coordinator(self, _status: Status) -> bool:
         return self._kill("coordinator")
+
+    def _kill_in_warm_start(self, status: Status) -> bool:
+        return status["learner_phase"] == "warm_start" and self._kill("coordinator")
+
+    def _kill_at_the_end(self, status: Status) -> bool:
+        return status["learner_phase"] == "finished" and self._kill("coordinator")
 
     def _drain(self, status: Status) -> bool:
         return _holds_leases(status, DRAINED) and self._signal(DRAINED, signal.SIGTERM)

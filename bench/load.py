@@ -44,6 +44,7 @@ VERDICTS_TIMEOUT_S = 60.0
 SCRAPE_EVERY_S = 15.0  # as Prometheus would
 POLL_S = 0.05
 WARM_UP_S = 5.0
+FILES_A_PEER, FILES_BESIDE = 4, 1_000  # open ones; connections that come again overlap with those they replace
 STEP_S = 12.0  # of rollouts in one learner step
 SAMPLES_PER_GROUP = 16
 STALENESS_LIMIT = 8
@@ -115,7 +116,7 @@ def measure(profile: Profile, rng: random.Random) -> dict[str, float]:
     cores = os.sched_getaffinity(0)
     own = {min(cores)}
     others = cores - own or cores
-    _allow_connections(2 * profile.peers + 1_000)
+    _allow_connections(FILES_A_PEER * profile.peers + FILES_BESIDE)
     os.sched_setaffinity(0, others)
     try:
         with tempfile.TemporaryDirectory(prefix="rollcast-load-") as folder:
@@ -216,10 +217,11 @@ class Load:
     async def _kill(self, fleet: Fleet) -> None:
         """SIGKILL, start again, and wait until everybody is back; uploads that fall due meanwhile do not count."""
         fleet.counting = False
-        before = len(self._history.acked)
         await asyncio.to_thread(self._coordinator.kill)
         killed_s = time.monotonic()
         self._coordinator.start()
+        await self._wait(lambda: fleet.opened_since(killed_s) > 0, BACK_TIMEOUT_S, "the first peer comes back")
+        before = len(self._history.acked)
         await self._wait(lambda: len(self._history.acked) > before, BACK_TIMEOUT_S, "the first acknowledgement")
         self._figures["kill_to_ack_s"] = time.monotonic() - killed_s
         with contextlib.suppress(ProcessFailed):
@@ -304,5 +306,7 @@ async def _running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 def _allow_connections(files: int) -> None:
     """Raise the limit of open files, also for the coordinator, which inherits it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < files:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(files, hard), hard))
+    for limits in ((max(soft, files), max(hard, files)), (hard, hard)):  # the first one only if we may
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            return

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from coordinator.actions import Action, Note
+from coordinator.actions import Action, FailRun, Note
 from coordinator.events import RunEnded
 from coordinator.state import CoreState
+from rollcast.runtime.errors import NoPeers, ProcessFailed, RollcastError, WaitTimedOut
 
 
 def run_ended(state: CoreState, event: RunEnded) -> list[Action]:
@@ -27,3 +28,12 @@ def _drop_all(state: CoreState) -> list[Action]:
     for group in list(state.book):
         actions += state.drop_group(group, ["run_ended"] * len(group.fillings()), "run_ended")
     return actions
+
+
+def failure_of(action: FailRun) -> RollcastError:
+    """Why the run cannot go on, for people."""
+    if action.code == NoPeers.code:
+        return NoPeers(action.reason, fix=action.fix)
+    if action.code == WaitTimedOut.code:
+        return WaitTimedOut(action.reason, fix=action.fix)
+    return ProcessFailed(f"the run cannot go on: {action.reason}", fix=action.fix)

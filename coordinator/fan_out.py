@@ -9,8 +9,8 @@ from collections.abc import Callable
 from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
 
-AT_ONCE = 20  # messages
-PAUSE_S = 0.01  # 2,000 a second: each has an answer, and both together take some hundred microseconds
+AT_ONCE = 10  # messages
+PAUSE_S = 0.01  # 1,000 a second: each has an answer, and both together take some hundred microseconds
 
 
 class FanOut:

@@ -11,7 +11,7 @@ from coordinator.events import PeerFacts, PeerJoined
 from coordinator.shares import Shares
 from rollcast.wire.ids import PeerId, Version
 
-_STANDINGS_KEPT = 4096  # identities remembered after they left; quarantined ones are kept beyond it
+_STANDINGS_KEPT = 16384  # identities remembered after they left; quarantined ones are kept beyond it
 _DEPARTED_KEPT = 16  # shown to the operator until they return or others leave
 _PEERS_FOR_SECOND_ACCUSER = 3  # with fewer there may be nobody else who could accuse
 _RESTING_STATES = frozenset({"draining", "paused"})  # about to leave, or its owner wants the machine for now

@@ -41,6 +41,7 @@ from coordinator.actions import (
 from coordinator.announcements import Announcements
 from coordinator.causes import cause_of
 from coordinator.core import CoordinatorCore
+from coordinator.ending import failure_of
 from coordinator.events import (
     AnnouncedEncoding,
     BatchRecorded,
@@ -66,7 +67,7 @@ from coordinator.sessions import Sessions
 from coordinator.store import RunStore
 from coordinator.summary import MetricsLog, step_metrics
 from coordinator.waiting_calls import WaitingCalls
-from rollcast.runtime.errors import EpochOver, NoPeers, ProcessFailed, RollcastError, StoreError, WaitTimedOut
+from rollcast.runtime.errors import EpochOver, RollcastError, StoreError
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import FencingToken, LeaseId, PeerId, Step, UploadId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -326,7 +327,7 @@ class Shell:
                 log.info("note", kind=action.kind, subject=action.subject, detail=action.detail)
                 self._kept(self._ledger.record_note(action, cause=self._cause))
             case FailRun():
-                self.fail(_failure(action))
+                self.fail(failure_of(action))
             case _:
                 assert_never(action)
 
@@ -394,11 +395,3 @@ class Shell:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-def _failure(action: FailRun) -> RollcastError:
-    if action.code == NoPeers.code:
-        return NoPeers(action.reason, fix=action.fix)
-    if action.code == WaitTimedOut.code:
-        return WaitTimedOut(action.reason, fix=action.fix)
-    return ProcessFailed(f"the run cannot go on: {action.reason}", fix=action.fix)

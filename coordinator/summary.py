@@ -111,20 +111,20 @@ def _staleness(staleness: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_summary(folder: RunFolder, status: Mapping[str, Any], config: CoordinatorConfig) -> dict[str, Any]:
-    """Write summary.json and reward.png. Blocking (seconds, matplotlib): call it in a thread.
+    """Write reward.png, then summary.json: it says that all is there. Blocking (seconds): call it in a thread.
 
     Raises:
         RunFolderError: summary.json cannot be written. A plot that fails is only logged.
     """
     summary = build_summary(status, config)
     try:
-        write_json(folder.summary, plain_json.finite(summary))
-    except OSError as error:
-        raise run_folder_error(folder.root, error) from None
-    try:
         plot_reward(folder.reward_plot, summary, status.get("reward_history") or ())
     except (ImportError, OSError) as error:
         log.warning("reward curve not drawn", cause=str(error))
+    try:
+        write_json(folder.summary, plain_json.finite(summary))
+    except OSError as error:
+        raise run_folder_error(folder.root, error) from None
     return summary
 
 

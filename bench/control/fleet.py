@@ -43,7 +43,7 @@ class FleetShape:
 
     heartbeats_s: float
     uploads_s: float
-    connects_s: float = 400.0  # first connections a second
+    connects_s: float = 250.0  # first connections a second
     slots_held: int = 2  # by each peer at most
 
 

@@ -128,15 +128,17 @@ class Fleet:
     def check(self) -> None:
         """Start again what a signal killed, if the run cannot do without it; raise if it failed in another way.
 
-        A process that is killed has lost nothing that it promised. One that ends with an error would end so again.
+        A process that is killed has lost nothing that it promised. One that ends with an error would end so again. A
+        coordinator that is killed when it has written the summary is done.
 
         Raises:
             ProcessFailed: names the process, its status, the end of its log and where the log is.
         """
         for name, status in self.ended().items():
-            if name not in ESSENTIAL or status == 0:
-                continue
             was_killed = status < 0 and status not in _ASKED_TO_STOP
+            is_done = status == 0 or (was_killed and name == "coordinator" and self.folder.summary.exists())
+            if name not in ESSENTIAL or is_done:
+                continue
             if was_killed and self.restarts[name] < self.config.restarts_max:
                 self.restarts[name] += 1
                 self.on_restart(name, -status)

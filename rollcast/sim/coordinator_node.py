@@ -274,7 +274,7 @@ class CoordinatorNode(Server):
             case act.SendPlan():
                 self._send(action.peer_id, "plan", action)
             case act.SendProbe():
-                pass  # rates are known to a simulated relay's core without
+                self._send(action.peer_id, "probe", action.probe_id)
             case act.SendAnnouncement():
                 self._announce_to(action)
             case act.StopPeer():

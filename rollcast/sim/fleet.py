@@ -33,7 +33,7 @@ class Fleet:
 
     def __init__(self, settings: FleetSettings, seed: int) -> None:
         agenda, chance, trace = Agenda(), Chance(seed), Trace()
-        network = Network(agenda, chance.of("network"), settings.weather)
+        network = Network(agenda, chance.of("network"), settings.weather, piece_bytes=settings.piece_bytes)
         oracle, signer = Oracle(settings, trace), Signer(seed, chunks=settings.chunks)
         self.settings = settings
         self.ground = ground = Ground(settings, agenda, chance, network, trace, oracle, signer)
@@ -103,9 +103,10 @@ class Fleet:
             peer.receiver.relay.lies = share
 
     def turn_hostile(self, number: int) -> None:
-        """From now on a peer uploads what cannot be; at most a quarter of the fleet does."""
+        """From now on a peer uploads what cannot be, and accuses others: fewer peers than may quarantine together."""
         peer = self.peers[number]
-        if self._may_lie(peer.name):
+        hostile = sum(one.hostile for one in self.peers)
+        if hostile + 1 < self.settings.quarantine_accusers and self._may_lie(peer.name):
             self.ground.oracle.ledger.liars.add(peer.name)
             peer.hostile = True
 

@@ -118,6 +118,7 @@ class PeerNode(Process):
         self.link: ControlLink | None = None
         self._retries: Iterator[float] = iter(())
         self._wake_at: float | None = None
+        self._probe_id = 0
 
     # ---------------------------------------------------------------- lives
 
@@ -170,6 +171,8 @@ class PeerNode(Process):
             case "plan":
                 if self.receiver is not None:
                     self.receiver.planned(content)
+            case "probe":
+                self._probe_id = content
             case "stop":
                 self.tell(StopRequested(content))
             case _:
@@ -194,6 +197,10 @@ class PeerNode(Process):
             active_version=None if status.active is None else status.active.version,
             tokens_generated=status.tokens_generated,
             tokens_per_second=status.tokens_per_second,
+            uplink_bytes_per_second=self.line.up_bytes_s,
+            uplink_measured_s=60.0,
+            uplink_probe_id=self._probe_id,
+            downlink_bytes_per_second=self.line.down_bytes_s,
             **(_NO_TRAFFIC | receiver),
         )
 

@@ -96,6 +96,7 @@ class FleetSettings:
     server_line: Line = SERVER
     weather: Weather = field(default_factory=lambda: Weather(jitter_s=0.01))
     sync_s: float = 0.004
+    piece_bytes: float = 65536.0  # what a flow sends before the next one has its turn
     # checks
     validate_every: int = 500  # events of the coordinator's core between two of the dearer checks
     own_checks: bool = True  # the core's own validate() is among them

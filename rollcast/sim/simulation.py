@@ -39,6 +39,8 @@ class Outcome:
     core_events: int
     cpu_s: float
     digest: str
+    t_bcast_s: float  # from a version's announcement to the last peer's copy: median, and 95th percentile
+    t_bcast_p95_s: float
     violations: tuple[Violation, ...]
 
     @property
@@ -87,7 +89,8 @@ def simulate(
     except _BUGS as error:  # of a core: what it should never have come to
         ran_s = agenda.now
         oracle.failed(f"{type(error).__name__}: {error}, {_where(error)}", ran_s)
-    counts = fleet.coordinator.tables.counts()
+    counts, core = fleet.coordinator.tables.counts(), fleet.coordinator.core
+    bcast = None if core is None else core._state.dissemination.seconds
     return Outcome(
         seed=seed,
         seconds=ran_s,
@@ -104,6 +107,8 @@ def simulate(
         core_events=fleet.coordinator.events,
         cpu_s=time.process_time() - started_s,
         digest=fleet.ground.trace.digest(),
+        t_bcast_s=bcast.percentile(50) or 0.0 if bcast else 0.0,
+        t_bcast_p95_s=bcast.percentile(95) or 0.0 if bcast else 0.0,
         violations=tuple(oracle.violations),
     )
 

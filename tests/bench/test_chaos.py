@@ -66,12 +66,13 @@ def test_everything_happens_once_and_what_is_stopped_goes_on(tmp_path: Path, mon
         for _ in range(len(story.faults) + 1):
             now_s[0] += 5.0
             ended = {name: -9 for name, process in fleet.processes.items() if process.ended}
-            story.on_status(sample_status(step=step, steps=40, peers=peers), ended)
+            phase = {0: "warm_start", 40: "finished"}.get(step, "training")
+            story.on_status(sample_status(step=step, steps=40, peers=peers, learner_phase=phase), ended)
             for name in {"coordinator", "learner", "origin"} & set(ended):
                 fleet.start_again(name)
     assert story.faults == []
     kills = [name for name, number in fleet.sent if number == signal.SIGKILL]
-    assert sorted(kills) == ["coordinator"] * 3 + ["learner", "origin", "peer-3"]
+    assert sorted(kills) == ["coordinator"] * 5 + ["learner", "origin", "peer-3"]
     others = [one for one in fleet.sent if one[1] != signal.SIGKILL]
     assert sorted(others) == [("peer-1", signal.SIGTERM), ("peer-2", signal.SIGCONT), ("peer-2", signal.SIGSTOP)]
     assert not any(fleet.processes[name].ended for name in ("peer-1", "peer-2", "peer-3"))

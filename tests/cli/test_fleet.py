@@ -101,6 +101,16 @@ async def test_what_a_signal_killed_is_started_again_a_number_of_times(fleet: Fl
     await fleet.stop()
 
 
+async def test_a_coordinator_that_has_summed_up_is_done(fleet: Fleet) -> None:
+    fleet.prepare()
+    await fleet.start(asyncio.Event())
+    fleet.folder.summary.write_text("{}")
+    fleet.kill("coordinator")
+    fleet.check()
+    assert (fleet.ended(), fleet.restarts.total()) == ({"coordinator": -9}, 0)
+    await fleet.stop()
+
+
 async def test_what_was_asked_to_stop_is_not_started_again(fleet: Fleet) -> None:
     fleet.prepare()
     await fleet.start(asyncio.Event())

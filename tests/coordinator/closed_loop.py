@@ -10,7 +10,6 @@ import heapq
 import math
 import random
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -37,9 +36,8 @@ from coordinator.events import (
 )
 from rollcast.wire.ids import LeaseId, PeerId, Step
 from rollcast.wire.rollouts import LeaseGrant
-from tests.coordinator.core_world import announced, heartbeat, held, joined, prompt, received, rollout, settings
+from tests.coordinator.core_world import announced, held, joined, prompt, received, rollout, settings
 
-HEARTBEAT_S = 4.0
 TICK_S = 1.0
 P90 = 1.2816  # of the normal distribution
 
@@ -292,8 +290,3 @@ class ClosedLoop:
             dropped=status.rollouts.dropped,
             steps=self.core.recorded_batches,
         )
-
-
-def beating(peers: Iterator[str]) -> list[Event]:
-    """One heartbeat of each peer."""
-    return [heartbeat(name) for name in peers]
