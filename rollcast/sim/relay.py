@@ -245,6 +245,8 @@ class Relay:
                 self.process.kill()
             case actions.Accuse():
                 self._accuse(action)
+            case actions.Warn():
+                pass  # for whoever runs the process
             case _:
                 self.links.send(action.link, action, _MESSAGE_BYTES)
 
