@@ -17,8 +17,16 @@ from rollcast.runtime.errors import RollcastError
 BENCHES = {
     "demo": "the main job: reward before and after, staleness, share of bytes from peers, accounting of rollouts",
     "churn": "the main job with a peer killed half way and one joining late, beside a clean run",
+    "chaos": "the main job with every process killed, stopped or suspended on the way, beside a clean run",
     "delta": "lossless deltas between versions: bytes, speed and memory on synthetic updates",
+    "resume": "the learner killed at every labelled point and restarted: is its trajectory the same to the bit",
     "plan": "relay plans for many peers: seconds, and the fluid bound / what the plan sustains",
+    "load": "the coordinator under thousands of peers: acknowledgement times, processor, memory, and what is lost",
+    "crash": "the coordinator killed by SIGKILL under load: what was acknowledged, and how soon it works again",
+    "powerloss": "power losses of a forgetful disk under the ledger: is everything there that was acknowledged",
+    "simspeed": "the simulator: virtual seconds per CPU second, every invariant judged",
+    "mutants": "bugs planted into the real code, and how many of them the simulator finds within so many seeds",
+    "pacing": "rollouts dropped and learner utilisation with half as many workers again as needed; goodput under kills",
     "broadcast": "time until the last peer holds a verified copy / physical limit, in an emulated wide-area network",
 }
 

@@ -1,7 +1,7 @@
 """The main job with one of three peers killed by SIGKILL half way and another joining late, beside a clean run.
 
-The peer that holds the most leases at that moment is killed; ``rollouts_lost`` are those that it had under way and that
-were given out again.
+The peer that holds the most leases at that moment is killed; ``rollouts_lost`` are those that it had under way. They
+are given out again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Churn(runs.Story):
     def __init__(self) -> None:
         super().__init__()
         self.killed_at = self.joined_at = -1
-        self.late_accepted = 0
+        self.late_accepted = self.held_when_killed = 0
 
     def on_status(self, status: Mapping[str, Any], ended: Mapping[str, int]) -> None:
         super().on_status(status, ended)
@@ -36,7 +36,7 @@ class Churn(runs.Story):
         workers = [peer for peer in status["peers"] if peer["role"] == "peer"]
         busiest = max(workers, key=lambda peer: peer["open_slots"], default=None)
         if self.killed_at < 0 and step >= steps // 2 and busiest is not None and busiest["open_slots"]:
-            self.killed_at = step
+            self.killed_at, self.held_when_killed = step, int(busiest["open_slots"])
             self.fleet.kill(busiest["name"])
         if self.joined_at < 0 and step >= steps * 3 // 5:
             self.joined_at = step
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
     figures |= {
         "killed_at_step": story.killed_at,
         "joined_at_step": story.joined_at,
-        "rollouts_lost": summary["rollouts"]["dropped"].get("peer_left", 0),
+        "rollouts_lost": story.held_when_killed,
         "late_peer_accepted": story.late_accepted,
         "reward_after_clean": clean["reward_after"],
         "reward_difference": abs(figures["reward_after"] - clean["reward_after"]),

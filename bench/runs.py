@@ -26,6 +26,9 @@ class Story:
         self.fleet: Fleet | None = None
         self._printed = ""
 
+    def begin(self, fleet: Fleet) -> None:
+        """Before anything is started."""
+
     def on_status(self, status: Mapping[str, Any], _ended: Mapping[str, int]) -> None:
         """Print a line at each change of phase and every 25 steps."""
         mark = f"{status['learner_phase']} {int(status['step']) // 25}"
@@ -43,6 +46,7 @@ def run(config_path: Path, runs_folder: Path, settings: list[str], story: Story)
     config = load(config_path, "up", [f'runs_folder="{runs_folder}"', "coordinator.serve.http_port=0", *settings])
     assert isinstance(config, UpConfig)
     fleet = story.fleet = Fleet(config, new_run_folder(config))
+    story.begin(fleet)
 
     def on_start(endpoints: Endpoints) -> None:
         print(f"dashboard {endpoints.http_url}  run folder {fleet.folder.root}", file=sys.stderr)
@@ -62,7 +66,7 @@ def trained_twice(run_folder: Path) -> int:
     """Rollouts that entered more than one batch, counted in the ledger itself."""
     with closing(sqlite3.connect(f"file:{run_folder / 'store.sqlite'}?mode=ro", uri=True)) as database:
         (count,) = database.execute(
-            "SELECT count(*) FROM (SELECT rollout_id FROM batches GROUP BY rollout_id HAVING count(*) > 1)"
+            "SELECT count(*) FROM (SELECT rollout_id FROM batch_rollouts GROUP BY rollout_id HAVING count(*) > 1)"
         ).fetchone()
     return int(count)
 

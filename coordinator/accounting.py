@@ -18,8 +18,12 @@ DropReason = Literal[
     "group_stale",  # a sibling was too old, and a group is trained as a whole
     "malformed",  # claims what cannot be
     "late_duplicate",  # another attempt at the same slot was first
+    "rolled_back",  # made with a version that an epoch orphaned, or under way when it was opened
     "run_ended",  # not needed any more
 ]
+
+#: Reasons that tell how long an attempt took at least.
+TOO_SLOW: frozenset[DropReason] = frozenset({"lease_expired", "stale", "group_stale", "late_duplicate"})
 
 RefusalReason = Literal[
     "malformed",  # no rollout at all, and not for a slot that its sender holds
@@ -38,6 +42,7 @@ class RolloutAccounts:
     """
 
     issued: int = 0
+    second_attempts: int = 0  # of those issued: given to a second peer because the first is slow, since the start
     accepted: int = 0
     trained: int = 0
     dropped: Counter[str] = field(default_factory=Counter)

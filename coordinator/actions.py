@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rollcast.wire.ids import (
+    Epoch,
     FencingToken,
     GroupId,
     LeaseId,
@@ -147,6 +148,13 @@ class CloseAttempt:
 
 
 @dataclass(frozen=True, slots=True)
+class CloseGroup:
+    """A group ended without being trained; every attempt at it is closed before. It will not be taken up again."""
+
+    group_id: GroupId
+
+
+@dataclass(frozen=True, slots=True)
 class StoreRollout:
     """Store durably, then answer RolloutStored. Never acknowledged before."""
 
@@ -192,6 +200,29 @@ class ServeBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordEpoch:
+    """Record durably that versions from now on are of this epoch, then answer EpochRecorded.
+
+    The batches of steps ``step_from`` up to, not including, ``step_to`` are recorded as empty ones in the same
+    transaction. Versions of the epoch before above ``common_version`` (None: all of them) are orphans.
+    """
+
+    epoch: Epoch
+    step_from: Step
+    step_to: Step
+    common_version: Version | None
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerEpoch:
+    """The epoch that the learner asked for is recorded: it goes on at ``step``."""
+
+    request_id: int
+    epoch: Epoch
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
 class Penalise:
     """Their bug, not ours: written down and shown; ``quarantined`` peers relay and generate no more."""
 
@@ -230,11 +261,14 @@ Action = (
     | RecordGroup
     | RecordAttempt
     | CloseAttempt
+    | CloseGroup
     | StoreRollout
     | AnswerUpload
     | ScoreRollout
     | RecordBatch
     | ServeBatch
+    | RecordEpoch
+    | AnswerEpoch
     | Penalise
     | Note
     | FailRun

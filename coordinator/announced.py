@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from rollcast.wire.ids import Version
 
@@ -10,7 +10,7 @@ NEWEST_KEPT = 8  # versions remembered however old they are: peers may still be 
 
 
 class AnnouncedVersions:
-    """Versions of the current epoch with their number of chunks; those too old for any batch are forgotten."""
+    """Versions that count with their number of chunks; those too old for any batch are forgotten."""
 
     def __init__(self, chunk_counts: Mapping[Version, int]) -> None:
         self._chunk_counts = dict(sorted(chunk_counts.items()))
@@ -28,10 +28,9 @@ class AnnouncedVersions:
             del self._chunk_counts[old]
             self._forgotten_below = Version(old + 1)
 
-    def clear(self) -> None:
-        """A new epoch: nothing of it was announced yet."""
-        self._chunk_counts.clear()
-        self._forgotten_below = Version(0)
+    def withdraw(self, is_orphan: Callable[[Version], bool]) -> None:
+        """An epoch was opened: forget the versions that do not count any more."""
+        self._chunk_counts = {one: count for one, count in self._chunk_counts.items() if not is_orphan(one)}
 
     def latest(self, count: int) -> list[Version]:
         """The newest ones, oldest first."""

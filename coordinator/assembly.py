@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
+import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 
 import structlog
 
+from coordinator import background
+from coordinator.actions import Action
 from coordinator.config import CoordinatorConfig
 from coordinator.core import CoordinatorCore, CoreSettings
-from coordinator.events import Tick
+from coordinator.disk_guard import DiskGuard
+from coordinator.events import Event, Started
 from coordinator.http_api import HttpApi, HttpServer, HttpViews
 from coordinator.join import JoinDesk
 from coordinator.ledger import Ledger
 from coordinator.metrics import CoordinatorMetrics
 from coordinator.probing import ProbeSettings
 from coordinator.problems import Problems
+from coordinator.record_format import FORMAT, Head
+from coordinator.recorder import Recorder
 from coordinator.relay_model import PlanShape
-from coordinator.resume import RunStart, open_run
+from coordinator.resume import PORTS, TOKENIZER, RunStart, open_run
 from coordinator.rpc import ControlServer, Servicer
 from coordinator.rpc_access import RoleGate
 from coordinator.rpc_learner import LearnerCalls
 from coordinator.rpc_peers import PeerCalls, Welcoming
 from coordinator.sessions import Sessions
 from coordinator.shell import Shell
+from coordinator.state import Restored
 from coordinator.summary import MetricsLog
 from rollcast.runtime.errors import ConfigError
 from rollcast.runtime.process import is_loopback
@@ -42,8 +48,6 @@ from rollcast.wire.tls import RunCA, TlsCredentials, new_tls_key
 
 log = structlog.get_logger()
 
-TICK_S = 0.2
-ELAPSED_KEPT_TICKS = 50  # a coordinator that is killed forgets ten seconds at most
 CALLS_GRACE_S = 1.0  # for calls that still run when the control port closes
 
 
@@ -70,6 +74,8 @@ class Coordinator:
     shell: Shell
     desk: JoinDesk
     metrics: CoordinatorMetrics
+    disk: DiskGuard
+    start: RunStart
 
     @property
     def learner_public_key(self) -> bytes:
@@ -87,15 +93,20 @@ async def started(config: CoordinatorConfig, folder: RunFolder) -> AsyncIterator
         ledger = Ledger.open(folder.ledger)
         stack.push_async_callback(ledger.close)
         start = await open_run(ledger, folder, config.run)
-        problems = await Problems.start(config, start.mixture_position)
+        problems = await Problems.start(config, start.mixture_position, start.problems, start.tokenizer)
         stack.push_async_callback(problems.close)
-        coordinator = _assemble(config, folder, start, ledger, problems)
+        await ledger.set_meta(TOKENIZER, problems.tokenizer.to_json())
+        coordinator = _assemble(config, folder, start, ledger, problems, stack)
         stack.push_async_callback(coordinator.shell.close)
+        stack.callback(coordinator.disk.close)
+        coordinator.shell.apply(Started())
         for event in start.replay:
             coordinator.shell.apply(event)
-        for work in (_tick(coordinator), _watch_ledger(coordinator)):
+        for work in background.works(coordinator):
             stack.push_async_callback(_cancel, asyncio.create_task(work))
         endpoints = await _listen(stack, coordinator)
+        if start.learner_finished:
+            coordinator.shell.finished.set()
         await _write_invites(coordinator, endpoints)
         await asyncio.to_thread(write_json, folder.endpoints, asdict(endpoints))
         log.info("listening", **asdict(endpoints), run_id=start.run_id)
@@ -112,13 +123,22 @@ def core_settings(
         seed=config.run.seed,
         steps=config.run.steps,
         staleness_limit=config.run.staleness_limit,
-        publish_every_steps=config.run.publish_every_steps,
+        publish_every_steps=_kappa(config),
+        late_policy=config.run.late_policy,
+        late_wait_s=config.run.late_wait_s,
+        late_steps_max=config.run.late_steps_max,
         groups_per_step=config.run.groups_per_step,
         samples_per_group=config.run.samples_per_group,
         sampling=sampling,
         vocabulary_size=vocabulary_size,
         lease_deadline_s=config.lease.deadline_s,
         prefetch_batches=config.lease.prefetch_batches,
+        prefetch_s=config.lease.prefetch_s,
+        reconnect_grace_s=config.lease.reconnect_grace_s,
+        pacing=config.lease.pacing,
+        lead_margin_steps=config.lease.lead_margin_steps,
+        duplicate_share=config.lease.duplicate_share,
+        partial_tokens_max=config.lease.partial_tokens_max,
         heartbeat_timeout_s=config.membership.heartbeat_timeout_s,
         no_peer_timeout_s=config.membership.no_peer_timeout_s,
         start_timeout_s=config.membership.start_timeout_s,
@@ -134,6 +154,23 @@ def core_settings(
         probes=ProbeSettings(config.relay.probe_bytes_max, config.relay.probe_seconds_max),
         lan_preferred=config.relay.lan_preferred,
     )
+
+
+def _kappa(config: CoordinatorConfig) -> int:
+    """As the core's settings have it: 0 for auto."""
+    return 0 if config.run.publish_every_steps == "auto" else config.run.publish_every_steps
+
+
+def _start_record(
+    config: CoordinatorConfig, folder: RunFolder, settings: CoreSettings, restored: Restored, stack: AsyncExitStack
+) -> Callable[[float, Event, Sequence[Action]], None]:
+    """What writes the flight record down, or does nothing where none is kept."""
+    if not config.record.enabled:
+        return lambda now, event, actions: None
+    head = Head(FORMAT, software_version(), time.time(), time.monotonic(), settings, restored)
+    recorder = Recorder(folder.record, restored.incarnation, head, bytes_max=config.record.bytes_max)
+    stack.push_async_callback(asyncio.to_thread, recorder.close)
+    return recorder.note
 
 
 def check(config: CoordinatorConfig) -> None:
@@ -156,12 +193,20 @@ def check(config: CoordinatorConfig) -> None:
 
 
 def _assemble(
-    config: CoordinatorConfig, folder: RunFolder, start: RunStart, ledger: Ledger, problems: Problems
+    config: CoordinatorConfig,
+    folder: RunFolder,
+    start: RunStart,
+    ledger: Ledger,
+    problems: Problems,
+    stack: AsyncExitStack,
 ) -> Coordinator:
     run_id = start.run_id
     sampling = Sampling(config.sampling.temperature, config.sampling.new_tokens_max, (problems.tokenizer.eos_id,))
     settings = core_settings(config, run_id, sampling, vocabulary_size=problems.tokenizer.size)
+    record = _start_record(config, folder, settings, start.restored, stack)
     sessions = Sessions()
+    store = config.store
+    disk = DiskGuard(folder.root, free_bytes_min=store.free_bytes_min, ballast_bytes=store.ballast_bytes)
     metrics = CoordinatorMetrics(lambda: shell.status(), lambda: shell.broadcast())
     shell = Shell(
         core=CoordinatorCore(settings, start.restored),
@@ -171,6 +216,10 @@ def _assemble(
         metrics_log=MetricsLog(folder.metrics),
         clock=time.monotonic,
         observe_answer_s=metrics.upload_answer_s.observe,
+        refuses_uploads=lambda: disk.refusing or metrics.loop_lag.sheds,
+        learner_values=start.learner_values,
+        learner_lives=start.learner_lives,
+        record=record,
     )
     ca = RunCA.load_or_create(folder.secrets, run_id)
     desk = JoinDesk(
@@ -180,12 +229,14 @@ def _assemble(
         learner_public_key=bytes.fromhex(config.learner_public_key),
         certificate_lifetime_s=config.join.certificate_lifetime_s,
     )
-    return Coordinator(config, folder, run_id, sampling, ca, ledger, problems, sessions, shell, desk, metrics)
+    return Coordinator(
+        config, folder, run_id, sampling, ca, ledger, problems, sessions, shell, desk, metrics, disk, start
+    )
 
 
 async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
-    """Bind both ports, the control port first: joins name it."""
-    serve, shell = coordinator.config.serve, coordinator.shell
+    """Bind both ports, the control port first: joins name it. A restart takes those that members know."""
+    serve, shell, ports = coordinator.config.serve, coordinator.shell, coordinator.start.ports
     credentials = _credentials(coordinator)
     advertised = serve.advertise_host or serve.host
     control = await ControlServer.start(
@@ -193,7 +244,7 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
         RoleGate(coordinator.run_id, learner_called=shell.learner_called),
         credentials,
         host=serve.host,
-        port=serve.grpc_port,
+        port=serve.grpc_port or ports.get("grpc", 0),
     )
     stack.push_async_callback(control.stop, CALLS_GRACE_S)
     coordinator.desk.grpc_address = _address(advertised, control.port)
@@ -205,8 +256,9 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
         hosts=names if is_local else None,
     )
     tls = None if is_local else credentials.ssl_server_context(ask_client=False)
-    http = await HttpServer.start(api, host=serve.host, port=serve.http_port, tls=tls)
+    http = await HttpServer.start(api, host=serve.host, port=serve.http_port or ports.get("http", 0), tls=tls)
     stack.push_async_callback(http.stop)
+    await coordinator.ledger.set_meta(PORTS, json.dumps({"grpc": control.port, "http": http.port}))
     scheme = "http" if is_local else "https"
     return Endpoints(f"{scheme}://{_address(advertised, http.port)}", coordinator.desk.grpc_address)
 
@@ -221,14 +273,14 @@ def _servicer(coordinator: Coordinator) -> Servicer:
         prompt_tokens_max=config.sampling.prompt_tokens_max,
         sampling=sampling,
         prefetch_batches=config.lease.prefetch_batches,
+        continue_across_versions=config.lease.on_new_version == "continue",
+        partial_interval_s=config.lease.partial_interval_s,
         software=f"rollcast {software_version()}",
     )
     run = pb.RunInfo(
         protocol=range_to_pb(),
         run_id=coordinator.run_id,
         steps=config.run.steps,
-        staleness_limit=config.run.staleness_limit,
-        publish_every_steps=config.run.publish_every_steps,
         groups_per_step=config.run.groups_per_step,
         samples_per_group=config.run.samples_per_group,
         prompt_tokens_max=config.sampling.prompt_tokens_max,
@@ -275,22 +327,6 @@ async def _write_invites(coordinator: Coordinator, endpoints: Endpoints) -> None
             await asyncio.to_thread(write_atomically, path, f"{invite.encode()}\n".encode(), mode=0o600)
         except OSError as error:
             raise run_folder_error(path, error) from None
-
-
-async def _tick(coordinator: Coordinator) -> None:
-    """Let the core see time pass, now and then write down how much, and measure how late the loop is."""
-    loop = asyncio.get_running_loop()
-    for tick in itertools.count(1):
-        due_at = loop.time() + TICK_S
-        await asyncio.sleep(TICK_S)
-        coordinator.metrics.loop_lag_s.observe(max(0.0, loop.time() - due_at))
-        coordinator.shell.apply(Tick())
-        if tick % ELAPSED_KEPT_TICKS == 0:
-            coordinator.shell.keep_elapsed()
-
-
-async def _watch_ledger(coordinator: Coordinator) -> None:
-    coordinator.shell.fail(await coordinator.ledger.failed())
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

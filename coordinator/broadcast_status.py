@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from coordinator.broadcast_hops import HOPS_SHOWN_MAX, Hop, HopRates, hop_rates, hops_from, slowest_first
@@ -126,7 +127,8 @@ class BroadcastStatus:
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists, strings and numbers, for json.dumps."""
-        return asdict(self)
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
 
 
 @dataclass(frozen=True, slots=True)

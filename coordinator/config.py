@@ -48,8 +48,14 @@ class RunConfig(ConfigModel):
     """Learner steps until the run is finished."""
     staleness_limit: int = Field(4, ge=0)
     """S: learner steps by which a rollout's oldest segment may lag at batch formation. Hard limit."""
-    publish_every_steps: int = Field(1, ge=1)
-    """kappa: learner steps between two published versions."""
+    publish_every_steps: Annotated[int, Field(ge=1)] | Literal["auto"] = 1
+    """kappa: learner steps between two published versions; auto: as many as a broadcast takes (p95), if S allows."""
+    late_policy: Literal["drop", "wait", "correct"] = "drop"
+    """What becomes of rollouts older than S: dropped; dropped, but a batch waits for them a while; or trained still."""
+    late_wait_s: float = Field(5.0, ge=0.0)
+    """wait: seconds for which a batch is held back for a group that would be too old for the next one."""
+    late_steps_max: int = Field(1, ge=0)
+    """correct: learner steps beyond S up to which rollouts are trained; importance ratios correct for their age."""
     groups_per_step: int = Field(32, ge=1)
     """Prompt groups in a batch."""
     samples_per_group: int = Field(8, ge=2)
@@ -57,7 +63,7 @@ class RunConfig(ConfigModel):
 
     @model_validator(mode="after")
     def _some_version_is_young_enough(self) -> RunConfig:
-        if self.publish_every_steps > self.staleness_limit + 1:
+        if self.publish_every_steps != "auto" and self.publish_every_steps > self.staleness_limit + 1:
             raise ValueError(
                 f"staleness_limit = {self.staleness_limit} cannot be kept with publish_every_steps = "
                 f"{self.publish_every_steps}: the newest version is up to publish_every_steps - 1 steps old when a "
@@ -83,9 +89,9 @@ class ServeConfig(ConfigModel):
     host: str = "127.0.0.1"
     """Interface for both ports. Beyond loopback the HTTP port is served with TLS too."""
     grpc_port: int = Field(7400, ge=0, le=65535)
-    """Control port (gRPC over mutual TLS); 0 lets the system choose."""
+    """Control port (gRPC over mutual TLS); 0 lets the system choose at the first start of a run."""
     http_port: int = Field(7401, ge=0, le=65535)
-    """Joins, page, metrics and API; 0 lets the system choose."""
+    """Joins, page, metrics and API; 0 lets the system choose at the first start of a run."""
     advertise_host: str = ""
     """Name or address that invites carry; empty: host."""
 
@@ -97,6 +103,22 @@ class LeaseConfig(ConfigModel):
     """A lease not finished after this many seconds is given to another peer."""
     prefetch_batches: float = Field(2.0, ge=1.0)
     """Generation batches that a peer may hold leases for, the running one included."""
+    prefetch_s: float = Field(10.0, gt=0.0)
+    """Of those, what a peer of known speed does in so many seconds, and never less than one generation batch."""
+    reconnect_grace_s: float = Field(3.0, ge=0.0)
+    """Seconds after which the slots of a peer that is away are open to a second one; the first keeps its leases."""
+    pacing: Literal["predict", "count", "none"] = "predict"
+    """What work is held back: what measured times say would be too old, or only what counting does, or nothing."""
+    lead_margin_steps: float = Field(0.5, ge=0.0)
+    """Prompt groups kept open beyond a batch and what is under way meanwhile, in batches."""
+    duplicate_share: float = Field(0.05, ge=0.0, le=1.0)
+    """Share of attempts that may be second ones, for slots whose peers are slow."""
+    on_new_version: Literal["finish", "continue"] = "finish"
+    """Whether a rollout that runs when a version arrives is finished with the old one, or goes on with the new one."""
+    partial_interval_s: float = Field(10.0, ge=0.0)
+    """Seconds between two messages of what a running rollout drew, for whoever must go on with it; 0: never sent."""
+    partial_tokens_max: int = Field(1_000_000, ge=0)
+    """Tokens of unfinished rollouts kept in memory in all."""
 
 
 class MembershipConfig(ConfigModel):
@@ -167,6 +189,34 @@ class JoinConfig(ConfigModel):
     """Seconds until a certificate expires; peers renew theirs over the open session."""
 
 
+class StoreConfig(ConfigModel):
+    """How much of a long run is kept, and what happens when the disk fills up."""
+
+    margin_steps: int = Field(16, ge=0)
+    """Steps whose batches are kept beyond what the learner's oldest checkpoint could ask for again."""
+    compaction_interval_s: float = Field(10.0, gt=0.0)
+    """Seconds between two looks for what can be compacted."""
+    events_kept: int = Field(20_000, ge=0)
+    """Newest entries of the run's story in the store; older ones go to compressed files in the run folder."""
+    segments_bytes_max: int = Field(1 << 30, ge=0)
+    """Bytes of those files, all together; the oldest are deleted."""
+    steps_kept: int = Field(10_000, ge=1)
+    """Newest learner steps whose figures stay in the store; metrics.jsonl has all."""
+    free_bytes_min: int = Field(256 << 20, ge=0)
+    """Free bytes on the run folder's disk below which uploads are refused as `busy`; peers keep their rollouts."""
+    ballast_bytes: int = Field(16 << 20, ge=0)
+    """Size of a file that is deleted then, so that the store can still be compacted and closed."""
+
+
+class RecordConfig(ConfigModel):
+    """The flight record: what the coordinator was told and decided, for `rollcast replay`."""
+
+    enabled: bool = True
+    """Whether it is kept."""
+    bytes_max: int = Field(1 << 30, ge=1 << 20)
+    """Bytes of all its segments together; the oldest are deleted."""
+
+
 class CoordinatorConfig(ConfigModel):
     """The coordinator: who is here, who does what, which rollouts count."""
 
@@ -190,6 +240,10 @@ class CoordinatorConfig(ConfigModel):
     """Relay plans."""
     verifier: VerifierConfig = VerifierConfig()
     """Scoring."""
+    store: StoreConfig = StoreConfig()
+    """The ledger."""
+    record: RecordConfig = RecordConfig()
+    """The flight record."""
     learner_public_key: str = Field("", pattern=r"^([0-9a-f]{64})?$")
     """Ed25519 key (hex) that signs versions; `rollcast identity FILE` prints it. Required to start."""
     run_folder: Path = Path("runs/coordinator")

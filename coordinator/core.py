@@ -6,28 +6,24 @@ state.py holds them together, and this module says which of them an event concer
 
 from __future__ import annotations
 
-from typing import Literal, assert_never
+from typing import assert_never
 
-from coordinator import forming
-from coordinator.actions import (
-    Action,
-    EndSession,
-    Note,
-    Penalise,
-    SendAnnouncement,
-    StopPeer,
-)
-from coordinator.announced import NEWEST_KEPT
+from coordinator import announcing, ending, epochs, forming, starting
+from coordinator.actions import Action
 from coordinator.broadcast_status import BroadcastStatus, build_broadcast_status
+from coordinator.epoch_book import EpochBook
 from coordinator.events import (
     BatchRecorded,
     BatchRequested,
+    EpochRecorded,
+    EpochRequested,
     Event,
     HeartbeatReceived,
     LearnerCalled,
     LearnerStatusChanged,
     LeasesReturned,
     MalformedRollout,
+    PartialReceived,
     PeerAccused,
     PeerJoined,
     PeerLeft,
@@ -36,6 +32,7 @@ from coordinator.events import (
     RolloutScored,
     RolloutStored,
     RunEnded,
+    Started,
     StepFinished,
     Tick,
     VersionAnnounced,
@@ -44,14 +41,19 @@ from coordinator.events import (
 )
 from coordinator.intake import Intake
 from coordinator.issuing import issue
+from coordinator.lateness import RulesInForce
+from coordinator.long_tail import LongTail
 from coordinator.membership import Member
 from coordinator.patience import Patience
+from coordinator.presence import Presence
 from coordinator.relaying import Relaying
 from coordinator.settings import CoreSettings
-from coordinator.staleness import oldest_useful_version
+from coordinator.staleness_ledger import Split
 from coordinator.state import CoreState, Restored
 from coordinator.status import Status, Waiting, WaitingWatch, build_status
-from rollcast.wire.ids import Epoch, PeerId, Version
+from coordinator.wait_causes import WaitCauses
+from coordinator.working import Working
+from rollcast.wire.ids import Epoch, Version
 
 __all__ = ["CoordinatorCore", "CoreSettings", "Restored", "Status", "Waiting"]
 
@@ -72,12 +74,31 @@ class CoordinatorCore:
         self._elapsed_before_s = 0.0 if restored is None else restored.elapsed_s
         self._patience = Patience(self._state)
         self._relaying = Relaying(self._state)
+        self._presence = Presence(self._state, self._relaying)
+        self._working = Working(self._state)
+        self._long_tail = LongTail(self._state)
+        self._wait_causes = WaitCauses(self._state)
 
     # ---------------------------------------------------------------- questions of the shell
 
     @property
     def epoch(self) -> Epoch:
         return self._state.epoch
+
+    @property
+    def epochs(self) -> EpochBook:
+        """Every epoch that was opened, and whose versions count."""
+        return self._state.epochs
+
+    @property
+    def rules(self) -> RulesInForce:
+        """The limits that hold now."""
+        return self._state.rules
+
+    @property
+    def age_split(self) -> Split:
+        """What the ages of all trained rollouts were made of."""
+        return self._state.ages.total
 
     @property
     def newest_version(self) -> Version | None:
@@ -125,7 +146,11 @@ class CoordinatorCore:
         """What the shell must do about this event, in this order."""
         if self._started_at is None:
             self._started_at = now
+        self._state.now = now
         actions = self._dispatch(event, now)
+        self._state.ages.observe(event, actions, now)
+        if isinstance(event, Tick | BatchRequested | BatchRecorded):
+            actions += self._wait_causes.observe(now)
         self._patience.observe(now)
         self._waiting.observe(now)
         if self.settings.validate_every_event:
@@ -134,39 +159,48 @@ class CoordinatorCore:
 
     def _dispatch(self, event: Event, now: float) -> list[Action]:
         match event:
+            case Started():
+                return starting.started(self._state, now)
             case PeerJoined():
-                return self._peer_joined(event, now)
+                return self._presence.joined(event, now)
             case PeerLeft():
-                return self._peer_left(event, now)
+                return self._presence.left(event, now)
             case HeartbeatReceived():
-                return self._heartbeat(event, now)
+                return self._presence.heartbeat(event, now)
             case WorkRequested():
-                return self._work_requested(event, now)
+                return self._working.requested(event, now)
             case VersionHeld():
-                return self._version_held(event, now)
+                return self._presence.version_held(event, now)
             case LeasesReturned():
-                return self._leases_returned(event, now)
+                return self._working.returned(event, now)
             case PeerAccused():
-                return self._peer_accused(event, now)
+                return self._presence.accused(event, now)
             case PromptsSupplied():
                 self._state.prompts.supplied(event.prompts)
                 return issue(self._state, now)
             case RolloutReceived():
-                self._seen(event.peer_id, now)
-                return self._intake.received(event) + issue(self._state, now)
+                self._presence.seen(event.peer_id, now)
+                return self._intake.received(event, now) + issue(self._state, now)
             case MalformedRollout():
-                self._seen(event.peer_id, now)
+                self._presence.seen(event.peer_id, now)
                 return self._intake.malformed(event) + issue(self._state, now)
+            case PartialReceived():
+                self._presence.seen(event.peer_id, now)
+                return self._intake.partial(event)
             case RolloutStored():
-                return self._intake.stored(event)
+                return self._intake.stored(event, now)
             case RolloutScored():
-                return self._intake.scored(event) + self._form_and_issue(now)
+                return self._intake.scored(event, now) + self._form_and_issue(now)
             case BatchRequested():
-                return forming.batch_requested(self._state, event) + issue(self._state, now)
+                return self._learner_moves(forming.batch_requested(self._state, event, now), now)
             case BatchRecorded():
-                return forming.batch_recorded(self._state, event) + issue(self._state, now)
+                return self._learner_moves(forming.batch_recorded(self._state, event, now), now)
             case VersionAnnounced():
-                return self._version_announced(event, now)
+                return announcing.announced(self._state, event, now)
+            case EpochRequested():
+                return epochs.requested(self._state, event) + issue(self._state, now)
+            case EpochRecorded():
+                return epochs.recorded(self._state, event)
             case StepFinished():
                 self._state.progress.step_finished(event.step, event.values)
                 return []
@@ -177,188 +211,29 @@ class CoordinatorCore:
                 self._patience.learner_called(now)
                 return []
             case RunEnded():
-                return self._run_ended(event)
+                return ending.run_ended(self._state, event)
             case Tick():
                 return self._tick(now)
             case _:
                 assert_never(event)
 
-    # ---------------------------------------------------------------- membership
-
-    def _peer_joined(self, event: PeerJoined, now: float) -> list[Action]:
-        if self._state.ended:
-            return [self._dismiss(event.peer_id)]
-        actions: list[Action] = []
-        if self._state.members.get(event.peer_id) is not None:
-            actions += self._remove_member(event.peer_id, "left", "session replaced", tell_peer=True)
-            actions.append(Note("session_replaced", event.peer_id, "the same identity opened a second session"))
-        member = self._state.members.join(event, now)
-        actions.append(Note("peer_joined", event.peer_id, f"{event.name} as {event.role}"))
-        actions += self._relaying.joined(member, now)
-        # The last few: who was away for some versions may follow their deltas.
-        latest = self._state.announced.latest(NEWEST_KEPT)
-        actions += [SendAnnouncement(event.peer_id, version) for version in latest]
+    def _learner_moves(self, actions: list[Action], now: float) -> list[Action]:
+        self._working.learner_moved(now)
         return actions + issue(self._state, now)
 
-    def _peer_left(self, event: PeerLeft, now: float) -> list[Action]:
-        if self._state.members.get(event.peer_id) is None:
-            return []
-        return self._gone(event.peer_id, "left", event.reason, now) + issue(self._state, now)
-
-    def _gone(self, peer_id: PeerId, how: Literal["left", "lost"], reason: str, now: float) -> list[Action]:
-        actions = self._remove_member(peer_id, how, reason, tell_peer=False)
-        return [*actions, Note("peer_left", peer_id, reason), *self._relaying.left(peer_id, now)]
-
-    def _remove_member(
-        self, peer_id: PeerId, how: Literal["left", "lost"], reason: str, *, tell_peer: bool
-    ) -> list[Action]:
-        self._state.members.leave(peer_id, how, reason)
-        self._state.dissemination.left(peer_id)
-        return self._state.close_attempts(self._state.book.held_by(peer_id), "peer_left", tell_peers=tell_peer)
-
-    def _seen(self, peer_id: PeerId, now: float) -> Member | None:
-        """The member that sent something just now."""
-        member = self._state.members.get(peer_id)
-        if member is not None:
-            member.last_seen = now
-        return member
-
-    def _heartbeat(self, event: HeartbeatReceived, now: float) -> list[Action]:
-        member = self._seen(event.peer_id, now)
-        if member is None:
-            return []
-        could_work, could_relay = member.may_work, member.may_relay
-        version_before = member.version
-        member.facts = event.facts
-        if member.role == "peer":  # the origin receives from the learner: that is no part of a broadcast
-            self._state.traffic.observe(member.peer_id, event.facts)
-        active = event.facts.active_version
-        if active is not None and self._is_published(active):
-            self._holds(member, active, now)
-        actions = self._relaying.observe(member, now, could_relay=could_relay)
-        changed = member.version != version_before or member.may_work != could_work
-        return actions + issue(self._state, now) if changed else actions
-
-    def _version_held(self, event: VersionHeld, now: float) -> list[Action]:
-        member = self._seen(event.peer_id, now)
-        if member is None:
-            return []
-        if event.epoch != self._state.epoch or not self._is_published(event.version):
-            if member.role == "origin":  # it holds a version before the learner may announce it
-                return []
-            return [Penalise(event.peer_id, f"claims version {event.version}, which was not announced", False)]
-        self._holds(member, event.version, now)
-        if member.role == "peer":
-            self._state.dissemination.received(event.version, event.bytes_received)
-        return issue(self._state, now)
-
-    def _is_published(self, version: Version) -> bool:
-        return self._state.announced.may_contain(version)
-
-    def _holds(self, member: Member, version: Version, now: float) -> None:
-        member.holds(version)
-        self._state.dissemination.held(member.peer_id, version, now)
-
-    def _peer_accused(self, event: PeerAccused, now: float) -> list[Action]:
-        accuser = self._seen(event.accuser, now)
-        culprit = self._state.members.get(event.culprit)
-        if accuser is None or culprit is None or accuser is culprit:
-            return []
-        doubt = self._doubt(event, accuser)
-        if doubt:
-            return [Note("accusation_ignored", event.culprit, f"{event.accuser}: {doubt}")]
-        what = f"sent a corrupt chunk: version {event.version}, index {event.chunk_index}"
-        quarantined = self._state.members.accuse(culprit, event.accuser, (event.version, event.chunk_index), now)
-        actions: list[Action] = [
-            Note("accusation", event.culprit, f"{event.accuser}: {event.reason}"),
-            Penalise(event.culprit, culprit.standing.quarantined if quarantined else what, quarantined),
-        ]
-        if not quarantined:
-            return actions + self._relaying.replan(now)
-        self._state.dissemination.left(event.culprit)
-        actions += self._state.close_attempts(self._state.book.held_by(event.culprit), "revoked", tell_peers=True)
-        return actions + self._relaying.replan(now) + issue(self._state, now)
-
-    def _doubt(self, event: PeerAccused, accuser: Member) -> str:
-        """Why this accusation cannot be true or is not to be trusted, or empty."""
-        chunk_count = self._state.announced.chunk_count(event.version)
-        if chunk_count is None:
-            return f"version {event.version} is not among those announced lately"
-        if event.chunk_index >= chunk_count:
-            return f"version {event.version} has no chunk {event.chunk_index}"
-        if not self._state.relay.may_receive_from(event.accuser, event.culprit):
-            return "the plan never let it receive from there"
-        return "it is quarantined itself" if accuser.standing.quarantined else ""
-
-    # ---------------------------------------------------------------- work
-
-    def _work_requested(self, event: WorkRequested, now: float) -> list[Action]:
-        member = self._seen(event.peer_id, now)
-        if member is None:
-            return []
-        self._state.members.asks(member, event.free_slots)
-        return issue(self._state, now)
-
-    def _leases_returned(self, event: LeasesReturned, now: float) -> list[Action]:
-        member = self._seen(event.peer_id, now)
-        if member is None:
-            return []
-        self._state.members.asks(member, 0)  # until it asks again: it just said that this was too much
-        returned = [one for one in self._state.book.held_by(event.peer_id) if one.lease_id in event.lease_ids]
-        return self._state.close_attempts(returned, "returned", tell_peers=False) + issue(self._state, now)
-
     def _form_and_issue(self, now: float) -> list[Action]:
-        formed = forming.form_batch(self._state)
+        formed = forming.form_batch(self._state, now)
         return formed + issue(self._state, now) if formed else []
-
-    # ---------------------------------------------------------------- learner
-
-    def _version_announced(self, event: VersionAnnounced, now: float) -> list[Action]:
-        state = self._state
-        if state.newest_version is not None and (event.epoch, event.version) <= (state.epoch, state.newest_version):
-            return [Note("announced_again", f"version {event.version}", "nothing to do: it is not newer")]
-        if event.epoch != state.epoch:
-            state.announced.clear()
-        state.epoch, state.newest_version = event.epoch, event.version
-        oldest_useful = oldest_useful_version(state.batches.next_step, state.settings.staleness_limit)
-        state.announced.add(event.version, event.chunk_count, oldest_useful=oldest_useful)
-        receivers = [member for member in state.members if member.role == "peer" and not member.standing.quarantined]
-        state.dissemination.announced(
-            event.version,
-            [member.peer_id for member in receivers],
-            now,
-            plan_id=state.relay.plan_id,
-            encodings=event.encodings,
-        )
-        return [SendAnnouncement(member.peer_id, event.version) for member in state.members]
-
-    def _run_ended(self, event: RunEnded) -> list[Action]:
-        """Revoke what is under way, drop what will not be trained, and let everybody go, for good if it is final."""
-        if self._state.ended:
-            return []
-        self._state.ended, self._state.ended_for_good = event.reason or "the run ended", event.final
-        self._state.batches.wanted = None
-        live = [attempt for group in self._state.book for attempt in group.live()]
-        actions = self._state.close_attempts(live, "run_ended", tell_peers=True)
-        for group in list(self._state.book):
-            actions += self._state.drop_group(group, ["run_ended"] * len(group.fillings()), "run_ended")
-        actions += [self._dismiss(member.peer_id) for member in self._state.members]
-        return [*actions, Note("run_ended", "run", self._state.ended)]
-
-    def _dismiss(self, peer_id: PeerId) -> Action:
-        state = self._state
-        return StopPeer(peer_id, state.ended) if state.ended_for_good else EndSession(peer_id, state.ended)
 
     # ---------------------------------------------------------------- time
 
     def _tick(self, now: float) -> list[Action]:
         state = self._state
-        actions: list[Action] = []
-        for member in state.members.silent(now):
-            silent_s = now - member.last_seen
-            actions += self._gone(member.peer_id, "lost", f"silent for {silent_s:.1f} s", now)
-            actions.append(EndSession(member.peer_id, "no heartbeat"))  # a machine that slept comes back
+        actions = self._presence.drop_silent(now)
+        if state.late_wait.running:
+            actions += forming.form_batch(state, now)
         actions += self._relaying.replan(now) if state.members.end_demotions(now) else self._relaying.tick(now)
-        actions += state.close_attempts(state.book.expired(now), "lease_expired", tell_peers=True)
+        actions += self._working.tick(now)
         overdue = self._patience.overdue(now)
-        return actions + issue(state, now) + ([] if overdue is None else [overdue])
+        actions += issue(state, now) + self._long_tail.tick(now)
+        return actions + ([] if overdue is None else [overdue])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from coordinator.events import AnnouncedEncoding
@@ -105,6 +105,16 @@ class Dissemination:
                 self.peer_seconds.add(now - broadcast.announced_at)
             times.times_last += not broadcast.missing
             self._settle(watched)
+
+    def withdrawn(self, is_orphan: Callable[[Version], bool]) -> None:
+        """These versions do not count any more: nobody is waited for, and peers may hold older ones after them."""
+        for watched in [watched for watched in self._running if is_orphan(watched)]:
+            del self._running[watched]
+        if self.newest is not None and is_orphan(self.newest.version):
+            self.newest = None
+        for times in self._peers.values():
+            if times.newest_held is not None and is_orphan(times.newest_held):
+                times.newest_held = None
 
     def received(self, version: Version, bytes_received: int) -> None:
         """A peer received so many bytes of chunks for this version."""

@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rollcast.wire.ids import EncodingId, Epoch, FencingToken, LeaseId, PeerId, RolloutId, Step, UploadId, Version
-from rollcast.wire.rollouts import Rollout
+from rollcast.wire.rollouts import PartialRollout, Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The first event of every coordinator: what was restored counts from now on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +32,14 @@ class PeerJoined:
 
 @dataclass(frozen=True, slots=True)
 class PeerLeft:
-    """The session ended; silence is found by the core itself at Tick."""
+    """The session ended; silence is found by the core itself at Tick.
+
+    ``finished``: the peer said Goodbye, and its attempts end with it. Else it may come back to them.
+    """
 
     peer_id: PeerId
     reason: str
+    finished: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +165,14 @@ class MalformedRollout:
 
 
 @dataclass(frozen=True, slots=True)
+class PartialReceived:
+    """What a running attempt drew so far. Form already checked by rollcast.wire.rollouts."""
+
+    peer_id: PeerId
+    partial: PartialRollout
+
+
+@dataclass(frozen=True, slots=True)
 class RolloutStored:
     """StoreRollout is durable."""
 
@@ -206,6 +223,26 @@ class VersionAnnounced:
 
 
 @dataclass(frozen=True, slots=True)
+class EpochRequested:
+    """The learner reached another state than the published one (asking again is allowed).
+
+    ``step`` counts the learner steps that its state has completed; ``common_version`` is the newest published version
+    whose state it did reach again, if there is one. ``request_id`` names the call that waits for the answer.
+    """
+
+    request_id: int
+    step: Step
+    common_version: Version | None
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRecorded:
+    """RecordEpoch is durable."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
 class StepFinished:
     step: Step
     values: Mapping[str, float]
@@ -225,9 +262,9 @@ class LearnerCalled:
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """The run is over, for now or for good: open leases are revoked, untrained rollouts dropped.
+    """The run is over, for good (open leases are revoked, untrained rollouts dropped) or for now.
 
-    ``final`` is False where the run can be taken up again: its members are then not told to stop, and come back.
+    ``final`` is False where the run can be taken up again: nothing is dropped, and its members are not told to stop.
     """
 
     reason: str
@@ -240,7 +277,8 @@ class Tick:
 
 
 Event = (
-    PeerJoined
+    Started
+    | PeerJoined
     | PeerLeft
     | HeartbeatReceived
     | WorkRequested
@@ -250,11 +288,14 @@ Event = (
     | PromptsSupplied
     | RolloutReceived
     | MalformedRollout
+    | PartialReceived
     | RolloutStored
     | RolloutScored
     | BatchRequested
     | BatchRecorded
     | VersionAnnounced
+    | EpochRequested
+    | EpochRecorded
     | StepFinished
     | LearnerStatusChanged
     | LearnerCalled

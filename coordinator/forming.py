@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from coordinator.accounting import DropReason
 from coordinator.actions import Action, Note, RecordBatch, ServeBatch
+from coordinator.batches import too_old
 from coordinator.events import BatchRecorded, BatchRequested
-from coordinator.leases import Group
+from coordinator.groups import Group
 from coordinator.staleness import age_at
 from coordinator.state import CoreState
 from rollcast.wire.ids import Step
 
 
-def batch_requested(state: CoreState, event: BatchRequested) -> list[Action]:
+def batch_requested(state: CoreState, event: BatchRequested, now: float) -> list[Action]:
     """Serve a recorded batch again, or form this one as soon as there is enough."""
     batches = state.batches
     if batches.is_recorded(event.step):
@@ -22,30 +23,41 @@ def batch_requested(state: CoreState, event: BatchRequested) -> list[Action]:
         expected = f"the next batch is that of step {batches.next_step} of {state.settings.steps}"
         return [Note("batch_out_of_order", f"step {event.step}", expected)]
     batches.wanted = event.step
-    return drop_stale(state) + form_batch(state)
+    return drop_stale(state) + form_batch(state, now)
 
 
-def form_batch(state: CoreState) -> list[Action]:
+def form_batch(state: CoreState, now: float) -> list[Action]:
     """Form the batch that the learner waits for, if enough groups are ready and young enough."""
-    if state.batches.wanted is None or state.book.ready_count < state.settings.groups_per_step:
+    if state.batches.wanted is None:
+        state.late_wait.cancel(now)
         return []
-    batch = state.batches.form(state.book.ready_groups())
-    if batch is None:
+    if state.book.ready_count < state.settings.groups_per_step:
         return []
+    age_max = state.rules.age_max
+    groups = state.batches.choose(state.book.ready_groups(), age_max)
+    if not groups or _held_back(state, groups, now):
+        return []
+    batch = state.batches.form(groups, age_max)
     for group in batch.groups:
         state.book.remove(group)
     return [RecordBatch(batch.step, batch.rollout_ids)]
 
 
-def batch_recorded(state: CoreState, event: BatchRecorded) -> list[Action]:
+def batch_recorded(state: CoreState, event: BatchRecorded, now: float) -> list[Action]:
     """The batch is durable: count it as trained, serve it, and drop what the next step is too late for."""
     batch = state.batches.record()
     if batch.step != event.step:
         raise ValueError(f"batch {event.step} was recorded while batch {batch.step} was formed")
     for age in batch.ages:
-        state.staleness.trained(age)
+        state.staleness.trained(age, batch.age_max)
+        state.late.corrected += age > state.rules.limit
     state.accounts.trained += len(batch.rollout_ids)
-    return [ServeBatch(event.step, replayed=False), *drop_stale(state), *form_batch(state)]
+    state.rules.follow(
+        t_bcast_p95_s=state.dissemination.seconds.percentile(95),
+        t_gen_p90_s=state.generate_s.percentile(90),
+        step_period_s=state.forecast.step_period_s,
+    )
+    return [ServeBatch(event.step, replayed=False), *drop_stale(state), *form_batch(state, now)]
 
 
 def drop_stale(state: CoreState) -> list[Action]:
@@ -53,13 +65,29 @@ def drop_stale(state: CoreState) -> list[Action]:
 
     Needed only when the next step changes: intake refuses what is too old already.
     """
-    step = state.batches.next_step
+    step, age_max = state.batches.next_step, state.rules.age_max
     actions: list[Action] = []
-    for group in [group for group in state.book if state.batches.too_old(group, step)]:
-        actions += state.drop_group(group, _reasons(state, group, step), "group_stale")
+    for group in [group for group in state.book if too_old(group, step, age_max)]:
+        actions += state.drop_group(group, _reasons(group, step, age_max), "group_stale")
     return actions
 
 
-def _reasons(state: CoreState, group: Group, step: Step) -> list[DropReason]:
-    limit = state.settings.staleness_limit
-    return ["stale" if age_at(step, filling.oldest_version) > limit else "group_stale" for filling in group.fillings()]
+def _reasons(group: Group, step: Step, age_max: int) -> list[DropReason]:
+    return [
+        "stale" if age_at(step, filling.oldest_version) > age_max else "group_stale" for filling in group.fillings()
+    ]
+
+
+def _held_back(state: CoreState, chosen: tuple[Group, ...], now: float) -> bool:
+    """Whether the batch waits for a group under way that is young enough for it and not for the next one."""
+    rules = state.rules.rules
+    if rules.late_policy != "wait":
+        return False
+    return state.late_wait.hold(now, rules.late_wait_s, for_somebody=_somebody_is_late(state, chosen))
+
+
+def _somebody_is_late(state: CoreState, chosen: tuple[Group, ...]) -> bool:
+    age_max, following = state.rules.age_max, Step(state.batches.next_step + 1)
+    if all(too_old(group, following, age_max) for group in chosen):
+        return False  # there is no room for it: whoever is left out is too old
+    return any(not group.ready and too_old(group, following, age_max) for group in state.book)

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 from coordinator.accounting import DropReason, RefusalReason
 from coordinator.actions import Action, AnswerUpload, Note, Penalise, ScoreRollout, StoreRollout
-from coordinator.events import MalformedRollout, RolloutReceived, RolloutScored, RolloutStored
-from coordinator.leases import Attempt, AttemptKey
+from coordinator.events import MalformedRollout, PartialReceived, RolloutReceived, RolloutScored, RolloutStored
+from coordinator.groups import Attempt, AttemptKey
+from coordinator.partials import bare, tokens_of
+from coordinator.rollout_checks import malformed_partial, malformed_rollout, unfinished
 from coordinator.staleness import age_at
 from coordinator.state import CoreState
 from rollcast.wire.ids import PeerId, RolloutId, UploadId
-from rollcast.wire.rollouts import Rollout, Segment
+from rollcast.wire.rollouts import Rollout
 
 _UPLOADS_WAITING_MAX = 8  # repeated uploads of one rollout that wait for it to be stored
 
@@ -33,9 +35,10 @@ class Intake:
         self._state = state
         self._storing: dict[RolloutId, _Storing] = {}
         self._storing_by_key: dict[AttemptKey, RolloutId] = {}
+        self._scoring_since: dict[RolloutId, float] = {}
         self._last_rollout = last_rollout
 
-    def received(self, event: RolloutReceived) -> list[Action]:
+    def received(self, event: RolloutReceived, now: float) -> list[Action]:
         """Check an upload, from the cheapest check to the dearest, and store what is good."""
         rollout = event.rollout
         key = (rollout.lease_id, rollout.sample_index)
@@ -51,14 +54,39 @@ class Intake:
             return self._accuse(event, "uploaded with a wrong fencing token")
         if self._state.book.unscored >= self._state.settings.scoring_queue_max:
             return [self._refuse(event, "busy")]
-        malformed = _malformed(self._state, event.peer_id, rollout)
+        if any(self._state.epochs.is_orphan(segment.version) for segment in rollout.segments):
+            return self._close(event, attempt, "rolled_back")  # it cannot know yet: not its fault
+        if attempt.prefix is None and any(segment.peer_id != event.peer_id for segment in rollout.segments):
+            return self._close(event, attempt, "revoked")  # it may go on from what a coordinator before us gave it
+        malformed = malformed_rollout(self._state, event.peer_id, rollout, attempt.prefix or ())
         if malformed:
             return [Penalise(event.peer_id, malformed, False), *self._close(event, attempt, "malformed")]
-        if rollout.finish_reason == "interrupted":  # nobody continues it: another peer starts again
+        if rollout.finish_reason == "interrupted":  # somebody else goes on from there
+            self._keep_interrupted(attempt, rollout)
             return self._close(event, attempt, "returned")
-        if age_at(self._state.batches.next_step, rollout.oldest_version) > self._state.settings.staleness_limit:
+        if age_at(self._state.batches.next_step, rollout.oldest_version) > self._state.rules.age_max:
             return self._close(event, attempt, "stale")
-        return self._store(event, attempt)
+        return self._store(event, attempt, now)
+
+    def partial(self, event: PartialReceived) -> list[Action]:
+        """Keep what a running attempt drew; what is not of a live attempt of the peer's own is out of date."""
+        partial = event.partial
+        attempt = self._state.book.live_attempt((partial.lease_id, partial.sample_index))
+        if attempt is None or attempt.peer_id != event.peer_id or attempt.fencing_token != partial.fencing_token:
+            return []
+        if any(self._state.epochs.is_orphan(segment.version) for segment in partial.segments):
+            return []
+        malformed = malformed_partial(self._state, event.peer_id, partial)
+        if malformed:
+            return [Penalise(event.peer_id, malformed, False)]
+        self._state.partials.add(attempt, partial.position, bare(partial.segments))
+        return []
+
+    def _keep_interrupted(self, attempt: Attempt, rollout: Rollout) -> None:
+        given = attempt.prefix or ()
+        own = bare(rollout.segments[len(given) :])
+        if own and not unfinished(self._state, own, tokens_of(given)):
+            self._state.partials.add(attempt, tokens_of(given), own)
 
     def malformed(self, event: MalformedRollout) -> list[Action]:
         """The attempt that its sender made it for is over, as if it could be read; nobody else's is."""
@@ -70,34 +98,41 @@ class Intake:
         what = f"uploaded what is no rollout: {event.problem}"
         return [Penalise(event.peer_id, what, False), self._state.close_attempt(attempt, "malformed"), answer]
 
-    def stored(self, event: RolloutStored) -> list[Action]:
+    def stored(self, event: RolloutStored, now: float) -> list[Action]:
         """Acknowledge, then have it scored unless its group was dropped meanwhile."""
         storing = self._storing.pop(event.rollout_id)
         rollout = storing.rollout
         del self._storing_by_key[(rollout.lease_id, rollout.sample_index)]
         self._state.accounts.accepted += 1
         self._state.members.standing(storing.peer_id).accepted += 1
-        self._state.generate_s.add(rollout.generate_s)
         actions: list[Action] = [
             AnswerUpload(upload_id, rollout.lease_id, rollout.sample_index, True, "") for upload_id in storing.uploads
         ]
         group = self._state.book.mark_stored(event.rollout_id)
         if group is not None:
+            self._scoring_since[event.rollout_id] = now
             actions.append(ScoreRollout(event.rollout_id, group.prompt.problem_id, rollout.completion_token_ids))
         return actions
 
-    def scored(self, event: RolloutScored) -> list[Action]:
+    def scored(self, event: RolloutScored, now: float) -> list[Action]:
         """A rollout that could not be scored counts with reward 0, and is written down."""
+        since = self._scoring_since.pop(event.rollout_id, None)
+        if since is not None:
+            self._state.forecast.scored(now - since)
         if not self._state.book.mark_scored(event.rollout_id):
             return []
         if event.error or not math.isfinite(event.reward):
             return [Note("unscorable", f"rollout {event.rollout_id}", event.error or "the reward is not a number")]
         return []
 
-    def _store(self, event: RolloutReceived, attempt: Attempt) -> list[Action]:
+    def _store(self, event: RolloutReceived, attempt: Attempt, now: float) -> list[Action]:
+        self._state.forecast.answered(attempt, now)
+        if attempt.load:  # else it is not known when it was issued
+            self._state.generate_s.add(min(event.rollout.generate_s, now - attempt.issued_at))
+        self._state.partials.filled(attempt.group_id, attempt.sample_index)
         self._last_rollout += 1
         rollout_id = RolloutId(self._last_rollout)
-        losers = self._state.book.fill(attempt, rollout_id, event.rollout.oldest_version)
+        losers = self._state.book.fill(attempt, rollout_id, event.rollout.oldest_version, event.rollout.newest_version)
         self._storing[rollout_id] = _Storing(event.peer_id, event.rollout, [event.upload_id])
         self._storing_by_key[attempt.key] = rollout_id
         actions: list[Action] = [StoreRollout(rollout_id, event.peer_id, event.rollout)]
@@ -144,34 +179,3 @@ class Intake:
         """Raise AssertionError when the two indices disagree."""
         keys = {(one.rollout.lease_id, one.rollout.sample_index): rid for rid, one in self._storing.items()}
         assert keys == self._storing_by_key, "rollouts being stored"
-
-
-def _malformed(state: CoreState, peer_id: PeerId, rollout: Rollout) -> str:
-    """Why this rollout cannot be what it claims, or empty. Bounds of every field were checked at the border.
-
-    Whatever passes here is stored and may be trained on, so nothing may pass that the learner cannot compute with.
-    """
-    if not rollout.segments:
-        return "uploaded a rollout without segments"
-    for segment in rollout.segments:
-        problem = _malformed_segment(state, peer_id, segment)
-        if problem:
-            return problem
-    tokens = len(rollout.completion_token_ids)
-    if not 0 < tokens <= state.settings.sampling.max_new_tokens:
-        return f"uploaded {tokens} generated tokens"
-    if not any(1 in segment.loss_mask for segment in rollout.segments):
-        return "uploaded a rollout without a token to train on"
-    return ""
-
-
-def _malformed_segment(state: CoreState, peer_id: PeerId, segment: Segment) -> str:
-    if segment.role != "assistant":
-        return f"uploaded a segment of role {segment.role}, which nobody asked for"
-    if segment.peer_id != peer_id:
-        return "uploaded a segment that another peer made"
-    if segment.epoch != state.epoch or not state.announced.may_contain(segment.version):
-        return f"claims version {segment.version} of epoch {segment.epoch}, which was not published"
-    if max(segment.token_ids, default=0) >= state.settings.vocabulary_size:
-        return f"uploaded token {max(segment.token_ids)} of a vocabulary of {state.settings.vocabulary_size}"
-    return ""

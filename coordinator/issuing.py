@@ -1,64 +1,124 @@
-"""Giving out work: vacant slots first, then new prompt groups, never more than will be young enough at their turn."""
+"""Giving out work: slots that want an attempt first, then new prompt groups, to whoever is next in line."""
 
 from __future__ import annotations
 
+from coordinator import admission
 from coordinator.actions import Action, RecordAttempt, RecordGroup, SendLeases
-from coordinator.leases import Group
+from coordinator.groups import Group
 from coordinator.membership import Member
 from coordinator.staleness import oldest_useful_version
 from coordinator.state import CoreState
-from rollcast.wire.ids import PeerId, Step, Version
+from rollcast.wire.ids import PeerId, Version
 from rollcast.wire.rollouts import LeaseGrant
+
+_GROUPS_TRIED_MAX = 8  # with open slots, oldest first: further ones have their turn later still
 
 
 def issue(state: CoreState, now: float) -> list[Action]:
-    """Leases for whoever asked, in rounds of one lease each, those who hold least first; and prompts to draw."""
+    """Leases for those who are next in line, one at a time, as long as there is work for them; and prompts to draw."""
     if state.ended:
         return []
+    queue_changed(state, now)
     actions: list[Action] = []
     grants: dict[PeerId, list[LeaseGrant]] = {}
-    if _something_to_give(state):
-        held = state.book.held_count
-        waiting = sorted(state.members.hungry(), key=lambda member: (held(member.peer_id), member.order))
-        while waiting:
-            served = []
-            for member in waiting:
-                grant = _grant_one(state, member, actions, now)
-                if grant is not None:
-                    grants.setdefault(member.peer_id, []).append(grant)
-                    served.append(member)
-            waiting = served
+    while (member := _next_in_line(state)) is not None:
+        grant = _grant_one(state, member, actions, now)
+        if grant is None:
+            state.members.shares.set_aside(member.peer_id)
+        else:
+            grants.setdefault(member.peer_id, []).append(grant)
     actions += [SendLeases(peer_id, tuple(given)) for peer_id, given in grants.items()]
     if state.members.worker_count:
         actions += state.prompts.ask(state.groups_still_needed())
     return actions
 
 
-def _something_to_give(state: CoreState) -> bool:
-    """A cheap answer for the common case that pacing lets nobody start anything."""
+def room(state: CoreState, member: Member, now: float) -> int:
+    """Slots that the member can be given now.
+
+    What it held before its present session does not count at first: it may have lost it, and knows best what it asks
+    for. Twice its capacity is the most that it holds in all.
+    """
+    most = capacity(state, member, now)
+    book, peer_id = state.book, member.peer_id
+    return min(member.free_slots, most - book.held_now(peer_id), 2 * most - book.held_count(peer_id))
+
+
+def capacity(state: CoreState, member: Member, now: float) -> int:
+    """Slots that the member may hold at once: what it works off in the time that fetching ahead is meant for."""
+    settings, at_once = state.settings, member.concurrent_rollouts
+    most = settings.slot_capacity(at_once)
+    per_s = state.forecast.slots_per_s(member.peer_id, now)
+    return most if per_s is None else min(most, max(at_once, int(per_s * settings.prefetch_s)))
+
+
+def queue_changed(state: CoreState, now: float) -> None:
+    """Put members in line, or take them out of it, that something changed for since the last time."""
+    for peer_id in dict.fromkeys([*state.members.take_changed(), *state.book.take_freed()]):
+        member = state.members.get(peer_id)
+        if member is not None:
+            _queue(state, member, now)
+
+
+def _queue(state: CoreState, member: Member, now: float) -> None:
+    shares = state.members.shares
+    if member.version is None or member.free_slots <= 0 or not member.may_work or room(state, member, now) <= 0:
+        shares.leave(member.peer_id)
+        return
+    busy = state.book.held_now(member.peer_id) >= member.concurrent_rollouts
+    virtual_time = max(member.virtual_time, shares.clock)
+    if member.peer_id in shares:
+        virtual_time = member.virtual_time
+    member.virtual_time = virtual_time
+    shares.wait(member.peer_id, member.order, member.version, virtual_time, ahead=busy)
+
+
+def _next_in_line(state: CoreState) -> Member | None:
+    """The next member for which there may be work; cheap where pacing lets nobody begin anything."""
     if state.newest_version is None:
-        return False
-    return state.book.oldest_vacant() is not None or _may_open(state, state.newest_version)
-
-
-def _may_open(state: CoreState, version: Version) -> bool:
-    turn = state.step_of_turn(len(state.book))
-    return turn - version <= state.settings.staleness_limit and state.groups_still_needed() > 0
+        return None
+    oldest: list[Version] = []
+    for group in state.book.open_groups(1):
+        oldest.append(admission.oldest_version_for(state, state.book.position(group)))
+    if len(state.prompts) and admission.may_open(state):
+        oldest.append(admission.oldest_version_for(state, len(state.book)))
+    if not oldest:
+        return None
+    peer_id = state.members.shares.first(min(oldest))
+    return None if peer_id is None else state.members.get(peer_id)
 
 
 def _grant_one(state: CoreState, member: Member, actions: list[Action], now: float) -> LeaseGrant | None:
-    """One lease for this member, or None: it has enough, or nothing is open to the version it holds."""
-    capacity = state.settings.slot_capacity(member.concurrent_rollouts)
-    room = min(member.free_slots, capacity - state.book.held_count(member.peer_id))
-    if room <= 0 or member.version is None:
+    """One lease for this member, or None: nothing is open that it could do in time."""
+    free = room(state, member, now)
+    if free <= 0 or member.version is None:
         return None
-    group = _group_for(state, member.version, actions)
+    group = _group_for(state, member, member.version, free, actions, now)
     if group is None:
         return None
-    deadline = now + state.settings.lease_deadline_s
-    attempts = state.book.issue(group, group.vacant()[:room], member.peer_id, deadline)
-    slots = state.book.slots_of(attempts)
+    return grant(state, member, group, state.book.open_slots(group)[:free], actions, now)
+
+
+def grant(
+    state: CoreState, member: Member, group: Group, indices: list[int], actions: list[Action], now: float
+) -> LeaseGrant:
+    """A lease of these slots of a group for this member, who is in line; what must be recorded goes to ``actions``."""
+    settings, book = state.settings, state.book
+    turn = state.step_of_turn(book.position(group))
+    oldest_useful = oldest_useful_version(turn, state.rules.limit)
+    attempts = book.issue(
+        group,
+        indices,
+        member.peer_id,
+        now=now,
+        deadline=now + settings.lease_deadline_s,
+        load=max(member.concurrent_rollouts, book.held_now(member.peer_id) + len(indices)),
+        prefixes=state.partials.prefixes(group.group_id, indices, oldest_useful, state.epoch),
+    )
+    slots = book.slots_of(attempts)
     state.members.asks(member, member.free_slots - len(attempts))
+    member.virtual_time = state.members.shares.served(member.peer_id, len(attempts) / _speed(state, member, now))
+    _queue(state, member, now)
     state.accounts.issued += len(attempts)
     for attempt, slot in zip(attempts, slots, strict=True):
         actions.append(
@@ -77,23 +137,32 @@ def _grant_one(state: CoreState, member: Member, actions: list[Action], now: flo
         group_id=group.group_id,
         prompt_token_ids=group.prompt.prompt_token_ids,
         slots=slots,
-        sampling=state.settings.sampling,
-        deadline_s=state.settings.lease_deadline_s,
+        sampling=settings.sampling,
+        deadline_s=settings.lease_deadline_s,
         epoch=state.epoch,
-        oldest_useful_version=oldest_useful_version(_turn(state, group), state.settings.staleness_limit),
+        oldest_useful_version=oldest_useful,
     )
 
 
-def _group_for(state: CoreState, version: Version, actions: list[Action]) -> Group | None:
-    """The oldest group with a vacant slot, else a new one, if rollouts of this version will be young enough there.
+def _speed(state: CoreState, member: Member, now: float) -> float:
+    """In slots a second; what is not measured is taken to be as fast as the others."""
+    per_s = state.forecast.slots_per_s(member.peer_id, now)
+    if per_s:
+        return per_s
+    typical_s = state.forecast.typical_s(member.peer_id, 1, now)
+    return max(1, member.concurrent_rollouts) / (typical_s or 1.0)
 
-    Younger groups have their turn later, so if the oldest one is closed to this version all are.
-    """
-    vacant = state.book.oldest_vacant()
-    if vacant is not None:
-        young_enough = _turn(state, vacant) - version <= state.settings.staleness_limit
-        return vacant if young_enough else None
-    if not _may_open(state, version):
+
+def _group_for(
+    state: CoreState, member: Member, version: Version, free: int, actions: list[Action], now: float
+) -> Group | None:
+    """The oldest group with an open slot, else a new one, that this member can do in time."""
+    taken = min(free, state.settings.samples_per_group)
+    load = max(member.concurrent_rollouts, state.book.held_now(member.peer_id) + taken)
+    for group in state.book.open_groups(_GROUPS_TRIED_MAX):
+        if admission.in_time(state, member, version, group, load, now):
+            return group
+    if not admission.may_open(state) or not admission.in_time(state, member, version, None, load, now):
         return None
     prompt = state.prompts.take()
     if prompt is None:
@@ -101,7 +170,3 @@ def _group_for(state: CoreState, version: Version, actions: list[Action]) -> Gro
     group = state.book.open_group(prompt)
     actions.append(RecordGroup(group.group_id, prompt.problem_id, prompt.prompt_token_ids, prompt.mixture_position))
     return group
-
-
-def _turn(state: CoreState, group: Group) -> Step:
-    return state.step_of_turn(state.book.position(group))

@@ -17,7 +17,7 @@ from typing import Any
 
 import structlog
 
-from coordinator.ledger import Ledger
+from coordinator.store import RunStore
 from rollcast.runtime.errors import MalformedMessage, WrongKey
 from rollcast.runtime.waits import deadline
 from rollcast.wire.enrol import JOIN_DOMAIN, join_payload
@@ -91,7 +91,7 @@ class JoinDesk:
         *,
         run_id: RunId,
         ca: RunCA,
-        ledger: Ledger,
+        ledger: RunStore,
         learner_public_key: bytes,
         certificate_lifetime_s: float,
         unix_clock: Callable[[], float] = time.time,

@@ -1,107 +1,30 @@
-"""Prompt groups, their slots, and the attempts at them.
-
-A group is one prompt with a fixed number of slots; a slot becomes one rollout. A lease gives slots of one group to one
-peer; each slot of a lease is an attempt. A slot has at most two live attempts (I6); the first one received fills it.
-
-    attempt: live ──► filled (stored, then scored) ──► trained or dropped with its group
-              └────► closed with a reason; the slot is vacant again and issued before any new group
-"""
+"""Every open or ready group, and the leases at them: the book that the other parts ask and write in."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from blake3 import blake3
-
+from coordinator.away import Away
 from coordinator.events import Prompt
+from coordinator.groups import (
+    LIVE_ATTEMPTS_MAX,
+    Attempt,
+    AttemptKey,
+    Filling,
+    Finished,
+    Group,
+    Prefix,
+    SlotState,
+    slot_seed,
+    validate_slot,
+)
+from coordinator.restored import RestoredAttempt, RestoredGroup, RestoredRollout
 from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, RolloutId, Version
 from rollcast.wire.rollouts import Slot
 
-LIVE_ATTEMPTS_MAX = 2  # I6 of the threat model
-
-AttemptKey = tuple[LeaseId, int]  # lease and sample index: unique for ever
-
-
-def slot_seed(run_seed: int, group_id: GroupId, sample_index: int) -> int:
-    """Sampling seed of a slot, 64 bits; the same for every attempt at it."""
-    text = b"rollcast/slot-seed/1" + b"".join(n.to_bytes(8, "little") for n in (run_seed, group_id, sample_index))
-    return int.from_bytes(blake3(text).digest(length=8), "little")
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """One slot issued to one peer. ``deadline`` is on the core's clock."""
-
-    lease_id: LeaseId
-    fencing_token: FencingToken
-    group_id: GroupId
-    sample_index: int
-    peer_id: PeerId
-    deadline: float
-
-    @property
-    def key(self) -> AttemptKey:
-        return (self.lease_id, self.sample_index)
-
-
-@dataclass(slots=True)
-class Filling:
-    """The rollout that a slot became."""
-
-    rollout_id: RolloutId
-    attempt: Attempt
-    oldest_version: Version
-    stored: bool = False
-    scored: bool = False
-
-
-@dataclass(slots=True)
-class SlotState:
-    seed: int
-    last_token: int = 0  # fencing token of the newest attempt
-    live: list[Attempt] = field(default_factory=list)
-    filling: Filling | None = None
-
-    @property
-    def vacant(self) -> bool:
-        return not self.live and self.filling is None
-
-
-@dataclass(slots=True)
-class Group:
-    """One prompt's slots, in order of their sample index."""
-
-    group_id: GroupId
-    prompt: Prompt
-    slots: list[SlotState]
-    scored: int = 0
-    oldest_version: Version | None = None  # of its rollouts so far
-
-    @property
-    def ready(self) -> bool:
-        return self.scored == len(self.slots)
-
-    def fillings(self) -> list[Filling]:
-        return [slot.filling for slot in self.slots if slot.filling is not None]
-
-    def live(self) -> list[Attempt]:
-        return [attempt for slot in self.slots for attempt in slot.live]
-
-    def vacant(self) -> list[int]:
-        """Sample indices that nobody works at."""
-        return [index for index, slot in enumerate(self.slots) if slot.vacant]
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """What became of an attempt that is over."""
-
-    peer_id: PeerId
-    group_id: GroupId
-    stored: bool
+NO_PREFIXES: Mapping[int, Prefix] = {}
 
 
 class LeaseBook:
@@ -121,16 +44,18 @@ class LeaseBook:
         self._finished_kept = finished_kept
         self._groups: dict[GroupId, Group] = {}
         self._order: list[GroupId] = []
-        self._vacant: list[GroupId] = []  # groups with a vacant slot, oldest first
+        self._open: list[GroupId] = []  # groups with a slot that wants an attempt, oldest first
         self._ready: list[GroupId] = []  # groups with every slot scored, oldest first
         self._live: dict[AttemptKey, Attempt] = {}  # in order of issue, which is the order of deadlines
         self._live_by_peer: dict[PeerId, dict[AttemptKey, Attempt]] = {}
         self._filled: dict[AttemptKey, Filling] = {}
         self._slot_of_rollout: dict[RolloutId, tuple[GroupId, int]] = {}
         self._finished: OrderedDict[AttemptKey, Finished] = OrderedDict()
+        self._away = Away()
         self._last_group = last_group
         self._last_lease = last_lease
         self.unscored = 0  # rollouts received and not scored
+        self._freed: dict[PeerId, None] = {}
 
     # ---------------------------------------------------------------- questions
 
@@ -145,8 +70,14 @@ class LeaseBook:
         """How many open or ready groups are older."""
         return bisect_left(self._order, group.group_id)
 
-    def oldest_vacant(self) -> Group | None:
-        return self._groups[self._vacant[0]] if self._vacant else None
+    def open_groups(self, count: int) -> list[Group]:
+        """The oldest groups with slots that want an attempt, this many at most."""
+        return [self._groups[group_id] for group_id in self._open[:count]]
+
+    def open_slots(self, group: Group) -> list[int]:
+        """Sample indices that nobody works at, or only a peer that seems to be gone."""
+        lost = self._away.lost
+        return [index for index, slot in enumerate(group.slots) if slot.open(lost)]
 
     def ready_groups(self) -> list[Group]:
         return [self._groups[group_id] for group_id in self._ready]
@@ -182,6 +113,14 @@ class LeaseBook:
     def held_count(self, peer_id: PeerId) -> int:
         return len(self._live_by_peer.get(peer_id, ()))
 
+    def held_now(self, peer_id: PeerId) -> int:
+        """Slots that the peer was given in its present session and holds."""
+        return self.held_count(peer_id) - self._away.earlier(peer_id)
+
+    def holds_lease(self, peer_id: PeerId, lease_id: LeaseId) -> bool:
+        """Whether some attempt of this lease is live."""
+        return any(key[0] == lease_id for key in self._live_by_peer.get(peer_id, ()))
+
     def expired(self, now: float) -> list[Attempt]:
         """Live attempts whose deadline has passed, oldest first."""
         late: list[Attempt] = []
@@ -193,34 +132,110 @@ class LeaseBook:
 
     # ---------------------------------------------------------------- changes
 
+    def restore(self, groups: Sequence[RestoredGroup], deadline: float, *, lost_at: float) -> None:
+        """Take over what the coordinator before us had open, oldest group first; the book must be empty.
+
+        ``deadline`` is that of every live attempt, on the core's clock: a full period from our start, because what
+        passed of its first one while nobody could answer its peer is not the peer's fault. So this is called when the
+        event Started says what the time is, not when the book is made. Peers that are not back at ``lost_at`` are lost.
+        """
+        for restored in groups:
+            group = self._new_group(restored.group_id, restored.prompt)
+            for attempt in sorted(restored.live, key=lambda one: one.fencing_token):
+                self._make_live(group, _restored_attempt(restored.group_id, attempt, deadline))
+            for rollout in restored.rollouts:
+                came_from = _restored_attempt(restored.group_id, rollout.attempt, deadline)
+                self._set_filling(group, _restored_filling(rollout, came_from))
+                if rollout.scored:
+                    self.mark_scored(rollout.rollout_id)
+            self._index(group)
+        for peer_id, held in self._live_by_peer.items():
+            self._away.left(peer_id, held, lost_at)
+
+    def left(self, peer_id: PeerId, lost_at: float) -> None:
+        """The peer went away without a word: what it holds stays its own, and is lost if it is not back in time."""
+        self._away.left(peer_id, self._live_by_peer.get(peer_id, ()), lost_at)
+
+    def came_back(self, peer_id: PeerId) -> None:
+        """The peer has a session again, and owns its attempts again."""
+        found = self._away.came_back(peer_id, self.held_count(peer_id), LeaseId(self._last_lease))
+        self._index_all(found)
+
+    def doubt_earlier(self, peer_id: PeerId, lost_at: float) -> None:
+        """The peer may know nothing of what it held before its present session: lost unless it is uploaded in time."""
+        held = list(self._live_by_peer.get(peer_id, ()))[: self._away.earlier(peer_id)]
+        self._away.left(peer_id, held, lost_at)
+
+    def lose(self, now: float) -> None:
+        """Open the slots of attempts whose peers have been away for too long."""
+        self._index_all(self._away.due(now))
+
+    def _index_all(self, keys: Iterable[AttemptKey]) -> None:
+        for group_id in {self._live[key].group_id for key in keys}:
+            self._index(self._groups[group_id])
+
     def open_group(self, prompt: Prompt) -> Group:
         self._last_group += 1
-        group_id = GroupId(self._last_group)
+        return self._new_group(GroupId(self._last_group), prompt)
+
+    def _new_group(self, group_id: GroupId, prompt: Prompt) -> Group:
         seeds = [slot_seed(self._run_seed, group_id, index) for index in range(self._samples_per_group)]
         group = self._groups[group_id] = Group(group_id, prompt, [SlotState(seed) for seed in seeds])
         self._order.append(group_id)
-        self._vacant.append(group_id)
+        self._open.append(group_id)
         return group
 
-    def issue(self, group: Group, indices: list[int], peer_id: PeerId, deadline: float) -> list[Attempt]:
-        """One lease for these slots; each may have room for one more live attempt at most."""
+    def issue(
+        self,
+        group: Group,
+        indices: list[int],
+        peer_id: PeerId,
+        *,
+        deadline: float,
+        now: float = 0.0,
+        load: int = 0,
+        prefixes: Mapping[int, Prefix] = NO_PREFIXES,
+    ) -> list[Attempt]:
+        """One lease for these slots; each may have room for one more live attempt at most. For ``load`` see Attempt.
+
+        ``prefixes``: by sample index, what was drawn of a slot already.
+        """
         self._last_lease += 1
         lease_id, token = LeaseId(self._last_lease), FencingToken(self._last_lease)
-        attempts = [Attempt(lease_id, token, group.group_id, index, peer_id, deadline) for index in indices]
+        attempts = [
+            Attempt(
+                *(lease_id, token, group.group_id, index, peer_id, deadline),
+                issued_at=now,
+                load=load,
+                prefix=prefixes.get(index, ()),
+            )
+            for index in indices
+        ]
         for attempt in attempts:
             slot = group.slots[attempt.sample_index]
             if slot.filling is not None or len(slot.live) >= LIVE_ATTEMPTS_MAX:
                 raise ValueError(f"slot {attempt.sample_index} of group {group.group_id} cannot be issued")
-            slot.live.append(attempt)
-            slot.last_token = token
-            self._live[attempt.key] = attempt
-            self._live_by_peer.setdefault(peer_id, {})[attempt.key] = attempt
-        self._index_vacancy(group)
+            self._make_live(group, attempt)
+        self._index(group)
         return attempts
+
+    def _make_live(self, group: Group, attempt: Attempt) -> None:
+        slot = group.slots[attempt.sample_index]
+        slot.live.append(attempt)
+        slot.last_token = attempt.fencing_token
+        self._live[attempt.key] = attempt
+        self._live_by_peer.setdefault(attempt.peer_id, {})[attempt.key] = attempt
+
+    def take_freed(self) -> list[PeerId]:
+        """Peers that some attempt of ended since this was last asked."""
+        freed = list(self._freed)
+        self._freed.clear()
+        return freed
 
     def slots_of(self, attempts: list[Attempt]) -> tuple[Slot, ...]:
         """The wire form of a lease's slots."""
-        return tuple(Slot(a.sample_index, self._groups[a.group_id].slots[a.sample_index].seed) for a in attempts)
+        slots = [(one, self._groups[one.group_id].slots[one.sample_index]) for one in attempts]
+        return tuple(Slot(one.sample_index, slot.seed, one.prefix or ()) for one, slot in slots)
 
     def close(self, attempt: Attempt) -> None:
         """A live attempt is over without a rollout; its slot is vacant again unless another attempt has it."""
@@ -228,20 +243,46 @@ class LeaseBook:
         self._unlive(attempt)
         group.slots[attempt.sample_index].live.remove(attempt)
         self._remember(attempt, stored=False)
-        self._index_vacancy(group)
+        self._index(group)
 
-    def fill(self, attempt: Attempt, rollout_id: RolloutId, oldest_version: Version) -> list[Attempt]:
-        """A live attempt's rollout was received. Returns the other live attempts at its slot: they lost the race."""
+    def fill(
+        self, attempt: Attempt, rollout_id: RolloutId, oldest_version: Version, newest_version: Version
+    ) -> list[Attempt]:
+        """A live attempt's rollout was received; the versions are its segments'.
+
+        Returns the other live attempts at its slot: they lost the race.
+        """
         group = self._groups[attempt.group_id]
         slot = group.slots[attempt.sample_index]
         self._unlive(attempt)
         slot.live.remove(attempt)
-        if group.oldest_version is None or oldest_version < group.oldest_version:
-            group.oldest_version = oldest_version
-        slot.filling = self._filled[attempt.key] = Filling(rollout_id, attempt, oldest_version)
-        self._slot_of_rollout[rollout_id] = (attempt.group_id, attempt.sample_index)
-        self.unscored += 1
+        self._set_filling(group, Filling(rollout_id, attempt, oldest_version, newest_version))
+        self._index(group)
         return list(slot.live)
+
+    def _set_filling(self, group: Group, filling: Filling) -> None:
+        attempt = filling.attempt
+        if group.oldest_version is None or filling.oldest_version < group.oldest_version:
+            group.oldest_version = filling.oldest_version
+        group.slots[attempt.sample_index].filling = self._filled[attempt.key] = filling
+        self._slot_of_rollout[filling.rollout_id] = (attempt.group_id, attempt.sample_index)
+        self.unscored += 1
+
+    def reopen(self, group: Group, index: int) -> Filling:
+        """Empty a filled slot: what it holds does not count any more, and the slot is given out again."""
+        slot = group.slots[index]
+        filling, slot.filling = slot.filling, None
+        if filling is None:
+            raise ValueError(f"slot {index} of group {group.group_id} holds nothing")
+        _discard(self._ready, group.group_id)
+        group.scored -= filling.scored
+        group.oldest_version = min((one.oldest_version for one in group.fillings()), default=None)
+        self.unscored -= not filling.scored
+        del self._filled[filling.attempt.key]
+        del self._slot_of_rollout[filling.rollout_id]
+        self._remember(filling.attempt, stored=True)
+        self._index(group)
+        return filling
 
     def mark_stored(self, rollout_id: RolloutId) -> Group | None:
         """The rollout is durable; None if its group is gone meanwhile."""
@@ -277,7 +318,7 @@ class LeaseBook:
             self.unscored -= not filling.scored
             self._remember(filling.attempt, stored=True)
         del self._groups[group.group_id]
-        for index in (self._order, self._vacant, self._ready):
+        for index in (self._order, self._open, self._ready):
             _discard(index, group.group_id)
 
     def _find(self, rollout_id: RolloutId) -> tuple[Group, Filling] | None:
@@ -294,12 +335,15 @@ class LeaseBook:
         del held[attempt.key]
         if not held:
             del self._live_by_peer[attempt.peer_id]
+        self._away.ended(attempt.peer_id, attempt.key)
+        self._freed[attempt.peer_id] = None
 
-    def _index_vacancy(self, group: Group) -> None:
-        if not any(slot.vacant for slot in group.slots):
-            _discard(self._vacant, group.group_id)
-        elif not _contains(self._vacant, group.group_id):
-            insort(self._vacant, group.group_id)
+    def _index(self, group: Group) -> None:
+        lost = self._away.lost
+        if not any(slot.open(lost) for slot in group.slots):
+            _discard(self._open, group.group_id)
+        elif not _contains(self._open, group.group_id):
+            insort(self._open, group.group_id)
 
     def _remember(self, attempt: Attempt, *, stored: bool) -> None:
         self._finished[attempt.key] = Finished(attempt.peer_id, attempt.group_id, stored)
@@ -314,7 +358,8 @@ class LeaseBook:
         assert self._order == sorted(self._groups), "groups are not in order"
         assert {attempt.key for attempt in live} == self._live.keys(), "live attempts"
         assert sum(len(held) for held in self._live_by_peer.values()) == len(live), "attempts by peer"
-        assert self._vacant == [group.group_id for group in self if group.vacant()], "vacant groups"
+        assert self._open == [group.group_id for group in self if self.open_slots(group)], "open groups"
+        self._away.validate(self._live_by_peer)
         assert self._ready == [group.group_id for group in self if group.ready], "ready groups"
         fillings = [filling for group in self for filling in group.fillings()]
         assert {filling.attempt.key for filling in fillings} == self._filled.keys(), "filled slots"
@@ -326,15 +371,19 @@ class LeaseBook:
             oldest = min((filling.oldest_version for filling in group.fillings()), default=None)
             assert group.oldest_version == oldest, "oldest version"
             for slot in group.slots:
-                _validate_slot(slot)
+                validate_slot(slot)
 
 
-def _validate_slot(slot: SlotState) -> None:
-    tokens = [attempt.fencing_token for attempt in slot.live]
-    assert len(tokens) <= LIVE_ATTEMPTS_MAX, "I6: too many live attempts"
-    assert tokens == sorted(set(tokens)), "I6: fencing tokens do not rise"
-    assert not tokens or tokens[-1] == slot.last_token, "I6: a live attempt is not the newest"
-    assert not (slot.live and slot.filling is not None), "I6: a filled slot has live attempts"
+def _restored_filling(rollout: RestoredRollout, came_from: Attempt) -> Filling:
+    return Filling(rollout.rollout_id, came_from, rollout.oldest_version, rollout.newest_version, stored=True)
+
+
+def _restored_attempt(group_id: GroupId, restored: RestoredAttempt, deadline: float) -> Attempt:
+    """What its peer was told was drawn already is not known any more."""
+    return Attempt(
+        *(restored.lease_id, restored.fencing_token, group_id, restored.sample_index, restored.peer_id, deadline),
+        prefix=None,
+    )
 
 
 def _contains(ordered: list[GroupId], group_id: GroupId) -> bool:

@@ -1,65 +1,33 @@
-"""What is written to and read from the ledger's tables: one function a statement, each inside a transaction."""
+"""What is written to and read from the ledger's tables about work: one function a statement, each in a transaction."""
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import struct
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from coordinator.actions import CloseAttempt, RecordAttempt, RecordBatch, RecordGroup, StoreRollout
-from rollcast.runtime.errors import JoinRefused, StoreError
-from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Step, Version
+from coordinator.actions import (
+    CloseAttempt,
+    CloseGroup,
+    RecordAttempt,
+    RecordBatch,
+    RecordEpoch,
+    RecordGroup,
+    StoreRollout,
+)
+from coordinator.events import Prompt
+from coordinator.ledger_schema import NOW_UNIX_S
+from coordinator.restored import RestoredAttempt, RestoredGroup, RestoredRollout
+from coordinator.store import BatchEntry, HighWater, StoreCounts
+from rollcast.runtime.errors import StoreError
+from rollcast.wire.ids import GroupId, RolloutId, Step
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import rollout_to_pb
 
 
-@dataclass(frozen=True, slots=True)
-class BatchEntry:
-    """One rollout of a recorded batch, with what the learner needs beside it."""
-
-    rollout_id: RolloutId
-    group_id: GroupId
-    prompt_token_ids: tuple[int, ...]
-    rollout: pb.Rollout
-    reward: float
-    exact: bool
-
-
-@dataclass(frozen=True, slots=True)
-class StoredVersion:
-    """A version as it was announced: serialized pb.VersionAnnouncement."""
-
-    epoch: Epoch
-    version: Version
-    announcement: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerCounts:
-    """Attempts by what became of them: issued = trained + open + the sum of dropped."""
-
-    issued: int
-    accepted: int
-    trained: int
-    open: int
-    dropped: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class HighWater:
-    """Largest ids in use; 0 where there are none."""
-
-    group_id: GroupId
-    lease_id: LeaseId
-    fencing_token: FencingToken
-    rollout_id: RolloutId
-
-
 def insert_group(connection: sqlite3.Connection, action: RecordGroup, problem_json: str) -> None:
     connection.execute(
-        "INSERT INTO groups VALUES (?, ?, ?, ?, ?)",
+        "INSERT INTO groups VALUES (?, ?, ?, ?, ?, NULL)",
         (
             action.group_id,
             action.problem_id,
@@ -70,9 +38,19 @@ def insert_group(connection: sqlite3.Connection, action: RecordGroup, problem_js
     )
 
 
+def close_group(connection: sqlite3.Connection, action: CloseGroup) -> None:
+    closed = connection.execute(
+        "UPDATE groups SET over_at_step = (SELECT coalesce(max(step) + 1, 0) FROM batches) WHERE group_id = ?",
+        (action.group_id,),
+    )
+    if closed.rowcount != 1:
+        raise StoreError(f"group {action.group_id} was never opened")
+
+
 def insert_attempt(connection: sqlite3.Connection, action: RecordAttempt) -> None:
     connection.execute(
-        "INSERT INTO attempts VALUES (?, ?, ?, ?, ?, ?, NULL)",
+        "INSERT INTO attempts (lease_id, sample_index, fencing_token, group_id, seed, peer_id)"
+        " VALUES (?, ?, ?, ?, ?, ?)",
         (
             action.lease_id,
             action.sample_index,
@@ -85,68 +63,117 @@ def insert_attempt(connection: sqlite3.Connection, action: RecordAttempt) -> Non
 
 
 def close_attempt(connection: sqlite3.Connection, action: CloseAttempt) -> None:
-    closed = connection.execute(
-        "UPDATE attempts SET closed_reason = ? WHERE lease_id = ? AND sample_index = ? AND closed_reason IS NULL",
-        (action.reason, action.lease_id, action.sample_index),
-    )
-    if closed.rowcount != 1:
+    key = (action.lease_id, action.sample_index)
+    row = connection.execute(
+        "SELECT state, closed_reason FROM attempts WHERE lease_id = ? AND sample_index = ?", key
+    ).fetchone()
+    if action.reason == "late_duplicate" and row == ("dropped", "late_duplicate"):
+        return  # the other rollout's own transaction did it
+    if row is None or row[0] not in ("open", "filled"):
         raise StoreError(f"sample {action.sample_index} of lease {action.lease_id} is not open", cause=action.reason)
-
-
-def close_open_attempts(connection: sqlite3.Connection, reason: str) -> int:
-    closed = connection.execute(
-        "UPDATE attempts SET closed_reason = ? WHERE closed_reason IS NULL AND NOT EXISTS ("
-        "SELECT 1 FROM rollouts JOIN batches USING (rollout_id)"
-        " WHERE rollouts.lease_id = attempts.lease_id AND rollouts.sample_index = attempts.sample_index)",
-        (reason,),
+    connection.execute(
+        f"UPDATE attempts SET state = 'dropped', closed_reason = ?, closed_unix_s = {NOW_UNIX_S}"
+        " WHERE lease_id = ? AND sample_index = ?",
+        (action.reason, *key),
     )
-    return closed.rowcount
 
 
 def insert_rollouts(connection: sqlite3.Connection, actions: Sequence[StoreRollout]) -> None:
-    (newest,) = connection.execute("SELECT coalesce(max(accepted_order), 0) FROM rollouts").fetchone()
     connection.executemany(
-        "INSERT INTO rollouts VALUES (?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO rollouts (rollout_id, lease_id, sample_index, peer_id, body, oldest_version, newest_version)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?)",
         [
             (
                 action.rollout_id,
                 action.rollout.lease_id,
                 action.rollout.sample_index,
                 action.peer_id,
-                rollout_to_pb(action.rollout).SerializeToString(),
+                action.rollout.body or rollout_to_pb(action.rollout).SerializeToString(),
                 action.rollout.oldest_version,
-                order,
+                action.rollout.newest_version,
             )
-            for order, action in enumerate(actions, start=newest + 1)
+            for action in actions
         ],
     )
 
 
+def select_rollout(connection: sqlite3.Connection, rollout_id: RolloutId) -> pb.Rollout | None:
+    row = connection.execute("SELECT body FROM rollouts WHERE rollout_id = ?", (rollout_id,)).fetchone()
+    return pb.Rollout.FromString(row[0]) if row else None
+
+
 def insert_score(connection: sqlite3.Connection, rollout_id: RolloutId, reward: float, exact: bool, error: str) -> None:
-    connection.execute("INSERT INTO scores VALUES (?, ?, ?, ?)", (rollout_id, reward, exact, error))
+    # A verifier may take so long that the rollout was dropped and compacted meanwhile: then nobody wants its score.
+    connection.execute(
+        "INSERT INTO scores (rollout_id, reward, exact, error) SELECT ?, ?, ?, ?"
+        " WHERE EXISTS (SELECT 1 FROM rollouts WHERE rollout_id = ?) OR ? > (SELECT rollout_id FROM retention)",
+        (rollout_id, reward, exact, error, rollout_id, rollout_id),
+    )
 
 
 def insert_batch(connection: sqlite3.Connection, action: RecordBatch) -> None:
     if connection.execute("SELECT 1 FROM batches WHERE step = ?", (action.step,)).fetchone():
         raise StoreError(f"the batch of step {action.step} is already recorded")
+    connection.execute("INSERT INTO batches (step) VALUES (?)", (action.step,))
     connection.executemany(
-        "INSERT INTO batches VALUES (?, ?, ?)",
+        "INSERT INTO batch_rollouts VALUES (?, ?, ?)",
         [(action.step, position, rollout_id) for position, rollout_id in enumerate(action.rollout_ids)],
     )
+    connection.execute(
+        "UPDATE groups SET over_at_step = ? WHERE group_id IN (SELECT group_id FROM batch_rollouts"
+        " JOIN rollouts USING (rollout_id) JOIN attempts USING (lease_id, sample_index) WHERE step = ?)",
+        (action.step, action.step),
+    )
 
 
-def select_batch(connection: sqlite3.Connection, step: Step) -> list[BatchEntry]:
+def insert_epoch(connection: sqlite3.Connection, action: RecordEpoch) -> None:
+    (newest,) = connection.execute(
+        "SELECT max(coalesce((SELECT max(epoch) FROM epochs), 0), coalesce((SELECT max(epoch) FROM versions), 0))"
+    ).fetchone()
+    if action.epoch <= newest:
+        raise StoreError(f"epoch {action.epoch} is not newer than epoch {newest}")
+    connection.execute(
+        "INSERT INTO epochs VALUES (?, ?, ?, ?)",
+        (action.epoch, action.step_from, action.step_to, action.common_version),
+    )
+    steps = range(action.step_from, action.step_to)
+    connection.executemany("INSERT INTO batches (step) VALUES (?)", [(step,) for step in steps])
+
+
+def select_epochs(connection: sqlite3.Connection) -> list[RecordEpoch]:
+    rows = connection.execute("SELECT epoch, step_from, step_to, common_version FROM epochs ORDER BY epoch")
+    return [RecordEpoch(*row) for row in rows]
+
+
+def select_batch_size(connection: sqlite3.Connection, step: Step) -> int:
+    _require_kept(connection, step)
+    (count,) = connection.execute("SELECT count(*) FROM batch_rollouts WHERE step = ?", (step,)).fetchone()
+    return int(count)
+
+
+def select_batch(connection: sqlite3.Connection, step: Step, first: int, count: int | None) -> list[BatchEntry]:
+    _require_kept(connection, step)
     rows = connection.execute(
-        "SELECT rollout_id, group_id, prompt_token_ids, body, reward, exact FROM batches"
+        "SELECT rollout_id, group_id, prompt_token_ids, body, reward, exact FROM batch_rollouts"
         " JOIN rollouts USING (rollout_id) JOIN scores USING (rollout_id)"
         " JOIN attempts USING (lease_id, sample_index) JOIN groups USING (group_id)"
-        " WHERE step = ? ORDER BY position",
-        (step,),
-    )
+        " WHERE step = ? AND position >= ? ORDER BY position LIMIT ?",
+        (step, first, -1 if count is None else count),
+    ).fetchall()
     return [
         BatchEntry(rollout_id, group_id, _unpack_ids(prompt), pb.Rollout.FromString(body), reward, bool(exact))
         for rollout_id, group_id, prompt, body, reward, exact in rows
     ]
+
+
+def _require_kept(connection: sqlite3.Connection, step: Step) -> None:
+    (horizon,) = connection.execute("SELECT horizon_step FROM retention").fetchone()
+    if step < horizon:
+        raise StoreError(
+            f"the batch of step {step} is not kept any more",
+            cause=f"the learner said that it would not ask for steps before {horizon}",
+            fix="resume the learner from a newer checkpoint",
+        )
 
 
 def count_batches(connection: sqlite3.Connection) -> int:
@@ -154,98 +181,41 @@ def count_batches(connection: sqlite3.Connection) -> int:
     return int(count)
 
 
-def insert_version(connection: sqlite3.Connection, stored: StoredVersion) -> bool:
-    known = connection.execute(
-        "SELECT announcement FROM versions WHERE epoch = ? AND version = ?", (stored.epoch, stored.version)
-    ).fetchone()
-    if known is None:
-        connection.execute("INSERT INTO versions VALUES (?, ?, ?)", (stored.epoch, stored.version, stored.announcement))
-        return True
-    if known[0] != stored.announcement:
-        raise StoreError(
-            f"version {stored.version} of epoch {stored.epoch} was announced before with other content",
-            fix="a learner that lost its state must start a new epoch",
-        )
-    return False
-
-
-def select_version(connection: sqlite3.Connection, version: Version | None) -> StoredVersion | None:
-    row = connection.execute(
-        "SELECT epoch, version, announcement FROM versions WHERE ? IS NULL OR version = ?"
-        " ORDER BY epoch DESC, version DESC LIMIT 1",
-        (version, version),
-    ).fetchone()
-    return StoredVersion(*row) if row else None
-
-
-def select_newest_versions(connection: sqlite3.Connection, count: int) -> list[StoredVersion]:
+def select_open_groups(connection: sqlite3.Connection) -> list[RestoredGroup]:
+    groups = connection.execute(
+        "SELECT group_id, problem_id, prompt_token_ids, mixture_position FROM groups"
+        " WHERE over_at_step IS NULL ORDER BY group_id"
+    ).fetchall()
+    live: dict[GroupId, list[RestoredAttempt]] = {}
+    rollouts: dict[GroupId, list[RestoredRollout]] = {}
     rows = connection.execute(
-        "SELECT epoch, version, announcement FROM versions WHERE epoch = (SELECT max(epoch) FROM versions)"
-        " ORDER BY version DESC LIMIT ?",
-        (count,),
+        "SELECT group_id, lease_id, fencing_token, sample_index, attempts.peer_id, rollout_id, oldest_version,"
+        " newest_version, scores.rollout_id IS NOT NULL, CASE WHEN scores.rollout_id IS NULL THEN body END"
+        " FROM groups JOIN attempts USING (group_id) LEFT JOIN rollouts USING (lease_id, sample_index)"
+        " LEFT JOIN scores USING (rollout_id)"
+        " WHERE over_at_step IS NULL AND state IN ('open', 'filled') ORDER BY lease_id, sample_index"
     )
-    return [StoredVersion(*row) for row in rows]
+    for group_id, lease_id, token, sample_index, peer_id, rollout_id, oldest, newest, scored, body in rows:
+        attempt = RestoredAttempt(lease_id, token, sample_index, peer_id)
+        if rollout_id is None:
+            live.setdefault(group_id, []).append(attempt)
+        else:
+            restored = RestoredRollout(rollout_id, attempt, oldest, newest, bool(scored), _tokens(body))
+            rollouts.setdefault(group_id, []).append(restored)
+    return [
+        RestoredGroup(
+            group_id,
+            Prompt(problem_id, _unpack_ids(prompt), position),
+            tuple(live.get(group_id, ())),
+            tuple(rollouts.get(group_id, ())),
+        )
+        for group_id, problem_id, prompt, position in groups
+    ]
 
 
-def insert_invite(
-    connection: sqlite3.Connection, token_hash: bytes, role: str, quota: int, expires_unix_s: float
-) -> None:
-    connection.execute("INSERT INTO invites VALUES (?, ?, ?, 0, ?)", (token_hash, role, quota, expires_unix_s))
-
-
-def claim_invite(
-    connection: sqlite3.Connection, token_hash: bytes, role: str, peer_id: PeerId, now_unix_s: float
-) -> None:
-    row = connection.execute(
-        "SELECT role, quota, used, expires_unix_s FROM invites WHERE token_hash = ?", (token_hash,)
-    ).fetchone()
-    ask = "ask the operator for a new invite"
-    if row is None:
-        raise JoinRefused("the invite is not one of this run", fix=ask)
-    invited_role, quota, used, expires_unix_s = row
-    if role != invited_role:
-        raise JoinRefused(f"the invite is for the role {invited_role}, not {role}", fix=ask)
-    if now_unix_s >= expires_unix_s:
-        raise JoinRefused("the invite has expired", fix=ask)
-    claim = (token_hash, peer_id)
-    if connection.execute("SELECT 1 FROM invite_claims WHERE token_hash = ? AND peer_id = ?", claim).fetchone():
-        return
-    if used >= quota:
-        raise JoinRefused("the invite is used up", cause=f"it was good for {quota}", fix=ask)
-    connection.execute("UPDATE invites SET used = used + 1 WHERE token_hash = ?", (token_hash,))
-    connection.execute("INSERT INTO invite_claims VALUES (?, ?)", claim)
-
-
-def insert_step(connection: sqlite3.Connection, step: Step, figures: Mapping[str, float]) -> None:
-    connection.execute(
-        "INSERT INTO steps VALUES (?, ?) ON CONFLICT (step) DO UPDATE SET figures = excluded.figures",
-        (step, json.dumps(dict(figures))),
-    )
-
-
-def select_steps(connection: sqlite3.Connection) -> list[tuple[Step, dict[str, float]]]:
-    rows = connection.execute("SELECT step, figures FROM steps ORDER BY step")
-    return [(Step(step), json.loads(figures)) for step, figures in rows]
-
-
-def insert_events(
-    connection: sqlite3.Connection, at_unix_s: float, events: Iterable[tuple[str, str, str, str]]
-) -> None:
-    connection.executemany(
-        "INSERT INTO events (at_unix_s, kind, subject, detail, cause) VALUES (?, ?, ?, ?, ?)",
-        [(at_unix_s, *event) for event in events],
-    )
-
-
-def put_meta(connection: sqlite3.Connection, key: str, value: str) -> None:
-    connection.execute(
-        "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value", (key, value)
-    )
-
-
-def get_meta(connection: sqlite3.Connection, key: str) -> str | None:
-    row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-    return str(row[0]) if row else None
+def select_open_problems(connection: sqlite3.Connection) -> list[str]:
+    rows = connection.execute("SELECT problem FROM groups WHERE over_at_step IS NULL ORDER BY group_id")
+    return [problem for (problem,) in rows]
 
 
 def select_mixture_position(connection: sqlite3.Connection) -> str | None:
@@ -254,28 +224,46 @@ def select_mixture_position(connection: sqlite3.Connection) -> str | None:
 
 
 def select_high_water(connection: sqlite3.Connection) -> HighWater:
-    (group_id,) = connection.execute("SELECT coalesce(max(group_id), 0) FROM groups").fetchone()
-    lease_id, token = connection.execute(
-        "SELECT coalesce(max(lease_id), 0), coalesce(max(fencing_token), 0) FROM attempts"
+    group_id, rollout_id = connection.execute(
+        "SELECT coalesce((SELECT max(group_id) FROM groups), 0),"
+        " max(coalesce((SELECT max(rollout_id) FROM rollouts), 0), rollout_id) FROM retention"
     ).fetchone()
-    (rollout_id,) = connection.execute("SELECT coalesce(max(rollout_id), 0) FROM rollouts").fetchone()
-    return HighWater(group_id, lease_id, token, rollout_id)
+    return HighWater(group_id, rollout_id)
 
 
-def select_counts(connection: sqlite3.Connection) -> LedgerCounts:
-    by_reason = dict(connection.execute("SELECT closed_reason, count(*) FROM attempts GROUP BY closed_reason"))
-    not_closed = by_reason.pop(None, 0)
-    (accepted,) = connection.execute("SELECT count(*) FROM rollouts").fetchone()
-    (trained,) = connection.execute("SELECT count(*) FROM batches").fetchone()
-    issued = not_closed + sum(by_reason.values())
-    return LedgerCounts(issued, accepted, trained, not_closed - trained, by_reason)
+def select_counts(connection: sqlite3.Connection) -> StoreCounts:
+    states: dict[str, int] = {}
+    dropped: dict[str, int] = {}
+    for state, reason, count in connection.execute(
+        "SELECT state, closed_reason, count(*) FROM attempts GROUP BY state, closed_reason"
+        " UNION ALL SELECT kind, key, count FROM compacted WHERE kind IN ('trained', 'dropped')"
+    ):
+        states[state] = states.get(state, 0) + count
+        if state == "dropped":
+            dropped[reason] = dropped.get(reason, 0) + count
+    (accepted,) = connection.execute(
+        "SELECT (SELECT count(*) FROM rollouts)"
+        " + coalesce((SELECT sum(count) FROM compacted WHERE kind = 'accepted'), 0)"
+    ).fetchone()
+    is_open = states.get("open", 0) + states.get("filled", 0)
+    return StoreCounts(sum(states.values()), accepted, states.get("trained", 0), is_open, dropped)
 
 
 def select_trained_ages(connection: sqlite3.Connection) -> dict[int, int]:
     rows = connection.execute(
-        "SELECT step - oldest_version AS age, count(*) FROM batches JOIN rollouts USING (rollout_id) GROUP BY age"
+        "SELECT age, sum(count) FROM ("
+        "SELECT step - oldest_version AS age, count(*) AS count FROM batch_rollouts JOIN rollouts USING (rollout_id)"
+        " GROUP BY age UNION ALL SELECT CAST(key AS INTEGER), count FROM compacted WHERE kind = 'age')"
+        " GROUP BY age ORDER BY age"
     )
     return dict(rows.fetchall())
+
+
+def _tokens(body: bytes | None) -> tuple[int, ...]:
+    """Completion of a stored rollout."""
+    if body is None:
+        return ()
+    return tuple(token for segment in pb.Rollout.FromString(body).segments for token in segment.token_ids)
 
 
 def _pack_ids(token_ids: Sequence[int]) -> bytes:

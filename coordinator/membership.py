@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
 from coordinator.events import PeerFacts, PeerJoined
+from coordinator.shares import Shares
 from rollcast.wire.ids import PeerId, Version
 
-_STANDINGS_KEPT = 4096  # identities remembered after they left; quarantined ones are kept beyond it
+_STANDINGS_KEPT = 16384  # identities remembered after they left; quarantined ones are kept beyond it
 _DEPARTED_KEPT = 16  # shown to the operator until they return or others leave
 _PEERS_FOR_SECOND_ACCUSER = 3  # with fewer there may be nobody else who could accuse
 _RESTING_STATES = frozenset({"draining", "paused"})  # about to leave, or its owner wants the machine for now
@@ -44,6 +46,8 @@ class Member:
     order: int  # rises with every join of this run
     standing: Standing
     free_slots: int = 0
+    virtual_time: float = 0.0  # of its share of the work, see shares.py
+    has_asked: bool = False  # for work, in this session
     version: Version | None = None  # newest that it holds and generates, or is about to generate, with
     facts: PeerFacts | None = None
     region: str = ""
@@ -101,19 +105,31 @@ class Members:
     """Members in the order they joined."""
 
     def __init__(
-        self, *, heartbeat_timeout_s: float, demotion_s: float, quarantine_chunks: int, quarantine_accusers: int
+        self,
+        *,
+        heartbeat_timeout_s: float,
+        demotion_s: float,
+        quarantine_chunks: int,
+        quarantine_accusers: int,
+        taken_over: bool = False,
     ) -> None:
+        """``taken_over``: a coordinator before us had members that may not be back yet."""
         self._heartbeat_timeout_s = heartbeat_timeout_s
         self._demotion_s = demotion_s
+        self._taken_over = taken_over
+        self._company_at = float("-inf")  # when peers enough for a second accuser were last here
         self._quarantine_chunks = quarantine_chunks
         self._quarantine_accusers = quarantine_accusers
         self._members: dict[PeerId, Member] = {}
+        self._by_last_seen: OrderedDict[PeerId, Member] = OrderedDict()  # longest silent first
+        self._demoted: set[PeerId] = set()
+        self._changed: dict[PeerId, None] = {}
         self._departed: dict[PeerId, Departed] = {}
         self._standings: dict[PeerId, Standing] = {}
-        self._asking: dict[PeerId, Member] = {}
         self._origins: dict[PeerId, Member] = {}
         self._joins = 0
         self.worker_count = 0  # peers that are not quarantined
+        self.shares = Shares()
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -132,6 +148,8 @@ class Members:
     def join(self, event: PeerJoined, now: float) -> Member:
         """Add a member; it must not be one already."""
         self._joins += 1
+        if self._taken_over and self._joins == 1:
+            self._company_at = now
         member = Member(
             peer_id=event.peer_id,
             role=event.role,
@@ -148,17 +166,22 @@ class Members:
             metered=event.metered,
             upload_cap_bytes_per_second=event.upload_cap_bytes_per_second,
         )
-        self._members[event.peer_id] = member
+        self._members[event.peer_id] = self._by_last_seen[event.peer_id] = member
+        self._changed[event.peer_id] = None
         self._departed.pop(event.peer_id, None)
         if member.role == "origin":
             self._origins[event.peer_id] = member
         self.worker_count += _counts(member)
+        if member.standing.demoted:
+            self._demoted.add(event.peer_id)
         return member
 
     def leave(self, peer_id: PeerId, how: Literal["left", "lost"], reason: str) -> None:
         """Remove a member; it is shown among the departed for a while."""
         member = self._members.pop(peer_id)
-        self._asking.pop(peer_id, None)
+        del self._by_last_seen[peer_id]
+        self._demoted.discard(peer_id)
+        self.shares.leave(peer_id)
         self._origins.pop(peer_id, None)
         self.worker_count -= _counts(member)
         self._departed[peer_id] = Departed(member, how, reason)
@@ -172,10 +195,7 @@ class Members:
     def asks(self, member: Member, free_slots: int) -> None:
         """It can take this many more slots."""
         member.free_slots = free_slots
-        if free_slots > 0:
-            self._asking[member.peer_id] = member
-        else:
-            self._asking.pop(member.peer_id, None)
+        self._changed[member.peer_id] = None
 
     def standing(self, peer_id: PeerId) -> Standing:
         """What is remembered of this identity; the longest forgotten good one makes room for a new one."""
@@ -192,13 +212,33 @@ class Members:
                 del self._standings[peer_id]
                 return
 
-    def hungry(self) -> list[Member]:
-        """Members that may work and asked for more."""
-        return [member for member in self._asking.values() if member.may_work]
+    def seen(self, peer_id: PeerId, now: float) -> Member | None:
+        """The member that sent something just now."""
+        member = self._members.get(peer_id)
+        if member is not None:
+            member.last_seen = now
+            self._by_last_seen.move_to_end(peer_id)
+            self._changed[peer_id] = None
+        return member
+
+    def changed(self, peer_ids: Iterable[PeerId]) -> None:
+        """Look at these again when work is given out."""
+        self._changed.update(dict.fromkeys(peer_ids))
+
+    def take_changed(self) -> list[PeerId]:
+        """Members that something was heard or decided of since this was last asked."""
+        changed = list(self._changed)
+        self._changed.clear()
+        return changed
 
     def silent(self, now: float) -> list[Member]:
-        """Members that sent nothing for longer than the heartbeat timeout."""
-        return [member for member in self if now - member.last_seen > self._heartbeat_timeout_s]
+        """Members that sent nothing for longer than the heartbeat timeout, longest silent first."""
+        found: list[Member] = []
+        for member in self._by_last_seen.values():
+            if now - member.last_seen <= self._heartbeat_timeout_s:
+                break
+            found.append(member)
+        return found
 
     def accuse(self, culprit: Member, accuser: PeerId, chunk: tuple[Version, int], now: float) -> bool:
         """Count one corrupt chunk against a member; True when this is what quarantines it.
@@ -215,10 +255,15 @@ class Members:
         if culprit.role == "origin" or standing.quarantined:
             return False
         standing.demoted, standing.demoted_until = "sent a corrupt chunk", now + self._demotion_s
-        accusers_needed = self._quarantine_accusers if self.worker_count >= _PEERS_FOR_SECOND_ACCUSER else 1
+        self._demoted.add(culprit.peer_id)
+        self._look_for_company(now)
+        # Where others were here a moment ago, one liar must not use that they are away.
+        alone = now - self._company_at >= self._demotion_s
+        accusers_needed = 1 if alone else self._quarantine_accusers
         if len(standing.accused_chunks) < self._quarantine_chunks or len(standing.accusers) < accusers_needed:
             return False
         self.worker_count -= _counts(culprit)
+        self._changed[culprit.peer_id] = None
         standing.quarantined = f"sent {len(standing.accused_chunks)} corrupt chunks"
         return True
 
@@ -228,10 +273,17 @@ class Members:
 
     def end_demotions(self, now: float) -> bool:
         """Let members relay again whose demotion is over; True if there were any."""
-        over = [one.standing for one in self if one.standing.demoted and now >= one.standing.demoted_until]
-        for standing in over:
-            standing.demoted = ""
+        self._look_for_company(now)
+        members = [self._members[peer_id] for peer_id in self._demoted]
+        over = [one for one in members if now >= one.standing.demoted_until]
+        for member in over:
+            member.standing.demoted = ""
+            self._demoted.discard(member.peer_id)
         return bool(over)
+
+    def _look_for_company(self, now: float) -> None:
+        if self.worker_count >= _PEERS_FOR_SECOND_ACCUSER:
+            self._company_at = now
 
 
 def _counts(member: Member) -> bool:

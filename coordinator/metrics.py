@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from prometheus_client import Histogram
+from prometheus_client import Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from coordinator import broadcast_metrics
+from coordinator import broadcast_metrics, staleness_metrics
+from coordinator.loop_lag import LoopLag
 from rollcast.runtime import metrics
 
 LATENCY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -24,7 +25,8 @@ GAUGES = (
     ("rollcast_learner_step", "Learner steps completed.", "step"),
     ("rollcast_learner_steps_target", "Learner steps at which the run is finished.", "steps"),
     ("rollcast_version_newest", "Newest announced version.", "newest_version"),
-    ("rollcast_staleness_limit_steps", "S, the hard limit on staleness.", "staleness_limit"),
+    ("rollcast_epoch", "Epoch of the run.", "epoch"),
+    ("rollcast_staleness_limit_steps", "S, the limit on staleness.", "staleness_limit"),
     ("rollcast_staleness_max_trained_steps", "Age of the oldest rollout trained.", "staleness_max_trained"),
     ("rollcast_reward_train", "Mean reward of the newest batch.", "reward_train"),
     ("rollcast_reward_before", "Reward on held-out problems before RL.", "reward_before"),
@@ -53,6 +55,15 @@ class CoordinatorMetrics:
             buckets=LATENCY_BUCKETS_S,
             registry=self.registry,
         )
+        self.loop_lag = LoopLag()
+        self.store_free_bytes = Gauge(
+            "rollcast_store_free_bytes", "Free on the run folder's disk.", registry=self.registry
+        )
+        self.store_refusing = Gauge(
+            "rollcast_store_refusing_uploads",
+            "1 while uploads are refused: the disk is almost full.",
+            registry=self.registry,
+        )
         self.registry.register(_StatusCollector(status, broadcast))
 
     def render(self) -> bytes:
@@ -78,6 +89,7 @@ class _StatusCollector(Collector):
                 yield GaugeMetricFamily(name, text, value=float(value))
         yield _one_label("rollcast_phase", "The run's phase.", "phase", {str(status.get("phase", "")): 1.0})
         yield from _staleness(status)
+        yield from staleness_metrics.families(status.get("staleness") or {})
         yield from _rollouts(status.get("rollouts", {}))
         yield from _peers(status.get("peers", ()))
         yield from _t_bcast(status.get("t_bcast_s") or {})

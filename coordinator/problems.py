@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import structlog
@@ -17,7 +18,7 @@ from coordinator.tasks.build import build_task, task_config_to_json
 from coordinator.tasks.mixture import Example, PromptMixture
 from coordinator.tasks.thread import TaskThread
 from coordinator.verifier_pool import Verdict, VerifierPool, VerifyItem
-from rollcast.runtime.errors import MalformedMessage
+from rollcast.runtime.errors import MalformedMessage, TaskError
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import RolloutId
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -32,23 +33,43 @@ SKIPS_LOGGED_EVERY_S = 60.0
 log = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """What takes seconds to make."""
+
+    mixture: PromptMixture
+    held_out: list[Example]
+    skips: SkipLog
+
+
 class Problems:
-    """One front for the task, its mixture and its verifiers."""
+    """One front for the task, its mixture and its verifiers.
+
+    Loading the task's library and starting the verifiers takes seconds, and uploads need neither: a coordinator that
+    knows the tokenizer already goes on at once, and whoever asks for problems waits for them.
+    """
 
     def __init__(
-        self, mixture: PromptMixture, tokenizer: Tokenizer, pool: VerifierPool, thread: TaskThread, held_out: int
+        self, tokenizer: Tokenizer, pool: VerifierPool, thread: TaskThread, loading: asyncio.Task[_Loaded]
     ) -> None:
         self.tokenizer = tokenizer
-        self._mixture = mixture
-        self._skips = SkipLog(mixture)
         self._pool = pool
-        self._held_out = mixture.held_out(held_out)
-        self._drawn: OrderedDict[str, Problem] = OrderedDict()
         self._thread = thread
+        self._loading = loading
+        self._drawn: OrderedDict[str, Problem] = OrderedDict()
 
     @classmethod
-    async def start(cls, config: CoordinatorConfig, mixture_position: str | None) -> Problems:
+    async def start(
+        cls,
+        config: CoordinatorConfig,
+        mixture_position: str | None,
+        drawn: Sequence[Problem] = (),
+        tokenizer: Tokenizer | None = None,
+    ) -> Problems:
         """Load the task, set its problems apart, start its verifiers; go on with the mixture at a saved position.
+
+        ``drawn``: problems drawn before that may still have to be scored. ``tokenizer``: the run's own, once it has
+        one; then this returns at once, see ``failed``.
 
         Raises:
             TaskError: the task or its data is wrong, or too small for the held-out problems.
@@ -63,21 +84,38 @@ class Problems:
             verifier.queue_max,
         )
         thread = TaskThread()
-        starting = asyncio.create_task(pool.start())
+        loading = asyncio.create_task(_load(config, mixture_position, pool, thread))
+        if tokenizer is None:
+            try:
+                tokenizer = (await loading).mixture.tokenizer
+            except BaseException:
+                loading.cancel()
+                thread.close()
+                await pool.close()
+                raise
+        problems = cls(tokenizer, pool, thread, loading)
+        problems._keep(drawn)
+        return problems
+
+    async def failed(self) -> Exception:
+        """Returns what kept the task from loading; never if it loads."""
         try:
-            async with deadline(GENERATOR_DEADLINE_S, "the task to load"):
-                mixture, tokenizer = await thread.run(lambda: _load(config, mixture_position))
-            await starting
-        except BaseException:
-            starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)
-            thread.close()
-            await pool.close()
-            raise
-        return cls(mixture, tokenizer, pool, thread, config.held_out_problems)
+            loaded = await asyncio.shield(self._loading)
+        except Exception as error:
+            return error
+        if loaded.mixture.tokenizer != self.tokenizer:
+            return TaskError(
+                "the task has another wording than when the run began",
+                cause="its prompts and answers use other pieces or characters",
+                fix="restore the task's settings and files, or choose another run_folder",
+            )
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("unreachable")
 
     async def close(self) -> None:
         """End the verifiers and the thread."""
+        self._loading.cancel()
+        await asyncio.gather(self._loading, return_exceptions=True)
         self._thread.close()
         await self._pool.close()
 
@@ -87,13 +125,16 @@ class Problems:
         Raises:
             TaskError: the task has no more problem that can be used.
         """
-        drawn = await self._in_thread(lambda: self._mixture.draw(count))
-        for one in drawn:
-            self._drawn[one.problem.problem_id] = one.problem
-            self._drawn.move_to_end(one.problem.problem_id)
+        drawn = await self._in_thread(lambda mixture: mixture.draw(count))
+        self._keep(one.problem for one in drawn)
+        return tuple(Prompt(one.problem.problem_id, one.prompt_token_ids, one.position) for one in drawn)
+
+    def _keep(self, problems: Iterable[Problem]) -> None:
+        for problem in problems:
+            self._drawn[problem.problem_id] = problem
+            self._drawn.move_to_end(problem.problem_id)
         while len(self._drawn) > PROBLEMS_KEPT:
             self._drawn.popitem(last=False)
-        return tuple(Prompt(one.problem.problem_id, one.prompt_token_ids, one.position) for one in drawn)
 
     def drawn(self, problem_id: str) -> Problem:
         """A problem that was drawn."""
@@ -105,12 +146,12 @@ class Problems:
         Raises:
             TaskError: the task has no demonstrations.
         """
-        found = await self._in_thread(lambda: self._mixture.examples(count, flawed=flawed, cursor=cursor))
+        found = await self._in_thread(lambda mixture: mixture.examples(count, flawed=flawed, cursor=cursor))
         return _to_pb(found)
 
-    def held_out(self, count: int) -> list[pb.Example]:
+    async def held_out(self, count: int) -> list[pb.Example]:
         """Problems never trained on, without answers."""
-        return _to_pb(self._held_out[:count])
+        return _to_pb((await self._loaded()).held_out[:count])
 
     async def score(self, rollout_id: RolloutId, problem_id: str, token_ids: Sequence[int]) -> Verdict:
         """Verify one completion of a drawn problem."""
@@ -123,15 +164,20 @@ class Problems:
         Raises:
             MalformedMessage: there is no such problem.
         """
-        if not 0 <= example_id < len(self._held_out):
+        held_out = (await self._loaded()).held_out
+        if not 0 <= example_id < len(held_out):
             raise MalformedMessage(f"there is no held-out problem {example_id}")
-        problem = self._held_out[example_id].problem
+        problem = held_out[example_id].problem
         return await self._pool.score(VerifyItem(example_id, problem, self.tokenizer.decode(token_ids)))
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
+    async def _loaded(self) -> _Loaded:
+        return await asyncio.shield(self._loading)
+
+    async def _in_thread(self, work: Callable[[PromptMixture], T]) -> T:
+        loaded = await self._loaded()
         async with deadline(GENERATOR_DEADLINE_S, "the task's generator"):
-            result = await self._thread.run(work)
-        self._skips.look(time.monotonic())
+            result = await self._thread.run(lambda: work(loaded.mixture))
+        loaded.skips.look(time.monotonic())
         return result
 
 
@@ -158,20 +204,35 @@ class SkipLog:
         self._logged, self._next_at_s = counts, now_s + SKIPS_LOGGED_EVERY_S
 
 
-def _load(config: CoordinatorConfig, mixture_position: str | None) -> tuple[PromptMixture, Tokenizer]:
+async def _load(
+    config: CoordinatorConfig, mixture_position: str | None, pool: VerifierPool, thread: TaskThread
+) -> _Loaded:
+    """The mixture, and verifiers that run."""
+    starting = asyncio.create_task(pool.start())
+    try:
+        async with deadline(GENERATOR_DEADLINE_S, "the task to load"):
+            mixture = await thread.run(lambda: _mixture(config, mixture_position))
+        await starting
+    except BaseException:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        raise
+    return _Loaded(mixture, mixture.held_out(config.held_out_problems), SkipLog(mixture))
+
+
+def _mixture(config: CoordinatorConfig, position: str | None) -> PromptMixture:
     task = build_task(config.task, config.run.seed)
-    tokenizer = Tokenizer(task.wording(), task.characters())
     mixture = PromptMixture(
         task,
-        tokenizer,
+        Tokenizer(task.wording(), task.characters()),
         config.run.seed,
         config.held_out_problems,
         config.sampling.prompt_tokens_max,
         config.sampling.new_tokens_max,
     )
-    if mixture_position is not None:
-        mixture.restore(mixture_position)
-    return mixture, tokenizer
+    if position is not None:
+        mixture.restore(position)
+    return mixture
 
 
 def _to_pb(examples: Iterable[Example]) -> list[pb.Example]:

@@ -17,7 +17,7 @@ from rollcast.wire.tls import SERVER_OPTIONS, TlsCredentials
 
 log = structlog.get_logger()
 
-CONCURRENT_CALLS_MAX = 4096  # of all callers together; a peer has a session and one upload open
+CONCURRENT_CALLS_MAX = 32_768  # of all callers together; a peer has a session and one upload open, for 10,000 peers
 
 
 class Servicer:
@@ -32,6 +32,7 @@ class Servicer:
         self.ScoreCompletions = learner.ScoreCompletions
         self.NextBatch = learner.NextBatch
         self.Announce = learner.Announce
+        self.OpenEpoch = learner.OpenEpoch
         self.ReportStep = learner.ReportStep
         self.ReportStatus = learner.ReportStatus
 

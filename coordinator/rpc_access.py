@@ -28,6 +28,7 @@ ROLES_BY_METHOD: dict[str, frozenset[Role]] = {
     "ScoreCompletions": LEARNER,
     "NextBatch": LEARNER,
     "Announce": LEARNER,
+    "OpenEpoch": LEARNER,
     "ReportStep": LEARNER,
     "ReportStatus": LEARNER,
 }

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
 import structlog
 
 from coordinator.events import LearnerStatusChanged, StepFinished
-from coordinator.ledger import Ledger
-from coordinator.ledger_sql import BatchEntry
 from coordinator.problems import Problems
 from coordinator.sessions import Sessions
 from coordinator.shell import Shell
-from rollcast.runtime.errors import MalformedMessage, WrongKey
+from coordinator.store import BatchEntry, RunStore
+from rollcast.runtime.errors import CheckpointError, MalformedMessage, WrongKey
 from rollcast.runtime.waits import deadline
 from rollcast.wire import limits
-from rollcast.wire.ids import RunId, Step
+from rollcast.wire.ids import RunId, Step, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import agree_with
 from rollcast.wire.records import verify_announcement
@@ -29,6 +29,8 @@ log = structlog.get_logger()
 BATCH_WAIT_S_MAX = 60.0
 LEDGER_DEADLINE_S = 60.0
 STREAM_WRITE_DEADLINE_S = 30.0
+BATCH_ROLLOUTS_AT_ONCE = 32  # read from the ledger in one go: uploads that wait for it hardly notice
+BATCH_ROLLOUTS_UNPACED = 512  # of a larger batch the rest is sent in half of the time only
 COMPLETION_DEADLINE_S = 60.0  # between two completions of one call
 SCORING_DEADLINE_S = 120.0  # for one completion, queueing included
 COMPLETIONS_AT_ONCE = 256
@@ -48,7 +50,7 @@ class LearnerCalls:
         run: pb.RunInfo,
         learner_public_key: bytes,
         shell: Shell,
-        ledger: Ledger,
+        ledger: RunStore,
         problems: Problems,
         sessions: Sessions,
     ) -> None:
@@ -74,8 +76,13 @@ class LearnerCalls:
         async with deadline(LEDGER_DEADLINE_S, "the ledger to say where the run stands"):
             info.recorded_batches = await self._ledger.recorded_batches()
             newest = await self._ledger.newest_version()
+        core = self._shell.core
+        info.staleness_limit, info.publish_every_steps = core.rules.age_max, core.rules.publish_every_steps
+        info.epoch = core.epoch
+        info.epochs.extend(
+            pb.EpochStart(epoch=one.epoch, step_from=one.step_from, step=one.step_to) for one in core.epochs.opened
+        )
         if newest is not None:
-            info.epoch = newest.epoch
             info.has_published = True
             info.newest_published_version = newest.version
             info.newest_record_payload = pb.VersionAnnouncement.FromString(newest.announcement).record.payload
@@ -97,7 +104,7 @@ class LearnerCalls:
 
     async def HeldOut(self, request: pb.HeldOutRequest, context: Any) -> None:
         """Problems that are never trained on, without their answers."""
-        await _write_all(context, self._problems.held_out(min(request.count, EXAMPLES_PER_CALL_MAX)))
+        await _write_all(context, await self._problems.held_out(min(request.count, EXAMPLES_PER_CALL_MAX)))
 
     async def ScoreCompletions(self, completions: AsyncIterator[pb.Completion], context: Any) -> None:
         """Score answers to held-out problems, in the order in which they come."""
@@ -134,17 +141,26 @@ class LearnerCalls:
     async def NextBatch(self, request: pb.BatchRequest, context: Any) -> None:
         """The recorded batch of a step, or after ``wait_s`` what it waits for."""
         step = Step(min(request.step, limits.COUNTER_MAX))
+        if step > self._shell.core.recorded_batches:
+            raise _ledger_is_older(step, self._shell.core.recorded_batches)
         wait_s = min(max(request.wait_s, 0.0), BATCH_WAIT_S_MAX)
         served = await self._shell.batch(step, wait_s)
         if served is None:
             header = pb.BatchHeader(step=step, ready=False, waiting_for=self._shell.waiting_for())
             await _write_all(context, [pb.BatchPart(header=header)])
             return
-        async with deadline(LEDGER_DEADLINE_S, "the ledger to read a batch"):
-            rollouts = [self._training_rollout(entry) for entry in await self._ledger.batch(step)]
-        header = pb.BatchHeader(step=step, ready=True, rollout_count=len(rollouts), replayed=served.replayed)
+        async with deadline(LEDGER_DEADLINE_S, "the ledger to count a batch"):
+            size = await self._ledger.batch_size(step)
+        header = pb.BatchHeader(step=step, ready=True, rollout_count=size, replayed=served.replayed)
+        header.publish_every_steps = self._shell.core.rules.publish_every_steps
         await _write_all(context, [pb.BatchPart(header=header)])
-        await _write_all(context, (pb.BatchPart(rollout=rollout) for rollout in rollouts))
+        for first in range(0, size, BATCH_ROLLOUTS_AT_ONCE):
+            began_s = time.monotonic()
+            async with deadline(LEDGER_DEADLINE_S, "the ledger to read a part of a batch"):
+                entries = await self._ledger.batch(step, first, BATCH_ROLLOUTS_AT_ONCE)
+            await _write_all(context, (pb.BatchPart(rollout=self._training_rollout(entry)) for entry in entries))
+            if first >= BATCH_ROLLOUTS_UNPACED:
+                await asyncio.sleep(time.monotonic() - began_s)
 
     def _training_rollout(self, entry: BatchEntry) -> pb.TrainingRollout:
         return pb.TrainingRollout(
@@ -165,17 +181,33 @@ class LearnerCalls:
         )
         return pb.AnnounceReply(first_time=await self._shell.announce(verified))
 
+    async def OpenEpoch(self, request: pb.EpochRequest, _context: Any) -> pb.EpochReply:
+        """Versions from now on are of a new epoch; the answer is durable, and the same to the same question."""
+        if request.step > limits.COUNTER_MAX or request.common_version > limits.COUNTER_MAX:
+            raise MalformedMessage("a step or version is out of range")
+        common = Version(request.common_version) if request.has_common_version else None
+        opened = await self._shell.open_epoch(Step(request.step), common)
+        return pb.EpochReply(epoch=opened.epoch, step=opened.step)
+
     async def ReportStep(self, report: pb.StepReport, _context: Any) -> pb.Empty:
         """Figures of one learner step."""
         step = Step(min(report.step, limits.COUNTER_MAX))
-        self._shell.step_finished(StepFinished(step, _values(report.values)))
+        await self._shell.step_finished(StepFinished(step, _values(report.values)))
         return pb.Empty()
 
     async def ReportStatus(self, status: pb.LearnerStatus, _context: Any) -> pb.Empty:
         """The learner's phase; ``finished`` ends the run."""
         detail = status.detail[: limits.TEXT_LENGTH_MAX]
-        self._shell.learner_status(LearnerStatusChanged(status.phase[:64], detail, _values(status.values)))
+        await self._shell.learner_status(LearnerStatusChanged(status.phase[:64], detail, _values(status.values)))
         return pb.Empty()
+
+
+def _ledger_is_older(step: Step, recorded: int) -> CheckpointError:
+    return CheckpointError(
+        f"the learner asks for the batch of step {step}, the coordinator recorded {recorded} batches",
+        cause="the coordinator's ledger is older than the learner's state",
+        fix="restore the ledger and the checkpoint from the same time, or start the run anew",
+    )
 
 
 def _values(values: Mapping[str, float]) -> dict[str, float]:

@@ -16,6 +16,7 @@ from coordinator.events import (
     Event,
     HeartbeatReceived,
     LeasesReturned,
+    PartialReceived,
     PeerAccused,
     PeerJoined,
     PeerLeft,
@@ -36,7 +37,7 @@ from rollcast.wire.certificates import Caller
 from rollcast.wire.ids import Epoch, LeaseId, PeerId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import agree_with, range_to_pb
-from rollcast.wire.rollouts import rollout_from_pb
+from rollcast.wire.rollouts import partial_from_pb, received_rollout
 
 log = structlog.get_logger()
 
@@ -45,6 +46,7 @@ WRITE_DEADLINE_S = 10.0  # for one message to be taken by the transport
 UPLOAD_MESSAGE_DEADLINE_S = 30.0  # between two messages of one upload
 VERDICT_DEADLINE_S = 30.0
 MESSAGES_PER_SECOND_MAX = 200  # of one session, on average over RATE_WINDOW_S; an honest peer sends a few
+BYTES_PER_SECOND_MAX = 4 << 20  # of one session likewise: as much in partial results takes a core 0.1 s
 RATE_WINDOW_S = 5.0
 LEASES_PER_RETURN_MAX = 4096
 CONCURRENT_ROLLOUTS_MAX = 65536
@@ -62,6 +64,8 @@ class Welcoming:
     prompt_tokens_max: int
     sampling: pb.Sampling
     prefetch_batches: float
+    continue_across_versions: bool
+    partial_interval_s: float
     software: str
 
     def message(self) -> pb.CoordinatorMessage:
@@ -76,6 +80,8 @@ class Welcoming:
                 prompt_tokens_max=self.prompt_tokens_max,
                 sampling=self.sampling,
                 prefetch_batches=self.prefetch_batches,
+                continue_across_versions=self.continue_across_versions,
+                partial_interval_s=self.partial_interval_s,
             )
         )
 
@@ -121,7 +127,7 @@ class PeerCalls:
             channel.end("the connection was closed")
             reader.cancel()
             if self._sessions.close(channel):
-                self._shell.apply(PeerLeft(caller.peer_id, channel.ended_because))
+                self._shell.apply(PeerLeft(caller.peer_id, channel.ended_because, finished=channel.said_goodbye))
             log.info("session ended", peer_id=caller.peer_id, reason=channel.ended_because)
 
     async def _read(self, messages: AsyncIterator[pb.PeerMessage], caller: Caller, channel: PeerChannel) -> None:
@@ -131,8 +137,9 @@ class PeerCalls:
             async for message in messages:
                 if channel.ended_because:
                     return
-                budget.spend()
+                budget.spend(message.ByteSize())
                 if message.WhichOneof("body") == "goodbye":
+                    channel.said_goodbye = True
                     channel.end(message.goodbye.reason[: limits.TEXT_LENGTH_MAX] or "it said goodbye")
                     return
                 if message.WhichOneof("body") == "certificate_request":
@@ -171,7 +178,7 @@ class PeerCalls:
 
     def _take(self, peer_id: PeerId, message: pb.Rollout) -> asyncio.Future[AnswerUpload]:
         try:
-            rollout = rollout_from_pb(message)
+            rollout = received_rollout(message)
         except MalformedMessage as error:
             log.info("malformed rollout", peer_id=peer_id, what=error.what)
             return self._shell.upload_malformed(peer_id, message, error.what)
@@ -179,23 +186,24 @@ class PeerCalls:
 
 
 class _Budget:
-    """Bounds how many messages a session may send on average."""
+    """Bounds how much a session may send on average: messages, and their bytes."""
 
     def __init__(self) -> None:
         self._window_start = time.monotonic()
-        self._count = 0
+        self._count = self._bytes = 0
 
-    def spend(self) -> None:
+    def spend(self, size_bytes: int) -> None:
         """Count one message.
 
         Raises:
-            MalformedMessage: too many in this window.
+            MalformedMessage: too much in this window.
         """
         now = time.monotonic()
         if now - self._window_start >= RATE_WINDOW_S:
-            self._window_start, self._count = now, 0
+            self._window_start, self._count, self._bytes = now, 0, 0
         self._count += 1
-        if self._count > MESSAGES_PER_SECOND_MAX * RATE_WINDOW_S:
+        self._bytes += size_bytes
+        if self._count > MESSAGES_PER_SECOND_MAX * RATE_WINDOW_S or self._bytes > BYTES_PER_SECOND_MAX * RATE_WINDOW_S:
             raise MalformedMessage("it sends too many messages")
 
 
@@ -220,6 +228,8 @@ def event_of(peer_id: PeerId, message: pb.PeerMessage) -> Event:
                 raise MalformedMessage("too many leases in one return")
             lease_ids = tuple(LeaseId(counter(lease_id)) for lease_id in returned.lease_ids)
             return LeasesReturned(peer_id, lease_ids, text(returned.reason))
+        case "partial_rollout":
+            return PartialReceived(peer_id, partial_from_pb(message.partial_rollout))
         case "accusation":
             accusation = message.accusation
             if len(accusation.culprit_peer_id) > limits.PEER_ID_LENGTH_MAX:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
 from contextlib import suppress
 from typing import Any
 
@@ -22,6 +24,11 @@ log = structlog.get_logger()
 GOODBYE_S = 3.0  # for peers to take their Stop and hang up
 LAST_STATUS_S = 1.2  # pages hear once a second and should see how it ended
 SUMMARY_DEADLINE_S = 120.0
+# The ledger's thread waits for this long at each statement while the loop is busy; acknowledgements wait for it.
+THREAD_SWITCH_S = 0.0005
+# Sessions and rollouts live long and are no garbage: thousands of them are not to be looked through all the time.
+GC_THRESHOLDS = (50_000, 20, 50)
+RETURN_S = 8.0  # for members to come back to a coordinator that was killed while it ended the run; they dial every 5 s
 
 
 async def run(config: CoordinatorConfig, stop: asyncio.Event) -> int:
@@ -31,9 +38,13 @@ async def run(config: CoordinatorConfig, stop: asyncio.Event) -> int:
         RollcastError: the run cannot start or go on; the summary so far is written all the same.
     """
     check(config)
+    sys.setswitchinterval(THREAD_SWITCH_S)
+    gc.set_threshold(*GC_THRESHOLDS)
     folder = await asyncio.to_thread(_prepare, config)
     async with started(config, folder) as coordinator:
         failure = await _until_over(coordinator, stop)
+        if coordinator.start.learner_finished:
+            await asyncio.sleep(RETURN_S)
         finished = coordinator.shell.finished.is_set() and failure is None
         reason = str(failure).splitlines()[0] if failure else "finished" if finished else "stopped"
         log.info("run ends", reason=reason)
@@ -82,10 +93,10 @@ async def _sum_up(coordinator: Coordinator, reason: str) -> None:
         }
         if any(status["rollouts"][name] != counted[name] for name in ("issued", "trained")):
             log.error("the core and the ledger count differently", core=status["rollouts"], ledger=counted)
-        if status["phase"] == "finished":
-            await coordinator.ledger.set_meta(FINISHED, "yes")
         ended = {**status, "rollouts": counted, "ended_because": reason}
         await asyncio.to_thread(write_summary, coordinator.folder, ended, coordinator.config)
+        if status["phase"] == "finished":
+            await coordinator.ledger.set_meta(FINISHED, "yes")
 
 
 def _prepare(config: CoordinatorConfig) -> RunFolder:

@@ -20,6 +20,7 @@ class PeerChannel:
         self.role = role
         self.address = address
         self.ended_because = ""
+        self.said_goodbye = False  # it will not come back to what it was given
         self._messages: deque[pb.CoordinatorMessage] = deque()
         self._changed = asyncio.Event()
 

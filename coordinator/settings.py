@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
+from coordinator.lateness import LatePolicy, StalenessRules
 from coordinator.probing import ProbeSettings
 from coordinator.relay_model import PlanShape
 from rollcast.wire.ids import RunId
@@ -25,7 +27,13 @@ class CoreSettings:
     staleness_limit: int
     """S."""
     publish_every_steps: int = 1
-    """kappa."""
+    """kappa; 0: as often as measured broadcasts allow."""
+    late_policy: LatePolicy = "drop"
+    """What is done about rollouts that come late; see coordinator.lateness."""
+    late_wait_s: float = 5.0
+    """How long ``wait`` holds a batch back."""
+    late_steps_max: int = 1
+    """Learner steps beyond S that ``correct`` still trains on."""
     groups_per_step: int
     """Prompt groups in a batch."""
     samples_per_group: int
@@ -38,6 +46,18 @@ class CoreSettings:
     """A slot without a rollout for this long after its issue is issued again."""
     prefetch_batches: float = 2.0
     """Generation batches that a peer may hold slots for."""
+    prefetch_s: float = 10.0
+    """A peer whose speed is known holds what it does in so long at most, and a generation batch at least."""
+    reconnect_grace_s: float = 3.0
+    """A peer away for longer keeps its leases, but somebody else may be given the same slots."""
+    pacing: Literal["predict", "count", "none"] = "predict"
+    """How work is held back that would be too old: by measured times too, by counting groups only, or not at all."""
+    lead_margin_steps: float = 0.5
+    """Prompt groups kept open beyond a batch and what is under way, in batches."""
+    duplicate_share: float = 0.05
+    """Attempts at most, as a share of all, that are given to a second peer because the first is slow."""
+    partial_tokens_max: int = 1_000_000
+    """Tokens of unfinished rollouts that are kept in all, in memory."""
     heartbeat_timeout_s: float = 5.0
     """A member silent for this long has left."""
     no_peer_timeout_s: float = 120.0
@@ -53,7 +73,8 @@ class CoreSettings:
     quarantine_chunks: int = 3
     """Distinct corrupt chunks after which their sender is quarantined."""
     quarantine_accusers: int = 2
-    """Distinct peers that must have accused it by then; where fewer than three peers may work, one is enough."""
+    """Distinct peers that must have accused it by then; where fewer than three peers may work, and did for as long as
+    a demotion lasts, one is enough."""
     prompts_ahead_max: int = 256
     """Problems drawn ahead of need at most: bounds memory, and what a crash has to draw again."""
     plan_shape: PlanShape = field(default_factory=PlanShape)
@@ -66,6 +87,13 @@ class CoreSettings:
     """Finished attempts remembered to answer repeated uploads; a forgotten one is refused, never accepted twice."""
     validate_every_event: bool = False
     """Check every invariant after every event (tests)."""
+
+    @property
+    def staleness_rules(self) -> StalenessRules:
+        """The limits that hold at the start."""
+        return StalenessRules(
+            self.staleness_limit, self.publish_every_steps, self.late_policy, self.late_wait_s, self.late_steps_max
+        )
 
     def slot_capacity(self, concurrent_rollouts: int) -> int:
         """Slots that a peer may hold at once."""

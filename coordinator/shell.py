@@ -7,24 +7,25 @@ takes time (the ledger, verifiers, the task's generator) runs beside it and come
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
-from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, assert_never
 
 import structlog
 
 from coordinator.actions import (
     Action,
+    AnswerEpoch,
     AnswerUpload,
     CloseAttempt,
+    CloseGroup,
     EndSession,
     FailRun,
     Note,
     Penalise,
     RecordAttempt,
     RecordBatch,
+    RecordEpoch,
     RecordGroup,
     RevokeLeases,
     ScoreRollout,
@@ -37,11 +38,14 @@ from coordinator.actions import (
     StoreRollout,
     SupplyPrompts,
 )
+from coordinator.announcements import Announcements
+from coordinator.causes import cause_of
 from coordinator.core import CoordinatorCore
+from coordinator.ending import failure_of
 from coordinator.events import (
     AnnouncedEncoding,
     BatchRecorded,
-    BatchRequested,
+    EpochRecorded,
     Event,
     LearnerCalled,
     LearnerStatusChanged,
@@ -54,28 +58,24 @@ from coordinator.events import (
     StepFinished,
     VersionAnnounced,
 )
-from coordinator.ledger import Ledger
-from coordinator.messages import (
-    announcement_message,
-    leases_message,
-    plan_message,
-    probe_message,
-    revoke_message,
-)
+from coordinator.fan_out import FanOut
+from coordinator.learner_lives import LEARNER_LIVES, LearnerLives
+from coordinator.messages import announcement_message, leases_message, plan_message, probe_message, revoke_message
 from coordinator.problems import Problems
-from coordinator.resume import ELAPSED_S, LEARNER_VALUES
+from coordinator.resume import AGE_SPLIT, ELAPSED_S, LEARNER_FINISHED, LEARNER_VALUES
 from coordinator.sessions import Sessions
+from coordinator.store import RunStore
 from coordinator.summary import MetricsLog, step_metrics
-from rollcast.runtime.errors import NoPeers, ProcessFailed, RollcastError, StoreError, WaitTimedOut
+from coordinator.waiting_calls import WaitingCalls
+from rollcast.runtime.errors import EpochOver, RollcastError, StoreError
 from rollcast.runtime.waits import deadline
-from rollcast.wire.ids import Epoch, FencingToken, LeaseId, PeerId, Step, UploadId, Version
+from rollcast.wire.ids import FencingToken, LeaseId, PeerId, Step, UploadId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.records import VerifiedVersion
 from rollcast.wire.rollouts import Rollout
 
 log = structlog.get_logger()
 
-ANNOUNCEMENTS_KEPT = 32  # in memory; older ones are read from the ledger
 LEDGER_DEADLINE_S = 60.0
 
 
@@ -86,27 +86,40 @@ class Shell:
         self,
         *,
         core: CoordinatorCore,
-        ledger: Ledger,
+        ledger: RunStore,
         problems: Problems,
         sessions: Sessions,
         metrics_log: MetricsLog,
         clock: Callable[[], float],
         observe_answer_s: Callable[[float], None] = lambda seconds: None,
+        refuses_uploads: Callable[[], bool] = lambda: False,
+        learner_values: Mapping[str, float] | None = None,
+        learner_lives: LearnerLives | None = None,
+        record: Callable[[float, Event, Sequence[Action]], None] = lambda now, event, actions: None,
     ) -> None:
+        """Whoever calls must ``close`` it.
+
+        Args:
+            refuses_uploads: the disk is almost full.
+            learner_values, learner_lives: what the learner said before our start.
+            record: keeps the flight record.
+        """
         self._core = core
         self._ledger = ledger
         self._problems = problems
         self._sessions = sessions
+        self._fan_out = FanOut(sessions.send)
         self._metrics_log = metrics_log
         self._clock = clock
-        self._observe_answer_s = observe_answer_s
         self._events: list[Event] = []
+        self._cause = ""  # the event whose actions are carried out
         self._applying = False
-        self._uploads: dict[UploadId, asyncio.Future[AnswerUpload]] = {}
-        self._upload_ids = itertools.count(1)
-        self._batches: dict[Step, asyncio.Future[ServeBatch]] = {}
-        self._announcements: OrderedDict[tuple[Epoch, Version], pb.VersionAnnouncement] = OrderedDict()
-        self._learner_values: dict[str, float] = {}
+        self._calls = WaitingCalls(self.apply, clock, observe_answer_s)
+        self._announcements = Announcements(ledger)
+        self._refuses_uploads = refuses_uploads
+        self._learner_values = dict(learner_values or {})
+        self._learner_lives = learner_lives or LearnerLives()
+        self._record = record
         self._tasks: set[asyncio.Task[None]] = set()
         self.ended_because = ""
         self.ended_for_good = False
@@ -123,7 +136,12 @@ class Shell:
         self._applying = True
         try:
             while self._events:
-                for action in self._core.handle(self._events.pop(0), self._clock()):
+                event = self._events.pop(0)
+                self._cause = cause_of(event)
+                now = self._clock()
+                actions = self._core.handle(event, now)
+                self._record(now, event, actions)
+                for action in actions:
                     self._carry_out(action)
         except Exception as error:  # a bug of ours: nothing after it can be trusted
             self.fail(error)
@@ -139,55 +157,50 @@ class Shell:
 
     def upload(self, peer_id: PeerId, rollout: Rollout) -> asyncio.Future[AnswerUpload]:
         """Take a rollout in; the answer comes once it is durable or refused."""
-        return self._uploaded(lambda upload_id: RolloutReceived(upload_id, peer_id, rollout))
+        if self._refuses_uploads():
+            refused: asyncio.Future[AnswerUpload] = asyncio.get_running_loop().create_future()
+            refused.set_result(AnswerUpload(UploadId(0), rollout.lease_id, rollout.sample_index, False, "busy"))
+            return refused
+        return self._calls.upload(lambda upload_id: RolloutReceived(upload_id, peer_id, rollout))
 
     def upload_malformed(self, peer_id: PeerId, message: pb.Rollout, problem: str) -> asyncio.Future[AnswerUpload]:
         """Take in what is no rollout; its lease, token and sample are believed as far as they name its own attempt."""
         lease_id, token = LeaseId(message.lease_id), FencingToken(message.fencing_token)
-        return self._uploaded(
+        return self._calls.upload(
             lambda upload_id: MalformedRollout(upload_id, peer_id, lease_id, token, message.sample_index, problem)
         )
 
-    def _uploaded(self, event_of: Callable[[UploadId], Event]) -> asyncio.Future[AnswerUpload]:
-        upload_id = UploadId(next(self._upload_ids))
-        answer: asyncio.Future[AnswerUpload] = asyncio.get_running_loop().create_future()
-        self._uploads[upload_id] = answer
-        arrived_at = self._clock()
-
-        def answered(_: asyncio.Future[AnswerUpload]) -> None:
-            del self._uploads[upload_id]
-            self._observe_answer_s(self._clock() - arrived_at)
-
-        answer.add_done_callback(answered)
-        self.apply(event_of(upload_id))
-        return answer
-
     async def batch(self, step: Step, wait_s: float) -> ServeBatch | None:
         """Ask for the batch of a step; None if it is not recorded within ``wait_s``."""
-        served = self._batches.get(step)
-        if served is None:
-            served = self._batches[step] = asyncio.get_running_loop().create_future()
-        self.apply(BatchRequested(step))
-        try:
-            async with asyncio.timeout(wait_s):
-                return await asyncio.shield(served)
-        except TimeoutError:
-            return None
-        finally:
-            self._batches.pop(step, None)
+        return await self._calls.batch(step, wait_s)
+
+    async def open_epoch(self, step: Step, common_version: Version | None) -> AnswerEpoch:
+        """Open an epoch for a learner that reached another state than the published one.
+
+        Raises:
+            WaitTimedOut: the ledger takes too long.
+        """
+        return await self._calls.epoch(step, common_version)
 
     async def announce(self, verified: VerifiedVersion) -> bool:
         """Store a verified announcement, then let the core spread it; False if it was announced before.
 
         Raises:
             StoreError: another announcement of the same version is stored.
+            EpochOver: the version belongs to an epoch that is over, or does not count any more.
         """
         record = verified.record
+        if not self._core.epochs.valid(record.epoch, record.version):
+            raise EpochOver(
+                f"version {record.version} of epoch {record.epoch} comes too late: epoch {self._core.epoch} has begun",
+                cause="another learner went on with this run",
+                fix="stop this learner: only one may train a run",
+            )
         async with deadline(LEDGER_DEADLINE_S, "the ledger to store an announcement"):
             first_time = await self._ledger.record_version(
                 record.epoch, record.version, verified.announcement.SerializeToString(deterministic=True)
             )
-        self._remember(record.epoch, record.version, verified.announcement)
+        self._announcements.remember(record.epoch, record.version, verified.announcement)
         if first_time:
             log.info("version announced", version=record.version, state_bytes=record.state_size_bytes)
             encodings = tuple(
@@ -197,41 +210,63 @@ class Shell:
             self.apply(VersionAnnounced(record.epoch, record.version, verified.chunk_count_max, encodings))
         return first_time
 
-    def step_finished(self, event: StepFinished) -> None:
-        """A step of the learner is done: the core counts it, metrics.jsonl and the ledger keep it."""
+    async def step_finished(self, event: StepFinished) -> None:
+        """A step of the learner is done: the core counts it, metrics.jsonl and the ledger keep it durably.
+
+        Raises:
+            StoreError, WaitTimedOut: the ledger does not.
+        """
         self.apply(event)
-        self._kept(self._ledger.record_step(event.step, event.values))
+        recorded = self._ledger.record_step(event.step, event.values)
         try:
             self._metrics_log.append(event.step, step_metrics(self.status(), event.values))
         except RollcastError as error:
             self.fail(error)
+        await self._durable(recorded, "the figures of a step")
 
-    def learner_status(self, event: LearnerStatusChanged) -> None:
-        """The learner's phase; its last one ends the run."""
+    async def learner_status(self, event: LearnerStatusChanged) -> None:
+        """The learner's phase; its last one ends the run, and is durable before the learner goes away over it.
+
+        Raises:
+            StoreError, WaitTimedOut: the ledger does not keep it.
+        """
         self.apply(event)
         log.info("learner", phase=event.phase, detail=event.detail)
         if event.values:
             self._learner_values.update(event.values)
             self._kept(self._ledger.set_meta(LEARNER_VALUES, json.dumps(self._learner_values)))
+            if self._learner_lives.said(event.values):
+                self._kept(self._ledger.set_meta(LEARNER_LIVES, self._learner_lives.to_json()))
         if event.phase == "finished":
+            await self._durable(self._ledger.set_meta(LEARNER_FINISHED, "yes"), "that the learner has finished")
             self.finished.set()
+
+    def learner_value(self, name: str) -> float | None:
+        """A figure of the learner's newest report that had it."""
+        return self._learner_values.get(name)
 
     def learner_called(self) -> None:
         """The learner called us: it is alive."""
         self.apply(LearnerCalled())
 
-    def keep_elapsed(self) -> None:
-        """Write down how long the run has taken: a coordinator after us goes on from there."""
+    def keep_sums(self) -> None:
+        """Write down sums that are in no table, so that a coordinator after us goes on from there."""
         self._kept(self._ledger.set_meta(ELAPSED_S, f"{self._core.elapsed_s(self._clock()):.3f}"))
+        self._kept(self._ledger.set_meta(AGE_SPLIT, json.dumps(self._core.age_split.to_json())))
 
     def end_run(self, reason: str, *, final: bool) -> None:
-        """Let everybody go, for good if it is final; what is untrained is dropped and counted."""
+        """Let everybody go; if it is for good, what is untrained is dropped and counted."""
         if not self.ended_because:
             self.ended_because, self.ended_for_good = reason, final
             self.apply(RunEnded(reason, final))
-            self.keep_elapsed()
+            self.keep_sums()
 
     # ---------------------------------------------------------------- questions
+
+    @property
+    def core(self) -> CoordinatorCore:
+        """For questions only: whatever changes it goes through apply."""
+        return self._core
 
     def status(self) -> dict[str, Any]:
         """What every screen shows."""
@@ -254,7 +289,7 @@ class Shell:
             case RevokeLeases():
                 self._sessions.send(action.peer_id, revoke_message(action))
             case SendPlan():
-                self._sessions.send(action.peer_id, plan_message(action))
+                self._fan_out.send(action.peer_id, plan_message(action))
             case SendProbe():
                 self._sessions.send(action.peer_id, probe_message(action))
             case SendAnnouncement():
@@ -272,49 +307,41 @@ class Shell:
                 self._kept(self._ledger.record_attempt(action))
             case CloseAttempt():
                 self._kept(self._ledger.close_attempt(action))
+            case CloseGroup():
+                self._kept(self._ledger.close_group(action))
             case StoreRollout():
                 self._kept(self._ledger.store_rollouts([action]), RolloutStored(action.rollout_id))
-            case AnswerUpload():
-                self._answer_upload(action)
+            case AnswerUpload() | ServeBatch() | AnswerEpoch():
+                self._calls.answer(action)
             case ScoreRollout():
                 self._start(self._score(action))
             case RecordBatch():
                 self._kept(self._ledger.record_batch(action), BatchRecorded(action.step))
-            case ServeBatch():
-                self._serve_batch(action)
+            case RecordEpoch():
+                self._kept(self._ledger.record_epoch(action), EpochRecorded(action.epoch))
             case Penalise():
                 log.warning("peer misbehaved", peer_id=action.peer_id, reason=action.reason, out=action.quarantined)
                 kind = "quarantined" if action.quarantined else "penalised"
-                self._kept(self._ledger.record_event(kind, action.peer_id, action.reason))
+                self._kept(self._ledger.record_event(kind, action.peer_id, action.reason, cause=self._cause))
             case Note():
                 log.info("note", kind=action.kind, subject=action.subject, detail=action.detail)
-                self._kept(self._ledger.record_note(action))
+                self._kept(self._ledger.record_note(action, cause=self._cause))
             case FailRun():
-                self.fail(_failure(action))
+                self.fail(failure_of(action))
             case _:
                 assert_never(action)
 
     def _send_announcement(self, action: SendAnnouncement) -> None:
-        key = (self._core.epoch, action.version)
-        announcement = self._announcements.get(key)
+        epoch = self._core.epochs.epoch_of(action.version)
+        announcement = self._announcements.in_memory(epoch, action.version)
         if announcement is not None:
-            self._sessions.send(action.peer_id, announcement_message(announcement))
+            self._fan_out.send(action.peer_id, announcement_message(announcement))
         else:
             self._start(self._send_stored_announcement(action))
 
     async def _send_stored_announcement(self, action: SendAnnouncement) -> None:
-        async with deadline(LEDGER_DEADLINE_S, "the ledger to find an announcement"):
-            stored = await self._ledger.version(action.version)
-        if stored is None:
-            raise StoreError(f"the announcement of version {action.version} is not in the ledger")
-        announcement = pb.VersionAnnouncement.FromString(stored.announcement)
-        self._remember(stored.epoch, stored.version, announcement)
-        self._sessions.send(action.peer_id, announcement_message(announcement))
-
-    def _remember(self, epoch: Epoch, version: Version, announcement: pb.VersionAnnouncement) -> None:
-        self._announcements[(epoch, version)] = announcement
-        while len(self._announcements) > ANNOUNCEMENTS_KEPT:
-            self._announcements.popitem(last=False)
+        announcement = await self._announcements.stored(action.version)
+        self._fan_out.send(action.peer_id, announcement_message(announcement))
 
     async def _supply_prompts(self, action: SupplyPrompts) -> None:
         self.apply(PromptsSupplied(await self._problems.draw(action.count)))
@@ -327,17 +354,13 @@ class Shell:
         )
         self.apply(RolloutScored(action.rollout_id, verdict.reward, verdict.error))
 
-    def _answer_upload(self, action: AnswerUpload) -> None:
-        answer = self._uploads.get(action.upload_id)
-        if answer is not None and not answer.done():
-            answer.set_result(action)
-
-    def _serve_batch(self, action: ServeBatch) -> None:
-        served = self._batches.get(action.step)
-        if served is not None and not served.done():
-            served.set_result(action)
-
     # ---------------------------------------------------------------- work beside the loop
+
+    async def _durable(self, change: asyncio.Future[Any], what: str) -> None:
+        """Wait until the ledger has kept a change; a caller that goes away does not take it back."""
+        self._kept(change)
+        async with deadline(LEDGER_DEADLINE_S, f"the ledger to keep {what}"):
+            await asyncio.shield(change)
 
     def _kept(self, change: asyncio.Future[Any], then: Event | None = None) -> None:
         """The ledger's answer: an event, or the end of the run. A change it refuses is a bug, and never goes on."""
@@ -368,14 +391,7 @@ class Shell:
 
     async def close(self) -> None:
         """Drop the work that is still under way."""
+        self._fan_out.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-def _failure(action: FailRun) -> RollcastError:
-    if action.code == NoPeers.code:
-        return NoPeers(action.reason, fix=action.fix)
-    if action.code == WaitTimedOut.code:
-        return WaitTimedOut(action.reason, fix=action.fix)
-    return ProcessFailed(f"the run cannot go on: {action.reason}", fix=action.fix)

@@ -36,9 +36,12 @@ class StalenessFigures:
     """Ages of the rollouts that were trained."""
 
     histogram: Counter[int] = field(default_factory=Counter)
+    gate_broken_by: int = 0  # I3: steps by which the oldest exceeded the gate of its batch; must stay 0
 
-    def trained(self, age: int) -> None:
+    def trained(self, age: int, age_max: int) -> None:
+        """A rollout of this age was trained, where ``age_max`` was the gate."""
         self.histogram[age] += 1
+        self.gate_broken_by = max(self.gate_broken_by, age - age_max)
 
     @property
     def max_trained(self) -> int | None:

@@ -3,42 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 
-from coordinator.accounting import ChunkTraffic, DropReason, RolloutAccounts
-from coordinator.actions import Action, CloseAttempt, RevokeLeases
+from coordinator.accounting import TOO_SLOW, ChunkTraffic, DropReason, RolloutAccounts
+from coordinator.actions import Action, CloseAttempt, CloseGroup, EndSession, RevokeLeases, StopPeer
 from coordinator.announced import AnnouncedVersions
 from coordinator.batches import Batches
 from coordinator.dissemination import Dissemination
+from coordinator.epoch_book import EpochBook
 from coordinator.figures import Window
-from coordinator.leases import Attempt, Group, LeaseBook
+from coordinator.forecast import Forecast
+from coordinator.groups import Attempt, Group
+from coordinator.lateness import LateCounts, LateWait, RulesInForce
+from coordinator.leases import LeaseBook
 from coordinator.link_rates import LinkRates
 from coordinator.membership import Members
+from coordinator.partials import Partials
 from coordinator.progress import LearnerProgress
 from coordinator.prompt_queue import PromptQueue
 from coordinator.relay_plan import RelayPlanner
+from coordinator.restored import Restored, RestoredAttempt, RestoredGroup, RestoredRollout
 from coordinator.settings import CoreSettings
 from coordinator.staleness import StalenessFigures, turn_of
+from coordinator.staleness_ledger import StalenessLedger
 from rollcast.wire.ids import Epoch, LeaseId, PeerId, Step, Version
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
-    """What the ledger says when the coordinator starts again. Attempts that were open then are dropped by now."""
-
-    epoch: int = 0
-    versions: Mapping[Version, int] = field(default_factory=dict)  # announced ones of the epoch: chunks by version
-    recorded_batches: int = 0
-    last_group: int = 0  # largest ids in use
-    last_lease: int = 0  # of leases and fencing tokens
-    last_rollout: int = 0
-    issued: int = 0
-    accepted: int = 0
-    trained: int = 0
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    trained_ages: Mapping[int, int] = field(default_factory=dict)  # rollouts trained by age in learner steps
-    elapsed_s: float = 0.0  # that coordinators before us ran
+__all__ = ["CoreState", "Restored", "RestoredAttempt", "RestoredGroup", "RestoredRollout"]
 
 
 class CoreState:
@@ -47,11 +36,13 @@ class CoreState:
     def __init__(self, settings: CoreSettings, restored: Restored | None = None) -> None:
         restored = restored or Restored()
         self.settings = settings
+        self.restored_groups = restored.groups  # until Started says what the time is
         self.members = Members(
             heartbeat_timeout_s=settings.heartbeat_timeout_s,
             demotion_s=settings.demotion_s,
             quarantine_chunks=settings.quarantine_chunks,
             quarantine_accusers=settings.quarantine_accusers,
+            taken_over=restored.incarnation > 1,
         )
         self.book = LeaseBook(
             run_seed=settings.seed,
@@ -62,7 +53,6 @@ class CoreState:
         )
         self.batches = Batches(
             groups_per_step=settings.groups_per_step,
-            staleness_limit=settings.staleness_limit,
             recorded=restored.recorded_batches,
         )
         self.prompts = PromptQueue(groups_per_step=settings.groups_per_step, ahead_max=settings.prompts_ahead_max)
@@ -75,15 +65,32 @@ class CoreState:
             dropped=Counter(restored.dropped),
         )
         self.traffic = ChunkTraffic()
+        self.rules = RulesInForce(settings.staleness_rules)
+        self.late = LateCounts()
+        self.late_wait = LateWait(self.late)
+        self.ages = StalenessLedger(restored.age_split, restored.groups)
         self.staleness = StalenessFigures(Counter(restored.trained_ages))
         self.dissemination = Dissemination()
         self.progress = LearnerProgress()
-        self.generate_s = Window()  # seconds that peers say a rollout took
-        self.epoch = Epoch(restored.epoch)
+        self.now = 0.0  # of the event that is being handled
+        self.forecast = Forecast()
+        self.partials = Partials(settings.partial_tokens_max)
+        self.generate_s = Window()  # seconds that peers say a rollout took, and no more than its attempt did
+        self.epochs = EpochBook(restored.epochs)
+        self.epoch_requests: dict[Epoch, list[int]] = {}  # that wait for an epoch to be durable
         self.announced = AnnouncedVersions(restored.versions)
         self.newest_version = max(restored.versions, default=None)
         self.ended = ""  # why the run is over, empty while it is not
         self.ended_for_good = False
+
+    @property
+    def epoch(self) -> Epoch:
+        """The current epoch."""
+        return self.epochs.current
+
+    def is_published(self, epoch: Epoch, version: Version) -> bool:
+        """Whether rollouts may be made with this version: it was announced in this epoch, and is no orphan."""
+        return self.epochs.valid(epoch, version) and self.announced.may_contain(version)
 
     def groups_still_needed(self) -> int:
         """Groups that the batches not yet formed lack, were every open and ready group to be used."""
@@ -97,6 +104,8 @@ class CoreState:
     def close_attempt(self, attempt: Attempt, reason: DropReason) -> CloseAttempt:
         """A live attempt ends without a rollout; its slot will be issued again."""
         self.book.close(attempt)
+        if reason in TOO_SLOW:
+            self.forecast.gave_up(attempt, self.now)
         return self._drop(attempt, reason)
 
     def close_attempts(self, attempts: list[Attempt], reason: DropReason, *, tell_peers: bool) -> list[Action]:
@@ -105,7 +114,8 @@ class CoreState:
         if tell_peers:
             leases: dict[PeerId, dict[LeaseId, None]] = {}
             for attempt in attempts:
-                leases.setdefault(attempt.peer_id, {})[attempt.lease_id] = None
+                if not self.book.holds_lease(attempt.peer_id, attempt.lease_id):  # else other slots of it go on
+                    leases.setdefault(attempt.peer_id, {})[attempt.lease_id] = None
             actions += [RevokeLeases(peer_id, tuple(ids), reason) for peer_id, ids in leases.items()]
         return actions
 
@@ -114,9 +124,19 @@ class CoreState:
         actions = self.close_attempts(group.live(), live_reason, tell_peers=True)
         fillings = group.fillings()
         self.book.remove(group)
+        for index in range(len(group.slots)):
+            self.partials.filled(group.group_id, index)
         for filling, reason in zip(fillings, reasons, strict=True):
             actions.append(self._drop(filling.attempt, reason))
-        return actions
+        return [*actions, CloseGroup(group.group_id)]
+
+    def drop_rollout(self, group: Group, index: int, reason: DropReason) -> CloseAttempt:
+        """Drop what one slot holds; the slot is given out again."""
+        return self._drop(self.book.reopen(group, index).attempt, reason)
+
+    def dismiss(self, peer_id: PeerId) -> Action:
+        """Let a member of a run that is over go."""
+        return StopPeer(peer_id, self.ended) if self.ended_for_good else EndSession(peer_id, self.ended)
 
     def _drop(self, attempt: Attempt, reason: DropReason) -> CloseAttempt:
         self.accounts.dropped[reason] += 1
@@ -128,9 +148,15 @@ class CoreState:
         self.book.validate()
         self.batches.validate()
         self.relay.validate()
-        oldest = self.staleness.max_trained
-        assert oldest is None or oldest <= self.settings.staleness_limit, "I3: a rollout that was too old was trained"
+        self.partials.validate()
+        self.members.shares.validate()
+        self.epochs.validate()
+        self.ages.validate()
+        assert self.staleness.gate_broken_by == 0, "I3: a rollout that was too old was trained"
+        fillings = [filling for group in self.book for filling in group.fillings()]
+        assert not any(self.epochs.is_orphan(one.newest_version) for one in fillings), "a rolled back rollout is kept"
         in_book = self.book.live_count + sum(len(group.fillings()) for group in self.book)
+        in_book += sum(len(group.live) + len(group.rollouts) for group in self.restored_groups)
         recording = self.batches.recording
         in_recording = 0 if recording is None else len(recording.rollout_ids)
         assert self.accounts.open == in_book + in_recording, "I11: the counts do not add up"

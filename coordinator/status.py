@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+
 from capacity.staleness import staleness_needed
+from coordinator.admission import steps_too_few
 from coordinator.membership import Member
+from coordinator.staleness_status import StalenessStatus, build_staleness_status
 from coordinator.state import CoreState
 
 
@@ -79,6 +83,8 @@ class Status:
     newest_version: int | None
     staleness_limit: int
     publish_every_steps: int
+    epoch: int
+    staleness: StalenessStatus
     reward_train: float | None
     reward_before: float | None
     reward_after: float | None
@@ -103,7 +109,8 @@ class Status:
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists, strings and numbers, for json.dumps."""
-        return asdict(self)
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
 
 
 class WaitingWatch:
@@ -179,7 +186,7 @@ class WaitingWatch:
         state = self._state
         wanted, ready = state.settings.groups_per_step, state.book.ready_count
         text = f"prompt groups for the batch of step {state.batches.wanted}: {ready} of {wanted} are ready"
-        oldest_useful = state.batches.next_step - state.settings.staleness_limit
+        oldest_useful = state.batches.next_step - state.rules.age_max
         able = [member for member in state.members if member.may_work]
         if not able:
             return f"{text}; no peer can work yet", "a peer finishes its first version and asks for work"
@@ -187,6 +194,12 @@ class WaitingWatch:
             return f"{text}; no peer holds version {oldest_useful} or newer", "peers receive the newest version"
         if state.prompts.exhausted and len(state.book) < wanted and not len(state.prompts):
             return f"{text}; the task has no more problems", "nothing: give the task more problems"
+        if state.late_wait.running:
+            return f"{text}; held back for a group that would be too old for the next one", "it comes or is left out"
+        too_few = steps_too_few(state)
+        if too_few:
+            why = f"staleness_limit = {state.rules.limit} is too small by {too_few} for what rollouts take here"
+            return f"{text}; {why}", "work is begun as far as counting groups allows, and part of it will be too old"
         slots = f"{state.book.live_count} rollouts under way, {state.book.unscored} to be stored or scored"
         return f"{text}; {slots}", "the batch is recorded and served as soon as enough groups are scored"
 
@@ -203,8 +216,10 @@ def build_status(state: CoreState, waiting: Waiting, *, now: float, elapsed_s: f
         step=state.progress.step,
         steps=state.settings.steps,
         newest_version=state.newest_version,
-        staleness_limit=state.settings.staleness_limit,
-        publish_every_steps=state.settings.publish_every_steps,
+        staleness_limit=state.rules.limit,
+        publish_every_steps=state.rules.publish_every_steps,
+        epoch=state.epoch,
+        staleness=build_staleness_status(state),
         reward_train=values.get("reward_mean"),
         reward_before=values.get("reward_before"),
         reward_after=values.get("reward_after"),
@@ -246,7 +261,7 @@ def _staleness_needed(state: CoreState) -> int | None:
         t_bcast_s=t_bcast_s,
         t_gen_p90_s=t_gen_s,
         t_train_s=t_train_s,
-        publish_every_steps=state.settings.publish_every_steps,
+        publish_every_steps=state.rules.publish_every_steps,
     )
 
 

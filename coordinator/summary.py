@@ -69,6 +69,7 @@ def step_metrics(status: Mapping[str, Any], values: Mapping[str, float]) -> dict
         "newest_version": status.get("newest_version"),
         "staleness_histogram": status.get("staleness_histogram"),
         "staleness_max_trained": status.get("staleness_max_trained"),
+        "age_split": ((status.get("staleness") or {}).get("split") or {}).get("last"),
         "t_bcast_last_s": (status.get("t_bcast_s") or {}).get("last"),
         "tokens_per_s": status.get("tokens_per_s"),
         "peers": sum(_present_worker(peer) for peer in status.get("peers", ())),
@@ -87,6 +88,8 @@ def build_summary(status: Mapping[str, Any], config: CoordinatorConfig) -> dict[
     return {
         **{key: status.get(key) for key in SUMMARY_KEYS_FROM_STATUS},
         "version": status.get("newest_version"),
+        "epoch": status.get("epoch"),
+        "staleness": _staleness(status.get("staleness") or {}),
         "t_bcast_s": {"p50": t_bcast.get("p50"), "p95": t_bcast.get("p95")},
         "rollouts": {
             "issued": rollouts.get("issued", 0),
@@ -101,21 +104,27 @@ def build_summary(status: Mapping[str, Any], config: CoordinatorConfig) -> dict[
     }
 
 
+def _staleness(staleness: Mapping[str, Any]) -> dict[str, Any]:
+    """Limits at the end, what the policy for late rollouts did, and what the ages of all trained ones were made of."""
+    kept = ("limit", "age_max", "late_policy", "publish_every_steps", "publish_auto", "late")
+    return {**{key: staleness.get(key) for key in kept}, "split": (staleness.get("split") or {}).get("total")}
+
+
 def write_summary(folder: RunFolder, status: Mapping[str, Any], config: CoordinatorConfig) -> dict[str, Any]:
-    """Write summary.json and reward.png. Blocking (seconds, matplotlib): call it in a thread.
+    """Write reward.png, then summary.json: it says that all is there. Blocking (seconds): call it in a thread.
 
     Raises:
         RunFolderError: summary.json cannot be written. A plot that fails is only logged.
     """
     summary = build_summary(status, config)
     try:
-        write_json(folder.summary, plain_json.finite(summary))
-    except OSError as error:
-        raise run_folder_error(folder.root, error) from None
-    try:
         plot_reward(folder.reward_plot, summary, status.get("reward_history") or ())
     except (ImportError, OSError) as error:
         log.warning("reward curve not drawn", cause=str(error))
+    try:
+        write_json(folder.summary, plain_json.finite(summary))
+    except OSError as error:
+        raise run_folder_error(folder.root, error) from None
     return summary
 
 

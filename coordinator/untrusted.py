@@ -29,4 +29,5 @@ def duration_s(value: float) -> float:
 
 def text(value: str, length_max: int = limits.TEXT_LENGTH_MAX) -> str:
     """Shown to people only: cut, and without control characters."""
-    return "".join(c if c.isprintable() else " " for c in value[:length_max])
+    cut = value[:length_max]
+    return cut if cut.isprintable() else "".join(c if c.isprintable() else " " for c in cut)

@@ -1,21 +1,30 @@
 """Checkpoints: everything that a resumed learner needs to go on as if it had never stopped.
 
-Orbax writes beside and renames, but does not fsync; ``wait`` does, so a finished checkpoint survives power loss.
+Orbax writes beside and renames, but does not fsync; we do, and only then does a checkpoint count. Each carries the hash
+of its arrays: one that a power loss tore is found out and left for the one before.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import structlog
+from blake3 import blake3
 from orbax.checkpoint import v1 as ocp
 
+from learner.kill_points import kill_point
 from rollcast.runtime.errors import CheckpointError
 from rollcast.runtime.run_folder import fsync_folder
 
-_FORMAT = 1  # of HostState; rises when its fields change meaning
+_FORMAT = 2  # of HostState; rises when its fields change meaning
+
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +32,7 @@ class HostState:
     """What a checkpoint says beside the arrays. JSON values only.
 
     The position in the prompt mixture needs no field: the coordinator records batches by step and serves them again.
+    Nor do random streams: steps draw nothing, and the noise of warm start and evaluations is named by ``seed``.
     """
 
     step: int  # learner steps completed
@@ -39,97 +49,143 @@ class HostState:
     format: int = _FORMAT
 
 
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A checkpoint that was read whole."""
+
+    host: HostState
+    state: Any
+    digest: str  # of the arrays: equal digests are equal states
+
+
+class _Torn(Exception):
+    """A checkpoint that cannot be read, or whose arrays are not those that were saved."""
+
+
 class Checkpoints:
-    """A folder of checkpoints, the newest ``keep`` of them. Use from one thread.
+    """A folder of checkpoints, the newest ``keep`` of them. Blocking; one call at a time.
 
     Args:
         folder: made if missing.
-        keep: how many to keep.
+        keep: how many to keep; two at least, because the newest may be torn by a power loss.
         read_only: leave what a running learner is writing alone.
 
     Raises:
-        CheckpointError: from every method, when the folder cannot be written or a checkpoint cannot be read.
+        CheckpointError: from every method, when the folder cannot be written or no checkpoint can be read.
     """
 
     def __init__(self, folder: Path, *, keep: int, read_only: bool = False) -> None:
+        self._folder = folder.absolute()
+        self._keep = keep
+        self._read_only = read_only
+        self._writing: int | None = None
+        self._checkpointer = self._open()
+
+    def _open(self) -> Any:
         registry = ocp.handlers.local_registry(include_global_registry=False)
         registry.add(ocp.handlers.JsonHandler, checkpointable_name="host")
         registry.add(ocp.handlers.PyTreeHandler, checkpointable_name="state")
         context = ocp.Context()
         context.checkpointables.registry = registry
-        self._folder = folder.absolute()
-        self._pending: tuple[int, Any] | None = None
         try:
-            self._checkpointer = ocp.training.Checkpointer(
+            return ocp.training.Checkpointer(
                 self._folder,
                 context=context,
-                preservation_policy=ocp.training.preservation_policies.LatestN(keep),
+                preservation_policy=ocp.training.preservation_policies.LatestN(self._keep),
                 save_decision_policy=ocp.training.save_decision_policies.FixedIntervalPolicy(1),
-                cleanup_tmp_directories=not read_only,
+                cleanup_tmp_directories=not self._read_only,
             )
         except OSError as error:
             raise _cannot_write(self._folder, error) from None
 
     def steps(self) -> list[int]:
-        """Steps of the finished checkpoints, oldest first."""
-        return [checkpoint.step for checkpoint in self._checkpointer.checkpoints if self._is_finished(checkpoint.step)]
+        """Steps of the durable checkpoints, oldest first. May be called beside ``save``."""
+        found = sorted(int(entry.name) for entry in self._folder.iterdir() if entry.name.isdigit())
+        return [step for step in found if step != self._writing]
 
-    def save(self, state: Any, host: HostState) -> None:
-        """Start to save a pytree of arrays and the host state; returns once the arrays are copied.
-
-        A checkpoint of the same step is replaced. Call ``wait`` for the outcome; a second save waits for the first.
-        """
-        self.wait()
+    def save(self, state: Mapping[str, np.ndarray[Any, Any]], host: HostState) -> None:
+        """Save arrays by name and the host state; returns once both are durable. The same step is replaced."""
+        again = host.step in self.steps()
+        self._writing = host.step
         try:
+            said = asdict(host) | {"state_digest": digest_of(state)}
+            kill_point("checkpoint_begun")
             response = self._checkpointer.save_checkpointables_async(
-                host.step, {"state": state, "host": asdict(host)}, force=True, overwrite=host.step in self.steps()
+                host.step, {"state": dict(state), "host": said}, force=True, overwrite=again
             )
+            kill_point("checkpoint_writing")
+            response.result()
+            kill_point("checkpoint_renamed")
+            _fsync_tree(self._folder / str(host.step))
+            fsync_folder(self._folder)
         except Exception as error:  # orbax raises many kinds; each means that there is no checkpoint
             raise _cannot_write(self._folder, error) from None
-        self._pending = (host.step, response)
+        self._writing = None
+        kill_point("checkpoint_durable")
 
-    def wait(self) -> None:
-        """Block until the save under way, if any, is durable."""
-        if self._pending is None:
-            return
-        (step, response), self._pending = self._pending, None
-        try:
-            response.result()
-            _fsync_tree(self._folder / str(step))
-            fsync_folder(self._folder)
-        except Exception as error:  # see save
-            raise _cannot_write(self._folder, error) from None
+    def restore(self, like: Callable[[HostState], Any]) -> Restored | None:
+        """The newest checkpoint that can be read whole, or None where there is none at all. Torn ones are removed.
 
-    def load_host(self) -> HostState | None:
-        """The newest checkpoint's host state, or None when there is no checkpoint."""
-        if self._checkpointer.latest is None:
-            return None
-        return _host_state(self._load({"host": None})["host"], self._folder)
-
-    def load_state(self, like: Any) -> Any:
-        """The newest checkpoint's arrays, in the structure, shapes and dtypes of ``like``."""
-        return self._load({"state": like})["state"]
+        like: gives the structure, shapes and dtypes of the arrays; may refuse a host state by raising.
+        """
+        steps = self.steps()
+        problem = ""
+        for step in reversed(steps):
+            try:
+                restored = self._read(step, like)
+            except _Torn as torn:
+                problem = problem or str(torn)
+                _log.warning("checkpoint is torn; trying the one before", step=step, problem=str(torn))
+                continue
+            self._remove([later for later in steps if later > step])
+            return restored
+        if steps:
+            raise CheckpointError(
+                f"cannot read any of the {len(steps)} checkpoints in {self._folder}",
+                cause=problem,
+                fix="restore the folder from a backup, or start the run anew",
+            )
+        return None
 
     def close(self) -> None:
-        """Finish what is under way and stop orbax's threads."""
-        try:
-            self.wait()
-        finally:
-            self._checkpointer.close()
+        """Stop orbax's threads."""
+        self._checkpointer.close()
 
-    def _load(self, abstract: dict[str, Any]) -> dict[str, Any]:
+    def _read(self, step: int, like: Callable[[HostState], Any]) -> Restored:
+        said = self._load(step, {"host": None})["host"]
+        if not isinstance(said, dict):
+            raise _Torn("its host state is not an object")
+        digest = said.pop("state_digest", "")
+        host = _host_state(said, self._folder)
+        state = self._load(step, {"state": like(host)})["state"]
+        if digest_of(state) != digest:
+            raise _Torn("its arrays are not those that were saved")
+        return Restored(host, state, digest)
+
+    def _load(self, step: int, abstract: dict[str, Any]) -> dict[str, Any]:
         try:
-            loaded: dict[str, Any] = self._checkpointer.load_checkpointables(None, abstract)
+            loaded: dict[str, Any] = self._checkpointer.load_checkpointables(step, abstract)
         except Exception as error:  # see save
-            raise CheckpointError(
-                f"cannot read the newest checkpoint in {self._folder}",
-                cause=f"{type(error).__name__}: {str(error)[:300]}",
-                fix="remove the newest checkpoint's folder to go on from the one before, or start the run anew",
-            ) from None
+            raise _Torn(f"{type(error).__name__}: {str(error)[:300]}") from None
         return loaded
 
-    def _is_finished(self, step: int) -> bool:
-        return self._pending is None or self._pending[0] != step
+    def _remove(self, torn: list[int]) -> None:
+        if not torn or self._read_only:
+            return
+        self._checkpointer.close()
+        for step in torn:
+            shutil.rmtree(self._folder / str(step), ignore_errors=True)
+        self._checkpointer = self._open()
+
+
+def digest_of(state: Mapping[str, Any]) -> str:
+    """BLAKE3 over names, dtypes, shapes and bytes of arrays: equal for equal states only."""
+    digest = blake3(max_threads=blake3.AUTO)
+    for name in sorted(state):
+        array = np.ascontiguousarray(state[name])
+        digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
+        digest.update(array.data.cast("B") if array.size else b"")
+    return digest.hexdigest()
 
 
 def _host_state(values: dict[str, Any], folder: Path) -> HostState:

@@ -25,7 +25,8 @@ ResultT = TypeVar("ResultT")
 CALL_TIMEOUT_S = 30.0  # of one attempt; examples and scores for some hundred problems take well under a second
 LONG_POLL_S = 10.0  # how long the coordinator may hold one NextBatch before it says what it waits for
 
-_AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+# A server that stops cancels the calls that it still carries out.
+_AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
 _log = structlog.get_logger()
 
@@ -37,6 +38,7 @@ class Batch:
     step: int
     replayed: bool
     rollouts: tuple[pb.TrainingRollout, ...]
+    publish_every_steps: int = 0  # kappa from this step on; 0: as the run's facts say
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,21 @@ class CoordinatorClient:
         )
         return bool(reply.first_time)
 
+    async def open_epoch(self, step: int, common_version: int | None) -> pb.EpochReply:
+        """Go on above every published version: our state after ``step`` steps is not the one that was published.
+
+        common_version: the newest published version whose state we did reach. Asking again gives the same answer.
+        """
+        request = pb.EpochRequest(
+            step=step, has_common_version=common_version is not None, common_version=common_version or 0
+        )
+        reply: pb.EpochReply = await self._retry(
+            "opening an epoch", lambda: self._stub.OpenEpoch(request, timeout=CALL_TIMEOUT_S)
+        )
+        if reply.step < step:
+            raise MalformedMessage(f"the coordinator opens an epoch at step {reply.step}, before step {step}", fix=_BUG)
+        return reply
+
     async def report_step(self, step: int, values: Mapping[str, float]) -> None:
         """Figures of the step that made ``step`` steps complete."""
         report = pb.StepReport(step=step, values=dict(values))
@@ -178,11 +195,11 @@ class CoordinatorClient:
                 try:
                     if self._was_away or self._stub is None:
                         await self._connect()
-                    if self._was_away:  # it may be a new process that does not know us yet
+                    if self._was_away and call != self._open_once:  # it may be a new process that does not know us yet
                         await self._open_once()
                         self._was_away = False
                     result = await call()
-                    self._answered = True
+                    self._answered, self._was_away = True, False
                     return result
                 except grpc.aio.AioRpcError as error:
                     self._raise_unless_away(error, doing)
@@ -267,7 +284,7 @@ async def _read_batch(stream: AsyncIterator[pb.BatchPart], step: int, expected: 
             f"the run's configuration {expected}",
             fix=_BUG,
         )
-    return Batch(step, header.replayed, tuple(rollouts))
+    return Batch(step, header.replayed, tuple(rollouts), header.publish_every_steps)
 
 
 _BUG = "this is a bug of the coordinator; please report it with its log"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, SecretStr, field_validator
 
@@ -63,8 +64,15 @@ class CheckpointConfig(ConfigModel):
 
     every_steps: int = Field(50, ge=1)
     """Learner steps between two checkpoints; the last step is always saved."""
-    keep: int = Field(2, ge=1)
-    """Newest checkpoints kept."""
+    keep: int = Field(2, ge=2)
+    """Newest checkpoints kept; two at least, because a power loss may tear the newest."""
+
+
+class ResumeConfig(ConfigModel):
+    """What happens when training from a checkpoint again."""
+
+    on_mismatch: Literal["epoch", "stop"] = "epoch"
+    """Where it gives other weights than were published: go on in a new epoch, or stop with RC601."""
 
 
 class PublishConfig(ConfigModel):
@@ -104,6 +112,8 @@ class LearnerConfig(ConfigModel):
     """RL objective."""
     checkpoint: CheckpointConfig = CheckpointConfig()
     """Checkpoints."""
+    resume: ResumeConfig = ResumeConfig()
+    """Resuming."""
     publish: PublishConfig = PublishConfig()
     """Publishing."""
     evaluation_problems: int = Field(512, ge=1)

@@ -54,14 +54,20 @@ class RunFacts:
         return self.info.prompt_tokens_max + self.sampling.max_new_tokens
 
     def host_state(
-        self, seed: int, step: int, newest_version: Version, trained: TrainedIds, figures: dict[str, float]
+        self,
+        seed: int,
+        step: int,
+        epoch: int,
+        newest_version: Version,
+        trained: TrainedIds,
+        figures: dict[str, float],
     ) -> HostState:
         """The host part of a checkpoint."""
         return HostState(
             step=step,
             newest_version=newest_version,
             run_id=self.info.run_id,
-            epoch=self.info.epoch,
+            epoch=epoch,
             seed=seed,
             tokenizer_json=self.info.tokenizer_json,
             model_json=self.model_json,
@@ -93,7 +99,8 @@ class RunFacts:
             CheckpointError: it is of another run, another model, or newer than the coordinator's ledger.
         """
         info = self.info
-        if (host.run_id, host.epoch) != (info.run_id, info.epoch):
+        opened = {start.epoch for start in info.epochs}
+        if host.run_id != info.run_id or not opened.issuperset(range(host.epoch + 1, info.epoch + 1)):
             raise CheckpointError(
                 "the checkpoint in run_folder is of another run",
                 cause=f"its run is {host.run_id}, epoch {host.epoch}; here {info.run_id}, epoch {info.epoch}",
@@ -104,7 +111,7 @@ class RunFacts:
                 "the checkpoint's model or tokenizer is not the configured one",
                 fix="use the model and the task that the run was started with",
             )
-        if host.step > info.recorded_batches:
+        if host.step > info.recorded_batches or host.epoch > info.epoch:
             raise CheckpointError(
                 f"the checkpoint is of step {host.step}, the coordinator recorded {info.recorded_batches} batches",
                 cause="the coordinator's ledger is older than the checkpoint",

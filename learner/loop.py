@@ -1,7 +1,8 @@
 """The RL loop: batch in, checked and trained on; version, checkpoint and report out.
 
-Publishing a version overlaps with waiting for the next batch and with training on it; two versions are never in flight
-at once. All jax work runs on one worker thread, so that the event loop always answers.
+Publishing a version and writing a checkpoint overlap with waiting for the next batch and with training on it; two
+versions, or two checkpoints, are never in flight at once. All jax work runs on one worker thread, so that the event
+loop always answers.
 """
 
 from __future__ import annotations
@@ -16,18 +17,24 @@ from typing import Protocol, TypeVar
 import structlog
 
 from learner.batch_check import BatchRules, check_batch
-from learner.checkpoint import Checkpoints, HostState
+from learner.checkpoint import HostState
 from learner.client import LONG_POLL_S, Batch, NotReady
+from learner.epochs import Replay
+from learner.kill_points import kill_point
 from learner.packing import TrainingRow, pack
 from learner.publications import Publications
+from learner.publisher import Publisher
 from learner.reporter import StatusReporter
+from learner.saves import Saves
 from learner.trained import TrainedIds
 from learner.trainer import Trainer, behaviour_by_version
 from learner.versions import RetainedVersions, no_longer_needed
+from learner.wall_time import StepTime, WallTime
 from rollcast.policy.params import Params
 from rollcast.policy.snapshot import thaw
 from rollcast.runtime.errors import WaitTimedOut
-from rollcast.wire.ids import Version
+from rollcast.wire.ids import Epoch, Version
+from rollcast.wire.proto import rollcast_pb2 as pb
 
 ResultT = TypeVar("ResultT")
 
@@ -41,22 +48,20 @@ class Coordinator(Protocol):
 
     async def report_step(self, step: int, values: dict[str, float]) -> None: ...
 
+    async def open_epoch(self, step: int, common_version: int | None) -> pb.EpochReply: ...
+
 
 @dataclass(frozen=True, slots=True)
 class LoopSettings:
     """Numbers that the loop follows."""
 
     steps: int  # train until this step
-    publish_every_steps: int  # kappa
+    publish_every_steps: int  # kappa, where a batch does not say it
     checkpoint_every_steps: int
     keep_versions: int  # newest versions kept for behaviour log-probabilities
     batch_timeout_s: float
     advantage_epsilon: float
     rules: BatchRules
-
-    def publishes(self, step: int) -> bool:
-        """Whether the policy after ``step`` steps becomes a version; the last one always does."""
-        return step % self.publish_every_steps == 0 or step == self.steps
 
     def checkpoints(self, step: int) -> bool:
         """Whether the state after ``step`` steps is saved."""
@@ -71,37 +76,53 @@ class LoopParts:
     worker: Executor  # one thread: all jax work
     coordinator: Coordinator
     retained: RetainedVersions
+    publisher: Publisher
     publications: Publications
-    checkpoints: Checkpoints
+    saves: Saves
     reporter: StatusReporter
+    wall_time: WallTime
     stop: asyncio.Event
 
 
+@dataclass(slots=True)
+class Position:
+    """Where the learner is: what a checkpoint says beside arrays and facts."""
+
+    step: int  # learner steps completed
+    epoch: int
+    newest_version: Version  # newest frozen
+    trained: TrainedIds
+
+
 class TrainingLoop:
-    """Steps from ``step`` on.
+    """Steps from ``position`` on, which is saved already.
 
     Args:
-        host_state: the host part of a checkpoint for (step, newest version, trained ids).
+        host_state: the host part of a checkpoint for a position.
+        replay: what of the run lies ahead of the position.
     """
 
     def __init__(
         self,
         parts: LoopParts,
         settings: LoopSettings,
-        host_state: Callable[[int, Version, TrainedIds], HostState],
-        *,
-        step: int,
-        newest_version: Version,
-        trained: TrainedIds,
+        host_state: Callable[[Position], HostState],
+        position: Position,
+        replay: Replay,
     ) -> None:
-        self.step = step
+        self._at = position
         self._parts = parts
         self._settings = settings
         self._host_state = host_state
-        self._newest_version = newest_version
-        self._trained = trained
-        self._saved_step: int | None = None
-        self._step_ended_s = time.monotonic()
+        self._replay = replay
+        self._saved_step = position.step
+        self._kappa = settings.publish_every_steps
+        self._time = StepTime()
+
+    @property
+    def step(self) -> int:
+        """Learner steps completed."""
+        return self._at.step
 
     async def run(self) -> bool:
         """Train until the last step (True) or until told to stop (False); either way the state is saved.
@@ -110,13 +131,17 @@ class TrainingLoop:
             WaitTimedOut: no batch in time.
             RollcastError: a batch breaks the rules, or publishing or saving failed.
         """
-        self._step_ended_s = time.monotonic()
+        self._time = StepTime()
         while self.step < self._settings.steps and not self._parts.stop.is_set():
-            started_s = time.monotonic()
-            batch = await self._next_batch()
+            await self._follow_epochs()
+            if self.step >= self._settings.steps:
+                break
+            kill_point("before_batch")
+            with self._time.part("wait_s"):
+                batch = await self._next_batch()
             if batch is None:
                 break
-            await self._do_step(batch, wait_s=time.monotonic() - started_s)
+            await self._do_step(batch)
         done = self.step >= self._settings.steps
         if done:
             await self._parts.publications.finish()
@@ -127,84 +152,138 @@ class TrainingLoop:
         """Save the current state if it is not saved yet, and wait until it is durable."""
         if self._saved_step != self.step:
             await self._start_checkpoint()
-        await self._on_worker(self._parts.checkpoints.wait)
+        await self._parts.saves.finish()
+
+    # ---------------------------------------------------------------- epochs
+
+    async def _follow_epochs(self) -> None:
+        """Jump where the run jumped, and where training again has ended in another state than was published."""
+        if (start := self._replay.jump(self.step)) is not None:
+            await self._enter_epoch(start.epoch, start.step)
+        elif self._replay.ends(self.step):
+            await self._parts.publications.finish()  # all that we reached again is compared
+            if self._parts.publisher.diverged:
+                # What was signed is out of our hands: its number must not be used again.
+                await self._parts.publisher.publish_kept(until=self._parts.publisher.newest_known)
+                common = self._parts.publisher.common_version
+                opened = await self._parts.coordinator.open_epoch(self.step, common)
+                if opened.epoch == self._at.epoch:  # batches were recorded since: they come first
+                    self._replay.extend(opened.step)
+                    return
+                _log.warning("epoch opened", epoch=opened.epoch, step=opened.step, newest_common_version=common)
+                await self._enter_epoch(opened.epoch, opened.step)
+
+    async def _enter_epoch(self, epoch: int, step: int) -> None:
+        kill_point("epoch_opened")
+        await self._parts.publications.finish()
+        first = Version(step)
+        self._parts.publisher.enter_epoch(Epoch(epoch), first)
+        self._at.step, self._at.epoch, self._at.newest_version = step, epoch, first
+        snapshot = await self._on_worker(self._parts.trainer.snapshot)
+        if not self._parts.publisher.knows(first):
+            # Before anything of the epoch is published: whoever resumes then resumes in it.
+            await self._start_checkpoint()
+            await self._parts.saves.finish()
+        await self._parts.publications.start(first, snapshot)
 
     # ---------------------------------------------------------------- one step
 
-    async def _do_step(self, batch: Batch, *, wait_s: float) -> None:
+    async def _do_step(self, batch: Batch) -> None:
+        kill_point("batch_received")
+        if batch.replayed:
+            kill_point("batch_replayed")
+        self._kappa = batch.publish_every_steps or self._settings.publish_every_steps
         self._parts.reporter.say("training", f"step {self.step + 1} of {self._settings.steps}")
-        rows = check_batch(batch.rollouts, self.step, self._settings.rules, self._trained)
+        rows = check_batch(batch.rollouts, self.step, self._settings.rules, self._at.trained)
         values = await self._on_worker(lambda: self._train(rows))
+        kill_point("gradient_done")
         for row in rows:
-            self._trained.add(row.rollout_id)
-        self.step += 1
-        publish_s = await self._timed(self._publish)
-        checkpoint_s = await self._timed(self._checkpoint)
-        ended_s = time.monotonic()
+            self._at.trained.add(row.rollout_id)
+        self._at.step += 1
+        kill_point("step_counted")
+        with self._time.part("publish_s"):
+            published = await self._publish()
+        with self._time.part("checkpoint_s"):
+            await self._checkpoint(published)
         values |= {
             "reward_mean": sum(row.reward for row in rows) / len(rows),
-            "wait_s": wait_s,
-            "publish_s": publish_s,
             "published_in_s": self._parts.publications.last_s,
-            "checkpoint_s": checkpoint_s,
-            "step_s": ended_s - self._step_ended_s,
-            "version": float(self._newest_version),
+            "version": float(self._at.newest_version),
+            "epoch": float(self._at.epoch),
             "replayed": float(batch.replayed),
         }
-        self._step_ended_s = ended_s
+        values |= self._time.end()
+        self._parts.wall_time.spent("replay" if batch.replayed else "steps")
+        self._parts.reporter.note(**self._parts.wall_time.figures())
+        kill_point("before_report")
         await self._parts.coordinator.report_step(self.step, values)
+        kill_point("reported")
 
     def _train(self, rows: list[TrainingRow]) -> dict[str, float]:
         rules = self._settings.rules
         packed = pack(rows, time=rules.row_tokens, advantage_epsilon=self._settings.advantage_epsilon)
-        started_s = time.monotonic()
-        behaviour = behaviour_by_version(self._parts.trainer, packed, self._params_of)
-        behaviour_s = time.monotonic() - started_s
-        started_s = time.monotonic()
-        values = self._parts.trainer.train_step(packed, behaviour)
-        return values | {
-            "behaviour_s": behaviour_s,
-            "train_s": time.monotonic() - started_s,
-            "tokens": float(packed.loss_mask.sum()),
-        }
+        with self._time.part("behaviour_s"):
+            behaviour = behaviour_by_version(self._parts.trainer, packed, self._params_of)
+        kill_point("behaviour_done")
+        with self._time.part("train_s"):
+            values = self._parts.trainer.train_step(packed, behaviour)
+        return values | {"tokens": float(packed.loss_mask.sum())}
 
     def _params_of(self, version: int) -> Params:
-        record, state = self._parts.retained.state(Version(version))
-        return thaw(self._parts.trainer.model_config, record.tensors, state)
+        tensors, state = self._parts.retained.used(Version(version))
+        return thaw(self._parts.trainer.model_config, tensors, state)
 
-    async def _publish(self) -> None:
-        if not self._settings.publishes(self.step):
-            return
+    def _publishes(self) -> bool:
+        """Whether the policy is to become a version now; the last one always does.
+
+        What was published by an earlier life decides for the steps that are done again: kappa may have been another.
+        """
+        if self.step <= self._parts.publisher.newest_known or self._replay.leaves_off(self.step):
+            return self._parts.publisher.knows(Version(self.step))
+        return self.step == self._settings.steps or self.step - self._at.newest_version >= self._kappa
+
+    async def _publish(self) -> bool:
+        if not self._publishes():
+            return False
         snapshot = await self._on_worker(self._parts.trainer.snapshot)
+        kill_point("snapshot_taken")
         await self._parts.publications.start(Version(self.step), snapshot)
-        self._newest_version = Version(self.step)
+        self._at.newest_version = Version(self.step)
+        return True
 
-    async def _checkpoint(self) -> None:
+    async def _checkpoint(self, published: bool) -> None:
         if self._settings.checkpoints(self.step):
             await self._start_checkpoint()
-        elif self._settings.publishes(self.step):
+        elif published:
             await self._prune()
 
     async def _start_checkpoint(self) -> None:
-        # A checkpoint promises that every version up to its step is on our disk.
-        await self._parts.publications.until_kept()
-        host = self._host_state(self.step, self._newest_version, self._trained)
+        """Copy the state and have it written beside training."""
+        kill_point("before_checkpoint_copy")
+        await self._parts.saves.finish()  # one copy at a time
+        host = self._host_state(self._at)
+        state = await self._on_worker(self._parts.trainer.state)
+        kill_point("checkpoint_copied")
+        kept = self._parts.publications.kept()
 
-        def save() -> None:
-            self._parts.checkpoints.save(self._parts.trainer.state(), host)
+        async def may_save() -> bool:
+            # A checkpoint promises that every version up to its step is on our disk, and is the run's own state.
+            await kept()
+            return not self._parts.publisher.diverged
 
-        await self._on_worker(save)
+        await self._parts.saves.start(state, host, may_save)
         self._saved_step = self.step
         await self._prune()
 
     async def _prune(self) -> None:
+        checkpoints = self._parts.saves.steps()
         gone = no_longer_needed(
             self._parts.retained.versions(),
             newest=self._settings.keep_versions,
             staleness_limit=self._settings.rules.staleness_limit,
-            checkpoints=self._parts.checkpoints.steps(),
+            checkpoints=checkpoints,
         )
-        await asyncio.to_thread(self._parts.retained.remove, gone)
+        await asyncio.to_thread(self._parts.retained.remove, gone, oldest_replayed=min(checkpoints, default=0))
 
     # ---------------------------------------------------------------- waiting
 
@@ -236,23 +315,20 @@ class TrainingLoop:
         stopped = asyncio.ensure_future(self._parts.stop.wait())
         try:
             while True:
-                publication = self._parts.publications.under_way
-                watched = {asked, stopped} | ({publication} if publication else set())
+                beside = (self._parts.publications, self._parts.saves)
+                watched = {asked, stopped} | {one.under_way for one in beside if one.under_way is not None}
                 await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
                 if asked.done():
                     return asked.result()
                 if stopped.done():
                     return None
-                await self._parts.publications.finish()  # raises what went wrong, if anything did
+                for one in beside:
+                    if one.under_way is not None and one.under_way.done():
+                        await one.finish()  # raises what went wrong, if anything did
         finally:
             for task in (asked, stopped):
                 task.cancel()
             await asyncio.gather(asked, stopped, return_exceptions=True)
-
-    async def _timed(self, work: Callable[[], Awaitable[None]]) -> float:
-        started_s = time.monotonic()
-        await work()
-        return time.monotonic() - started_s
 
     async def _on_worker(self, work: Callable[[], ResultT]) -> ResultT:
         return await asyncio.get_running_loop().run_in_executor(self._parts.worker, work)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from learner.checkpoint import Checkpoints, HostState
 from learner.config import LearnerConfig
@@ -94,15 +95,24 @@ def load_policy(run_folder: Path) -> tuple[HostState, Params]:
         raise _no_checkpoint(run_folder)
     checkpoints = Checkpoints(folder, keep=LearnerConfig().checkpoint.keep, read_only=True)
     try:
-        host = checkpoints.load_host()
-        if host is None:
+        restored = checkpoints.restore(like_saved)
+        if restored is None:
             raise _no_checkpoint(run_folder)
-        # Names, shapes and dtypes follow from the architecture; the other settings do not change them.
-        trainer = Trainer(ModelConfig.model_validate_json(host.model_json), LearnerConfig())
-        trainer.restore(checkpoints.load_state(trainer.state()))
-        return host, trainer.params()
+        trainer = _trainer(restored.host)
+        trainer.restore(restored.state)
+        return restored.host, trainer.params()
     finally:
         checkpoints.close()
+
+
+def like_saved(host: HostState) -> dict[str, Any]:
+    """Arrays of the names, shapes and dtypes of a checkpoint."""
+    return _trainer(host).state()
+
+
+def _trainer(host: HostState) -> Trainer:
+    # Names, shapes and dtypes follow from the architecture; the other settings do not change them.
+    return Trainer(ModelConfig.model_validate_json(host.model_json), LearnerConfig())
 
 
 def sampling_of(host: HostState) -> Sampling:

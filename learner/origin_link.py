@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
+from learner.kill_points import kill_point
 from learner.push import Held, Output, Push, PushFailed, SendChunk, SendMessage
 from rollcast.runtime.errors import MalformedMessage, Unreachable, WaitTimedOut
 from rollcast.wire.chunks import BytesLike
@@ -145,6 +146,7 @@ class OriginLink:
         del self._asked[key]
         payload = self._chunk(encoding_id, index)
         self._sending = True
+        kill_point("pushing")
         self._stream.send_chunk(encode_chunk(self._push.version, encoding_id, index, payload))
 
     def _finish(self, reason: str) -> None:

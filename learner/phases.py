@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from learner.config import LearnerConfig, WarmStartConfig
 from learner.evaluate import complete_prompts
+from learner.kill_points import kill_point
 from learner.reporter import StatusReporter
 from learner.trainer import Trainer
 from learner.warm_start import Example, warm_start
@@ -102,6 +103,7 @@ class HeldOut:
             drawn = complete_prompts(
                 self._sampler, params, prompts, self._sampling, seed=self._seed + start, samples=samples
             )
+            kill_point("evaluating")
             completions += [
                 pb.Completion(example_id=problem.example_id, token_ids=completion.token_ids)
                 for problem, completed in zip(part, drawn, strict=True)
@@ -174,6 +176,7 @@ class _WarmStartProgress:
         """Say which step begins, or leave with Stopped."""
         if self._stop.is_set():
             raise Stopped
+        kill_point("warm_starting")
         self._reporter.say("warm_start", f"step {step + 1} {self._stage}{self._reached}")
 
     def accuracy(self, params: Params) -> float:

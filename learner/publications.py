@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from learner.publisher import Publisher
 from rollcast.policy.snapshot import Snapshot
@@ -15,7 +16,7 @@ class Publications:
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
         self._task: asyncio.Task[None] | None = None
-        self._kept = asyncio.Event()
+        self._kept = asyncio.Event()  # of the one under way
         self.last_s = 0.0  # how long the last finished publication took
 
     @property
@@ -30,7 +31,7 @@ class Publications:
             RollcastError: the one before failed.
         """
         await self.finish()
-        self._kept.clear()
+        self._kept = asyncio.Event()
         self._task = asyncio.create_task(self._publish(version, snapshot), name=f"publish version {version}")
 
     async def finish(self) -> None:
@@ -43,19 +44,25 @@ class Publications:
             await self._task
             self._task = None
 
-    async def until_kept(self) -> None:
-        """Wait until the version under way, if any, is durable on our own disk.
+    def kept(self) -> Callable[[], Awaitable[None]]:
+        """A wait until the version that is under way now, if any, is durable on our own disk.
 
-        Raises:
-            RollcastError: it failed before.
+        The wait raises what went wrong before.
         """
-        if self._task is None:
-            return
-        kept = asyncio.ensure_future(self._kept.wait())
-        await asyncio.wait({kept, self._task}, return_when=asyncio.FIRST_COMPLETED)
-        if not kept.done():
-            kept.cancel()
-            await self.finish()
+        task, event = self._task, self._kept
+
+        async def until_kept() -> None:
+            if task is None:
+                return
+            waiting = asyncio.ensure_future(event.wait())
+            try:
+                await asyncio.wait({waiting, task}, return_when=asyncio.FIRST_COMPLETED)
+                if not event.is_set():
+                    await asyncio.shield(task)
+            finally:
+                waiting.cancel()
+
+        return until_kept
 
     async def cancel(self) -> None:
         """Give up on the one under way: a resumed learner publishes it again from its own disk."""

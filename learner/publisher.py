@@ -13,6 +13,7 @@ import structlog
 
 from learner.config import PublishConfig
 from learner.encodings import Encoded, cut_up, encode
+from learner.kill_points import kill_point
 from learner.origin_link import LinkBroken, OriginLink
 from learner.push import Push
 from learner.versions import RetainedVersions
@@ -82,6 +83,7 @@ class Publisher:
         retained: our own copies.
         origin: gets every version before it is announced.
         announce: tells the coordinator.
+        stop_on_mismatch: raise where a state that was published is not reached again; else count as diverged.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class Publisher:
         retained: RetainedVersions,
         origin: Origin,
         announce: Callable[[pb.VersionAnnouncement], Awaitable[bool]],
+        stop_on_mismatch: bool = False,
     ) -> None:
         self._identity = identity
         self._run = run
@@ -102,7 +105,36 @@ class Publisher:
         self._retained = retained
         self._origin = origin
         self._announce = announce
+        self._stop_on_mismatch = stop_on_mismatch
         self._newest_announced = run.newest_published_version if run.has_published else -1
+        self._epoch = Epoch(run.epoch)
+        self._epoch_starts_at = Version(0)  # deltas do not reach back over it
+        self._common_version: Version | None = None
+        self._diverged = False
+
+    @property
+    def diverged(self) -> bool:
+        """Whether our state is another one than that published at the same step: nothing is signed in this epoch."""
+        return self._diverged
+
+    @property
+    def common_version(self) -> Version | None:
+        """The newest known version whose state we reached in this epoch and this life."""
+        return self._common_version
+
+    @property
+    def newest_known(self) -> int:
+        """The newest version that the run or our own disk knows; -1: none."""
+        return max([self._newest_announced, *self._retained.versions()[-1:]])
+
+    def knows(self, version: Version) -> bool:
+        """Whether this version was signed before."""
+        return self._known_hash(version) is not None
+
+    def enter_epoch(self, epoch: Epoch, first: Version, *, common: Version | None = None) -> None:
+        """Versions from ``first`` on are of this epoch; ``common`` is known to be reached already."""
+        self._epoch, self._epoch_starts_at = epoch, first
+        self._common_version, self._diverged = common, False
 
     async def publish(
         self, version: Version, snapshot: Snapshot, *, on_kept: Callable[[], None] = lambda: None
@@ -112,13 +144,14 @@ class Publisher:
         on_kept: called once our own copy is durable.
 
         Raises:
-            CheckpointError: training again gave other bytes than the version had before.
+            CheckpointError: training again gave other bytes than the version had before, and that is to stop us.
             RollcastError: disk, origin or coordinator failed.
         """
         started_s = time.monotonic()
         prepared = await asyncio.to_thread(self.prepare, version, snapshot)
         on_kept()
-        await self._hand_over(prepared)
+        if prepared is not None:
+            await self._hand_over(prepared)
         return time.monotonic() - started_s
 
     async def publish_kept(self, until: int) -> None:
@@ -136,31 +169,61 @@ class Publisher:
             return
         started_s = time.monotonic()
         await self._origin.push(prepared)
+        kill_point("pushed")
         await self._announce(prepared.signed.announcement)
+        kill_point("announced")
         self._newest_announced = version
         seconds = round(time.monotonic() - started_s, 3)
         sizes = {manifest.encoding_id: manifest.size_bytes for manifest in prepared.signed.manifests}
         _log.info("version published", version=version, bytes_by_encoding=sizes, seconds=seconds)
 
-    def prepare(self, version: Version, snapshot: Snapshot) -> Prepared:
+    def prepare(self, version: Version, snapshot: Snapshot) -> Prepared | None:
         """Hash, encode, sign and keep a version durably; nobody else hears of it yet. Blocks on hashing and fsync.
 
-        What is kept of an earlier life is used as it is: everybody may know its manifests.
+        What was signed in an earlier life is used as it is: everybody may know its manifests. None: there is nothing to
+        hand over, because the run has another version of this number, or we do not know what it has.
 
         Raises:
             CheckpointError: see publish.
         """
         digest = state_hash(snapshot.state_bytes)
-        signed = self._retained.signed(version)
-        earlier = signed.record.state_hash if signed else self._announced_hash(version)
-        if earlier is not None and earlier != digest:
+        kill_point("state_hashed")
+        known = self._known_hash(version)
+        if known not in (None, digest) and not self._diverged:
+            self._diverge(version)
+        if self._diverged or (known is None and version <= self._newest_announced):
+            self._retained.stand_in(version, snapshot)
+            return None
+        prepared = self._sign_and_keep(version, snapshot, digest) if known is None else self._again(version, snapshot)
+        self._common_version = version
+        return prepared
+
+    def _again(self, version: Version, snapshot: Snapshot) -> Prepared | None:
+        """A version that was signed before, with the same state."""
+        signed = self._retained.record(version)
+        if signed is None:  # the run has it, our disk lost it
+            self._retained.stand_in(version, snapshot)
+            return None
+        if self._retained.signed(version) is None:  # its bytes had been removed
+            self._retained.retain(signed, snapshot.state_bytes, {})
+        return self._prepared(signed, snapshot.state_bytes)
+
+    def _diverge(self, version: Version) -> None:
+        if self._stop_on_mismatch:
             raise _other_bytes(version)
-        if signed is not None:
-            return self._prepared(signed, snapshot.state_bytes)
+        self._diverged = True
+        _log.warning(
+            "training again gave other weights than were published; the run will go on in a new epoch",
+            version=version,
+            newest_common_version=self._common_version,
+        )
+
+    def _sign_and_keep(self, version: Version, snapshot: Snapshot, digest: bytes) -> Prepared:
         bases = self._bases(version)
         size = self._config.chunk_size_bytes
         encodings = encode(snapshot, bases, self._retained.base, chunk_size_bytes=size)
         signed = self._sign(version, snapshot, digest, encodings, bases)
+        kill_point("version_signed")
         deltas = {encoding_id: one.data for encoding_id, one in encodings.items() if encoding_id != KEYFRAME_ID}
         self._retained.retain(signed, snapshot.state_bytes, deltas)
         return Prepared(signed, encodings)
@@ -182,7 +245,7 @@ class Publisher:
 
     def _bases(self, version: Version) -> dict[EncodingId, Version]:
         """What deltas start from: the version published before, and one from some publications before."""
-        older = [kept for kept in self._retained.versions() if kept < version]
+        older = [kept for kept in self._retained.versions() if self._epoch_starts_at <= kept < version]
         if not older or not self._config.deltas:
             return {}
         bases = {PREVIOUS_ID: older[-1]}
@@ -200,7 +263,7 @@ class Publisher:
     ) -> VerifiedVersion:
         record = VersionRecord(
             run_id=RunId(self._run.run_id),
-            epoch=Epoch(self._run.epoch),
+            epoch=self._epoch,
             version=version,
             parent_hash=self._parent_hash(version),
             state_hash=digest,
@@ -232,8 +295,10 @@ class Publisher:
             return blake3_hash(self._run.newest_record_payload)
         return b""
 
-    def _announced_hash(self, version: Version) -> bytes | None:
-        """The state hash of the newest version that the run knows, if it is this one."""
+    def _known_hash(self, version: Version) -> bytes | None:
+        """The state hash of a version that was signed before."""
+        if (signed := self._retained.record(version)) is not None:
+            return signed.record.state_hash
         if not self._run.has_published or self._run.newest_published_version != version:
             return None
         return pb.VersionRecord.FromString(self._run.newest_record_payload).state_hash
@@ -311,5 +376,5 @@ def _other_bytes(version: Version) -> CheckpointError:
     return CheckpointError(
         f"training from the checkpoint again gave other weights for version {version} than were published",
         cause="other hardware, another number of cores, or other software than before the restart",
-        fix="go on with the machine and the release that the run was trained with, or start a new run",
+        fix='go on with the machine and the release that the run was trained with, or set resume.on_mismatch = "epoch"',
     )

@@ -35,6 +35,7 @@ class StatusReporter:
         self._phase = "starting"
         self._detail = ""
         self._values: dict[str, float] = {}
+        self._notes: dict[str, float] = {}
         self._sending = asyncio.Lock()  # one at a time, so that an older status never overtakes a newer one
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -42,7 +43,7 @@ class StatusReporter:
 
     @property
     def values(self) -> dict[str, float]:
-        """Everything said so far."""
+        """Everything said so far, without the notes."""
         with self._lock:
             return dict(self._values)
 
@@ -55,6 +56,11 @@ class StatusReporter:
             self._values.update(values)
         self._loop.call_soon_threadsafe(self._changed.set)
 
+    def note(self, **values: float) -> None:
+        """Figures of this life only: they go with the next status."""
+        with self._lock:
+            self._notes.update(values)
+
     async def flush(self) -> None:
         """Send the status now and see to it that it arrives.
 
@@ -63,7 +69,7 @@ class StatusReporter:
         """
         async with self._sending:
             with self._lock:
-                phase, detail, values = self._phase, self._detail, dict(self._values)
+                phase, detail, values = self._phase, self._detail, self._values | self._notes
             await self._send(phase, detail, values)
 
     async def __aenter__(self) -> StatusReporter:

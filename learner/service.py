@@ -16,21 +16,25 @@ from learner.access import Access
 from learner.checkpoint import Checkpoints, HostState
 from learner.client import CoordinatorClient, check_key
 from learner.config import LearnerConfig
+from learner.epochs import EpochStart, Replay
 from learner.facts import RunFacts
-from learner.loop import LoopParts, LoopSettings, TrainingLoop
+from learner.kill_points import arm_from_environment, kill_point
+from learner.loop import LoopParts, LoopSettings, Position, TrainingLoop
 from learner.phases import HeldOut, Stopped, run_evaluation, run_warm_start
 from learner.publications import Publications
 from learner.publisher import OriginPusher, Publisher
 from learner.reporter import StatusReporter
+from learner.saves import Saves
 from learner.trained import TrainedIds
 from learner.trainer import Trainer
 from learner.versions import RetainedVersions
+from learner.wall_time import Cause, WallTime
 from rollcast.policy.compilation import use_compilation_cache
 from rollcast.runtime.process import EXIT_INTERRUPTED
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.enrol import Enrolment, enrol
 from rollcast.wire.identity import Identity
-from rollcast.wire.ids import Version
+from rollcast.wire.ids import Epoch, Version
 from rollcast.wire.invite import read_invite
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.tls import TlsCredentials
@@ -50,6 +54,8 @@ async def run(config: LearnerConfig, stop: asyncio.Event) -> int:
     Raises:
         RollcastError: anything a person can act on.
     """
+    wall_time = WallTime()
+    arm_from_environment()
     use_compilation_cache(config.compilation_cache)
     folder = RunFolder(config.run_folder).prepare()
     identity = Identity.load(config.identity_file)
@@ -65,10 +71,11 @@ async def run(config: LearnerConfig, stop: asyncio.Event) -> int:
         if info is None:
             return EXIT_INTERRUPTED
         reporter = await stack.enter_async_context(StatusReporter(client.report_status))
+        kill_point("session_open")
         worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="jax")
         stack.callback(worker.shutdown, wait=True, cancel_futures=True)
         facts = RunFacts.of(info, config)
-        life = _Life(config, facts, folder, identity, access, client, reporter, worker, stop)
+        life = _Life(config, facts, folder, identity, access, client, reporter, worker, wall_time, stop)
         try:
             return 0 if await life.live() else EXIT_INTERRUPTED
         except Stopped:
@@ -89,6 +96,7 @@ class _Life:
         client: CoordinatorClient,
         reporter: StatusReporter,
         worker: ThreadPoolExecutor,
+        wall_time: WallTime,
         stop: asyncio.Event,
     ) -> None:
         self._config = config
@@ -99,6 +107,7 @@ class _Life:
         self._client = client
         self._reporter = reporter
         self._worker = worker
+        self._wall_time = wall_time
         self._stop = stop
         self._stop_worker = threading.Event()
         self._loop = asyncio.get_running_loop()
@@ -113,16 +122,24 @@ class _Life:
             watcher = asyncio.create_task(self._pass_on_stop(), name="pass on stop")
             stack.callback(watcher.cancel)
             self._reporter.say("starting", "building the model")
+            writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+            stack.callback(writer.shutdown, wait=True, cancel_futures=True)
             checkpoints = await self._on_worker(
                 lambda: Checkpoints(self._folder.checkpoints, keep=self._config.checkpoint.keep)
             )
-            stack.push_async_callback(self._on_worker, checkpoints.close)
+            stack.push_async_callback(self._loop.run_in_executor, writer, checkpoints.close)
+            saves = Saves(checkpoints, writer, lambda oldest: self._reporter.note(oldest_checkpoint_step=oldest))
+            stack.push_async_callback(saves.cancel)
             trainer = await self._on_worker(lambda: Trainer(self._facts.model, self._config))
             held_out = await self._held_out()
             host = await self._begin(trainer, checkpoints, held_out)
-            done = await self._train(trainer, checkpoints, host, stack)
+            self._reporter.note(oldest_checkpoint_step=min(checkpoints.steps()))
+            done = await self._train(trainer, saves, host, stack)
+            self._spent("finishing")
             if done:
+                kill_point("training_done")
                 await self._on_worker(lambda: run_evaluation(trainer, held_out, self._reporter, when="after"))
+                self._spent("evaluating")
                 self._reporter.say("finished", f"all {self._facts.info.steps} steps are done")
                 await self._reporter.flush()
             return done
@@ -131,17 +148,26 @@ class _Life:
 
     async def _begin(self, trainer: Trainer, checkpoints: Checkpoints, held_out: HeldOut) -> HostState:
         """Resume from the newest checkpoint, or make the first one: warm start and evaluation."""
-        host = await self._on_worker(checkpoints.load_host)
-        if host is not None:
+
+        def like(host: HostState) -> Any:
             self._facts.check_checkpoint(host)
-            await self._on_worker(lambda: trainer.restore(checkpoints.load_state(trainer.state())))
-            _log.info("resumed", step=host.step, version=host.newest_version)
+            return trainer.state()
+
+        kill_point("before_restore")
+        restored = await self._on_worker(lambda: checkpoints.restore(like))
+        if restored is not None:
+            host = restored.host
+            await self._on_worker(lambda: trainer.restore(restored.state))
+            kill_point("restored")
+            _log.info("resumed", step=host.step, epoch=host.epoch, version=host.newest_version)
             self._reporter.say("starting", f"resumed from the checkpoint of step {host.step}", **host.figures)
+            self._spent("starting")
             return host
+        self._spent("starting")
         await self._on_worker(lambda: self._first_policy(trainer, held_out))
-        host = self._host_state(0, Version(0), TrainedIds())
+        host = self._host_state(Position(0, 0, Version(0), TrainedIds()))
         await self._on_worker(lambda: checkpoints.save(trainer.state(), host))
-        await self._on_worker(checkpoints.wait)
+        self._spent("publishing")
         return host
 
     def _first_policy(self, trainer: Trainer, held_out: HeldOut) -> None:
@@ -155,7 +181,9 @@ class _Life:
                 row_tokens=self._facts.row_tokens,
                 stop=self._stop_worker,
             )
+            self._spent("warm_start")
         run_evaluation(trainer, held_out, self._reporter, when="before")
+        self._spent("evaluating")
 
     async def _held_out(self) -> HeldOut:
         problems = await self._client.held_out(self._config.evaluation_problems)
@@ -175,11 +203,43 @@ class _Life:
 
     # ---------------------------------------------------------------- training
 
-    async def _train(self, trainer: Trainer, checkpoints: Checkpoints, host: HostState, stack: AsyncExitStack) -> bool:
-        info, config = self._facts.info, self._config
-        settings = self._settings()
+    async def _train(self, trainer: Trainer, saves: Saves, host: HostState, stack: AsyncExitStack) -> bool:
+        info = self._facts.info
         retained = RetainedVersions(self._folder.versions, in_memory=int(info.staleness_limit) + 2)
         retained.remove_unfinished()
+        publisher = self._publisher(retained, stack)
+        starts = [EpochStart(start.epoch, start.step_from, start.step) for start in info.epochs]
+        replay = Replay(host.epoch, starts, info.recorded_batches)
+        position = _position(host)
+        common = position.newest_version if position.newest_version < host.step else None
+        publisher.enter_epoch(Epoch(host.epoch), Version(replay.epoch_starts_at), common=common)
+        publications = Publications(publisher)
+        stack.push_async_callback(publications.cancel)
+        ready = await _unless_stopped(self._publish_first(trainer, publisher, publications, host), self._stop)
+        if ready is None:
+            return False
+        self._spent("publishing")
+        parts = LoopParts(
+            trainer,
+            self._worker,
+            self._client,
+            retained,
+            publisher,
+            publications,
+            saves,
+            self._reporter,
+            self._wall_time,
+            self._stop,
+        )
+        loop = TrainingLoop(parts, self._settings(), self._host_state, position, replay)
+        done = await loop.run()
+        if not done:
+            _log.info("stopped", step=loop.step)
+            await _finish_within(publications, CANCEL_GRACE_S)
+        return done
+
+    def _publisher(self, retained: RetainedVersions, stack: AsyncExitStack) -> Publisher:
+        config = self._config
         origin = OriginPusher(
             lambda: self._client.wait_for_origin(config.join_timeout_s),
             self._credentials,
@@ -187,53 +247,27 @@ class _Life:
             random=SystemRandom(),
         )
         stack.push_async_callback(origin.close)
-        publisher = Publisher(
+        return Publisher(
             identity=self._identity,
-            run=info,
+            run=self._facts.info,
             model_json=self._facts.model_json,
             config=config.publish,
             retained=retained,
             origin=origin,
             announce=self._client.announce,
+            stop_on_mismatch=config.resume.on_mismatch == "stop",
         )
-        publications = Publications(publisher)
-        stack.push_async_callback(publications.cancel)
-        ready = await _unless_stopped(self._publish_first(trainer, publisher, publications, host, settings), self._stop)
-        if ready is None:
-            return False
-        parts = LoopParts(
-            trainer, self._worker, self._client, retained, publications, checkpoints, self._reporter, self._stop
-        )
-        trained = TrainedIds((start, end) for start, end in host.trained_ranges)
-        loop = TrainingLoop(
-            parts,
-            settings,
-            self._host_state,
-            step=host.step,
-            newest_version=Version(host.newest_version),
-            trained=trained,
-        )
-        done = await loop.run()
-        if not done:
-            _log.info("stopped", step=loop.step)
-            await _finish_within(publications, CANCEL_GRACE_S)
-        return done
 
     async def _credentials(self) -> TlsCredentials:
         return (await self._access.fresh()).credentials
 
     async def _publish_first(
-        self,
-        trainer: Trainer,
-        publisher: Publisher,
-        publications: Publications,
-        host: HostState,
-        settings: LoopSettings,
+        self, trainer: Trainer, publisher: Publisher, publications: Publications, host: HostState
     ) -> bool:
         """See to it that every version up to the checkpoint's step is published, and that its own is ours."""
         self._reporter.say("publishing", "version of the checkpoint, through the origin")
         await publisher.publish_kept(until=host.step)
-        if settings.publishes(host.step):
+        if host.newest_version == host.step:
             snapshot = await self._on_worker(trainer.snapshot)
             await publications.start(Version(host.step), snapshot)
             await publications.finish()
@@ -251,8 +285,14 @@ class _Life:
             rules=self._facts.rules,
         )
 
-    def _host_state(self, step: int, newest_version: Version, trained: TrainedIds) -> HostState:
-        return self._facts.host_state(self._config.seed, step, newest_version, trained, self._reporter.values)
+    def _host_state(self, at: Position) -> HostState:
+        return self._facts.host_state(
+            self._config.seed, at.step, at.epoch, at.newest_version, at.trained, self._reporter.values
+        )
+
+    def _spent(self, cause: Cause) -> None:
+        self._wall_time.spent(cause)
+        self._reporter.note(**self._wall_time.figures())
 
     # ---------------------------------------------------------------- between the two threads
 
@@ -279,6 +319,11 @@ class _Life:
     async def _pass_on_stop(self) -> None:
         await self._stop.wait()
         self._stop_worker.set()
+
+
+def _position(host: HostState) -> Position:
+    trained = TrainedIds((start, end) for start, end in host.trained_ranges)
+    return Position(host.step, host.epoch, Version(host.newest_version), trained)
 
 
 async def _join(config: LearnerConfig, folder: RunFolder, identity: Identity) -> Access:

@@ -2,7 +2,8 @@
 
 On disk a version is `N.state` (the raw state), `N.delta1` and so on (its deltas, by encoding) and `N.version` (the
 signed announcement, which carries the state's hash). The announcement is written last, so a version without one is
-unfinished and does not exist.
+unfinished and does not exist. Of a version whose bytes were removed the announcement stays as `N.record`: a
+learner that trains from an older checkpoint again must give the same bits, and signs nothing twice.
 """
 
 from __future__ import annotations
@@ -12,17 +13,21 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 
+from learner.kill_points import kill_point
+from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.errors import CheckpointError, MalformedMessage
-from rollcast.runtime.run_folder import fsync_folder, run_folder_error, write_atomically
+from rollcast.runtime.run_folder import WriteStage, fsync_folder, run_folder_error, write_atomically
 from rollcast.wire.chunks import BytesLike, chunk_list
 from rollcast.wire.ids import EncodingId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.records import Manifest, VerifiedVersion, VersionRecord, parse_announcement, state_hash
+from rollcast.wire.tensors import TensorSpec
 
 StateT = TypeVar("StateT", bytes, memoryview)
 
@@ -32,7 +37,8 @@ _FIX = "restore the run folder, or start the run anew in an empty one"
 class RetainedVersions:
     """Published versions on disk, and the bytes of the last few used in host memory, where a device's is scarcer.
 
-    Different versions may be retained, read and removed at the same time by several threads.
+    Different versions may be retained, read and removed at the same time by several threads. Stand-ins are states that
+    were reached again, differ from the published ones, and serve where those are gone; they are only in memory.
 
     Args:
         folder: where the files are; exists.
@@ -43,7 +49,8 @@ class RetainedVersions:
         self._folder = folder
         self._in_memory = in_memory
         self._states: OrderedDict[Version, tuple[VersionRecord, bytes]] = OrderedDict()
-        self._lock = threading.Lock()  # of _states
+        self._stand_ins: OrderedDict[Version, Snapshot] = OrderedDict()
+        self._lock = threading.Lock()  # of _states and _stand_ins
 
     def retain(self, signed: VerifiedVersion, state: bytes, deltas: Mapping[EncodingId, BytesLike]) -> None:
         """Keep a version and its deltas durably, the announcement last.
@@ -52,13 +59,23 @@ class RetainedVersions:
             RunFolderError: the disk is full or read-only.
         """
         try:
-            write_atomically(self._state_path(signed.version), state)
+            write_atomically(self._state_path(signed.version), state, at=_stage)
             for encoding_id, delta in deltas.items():
                 write_atomically(self._delta_path(signed.version, encoding_id), bytes(delta))
             write_atomically(self._announcement_path(signed.version), signed.announcement.SerializeToString())
         except OSError as error:
             raise run_folder_error(self._folder, error) from None
         self._remember(signed.record, state)
+        kill_point("version_kept")
+
+    def stand_in(self, version: Version, snapshot: Snapshot) -> None:
+        """Use this if the version's own bytes are gone."""
+        if self._announcement_path(version).exists():
+            return
+        with self._lock:
+            self._stand_ins[version] = snapshot
+            while len(self._stand_ins) > self._in_memory:
+                self._stand_ins.popitem(last=False)
 
     def versions(self) -> list[Version]:
         """Every complete version, oldest first."""
@@ -70,12 +87,15 @@ class RetainedVersions:
         Raises:
             CheckpointError: the file is damaged.
         """
-        try:
-            return parse_announcement(pb.VersionAnnouncement.FromString(self._announcement_path(version).read_bytes()))
-        except FileNotFoundError:
-            return None
-        except (OSError, DecodeError, MalformedMessage) as error:
-            raise CheckpointError(f"cannot read the record of version {version}", cause=str(error), fix=_FIX) from None
+        return _read_signed(self._announcement_path(version), version)
+
+    def record(self, version: Version) -> VerifiedVersion | None:
+        """Record and manifests of a version that was ever kept, its bytes perhaps removed, or None.
+
+        Raises:
+            CheckpointError: the file is damaged.
+        """
+        return self.signed(version) or _read_signed(self._record_path(version), version)
 
     def state(self, version: Version) -> tuple[VersionRecord, bytes]:
         """The record and the state of a version; from disk they are checked against the record's hash.
@@ -91,6 +111,19 @@ class RetainedVersions:
         found = self._read(version)
         self._remember(*found)
         return found
+
+    def used(self, version: Version) -> tuple[tuple[TensorSpec, ...], bytes]:
+        """Tensors and state of a version, or of its stand-in.
+
+        Raises:
+            CheckpointError: see state.
+        """
+        with self._lock:
+            stand_in = self._stand_ins.get(version)
+        if stand_in is not None:
+            return stand_in.tensors, stand_in.state_bytes
+        record, state = self.state(version)
+        return record.tensors, state
 
     def base(self, version: Version) -> tuple[VersionRecord, BytesLike]:
         """Record and state of a version to make a delta from, without a place in memory for it.
@@ -123,15 +156,23 @@ class RetainedVersions:
             raise CheckpointError(f"cannot read a delta of version {version}", cause=str(error), fix=_FIX) from None
         return data
 
-    def remove(self, gone: Collection[Version]) -> None:
-        """Remove these versions, and no other: one may be retained meanwhile."""
+    def remove(self, gone: Collection[Version], *, oldest_replayed: int) -> None:
+        """Remove the bytes of these versions, and no other: one may be retained meanwhile.
+
+        oldest_replayed: step of the oldest checkpoint; records of versions below are of no use any more.
+        """
         for version in gone:
             # The announcement first: what is left without one counts as unfinished.
-            self._announcement_path(version).unlink(missing_ok=True)
-            for path in self._folder.glob(f"{version:012d}.*"):
+            with suppress(FileNotFoundError):
+                self._announcement_path(version).rename(self._record_path(version))
+            kill_point("version_half_removed")
+            for path in (self._state_path(version), *self._folder.glob(f"{version:012d}.delta*")):
                 path.unlink(missing_ok=True)
             with self._lock:
                 self._states.pop(version, None)
+        for path in self._folder.glob("*.record"):
+            if int(path.stem) < oldest_replayed:
+                path.unlink(missing_ok=True)
         if gone:
             fsync_folder(self._folder)
 
@@ -175,6 +216,22 @@ class RetainedVersions:
 
     def _announcement_path(self, version: Version) -> Path:
         return self._folder / f"{version:012d}.version"
+
+    def _record_path(self, version: Version) -> Path:
+        return self._folder / f"{version:012d}.record"
+
+
+def _stage(stage: WriteStage) -> None:
+    kill_point(f"version_{stage}")
+
+
+def _read_signed(path: Path, version: Version) -> VerifiedVersion | None:
+    try:
+        return parse_announcement(pb.VersionAnnouncement.FromString(path.read_bytes()))
+    except FileNotFoundError:
+        return None
+    except (OSError, DecodeError, MalformedMessage) as error:
+        raise CheckpointError(f"cannot read the record of version {version}", cause=str(error), fix=_FIX) from None
 
 
 def _unreadable(version: Version, error: Exception) -> CheckpointError:

@@ -15,6 +15,11 @@ class EngineConfig(ConfigModel):
 
     concurrent_rollouts: int = Field(64, ge=1)
     """Rollouts generated in one batch."""
+    slice_tokens: int = Field(256, ge=1)
+    """Tokens of each rollout drawn at once. Between two slices a batch can be stopped, go on with a newer version, and
+    say how far it is."""
+    slice_s: float = Field(0.5, gt=0.0, le=0.6)
+    """Most seconds that a slice should take; it has fewer tokens where they come slowly."""
     compilation_cache: Path | None = None
     """Folder of jax's persistent compilation cache; none: no cache."""
 
@@ -101,4 +106,6 @@ class PeerConfig(ConfigModel):
     join_timeout_s: float = Field(60.0, gt=0.0)
     """Seconds to reach the coordinator at start before giving up."""
     reconnect_timeout_s: float = Field(120.0, gt=0.0)
-    """Seconds to keep trying when the coordinator is away."""
+    """Seconds to keep trying when the coordinator is away; work under held leases goes on."""
+    spool_bytes_max: int = Field(256 << 20, ge=1 << 20)
+    """Memory for finished rollouts that wait for the coordinator, in bytes. Once it is full no batch begins."""

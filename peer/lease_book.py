@@ -28,6 +28,11 @@ class HeldLease:
         return self.received_s + self.grant.deadline_s
 
     @property
+    def gone_s(self) -> float:
+        """When nobody wants its results: a restarted coordinator extends live leases by one period."""
+        return self.expires_s + self.grant.deadline_s
+
+    @property
     def unfinished(self) -> int:
         """Slots that have not been generated yet."""
         return len(self.waiting) + len(self.generating)
@@ -59,9 +64,16 @@ class LeaseBook:
         """Whether this lease is held or was."""
         return lease_id in self._held or lease_id in self._closed
 
-    def add(self, grant: LeaseGrant, now: float) -> None:
+    def add(self, grant: LeaseGrant, now: float) -> HeldLease:
         """Hold a lease from now on."""
-        self._held[grant.lease_id] = HeldLease(grant, now, {slot.sample_index: slot for slot in grant.slots})
+        lease = HeldLease(grant, now, {slot.sample_index: slot for slot in grant.slots})
+        self._held[grant.lease_id] = lease
+        return lease
+
+    def is_generating(self, lease_id: LeaseId, sample_index: int) -> bool:
+        """Whether this slot has been taken and its result is still wanted."""
+        lease = self._held.get(lease_id)
+        return lease is not None and sample_index in lease.generating
 
     def servable(self, active: VersionKey) -> list[HeldLease]:
         """Leases with slots that ``active`` may generate, oldest first."""
@@ -88,8 +100,15 @@ class LeaseBook:
             self._close(lease_id)
         return lease
 
+    def skip(self, lease_id: LeaseId, sample_index: int) -> None:
+        """A slot that waits needs no generating."""
+        lease = self._held[lease_id]
+        del lease.waiting[sample_index]
+        if not lease.unfinished:
+            self._close(lease_id)
+
     def expire(self, now: float) -> int:
-        """Give up slots not begun before their lease's end; those being generated may still count.
+        """Give up slots not begun before their lease's end, and those still being generated one period later.
 
         Returns:
             how many slots were given up.
@@ -100,6 +119,9 @@ class LeaseBook:
                 continue
             given_up += len(lease.waiting)
             lease.waiting.clear()
+            if now >= lease.gone_s:
+                given_up += len(lease.generating)
+                lease.generating.clear()
             if not lease.unfinished:
                 self._close(lease_id)
         return given_up
@@ -120,7 +142,7 @@ class LeaseBook:
 
     def next_expiry_s(self) -> float | None:
         """When expire() next has something to do."""
-        return min((lease.expires_s for lease in self if lease.waiting), default=None)
+        return min((lease.expires_s if lease.waiting else lease.gone_s for lease in self), default=None)
 
     def _close(self, lease_id: LeaseId) -> None:
         del self._held[lease_id]

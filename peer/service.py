@@ -19,7 +19,7 @@ from peer.session import Session, SessionSettings
 from peer.startup import Place, make_engine, open_store, state_folder_lock, take_place
 from peer.uploads import Uploader
 from peer.worker import Worker
-from peer.worker_core import Receiving, WorkerCore, WorkerStatus
+from peer.worker_core import WorkerCore
 from peer.worker_events import (
     LeasesGranted,
     LeasesRevoked,
@@ -30,6 +30,7 @@ from peer.worker_events import (
     VersionKey,
     VersionVerified,
 )
+from peer.worker_status import Receiving, WorkerStatus
 from rollcast import __version__
 from rollcast.runtime.errors import RollcastError, StoreError, WaitTimedOut
 from rollcast.runtime.waits import deadline
@@ -144,8 +145,15 @@ class PeerProcess:
         )
 
     def _make_worker(self, engine: Engine, random: Random) -> Worker:
+        settings = self._config.engine
+        core = WorkerCore(
+            concurrent_rollouts=settings.concurrent_rollouts,
+            slice_tokens=settings.slice_tokens,
+            slice_s=settings.slice_s,
+            spool_bytes_max=self._config.spool_bytes_max,
+        )
         return Worker(
-            WorkerCore(concurrent_rollouts=self._config.engine.concurrent_rollouts),
+            core,
             engine=engine,
             store=self._store,
             uploads=Uploader(lambda: self._session.stub),
@@ -200,9 +208,11 @@ class PeerProcess:
     def opened(self, welcome: pb.Welcome) -> None:
         """See SessionListener."""
         if self._engine is not None and welcome.prompt_tokens_max and welcome.HasField("sampling"):
-            self._engine.expect(WarmUp(welcome.prompt_tokens_max, sampling_from_pb(welcome.sampling)))
+            sampling = sampling_from_pb(welcome.sampling)
+            self._engine.expect(WarmUp(welcome.prompt_tokens_max, sampling, renews=welcome.continue_across_versions))
         if self._worker is not None:
-            self._worker.tell(SessionOpened(welcome.prefetch_batches or 2.0))
+            held = welcome.prefetch_batches or 2.0
+            self._worker.tell(SessionOpened(held, welcome.partial_interval_s, welcome.continue_across_versions))
 
     def lost(self, reason: str) -> None:
         """See SessionListener."""

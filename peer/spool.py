@@ -13,6 +13,10 @@ UPLOAD_ROLLOUTS_MAX = 64  # rollouts in one upload: one verdict stream, one comm
 UPLOADS_IN_FLIGHT_MAX = 2  # one being answered while the next is sent
 BUSY = "busy"  # the verdict of a coordinator whose verifiers are behind: to be sent again
 
+# What a token of a finished rollout takes in this process: an int, a float, their places in two tuples, a mask byte.
+TOKEN_BYTES = 80
+ROLLOUT_BYTES = 1024  # the rest of a rollout
+
 Key = tuple[LeaseId, int]
 
 
@@ -32,6 +36,8 @@ class Spool:
         self._in_flight: dict[int, dict[Key, Spooled]] = {}
         self._not_before_s = 0.0
         self._next_upload_id = 1
+        self.size_bytes = 0
+        """Memory that the rollouts here take."""
 
     def __len__(self) -> int:
         return len(self._ready) + sum(len(upload) for upload in self._in_flight.values())
@@ -44,6 +50,7 @@ class Spool:
     def add(self, rollout: Rollout, gone_s: float) -> None:
         """Keep a rollout until its verdict."""
         self._ready[_key(rollout)] = Spooled(rollout, gone_s)
+        self.size_bytes += _size_bytes(rollout)
 
     def start_upload(self, now: float) -> tuple[int, tuple[Rollout, ...]] | None:
         """The next upload, oldest rollouts first; None: nothing to send, or not now."""
@@ -54,19 +61,20 @@ class Spool:
         self._in_flight[upload_id] = upload
         return upload_id, tuple(spooled.rollout for spooled in upload.values())
 
-    def answered(self, upload_id: int, verdicts: Iterable[Verdict], retry_at_s: float) -> list[Verdict]:
+    def answered(self, upload_id: int, verdicts: Iterable[Verdict], retry_at_s: float) -> list[tuple[Rollout, Verdict]]:
         """Take the verdicts in; what was not judged, or was met by `busy`, becomes ready again.
 
         Returns:
-            the verdicts that are final.
+            the rollouts whose verdict is final.
         """
         upload = self._in_flight.pop(upload_id, {})
-        final: list[Verdict] = []
+        final: list[tuple[Rollout, Verdict]] = []
         for verdict in verdicts:
             key = (verdict.lease_id, verdict.sample_index)
             if key in upload and verdict.reason != BUSY:
-                del upload[key]
-                final.append(verdict)
+                rollout = upload.pop(key).rollout
+                self.size_bytes -= _size_bytes(rollout)
+                final.append((rollout, verdict))
         if upload:
             self._again(upload, retry_at_s)
         return final
@@ -93,6 +101,7 @@ class Spool:
         dropped = len(self)
         self._ready.clear()
         self._in_flight.clear()
+        self.size_bytes = 0
         return dropped
 
     def next_wake_s(self) -> float | None:
@@ -108,9 +117,13 @@ class Spool:
 
     def _drop(self, keys: list[Key]) -> int:
         for key in keys:
-            del self._ready[key]
+            self.size_bytes -= _size_bytes(self._ready.pop(key).rollout)
         return len(keys)
 
 
 def _key(rollout: Rollout) -> Key:
     return rollout.lease_id, rollout.sample_index
+
+
+def _size_bytes(rollout: Rollout) -> int:
+    return ROLLOUT_BYTES + TOKEN_BYTES * sum(len(segment.token_ids) for segment in rollout.segments)

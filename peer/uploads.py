@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
@@ -41,6 +42,10 @@ class Uploader:
             reply = await cast(Any, stub.UploadRollouts(iter(messages), timeout=UPLOAD_TIMEOUT_S))
         except grpc.aio.AioRpcError as error:
             raise translate(error, "uploading rollouts") from None
+        except asyncio.CancelledError:  # also what grpc.aio raises when the session's channel is closed under a call
+            if cast(asyncio.Task[Any], asyncio.current_task()).cancelling():
+                raise
+            raise Unreachable("the session ended before the verdicts came") from None
         return tuple(
             Verdict(LeaseId(item.lease_id), item.sample_index, item.accepted, "" if item.accepted else item.reason)
             for item in reply.verdicts

@@ -9,12 +9,14 @@ from typing import Any, Protocol, assert_never
 
 import structlog
 
-from peer.engines.base import Engine, GeneratedRollout, GenerateRequest
-from peer.worker_core import Receiving, WorkerCore, WorkerStatus
+from peer.engines.base import Drawn, Engine, GenerateRequest, Generation
+from peer.worker_core import WorkerCore
 from peer.worker_events import (
     Action,
     ActivateVersion,
-    BatchGenerated,
+    DrawnTokens,
+    DrawOn,
+    EndBatch,
     Event,
     Finish,
     GenerateBatch,
@@ -23,6 +25,8 @@ from peer.worker_events import (
     RequestWork,
     ReturnLeases,
     RolloutsDropped,
+    SendPartials,
+    SliceDrawn,
     SlotWork,
     Tick,
     UploadAnswered,
@@ -33,12 +37,13 @@ from peer.worker_events import (
     VersionKey,
     VersionLoaded,
 )
+from peer.worker_status import Receiving, WorkerStatus
 from rollcast.runtime.errors import CorruptChunk, ProcessFailed, RollcastError, StoreError
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import Rollout, Segment
+from rollcast.wire.rollouts import Rollout, Segment, partial_to_pb
 
 log = structlog.get_logger()
 
@@ -73,6 +78,7 @@ class Worker:
         self._peer_id = peer_id
         self._random = random
         self._retry_delays = self._delays()
+        self._generation: tuple[Generation, tuple[SlotWork, ...]] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake: asyncio.TimerHandle | None = None
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -127,8 +133,15 @@ class Worker:
                 self._begin(self._load(key), f"loading version {key.version}")
             case ActivateVersion(key):
                 self._begin(self._activate(key), f"activating version {key.version}")
-            case GenerateBatch():
-                self._begin(self._generate(action), "generating rollouts")
+            case GenerateBatch(batch_id, work, slice_tokens):
+                self._begin(self._generate(batch_id, work, slice_tokens), "generating rollouts")
+            case DrawOn(batch_id, slice_tokens, renew):
+                self._begin(self._draw(batch_id, slice_tokens, renew), "generating rollouts")
+            case EndBatch():
+                self._generation = None
+            case SendPartials(partials):
+                for partial in partials:
+                    self._send(pb.PeerMessage(partial_rollout=partial_to_pb(partial)))
             case UploadRollouts():
                 self._begin(self._upload(action), "uploading rollouts")
             case Finish(reason):
@@ -173,32 +186,32 @@ class Worker:
         log.info("version active", version=key.version)
         self.tell(VersionActivated(key))
 
-    async def _generate(self, batch: GenerateBatch) -> None:
-        requests = [
-            GenerateRequest(item.lease.prompt_token_ids, item.slot.seed, item.lease.sampling) for item in batch.work
-        ]
-        drawn = await self._engine.generate(requests)
-        rollouts = tuple(self._rollout(item, made) for item, made in zip(batch.work, drawn, strict=True))
-        self.tell(BatchGenerated(batch.batch_id, rollouts))
+    async def _generate(self, batch_id: int, work: tuple[SlotWork, ...], slice_tokens: int) -> None:
+        self._generation = self._engine.begin([_request(item) for item in work]), work
+        await self._draw(batch_id, slice_tokens)
 
-    def _rollout(self, item: SlotWork, made: GeneratedRollout) -> Rollout:
+    async def _draw(self, batch_id: int, slice_tokens: int, renew: bool = False) -> None:
+        if self._generation is None:
+            raise ProcessFailed(f"batch {batch_id} is over and asked for more")
+        generation, work = self._generation
+        if renew:
+            generation.renew()
+        drawn = await generation.draw(slice_tokens)
+        news = tuple(self._news(item, new) for item, new in zip(work, drawn, strict=True))
+        self.tell(SliceDrawn(batch_id, news))
+
+    def _news(self, item: SlotWork, new: Drawn) -> DrawnTokens:
         segment = Segment(
             role="assistant",
-            epoch=made.epoch,
-            version=made.version,
+            epoch=new.epoch,
+            version=new.version,
             peer_id=self._peer_id,
-            token_ids=made.token_ids,
-            loss_mask=b"\1" * len(made.token_ids),
-            reported_logprobs=made.logprobs,
+            token_ids=new.token_ids,
+            loss_mask=b"\1" * len(new.token_ids),
+            reported_logprobs=new.logprobs,
         )
-        return Rollout(
-            lease_id=item.lease.lease_id,
-            fencing_token=item.lease.fencing_token,
-            group_id=item.lease.group_id,
-            sample_index=item.slot.sample_index,
-            segments=(segment,),
-            finish_reason=made.finish_reason,
-            generate_s=made.seconds,
+        return DrawnTokens(
+            item.lease.lease_id, item.slot.sample_index, segment if new.token_ids else None, new.finish_reason
         )
 
     async def _upload(self, action: UploadRollouts) -> None:
@@ -214,3 +227,8 @@ class Worker:
 
     def _delays(self) -> Iterator[float]:
         return backoff_delays_s(self._random, first_s=0.2, most_s=5.0)
+
+
+def _request(item: SlotWork) -> GenerateRequest:
+    known = tuple(token for segment in item.slot.prefix for token in segment.token_ids)
+    return GenerateRequest(item.lease.prompt_token_ids, item.slot.seed, item.lease.sampling, known)

@@ -1,33 +1,35 @@
-"""What a worker does next: leases in, batches to generate, uploads out, versions swapped between batches. Pure.
+"""What a worker does next: leases in, batches drawn slice by slice, uploads out, versions swapped in between. Pure.
 
 Promises, checked by tests: no slot is generated twice under one lease; the active version only rises; a finished
-rollout is kept until its verdict or until it is too late, and then counted; what is held is bounded.
+rollout is kept until its verdict or until it is too late, and then counted; what is held is bounded; a drain ends.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from dataclasses import dataclass
-from typing import Literal, assert_never
+from collections import Counter
+from typing import assert_never
 
 from peer.lease_book import HeldLease, LeaseBook
+from peer.running_batch import RunningBatch, finished_by_prefix, fits_prefixes, rollout_of
 from peer.spool import Spool
+from peer.version_swap import VersionSwap
 from peer.worker_events import (
     Action,
-    ActivateVersion,
-    BatchGenerated,
+    DrawOn,
+    EndBatch,
     Event,
     Finish,
     GenerateBatch,
     LeasesGranted,
     LeasesRevoked,
-    LoadVersion,
     ReportVersionHeld,
     RequestWork,
     ReturnLeases,
     RolloutsDropped,
+    SendPartials,
     SessionLost,
     SessionOpened,
+    SliceDrawn,
     StopRequested,
     Tick,
     UploadAnswered,
@@ -39,65 +41,53 @@ from peer.worker_events import (
     VersionLoaded,
     VersionVerified,
 )
+from peer.worker_status import DrawingSpeed, PeerState, Receiving, WorkerStatus
 from rollcast.wire.ids import LeaseId
-
-PeerState = Literal["starting", "generating", "idle", "receiving", "draining"]
+from rollcast.wire.rollouts import LeaseGrant, Rollout
 
 HELD_BATCHES_MAX = 8  # batches of slots held at most, whatever the coordinator allows
 SPOOL_BATCHES = 16  # finished batches kept while the coordinator is away
 FULL_BATCH_WAIT_S = 0.02  # leases arrive in bursts: a batch that is not full waits this long for the rest of one
-DRAIN_UPLOAD_S = 1.0  # of the 2 s that a stopping worker has, what uploads may take
-RATE_WINDOW_S = 10.0  # tokens per second are averaged over this long
-
-
-@dataclass(frozen=True, slots=True)
-class Receiving:
-    """Progress of the version that the relay is receiving."""
-
-    version: int
-    chunks_have: int
-    chunks_total: int
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerStatus:
-    """What a heartbeat says."""
-
-    state: PeerState
-    reason: str
-    active: VersionKey | None
-    tokens_generated: int
-    tokens_per_second: float
+PARTIALS_AT_ONCE_MAX = 256  # partial results sent together: well within the session's outbox
+PARTIALS_PER_SECOND_MAX = 50.0  # large batches are told of more seldom: a session has a budget of messages
+DRAIN_SLICE_S = 0.7  # of the 2 s that a stopping worker has, what the slice being drawn may take
+DRAIN_UPLOAD_S = 1.0  # what that slice and the uploads may take
 
 
 class WorkerCore:
     """A worker's decisions; ``handle`` is told what happened and says what to do."""
 
-    def __init__(self, *, concurrent_rollouts: int) -> None:
+    def __init__(
+        self,
+        *,
+        concurrent_rollouts: int,
+        slice_tokens: int = 256,
+        slice_s: float = 0.5,
+        spool_bytes_max: int = 256 << 20,
+    ) -> None:
+        """``slice_tokens`` and ``slice_s`` bound what is drawn at once: stopping and swapping wait for no more."""
         self._batch_slots = concurrent_rollouts
         self._held_slots_wanted = concurrent_rollouts
+        self._speed = DrawingSpeed(slice_tokens=slice_tokens, slice_s=slice_s)
         self._spool_max = concurrent_rollouts * SPOOL_BATCHES
+        self._spool_bytes_max = spool_bytes_max
         self._book = LeaseBook()
         self._spool = Spool()
+        self._swap = VersionSwap()
+        self._batch: RunningBatch | None = None
+        self._batch_id = 0
         self._connected = False
         self._last_loss = ""
         # What the coordinator believes that we can take: our last word less what it granted since.
         self._free_slots_told: int | None = None
-        self._active: VersionKey | None = None
-        self._newest_heard_of: VersionKey | None = None
-        self._newest_verified: VersionKey | None = None
-        self._loading: VersionKey | None = None
-        self._loaded: VersionKey | None = None
-        self._activating = False
-        self._batch_id = 0
-        self._batch_slots_running = 0
+        self._partial_interval_s = 0.0
+        self._partials_due_s = 0.0
+        self._continue_across_versions = False
         self._stopping: str | None = None
-        self._drain_until_s = 0.0
+        self._drain_begun_s = 0.0
         self._finished = False
-        self._recent_tokens: deque[tuple[float, int]] = deque()
         self.accepted = 0
         self.dropped: Counter[str] = Counter()
-        self.tokens_generated = 0
 
     @property
     def finished(self) -> bool:
@@ -114,7 +104,9 @@ class WorkerCore:
             return []
         actions = self._take_in(event, now)
         actions += self._expire(now)
+        actions += self._interrupt(now)
         actions += self._swap_version()
+        actions += self._draw_on(now)
         actions += self._generate(now)
         actions += self._upload(now)
         actions += self._ask_for_work()
@@ -127,28 +119,23 @@ class WorkerCore:
             return None
         times = [self._book.next_expiry_s(), self._spool.next_wake_s() if self._connected else None]
         if self._stopping is not None:
-            times.append(self._drain_until_s)
-        if self._can_generate() and self._active is not None:
-            times += [lease.received_s + FULL_BATCH_WAIT_S for lease in self._book.servable(self._active)[:1]]
+            times.append(self._drain_begun_s + (DRAIN_UPLOAD_S if self._batch is None else DRAIN_SLICE_S))
+        active = self._swap.active
+        if active is not None and self._can_begin():
+            times += [lease.received_s + FULL_BATCH_WAIT_S for lease in self._book.servable(active)[:1]]
         return min((time for time in times if time is not None), default=None)
 
     def status(self, now: float, receiving: Receiving | None = None) -> WorkerStatus:
         """State and reason in words, and the counters."""
         state, reason = self._state(receiving)
-        while self._recent_tokens and self._recent_tokens[0][0] < now - RATE_WINDOW_S:
-            self._recent_tokens.popleft()
-        rate = sum(tokens for _, tokens in self._recent_tokens) / RATE_WINDOW_S
-        return WorkerStatus(state, reason, self._active, self.tokens_generated, rate)
+        return WorkerStatus(state, reason, self._swap.active, self._speed.tokens, self._speed.per_second(now))
 
     # ------------------------------------------------------------ events
 
     def _take_in(self, event: Event, now: float) -> list[Action]:
         match event:
-            case SessionOpened(held_batches):
-                self._connected, self._free_slots_told = True, None
-                self._held_slots_wanted = int(self._batch_slots * max(1.0, min(held_batches, HELD_BATCHES_MAX)))
-                self._spool.retry_now()
-                return [] if self._newest_verified is None else [ReportVersionHeld(self._newest_verified)]
+            case SessionOpened():
+                return self._opened(event, now)
             case SessionLost(reason):
                 self._connected, self._last_loss = False, reason
             case LeasesGranted():
@@ -156,16 +143,16 @@ class WorkerCore:
             case LeasesRevoked(lease_ids, _):
                 return self._drop("revoked", self._book.give_up(lease_ids) + self._spool.revoke(lease_ids))
             case VersionHeardOf(key):
-                self._newest_heard_of = _newer(key, self._newest_heard_of)
+                self._swap.heard_of(key)
             case VersionVerified(key):
-                self._newest_verified = _newer(key, self._newest_verified)
+                self._swap.verified(key)
                 return [ReportVersionHeld(key)] if self._connected else []
             case VersionLoaded(key):
-                self._loading, self._loaded = None, key
+                self._swap.loaded(key)
             case VersionActivated(key):
                 return self._activated(key)
-            case BatchGenerated():
-                return self._batch_generated(event, now)
+            case SliceDrawn():
+                return self._slice_drawn(event, now)
             case UploadAnswered():
                 return self._upload_answered(event, now)
             case UploadFailed(upload_id, _, retry_after_s):
@@ -178,27 +165,54 @@ class WorkerCore:
                 assert_never(event)
         return []
 
+    def _opened(self, event: SessionOpened, now: float) -> list[Action]:
+        self._connected, self._free_slots_told = True, None
+        self._held_slots_wanted = int(self._batch_slots * max(1.0, min(event.held_batches, HELD_BATCHES_MAX)))
+        self._partial_interval_s = event.partial_interval_s
+        self._partials_due_s = now + event.partial_interval_s
+        self._continue_across_versions = event.continue_across_versions
+        self._spool.retry_now()
+        if self._batch is not None:
+            self._batch.tell_again()
+        newest = self._swap.newest_verified
+        return [] if newest is None else [ReportVersionHeld(newest)]
+
     def _grant(self, event: LeasesGranted, now: float) -> list[Action]:
-        surplus = []
+        refused: dict[str, list[LeaseId]] = {}
         for grant in event.leases:
             if self._free_slots_told is not None:
                 self._free_slots_told = max(0, self._free_slots_told - len(grant.slots))
             if self._book.knows(grant.lease_id):
                 continue
-            # Leases may cross our last word on the way, so up to twice what we ask for is taken.
-            held = self._book.unfinished + len(grant.slots)
-            room = held <= 2 * self._held_slots_wanted and held + len(self._spool) <= self._spool_max
-            if self._stopping is not None or not room:
-                surplus.append(grant.lease_id)
+            reason = self._why_refused(grant)
+            if reason:
+                refused.setdefault(reason, []).append(grant.lease_id)
             else:
-                self._book.add(grant, now)
-        if not surplus:
-            return []
-        return [ReturnLeases(tuple(surplus), "stopping" if self._stopping is not None else "more than asked for")]
+                self._add(grant, now)
+        return [ReturnLeases(tuple(lease_ids), reason) for reason, lease_ids in refused.items()]
+
+    def _why_refused(self, grant: LeaseGrant) -> str:
+        # Leases may cross our last word on the way, so up to twice what we ask for is taken.
+        held = self._book.unfinished + len(grant.slots)
+        if self._stopping is not None:
+            return "stopping"
+        if held > 2 * self._held_slots_wanted or held + len(self._spool) > self._spool_max:
+            return "more than asked for"
+        if self._swap.active is not None and grant.epoch < self._swap.active.epoch:
+            return "their epoch is over"
+        return "" if fits_prefixes(grant) else "what was drawn for them is of another epoch or too old"
+
+    def _add(self, grant: LeaseGrant, now: float) -> None:
+        lease = self._book.add(grant, now)
+        for slot in grant.slots:
+            reason = finished_by_prefix(slot, grant)
+            if reason is not None:
+                self._spool.add(rollout_of(grant, slot, slot.prefix, reason, 0.0), lease.gone_s)
+                self._book.skip(grant.lease_id, slot.sample_index)
 
     def _activated(self, key: VersionKey) -> list[Action]:
-        self._active, self._loaded, self._activating = key, None, False
-        known = max(filter(None, (key, self._newest_heard_of, self._newest_verified)))
+        self._swap.activated(key)
+        known = self._swap.newest_known or key
 
         def out_of_reach(lease: HeldLease) -> bool:
             grant = lease.grant
@@ -207,25 +221,37 @@ class WorkerCore:
         lease_ids = self._book.ids_where(out_of_reach)
         return self._return_leases(lease_ids, f"no version here is useful for them: version {key.version} is active")
 
-    def _batch_generated(self, event: BatchGenerated, now: float) -> list[Action]:
-        self._batch_slots_running = 0
-        useless = 0
-        for rollout in event.rollouts:
-            tokens = len(rollout.completion_token_ids)
-            self.tokens_generated += tokens
-            self._recent_tokens.append((now, tokens))
-            lease = self._book.generated(rollout.lease_id, rollout.sample_index)
-            if lease is None:
-                useless += 1
-                continue
-            # A restarted coordinator extends live leases by one period, and takes a late result for an empty slot.
-            self._spool.add(rollout, lease.expires_s + lease.grant.deadline_s)
-        return self._drop("given_up_while_generating", useless)
+    def _slice_drawn(self, event: SliceDrawn, now: float) -> list[Action]:
+        batch = self._batch
+        if batch is None or batch.batch_id != event.batch_id:
+            return []
+        tokens = sum(len(item.segment.token_ids) for item in event.drawn if item.segment is not None)
+        batch.keep(self._book.is_generating)
+        finished, token_s = batch.take_in(event.drawn, now)
+        self._speed.drawn(tokens, token_s, now)
+        for rollout in finished:
+            self._spool_rollout(rollout)
+        if not len(batch):
+            self._batch = None
+            return [EndBatch(batch.batch_id)]
+        due = self._partial_interval_s > 0.0 and now >= self._partials_due_s
+        if not due or not self._connected or self._stopping is not None:
+            return []
+        partials = batch.partials(PARTIALS_AT_ONCE_MAX)
+        self._partials_due_s = now + max(self._partial_interval_s, len(partials) / PARTIALS_PER_SECOND_MAX)
+        return [SendPartials(partials)]
+
+    def _spool_rollout(self, rollout: Rollout) -> None:
+        lease = self._book.generated(rollout.lease_id, rollout.sample_index)
+        if lease is not None:
+            self._spool.add(rollout, lease.gone_s)
 
     def _upload_answered(self, event: UploadAnswered, now: float) -> list[Action]:
         refused: Counter[str] = Counter()
-        for verdict in self._spool.answered(event.upload_id, event.verdicts, now + event.retry_after_s):
-            if verdict.accepted:
+        for rollout, verdict in self._spool.answered(event.upload_id, event.verdicts, now + event.retry_after_s):
+            if rollout.finish_reason == "interrupted":
+                refused["interrupted"] += 1
+            elif verdict.accepted:
                 self.accepted += 1
             else:
                 refused[verdict.reason] += 1
@@ -234,50 +260,74 @@ class WorkerCore:
     def _begin_drain(self, reason: str, now: float) -> list[Action]:
         if self._stopping is not None:
             return []
-        self._stopping, self._drain_until_s = reason, now + DRAIN_UPLOAD_S
-        # Returning a lease ends it: those with finished rollouts are returned once these are uploaded.
-        finished = self._spool.lease_ids()
-        unfinished = self._book.ids_where(lambda lease: lease.grant.lease_id not in finished)
-        return [*self._ask_for_work(), *self._return_leases(unfinished, f"stopping: {reason}")]
+        self._stopping, self._drain_begun_s = reason, now
+        self._spool.retry_now()
+        return [*self._ask_for_work(), *self._return_idle_leases(reason)]
+
+    def _return_idle_leases(self, reason: str) -> list[Action]:
+        """Returning a lease ends it: those with rollouts on their way are returned once these are uploaded."""
+        busy = self._spool.lease_ids() | (set() if self._batch is None else self._batch.lease_ids())
+        idle = self._book.ids_where(lambda lease: lease.grant.lease_id not in busy)
+        return self._return_leases(idle, f"stopping: {reason}")
 
     # ------------------------------------------------------------ what follows
 
     def _expire(self, now: float) -> list[Action]:
         return self._drop("lease_expired", self._book.expire(now) + self._spool.expire(now))
 
+    def _interrupt(self, now: float) -> list[Action]:
+        """A stopping worker gives what the batch has so far once its slice has ended, or takes too long."""
+        batch = self._batch
+        if self._stopping is None or batch is None:
+            return []
+        if batch.slice_running and now < self._drain_begun_s + DRAIN_SLICE_S:
+            return []
+        self._batch = None
+        for rollout in batch.interrupted(now):
+            self._spool_rollout(rollout)
+        return [EndBatch(batch.batch_id), *self._return_idle_leases(self._stopping)]
+
     def _swap_version(self) -> list[Action]:
         if self._stopping is not None:
             return []
-        if self._loaded is not None and not self._activating and not self._batch_slots_running:
-            self._activating = True
-            return [ActivateVersion(self._loaded)]
-        newest = self._newest_verified
-        if newest is None or self._loading is not None or self._loaded is not None:
-            return []
-        if self._active is not None and newest.version <= self._active.version:
-            return []
-        self._loading = newest
-        return [LoadVersion(newest)]
+        batch = self._batch
+        between_slices = batch is not None and not batch.slice_running and batch.may_renew()
+        return self._swap.step(may_swap=batch is None or (self._continue_across_versions and between_slices))
 
-    def _can_generate(self) -> bool:
+    def _draw_on(self, now: float) -> list[Action]:
+        batch, active = self._batch, self._swap.active
+        if batch is None or active is None or batch.slice_running or self._swap.activating:
+            return []
+        batch.keep(self._book.is_generating)
+        if not len(batch):
+            self._batch = None
+            return [EndBatch(batch.batch_id)]
+        renew = batch.key != active
+        batch.begin_slice(active, now)
+        return [DrawOn(batch.batch_id, self._speed.next_slice_tokens(), renew)]
+
+    def _can_begin(self) -> bool:
         return (
-            self._active is not None
+            self._swap.active is not None
+            and self._batch is None
             and self._stopping is None
-            and not self._activating
-            and not self._batch_slots_running
+            and not self._swap.activating
+            and not self._spool_is_full()
         )
 
     def _generate(self, now: float) -> list[Action]:
-        if self._active is None or not self._can_generate():
+        active = self._swap.active
+        if active is None or not self._can_begin():
             return []
-        servable = self._book.servable(self._active)
+        servable = self._book.servable(active)
         slots = sum(len(lease.waiting) for lease in servable)
         if not slots or (slots < self._batch_slots and now < servable[0].received_s + FULL_BATCH_WAIT_S):
             return []
-        work = self._book.take(self._active, self._batch_slots)
+        work = self._book.take(active, self._batch_slots)
         self._batch_id += 1
-        self._batch_slots_running = len(work)
-        return [GenerateBatch(self._batch_id, work)]
+        self._batch = RunningBatch(self._batch_id, work, active, now)
+        self._partials_due_s = now + self._partial_interval_s
+        return [GenerateBatch(self._batch_id, work, self._speed.next_slice_tokens())]
 
     def _upload(self, now: float) -> list[Action]:
         actions: list[Action] = []
@@ -293,16 +343,21 @@ class WorkerCore:
         return [RequestWork(free)]
 
     def _free_slots(self) -> int:
-        if self._active is None or self._stopping is not None:
+        if self._swap.active is None or self._stopping is not None or self._spool_is_full():
             return 0
         unfinished = self._book.unfinished
         room = self._spool_max - len(self._spool) - unfinished
         return max(0, min(self._held_slots_wanted - unfinished, room))
 
+    def _spool_is_full(self) -> bool:
+        """Then no batch begins; one under way may go over by what it holds."""
+        return self._spool.size_bytes >= self._spool_bytes_max
+
     def _end_drain(self, now: float) -> list[Action]:
         if self._stopping is None:
             return []
-        if self._connected and len(self._spool) and now < self._drain_until_s:
+        unsent = self._batch is not None or len(self._spool) > 0
+        if self._connected and unsent and now < self._drain_begun_s + DRAIN_UPLOAD_S:
             return []
         self._finished = True
         actions = self._drop("stopped", self._spool.clear())
@@ -324,32 +379,21 @@ class WorkerCore:
     def _state(self, receiving: Receiving | None) -> tuple[PeerState, str]:
         if self._stopping is not None:
             return "draining", f"{self._stopping}; {len(self._spool)} finished rollouts to upload"
-        if self._batch_slots_running and self._active is not None:
-            return "generating", f"{self._batch_slots_running} rollouts with version {self._active.version}"
+        if self._batch is not None:
+            return "generating", f"{len(self._batch)} rollouts with version {self._batch.key.version}"
         if receiving is not None:
             have = f"{receiving.chunks_have} of {receiving.chunks_total} chunks"
             return "receiving", f"version {receiving.version}: {have}"
-        if self._active is None:
-            return "starting", self._why_not_active()
-        return "idle", self._why_idle(self._active)
-
-    def _why_not_active(self) -> str:
-        if self._loading is not None:
-            return f"loading version {self._loading.version} and compiling"
-        if self._newest_heard_of is not None:
-            return f"waiting for the chunks of version {self._newest_heard_of.version}"
-        return "waiting for the first version to be announced"
+        if self._swap.active is None:
+            return "starting", self._swap.why_not_active()
+        return "idle", self._why_idle(self._swap.active)
 
     def _why_idle(self, active: VersionKey) -> str:
         if not self._connected:
             return f"the coordinator is away: {self._last_loss or 'not reached yet'}"
-        if self._free_slots() == 0 and len(self._spool) >= self._spool_max - self._book.unfinished:
+        if self._free_slots() == 0 and self._book.unfinished < self._held_slots_wanted:
             return f"{len(self._spool)} finished rollouts wait for the coordinator's verdict"
         waiting = [lease.grant.oldest_useful_version for lease in self._book if not lease.servable_by(active)]
         if waiting:
             return f"{len(waiting)} leases need version {min(waiting)} or newer; version {active.version} is active"
         return "no lease; waiting for the coordinator's pacing"
-
-
-def _newer(key: VersionKey, other: VersionKey | None) -> VersionKey:
-    return key if other is None else max(key, other)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rollcast.wire.ids import Epoch, LeaseId, Version
-from rollcast.wire.rollouts import LeaseGrant, Rollout, Slot
+from rollcast.wire.rollouts import FinishReason, LeaseGrant, PartialRollout, Rollout, Segment, Slot
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class VersionKey:
-    """A version of the run. Versions go on rising across epochs."""
+    """A version of the run. Versions go on rising across epochs: a new epoch's first is above all that were."""
 
     version: Version
     epoch: Epoch
@@ -34,14 +34,26 @@ class Verdict:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class DrawnTokens:
+    """What a slice added to one rollout. ``segment`` is None where it only ended."""
+
+    lease_id: LeaseId
+    sample_index: int
+    segment: Segment | None
+    finish_reason: FinishReason | None  # None: it goes on
+
+
 # ---------------------------------------------------------------- events
 
 
 @dataclass(frozen=True, slots=True)
 class SessionOpened:
-    """The coordinator welcomed us (again); it lets us hold slots for this many generation batches."""
+    """The coordinator welcomed us (again), and said how it wants us to work."""
 
-    held_batches: float = 2.0
+    held_batches: float = 2.0  # generation batches that we may hold slots for
+    partial_interval_s: float = 0.0  # between partial results of a running rollout; 0: none are sent
+    continue_across_versions: bool = False  # swap between two slices; else between two batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +99,11 @@ class VersionActivated:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchGenerated:
-    """A GenerateBatch is done: one rollout for each of its slots."""
+class SliceDrawn:
+    """A GenerateBatch or DrawOn is done. Rollouts to which nothing happened may be left out."""
 
     batch_id: int
-    rollouts: tuple[Rollout, ...]
+    drawn: tuple[DrawnTokens, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +143,7 @@ Event = (
     | VersionVerified
     | VersionLoaded
     | VersionActivated
-    | BatchGenerated
+    | SliceDrawn
     | UploadAnswered
     | UploadFailed
     | StopRequested
@@ -168,17 +180,41 @@ class LoadVersion:
 
 @dataclass(frozen=True, slots=True)
 class ActivateVersion:
-    """Only asked for while no batch runs; answered by VersionActivated."""
+    """Only asked for while no slice is drawn; answered by VersionActivated."""
 
     key: VersionKey
 
 
 @dataclass(frozen=True, slots=True)
 class GenerateBatch:
-    """Answered by BatchGenerated."""
+    """Begin with these slots, each after its prefix, and draw a first slice; answered by SliceDrawn."""
 
     batch_id: int
     work: tuple[SlotWork, ...]
+    slice_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class DrawOn:
+    """Draw the next slice of the batch; answered by SliceDrawn. ``renew``: with the version active now."""
+
+    batch_id: int
+    slice_tokens: int
+    renew: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EndBatch:
+    """The batch is over, drawn to its end or not: what it holds can be freed."""
+
+    batch_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendPartials:
+    """Tell the coordinator what running rollouts have drawn."""
+
+    partials: tuple[PartialRollout, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +247,9 @@ Action = (
     | LoadVersion
     | ActivateVersion
     | GenerateBatch
+    | DrawOn
+    | EndBatch
+    | SendPartials
     | UploadRollouts
     | RolloutsDropped
     | Finish

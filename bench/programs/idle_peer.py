@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from peer.config import PeerConfig
-from peer.engines.base import GeneratedRollout, GenerateRequest, WarmUp
+from peer.engines.base import Drawn, GenerateRequest, WarmUp
 from peer.service import run
 from rollcast.runtime.config import load_config
 from rollcast.runtime.errors import ProcessFailed
@@ -44,7 +44,18 @@ class IdleEngine:
         """Only remember it."""
         self.active_version = version
 
-    async def generate(self, requests: Sequence[GenerateRequest]) -> list[GeneratedRollout]:
+    def begin(self, requests: Sequence[GenerateRequest]) -> IdleGeneration:
+        """See IdleGeneration."""
+        return IdleGeneration()
+
+    async def close(self) -> None:
+        """There is nothing to free."""
+
+
+class IdleGeneration:
+    """See peer.engines.base.Generation."""
+
+    async def draw(self, tokens_max: int) -> list[Drawn]:
         """Never answer: the worker cancels this when it ends.
 
         Raises:
@@ -53,8 +64,8 @@ class IdleEngine:
         await asyncio.sleep(_GENERATION_S_MAX)
         raise ProcessFailed("an idle peer was left running")
 
-    async def close(self) -> None:
-        """There is nothing to free."""
+    def renew(self) -> None:
+        """There is nothing to read again."""
 
 
 def main() -> int:

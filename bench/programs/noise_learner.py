@@ -146,7 +146,7 @@ class NoiseLearner:
                 await publisher.publish(Version(version), snapshot)
                 status = await self._until_held(http, peers, version)
                 _say(event="peers_hold", version=version, t_bcast_s=status["t_bcast_s"]["last"])
-                self._retained.remove(self._retained.versions()[:-_VERSIONS_KEPT])
+                self._retained.remove(self._retained.versions()[:-_VERSIONS_KEPT], oldest_replayed=version)
                 version += 1
 
     def _snapshot(self, command: str) -> Snapshot:

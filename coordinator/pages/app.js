@@ -203,7 +203,7 @@ function drawStaleness(status) {
   const svg = byId("staleness-chart");
   const width = svg.clientWidth, height = svg.clientHeight, top = 24, bottom = 24;
   const histogram = status.staleness_histogram || {};
-  const limit = status.staleness_limit || 0;
+  const limit = (status.staleness || {}).age_max || status.staleness_limit || 0;  // the gate in force
   const oldest = Math.max(limit, ...Object.keys(histogram).map(Number));
   const total = Object.values(histogram).reduce((sum, value) => sum + value, 0);
   const most = Math.max(1, ...Object.values(histogram));
@@ -225,7 +225,7 @@ function drawStaleness(status) {
   }
   const edge = slot * (limit + 1) + 3;
   parts.push(shape("line", { class: "limit", x1: edge, x2: edge, y1: 4, y2: height - bottom }));
-  parts.push(shape("text", { class: "limit-text", x: edge + 5, y: 14 }, "S=" + limit));
+  parts.push(shape("text", { class: "limit-text", x: edge + 5, y: 14 }, (limit === status.staleness_limit ? "S=" : "gate=") + limit));
   setText("staleness-note", known(status.staleness_max_trained)
     ? "oldest trained " + status.staleness_max_trained + ", limit " + limit : "limit " + limit);
   svg.setAttribute("viewBox", "0 0 " + width + " " + height);

@@ -72,7 +72,7 @@ class PromptMixture:
         new_tokens_max: int,
     ) -> None:
         self._adapter = adapter
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._seed = seed
         self._prompt_tokens_max = prompt_tokens_max
         self._new_tokens_max = new_tokens_max
@@ -206,11 +206,11 @@ class PromptMixture:
 
     def _encode_answer(self, text: str) -> tuple[int, ...] | None:
         token_ids = self._encode(text)
-        return None if token_ids is None else (*token_ids, self._tokenizer.eos_id)
+        return None if token_ids is None else (*token_ids, self.tokenizer.eos_id)
 
     def _encode(self, text: str) -> tuple[int, ...] | None:
         try:
-            return tuple(self._tokenizer.encode(text))
+            return tuple(self.tokenizer.encode(text))
         except TaskError:
             return None
 

@@ -22,15 +22,14 @@ class GenerateRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class GeneratedRollout:
-    """What came out, and the version that made all of it. A stop token, if drawn, is the last token."""
+class Drawn:
+    """New tokens of one completion, all by one version. A stop token, if drawn, is the last token."""
 
     epoch: Epoch
     version: Version
-    token_ids: tuple[int, ...]  # new ones only
+    token_ids: tuple[int, ...]  # since the last slice; none once the completion has ended
     logprobs: tuple[float, ...]  # of each new token under the temperature asked for
-    finish_reason: FinishReason
-    seconds: float  # from the call to the end of its batch
+    finish_reason: FinishReason | None  # None: it goes on
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +38,32 @@ class WarmUp:
 
     prompt_tokens_max: int
     sampling: Sampling
+    renews: bool = False  # whether generations will be renewed
+
+
+class Generation(Protocol):
+    """Completions being drawn, a slice at a time. The tokens do not depend on how they are sliced."""
+
+    async def draw(self, tokens_max: int) -> list[Drawn]:
+        """Go on by up to ``tokens_max`` tokens with completions that have not ended; not all need to move.
+
+        Returns:
+            for each request, in their order, what is new. What has ended says so again.
+        """
+        ...
+
+    def renew(self) -> None:
+        """Go on with the engine's active version: what was drawn so far is read again with its weights.
+
+        Only between two slices.
+        """
+        ...
 
 
 class Engine(Protocol):
     """Generates rollouts under one active version at a time.
 
-    Two versions may be in memory: the active one and one loaded beside it. One batch is generated at a time, and
+    Two versions may be in memory: the active one and one loaded beside it. One generation is under way at a time, and
     ``load`` may run meanwhile.
     """
 
@@ -71,11 +90,11 @@ class Engine(Protocol):
         """
         ...
 
-    async def generate(self, requests: Sequence[GenerateRequest]) -> list[GeneratedRollout]:
-        """Draw one completion a request, in their order, all under the version active at the call.
+    def begin(self, requests: Sequence[GenerateRequest]) -> Generation:
+        """One completion a request, under the version active now until it is renewed; nothing is drawn yet.
 
         Raises:
-            ValueError: no version is active.
+            ValueError: no version is active, or a request leaves nothing to draw.
         """
         ...
 
@@ -86,9 +105,9 @@ class Engine(Protocol):
 
     @property
     def active_version(self) -> Version | None:
-        """The version that the next batch will be generated with."""
+        """The version that the next generation begins with."""
         ...
 
     async def close(self) -> None:
-        """Free what is held. A batch still running is abandoned."""
+        """Free what is held. A slice still running is abandoned."""
         ...

@@ -77,8 +77,15 @@ async def _evaluate(config: CoordinatorConfig, run: Path, samples: int, problems
         return asyncio.run_coroutine_threadsafe(score_all(completions), loop).result(_SCORE_DEADLINE_S)
 
     try:
+        held_out = await source.held_out(problems)
         return await asyncio.to_thread(
-            evaluate_run, run, samples, problems, held_out=source.held_out, score=score, seed=config.run.seed
+            evaluate_run,
+            run,
+            samples,
+            problems,
+            held_out=lambda count: held_out[:count],
+            score=score,
+            seed=config.run.seed,
         )
     finally:
         await source.close()

@@ -8,6 +8,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from rollcast.wire.identity import Identity
 
 #: Without these the run cannot go on; a peer may die at any time.
 ESSENTIAL = ("coordinator", "learner", "origin")
+_ASKED_TO_STOP = (-signal.SIGTERM, -signal.SIGINT)
 _POLL_S = 0.05
 _TAIL_LINES = 15
 
@@ -48,6 +51,10 @@ class Fleet:
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     #: Programs to start instead of our own command line, by process name.
     programs: dict[str, list[str]] = field(default_factory=dict)
+    #: How often each process was started again after a signal had killed it.
+    restarts: Counter[str] = field(default_factory=Counter)
+    #: Told each time: the process and the signal's number.
+    on_restart: Callable[[str, int], None] = lambda name, number: None
 
     def prepare(self) -> None:
         """Write the run folder, the learner's key and each process's resolved configuration."""
@@ -105,6 +112,10 @@ class Fleet:
         self._write_peer(name)
         self._spawn(name, "peer")
 
+    def start_again(self, name: str) -> None:
+        """Start a process that has ended, with the configuration and the folder that it had."""
+        self._spawn(name, name if name in ("coordinator", "learner") else "peer")
+
     def kill(self, name: str) -> None:
         """SIGKILL one process that we started."""
         self.processes[name].kill()
@@ -115,13 +126,24 @@ class Fleet:
         return {name: status for name, process in self.processes.items() if (status := process.poll()) is not None}
 
     def check(self) -> None:
-        """Raise if a process that the run cannot do without has failed.
+        """Start again what a signal killed, if the run cannot do without it; raise if it failed in another way.
+
+        A process that is killed has lost nothing that it promised. One that ends with an error would end so again. A
+        coordinator that is killed when it has written the summary is done.
 
         Raises:
             ProcessFailed: names the process, its status, the end of its log and where the log is.
         """
         for name, status in self.ended().items():
-            if name in ESSENTIAL and status != 0:
+            was_killed = status < 0 and status not in _ASKED_TO_STOP
+            is_done = status == 0 or (was_killed and name == "coordinator" and self.folder.summary.exists())
+            if name not in ESSENTIAL or is_done:
+                continue
+            if was_killed and self.restarts[name] < self.config.restarts_max:
+                self.restarts[name] += 1
+                self.on_restart(name, -status)
+                self.start_again(name)
+            else:
                 raise ProcessFailed(
                     f"the {name} ended with status {status}",
                     cause=self._last_words(name)

@@ -24,9 +24,19 @@ app.command("rollcast.cli.roles:coordinator", name="coordinator", help="Run the 
 app.command("rollcast.cli.roles:learner", name="learner", help="Run the learner.")
 app.command("rollcast.cli.roles:peer", name="peer", help='Run a peer, or with role = "origin" the origin.')
 app.command("rollcast.cli.evaluate:evaluate", name="eval", help="Print pass@k of a run's newest checkpoint.")
+app.command("rollcast.cli.backup:backup", name="backup", help="Copy a run to a new folder while its coordinator works.")
+app.command("rollcast.cli.backup:restore", name="restore", help="Make a run folder from a backup.")
 app.command("rollcast.cli.broadcast:app", name="broadcast", help="Show how the newest version spreads.")
+app.command("rollcast.cli.record:explain", name="explain", help="Tell the story of a rollout, lease, peer or version.")
+app.command(
+    "rollcast.cli.record:why", name="why", help="Say where the learner's wall time went, and whose fault it was."
+)
+app.command("rollcast.cli.record:replay", name="replay", help="Check that a run's record leads to the same decisions.")
 app.command("rollcast.cli.identity:identity", name="identity", help="Show an identity file, making it if missing.")
 app.command("rollcast.cli.configuration:app", name="config", help="Show or validate configuration files.")
+app.command(
+    "rollcast.cli.simulate:simulate_fleet", name="simulate", help="Simulate a fleet and its faults on virtual time."
+)
 app.register_install_completion_command()
 
 

@@ -95,6 +95,10 @@ async def _run(fleet: Fleet, console: Console, *, live: bool) -> int:
     def started(endpoints: Endpoints) -> None:
         console.print(f"dashboard   {endpoints.http_url}", soft_wrap=True)
 
+    def restarted(name: str, number: int) -> None:
+        console.print(f"the {name} was killed by signal {number} and is started again", soft_wrap=True)
+
+    fleet.on_restart = restarted
     stop = stop_on_signals(asyncio.get_running_loop(), on_second=kill)
     try:
         finished = await run_fleet(fleet, started, view.update, stop)

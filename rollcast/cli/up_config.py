@@ -23,6 +23,8 @@ class UpConfig(ConfigModel):
     """Seconds until the coordinator must listen."""
     stop_timeout_s: float = Field(15.0, gt=0.0)
     """Seconds that a process gets to stop in order before it is killed."""
+    restarts_max: int = Field(10, ge=0)
+    """How often the coordinator, the learner and the origin are each started again when a signal has killed them."""
     coordinator: CoordinatorConfig = CoordinatorConfig()
     """The coordinator."""
     learner: LearnerConfig = LearnerConfig()

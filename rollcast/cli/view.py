@@ -20,6 +20,7 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 60
 _PLAIN_EVERY_S = 5.0
 _NAMES_SHOWN = 2
+_AGE_PARTS = ("train", "broadcast", "queue", "generate", "return")
 
 
 class LiveView:
@@ -80,6 +81,7 @@ def render(status: Status, ended: Mapping[str, int]) -> RenderableType:
         Text(_waiting(status), style="yellow"),
         _rewards(status),
         _staleness(status),
+        _ages(status),
         _peers(status["peers"]),
         _rollouts(status["rollouts"]),
     ]
@@ -111,6 +113,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     table.add_row(
         "oldest rollout trained", f"{_number(summary['staleness_max_trained'])} (S = {summary['staleness_limit']})"
     )
+    table.add_row("mean age of rollouts trained", age_words(summary["staleness"]["split"]))
     table.add_row("chunk bytes served by peers", _percent(summary["peer_byte_share"]))
     table.add_row(
         "rollouts issued / trained / open", f"{rollouts['issued']} / {rollouts['trained']} / {rollouts['open']}"
@@ -158,14 +161,43 @@ def _staleness(status: Status) -> RenderableType:
     counts = {int(age): int(count) for age, count in status["staleness_histogram"].items()}
     total = sum(counts.values())
     text = Text("staleness  ", style="dim")
-    for age in range(status["staleness_limit"] + 1):
+    for age in range(status["staleness"]["age_max"] + 1):
         share = counts.get(age, 0) / total if total else 0.0
         text.append(f"{age} ", style="dim").append(sparkline([share]), style="green").append(f"{share:4.0%}  ")
     needed = status["staleness_needed"]
     text.append(f"  S = {status['staleness_limit']}", style="dim")
     if needed is not None:
         text.append(f", needed {needed}", style="red" if needed > status["staleness_limit"] else "dim")
-    return text
+    late = _late(status["staleness"])
+    return text.append(f"  {late}", style="dim") if late else text
+
+
+def _late(staleness: Mapping[str, Any]) -> str:
+    """What is in force beside S, and what the policy for late rollouts did; empty for the plain case."""
+    late, policy = staleness["late"], staleness["late_policy"]
+    parts = []
+    if policy == "wait":
+        parts.append(f"batches wait for late groups: {late['waits']} times, {_number(late['waited_s'], 1)} s")
+    if policy == "correct":
+        parts.append(f"late ones are corrected up to {staleness['age_max']}: {late['corrected']}")
+    if staleness["publish_auto"]:
+        parts.append(f"published every {staleness['publish_every_steps']} steps, as broadcasts allow")
+    return ", ".join(parts)
+
+
+def _ages(status: Status) -> RenderableType:
+    """What the age of the newest batch was made of."""
+    return Text("age        ", style="dim").append(age_words(status["staleness"]["split"]["last"]), style="bold")
+
+
+def age_words(split: Mapping[str, Any] | None) -> str:
+    """Mean age in steps and what it was made of in seconds, in one line."""
+    if split is None or split["age_steps"] is None:
+        return "-"
+    if split["age_s"] is None:
+        return f"{split['age_steps']:.1f} steps"
+    parts = " ".join(f"{part} {split[f'{part}_s']:.1f}" for part in _AGE_PARTS)
+    return f"{split['age_steps']:.1f} steps, {split['age_s']:.1f} s: {parts} s"
 
 
 def _peers(peers: Sequence[Mapping[str, Any]]) -> RenderableType:

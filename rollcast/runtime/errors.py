@@ -17,8 +17,10 @@
     ├── CorruptChunk           RC304  exit 76   bytes do not match their signed hash
     ├── MalformedMessage       RC305  exit 76   bytes from the network are not what they should be
     ├── StoreError             RC401  exit 74   the ledger or a store cannot be read or written
+    ├── BackupError            RC402  exit 73   a backup cannot be made, read or restored
     ├── TaskError              RC501  exit 65   a task, its data or a verifier is wrong
     ├── CheckpointError        RC601  exit 74   a checkpoint cannot be written or read
+    ├── EpochOver              RC602  exit 76   another learner has gone on with the run
     └── ProcessFailed          RC701  exit 70   a process that we started ended badly
 
 Exit statuses follow sysexits.h. docs/errors.md has a section for each code; a test keeps the two in step.
@@ -125,12 +127,20 @@ class StoreError(RollcastError):
     code, exit_code = "RC401", 74
 
 
+class BackupError(RollcastError):
+    code, exit_code = "RC402", 73
+
+
 class TaskError(RollcastError):
     code, exit_code = "RC501", 65
 
 
 class CheckpointError(RollcastError):
     code, exit_code = "RC601", 74
+
+
+class EpochOver(RollcastError):
+    code, exit_code = "RC602", 76
 
 
 class ProcessFailed(RollcastError):

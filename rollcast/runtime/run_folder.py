@@ -5,11 +5,15 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rollcast.runtime.errors import RunFolderError
+
+#: How far a durable write has come.
+WriteStage = Literal["half_written", "written", "renamed", "durable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,16 @@ class RunFolder:
     def ledger(self) -> Path:
         """The coordinator's SQLite store."""
         return self.root / "store.sqlite"
+
+    @property
+    def record(self) -> Path:
+        """The coordinator's flight record."""
+        return self.root / "record"
+
+    @property
+    def events(self) -> Path:
+        """Old entries of the run's story, in compressed segments."""
+        return self.root / "events"
 
     @property
     def metrics(self) -> Path:
@@ -97,20 +111,28 @@ def run_folder_error(path: Path, error: OSError) -> RunFolderError:
     return RunFolderError(f"cannot use the run folder {path}", cause=str(error), fix=fix)
 
 
-def write_atomically(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-    """Replace ``path`` durably: write beside it, fsync, rename, fsync the folder."""
+def write_atomically(
+    path: Path, data: bytes, *, mode: int = 0o644, at: Callable[[WriteStage], None] = lambda stage: None
+) -> None:
+    """Replace ``path`` durably: write beside it, fsync, rename, fsync the folder. ``at`` hears of each stage."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+            half = len(data) // 2
+            file.write(memoryview(data)[:half])
+            at("half_written")
+            file.write(memoryview(data)[half:])
             file.flush()
+            at("written")
             os.fsync(file.fileno())
         os.replace(temporary, path)
+        at("renamed")
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     fsync_folder(path.parent)
+    at("durable")
 
 
 def fsync_folder(folder: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import cast
 
 from cryptography import x509
@@ -49,9 +50,16 @@ def caller_from_san_uris(names: Iterable[str]) -> Caller:
         WrongKey: not exactly one name is a well-formed ``rollcast://`` URI.
     """
     ours = [name for name in names if name.lower().startswith("rollcast:")]
-    match = _NAME_URI.fullmatch(ours[0]) if len(ours) == 1 else None
-    if match is None:
+    if len(ours) != 1:
         raise WrongKey("a certificate does not name one caller of a run", cause=f"{len(ours)} Rollcast names")
+    return _caller_of_name(ours[0])
+
+
+@lru_cache(maxsize=1 << 14)  # the same few peers call again and again
+def _caller_of_name(name: str) -> Caller:
+    match = _NAME_URI.fullmatch(name)
+    if match is None:
+        raise WrongKey("a certificate does not name one caller of a run", cause="its name has another form")
     run_id, role, peer_id = match.groups()
     if role == "coordinator":
         if peer_id != COORDINATOR_ID:

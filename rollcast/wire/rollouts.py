@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from rollcast.wire import limits
@@ -26,11 +26,25 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class Segment:
+    """Tokens made under one version by one peer. loss_mask has one byte, 0 or 1, per token."""
+
+    role: SegmentRole
+    epoch: Epoch
+    version: Version
+    peer_id: PeerId
+    token_ids: tuple[int, ...]
+    loss_mask: bytes
+    reported_logprobs: tuple[float, ...] = ()  # evidence only: never enters the loss
+
+
+@dataclass(frozen=True, slots=True)
 class Slot:
-    """One sample of a group; the seed keys the noise together with the position."""
+    """One sample of a group; the seed keys the noise together with the position. Draw on after ``prefix``."""
 
     sample_index: int
     seed: int  # 64 bits
+    prefix: tuple[Segment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +63,6 @@ class LeaseGrant:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
-    """Tokens made under one version by one peer. loss_mask has one byte, 0 or 1, per token."""
-
-    role: SegmentRole
-    epoch: Epoch
-    version: Version
-    peer_id: PeerId
-    token_ids: tuple[int, ...]
-    loss_mask: bytes
-    reported_logprobs: tuple[float, ...] = ()  # evidence only: never enters the loss
-
-
-@dataclass(frozen=True, slots=True)
 class Rollout:
     """A completion as a list of segments."""
 
@@ -72,6 +73,7 @@ class Rollout:
     segments: tuple[Segment, ...]
     finish_reason: FinishReason
     generate_s: float
+    body: bytes = field(default=b"", repr=False, compare=False)  # as it was received; empty where it was made here
 
     @property
     def oldest_version(self) -> Version:
@@ -79,9 +81,27 @@ class Rollout:
         return min(segment.version for segment in self.segments)
 
     @property
+    def newest_version(self) -> Version:
+        """Version of the newest segment."""
+        return max(segment.version for segment in self.segments)
+
+    @property
     def completion_token_ids(self) -> tuple[int, ...]:
         """All segments' tokens in order."""
+        if len(self.segments) == 1:
+            return self.segments[0].token_ids
         return tuple(token for segment in self.segments for token in segment.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class PartialRollout:
+    """What an attempt drew since it last said so. ``position``: tokens before these, the slot's prefix included."""
+
+    lease_id: LeaseId
+    fencing_token: FencingToken
+    sample_index: int
+    position: int
+    segments: tuple[Segment, ...]
 
 
 # ---------------------------------------------------------------- to the wire
@@ -103,11 +123,29 @@ def lease_to_pb(lease: LeaseGrant) -> pb.Lease:
         fencing_token=lease.fencing_token,
         group_id=lease.group_id,
         prompt_token_ids=lease.prompt_token_ids,
-        slots=[pb.Slot(sample_index=slot.sample_index, seed=slot.seed) for slot in lease.slots],
+        slots=[slot_to_pb(slot) for slot in lease.slots],
         sampling=sampling_to_pb(lease.sampling),
         deadline_s=lease.deadline_s,
         epoch=lease.epoch,
         oldest_useful_version=lease.oldest_useful_version,
+    )
+
+
+def slot_to_pb(slot: Slot) -> pb.Slot:
+    """As a message."""
+    return pb.Slot(
+        sample_index=slot.sample_index, seed=slot.seed, prefix=[segment_to_pb(segment) for segment in slot.prefix]
+    )
+
+
+def partial_to_pb(partial: PartialRollout) -> pb.PartialRollout:
+    """As a message."""
+    return pb.PartialRollout(
+        lease_id=partial.lease_id,
+        fencing_token=partial.fencing_token,
+        sample_index=partial.sample_index,
+        position=partial.position,
+        segments=[segment_to_pb(segment) for segment in partial.segments],
     )
 
 
@@ -172,7 +210,7 @@ def lease_from_pb(message: pb.Lease) -> LeaseGrant:
         fencing_token=FencingToken(_counter(message.fencing_token)),
         group_id=GroupId(_counter(message.group_id)),
         prompt_token_ids=tokens_from_pb(message.prompt_token_ids),
-        slots=tuple(Slot(slot.sample_index, slot.seed) for slot in message.slots),
+        slots=tuple(slot_from_pb(slot) for slot in message.slots),
         sampling=sampling_from_pb(message.sampling),
         deadline_s=message.deadline_s,
         epoch=Epoch(_counter(message.epoch)),
@@ -180,8 +218,34 @@ def lease_from_pb(message: pb.Lease) -> LeaseGrant:
     )
 
 
-def segment_from_pb(message: pb.Segment) -> Segment:
-    """Checked. Reported log-probabilities may be any float: they are evidence.
+def slot_from_pb(message: pb.Slot) -> Slot:
+    """Checked.
+
+    Raises:
+        MalformedMessage: the prefix is too long, or a segment of it is malformed.
+    """
+    return Slot(message.sample_index, message.seed, _segments(message.prefix))
+
+
+def partial_from_pb(message: pb.PartialRollout) -> PartialRollout:
+    """Checked in form; whether it fits a lease is the coordinator's question.
+
+    Raises:
+        MalformedMessage: no segment, too many segments or tokens, or a segment is malformed.
+    """
+    require(len(message.segments) >= 1, "no segment")
+    require(message.position <= limits.ROLLOUT_TOKENS_MAX, "position out of range")
+    return PartialRollout(
+        lease_id=LeaseId(_counter(message.lease_id)),
+        fencing_token=FencingToken(_counter(message.fencing_token)),
+        sample_index=message.sample_index,
+        position=message.position,
+        segments=_segments(message.segments),
+    )
+
+
+def segment_from_pb(message: pb.Segment, *, logprobs: bool = True) -> Segment:
+    """Checked. Reported log-probabilities may be any float: they are evidence. ``logprobs``: whether to keep them.
 
     Raises:
         MalformedMessage: unknown role, no token, a mask that does not fit, or a number out of range.
@@ -200,7 +264,7 @@ def segment_from_pb(message: pb.Segment) -> Segment:
         peer_id=PeerId(message.peer_id),
         token_ids=tokens_from_pb(message.token_ids),
         loss_mask=message.loss_mask,
-        reported_logprobs=tuple(message.reported_logprobs),
+        reported_logprobs=tuple(message.reported_logprobs) if logprobs else (),
     )
 
 
@@ -214,34 +278,51 @@ def finish_reason_from_pb(value: int) -> FinishReason:
     return _FINISH_FROM_PB[value]
 
 
-def rollout_from_pb(message: pb.Rollout) -> Rollout:
+def received_rollout(message: pb.Rollout) -> Rollout:
+    """Checked as ``rollout_from_pb`` does, with the bytes that are to be stored.
+
+    Converting thousands of tokens back and forth costs more than everything else that an upload needs. So its body is
+    kept as it came, without fields that we do not know, and its log-probabilities are in the body only.
+
+    Raises:
+        MalformedMessage: see ``rollout_from_pb``.
+    """
+    message.DiscardUnknownFields()
+    return replace(rollout_from_pb(message, logprobs=False), body=message.SerializeToString(deterministic=True))
+
+
+def rollout_from_pb(message: pb.Rollout, *, logprobs: bool = True) -> Rollout:
     """Checked in form; whether it fits a lease is the coordinator's question.
 
     Raises:
         MalformedMessage: no segment, too many segments or tokens, or a segment is malformed.
     """
-    require(1 <= len(message.segments) <= limits.SEGMENTS_MAX, "number of segments out of range")
-    tokens = sum(len(segment.token_ids) for segment in message.segments)
-    require(tokens <= limits.ROLLOUT_TOKENS_MAX, "too many tokens")
+    require(len(message.segments) >= 1, "no segment")
     require(0.0 <= message.generate_s <= limits.DURATION_S_MAX, "generation time out of range")
     return Rollout(
         lease_id=LeaseId(_counter(message.lease_id)),
         fencing_token=FencingToken(_counter(message.fencing_token)),
         group_id=GroupId(_counter(message.group_id)),
         sample_index=message.sample_index,
-        segments=tuple(segment_from_pb(segment) for segment in message.segments),
+        segments=_segments(message.segments, logprobs=logprobs),
         finish_reason=finish_reason_from_pb(message.finish_reason),
         generate_s=message.generate_s,
     )
 
 
-def tokens_from_pb(ids: Iterable[int]) -> tuple[int, ...]:
+def _segments(messages: Sequence[pb.Segment], *, logprobs: bool = True) -> tuple[Segment, ...]:
+    require(len(messages) <= limits.SEGMENTS_MAX, "too many segments")
+    require(sum(len(one.token_ids) for one in messages) <= limits.ROLLOUT_TOKENS_MAX, "too many tokens")
+    return tuple(segment_from_pb(message, logprobs=logprobs) for message in messages)
+
+
+def tokens_from_pb(ids: Sequence[int]) -> tuple[int, ...]:
     """Token ids, each within int32.
 
     Raises:
         MalformedMessage: one is not.
     """
-    tokens = tuple(ids)
+    tokens = tuple(ids[:])  # a repeated field is copied in one go, and slow to walk through
     require(max(tokens, default=0) <= limits.TOKEN_ID_MAX, "a token id is out of range")
     return tokens
 

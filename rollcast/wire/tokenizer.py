@@ -25,6 +25,7 @@ class Tokenizer:
     characters: str
     _ids: dict[str, int] = field(init=False, repr=False, compare=False)
     _texts: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    _text_of: dict[int, str] = field(init=False, repr=False, compare=False)
     _longest_first: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -35,6 +36,7 @@ class Tokenizer:
             raise TaskError("a tokenizer's pieces and characters must all be different")
         object.__setattr__(self, "_texts", texts)
         object.__setattr__(self, "_ids", {text: index + 2 for index, text in enumerate(texts)})
+        object.__setattr__(self, "_text_of", dict(enumerate(texts, start=2)))
         object.__setattr__(self, "_longest_first", tuple(sorted(self.pieces, key=len, reverse=True)))
 
     @property
@@ -75,12 +77,11 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text up to the first end of sequence; defined for any ids, those without text give U+FFFD."""
-        texts = []
-        for token_id in ids:
-            if token_id == self.eos_id:
-                break
-            texts.append(self._texts[token_id - 2] if 2 <= token_id < self.size else UNKNOWN)
-        return "".join(texts)
+        known = list(ids)
+        if self.eos_id in known:
+            del known[known.index(self.eos_id) :]
+        # One lookup a token and no more: completions are long, and the coordinator decodes every one.
+        return "".join([self._text_of.get(token_id, UNKNOWN) for token_id in known])
 
     def to_json(self) -> str:
         """As it travels to learner and peers."""

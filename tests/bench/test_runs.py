@@ -10,8 +10,8 @@ from bench.runs import figures_of, trained_twice
 
 def ledger(folder: Path, batches: list[tuple[int, int]]) -> None:
     with closing(sqlite3.connect(folder / "store.sqlite")) as database, database:
-        database.execute("CREATE TABLE batches (step INTEGER, rollout_id INTEGER)")
-        database.executemany("INSERT INTO batches VALUES (?, ?)", batches)
+        database.execute("CREATE TABLE batch_rollouts (step INTEGER, rollout_id INTEGER)")
+        database.executemany("INSERT INTO batch_rollouts VALUES (?, ?)", batches)
 
 
 def summary(folder: Path) -> dict[str, Any]:

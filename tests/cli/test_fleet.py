@@ -83,6 +83,44 @@ async def test_a_failed_process_is_named_with_its_words(fleet: Fleet) -> None:
     assert "coordinator.log" in text
 
 
+@pytest.mark.parametrize("name", ["coordinator", "learner", "origin"])
+async def test_what_a_signal_killed_is_started_again_a_number_of_times(fleet: Fleet, name: str) -> None:
+    told: list[tuple[str, int]] = []
+    fleet.on_restart = lambda name, number: told.append((name, number))
+    fleet.config = fleet.config.model_copy(update={"restarts_max": 1})
+    fleet.prepare()
+    await fleet.start(asyncio.Event())
+    killed = fleet.processes[name]
+    fleet.kill(name)
+    fleet.check()
+    assert (fleet.ended(), told, fleet.restarts[name]) == ({}, [(name, 9)], 1)
+    assert fleet.processes[name].args == killed.args
+    fleet.kill(name)
+    with pytest.raises(ProcessFailed, match=f"the {name} ended with status -9"):
+        fleet.check()
+    await fleet.stop()
+
+
+async def test_a_coordinator_that_has_summed_up_is_done(fleet: Fleet) -> None:
+    fleet.prepare()
+    await fleet.start(asyncio.Event())
+    fleet.folder.summary.write_text("{}")
+    fleet.kill("coordinator")
+    fleet.check()
+    assert (fleet.ended(), fleet.restarts.total()) == ({"coordinator": -9}, 0)
+    await fleet.stop()
+
+
+async def test_what_was_asked_to_stop_is_not_started_again(fleet: Fleet) -> None:
+    fleet.prepare()
+    await fleet.start(asyncio.Event())
+    fleet.processes["learner"].terminate()
+    fleet.processes["learner"].wait()
+    with pytest.raises(ProcessFailed, match="the learner ended with status -15"):
+        fleet.check()
+    await fleet.stop()
+
+
 async def test_a_silent_coordinator_is_not_waited_for_for_ever(fleet: Fleet) -> None:
     fleet.config = fleet.config.model_copy(update={"start_timeout_s": 0.2})
     fleet.programs["coordinator"] = [sys.executable, "-c", SLEEP]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from rollcast.cli.view import line, render, sparkline, summary_table
+from rollcast.cli.view import age_words, line, render, sparkline, summary_table
 from tests.coordinator.sample_status import peer, sample_status
 
 
@@ -28,12 +28,29 @@ def test_screen_shows_what_a_person_asks() -> None:
         "waiting for rollouts of version 87 since 0:03; next: 2 groups",
         "0 ▂ 14%",
         "S = 4, needed 2",
+        "age        2.1 steps, 2.1 s: train 0.1 broadcast 0.4 queue 0.9 generate 0.6 return 0.1 s",
         "quarantined",
         "dropped: 96 lease_expired, 41 stale",
         "ended: peer-3 (status -9)",
         "78.3%",
     ):
         assert expected in text
+
+
+def test_what_is_done_about_late_rollouts_and_kappa_is_said() -> None:
+    def screen(**changes: Any) -> str:
+        return text_of(render(sample_status(staleness=sample_status()["staleness"] | changes), {}))
+
+    late = {"corrected": 17, "waits": 3, "waits_in_vain": 1, "waited_s": 4.25}
+    assert "late ones are corrected up to 6: 17" in screen(late_policy="correct", age_max=6, late=late)
+    assert "batches wait for late groups: 3 times, 4.2 s" in screen(late_policy="wait", late=late)
+    assert "published every 2 steps, as broadcasts allow" in screen(publish_auto=True, publish_every_steps=2)
+
+
+def test_an_age_is_told_as_far_as_it_is_known() -> None:
+    assert age_words(None) == "-"
+    assert age_words({"age_steps": None, "age_s": None}) == "-"
+    assert age_words({"age_steps": 1.25, "age_s": None}) == "1.2 steps"
 
 
 def test_names_cannot_draw_on_the_screen_and_many_are_counted() -> None:
@@ -84,6 +101,7 @@ def test_summary_table() -> None:
         "exact_after": 0.91,
         "staleness_limit": 4,
         "staleness_max_trained": 2,
+        "staleness": {"split": None},
         "peer_byte_share": 0.66,
         "rollouts": {"issued": 100, "trained": 80, "open": 0, "dropped": {"stale": 20}},
         "learner_utilisation": None,

@@ -10,6 +10,7 @@ from coordinator.actions import (
     CloseAttempt,
     RecordAttempt,
     RecordBatch,
+    RecordEpoch,
     RevokeLeases,
     SendLeases,
     SendPlan,
@@ -27,8 +28,10 @@ Key = tuple[int, int]
 class History:
     """What was issued, stored, dropped and trained, by attempt; every rule is checked as it goes."""
 
-    def __init__(self, *, staleness_limit: int, groups_per_step: int, samples_per_group: int) -> None:
-        self.staleness_limit = staleness_limit
+    def __init__(self, *, age_max: int, groups_per_step: int, samples_per_group: int) -> None:
+        self.age_max = age_max
+        self.orphans: set[int] = set()
+        self.epoch = 0
         self.batch_size = groups_per_step * samples_per_group
         self.issued: dict[Key, RecordAttempt] = {}
         self.live: set[Key] = set()
@@ -88,6 +91,8 @@ class History:
                 assert (lease_id, sample_index) in self.stored, "I1: acknowledged before it was stored"
             case RecordBatch(step, rollout_ids):
                 self._batch(step, rollout_ids)
+            case RecordEpoch():
+                self._open_epoch(action)
             case ServeBatch(step, _):
                 assert step in self.recorded, "served before it was recorded"
             case SupplyPrompts(count):
@@ -104,7 +109,7 @@ class History:
         assert action.fencing_token > self.tokens.get(slot, 0), "I6: fencing tokens rise"
         assert slot not in self.filled, "a filled slot is not issued again"
         others = [one for one in self.live if self._slot(one) == slot]
-        assert not others, "one live attempt for now"
+        assert len(others) <= 1, "I6: at most two live attempts"
         self.tokens[slot] = action.fencing_token
         self.issued[key] = action
         self.live.add(key)
@@ -118,6 +123,9 @@ class History:
         assert key not in self.trained, "trained or dropped, not both"
         self.dropped[key] = reason
         self.live.discard(key)
+        held = self.rollouts.get(self.filled.get(self._slot(key), 0))
+        if held is not None and (held.lease_id, held.sample_index) == key:
+            del self.filled[self._slot(key)]  # given out again, unless its group is dropped too
 
     def _store(self, rollout_id: int, peer_id: PeerId, rollout: Rollout) -> None:
         key = (rollout.lease_id, rollout.sample_index)
@@ -139,9 +147,20 @@ class History:
             key = (rollout.lease_id, rollout.sample_index)
             assert key in self.stored
             assert key not in self.dropped
-            assert step - rollout.oldest_version <= self.staleness_limit, "I3"
+            assert step - rollout.oldest_version <= self.age_max, "I3"
+            assert not any(segment.version in self.orphans for segment in rollout.segments), "rolled back, and trained"
             assert all(rollout_id not in batch for batch in self.batches.values()), "I2"
         self.batches[step] = rollout_ids
+
+    def _open_epoch(self, action: RecordEpoch) -> None:
+        assert action.epoch == self.epoch + 1
+        assert action.step_from == len(self.batches), "recorded batches stay recorded"
+        for step in range(action.step_from, action.step_to):
+            self.batches[step] = ()
+            self.recorded.add(step)
+        common = -1 if action.common_version is None else action.common_version
+        self.epoch = action.epoch
+        self.orphans.update(range(common + 1, action.step_to))
 
     def _count_trained(self, step: int) -> None:
         for rollout_id in self.batches[step]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from coordinator.staleness_ledger import PARTS
+
 
 def peer(name: str, **changes: Any) -> dict[str, Any]:
     """One row of the peer table."""
@@ -32,6 +34,12 @@ def peer(name: str, **changes: Any) -> dict[str, Any]:
     }
 
 
+def split_means(rollouts: int, age_steps: float, unknown: int = 0) -> dict[str, Any]:
+    """Mean ages of a batch, or of all."""
+    seconds = {"train_s": 0.1, "broadcast_s": 0.4, "queue_s": 0.9, "generate_s": 0.6, "return_s": 0.1}
+    return {"rollouts": rollouts, "unknown": unknown, "age_steps": age_steps, "age_s": 2.1, **seconds}
+
+
 def sample_status(**changes: Any) -> dict[str, Any]:
     """A status of 87 steps of 200."""
     rewards = [0.34 + 0.58 * (1 - math.exp(-step / 38)) + 0.035 * math.sin(step * 2.3) for step in range(87)]
@@ -46,6 +54,23 @@ def sample_status(**changes: Any) -> dict[str, Any]:
         "newest_version": 87,
         "staleness_limit": 4,
         "publish_every_steps": 1,
+        "epoch": 0,
+        "staleness": {
+            "limit": 4,
+            "age_max": 4,
+            "late_policy": "drop",
+            "publish_every_steps": 1,
+            "publish_auto": False,
+            "step_period_s": 1.1,
+            "late": {"corrected": 0, "waits": 0, "waits_in_vain": 0, "waited_s": 0.0},
+            "split": {
+                "last": split_means(256, 2.125),
+                "total": split_means(22_000, 1.3, unknown=272),
+                "steps": [{"step": 86, **split_means(256, 2.125)}],
+                "bounds_s": [0.1, 1.0],
+                "parts": {part: {"at_most": [4, 9, 10], "sum_s": 7.5} for part in PARTS},
+            },
+        },
         "reward_train": rewards[-1],
         "reward_before": 0.34,
         "reward_after": None,

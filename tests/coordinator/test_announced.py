@@ -37,9 +37,10 @@ def test_the_newest_stay_although_no_batch_can_use_them() -> None:
     assert versions.latest(50) == list(range(92, 100))
 
 
-def test_a_new_epoch_starts_empty_and_restored_ones_go_on() -> None:
-    versions = announced(40, 42)
+def test_restored_ones_go_on_and_orphans_are_withdrawn() -> None:
+    versions = announced(40, 42, 43)
     assert versions.may_contain(Version(39))
     assert not versions.may_contain(Version(41))
-    versions.clear()
-    assert not versions.may_contain(Version(39))
+    versions.withdraw(lambda version: version > 42)
+    assert versions.latest(8) == [40, 42]
+    assert not versions.may_contain(Version(43))

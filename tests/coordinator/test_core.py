@@ -7,6 +7,7 @@ import pytest
 
 from coordinator.actions import (
     CloseAttempt,
+    CloseGroup,
     EndSession,
     Neighbour,
     Note,
@@ -18,6 +19,7 @@ from coordinator.actions import (
     SendLeases,
     SendPlan,
     StopPeer,
+    StoreRollout,
     SupplyPrompts,
 )
 from coordinator.core import CoordinatorCore, Restored
@@ -31,7 +33,7 @@ from coordinator.events import (
     Tick,
     VersionHeld,
 )
-from rollcast.wire.ids import Epoch, FencingToken, LeaseId, PeerId, PlanId, Step, Version
+from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, PlanId, Step, Version
 from tests.coordinator.core_world import (
     World,
     announced,
@@ -108,21 +110,16 @@ def test_a_second_session_replaces_the_first() -> None:
     world.tell(wants("a", 2))
     (lease, _), _ = world.take("a")
     assert world.tell(joined("a")) == [
-        CloseAttempt(lease.lease_id, 0, "peer_left"),
-        CloseAttempt(lease.lease_id, 1, "peer_left"),
-        RevokeLeases(A, (lease.lease_id,), "peer_left"),
         Note("session_replaced", "a", "the same identity opened a second session"),
         Note("peer_joined", "a", "a as peer"),
         SendPlan(A, PlanId(3), ANY),
         SendAnnouncement(A, Version(0)),
     ]
-    assert world.tell(wants("a", 2)) == []  # the new session holds no version yet
-    again = only(world.tell(held("a", 0)), SendLeases)[0].leases[0]
-    assert (again.group_id, again.slots) == (lease.group_id, lease.slots)
-    assert again.lease_id > lease.lease_id
+    (stored,) = only(world.tell(received("a", 1, rollout(lease, 0))), StoreRollout)
+    assert stored.rollout.lease_id == lease.lease_id, "its attempts are still its own"
 
 
-def test_the_slots_of_a_peer_that_left_go_to_another_with_the_same_seeds() -> None:
+def test_the_slots_of_a_peer_that_said_goodbye_go_to_another_with_the_same_seeds() -> None:
     world = World()
     world.start("a", "b")
     world.tell(wants("b", 4))
@@ -131,7 +128,7 @@ def test_the_slots_of_a_peer_that_left_go_to_another_with_the_same_seeds() -> No
     (lease, first), (_, second) = world.take("a")
     world.tell(wants("b", 4))  # gets two: pacing opens no third group
     world.take("b")
-    actions = world.tell(PeerLeft(A, "connection reset"))
+    actions = world.tell(PeerLeft(A, "connection reset", finished=True))
     assert actions == [
         CloseAttempt(lease.lease_id, 0, "peer_left"),
         CloseAttempt(lease.lease_id, 1, "peer_left"),
@@ -163,8 +160,6 @@ def test_silence_and_expiry_are_found_at_a_tick() -> None:
     for name in ("origin", "b"):
         world.tell(heartbeat(name, active=0))
     assert world.tell(Tick()) == [
-        CloseAttempt(by_a.lease_id, 0, "peer_left"),
-        CloseAttempt(by_a.lease_id, 1, "peer_left"),
         Note("peer_left", "a", "silent for 5.5 s"),
         SendPlan(ORIGIN, PlanId(4), ANY),
         SendPlan(B, PlanId(4), ANY),
@@ -172,8 +167,11 @@ def test_silence_and_expiry_are_found_at_a_tick() -> None:
     ]
     world.now = 6.0
     assert world.tell(Tick()) == [
+        CloseAttempt(by_a.lease_id, 0, "lease_expired"),
+        CloseAttempt(by_a.lease_id, 1, "lease_expired"),
         CloseAttempt(by_b.lease_id, 0, "lease_expired"),
         CloseAttempt(by_b.lease_id, 1, "lease_expired"),
+        RevokeLeases(A, (by_a.lease_id,), "lease_expired"),
         RevokeLeases(B, (by_b.lease_id,), "lease_expired"),
     ]
     assert len(only(world.tell(wants("b", 4)), SendLeases)[0].leases) == 2
@@ -314,6 +312,8 @@ def test_the_end_revokes_drops_and_lets_everybody_go() -> None:
         CloseAttempt(LeaseId(2), 1, "run_ended"),
         RevokeLeases(A, (LeaseId(1), LeaseId(2)), "run_ended"),
         CloseAttempt(LeaseId(1), 0, "run_ended"),
+        CloseGroup(GroupId(1)),
+        CloseGroup(GroupId(2)),
         StopPeer(ORIGIN, "finished"),
         StopPeer(A, "finished"),
         Note("run_ended", "run", "finished"),
@@ -336,6 +336,17 @@ def test_whoever_belongs_to_an_interrupted_run_may_come_back() -> None:
     assert world.tell(joined("b")) == [EndSession(B, "stopped")]
 
 
+def test_an_interrupted_run_keeps_what_it_has() -> None:
+    world = World()
+    world.start("a")
+    world.tell(wants("a", 4))
+    leases = world.take("a")
+    world.tell(received("a", 1, rollout(leases[0][0], 0)))
+    assert only(world.tell(RunEnded("stopped", False)), CloseAttempt) == []
+    assert world.core.status(0.0).rollouts.open == 4
+    assert only(world.tell(received("a", 2, rollout(leases[0][0], 1))), StoreRollout) != []
+
+
 def test_a_batch_that_is_being_recorded_at_the_end_counts_as_trained() -> None:
     world = World(groups_per_step=1)
     world.start("a")
@@ -353,7 +364,7 @@ def test_a_restored_core_goes_on_where_the_ledger_ends() -> None:
         versions={Version(5): 16},
         recorded_batches=6,
         last_group=40,
-        last_lease=90,
+        incarnation=3,
         last_rollout=70,
         issued=100,
         accepted=70,
@@ -372,7 +383,12 @@ def test_a_restored_core_goes_on_where_the_ledger_ends() -> None:
     world.tell(held("a", 5))
     world.tell(wants("a", 1))
     ((lease, _),) = world.take("a")
-    assert (lease.group_id, lease.lease_id, lease.fencing_token, lease.oldest_useful_version) == (41, 91, 91, 5)
+    assert (lease.group_id, lease.lease_id, lease.fencing_token, lease.oldest_useful_version) == (
+        41,
+        (3 << 32) + 1,
+        (3 << 32) + 1,
+        5,
+    )
     status = world.core.status(5.0)
     assert status.rollouts.issued == 101
     assert (status.staleness_histogram, status.staleness_max_trained, status.elapsed_s) == ({"0": 50, "1": 10}, 1, 1005)

@@ -12,11 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 
-from coordinator.actions import Action, RecordBatch, ScoreRollout, SendLeases, StoreRollout, SupplyPrompts
+from coordinator.actions import Action, RecordBatch, RecordEpoch, ScoreRollout, SendLeases, StoreRollout, SupplyPrompts
 from coordinator.core import CoordinatorCore
 from coordinator.events import (
     BatchRecorded,
     BatchRequested,
+    EpochRecorded,
+    EpochRequested,
     Event,
     LeasesReturned,
     PeerAccused,
@@ -26,11 +28,14 @@ from coordinator.events import (
     RolloutStored,
     RunEnded,
     Tick,
+    VersionAnnounced,
+    VersionHeld,
 )
+from coordinator.lateness import LatePolicy
 from coordinator.relay_model import PlanShape
-from rollcast.wire.ids import FencingToken, LeaseId, PeerId, RolloutId, Step, Version
-from rollcast.wire.rollouts import LeaseGrant, Rollout
-from tests.coordinator.core_world import announced, heartbeat, held, joined, prompt, received, rollout, settings, wants
+from rollcast.wire.ids import Epoch, FencingToken, LeaseId, PeerId, RolloutId, Step, Version
+from rollcast.wire.rollouts import LeaseGrant, Rollout, Segment
+from tests.coordinator.core_world import announced, heartbeat, joined, prompt, received, rollout, settings, wants
 from tests.coordinator.history import History
 
 PEERS = ("a", "b", "c", "d")
@@ -39,7 +44,15 @@ PEERS = ("a", "b", "c", "d")
 class RandomFleet:
     """A core, the machinery that answers it late and out of order, and peers of all kinds."""
 
-    def __init__(self, seed: int, *, staleness_limit: int = 2, finished_attempts_kept: int = 1000) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        staleness_limit: int = 2,
+        finished_attempts_kept: int = 1000,
+        late_policy: LatePolicy = "drop",
+        epochs: bool = True,
+    ) -> None:
         self.random = random.Random(seed)
         self.now = 0.0
         self.uploads = self.prompts_made = self.events = 0
@@ -47,6 +60,8 @@ class RandomFleet:
         self.to_score: list[RolloutId] = []
         self.to_record: list[Step] = []
         self.to_supply: list[int] = []
+        self.to_open: list[Epoch] = []
+        self.epochs = epochs
         self.grants: list[tuple[str, LeaseGrant]] = []
         self.sent: list[tuple[str, Rollout]] = []
         self.core = CoordinatorCore(
@@ -55,6 +70,8 @@ class RandomFleet:
                 groups_per_step=2,
                 samples_per_group=2,
                 staleness_limit=staleness_limit,
+                late_policy=late_policy,
+                late_wait_s=1.0,
                 lease_deadline_s=10.0,
                 finished_attempts_kept=finished_attempts_kept,
                 scoring_queue_max=6,
@@ -63,7 +80,8 @@ class RandomFleet:
                 demotion_s=1.0,
             )
         )
-        self.history = History(staleness_limit=staleness_limit, groups_per_step=2, samples_per_group=2)
+        age_max = staleness_limit + (late_policy == "correct")
+        self.history = History(age_max=age_max, groups_per_step=2, samples_per_group=2)
         self.tell(joined("origin", role="origin"))
         self.tell(announced(0))
 
@@ -88,6 +106,8 @@ class RandomFleet:
                 self.to_record.append(step)
             case SupplyPrompts(count):
                 self.to_supply.append(count)
+            case RecordEpoch(epoch):
+                self.to_open.append(epoch)
             case SendLeases(peer_id, leases):
                 self.grants += [(peer_id, lease) for lease in leases]
             case _:
@@ -120,9 +140,21 @@ class RandomFleet:
 
     def learner(self) -> None:
         next_step = self.core.recorded_batches
-        if self.newest < next_step and self.random.random() < 0.5:
-            self.tell(announced(self.newest + 1))
+        opened = self.core.epochs.newest
+        number = max(self.newest + 1, 0 if opened is None else opened.step_to)
+        if number <= next_step and self.random.random() < 0.5:
+            self.tell(VersionAnnounced(self.core.epoch, Version(number), 16))
         self.tell(BatchRequested(Step(max(0, next_step + self.random.choice([0, 0, 0, 0, -1, 1])))))
+
+    def learner_rolls_back(self) -> None:
+        """It reached the state of some version before, or of none; now and then it has not trained all there is."""
+        if self.epochs:
+            common = self.random.choice([None, *range(max(0, self.newest - 3), self.newest + 1)])
+            step = Step(max(0, self.core.recorded_batches - self.random.choice([0, 0, 0, 1])))
+            for _ in range(self.random.choice([1, 1, 2])):
+                self.tell(EpochRequested(self.events, step, None if common is None else Version(common)))
+            while self.to_open:
+                self.tell(EpochRecorded(self.to_open.pop(0)))
 
     def time_passes(self) -> None:
         self.now += self.random.choice([0.1, 0.5, 2.0])
@@ -136,7 +168,8 @@ class RandomFleet:
         self.tell(wants(peer, self.random.randint(0, 6)))
 
     def peer_holds(self) -> None:
-        self.tell(held(self.random.choice(PEERS), max(0, self.newest + self.random.choice([0, 0, 0, -1, 1]))))
+        version = Version(max(0, self.newest + self.random.choice([0, 0, 0, -1, 1])))
+        self.tell(VersionHeld(PeerId(self.random.choice(PEERS)), self.core.epochs.epoch_of(version), version))
 
     def peer_uploads(self) -> None:
         if not self.grants:
@@ -144,10 +177,16 @@ class RandomFleet:
         peer, lease = self.grants.pop(self.random.randrange(len(self.grants)))
         for slot in lease.slots:
             version = self.newest - self.random.choice([0, 0, 0, 0, 0, 1, 1, 2, 3, -1])
-            item = rollout(lease, slot.sample_index, version=max(0, version), peer=peer)
+            item = rollout(lease, slot.sample_index, segments=self.drawn(peer, Version(max(0, version))))
             self.sent.append((peer, item))
             if self.random.random() < 0.95:
                 self.upload(peer, item)
+
+    def drawn(self, peer: str, version: Version) -> tuple[Segment, ...]:
+        """A completion, now and then begun with the version before."""
+        versions = [Version(max(0, version - 1)), version] if self.random.random() < 0.2 else [version]
+        epoch_of = self.core.epochs.epoch_of
+        return tuple(Segment("assistant", epoch_of(one), one, PeerId(peer), (5,), b"\x01") for one in versions)
 
     def peer_repeats_or_lies(self) -> None:
         if not self.sent:
@@ -181,7 +220,7 @@ class RandomFleet:
         self.tell(joined(peer, address="" if peer == "d" else None))
 
     def peer_dies(self) -> None:
-        self.tell(PeerLeft(PeerId(self.random.choice(PEERS)), "connection reset"))
+        self.tell(PeerLeft(PeerId(self.random.choice(PEERS)), "connection reset", finished=self.random.random() < 0.5))
 
     def peer_drains(self) -> None:
         self.tell(heartbeat(self.random.choice(PEERS), state="draining", active=self.newest))
@@ -199,6 +238,7 @@ class RandomFleet:
             self.score: 16,
             self.record: 8,
             self.learner: 8,
+            self.learner_rolls_back: 1,
             self.time_passes: 3,
             self.peer_asks: 14,
             self.peer_holds: 6,
@@ -229,9 +269,18 @@ class RandomFleet:
 
 
 @hypothesis_settings(max_examples=50, deadline=None)
-@given(st.integers(0, 2**32), st.sampled_from([0, 1, 2]), st.sampled_from([3, 1000]))
-def test_random_runs_keep_every_invariant(seed: int, staleness_limit: int, finished_kept: int) -> None:
-    fleet = RandomFleet(seed, staleness_limit=staleness_limit, finished_attempts_kept=finished_kept)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([0, 1, 2]),
+    st.sampled_from([3, 1000]),
+    st.sampled_from(["drop", "wait", "correct"]),
+)
+def test_random_runs_keep_every_invariant(
+    seed: int, staleness_limit: int, finished_kept: int, late_policy: LatePolicy
+) -> None:
+    fleet = RandomFleet(
+        seed, staleness_limit=staleness_limit, finished_attempts_kept=finished_kept, late_policy=late_policy
+    )
     fleet.run(events=400)
     fleet.end()
 
@@ -249,6 +298,7 @@ def test_random_runs_go_everywhere() -> None:
         seen.update({f"age {age}": count for age, count in fleet.core.status(0.0).staleness_histogram.items()})
     expected = {"trained", "lease_expired", "peer_left", "returned", "revoked", "stale", "group_stale", "malformed"}
     refused = {"refused fenced", "refused late_duplicate", "refused busy", "refused run_ended"}
+    expected |= {"rolled_back"}
     assert expected | {"run_ended", "age 0", "age 1", "age 2"} | refused <= seen.keys()
     assert seen["trained"] > 200
 

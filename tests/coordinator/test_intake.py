@@ -100,7 +100,7 @@ def test_nobody_can_answer_for_another_or_with_another_token() -> None:
 
 def test_a_late_upload_is_fenced_and_after_another_attempt_a_late_duplicate() -> None:
     world, lease = world_with_lease()
-    world.tell(PeerLeft(PeerId("a"), "gone"))
+    world.tell(PeerLeft(PeerId("a"), "gone", finished=True))
     world.tell(joined("a"))
     assert world.tell(received("a", 1, rollout(lease, 0))) == [answer(1, lease, 0, "fenced")]
     world.tell(wants("b", 2))

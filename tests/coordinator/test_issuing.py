@@ -3,7 +3,7 @@ from __future__ import annotations
 from coordinator.actions import RecordAttempt, RecordGroup, RevokeLeases, SendLeases, SupplyPrompts
 from coordinator.core import CoordinatorCore
 from coordinator.events import BatchRequested, LeasesReturned, PeerLeft, PromptsSupplied, StepFinished
-from coordinator.leases import slot_seed
+from coordinator.groups import slot_seed
 from rollcast.wire.ids import Epoch, GroupId, LeaseId, PeerId, Step, Version
 from rollcast.wire.rollouts import LeaseGrant, Slot
 from tests.coordinator.core_world import (
@@ -88,7 +88,7 @@ def test_who_holds_least_is_served_first_and_in_turns() -> None:
     for name in ("b", "c"):
         world.tell(wants(name, 0))
         world.tell(held(name, 0))
-    world.tell(PeerLeft(PeerId("a"), "gone"))  # two groups are vacant now
+    world.tell(PeerLeft(PeerId("a"), "gone", finished=True))  # two groups are vacant now
     world.tell(wants("b", 2))
     assert [one.group_id for one, _ in world.take("b")] == [1, 1]
     world.tell(wants("c", 4))
@@ -125,7 +125,7 @@ def test_a_vacant_slot_waits_for_someone_with_a_version_young_enough() -> None:
     assert world.take("slow") == []
     world.tell(held("a", 1))
     assert len(world.take("a")) == 2
-    world.tell(PeerLeft(PeerId("a"), "gone"))
+    world.tell(PeerLeft(PeerId("a"), "gone", finished=True))
     assert world.take("slow") == []
     world.tell(heartbeat("slow", active=1))
     assert len(world.take("slow")) == 2

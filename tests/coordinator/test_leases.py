@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.leases import Attempt, Finished, Group, LeaseBook, slot_seed
+from coordinator.groups import Attempt, Finished, Group, slot_seed
+from coordinator.leases import LeaseBook
 from rollcast.wire.ids import GroupId, LeaseId, PeerId, RolloutId, Version
 from rollcast.wire.rollouts import Slot
 from tests.coordinator.core_world import prompt
@@ -15,7 +16,7 @@ def book(**changes: int) -> LeaseBook:
 
 
 def filled(leases: LeaseBook, group: Group, attempt: Attempt, rollout_id: int, version: int = 0) -> None:
-    leases.fill(attempt, RolloutId(rollout_id), Version(version))
+    leases.fill(attempt, RolloutId(rollout_id), Version(version), Version(version))
     leases.mark_stored(RolloutId(rollout_id))
     leases.mark_scored(RolloutId(rollout_id))
     leases.validate()
@@ -35,10 +36,10 @@ def test_a_lease_is_a_slice_and_the_rest_stays_vacant() -> None:
     leases.validate()
     assert [attempt.key for attempt in attempts] == [(1, 0), (1, 1)]
     assert leases.slots_of(attempts) == (Slot(0, group.slots[0].seed), Slot(1, group.slots[1].seed))
-    assert leases.oldest_vacant() is group
-    assert group.vacant() == [2]
+    assert leases.open_groups(9) == [group]
+    assert leases.open_slots(group) == [2]
     leases.issue(group, [2], B, deadline=10.0)
-    assert leases.oldest_vacant() is None
+    assert leases.open_groups(9) == []
     assert (leases.held_count(A), leases.held_count(B), leases.live_count) == (2, 1, 3)
 
 
@@ -48,7 +49,7 @@ def test_a_closed_attempt_frees_its_slot_for_a_higher_token_and_the_same_seed() 
     first = leases.issue(group, [0, 1, 2], A, deadline=10.0)
     leases.close(first[1])
     leases.validate()
-    assert (leases.oldest_vacant(), group.vacant()) == (group, [1])
+    assert (leases.open_groups(9), leases.open_slots(group)) == ([group], [1])
     assert leases.finished(first[1].key) == Finished(A, group.group_id, stored=False)
     (second,) = leases.issue(group, [1], B, deadline=20.0)
     assert second.fencing_token > first[1].fencing_token
@@ -71,11 +72,11 @@ def test_two_live_attempts_at_most_and_the_first_rollout_wins() -> None:
     (second,) = leases.issue(group, [0], B, deadline=10.0)
     with pytest.raises(ValueError, match="slot 0 of group 1 cannot be issued"):
         leases.issue(group, [0], A, deadline=10.0)
-    assert leases.fill(second, RolloutId(1), Version(0)) == [first]
+    assert leases.fill(second, RolloutId(1), Version(0), Version(0)) == [first]
     leases.close(first)
     leases.validate()
     assert leases.slot_is_filled(group.group_id, 0)
-    assert group.vacant() == [1, 2]
+    assert leases.open_slots(group) == [1, 2]
 
 
 def test_a_group_is_ready_when_every_rollout_is_scored() -> None:
@@ -101,7 +102,7 @@ def test_a_score_before_the_store_does_not_count() -> None:
     leases = book()
     group = leases.open_group(prompt(0))
     (attempt,) = leases.issue(group, [0], A, deadline=10.0)
-    leases.fill(attempt, RolloutId(1), Version(0))
+    leases.fill(attempt, RolloutId(1), Version(0), Version(0))
     assert not leases.mark_scored(RolloutId(1))
     assert group.scored == 0
 

@@ -9,8 +9,8 @@ from coordinator.ledger_schema import MIGRATIONS, migrate
 from rollcast.runtime.errors import StoreError
 
 TABLES = {
-    *("attempts", "batches", "events", "groups", "invite_claims", "invites"),
-    *("meta", "rollouts", "scores", "steps", "versions"),
+    *("attempts", "batch_rollouts", "batches", "compacted", "epochs", "events", "groups", "invite_claims", "invites"),
+    *("meta", "retention", "rollouts", "scores", "steps", "versions"),
 }
 
 

@@ -11,6 +11,7 @@ def members(**changes: int) -> Members:
         demotion_s=60.0,
         quarantine_chunks=changes.get("quarantine_chunks", 3),
         quarantine_accusers=changes.get("quarantine_accusers", 1),
+        taken_over=bool(changes.get("taken_over", False)),
     )
 
 
@@ -35,24 +36,24 @@ def test_held_versions_never_go_back() -> None:
     assert peer.version == 5
 
 
-def test_only_those_who_asked_are_hungry() -> None:
+def test_whoever_was_heard_of_is_looked_at_once() -> None:
     here = members()
     a, b = here.join(joined("a"), now=0.0), here.join(joined("b"), now=0.0)
-    for member in (a, b):
-        member.holds(Version(0))
+    assert here.take_changed() == ["a", "b"]
     here.asks(b, 4)
-    here.asks(a, 1)
-    here.asks(a, 0)
-    assert here.hungry() == [b]
-    here.leave(PeerId("b"), "left", "")
-    assert here.hungry() == []
+    here.seen(PeerId("a"), 1.0)
+    assert here.seen(PeerId("nobody"), 1.0) is None
+    here.changed([PeerId("c")])
+    assert here.take_changed() == ["b", "a", "c"]
+    assert here.take_changed() == []
+    assert (a.last_seen, b.free_slots) == (1.0, 4)
 
 
 def test_silence_is_measured_from_the_last_sign_of_life() -> None:
     here = members()
-    a = here.join(joined("a"), now=0.0)
+    here.join(joined("a"), now=0.0)
     here.join(joined("b"), now=0.0)
-    a.last_seen = 3.0
+    here.seen(PeerId("a"), 3.0)
     assert [member.peer_id for member in here.silent(now=5.1)] == ["b"]
 
 
@@ -89,6 +90,25 @@ def test_several_accusers_can_be_required() -> None:
     assert not here.accuse(culprit, PeerId("a"), (Version(1), 1), 1.0)
     assert here.accuse(culprit, PeerId("b"), (Version(1), 0), 1.0)
     assert (here.worker_count, here.has_role("peer")) == (2, True)
+
+
+def test_one_accuser_cannot_use_that_others_are_away_for_a_moment() -> None:
+    here = members(quarantine_chunks=1, quarantine_accusers=2)
+    culprit = here.join(joined("bad"), now=0.0)
+    for name in ("a", "b"):
+        here.join(joined(name), now=0.0)
+    here.end_demotions(0.5)
+    here.leave(PeerId("b"), "lost", "")
+    assert not here.accuse(culprit, PeerId("a"), (Version(1), 0), 1.0)
+    assert here.accuse(culprit, PeerId("a"), (Version(1), 0), 61.0)
+
+
+def test_after_a_restart_one_accuser_is_not_enough_at_once() -> None:
+    here = members(quarantine_chunks=1, quarantine_accusers=2, taken_over=True)
+    culprit = here.join(joined("bad"), now=100.0)
+    here.join(joined("a"), now=100.0)
+    assert not here.accuse(culprit, PeerId("a"), (Version(1), 0), 101.0)
+    assert here.accuse(culprit, PeerId("a"), (Version(1), 0), 160.0)
 
 
 def test_one_accuser_is_enough_where_there_may_be_no_other() -> None:

@@ -32,10 +32,25 @@ def config(prompt_tokens_max: int, new_tokens_max: int, **task: Any) -> Coordina
     )
 
 
+async def test_who_knows_the_tokenizer_need_not_wait(tmp_path: Path) -> None:
+    path = tmp_path / "problems.jsonl"
+    path.write_text("".join(f'{{"prompt": "{number}+1=", "answer": "{number + 1}"}}\n' for number in range(64)))
+    task = CoordinatorConfig.model_validate({"task": {"kind": "jsonl", "path": str(path)}, "held_out_problems": 16})
+    first = await Problems.start(task, None)
+    again = await Problems.start(task, None, (), first.tokenizer)
+    other = await Problems.start(task, None, (), Tokenizer(("x",), "yz"))
+    try:
+        assert await again.held_out(4) == await first.held_out(4)
+        assert "another wording" in str(await other.failed())
+    finally:
+        for problems in (first, again, other):
+            await problems.close()
+
+
 async def test_another_task_with_limits_that_it_fits() -> None:
     problems = await Problems.start(config(13, 6), None)
     try:
-        examples = [*await problems.examples(300, flawed=False, cursor=0), *problems.held_out(16)]
+        examples = [*await problems.examples(300, flawed=False, cursor=0), *await problems.held_out(16)]
         examples += await problems.examples(300, flawed=True, cursor=0)
         assert max(len(example.prompt_token_ids) for example in examples) == 13
         assert 5 <= max(len(example.answer_token_ids) for example in examples) <= 6

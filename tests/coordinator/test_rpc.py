@@ -14,7 +14,7 @@ from coordinator import rpc_peers
 from coordinator.rpc import ControlServer, Servicer
 from coordinator.rpc_access import ROLES_BY_METHOD, RoleGate
 from coordinator.rpc_peers import event_of, joined_of
-from rollcast.runtime.errors import MalformedMessage, PortInUse, RollcastError, WrongKey
+from rollcast.runtime.errors import CheckpointError, MalformedMessage, PortInUse, RollcastError, WrongKey
 from rollcast.wire.certificates import Caller, caller_from_certificate_pem
 from rollcast.wire.enrol import Enrolment
 from rollcast.wire.grpc_client import translate
@@ -35,6 +35,7 @@ EMPTY: dict[str, Any] = {
     "HeldOut": pb.HeldOutRequest(),
     "NextBatch": pb.BatchRequest(),
     "Announce": pb.VersionAnnouncement(),
+    "OpenEpoch": pb.EpochRequest(),
     "ReportStep": pb.StepReport(),
     "ReportStatus": pb.LearnerStatus(phase="finished"),
 }
@@ -146,8 +147,11 @@ async def _the_learners_calls_are_checked(coordinator: Running) -> None:
         )
         many = pb.StepReport(step=1, values={f"value {number}": 1.0 for number in range(500)})
         assert isinstance(await error_of(learner.stub.ReportStep(many)), MalformedMessage)
-        ahead = [part async for part in learner.stub.NextBatch(pb.BatchRequest(step=5, wait_s=0.0))]
-        assert not ahead[0].header.ready
+        early = [part async for part in learner.stub.NextBatch(pb.BatchRequest(step=0, wait_s=0.0))]
+        assert not early[0].header.ready
+        with pytest.raises(grpc.aio.AioRpcError) as ahead:  # a ledger that was restored from an old backup
+            _ = [part async for part in learner.stub.NextBatch(pb.BatchRequest(step=1, wait_s=20.0))]
+        assert isinstance(translate(ahead.value, "asking for a batch"), CheckpointError)
 
 
 async def test_evaluation_problems_and_scores(coordinator: Running) -> None:
@@ -212,6 +216,7 @@ def test_a_certificate_of_another_run_is_refused() -> None:
         pb.PeerMessage(heartbeat=pb.Heartbeat(tokens_generated=COUNTER_MAX + 1)),
         pb.PeerMessage(lease_return=pb.LeaseReturn(lease_ids=range(5000))),
         pb.PeerMessage(accusation=pb.Accusation(culprit_peer_id="x" * 65)),
+        pb.PeerMessage(partial_rollout=pb.PartialRollout(lease_id=1)),
     ],
 )
 def test_messages_out_of_bounds_end_a_session(message: pb.PeerMessage) -> None:
@@ -227,14 +232,17 @@ def test_a_heartbeats_text_cannot_draw_on_our_screen() -> None:
     assert facts.facts.tokens_per_second == 0.0
 
 
-def test_a_flood_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("size_bytes", [0, 100_000_000])
+def test_a_flood_is_noticed(monkeypatch: pytest.MonkeyPatch, size_bytes: int) -> None:
+    """Of messages, or of their bytes."""
     monkeypatch.setattr(rpc_peers, "RATE_WINDOW_S", 1e9)
-    monkeypatch.setattr(rpc_peers, "MESSAGES_PER_SECOND_MAX", 5e-9)
+    monkeypatch.setattr(rpc_peers, "MESSAGES_PER_SECOND_MAX", 5e-9 if not size_bytes else 1.0)
+    monkeypatch.setattr(rpc_peers, "BYTES_PER_SECOND_MAX", 0.5)
     budget = rpc_peers._Budget()
     for _ in range(5):
-        budget.spend()
+        budget.spend(size_bytes)
     with pytest.raises(MalformedMessage):
-        budget.spend()
+        budget.spend(size_bytes)
 
 
 def test_a_hello_says_what_relay_plans_need_within_limits() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,18 @@ import aiohttp
 import grpc
 import pytest
 
+from coordinator import service
 from coordinator.assembly import check
 from coordinator.config import CoordinatorConfig
+from coordinator.ledger import Ledger
+from coordinator.resume import LEARNER_FINISHED
 from rollcast.runtime.errors import ConfigError, NoPeers, RunFolderError, StoreError, WaitTimedOut
+from rollcast.wire.grpc_client import translate
 from rollcast.wire.identity import Identity
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import range_to_pb
 from rollcast.wire.tokenizer import Tokenizer
-from tests.coordinator.running import Member, Running, answer, changed, rollout, running, version
+from tests.coordinator.running import WAIT_S, Member, Running, answer, changed, rollout, running, version
 
 
 async def open_run(learner: Member, coordinator: Running) -> pb.RunInfo:
@@ -50,14 +55,18 @@ async def upload(peer: Member, rollouts: list[pb.Rollout]) -> list[tuple[bool, s
     return [(verdict.accepted, verdict.reason) for verdict in (await call).verdicts]
 
 
-async def work(peer: Member, info: pb.RunInfo, slots: int = 4) -> None:
-    """Take leases and answer the first slot of each group rightly."""
+def answers(peer: Member, info: pb.RunInfo, leases: list[pb.Lease]) -> list[pb.Rollout]:
     tokenizer = Tokenizer.from_json(info.tokenizer_json)
-    rollouts = [
+    return [
         rollout(lease, slot, peer.enrolment.peer_id, answer(tokenizer, lease, right=slot.sample_index == 0))
-        for lease in await take_leases(peer, slots)
+        for lease in leases
         for slot in lease.slots
     ]
+
+
+async def work(peer: Member, info: pb.RunInfo, slots: int = 4) -> None:
+    """Take leases and answer the first slot of each group rightly."""
+    rollouts = answers(peer, info, await take_leases(peer, slots))
     assert await upload(peer, rollouts) == [(True, "")] * slots
     assert await upload(peer, rollouts[:1]) == [(True, "")]  # the answer was lost: the same one again
     forged = pb.Rollout()
@@ -139,7 +148,7 @@ async def test_a_stopped_run_is_summed_up_and_can_be_taken_up_again(tmp_path: Pa
             await work(peer, info)
             first_batch = await fetch_batch(learner, 0)
             await learner.stub.ReportStep(pb.StepReport(step=1, values={"reward_mean": 0.5}))
-            await take_leases(peer, 2)  # under way when the end comes
+            under_way = await take_leases(peer, 2)  # when the end comes
             coordinator.stop.set()
             await peer.ended()
             assert "stop" not in {message.WhichOneof("body") for message in peer.received}
@@ -150,7 +159,9 @@ async def test_a_stopped_run_is_summed_up_and_can_be_taken_up_again(tmp_path: Pa
                 assert refusal.value.code() is grpc.StatusCode.UNAVAILABLE  # so it will try again
         assert await coordinator.ended() == 130
         summary = json.loads(coordinator.folder.summary.read_text())
-        assert (summary["phase"], summary["rollouts"]["dropped"]["run_ended"]) == ("stopped", 2)
+        assert summary["phase"] == "stopped"
+        assert (summary["rollouts"]["open"], summary["rollouts"]["dropped"]) == (2, {})
+        assert summary["staleness"]["split"]["rollouts"] == 4
         assert (summary["staleness_max_trained"], summary["wall_s"] > 0.0) == (0, True)
         first_wall_s = summary["wall_s"]
 
@@ -167,18 +178,62 @@ async def test_a_stopped_run_is_summed_up_and_can_be_taken_up_again(tmp_path: Pa
             assert replayed[1:] == first_batch[1:]
             await peer.hello()
             await peer.next("announcement")
-            await work(peer, info)
+            assert await upload(peer, answers(peer, info, under_way)) == [(True, "")] * 2, (
+                "its leases are still its own"
+            )
+            await work(peer, info, slots=2)
             await fetch_batch(learner, 1)
             await learner.stub.ReportStatus(pb.LearnerStatus(phase="finished"))
         assert await coordinator.ended() == 0
         summary = json.loads(coordinator.folder.summary.read_text())
         assert (summary["staleness_max_trained"], summary["wall_s"] > first_wall_s) == (1, True)
         rollouts = summary["rollouts"]
-        assert (rollouts["issued"], rollouts["trained"], rollouts["dropped"]) == (10, 8, {"run_ended": 2})
+        assert (rollouts["issued"], rollouts["trained"], rollouts["dropped"]) == (8, 8, {})
+        assert summary["staleness"]["split"]["rollouts"] + summary["staleness"]["split"]["unknown"] == 8
 
     with pytest.raises(RunFolderError, match="finished"):
         async with running(tmp_path, two_steps, learner=learner_key):
             pass
+
+
+async def test_a_coordinator_killed_after_the_learner_went_sums_up_at_its_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "RETURN_S", 0.0)
+    key = Identity.generate()
+    async with running(tmp_path, learner=key) as coordinator, Member(await coordinator.join("learner")) as learner:
+        await learner.stub.ReportStatus(pb.LearnerStatus(phase="training", values={"reward_after": 0.9}))
+        first = json.loads(coordinator.folder.endpoints.read_text())
+    ledger = Ledger.open(coordinator.folder.ledger)
+    await ledger.set_meta(LEARNER_FINISHED, "yes")  # the last that became durable
+    await ledger.close()
+    async with running(tmp_path, learner=key) as coordinator:
+        assert json.loads(coordinator.folder.endpoints.read_text()) == first, "members find it where it was"
+        assert await coordinator.ended() == 0
+    summary = json.loads(coordinator.folder.summary.read_text())
+    assert (summary["phase"], summary["ended_because"], summary["reward_after"]) == ("finished", "finished", 0.9)
+    with pytest.raises(RunFolderError, match="finished"):
+        async with running(tmp_path, learner=key):
+            pass
+
+
+async def test_an_epoch_outlives_the_coordinator(tmp_path: Path) -> None:
+    key = Identity.generate()
+    async with running(tmp_path, learner=key) as coordinator, Member(await coordinator.join("learner")) as learner:
+        info = await open_run(learner, coordinator)
+        assert (info.epoch, list(info.epochs), info.staleness_limit, info.publish_every_steps) == (0, [], 2, 1)
+        await learner.stub.Announce(version(info.run_id, key))
+        for _ in range(2):  # the first answer may have been lost
+            opened = await learner.stub.OpenEpoch(pb.EpochRequest(step=0))
+            assert (opened.epoch, opened.step) == (1, 1)
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await learner.stub.Announce(version(info.run_id, key, 1))
+        assert translate(refusal.value, "testing").code == "RC602"
+    async with running(tmp_path, learner=key) as coordinator, Member(await coordinator.join("learner")) as learner:
+        info = await open_run(learner, coordinator)
+        assert (info.epoch, list(info.epochs)) == (1, [pb.EpochStart(epoch=1, step_from=0, step=1)])
+        assert (info.recorded_batches, info.newest_published_version) == (1, 0)
+        assert (await learner.stub.OpenEpoch(pb.EpochRequest(step=0))).epoch == 1
 
 
 async def test_what_ends_a_run_badly_is_raised_and_summed_up(tmp_path: Path) -> None:
@@ -223,6 +278,35 @@ async def test_beyond_loopback_everything_is_encrypted(tmp_path: Path) -> None:
         async with aiohttp.ClientSession() as client:
             with pytest.raises(aiohttp.ClientError):
                 await client.get(coordinator.http_url.replace("https", "http") + "/health")
+
+
+async def test_an_almost_full_disk_takes_no_rollouts_but_keeps_everybody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = 1 << 40
+    monkeypatch.setattr("coordinator.background.DISK_LOOKED_AT_S", 0.01)
+    monkeypatch.setattr("coordinator.disk_guard.DiskGuard.__init__.__kwdefaults__", {"probe": lambda _: free})
+    async with running(tmp_path) as coordinator, Member(await coordinator.join("learner")) as learner:
+        info = await open_run(learner, coordinator)
+        await learner.stub.Announce(version(info.run_id, coordinator.learner_identity))
+        async with Member(await coordinator.join("peer")) as peer:
+            await peer.hello()
+            (lease, *_) = await take_leases(peer, 2)
+            done = rollout(lease, lease.slots[0], peer.enrolment.peer_id, [1])
+            ballast = coordinator.folder.root / "ballast"
+            free = 0
+            await until(lambda: not ballast.exists())
+            assert await upload(peer, [done]) == [(False, "busy")]
+            await peer.say(heartbeat=pb.Heartbeat())
+            free = 1 << 40
+            await until(ballast.exists)
+            assert await upload(peer, [done]) == [(True, "")]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not condition():  # noqa: ASYNC110  # nothing tells of a file
+            await asyncio.sleep(0.01)
 
 
 async def test_a_ledger_that_fails_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,8 @@ def test_the_oldest_trained_rollout_is_remembered() -> None:
     figures = StalenessFigures()
     assert figures.max_trained is None
     for age in (0, 2, 1, 1):
-        figures.trained(age)
-    assert figures.max_trained == 2
+        figures.trained(age, 2)
+    assert (figures.max_trained, figures.gate_broken_by) == (2, 0)
     assert dict(figures.histogram) == {0: 1, 1: 2, 2: 1}
+    figures.trained(3, 2)
+    assert figures.gate_broken_by == 1

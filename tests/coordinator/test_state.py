@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from coordinator.actions import CloseAttempt, RevokeLeases
+from coordinator.actions import CloseAttempt, CloseGroup, RevokeLeases
 from coordinator.state import CoreState
 from rollcast.wire.ids import PeerId, RolloutId, Version
 from tests.coordinator.core_world import prompt, settings
@@ -41,11 +41,12 @@ def test_dropping_a_group_ends_what_is_under_way_and_what_it_holds() -> None:
     group = state.book.open_group(prompt(0))
     attempts = state.book.issue(group, [0, 1], A, deadline=1.0)
     state.accounts.issued = 2
-    state.book.fill(attempts[0], RolloutId(1), Version(0))
+    state.book.fill(attempts[0], RolloutId(1), Version(0), Version(0))
     assert state.drop_group(group, ["stale"], "group_stale") == [
         CloseAttempt(attempts[1].lease_id, 1, "group_stale"),
         RevokeLeases(A, (attempts[1].lease_id,), "group_stale"),
         CloseAttempt(attempts[0].lease_id, 0, "stale"),
+        CloseGroup(group.group_id),
     ]
     assert len(state.book) == 0
     state.validate()

@@ -91,7 +91,8 @@ def test_the_status_of_a_short_run() -> None:
     world.tell(held("b", 1))
     world.tell(PeerLeft(PeerId("b"), "stopped by its owner"))
     status = world.core.status(24.0).to_json()
-    peers = status.pop("peers")
+    peers, staleness = status.pop("peers"), status.pop("staleness")
+    assert staleness["split"]["last"]["rollouts"] == 2
     assert status == {
         "run_name": "local",
         "run_id": "run",
@@ -103,6 +104,7 @@ def test_the_status_of_a_short_run() -> None:
         "newest_version": 1,
         "staleness_limit": 1,
         "publish_every_steps": 1,
+        "epoch": 0,
         "reward_train": 0.5,
         "reward_before": 0.25,
         "reward_after": None,
@@ -167,13 +169,14 @@ def test_the_limit_needed_comes_from_what_was_measured() -> None:
     world = World(groups_per_step=1)
     world.start("a")
     world.tell(wants("a", 2))
+    world.now = 0.5
     world.finish("a")  # 0.5 s each
     for step in (1, 2):
         world.tell(StepFinished(Step(step), {"step_s": 1.0, "wait_s": 0.6}))
     world.tell(announced(1))
-    world.now = 0.25
+    world.now = 0.75
     world.tell(held("a", 1))
-    assert world.core.status(0.25).staleness_needed == 3  # (0.25 + 0.5) / 0.4 + 1, rounded up
+    assert world.core.status(0.75).staleness_needed == 3  # (0.25 + 0.5) / 0.4 + 1, rounded up
 
 
 @pytest.mark.parametrize(("learner_phase", "phase"), [("finished", "finished"), ("training", "stopped")])

@@ -33,11 +33,14 @@ def test_the_promised_keys_are_there() -> None:
     assert summary["rollouts"]["dropped"]["stale"] == 41
     assert summary["wall_s"] == 131.0
     assert summary["seeds"] == {"run": 0}
+    assert summary["staleness"]["split"]["queue_s"] == 0.9
+    assert (summary["epoch"], summary["staleness"]["late_policy"], summary["staleness"]["age_max"]) == (0, "drop", 4)
 
 
 def test_what_is_not_known_is_null() -> None:
     summary = build_summary({"phase": "stopped"}, CoordinatorConfig())
     assert summary["reward_before"] is None
+    assert summary["staleness"]["split"] is None
     assert summary["rollouts"] == {"issued": 0, "accepted": 0, "trained": 0, "open": 0, "dropped": {}}
 
 

@@ -1,4 +1,4 @@
-"""The whole loop as real processes: a peer killed, a relay that corrupts, a peer that joins late, an orderly stop."""
+"""The whole loop as real processes: coordinator and peer killed, a corrupting relay, a late peer, an orderly stop."""
 
 from __future__ import annotations
 
@@ -57,11 +57,14 @@ def make_fleet(folder: Path, cache: Path, *settings: str) -> Fleet:
 
 
 class Trouble:
-    """Starts the others once the corrupting peer is there, and one more when the dying one is dead."""
+    """Starts the others once the corrupting peer is there, one more when the dying one is dead.
+
+    Kills the coordinator half way.
+    """
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
-        self.others_started = self.replaced = False
+        self.others_started = self.replaced = self.coordinator_killed = False
         self.demoted: set[str] = set()
 
     def on_status(self, status: Mapping[str, Any], ended: Mapping[str, int]) -> None:
@@ -74,6 +77,9 @@ class Trouble:
         if not self.replaced and ended.get("peer-2") == -signal.SIGKILL:
             self.replaced = True
             self.fleet.add_peer("peer-late")
+        if self.demoted and not self.coordinator_killed and int(status["step"]) >= STEPS // 2:
+            self.coordinator_killed = True
+            self.fleet.kill("coordinator")
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +89,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.e2e
 @pytest.mark.timeout(280)
-def test_the_run_survives_a_killed_peer_and_a_corrupting_relay(tmp_path: Path, cache: Path) -> None:
+def test_the_run_survives_a_corrupting_relay_and_a_killed_peer_and_coordinator(tmp_path: Path, cache: Path) -> None:
     fleet = make_fleet(tmp_path, cache, f"coordinator.run.steps={STEPS}", "peers=1")
     fleet.programs |= {"peer-1": CORRUPTING, "peer-2": DYING}
     trouble = Trouble(fleet)
@@ -98,19 +104,22 @@ def test_the_run_survives_a_killed_peer_and_a_corrupting_relay(tmp_path: Path, c
 
     assert trouble.replaced
     assert trouble.demoted == {"peer-1"}
+    assert fleet.restarts == {"coordinator": 1}
     summary = json.loads(fleet.folder.summary.read_text())
     rollouts = summary["rollouts"]
     assert summary["staleness_max_trained"] <= summary["staleness_limit"]
     assert rollouts["trained"] == STEPS * 16 * 4
     assert rollouts["open"] == 0
     assert rollouts["issued"] == rollouts["trained"] + sum(rollouts["dropped"].values())
-    assert rollouts["dropped"]["peer_left"] > 0
+    again = rollouts["dropped"].get("lease_expired", 0) + rollouts["dropped"].get("late_duplicate", 0)
+    assert again > 0, "what the dead peer held went to others"
     assert {"reward_before", "reward_after", "peer_byte_share", "learner_utilisation", "wall_s"} <= set(summary)
     assert len(fleet.folder.metrics.read_text().splitlines()) == STEPS
     assert fleet.folder.reward_plot.stat().st_size > 1000
     with closing(sqlite3.connect(fleet.folder.ledger)) as database:
-        (trained,) = database.execute("SELECT count(DISTINCT rollout_id) FROM batches").fetchone()
-        assert trained == STEPS * 16 * 4
+        (trained,) = database.execute("SELECT count(DISTINCT rollout_id) FROM batch_rollouts").fetchone()
+        (gone,) = database.execute("SELECT coalesce(sum(count), 0) FROM compacted WHERE kind = 'trained'").fetchone()
+        assert trained + gone == STEPS * 16 * 4
         (workers,) = database.execute("SELECT count(DISTINCT peer_id) FROM rollouts").fetchone()
         assert workers == 3  # all but the dead one, the late one included
     assert {name for name, status in fleet.ended().items() if status == 0} >= {"coordinator", "learner", "origin"}

@@ -101,6 +101,7 @@ class Script:
     batch_gate: asyncio.Event | None = None  # no batch is ready before it is set
     examples_error: RollcastError | None = None
     spoil: Callable[[int, list[pb.TrainingRollout]], None] = lambda step, rollouts: None
+    kappa: Callable[[int], int] = lambda step: 0  # what the header of a step's batch says
 
 
 class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
@@ -114,6 +115,9 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
         self.announced: list[int] = []  # every Announce call
         self.batches: dict[int, list[pb.TrainingRollout]] = {}
         self.served: list[tuple[int, bool]] = []
+        self.hold_epoch_replies = False
+        self.epochs: list[tuple[pb.EpochRequest, pb.EpochStart]] = []
+        self.contents: dict[int, set[bytes]] = {}  # announcements of each version, as they came
         self.step_reports: list[pb.StepReport] = []
         self.statuses: list[pb.LearnerStatus] = []
         self.changed = asyncio.Condition()
@@ -156,7 +160,7 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
         return pb.RunInfo(
             protocol=range_to_pb(),
             run_id=RUN_ID,
-            epoch=0,
+            epoch=len(self.epochs),
             steps=script.steps,
             staleness_limit=script.staleness_limit,
             publish_every_steps=script.publish_every_steps,
@@ -171,7 +175,22 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
             newest_record_payload=b"" if newest is None else self.announcements[newest].announcement.record.payload,
             origin_address=self.origin_address,
             origin_peer_id=self.authority.origin.peer_id,
+            epochs=[start for _, start in self.epochs],
         )
+
+    async def OpenEpoch(self, request: pb.EpochRequest, context: Any) -> pb.EpochReply:
+        for asked, start in self.epochs:
+            if asked == request:
+                return pb.EpochReply(epoch=start.epoch, step=start.step)
+        if request.step < max(self.batches, default=-1) + 1:
+            return pb.EpochReply(epoch=len(self.epochs), step=max(self.batches) + 1)
+        step = max(request.step, max(self.announcements, default=-1) + 1)
+        self.epochs.append((request, pb.EpochStart(epoch=len(self.epochs) + 1, step_from=request.step, step=step)))
+        self.batches.update({empty: [] for empty in range(request.step, step)})
+        await self._notify()
+        if self.hold_epoch_replies:
+            await asyncio.Event().wait()
+        return pb.EpochReply(epoch=len(self.epochs), step=step)
 
     async def Examples(self, request: pb.ExamplesRequest, context: Any) -> AsyncIterator[pb.Example]:
         if self.script.examples_error is not None:
@@ -200,6 +219,7 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
         rollouts = self.batches.setdefault(step, self._form(step))
         self.served.append((step, replayed))
         header = pb.BatchHeader(step=step, ready=True, rollout_count=len(rollouts), replayed=replayed)
+        header.publish_every_steps = self.script.kappa(step)
         yield pb.BatchPart(header=header)
         for rollout in rollouts:
             yield pb.BatchPart(rollout=rollout)
@@ -208,6 +228,7 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
         verified = verify_announcement(request, run_id=RUN_ID, learner_public_key=self.authority.learner.public_key)
         first = verified.version not in self.announcements
         self.announced.append(verified.version)
+        self.contents.setdefault(verified.version, set()).add(request.SerializeToString(deterministic=True))
         self.announcements.setdefault(verified.version, verified)
         await self._notify()
         return pb.AnnounceReply(first_time=first)

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from learner.checkpoint import Checkpoints, HostState
+from learner.checkpoint import Checkpoints, HostState, digest_of
 from learner.config import LearnerConfig
 from learner.packing import PackedBatch, TrainingRow, pack
 from learner.trainer import Trainer, behaviour_by_version
@@ -50,19 +52,25 @@ def arrays(value: float) -> dict[str, np.ndarray[Any, Any]]:
     return {"0/layers.0.kernel": np.full((3, 2), value, np.float32), "1/1/0/count": np.array(7, np.int32)}
 
 
+def anything(_: HostState) -> dict[str, np.ndarray[Any, Any]]:
+    return arrays(0.0)
+
+
 def test_the_newest_checkpoint_comes_back_whole(folder: Path) -> None:
     checkpoints = Checkpoints(folder, keep=2)
-    assert checkpoints.load_host() is None
+    assert checkpoints.restore(anything) is None
     for step in (0, 3, 6):
         checkpoints.save(arrays(float(step)), host(step))
     checkpoints.close()
     again = Checkpoints(folder, keep=2)
     assert again.steps() == [3, 6]
-    assert again.load_host() == host(6)
-    loaded = again.load_state(arrays(0.0))
+    restored = again.restore(anything)
+    assert restored is not None
+    assert restored.host == host(6)
     for name, value in arrays(6.0).items():
-        np.testing.assert_array_equal(loaded[name], value)
-        assert loaded[name].dtype == value.dtype
+        np.testing.assert_array_equal(restored.state[name], value)
+        assert restored.state[name].dtype == value.dtype
+    assert restored.digest == digest_of(arrays(6.0)) != digest_of(arrays(3.0))
     again.close()
 
 
@@ -70,29 +78,97 @@ def test_a_step_may_be_saved_again(folder: Path) -> None:
     checkpoints = Checkpoints(folder, keep=2)
     checkpoints.save(arrays(1.0), host(3))
     checkpoints.save(arrays(2.0), host(3, epoch=1))
-    checkpoints.wait()
-    assert checkpoints.load_host() == host(3, epoch=1)
+    restored = checkpoints.restore(anything)
+    assert restored is not None
+    assert restored.host == host(3, epoch=1)
     checkpoints.close()
 
 
-def test_damage_is_an_error_that_says_what_to_do(folder: Path) -> None:
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def half(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def zeroed(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def flipped(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]) if data else data)
+
+
+@pytest.mark.parametrize(
+    ("where", "tear"), [("state", flipped), ("state", half), ("host", emptied), ("", zeroed), ("", Path.unlink)]
+)
+def test_a_torn_checkpoint_gives_way_to_the_one_before(folder: Path, where: str, tear: Callable[[Path], None]) -> None:
+    """A power loss may leave any part of the newest one unwritten."""
+    checkpoints = Checkpoints(folder, keep=2)
+    for step in (3, 6):
+        checkpoints.save(arrays(float(step)), host(step))
+    checkpoints.close()
+    for path in (folder / "6" / where).rglob("*"):
+        if path.is_file():
+            tear(path)
+    again = Checkpoints(folder, keep=2)
+    restored = again.restore(anything)
+    assert restored is not None
+    assert restored.host.step == 3
+    assert again.steps() == [3], "the torn one is out of the way"
+    again.save(arrays(6.0), host(6))
+    restored = again.restore(anything)
+    assert restored is not None
+    assert restored.digest == digest_of(arrays(6.0))
+    again.close()
+
+
+def test_a_reader_leaves_a_torn_checkpoint_alone(folder: Path) -> None:
+    checkpoints = Checkpoints(folder, keep=2)
+    for step in (3, 6):
+        checkpoints.save(arrays(float(step)), host(step))
+    checkpoints.close()
+    emptied(next((folder / "6" / "host").glob("*")))
+    reader = Checkpoints(folder, keep=2, read_only=True)
+    restored = reader.restore(anything)
+    assert restored is not None
+    assert restored.host.step == 3
+    assert reader.steps() == [3, 6]
+    reader.close()
+
+
+def test_when_every_checkpoint_is_torn_that_is_an_error(folder: Path) -> None:
     checkpoints = Checkpoints(folder, keep=2)
     checkpoints.save(arrays(1.0), host(3))
-    checkpoints.wait()
     for path in (folder / "3" / "state").rglob("*"):
         if path.is_file():
             path.write_bytes(b"damaged")
-    with pytest.raises(CheckpointError, match="cannot read the newest checkpoint"):
-        checkpoints.load_state(arrays(0.0))
+    with pytest.raises(CheckpointError, match="cannot read any of the 1 checkpoints"):
+        checkpoints.restore(anything)
+    checkpoints.close()
+
+
+def test_a_refused_host_state_is_not_a_torn_one(folder: Path) -> None:
+    checkpoints = Checkpoints(folder, keep=2)
+    for step in (3, 6):
+        checkpoints.save(arrays(float(step)), host(step))
+
+    def refuse(found: HostState) -> Any:
+        raise CheckpointError(f"not ours: {found.step}")
+
+    with pytest.raises(CheckpointError, match="not ours: 6"):
+        checkpoints.restore(refuse)
+    assert checkpoints.steps() == [3, 6]
     checkpoints.close()
 
 
 def test_another_format_is_refused(folder: Path) -> None:
     checkpoints = Checkpoints(folder, keep=2)
     checkpoints.save(arrays(1.0), host(3, format=99))
-    checkpoints.wait()
     with pytest.raises(CheckpointError, match="format 99"):
-        checkpoints.load_host()
+        checkpoints.restore(anything)
     checkpoints.close()
 
 
@@ -152,9 +228,9 @@ def test_a_resumed_learner_equals_one_that_never_stopped(folder: Path) -> None:
 
     second = Trainer(MODEL, config.model_copy(update={"seed": 99}))
     checkpoints = Checkpoints(folder, keep=2)
-    saved = checkpoints.load_host()
+    saved = checkpoints.restore(lambda _: second.state())
     assert saved is not None
-    second.restore(checkpoints.load_state(second.state()))
+    second.restore(saved.state)
     checkpoints.close()
-    train(second, range(saved.step, 6))
+    train(second, range(saved.host.step, 6))
     assert digest(second) == digest(uninterrupted)

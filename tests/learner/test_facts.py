@@ -43,14 +43,22 @@ def test_versions_that_come_too_rarely_are_refused() -> None:
 
 def test_only_a_checkpoint_of_this_run_is_resumed_from() -> None:
     facts = RunFacts.of(info(), LearnerConfig())
-    host = facts.host_state(0, 5, Version(3), TrainedIds([(1, 9)]), {"reward_before": 0.3})
+    host = facts.host_state(0, 5, 0, Version(3), TrainedIds([(1, 9)]), {"reward_before": 0.3})
     facts.check_checkpoint(host)
     for changes, problem in (
         ({"run_id": "other"}, "another run"),
-        ({"epoch": 1}, "another run"),
+        ({"epoch": 1}, "recorded 5 batches"),
         ({"model_json": "{}"}, "model or tokenizer"),
         ({"tokenizer_json": "{}"}, "model or tokenizer"),
         ({"step": 6}, "recorded 5 batches"),
     ):
         with pytest.raises(CheckpointError, match=problem):
             facts.check_checkpoint(replace(host, **changes))
+
+
+def test_a_checkpoint_of_an_earlier_epoch_serves_where_the_epochs_since_are_known() -> None:
+    host = RunFacts.of(info(), LearnerConfig()).host_state(0, 5, 0, Version(3), TrainedIds(), {})
+    starts = [pb.EpochStart(epoch=1, step_from=5, step=7), pb.EpochStart(epoch=2, step_from=9, step=9)]
+    RunFacts.of(info(epoch=2, epochs=starts), LearnerConfig()).check_checkpoint(host)
+    with pytest.raises(CheckpointError, match="another run"):
+        RunFacts.of(info(epoch=2, epochs=starts[1:]), LearnerConfig()).check_checkpoint(host)

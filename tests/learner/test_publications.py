@@ -55,7 +55,7 @@ async def test_one_at_a_time_and_in_order() -> None:
 async def test_starting_does_not_wait_for_the_origin() -> None:
     running, publisher = publications()
     await running.start(Version(0), SNAPSHOT)
-    kept = asyncio.create_task(running.until_kept())
+    kept = asyncio.ensure_future(running.kept()())
     await asyncio.sleep(0)
     assert not kept.done()
     publisher.may_keep.set()
@@ -66,13 +66,27 @@ async def test_starting_does_not_wait_for_the_origin() -> None:
     assert publisher.story == ["start 0"]
 
 
+async def test_waiting_until_kept_is_about_the_version_of_that_moment() -> None:
+    running, publisher = publications()
+    publisher.may_keep.set()
+    publisher.may_finish.set()
+    await running.start(Version(0), SNAPSHOT)
+    first = running.kept()
+    await running.finish()
+    publisher.may_keep.clear()
+    await running.start(Version(1), SNAPSHOT)
+    async with asyncio.timeout(5.0):
+        await first()
+    await running.cancel()
+
+
 async def test_a_failure_reaches_whoever_waits() -> None:
     running, publisher = publications()
     publisher.error = RunFolderError("disk full")
     publisher.may_keep.set()
     await running.start(Version(0), SNAPSHOT)
     with pytest.raises(RunFolderError):
-        await running.until_kept()
+        await running.kept()()
 
     running, publisher = publications()
     publisher.error = RunFolderError("disk full")

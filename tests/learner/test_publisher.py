@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.errors import CheckpointError, WaitTimedOut, WrongKey
 from rollcast.wire.delta import DeltaDecoder, InPlace
 from rollcast.wire.identity import Identity
-from rollcast.wire.ids import EncodingId, Version
+from rollcast.wire.ids import EncodingId, Epoch, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.tensors import TensorSpec
 from rollcast.wire.tls import TlsCredentials
@@ -41,6 +42,7 @@ class Bench:
             retained=self.retained,
             origin=self.pusher,
             announce=self._announce,
+            stop_on_mismatch=True,
         )
 
     async def _find(self) -> pb.RunInfo:
@@ -147,7 +149,7 @@ async def test_other_bytes_for_a_known_version_stop_the_learner(world: World, tm
 class Shelf:
     """An origin in memory, and a publisher that pushes to it."""
 
-    def __init__(self, folder: Path, info: pb.RunInfo | None = None, **settings: object) -> None:
+    def __init__(self, folder: Path, info: pb.RunInfo | None = None, **settings: Any) -> None:
         folder.mkdir(exist_ok=True)
         self.pushed: list[Prepared] = []
         self.retained = RetainedVersions(folder, in_memory=2)
@@ -211,7 +213,7 @@ async def test_deltas_lead_on_from_the_version_before_and_from_earlier(tmp_path:
 
 
 @pytest.mark.parametrize("settings", [{"deltas": False}, {"squash_versions": 0}])
-async def test_deltas_can_be_left_out(tmp_path: Path, settings: dict[str, object]) -> None:
+async def test_deltas_can_be_left_out(tmp_path: Path, settings: dict[str, Any]) -> None:
     shelf = Shelf(tmp_path, **settings)
     for version in range(3):
         await shelf.publisher.publish(Version(version), trained(version))
@@ -228,7 +230,9 @@ async def test_a_restart_pushes_the_manifests_that_were_kept(tmp_path: Path) -> 
         assert again.publisher.prepare(Version(1), trained(1)) == prepared
         await again.publisher.publish_kept(until=1)
         assert again.pushed == [prepared]
-        assert again.publisher.prepare(Version(0), trained(0)).encodings == {}, "the run knows it"
+        known = again.publisher.prepare(Version(0), trained(0))
+        assert known is not None
+        assert known.encodings == {}, "the run knows it"
 
 
 async def test_a_delta_that_was_damaged_is_said(tmp_path: Path) -> None:
@@ -238,3 +242,63 @@ async def test_a_delta_that_was_damaged_is_said(tmp_path: Path) -> None:
     (tmp_path / "000000000001.delta1").write_bytes(b"x")
     with pytest.raises(CheckpointError, match="delta of version 1"):
         await Shelf(tmp_path).publisher.publish_kept(until=1)
+
+
+# ---------------------------------------------------------------- training again
+
+
+async def resumed(folder: Path, *versions: int) -> Shelf:
+    """A publisher of a second life; the first published these versions."""
+    first = Shelf(folder)
+    for version in versions:
+        await first.publisher.publish(Version(version), trained(version))
+    payload = first.pushed[-1].signed.announcement.record.payload
+    return Shelf(
+        folder,
+        pb.RunInfo(
+            run_id=RUN_ID, has_published=True, newest_published_version=versions[-1], newest_record_payload=payload
+        ),
+    )
+
+
+async def test_a_version_whose_bytes_were_removed_is_restored_and_never_signed_again(tmp_path: Path) -> None:
+    shelf = await resumed(tmp_path, 0, 1, 2, 3)
+    before = shelf.retained.signed(Version(1))
+    shelf.retained.remove([Version(0), Version(1)], oldest_replayed=0)
+    await shelf.publisher.publish(Version(1), trained(1))
+    assert shelf.retained.signed(Version(1)) == before
+    assert shelf.retained.state(Version(1))[1] == trained(1).state_bytes
+    assert not shelf.pushed
+    assert (shelf.publisher.diverged, shelf.publisher.common_version) == (False, 1)
+    assert [shelf.publisher.knows(Version(version)) for version in (0, 3, 4)] == [True, True, False]
+    assert shelf.publisher.newest_known == 3
+
+
+async def test_another_state_is_neither_signed_nor_taken_for_the_published_one(tmp_path: Path) -> None:
+    shelf = await resumed(tmp_path, 0, 1, 2, 3)
+    shelf.retained.remove([Version(2)], oldest_replayed=0)
+    await shelf.publisher.publish(Version(1), trained(1))
+    await shelf.publisher.publish(Version(2), trained(7))
+    assert (shelf.publisher.diverged, shelf.publisher.common_version) == (True, 1)
+    await shelf.publisher.publish(Version(3), trained(8))
+    await shelf.publisher.publish(Version(4), trained(9))
+    assert not shelf.pushed
+    assert shelf.retained.used(Version(2))[1] == trained(7).state_bytes, "the published bytes are gone"
+    assert shelf.retained.used(Version(3))[1] == trained(3).state_bytes, "the published bytes are here"
+    assert shelf.retained.versions() == [0, 1, 3]
+
+
+async def test_an_epoch_begins_with_a_keyframe_on_top_of_the_newest_version(tmp_path: Path) -> None:
+    shelf = await resumed(tmp_path, 0, 1, 2)
+    await shelf.publisher.publish(Version(1), trained(7))
+    assert shelf.publisher.diverged
+    shelf.publisher.enter_epoch(Epoch(1), Version(3))
+    assert (shelf.publisher.diverged, shelf.publisher.common_version) == (False, None)
+    for version in (3, 4):
+        await shelf.publisher.publish(Version(version), trained(version + 4))
+    first, second = (one.signed for one in shelf.pushed)
+    assert [bases(one) for one in shelf.pushed] == [{0: None}, {0: None, 1: 3}]
+    assert (first.record.epoch, second.record.epoch) == (1, 1)
+    newest_before = shelf.retained.signed(Version(2))
+    assert newest_before is not None
+    assert first.record.parent_hash == newest_before.record_hash

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from rollcast.runtime.errors import CheckpointError, MalformedMessage, TaskError
 from rollcast.runtime.process import EXIT_INTERRUPTED
 from rollcast.wire.identity import Identity
 from rollcast.wire.proto import rollcast_pb2 as pb
+from tests.learner.dropping_coordinator import DroppingCoordinator
 from tests.learner.scripted_door import ScriptedDoor
 from tests.learner.scripted_run import LOOPBACK, Script, World
 
@@ -96,10 +98,18 @@ async def test_every_step_reports_all_its_figures(world: World, script: Script) 
     await run(config(world), asyncio.Event())
     for report in world.coordinator.step_reports:
         expected = {"loss", "reward_mean", "grad_norm", "ratio_mean", "clip_fraction", "kl_k3", "entropy", "tokens"}
-        expected |= {"train_s", "behaviour_s", "wait_s", "publish_s", "checkpoint_s", "step_s", "version"}
+        expected |= {
+            "train_s",
+            "behaviour_s",
+            "compile_s",
+            "wait_s",
+            "publish_s",
+            "checkpoint_s",
+            "other_s",
+            "step_s",
+            "version",
+        }
         assert expected <= set(report.values)
-        parts = ("train_s", "behaviour_s", "wait_s", "publish_s", "checkpoint_s")
-        assert sum(report.values[part] for part in parts) <= report.values["step_s"]
         assert report.values["tokens"] == 12.0
         assert report.values["version"] == report.step
     # Version 0 drew the first batch, and nothing has been learnt since: the ratio is exactly one.
@@ -265,3 +275,104 @@ async def test_a_checkpoint_of_another_model_is_refused(world: World, script: Sc
     other = config(world).model.model_copy(update={"layers": 2})
     with pytest.raises(CheckpointError, match="model or tokenizer"):
         await run(config(world, model=other), asyncio.Event())
+
+
+async def test_the_figures_of_a_life_and_of_its_steps_add_up(world: World, script: Script) -> None:
+    began_s = time.monotonic()
+    await run(config(world), asyncio.Event())
+    took_s = time.monotonic() - began_s
+    values = dict(world.coordinator.statuses[-1].values)
+    parts = {name: value for name, value in values.items() if name.startswith("life_") and name.endswith("_s")}
+    del parts["life_s"], parts["life_began_unix_s"]
+    assert sum(parts.values()) == pytest.approx(values["life_s"])
+    assert 0.95 * took_s - 0.5 <= values["life_s"] <= took_s
+    assert parts["life_replay_s"] == 0.0
+    steps = [report.values for report in world.coordinator.step_reports]
+    spent = ("train_s", "behaviour_s", "compile_s", "wait_s", "publish_s", "checkpoint_s", "other_s")
+    for step in steps:
+        assert sum(step[name] for name in spent) == pytest.approx(step["step_s"])
+    assert values["oldest_checkpoint_step"] == 2.0
+
+
+async def test_kappa_may_follow_what_the_coordinator_says(world: World, script: Script) -> None:
+    script.steps, script.staleness_limit = 7, 6
+    script.kappa = lambda step: 1 if step < 2 else 3
+    script.newest_usable_version = lambda step: 0
+    await run(config(world), asyncio.Event())
+    assert world.coordinator.announced == [0, 1, 2, 5, 7]
+
+
+# ---------------------------------------------------------------- other weights than before
+
+
+async def interrupted(world: World, *, after: int, **changes: Any) -> None:
+    """A life that is lost once the report of a step has arrived."""
+    life = asyncio.create_task(run(config(world, **changes), asyncio.Event()))
+    await world.coordinator.until(lambda: any(report.step == after for report in world.coordinator.step_reports))
+    life.cancel()
+    await asyncio.gather(life, return_exceptions=True)
+
+
+OTHER = {"optimiser": {"learning_rate": 0.01}}  # stands for other hardware
+
+
+async def test_other_weights_than_published_go_on_in_a_new_epoch(world: World, script: Script) -> None:
+    """The second life loses the answer to OpenEpoch, the third finds the epoch in the run's facts."""
+    coordinator = world.coordinator
+    script.steps = 8
+    await interrupted(world, after=5)
+    newest = max(coordinator.announcements)
+    coordinator.hold_epoch_replies = True
+    life = asyncio.create_task(run(config(world, **OTHER), asyncio.Event()))
+    await coordinator.until(lambda: bool(coordinator.epochs))
+    life.cancel()
+    await asyncio.gather(life, return_exceptions=True)
+    coordinator.hold_epoch_replies = False
+    assert await run(config(world, **OTHER), asyncio.Event()) == 0
+
+    ((asked, start),) = coordinator.epochs
+    assert asked.has_common_version
+    assert asked.common_version <= newest
+    assert asked.common_version % 2 == 0, "that of the checkpoint"
+    assert start.step == max(coordinator.announcements[version].version for version in range(start.step)) + 1
+    records = {version: announced.record for version, announced in coordinator.announcements.items()}
+    assert {version: record.epoch for version, record in records.items()} == {
+        version: int(version >= start.step) for version in records
+    }
+    first = coordinator.announcements[start.step]
+    assert first.record.parent_hash == coordinator.announcements[start.step - 1].record_hash
+    assert not first.deltas
+    assert sorted(records) == list(range(9))
+    assert all(len(contents) == 1 for contents in coordinator.contents.values())
+
+    # Whoever resumes now resumes in the epoch.
+    assert await run(config(world, **OTHER), asyncio.Event()) == 0
+    assert len(coordinator.epochs) == 1
+
+
+async def test_other_weights_than_published_can_stop_the_learner(world: World, script: Script) -> None:
+    script.steps = 8
+    await interrupted(world, after=5)
+    with pytest.raises(CheckpointError, match="gave other weights"):
+        await run(config(world, resume={"on_mismatch": "stop"}, **OTHER), asyncio.Event())
+
+
+async def test_calls_whose_answers_are_lost_are_made_again(world: World, script: Script) -> None:
+    """Every other call is carried out and its connection then dropped."""
+    await world.coordinator.stop()
+    dropping = DroppingCoordinator(world.authority, script)
+    dropping.origin_address = world.coordinator.origin_address
+    await dropping.start(world.grpc_port)
+    script.steps = 2
+    try:
+        assert await run(config(world), asyncio.Event()) == 0
+    finally:
+        await dropping.stop()
+    assert set(dropping.dropped) == {
+        *("OpenLearner", "Examples", "HeldOut", "ScoreCompletions", "NextBatch", "Announce"),
+        *("ReportStep", "ReportStatus"),
+    }
+    assert sorted(set(dropping.announced)) == [0, 1, 2]
+    assert len(dropping.announced) > 3
+    assert {report.step for report in dropping.step_reports} == {1, 2}
+    assert all(len(contents) == 1 for contents in dropping.contents.values())

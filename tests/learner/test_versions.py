@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from learner.versions import RetainedVersions, no_longer_needed
+from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.errors import CheckpointError
 from rollcast.wire.chunks import chunk_list
 from rollcast.wire.identity import Identity
@@ -110,12 +111,39 @@ def test_deltas_come_back_as_they_were(tmp_path: Path) -> None:
 
 def test_removing_leaves_what_is_not_named(tmp_path: Path) -> None:
     retained = filled(tmp_path, 0, 1, 2, 3)
-    retained.remove([Version(0), Version(2)])
+    retained.remove([Version(0), Version(2)], oldest_replayed=1)
     assert retained.versions() == [1, 3]
     suffixes = sorted(path.suffix for path in tmp_path.iterdir())
-    assert suffixes == [".delta1", ".delta1", ".state", ".state", ".version", ".version"]
+    assert suffixes == [".delta1", ".delta1", ".record", ".state", ".state", ".version", ".version"]
     with pytest.raises(CheckpointError):
         retained.state(Version(2))
+
+
+def test_what_was_signed_is_remembered_as_long_as_it_may_be_made_again(tmp_path: Path) -> None:
+    retained = filled(tmp_path, 0, 1, 2, 3)
+    retained.remove([Version(0), Version(1)], oldest_replayed=0)
+    again = RetainedVersions(tmp_path, in_memory=2)
+    assert [again.signed(Version(version)) for version in (0, 1)] == [None, None]
+    assert [again.record(Version(version)) for version in (0, 1, 3)] == [signed(0), signed(1), signed(3)]
+    again.retain(signed(1), state(1), {})
+    assert again.versions() == [1, 2, 3]
+    again.remove([Version(1)], oldest_replayed=2)
+    assert again.record(Version(1)) is None
+
+
+def test_stand_ins_serve_only_where_the_published_bytes_are_gone(tmp_path: Path) -> None:
+    retained = filled(tmp_path, 0, 1, 2)
+    tensors = signed(1).record.tensors
+    other = Snapshot(tensors, b"other")
+    retained.remove([Version(1)], oldest_replayed=0)
+    for version in (1, 2):
+        retained.stand_in(Version(version), other)
+    assert retained.used(Version(1)) == (tensors, b"other")
+    assert retained.used(Version(2)) == (tensors, state(2))
+    for version in (3, 4):
+        retained.stand_in(Version(version), other)
+    with pytest.raises(CheckpointError, match="no copy of version 1"):
+        retained.used(Version(1))
 
 
 def test_a_half_written_version_does_not_exist(tmp_path: Path) -> None:

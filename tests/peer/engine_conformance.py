@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 
 import pytest
 
-from peer.engines.base import Engine, GenerateRequest, WarmUp
+from peer.engines.base import Drawn, Engine, GenerateRequest, Generation, WarmUp
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.ids import Version
 from rollcast.wire.records import VersionRecord
@@ -21,6 +22,31 @@ COOL = Sampling(temperature=0.5, max_new_tokens=4, stop_token_ids=(STOP_TOKEN,))
 
 def requests(count: int, *, first_seed: int = 0, sampling: Sampling = SAMPLING) -> list[GenerateRequest]:
     return [GenerateRequest((5, 6, 7 + index % 3), first_seed + index, sampling) for index in range(count)]
+
+
+async def complete(generation: Generation, count: int, slice_tokens: int = 100) -> list[list[Drawn]]:
+    """What each of ``count`` requests got, slice by slice, until all have ended; slices without tokens left out."""
+    pieces: list[list[Drawn]] = [[] for _ in range(count)]
+    ended = [False] * count
+    while not all(ended):
+        news = await generation.draw(slice_tokens)
+        assert len(news) == count
+        for index, new in enumerate(news):
+            assert len(new.token_ids) == len(new.logprobs) <= slice_tokens
+            assert not (ended[index] and (new.token_ids or new.finish_reason is None))
+            ended[index] = new.finish_reason is not None
+            pieces[index] += [new] if new.token_ids else []
+    return pieces
+
+
+async def generate(engine: Engine, asked: Sequence[GenerateRequest], slice_tokens: int = 100) -> list[Drawn]:
+    """One whole completion a request."""
+    made = []
+    for pieces in await complete(engine.begin(asked), len(asked), slice_tokens):
+        tokens = tuple(token for piece in pieces for token in piece.token_ids)
+        logprobs = tuple(logprob for piece in pieces for logprob in piece.logprobs)
+        made.append(replace(pieces[-1], token_ids=tokens, logprobs=logprobs))
+    return made
 
 
 class EngineConformance:
@@ -58,7 +84,7 @@ class EngineConformance:
     async def test_nothing_is_generated_before_a_version_is_active(self, engine: Engine) -> None:
         assert engine.active_version is None
         with pytest.raises(ValueError, match="no version is active"):
-            await engine.generate(requests(1))
+            engine.begin(requests(1))
         record, state = self.make_version(0)
         await engine.load(record, memoryview(state))
         assert engine.active_version is None
@@ -75,22 +101,22 @@ class EngineConformance:
 
     async def test_the_same_seed_draws_the_same_tokens_whatever_else_is_in_the_batch(self, engine: Engine) -> None:
         await self.put(engine, 0)
-        together = await engine.generate(requests(4))
-        alone = await engine.generate(requests(4)[2:3])
-        again = await engine.generate(requests(4))
+        together = await generate(engine, requests(4))
+        alone = await generate(engine, requests(4)[2:3])
+        again = await generate(engine, requests(4))
         assert [item.token_ids for item in again] == [item.token_ids for item in together]
         assert alone[0].token_ids == together[2].token_ids
 
     async def test_other_seeds_and_other_weights_draw_other_tokens(self, engine: Engine) -> None:
         await self.put(engine, 0)
-        drawn = [item.token_ids for item in await engine.generate(requests(4))]
-        assert [item.token_ids for item in await engine.generate(requests(4, first_seed=100))] != drawn
+        drawn = [item.token_ids for item in await generate(engine, requests(4))]
+        assert [item.token_ids for item in await generate(engine, requests(4, first_seed=100))] != drawn
         await self.put(engine, 1)
-        assert [item.token_ids for item in await engine.generate(requests(4))] != drawn
+        assert [item.token_ids for item in await generate(engine, requests(4))] != drawn
 
     async def test_rollouts_are_well_formed(self, engine: Engine) -> None:
         await self.put(engine, 3)
-        for item in await engine.generate(requests(4) + requests(4, first_seed=50)):
+        for item in await generate(engine, requests(4) + requests(4, first_seed=50)):
             assert (item.version, item.epoch) == (3, 0)
             assert 1 <= len(item.token_ids) <= SAMPLING.max_new_tokens
             assert len(item.logprobs) == len(item.token_ids)
@@ -99,44 +125,76 @@ class EngineConformance:
             stopped = item.token_ids[-1] == STOP_TOKEN
             assert item.finish_reason == ("stop" if stopped else "length")
             assert stopped or len(item.token_ids) == SAMPLING.max_new_tokens
-            assert item.seconds > 0.0
 
     async def test_requests_with_other_sampling_share_a_call_and_keep_their_order(self, engine: Engine) -> None:
         await self.put(engine, 0)
         mixed = [requests(1)[0], requests(1, sampling=COOL)[0], requests(1, first_seed=9)[0]]
-        drawn = await engine.generate(mixed)
+        drawn = await generate(engine, mixed)
         for request, item in zip(mixed, drawn, strict=True):
-            assert (await engine.generate([request]))[0].token_ids == item.token_ids
+            assert (await generate(engine, [request]))[0].token_ids == item.token_ids
             assert len(item.token_ids) <= request.sampling.max_new_tokens
+
+    async def test_slices_change_nothing(self, engine: Engine) -> None:
+        await self.put(engine, 0)
+        whole = await generate(engine, requests(6))
+        for slice_tokens in (1, 2, 5):
+            assert await generate(engine, requests(6), slice_tokens) == whole
+
+    async def test_a_renewed_generation_goes_on_after_its_tokens_with_the_new_weights(self, engine: Engine) -> None:
+        await self.put(engine, 0)
+        generation = engine.begin(requests(4))
+        begun = await generation.draw(2)
+        await self.put(engine, 1)
+        generation.renew()
+        rest = await complete(generation, 4)
+        assert any(rest)
+        for request, first, pieces in zip(requests(4), begun, rest, strict=True):
+            assert (first.version, {piece.version for piece in pieces}) == (0, {1} if pieces else set())
+            if pieces:
+                (expected,) = await generate(engine, [replace(request, already_generated=first.token_ids)])
+                assert pieces[0].token_ids == expected.token_ids
+
+    async def test_a_generation_renewed_before_its_first_slice_is_of_the_new_version(self, engine: Engine) -> None:
+        await self.put(engine, 0)
+        generation = engine.begin(requests(2))
+        await self.put(engine, 1)
+        generation.renew()
+        expected = await generate(engine, requests(2))
+        assert [pieces[0] for pieces in await complete(generation, 2)] == expected
+
+    async def test_a_completion_with_nothing_left_to_draw_is_refused(self, engine: Engine) -> None:
+        await self.put(engine, 0)
+        with pytest.raises(ValueError, match="nothing to draw"):
+            engine.begin([GenerateRequest((5, 6), 1, SAMPLING, already_generated=(9,) * SAMPLING.max_new_tokens)])
 
     async def test_a_completion_can_be_continued(self, engine: Engine) -> None:
         await self.put(engine, 0)
         begun = GenerateRequest((5, 6, 7), 3, SAMPLING, already_generated=(9, 8))
-        (item,) = await engine.generate([begun])
+        (item,) = await generate(engine, [begun])
         assert 1 <= len(item.token_ids) <= SAMPLING.max_new_tokens - 2
 
     async def test_a_batch_is_of_one_version_although_the_next_is_loaded_meanwhile(self, engine: Engine) -> None:
         await self.put(engine, 0)
-        expected = [item.token_ids for item in await engine.generate(requests(12))]
+        expected = [item.token_ids for item in await generate(engine, requests(12))]
         record, state = self.make_version(1)
-        batch = asyncio.create_task(engine.generate(requests(12)))
+        batch = asyncio.create_task(generate(engine, requests(12)))
         await asyncio.sleep(0)
         await engine.load(record, memoryview(state))
         await engine.activate(record.version)
         drawn = await batch
         assert {item.version for item in drawn} == {0}
         assert [item.token_ids for item in drawn] == expected
-        assert {item.version for item in await engine.generate(requests(2))} == {1}
+        assert {item.version for item in await generate(engine, requests(2))} == {1}
 
     async def test_work_expected_is_work_done(self, engine: Engine) -> None:
         engine.expect(WarmUp(prompt_tokens_max=16, sampling=Sampling(1.0, 16, (STOP_TOKEN,))))
         await self.put(engine, 0)
-        assert len(await engine.generate(requests(4))) == 4
+        assert len(await generate(engine, requests(4))) == 4
 
     async def test_work_longer_than_expected_is_done_too(self, engine: Engine) -> None:
         engine.expect(WarmUp(prompt_tokens_max=16, sampling=Sampling(1.0, 16, (STOP_TOKEN,))))
         await self.put(engine, 0)
-        assert len(await engine.generate([GenerateRequest((5,) * 17, 1, SAMPLING)])) == 1
+        assert len(await generate(engine, [GenerateRequest((5,) * 17, 1, SAMPLING)])) == 1
 
 
 class RefusesNonsense:

@@ -1,4 +1,4 @@
-"""An engine without a model: tokens are a hash of (state, prompt, seed, position). For tests of everything else."""
+"""An engine without a model: tokens are a hash of state, prompt, seed and tokens so far. For tests of all else."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from blake3 import blake3
 
-from peer.engines.base import GeneratedRollout, GenerateRequest, WarmUp
+from peer.engines.base import Drawn, GenerateRequest, WarmUp
 from rollcast.wire.ids import Version
 from rollcast.wire.records import VersionRecord, state_hash
 from rollcast.wire.rollouts import FinishReason
@@ -17,16 +17,17 @@ STOP_SHARE = 8  # one token in so many is a stop token
 
 
 class FakeEngine:
-    """See peer.engines.base.Engine. ``hold`` makes generate wait until ``released`` is set."""
+    """See peer.engines.base.Engine. Slices wait until ``released`` is set, and take ``token_s`` for each token."""
 
-    def __init__(self) -> None:
+    def __init__(self, token_s: float = 0.0) -> None:
         self.expected: list[WarmUp] = []
         self.loads: list[Version] = []
         self.batches: list[tuple[Version, int]] = []
         self.released = asyncio.Event()
         self.released.set()
         self.closed = False
-        self._active: tuple[VersionRecord, bytes] | None = None
+        self.token_s = token_s
+        self.active: tuple[VersionRecord, bytes] | None = None
         self._beside: tuple[VersionRecord, bytes] | None = None
 
     def expect(self, work: WarmUp) -> None:
@@ -41,18 +42,17 @@ class FakeEngine:
     async def activate(self, version: Version) -> None:
         if self._beside is None or self._beside[0].version != version:
             raise ValueError(f"version {version} is not loaded")
-        if self._active is not None and version <= self._active[0].version:
+        if self.active is not None and version <= self.active[0].version:
             raise ValueError(f"version {version} is not newer")
-        self._active, self._beside = self._beside, None
+        self.active, self._beside = self._beside, None
 
-    async def generate(self, requests: Sequence[GenerateRequest]) -> list[GeneratedRollout]:
-        if self._active is None:
+    def begin(self, requests: Sequence[GenerateRequest]) -> FakeGeneration:
+        if self.active is None:
             raise ValueError("no version is active")
-        record, state = self._active
-        self.batches.append((record.version, len(requests)))
-        await asyncio.sleep(0)
-        await self.released.wait()
-        return [_draw(record, state, request) for request in requests]
+        if any(len(item.already_generated) >= item.sampling.max_new_tokens for item in requests):
+            raise ValueError("a request leaves nothing to draw")
+        self.batches.append((self.active[0].version, len(requests)))
+        return FakeGeneration(self, self.active, requests)
 
     @property
     def hardware(self) -> str:
@@ -60,22 +60,48 @@ class FakeEngine:
 
     @property
     def active_version(self) -> Version | None:
-        return None if self._active is None else self._active[0].version
+        return None if self.active is None else self.active[0].version
 
     async def close(self) -> None:
         self.closed = True
 
 
-def _draw(record: VersionRecord, state: bytes, request: GenerateRequest) -> GeneratedRollout:
-    sampling = request.sampling
-    tokens: list[int] = []
-    finish: FinishReason = "length"
-    for position in range(len(request.already_generated), sampling.max_new_tokens):
-        context = repr((request.prompt_token_ids, request.already_generated, request.seed, position)).encode()
-        digest = blake3(state + context + bytes(tokens)).digest()
-        if sampling.stop_token_ids and digest[1] % STOP_SHARE == 0:
-            tokens.append(sampling.stop_token_ids[0])
-            finish = "stop"
-            break
-        tokens.append(2 + digest[0] % (VOCABULARY - 2))
-    return GeneratedRollout(record.epoch, record.version, tuple(tokens), (-1.0,) * len(tokens), finish, seconds=0.001)
+class FakeGeneration:
+    def __init__(
+        self, engine: FakeEngine, weights: tuple[VersionRecord, bytes], requests: Sequence[GenerateRequest]
+    ) -> None:
+        self._engine = engine
+        self._weights = weights
+        self._requests = requests
+        self._tokens = [list(item.already_generated) for item in requests]
+        self._ended: list[FinishReason | None] = [None] * len(requests)
+
+    async def draw(self, tokens_max: int) -> list[Drawn]:
+        weights = self._weights
+        await asyncio.sleep(self._engine.token_s * tokens_max)
+        await self._engine.released.wait()
+        return [self._draw(index, weights, tokens_max) for index in range(len(self._requests))]
+
+    def renew(self) -> None:
+        assert self._engine.active is not None
+        self._weights = self._engine.active
+
+    def _draw(self, index: int, weights: tuple[VersionRecord, bytes], tokens_max: int) -> Drawn:
+        record, state = weights
+        tokens = self._tokens[index]
+        begin = len(tokens)
+        while self._ended[index] is None and len(tokens) < begin + tokens_max:
+            token, self._ended[index] = next_token(state, self._requests[index], tokens)
+            tokens.append(token)
+        new = tuple(tokens[begin:])
+        return Drawn(record.epoch, record.version, new, (-1.0,) * len(new), self._ended[index])
+
+
+def next_token(state: bytes, request: GenerateRequest, so_far: Sequence[int]) -> tuple[int, FinishReason | None]:
+    """The token after ``so_far``, and whether it is the last one."""
+    digest = blake3(state + repr((request.prompt_token_ids, request.seed, tuple(so_far))).encode()).digest()
+    stop = request.sampling.stop_token_ids
+    if stop and digest[1] % STOP_SHARE == 0:
+        return stop[0], "stop"
+    full = len(so_far) + 1 >= request.sampling.max_new_tokens
+    return 2 + digest[0] % (VOCABULARY - 2), "length" if full else None

@@ -1,6 +1,6 @@
 """A network of relay cores in virtual time: how long a broadcast takes, and what happens when nodes and links fail.
 
-The wire is modelled (tests/peer/wire_model.py), the shells are played (tests/peer/relay_shells.py), the cores are the
+The wire is modelled (rollcast/sim/ports.py), the shells are played (tests/peer/relay_shells.py), the cores are the
 real ones. The same arguments always give the same result.
 """
 
@@ -16,6 +16,7 @@ from peer import relay_events as events
 from peer.relay_core import RelayCore
 from peer.relay_events import EncodingKey
 from peer.relay_state import RelaySettings
+from rollcast.sim.ports import Port
 from rollcast.wire.ids import PlanId
 from tests.peer.relay_shells import Core, Member, Shells, key_of
 from tests.peer.relay_story import (
@@ -34,7 +35,6 @@ from tests.peer.relay_story import (
     mesh_plan,
     name_of,
 )
-from tests.peer.wire_model import Port
 
 _BYTES_PER_MEGABIT = 125_000.0
 

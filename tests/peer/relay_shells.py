@@ -13,9 +13,10 @@ from peer import relay_actions as actions
 from peer import relay_events as events
 from peer.chunk_set import ChunkSet
 from peer.relay_events import EncodingKey, Event, LinkId
+from rollcast.sim.agenda import Agenda
+from rollcast.sim.ports import Flow, Frame, Port
 from rollcast.wire.ids import EncodingId, PeerId, StripeId, Version
 from tests.peer.relay_story import ORIGIN, Conditions, name_of
-from tests.peer.wire_model import Agenda, Flow, Frame, Port
 
 _MESSAGE_BYTES = 100.0
 _ANNOUNCEMENT_BYTES = 800.0

@@ -16,7 +16,7 @@ from rollcast.policy.snapshot import freeze
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.ids import Epoch, RunId, Version
 from rollcast.wire.records import VersionRecord, state_hash
-from tests.peer.engine_conformance import SAMPLING, EngineConformance, RefusesNonsense, requests
+from tests.peer.engine_conformance import SAMPLING, EngineConformance, RefusesNonsense, generate, requests
 
 MODEL = ModelConfig(
     vocabulary_size=24, layers=1, width=16, query_heads=2, key_value_heads=1, head_size=8, feed_forward_width=16
@@ -55,20 +55,26 @@ class TestJaxEngine(EngineConformance, RefusesNonsense):
 
     async def test_sampling_is_random_and_not_greedy(self, engine: Engine) -> None:
         await self.put(engine, 0)
-        drawn = await engine.generate([requests(1, first_seed=seed)[0] for seed in range(32)])
+        drawn = await generate(engine, [requests(1, first_seed=seed)[0] for seed in range(32)])
         assert len({item.token_ids[0] for item in drawn}) > 4
 
 
 async def test_the_first_batch_compiles_nothing_after_a_warm_up() -> None:
     engine = JaxEngine(concurrent_rollouts=5)  # a shape that no other test has compiled
-    engine.expect(WarmUp(prompt_tokens_max=16, sampling=SAMPLING))
-    record, state = jax_version(0)
-    await engine.load(record, memoryview(state))
-    await engine.activate(record.version)
+    engine.expect(WarmUp(prompt_tokens_max=16, sampling=SAMPLING, renews=True))
+    for version in (0, 1):
+        record, state = jax_version(version)
+        await engine.load(record, memoryview(state))
+        if not version:
+            await engine.activate(record.version)
     compiled: list[str] = []
     jax.monitoring.register_event_duration_secs_listener(lambda name, _seconds, **_: compiled.append(name))
     try:
-        await engine.generate(requests(3))
+        generation = engine.begin(requests(3))
+        await generation.draw(1)
+        await engine.activate(record.version)
+        generation.renew()
+        await generation.draw(SAMPLING.max_new_tokens)
     finally:
         jax.monitoring.clear_event_listeners()
     await engine.close()

@@ -48,8 +48,26 @@ def test_expiry_gives_up_slots_not_begun() -> None:
     assert book.next_expiry_s() == 5.0
     assert book.expire(4.9) == 0
     assert book.expire(5.0) == 2
-    assert book.next_expiry_s() is None
+    assert book.next_expiry_s() == 10.0
+    assert book.is_generating(LeaseId(1), 0)
     assert book.generated(LeaseId(1), 0) is not None
+    assert book.next_expiry_s() is None
+
+
+def test_slots_being_generated_expire_one_period_later() -> None:
+    book = book_of(grant(1, 3, deadline_s=5.0))
+    book.take(key(0), 3)
+    assert (book.expire(9.9), book.expire(10.0)) == (0, 3)
+    assert book.generated(LeaseId(1), 0) is None
+
+
+def test_a_slot_may_need_no_generating() -> None:
+    book = book_of(grant(1, 2))
+    book.skip(LeaseId(1), 0)
+    assert [item.slot.sample_index for item in book.take(key(0), 9)] == [1]
+    book.generated(LeaseId(1), 1)
+    assert book.knows(LeaseId(1))
+    assert len(book) == 0
 
 
 def test_what_is_given_up_is_forgotten() -> None:

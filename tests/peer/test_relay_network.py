@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from bench.wan.scenarios import SCENARIOS, Node, fluid_bound
 from peer.relay_core import RelayCore
 from peer.relay_state import RelaySettings
+from rollcast.sim.agenda import Agenda
+from rollcast.sim.ports import Flow, Frame, Port
 from tests.peer import relay_network
 from tests.peer.planned import CoordinatorPlans
 from tests.peer.relay_network import RelayNetwork, chunks_of, late_in
@@ -28,7 +30,6 @@ from tests.peer.relay_story import (
     mesh_plan,
     tree_plan,
 )
-from tests.peer.wire_model import Agenda, Flow, Frame, Port
 
 MEGABIT = 125_000.0
 CHUNK_BYTES = 2000

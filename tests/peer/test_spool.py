@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peer.spool import UPLOAD_ROLLOUTS_MAX, UPLOADS_IN_FLIGHT_MAX, Spool
+from peer.spool import ROLLOUT_BYTES, TOKEN_BYTES, UPLOAD_ROLLOUTS_MAX, UPLOADS_IN_FLIGHT_MAX, Spool
 from peer.worker_events import Verdict
 from rollcast.wire.ids import LeaseId
 from rollcast.wire.rollouts import Rollout
@@ -37,7 +37,7 @@ def test_only_final_verdicts_take_a_rollout_out() -> None:
     spool, rollouts = filled(3)
     spool.start_upload(0.0)
     final = spool.answered(1, [verdict(0), verdict(1, "busy"), verdict(7)], retry_at_s=2.0)
-    assert final == [verdict(0)]
+    assert final == [(rollouts[0], verdict(0))]
     assert spool.start_upload(1.9) is None
     assert spool.start_upload(2.0) == (2, tuple(rollouts[1:]))
 
@@ -70,3 +70,17 @@ def test_what_is_too_late_or_revoked_is_dropped_unless_in_flight() -> None:
     assert spool.lease_ids() == {1}
     assert spool.revoke([LeaseId(1)]) == 2
     assert len(spool) == 0
+
+
+def test_the_memory_of_rollouts_is_counted_until_they_are_gone() -> None:
+    spool, _ = filled(4)
+    each = ROLLOUT_BYTES + 3 * TOKEN_BYTES
+    assert spool.size_bytes == 4 * each
+    spool.start_upload(0.0)
+    spool.answered(1, [verdict(0), verdict(1, "busy")], retry_at_s=2.0)
+    assert spool.size_bytes == 3 * each
+    spool.revoke([LeaseId(1)])
+    assert spool.size_bytes == 0
+    spool, _ = filled(2)
+    spool.clear()
+    assert spool.size_bytes == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,15 +15,16 @@ import pytest
 from peer.worker import Worker
 from peer.worker_core import WorkerCore
 from peer.worker_events import LeasesGranted, SessionOpened, StopRequested, Verdict, VersionVerified
+from peer.worker_status import WorkerStatus
 from rollcast.runtime.errors import CorruptChunk, ProcessFailed, RollcastError, Unreachable
 from rollcast.runtime.waits import deadline
 from rollcast.wire.chunk_store import ChunkStore
-from rollcast.wire.ids import PeerId
+from rollcast.wire.ids import LeaseId, PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import Rollout
+from rollcast.wire.rollouts import Rollout, partial_from_pb
 from tests.peer.fake_engine import FakeEngine
 from tests.peer.versions import stored_version
-from tests.peer.worker_samples import grant, key
+from tests.peer.worker_samples import grant, key, segment
 
 
 class Uploads:
@@ -46,13 +48,13 @@ class NoDelay(Random):
 
 
 class Fixture:
-    def __init__(self, folder: Path, engine: FakeEngine, uploads: Uploads) -> None:
+    def __init__(self, folder: Path, engine: FakeEngine, uploads: Uploads, **settings: Any) -> None:
         self.store = ChunkStore(folder, keep_versions=4)
         self.engine = engine
         self.uploads = uploads
         self.sent: list[pb.PeerMessage] = []
         self.worker = Worker(
-            WorkerCore(concurrent_rollouts=4),
+            WorkerCore(concurrent_rollouts=4, **settings),
             engine=engine,
             store=self.store,
             uploads=uploads,
@@ -61,6 +63,9 @@ class Fixture:
             random=NoDelay(),
         )
         self.running = asyncio.create_task(self.worker.run())
+
+    def status(self) -> WorkerStatus:
+        return self.worker.status(None)
 
     def kinds(self) -> list[str | None]:
         return [message.WhichOneof("body") for message in self.sent]
@@ -77,9 +82,9 @@ class Fixture:
 
 @asynccontextmanager
 async def a_worker(
-    folder: Path, engine: FakeEngine | None = None, uploads: Uploads | None = None
+    folder: Path, engine: FakeEngine | None = None, uploads: Uploads | None = None, **settings: Any
 ) -> AsyncIterator[Fixture]:
-    fixture = Fixture(folder, engine or FakeEngine(), uploads or Uploads())
+    fixture = Fixture(folder, engine or FakeEngine(), uploads or Uploads(), **settings)
     fixture.worker.tell(SessionOpened())
     try:
         yield fixture
@@ -147,6 +152,51 @@ async def test_draining_ends_the_worker(tmp_path: Path) -> None:
         assert fixture.sent[-1].lease_return.lease_ids == [1]
 
 
+async def test_a_stopped_worker_uploads_what_its_slices_gave(tmp_path: Path) -> None:
+    async with a_worker(tmp_path, FakeEngine(token_s=0.001), slice_tokens=1) as fixture:
+        fixture.start_version(0)
+        endless = grant(1, 4, max_new_tokens=100_000, stop_token_ids=())
+        fixture.worker.tell(LeasesGranted((endless,)))
+        await fixture.until(lambda: fixture.status().tokens_generated > 20, "some tokens")
+        fixture.worker.tell(StopRequested("stopped by a signal"))
+        await asyncio.wait_for(fixture.running, 2.0)
+        assert {item.finish_reason for item in fixture.uploads.accepted} == {"interrupted"}
+        tokens = sum(len(item.completion_token_ids) for item in fixture.uploads.accepted)
+        assert tokens == fixture.status().tokens_generated
+
+
+async def test_running_rollouts_are_told_of_and_go_on_with_a_new_version(tmp_path: Path) -> None:
+    async with a_worker(tmp_path, FakeEngine(token_s=0.001), slice_tokens=1) as fixture:
+        fixture.worker.tell(SessionOpened(partial_interval_s=0.01, continue_across_versions=True))
+        fixture.start_version(0)
+        lease = grant(1, 1, max_new_tokens=200, stop_token_ids=())
+        fixture.worker.tell(LeasesGranted((lease,)))
+        await fixture.until(lambda: "partial_rollout" in fixture.kinds(), "a partial result")
+        fixture.start_version(1)
+        await fixture.until(lambda: fixture.uploads.accepted, "the rollout")
+        (whole,) = fixture.uploads.accepted
+        assert [part.version for part in whole.segments] == [0, 1]
+        partials = [partial_from_pb(item.partial_rollout) for item in fixture.sent if item.HasField("partial_rollout")]
+        told = [token for partial in partials for part in partial.segments for token in part.token_ids]
+        assert tuple(told) == whole.completion_token_ids[: len(told)]
+
+
+async def test_an_attempt_goes_on_where_another_was_lost(tmp_path: Path) -> None:
+    async with a_worker(tmp_path) as fixture:
+        fixture.start_version(0)
+        whole = grant(1, 1, max_new_tokens=30, stop_token_ids=())
+        fixture.worker.tell(LeasesGranted((whole,)))
+        await fixture.until(lambda: fixture.uploads.accepted, "the whole")
+        tokens = fixture.uploads.accepted[0].completion_token_ids
+        prefix = segment(tokens[:12], peer=PeerId("12D3KooWlost"))
+        slot = replace(whole.slots[0], prefix=(prefix,))
+        fixture.worker.tell(LeasesGranted((replace(whole, lease_id=LeaseId(2), slots=(slot,)),)))
+        await fixture.until(lambda: len(fixture.uploads.accepted) == 2, "the continued one")
+        continued = fixture.uploads.accepted[1]
+        assert continued.segments[0] == prefix
+        assert continued.completion_token_ids == tokens
+
+
 async def test_weights_that_change_on_their_way_into_the_engine_end_the_peer(tmp_path: Path) -> None:
     class Forgetful(FakeEngine):
         async def load(self, record: Any, state: memoryview) -> bytes:
@@ -160,7 +210,7 @@ async def test_weights_that_change_on_their_way_into_the_engine_end_the_peer(tmp
 
 async def test_an_engine_that_fails_ends_the_peer_with_one_clear_error(tmp_path: Path) -> None:
     class Broken(FakeEngine):
-        async def generate(self, requests: Any) -> Any:
+        def begin(self, requests: Any) -> Any:
             raise RuntimeError("out of memory")
 
     async with a_worker(tmp_path, Broken()) as fixture:

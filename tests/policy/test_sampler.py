@@ -9,7 +9,7 @@ import pytest
 from rollcast.policy.logprobs import completion_logprobs
 from rollcast.policy.noise import gumbel_numpy
 from rollcast.policy.params import Params, initial_params
-from rollcast.policy.sampler import STOP_TOKENS_MAX, Sampler, SampleRequest
+from rollcast.policy.sampler import STOP_TOKENS_MAX, Completion, Sampler, SampleRequest
 from rollcast.wire.rollouts import Sampling
 from tests.policy.tiny import TINY, reference_logits
 
@@ -103,6 +103,42 @@ def test_a_continuation_draws_the_tokens_that_the_whole_would_have(params: Param
             assert rest.finish_reason == whole.finish_reason
 
 
+@pytest.mark.parametrize("slice_tokens", [1, 2, 3])
+def test_slices_draw_the_same_to_the_bit(params: Params, sampler: Sampler, slice_tokens: int) -> None:
+    drawing = sampler.begin(params, requests(8), SAMPLING)
+    pieces: list[list[Completion]] = []
+    while not drawing.finished:
+        pieces.append(drawing.draw(slice_tokens))
+    assert len(pieces) > 1
+    for row, whole in enumerate(sampler.generate(params, requests(8), SAMPLING)):
+        assert tuple(token for piece in pieces for token in piece[row].token_ids) == whole.token_ids
+        assert tuple(logprob for piece in pieces for logprob in piece[row].logprobs) == whole.logprobs
+        assert pieces[-1][row].finish_reason == whole.finish_reason
+
+
+@pytest.mark.parametrize("cut", [1, 3])
+def test_renewed_weights_go_on_as_a_continuation_would(params: Params, sampler: Sampler, cut: int) -> None:
+    others = initial_params(TINY, 1)
+    drawing = sampler.begin(params, requests(8), SAMPLING)
+    begun = drawing.draw(cut)
+    drawing.renew(others)
+    rest = drawing.draw(SAMPLING.max_new_tokens)
+    assert drawing.finished
+    for request, first, more in zip(requests(8), begun, rest, strict=True):
+        if first.finish_reason is not None:
+            assert (more.token_ids, more.finish_reason) == ((), first.finish_reason)
+            continue
+        goes_on = SampleRequest(request.prompt_token_ids, request.seed, first.token_ids)
+        (expected,) = sampler.generate(others, [goes_on], SAMPLING)
+        assert more.token_ids == expected.token_ids
+        np.testing.assert_allclose(more.logprobs, expected.logprobs, atol=1e-5)
+
+
+def test_more_requests_than_the_batch_are_not_begun_together(params: Params, sampler: Sampler) -> None:
+    with pytest.raises(ValueError, match="more than the batch"):
+        sampler.begin(params, requests(9), SAMPLING)
+
+
 def test_sampling_is_random_with_the_models_probabilities(params: Params, sampler: Sampler) -> None:
     one = Sampling(temperature=0.7, max_new_tokens=1, stop_token_ids=())
     draws = 4000
@@ -119,6 +155,9 @@ def test_each_stage_compiles_once(params: Params) -> None:
     for greedy, count, temperature in ((False, 4, 1.0), (True, 1, 0.5), (False, 3, 2.0)):
         sampling = Sampling(temperature=temperature, max_new_tokens=count, stop_token_ids=(STOP,) * count)
         sampler.generate(params, requests(count), sampling, greedy=greedy)
+    drawing = sampler.begin(params, requests(4), SAMPLING)
+    for slice_tokens in (1, 2, 1):
+        drawing.draw(slice_tokens)
     assert sampler.compiled_forms() == (1, 1)
 
 

@@ -19,6 +19,7 @@ from rollcast.wire.rollouts import (
     Slot,
     lease_from_pb,
     lease_to_pb,
+    received_rollout,
     rollout_from_pb,
     rollout_to_pb,
     sampling_from_pb,
@@ -189,3 +190,16 @@ def test_oldest_version_is_that_of_the_oldest_segment() -> None:
     checked = rollout_from_pb(rollout)
     assert checked.oldest_version == 4
     assert checked.completion_token_ids == (4, 5, 1, 4, 5, 1)
+
+
+def test_a_received_rollout_keeps_its_bytes_without_what_we_do_not_know() -> None:
+    segment = pb.Segment(
+        role=pb.ASSISTANT, peer_id="peer", token_ids=[7, 8], loss_mask=b"\1\1", reported_logprobs=[-1.0, -2.0]
+    )
+    sent = pb.Rollout(lease_id=1, segments=[segment], finish_reason=pb.STOP)
+    unknown = bytes([15 << 3 | 2, 3]) + b"abc"  # field 15, three bytes
+    rollout = received_rollout(pb.Rollout.FromString(sent.SerializeToString() + unknown))
+    assert pb.Rollout.FromString(rollout.body) == sent
+    assert len(rollout.body) == len(sent.SerializeToString())
+    assert rollout == rollout_from_pb(sent, logprobs=False)
+    assert rollout.completion_token_ids == (7, 8)

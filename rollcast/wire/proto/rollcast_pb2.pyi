@@ -147,12 +147,14 @@ class Sampling(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., max_new_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Slot(_message.Message):
-    __slots__ = ("sample_index", "seed")
+    __slots__ = ("sample_index", "seed", "prefix")
     SAMPLE_INDEX_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
     sample_index: int
     seed: int
-    def __init__(self, sample_index: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
+    prefix: _containers.RepeatedCompositeFieldContainer[Segment]
+    def __init__(self, sample_index: _Optional[int] = ..., seed: _Optional[int] = ..., prefix: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ...) -> None: ...
 
 class Lease(_message.Message):
     __slots__ = ("lease_id", "fencing_token", "group_id", "prompt_token_ids", "slots", "sampling", "deadline_s", "epoch", "oldest_useful_version")
@@ -193,6 +195,20 @@ class Rollout(_message.Message):
     finish_reason: FinishReason
     generate_s: float
     def __init__(self, lease_id: _Optional[int] = ..., fencing_token: _Optional[int] = ..., group_id: _Optional[int] = ..., sample_index: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., generate_s: _Optional[float] = ...) -> None: ...
+
+class PartialRollout(_message.Message):
+    __slots__ = ("lease_id", "fencing_token", "sample_index", "position", "segments")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    FENCING_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    lease_id: int
+    fencing_token: int
+    sample_index: int
+    position: int
+    segments: _containers.RepeatedCompositeFieldContainer[Segment]
+    def __init__(self, lease_id: _Optional[int] = ..., fencing_token: _Optional[int] = ..., sample_index: _Optional[int] = ..., position: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ...) -> None: ...
 
 class RolloutUpload(_message.Message):
     __slots__ = ("rollouts",)
@@ -375,7 +391,7 @@ class CertificateRequest(_message.Message):
     def __init__(self, csr_pem: _Optional[bytes] = ...) -> None: ...
 
 class PeerMessage(_message.Message):
-    __slots__ = ("hello", "heartbeat", "work_request", "version_held", "lease_return", "accusation", "goodbye", "certificate_request")
+    __slots__ = ("hello", "heartbeat", "work_request", "version_held", "lease_return", "accusation", "goodbye", "certificate_request", "partial_rollout")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     WORK_REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -384,6 +400,7 @@ class PeerMessage(_message.Message):
     ACCUSATION_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_ROLLOUT_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     heartbeat: Heartbeat
     work_request: WorkRequest
@@ -392,10 +409,11 @@ class PeerMessage(_message.Message):
     accusation: Accusation
     goodbye: Goodbye
     certificate_request: CertificateRequest
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., work_request: _Optional[_Union[WorkRequest, _Mapping]] = ..., version_held: _Optional[_Union[VersionHeld, _Mapping]] = ..., lease_return: _Optional[_Union[LeaseReturn, _Mapping]] = ..., accusation: _Optional[_Union[Accusation, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., certificate_request: _Optional[_Union[CertificateRequest, _Mapping]] = ...) -> None: ...
+    partial_rollout: PartialRollout
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., work_request: _Optional[_Union[WorkRequest, _Mapping]] = ..., version_held: _Optional[_Union[VersionHeld, _Mapping]] = ..., lease_return: _Optional[_Union[LeaseReturn, _Mapping]] = ..., accusation: _Optional[_Union[Accusation, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., certificate_request: _Optional[_Union[CertificateRequest, _Mapping]] = ..., partial_rollout: _Optional[_Union[PartialRollout, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("protocol", "run_id", "learner_public_key", "heartbeat_interval_s", "heartbeat_timeout_s", "software", "prompt_tokens_max", "sampling", "prefetch_batches")
+    __slots__ = ("protocol", "run_id", "learner_public_key", "heartbeat_interval_s", "heartbeat_timeout_s", "software", "prompt_tokens_max", "sampling", "prefetch_batches", "continue_across_versions", "partial_interval_s")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     LEARNER_PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
@@ -405,6 +423,8 @@ class Welcome(_message.Message):
     PROMPT_TOKENS_MAX_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     PREFETCH_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    CONTINUE_ACROSS_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
     protocol: ProtocolRange
     run_id: str
     learner_public_key: bytes
@@ -414,7 +434,9 @@ class Welcome(_message.Message):
     prompt_tokens_max: int
     sampling: Sampling
     prefetch_batches: float
-    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., run_id: _Optional[str] = ..., learner_public_key: _Optional[bytes] = ..., heartbeat_interval_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., software: _Optional[str] = ..., prompt_tokens_max: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., prefetch_batches: _Optional[float] = ...) -> None: ...
+    continue_across_versions: bool
+    partial_interval_s: float
+    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., run_id: _Optional[str] = ..., learner_public_key: _Optional[bytes] = ..., heartbeat_interval_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., software: _Optional[str] = ..., prompt_tokens_max: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., prefetch_batches: _Optional[float] = ..., continue_across_versions: _Optional[bool] = ..., partial_interval_s: _Optional[float] = ...) -> None: ...
 
 class PlanNeighbour(_message.Message):
     __slots__ = ("peer_id", "role", "address", "we_dial", "lan")
@@ -539,7 +561,7 @@ class LearnerHello(_message.Message):
     def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., software: _Optional[str] = ..., learner_public_key: _Optional[bytes] = ...) -> None: ...
 
 class RunInfo(_message.Message):
-    __slots__ = ("protocol", "run_id", "epoch", "steps", "staleness_limit", "publish_every_steps", "groups_per_step", "samples_per_group", "prompt_tokens_max", "sampling", "tokenizer_json", "recorded_batches", "has_published", "newest_published_version", "origin_address", "origin_peer_id", "newest_record_payload")
+    __slots__ = ("protocol", "run_id", "epoch", "steps", "staleness_limit", "publish_every_steps", "groups_per_step", "samples_per_group", "prompt_tokens_max", "sampling", "tokenizer_json", "recorded_batches", "has_published", "newest_published_version", "origin_address", "origin_peer_id", "newest_record_payload", "epochs")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -557,6 +579,7 @@ class RunInfo(_message.Message):
     ORIGIN_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     ORIGIN_PEER_ID_FIELD_NUMBER: _ClassVar[int]
     NEWEST_RECORD_PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
     protocol: ProtocolRange
     run_id: str
     epoch: int
@@ -574,7 +597,18 @@ class RunInfo(_message.Message):
     origin_address: str
     origin_peer_id: str
     newest_record_payload: bytes
-    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., run_id: _Optional[str] = ..., epoch: _Optional[int] = ..., steps: _Optional[int] = ..., staleness_limit: _Optional[int] = ..., publish_every_steps: _Optional[int] = ..., groups_per_step: _Optional[int] = ..., samples_per_group: _Optional[int] = ..., prompt_tokens_max: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., tokenizer_json: _Optional[str] = ..., recorded_batches: _Optional[int] = ..., has_published: _Optional[bool] = ..., newest_published_version: _Optional[int] = ..., origin_address: _Optional[str] = ..., origin_peer_id: _Optional[str] = ..., newest_record_payload: _Optional[bytes] = ...) -> None: ...
+    epochs: _containers.RepeatedCompositeFieldContainer[EpochStart]
+    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., run_id: _Optional[str] = ..., epoch: _Optional[int] = ..., steps: _Optional[int] = ..., staleness_limit: _Optional[int] = ..., publish_every_steps: _Optional[int] = ..., groups_per_step: _Optional[int] = ..., samples_per_group: _Optional[int] = ..., prompt_tokens_max: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., tokenizer_json: _Optional[str] = ..., recorded_batches: _Optional[int] = ..., has_published: _Optional[bool] = ..., newest_published_version: _Optional[int] = ..., origin_address: _Optional[str] = ..., origin_peer_id: _Optional[str] = ..., newest_record_payload: _Optional[bytes] = ..., epochs: _Optional[_Iterable[_Union[EpochStart, _Mapping]]] = ...) -> None: ...
+
+class EpochStart(_message.Message):
+    __slots__ = ("epoch", "step_from", "step")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STEP_FROM_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    step_from: int
+    step: int
+    def __init__(self, epoch: _Optional[int] = ..., step_from: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
 class ExamplesRequest(_message.Message):
     __slots__ = ("count", "flawed", "cursor")
@@ -657,24 +691,44 @@ class BatchPart(_message.Message):
     def __init__(self, header: _Optional[_Union[BatchHeader, _Mapping]] = ..., rollout: _Optional[_Union[TrainingRollout, _Mapping]] = ...) -> None: ...
 
 class BatchHeader(_message.Message):
-    __slots__ = ("step", "ready", "waiting_for", "rollout_count", "replayed")
+    __slots__ = ("step", "ready", "waiting_for", "rollout_count", "replayed", "publish_every_steps")
     STEP_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
     ROLLOUT_COUNT_FIELD_NUMBER: _ClassVar[int]
     REPLAYED_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_EVERY_STEPS_FIELD_NUMBER: _ClassVar[int]
     step: int
     ready: bool
     waiting_for: str
     rollout_count: int
     replayed: bool
-    def __init__(self, step: _Optional[int] = ..., ready: _Optional[bool] = ..., waiting_for: _Optional[str] = ..., rollout_count: _Optional[int] = ..., replayed: _Optional[bool] = ...) -> None: ...
+    publish_every_steps: int
+    def __init__(self, step: _Optional[int] = ..., ready: _Optional[bool] = ..., waiting_for: _Optional[str] = ..., rollout_count: _Optional[int] = ..., replayed: _Optional[bool] = ..., publish_every_steps: _Optional[int] = ...) -> None: ...
 
 class AnnounceReply(_message.Message):
     __slots__ = ("first_time",)
     FIRST_TIME_FIELD_NUMBER: _ClassVar[int]
     first_time: bool
     def __init__(self, first_time: _Optional[bool] = ...) -> None: ...
+
+class EpochRequest(_message.Message):
+    __slots__ = ("step", "has_common_version", "common_version")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    HAS_COMMON_VERSION_FIELD_NUMBER: _ClassVar[int]
+    COMMON_VERSION_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    has_common_version: bool
+    common_version: int
+    def __init__(self, step: _Optional[int] = ..., has_common_version: _Optional[bool] = ..., common_version: _Optional[int] = ...) -> None: ...
+
+class EpochReply(_message.Message):
+    __slots__ = ("epoch", "step")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    step: int
+    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
 class StepReport(_message.Message):
     __slots__ = ("step", "values")

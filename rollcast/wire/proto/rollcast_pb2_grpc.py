@@ -74,6 +74,11 @@ class CoordinatorStub:
                 request_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.VersionAnnouncement.SerializeToString,
                 response_deserializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.AnnounceReply.FromString,
                 _registered_method=True)
+        self.OpenEpoch = channel.unary_unary(
+                '/rollcast.v1.Coordinator/OpenEpoch',
+                request_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.EpochRequest.SerializeToString,
+                response_deserializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.EpochReply.FromString,
+                _registered_method=True)
         self.ReportStep = channel.unary_unary(
                 '/rollcast.v1.Coordinator/ReportStep',
                 request_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.StepReport.SerializeToString,
@@ -138,6 +143,12 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def OpenEpoch(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReportStep(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -192,6 +203,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.Announce,
                     request_deserializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.VersionAnnouncement.FromString,
                     response_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.AnnounceReply.SerializeToString,
+            ),
+            'OpenEpoch': grpc.unary_unary_rpc_method_handler(
+                    servicer.OpenEpoch,
+                    request_deserializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.EpochRequest.FromString,
+                    response_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.EpochReply.SerializeToString,
             ),
             'ReportStep': grpc.unary_unary_rpc_method_handler(
                     servicer.ReportStep,
@@ -420,6 +436,33 @@ class Coordinator:
             '/rollcast.v1.Coordinator/Announce',
             rollcast_dot_wire_dot_proto_dot_rollcast__pb2.VersionAnnouncement.SerializeToString,
             rollcast_dot_wire_dot_proto_dot_rollcast__pb2.AnnounceReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OpenEpoch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rollcast.v1.Coordinator/OpenEpoch',
+            rollcast_dot_wire_dot_proto_dot_rollcast__pb2.EpochRequest.SerializeToString,
+            rollcast_dot_wire_dot_proto_dot_rollcast__pb2.EpochReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -7,36 +7,13 @@ way, so a slow downlink holds back those who send to it and nobody else. Nothing
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+
+from rollcast.sim.agenda import Agenda
 
 QUEUE_S = 0.05  # of the downlink's rate: what may wait in front of it
-
-
-class Agenda:
-    """What happens when; things of one moment happen in the order in which they were put in."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self._heap: list[tuple[float, int, Callable[[], None]]] = []
-        self._count = 0
-
-    def after(self, seconds: float, call: Callable[[], None]) -> None:
-        self._count += 1
-        heapq.heappush(self._heap, (self.now + seconds, self._count, call))
-
-    def run(self, until_s: float, done: Callable[[], bool] = lambda: False) -> bool:
-        """Let things happen until ``done`` or until virtual time ``until_s``; whether it is done."""
-        while not done():
-            if not self._heap or self._heap[0][0] > until_s:
-                self.now = max(self.now, until_s)
-                return False
-            self.now, _, call = heapq.heappop(self._heap)
-            call()
-        return True
 
 
 @dataclass(slots=True)
@@ -114,7 +91,7 @@ class Port:
                 continue
             piece_bytes = min(self._piece_bytes, flow.frames[0].left_bytes)
             self._sending = True
-            self._agenda.after(piece_bytes / self.up_bytes_s, partial(self._piece_left, flow, piece_bytes))
+            self._agenda.after(piece_bytes / self.up_bytes_s, self._piece_left, flow, piece_bytes)
 
     def full(self, flow: Flow) -> bool:
         """Whether as much is on its way to this downlink as it takes in the flow's delay, and a full queue."""
@@ -133,7 +110,7 @@ class Port:
                 self._turns.append(flow)
             flow.receiver._coming_bytes += piece_bytes
             arrived = frame.arrived if last else None
-            self._agenda.after(flow.delay_s, partial(flow.receiver._queue, flow, piece_bytes, arrived))
+            self._agenda.after(flow.delay_s, flow.receiver._queue, flow, piece_bytes, arrived)
             if frame.sent is not None and frame.left_bytes <= self._low_water_bytes:
                 sent, frame.sent = frame.sent, None
                 sent()
@@ -141,7 +118,7 @@ class Port:
 
     def _queue(self, flow: Flow, piece_bytes: float, arrived: Callable[[], None] | None) -> None:
         self._down_free_s = max(self._down_free_s, self._agenda.now) + piece_bytes / self.down_bytes_s
-        self._agenda.after(self._down_free_s - self._agenda.now, partial(self._receive, flow, piece_bytes, arrived))
+        self._agenda.after(self._down_free_s - self._agenda.now, self._receive, flow, piece_bytes, arrived)
 
     def _receive(self, flow: Flow, piece_bytes: float, arrived: Callable[[], None] | None) -> None:
         self._coming_bytes -= piece_bytes

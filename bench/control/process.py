@@ -1,0 +1,137 @@
+"""A coordinator process with the smallest real configuration, to be started, killed and started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from rollcast.runtime.errors import ProcessFailed
+from rollcast.runtime.run_folder import RunFolder
+from rollcast.wire.identity import Identity
+from rollcast.wire.invite import Invite
+
+_STOP_TIMEOUT_S = 20.0
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class RunShape:
+    """What is trained; see coordinator.config."""
+
+    groups_per_step: int = 8
+    samples_per_group: int = 4
+    staleness_limit: int = 4
+    new_tokens_max: int = 16
+    peers_max: int = 1000
+    lease_deadline_s: float = 30.0
+    heartbeat_interval_s: float = 1.0
+    heartbeat_timeout_s: float = 5.0
+
+
+def answer_to(prompt: str) -> str:
+    """The right answer to one of the problems below, as text."""
+    return str(int(prompt.partition("+")[0]) + 1)
+
+
+class CoordinatorProcess:
+    """One run folder and at most one process on it, always on the same two ports."""
+
+    def __init__(self, root: Path, learner: Identity, shape: RunShape) -> None:
+        self.folder = RunFolder(root / "run")
+        self.log = root / "coordinator.log"
+        self.started_at_s = 0.0  # monotonic clock, of the newest start
+        self._config = root / "coordinator.toml"
+        problems = root / "problems.jsonl"
+        # The blank makes one part of the alphabet: completions of any length may end with as many of it.
+        lines = [json.dumps({"prompt": f"{number}+1=", "answer": f"{number + 1} "}) for number in range(512)]
+        problems.write_text("\n".join(lines) + "\n")
+        grpc_port, http_port = _free_ports(2)
+        self._config.write_text(
+            f'run_folder = "{self.folder.root}"\nlearner_public_key = "{learner.public_key.hex()}"\n'
+            f"held_out_problems = 8\n[run]\nsteps = 1000000\nstaleness_limit = {shape.staleness_limit}\n"
+            f"groups_per_step = {shape.groups_per_step}\nsamples_per_group = {shape.samples_per_group}\n"
+            f'[task]\nkind = "jsonl"\npath = "{problems}"\n[sampling]\nnew_tokens_max = {shape.new_tokens_max}\n'
+            f"[serve]\ngrpc_port = {grpc_port}\nhttp_port = {http_port}\n[join]\npeers_max = {shape.peers_max}\n"
+            f"[lease]\ndeadline_s = {shape.lease_deadline_s}\n"
+            f"[membership]\nheartbeat_interval_s = {shape.heartbeat_interval_s}\n"
+            f"heartbeat_timeout_s = {shape.heartbeat_timeout_s}\n"
+        )
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that runs."""
+        return None if self._process is None else self._process.pid
+
+    def cpu_s(self) -> float:
+        """Seconds that the process has computed, without its verifiers."""
+        assert self._process is not None
+        times = psutil.Process(self._process.pid).cpu_times()
+        return float(times.user + times.system)
+
+    def start(self) -> None:
+        """Start it; see ``listening``."""
+        self.folder.endpoints.unlink(missing_ok=True)
+        self.started_at_s = time.monotonic()
+        command = [sys.executable, "-m", "rollcast.cli.main", "coordinator", str(self._config), "--with-parent"]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+
+    def listening(self) -> bool:
+        """Whether it has said where it listens.
+
+        Raises:
+            ProcessFailed: it has ended.
+        """
+        assert self._process is not None
+        status = self._process.poll()
+        if status is not None:
+            raise ProcessFailed(f"the coordinator ended with status {status}", cause=self._last_words())
+        return self.folder.endpoints.exists()
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for its end."""
+        if self._process is not None and self._process.poll() is None:
+            os.kill(self._process.pid, signal.SIGKILL)
+            self._process.wait(_STOP_TIMEOUT_S)
+        self._process = None
+
+    def invite(self, role: str) -> Invite:
+        """The invite that the process wrote for this role."""
+        return Invite.decode((self.folder.secrets / f"invite-{role}.txt").read_text().strip())
+
+    def _last_words(self) -> str:
+        return self.log.read_bytes()[-1000:].decode(errors="replace").strip()
+
+
+def wait_until_listening(process: CoordinatorProcess, timeout_s: float) -> None:
+    """Block until it listens.
+
+    Raises:
+        ProcessFailed: it ended, or takes longer.
+    """
+    end_s = time.monotonic() + timeout_s
+    while not process.listening():
+        if time.monotonic() > end_s:
+            raise ProcessFailed(f"the coordinator does not listen after {timeout_s:g} s")
+        time.sleep(_POLL_S)
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()

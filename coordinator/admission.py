@@ -1,0 +1,80 @@
+"""Which work may be begun: only what will still be young enough when its batch is formed, and no more than is of use.
+
+The counting rule is AReaL's (arXiv 2505.24298, section 5.1): a group enters the batch that the groups before it leave
+room for. Time is looked at too, once it was measured: a group that is ready late enters a later batch, because groups
+that were begun after it overtake it. Where fewer groups are ahead than a batch has, the next batch cannot be formed
+without this one, however long it takes: there the counting rule stands alone, so that the run never stops for what is
+predicted.
+"""
+
+from __future__ import annotations
+
+import math
+
+from coordinator.groups import Group
+from coordinator.membership import Member
+from coordinator.state import CoreState
+from rollcast.wire.ids import Step, Version
+
+_CHANCE_ONCE_BEGUN = 0.2  # of being in time, that a group must have whose other slots are under way or done
+
+
+def may_open(state: CoreState) -> bool:
+    """Whether one more group would be of use, for a version that is young enough."""
+    if state.groups_still_needed() <= 0:
+        return False
+    return state.settings.pacing != "predict" or len(state.book) < _groups_of_use(state)
+
+
+def _groups_of_use(state: CoreState) -> float:
+    """Open and ready groups that keep the learner busy: a batch, what is under way meanwhile, and a margin."""
+    under_way = state.forecast.steps_under_way()
+    if under_way is None:
+        return float("inf")
+    return state.settings.groups_per_step * (1.0 + under_way + state.settings.lead_margin_steps)
+
+
+def oldest_version_for(state: CoreState, groups_ahead: int) -> Version:
+    """Oldest version with which a group in this place can be made, counting groups only."""
+    if state.settings.pacing == "none":
+        return Version(0)
+    return Version(max(0, state.step_of_turn(groups_ahead) - state.rules.limit))
+
+
+def in_time(state: CoreState, member: Member, version: Version, group: Group | None, load: int, now: float) -> bool:
+    """Whether this member, at this load, may take slots of the group, or of a new one, with its version."""
+    settings = state.settings
+    if settings.pacing == "none":
+        return True
+    ahead = len(state.book) if group is None else state.book.position(group)
+    oldest = version
+    if group is not None and group.oldest_version is not None:
+        oldest = min(oldest, group.oldest_version)
+    if state.step_of_turn(ahead) - oldest > state.rules.limit:
+        return False
+    chance, slots = state.forecast.chance_wanted, settings.samples_per_group
+    if settings.pacing == "count" or (ahead < settings.groups_per_step and state.forecast.learner_starves(now)):
+        return True
+    if group is not None:  # it was begun: what is left of it is worth a smaller chance
+        chance, slots = min(chance, _CHANCE_ONCE_BEGUN), group.unfilled
+    return predicted_step(state, member, slots, load, now, chance) - oldest <= state.rules.limit
+
+
+def predicted_step(state: CoreState, member: Member, slots: int, load: int, now: float, chance: float) -> Step:
+    """Step of the batch that is next when so many slots, begun now by this member, are scored with this chance."""
+    ready_in_s = state.forecast.ready_in_s(member.peer_id, load, slots, now, chance)
+    later = 0 if ready_in_s is None else state.forecast.steps_within(ready_in_s, now)
+    return Step(state.batches.next_step + later)
+
+
+def steps_too_few(state: CoreState) -> int:
+    """By how many steps the staleness limit falls short of what rollouts take; 0 where it is enough or not known.
+
+    As in capacity/staleness.py, from times that the coordinator measured itself.
+    """
+    under_way, learner_s = state.forecast.steps_under_way(), state.forecast.learner_s
+    if under_way is None or not learner_s:
+        return 0
+    t_bcast_s = state.dissemination.seconds.percentile(95) or 0.0
+    needed = math.ceil(under_way + t_bcast_s / learner_s + state.rules.publish_every_steps)
+    return max(0, needed - state.rules.limit)

@@ -1,0 +1,68 @@
+"""Which event led to what the coordinator did: the cause on every entry of the run's story."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from coordinator.events import (
+    BatchRecorded,
+    BatchRequested,
+    EpochRecorded,
+    EpochRequested,
+    Event,
+    HeartbeatReceived,
+    LearnerCalled,
+    LearnerStatusChanged,
+    LeasesReturned,
+    MalformedRollout,
+    PartialReceived,
+    PeerAccused,
+    PeerJoined,
+    PeerLeft,
+    PromptsSupplied,
+    RolloutReceived,
+    RolloutScored,
+    RolloutStored,
+    RunEnded,
+    Started,
+    StepFinished,
+    Tick,
+    VersionAnnounced,
+    VersionHeld,
+    WorkRequested,
+)
+
+
+def cause_of(event: Event) -> str:
+    """The event in few words: what it is about, and its id."""
+    match event:
+        case PeerJoined() | PeerLeft() | HeartbeatReceived() | WorkRequested() | VersionHeld() | LeasesReturned():
+            return f"peer {event.peer_id}"
+        case PeerAccused():
+            return f"peer {event.accuser}"
+        case RolloutReceived() | MalformedRollout():
+            return f"upload {event.upload_id}"
+        case PartialReceived():
+            return f"lease {event.partial.lease_id}"
+        case RolloutStored() | RolloutScored():
+            return f"rollout {event.rollout_id}"
+        case BatchRequested() | BatchRecorded() | StepFinished() | EpochRequested():
+            return f"step {event.step}"
+        case VersionAnnounced():
+            return f"version {event.version}"
+        case EpochRecorded():
+            return f"epoch {event.epoch}"
+        case LearnerStatusChanged():
+            return f"learner {event.phase}".rstrip()
+        case LearnerCalled():
+            return "learner"
+        case RunEnded():
+            return "end of the run"
+        case PromptsSupplied():
+            return "prompts"
+        case Started():
+            return "start"
+        case Tick():
+            return "time"
+        case _:
+            assert_never(event)

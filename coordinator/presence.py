@@ -1,0 +1,150 @@
+"""Sessions come and go: what a peer's join, its end, its heartbeats and what it holds change."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from coordinator.actions import Action, EndSession, Note, Penalise, SendAnnouncement
+from coordinator.announced import NEWEST_KEPT
+from coordinator.events import HeartbeatReceived, PeerAccused, PeerJoined, PeerLeft, VersionHeld
+from coordinator.issuing import issue
+from coordinator.membership import Member
+from coordinator.relaying import Relaying
+from coordinator.state import CoreState
+from rollcast.wire.ids import PeerId, Version
+
+
+class Presence:
+    """Who is here, and which version each of them holds."""
+
+    def __init__(self, state: CoreState, relaying: Relaying) -> None:
+        self._state = state
+        self._relaying = relaying
+
+    def joined(self, event: PeerJoined, now: float) -> list[Action]:
+        """A session was opened. What its peer had before stays its own."""
+        if self._state.ended:
+            return [self._state.dismiss(event.peer_id)]
+        actions: list[Action] = []
+        if self._state.members.get(event.peer_id) is not None:
+            self._remove_member(event.peer_id, "left", "session replaced")
+            actions.append(Note("session_replaced", event.peer_id, "the same identity opened a second session"))
+        member = self._state.members.join(event, now)
+        self._state.book.came_back(event.peer_id)
+        actions.append(Note("peer_joined", event.peer_id, f"{event.name} as {event.role}"))
+        actions += self._relaying.joined(member, now)
+        # The last few: who was away for some versions may follow their deltas.
+        latest = self._state.announced.latest(NEWEST_KEPT)
+        actions += [SendAnnouncement(event.peer_id, version) for version in latest]
+        return actions + issue(self._state, now)
+
+    def left(self, event: PeerLeft, now: float) -> list[Action]:
+        """A session ended: for good if the peer said so, else it may come back to what it works at."""
+        if self._state.members.get(event.peer_id) is None:
+            return []
+        actions: list[Action] = []
+        if event.finished:
+            held = self._state.book.held_by(event.peer_id)
+            actions += self._state.close_attempts(held, "peer_left", tell_peers=False)
+        return actions + self._gone(event.peer_id, "left", event.reason, now) + issue(self._state, now)
+
+    def drop_silent(self, now: float) -> list[Action]:
+        """End the sessions of members that sent nothing for too long."""
+        actions: list[Action] = []
+        for member in self._state.members.silent(now):
+            silent_s = now - member.last_seen
+            actions += self._gone(member.peer_id, "lost", f"silent for {silent_s:.1f} s", now)
+            actions.append(EndSession(member.peer_id, "no heartbeat"))  # a machine that slept comes back
+        return actions
+
+    def _gone(self, peer_id: PeerId, how: Literal["left", "lost"], reason: str, now: float) -> list[Action]:
+        """Its session is over; what it works at stays its own until the deadline, in case that it comes back."""
+        self._state.book.left(peer_id, now + self._state.settings.reconnect_grace_s)
+        self._remove_member(peer_id, how, reason)
+        return [Note("peer_left", peer_id, reason), *self._relaying.left(peer_id, now)]
+
+    def _remove_member(self, peer_id: PeerId, how: Literal["left", "lost"], reason: str) -> None:
+        self._state.members.leave(peer_id, how, reason)
+        self._state.dissemination.left(peer_id)
+
+    def seen(self, peer_id: PeerId, now: float) -> Member | None:
+        """The member that sent something just now."""
+        return self._state.members.seen(peer_id, now)
+
+    def heartbeat(self, event: HeartbeatReceived, now: float) -> list[Action]:
+        """What it says of itself."""
+        member = self.seen(event.peer_id, now)
+        if member is None:
+            return []
+        could_work, could_relay = member.may_work, member.may_relay
+        version_before = member.version
+        member.facts = event.facts
+        if member.role == "peer":  # the origin receives from the learner: that is no part of a broadcast
+            self._state.traffic.observe(member.peer_id, event.facts)
+        active = event.facts.active_version
+        if active is not None:
+            self._active(member, active, now)
+        actions = self._relaying.observe(member, now, could_relay=could_relay)
+        changed = member.version != version_before or member.may_work != could_work
+        return actions + issue(self._state, now) if changed else actions
+
+    def version_held(self, event: VersionHeld, now: float) -> list[Action]:
+        """It holds a version and will generate with it."""
+        member = self.seen(event.peer_id, now)
+        if member is None:
+            return []
+        state = self._state
+        if not state.is_published(event.epoch, event.version):
+            if member.role == "origin":  # it holds a version before the learner may announce it
+                return []
+            if state.epochs.is_orphan(event.version):
+                member.version = None
+                return []
+            return [Penalise(event.peer_id, f"claims version {event.version}, which was not announced", False)]
+        self._holds(member, event.version, now)
+        if member.role == "peer":
+            self._state.dissemination.received(event.version, event.bytes_received)
+        return issue(self._state, now)
+
+    def _active(self, member: Member, version: Version, now: float) -> None:
+        if self._state.epochs.is_orphan(version):
+            member.version = None  # what it makes does not count until it has a version of the epoch
+        elif self._state.announced.may_contain(version):
+            self._holds(member, version, now)
+
+    def _holds(self, member: Member, version: Version, now: float) -> None:
+        member.holds(version)
+        self._state.dissemination.held(member.peer_id, version, now)
+
+    def accused(self, event: PeerAccused, now: float) -> list[Action]:
+        """A peer received a corrupt chunk: believed only if it can be true."""
+        accuser = self.seen(event.accuser, now)
+        culprit = self._state.members.get(event.culprit)
+        if accuser is None or culprit is None or accuser is culprit:
+            return []
+        doubt = self._doubt(event, accuser)
+        if doubt:
+            return [Note("accusation_ignored", event.culprit, f"{event.accuser}: {doubt}")]
+        what = f"sent a corrupt chunk: version {event.version}, index {event.chunk_index}"
+        quarantined = self._state.members.accuse(culprit, event.accuser, (event.version, event.chunk_index), now)
+        actions: list[Action] = [
+            Note("accusation", event.culprit, f"{event.accuser}: {event.reason}"),
+            Penalise(event.culprit, culprit.standing.quarantined if quarantined else what, quarantined),
+        ]
+        if not quarantined:
+            return actions + self._relaying.replan(now)
+        self._state.dissemination.left(event.culprit)
+        self._state.partials.forget(event.culprit)
+        actions += self._state.close_attempts(self._state.book.held_by(event.culprit), "revoked", tell_peers=True)
+        return actions + self._relaying.replan(now) + issue(self._state, now)
+
+    def _doubt(self, event: PeerAccused, accuser: Member) -> str:
+        """Why this accusation cannot be true or is not to be trusted, or empty."""
+        chunk_count = self._state.announced.chunk_count(event.version)
+        if chunk_count is None:
+            return f"version {event.version} is not among those announced lately"
+        if event.chunk_index >= chunk_count:
+            return f"version {event.version} has no chunk {event.chunk_index}"
+        if not self._state.relay.may_receive_from(event.accuser, event.culprit):
+            return "the plan never let it receive from there"
+        return "it is quarantined itself" if accuser.standing.quarantined else ""

@@ -1,0 +1,125 @@
+"""Who is served next among the peers that wait for work: shares in proportion to their speeds, at a cost that does not
+grow with their number.
+
+Stride scheduling (Waldspurger and Weihl, MIT/LCS/TM-528): each peer has a virtual time that advances by slots / speed
+with what it is given, and the one that is furthest behind is next. Peers with nothing to do come before those that only
+fetch ahead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from rollcast.wire.ids import PeerId, Version
+
+_OUTDATED_MAX = 64  # entries of peers that have left their place since; more than there are places are thrown out
+
+_Line = tuple[bool, Version]  # whether its peers only fetch ahead, and the version that they hold
+_Entry = tuple[float, int, PeerId]  # virtual time, order of joining
+
+
+@dataclass(slots=True)
+class _Place:
+    line: _Line
+    entry: _Entry
+
+
+class Shares:
+    """Peers that wait, in lines by version: one heap of virtual times each."""
+
+    def __init__(self) -> None:
+        self._lines: dict[_Line, list[_Entry]] = {}
+        self._places: dict[PeerId, _Place] = {}
+        self._aside: dict[PeerId, Version] = {}  # too slow for now with this version
+        self._entries = 0  # in all lines, those of places that were left since among them
+        self.clock = 0.0  # virtual time of who was served last
+
+    def __len__(self) -> int:
+        """Peers in line."""
+        return len(self._places)
+
+    def __contains__(self, peer_id: PeerId) -> bool:
+        return peer_id in self._places
+
+    def wait(self, peer_id: PeerId, order: int, version: Version, virtual_time: float, *, ahead: bool) -> None:
+        """The peer wants slots; where it is set aside it stays so until it holds another version."""
+        if self._aside.get(peer_id) == version:
+            return
+        self._aside.pop(peer_id, None)
+        line, entry = (ahead, version), (virtual_time, order, peer_id)
+        place = self._places.get(peer_id)
+        if place is not None and (place.line, place.entry) == (line, entry):
+            return
+        self._places[peer_id] = _Place(line, entry)
+        heappush(self._lines.setdefault(line, []), entry)
+        self._entries += 1
+        if self._entries > 2 * len(self._places) + _OUTDATED_MAX:
+            self._throw_out()
+
+    def leave(self, peer_id: PeerId) -> None:
+        """The peer wants nothing for now."""
+        self._places.pop(peer_id, None)
+        self._aside.pop(peer_id, None)
+
+    def set_aside(self, peer_id: PeerId) -> None:
+        """The peer is passed over until its version changes, or until everybody may try again."""
+        self._aside[peer_id] = self._places.pop(peer_id).line[1]
+
+    def all_may_try(self) -> list[PeerId]:
+        """Forget who was set aside; returns them."""
+        peers = list(self._aside)
+        self._aside.clear()
+        return peers
+
+    def first(self, oldest_version: Version) -> PeerId | None:
+        """Who is next among those that hold this version or a newer one."""
+        best: tuple[bool, _Entry] | None = None
+        for line in list(self._lines):
+            if line[1] < oldest_version:
+                continue
+            head = self._head(line)
+            if head is not None and (best is None or (line[0], head) < best):
+                best = (line[0], head)
+        return None if best is None else best[1][2]
+
+    def idle(self, oldest_version: Version, count: int) -> list[PeerId]:
+        """Some of those in line that hold this version or a newer one and have a place free at once."""
+        found: list[PeerId] = []
+        for line, heap in self._lines.items():
+            if line[0] or line[1] < oldest_version:
+                continue
+            for entry in heap[: count - len(found)]:
+                place = self._places.get(entry[2])
+                if place is not None and (place.line, place.entry) == (line, entry):
+                    found.append(entry[2])
+        return found
+
+    def served(self, peer_id: PeerId, virtual_s: float) -> float:
+        """The peer was given so much of its own time. Returns its new virtual time; it must wait again for more."""
+        began = max(self.clock, self._places.pop(peer_id).entry[0])
+        self.clock = began
+        return began + virtual_s
+
+    def _head(self, line: _Line) -> _Entry | None:
+        heap = self._lines[line]
+        while heap:
+            place = self._places.get(heap[0][2])
+            if place is not None and place.line == line and place.entry == heap[0]:
+                return heap[0]
+            heappop(heap)
+            self._entries -= 1
+        del self._lines[line]
+        return None
+
+    def _throw_out(self) -> None:
+        """Keep places only: nobody else looks at what is further down in a line, or in the line of an old version."""
+        self._lines, self._entries = {}, len(self._places)
+        for place in self._places.values():
+            heappush(self._lines.setdefault(place.line, []), place.entry)
+
+    def validate(self) -> None:
+        """Raise AssertionError when somebody waits in no line."""
+        assert self._entries == sum(len(heap) for heap in self._lines.values()), "entries in lines"
+        for peer_id, place in self._places.items():
+            assert place.entry in self._lines[place.line], f"{peer_id} waits in no line"

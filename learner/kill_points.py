@@ -1,0 +1,68 @@
+"""Places where a test may kill the learner with SIGKILL: after any of them a restart must go on to the same bits.
+
+Off they cost one comparison. ``ROLLCAST_KILL_POINT=label:3`` kills the process the third time it reaches ``label``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+
+from rollcast.runtime.errors import ConfigError
+
+VARIABLE = "ROLLCAST_KILL_POINT"
+
+#: Every label, in about the order in which a life of the learner reaches them.
+LABELS = (
+    *("session_open", "before_restore", "restored", "warm_starting", "evaluating"),
+    *("before_batch", "batch_received", "batch_replayed", "behaviour_done", "gradient_done", "step_counted"),
+    *("snapshot_taken", "state_hashed", "version_signed"),
+    *("version_half_written", "version_written", "version_renamed", "version_durable", "version_kept"),
+    *("pushing", "pushed", "announced", "version_half_removed"),
+    *("before_checkpoint_copy", "checkpoint_copied", "checkpoint_begun", "checkpoint_writing"),
+    *("checkpoint_renamed", "checkpoint_durable"),
+    *("before_report", "reported", "epoch_opened", "training_done"),
+)
+
+
+@dataclass(slots=True)
+class _Armed:
+    label: str
+    left: int  # times that the label is still passed
+
+
+_armed: _Armed | None = None
+
+
+def arm(wish: str) -> None:
+    """Die at the n-th occurrence of a label: ``label`` or ``label:n``; empty: never.
+
+    Raises:
+        ConfigError: there is no such label.
+    """
+    global _armed
+    if not wish:
+        _armed = None
+        return
+    label, _, occurrence = wish.partition(":")
+    if label not in LABELS or not (occurrence or "1").isdigit():
+        raise ConfigError(f"{VARIABLE} is {wish!r}", fix=f"label:occurrence, with a label of {', '.join(LABELS)}")
+    _armed = _Armed(label, int(occurrence or "1"))
+
+
+def arm_from_environment() -> None:
+    """See arm; the wish is in the environment.
+
+    Raises:
+        ConfigError: there is no such label.
+    """
+    arm(os.environ.get(VARIABLE, ""))
+
+
+def kill_point(label: str) -> None:
+    """Die here if this is where and when we are to die."""
+    if _armed is not None and _armed.label == label:
+        _armed.left -= 1
+        if _armed.left <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,100 @@
+"""`rollcast simulate`: a whole fleet on virtual time, with faults drawn from a seed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from rollcast.cli.options import Json
+from rollcast.runtime.errors import ConfigError
+from rollcast.sim.faults import KINDS
+from rollcast.sim.scenario import GAP_S, realistic, standard
+from rollcast.sim.settings import FleetSettings
+from rollcast.sim.simulation import Outcome, simulate
+
+CHUNKED_PEERS_MAX = 16  # above it versions arrive at the time of the fluid bound
+EXIT_VIOLATED = 1
+
+
+def simulate_fleet(
+    *,
+    peers: int | None = None,
+    hours: float | None = None,
+    seed: int = 0,
+    faults: Annotated[str, Parameter(help=f"all, none, or names with commas between: {', '.join(KINDS)}")] = "none",
+    gap_s: float | None = None,
+    standard_mix: Annotated[bool, Parameter(name="--standard", negative=())] = False,
+    json_output: Json = False,
+) -> int:
+    """Simulate a run: the real cores of every role on virtual time, every invariant judged after every event.
+
+    The same options and seed give the same digest, on every machine. Exits with 1 when an invariant was broken.
+
+    Parameters
+    ----------
+    peers
+        workers; above 16 versions arrive at the time of the fluid bound rather than chunk by chunk. Default: 32.
+    hours
+        of virtual time. Default: 1.
+    seed
+        of everything that is left to chance.
+    gap_s
+        virtual seconds between two faults, on average.
+    standard_mix
+        the small fleet, drawn from the seed, that tests use for this seed.
+    json_output
+        print one JSON object.
+    """
+    settings, seconds = _fleet(peers, hours, seed, standard_mix)
+    names = None if faults == "none" else () if faults == "all" else tuple(faults.split(","))
+    gap = gap_s if gap_s is not None else GAP_S if standard_mix else seconds / 60.0
+    outcome = simulate(settings, seed, seconds=seconds, faults=names, gap_s=gap)
+    if json_output:
+        json.dump(outcome.to_json(), sys.stdout, indent=2)
+        sys.stdout.write("\n")
+    else:
+        _show(outcome)
+    return EXIT_VIOLATED if outcome.violations else 0
+
+
+def _fleet(peers: int | None, hours: float | None, seed: int, standard_mix: bool) -> tuple[FleetSettings, float]:
+    if standard_mix:
+        settings, seconds = standard(seed), 90.0
+    else:
+        settings, seconds = realistic(peers or 32), 3600.0
+        if settings.peers <= CHUNKED_PEERS_MAX:
+            settings = replace(settings, receiving="chunks")
+    if standard_mix and peers is not None:
+        raise ConfigError("--standard has peers of its own", fix="leave --peers or --standard out")
+    if (peers is not None and peers < 1) or (hours is not None and hours <= 0.0):
+        raise ConfigError("a fleet has peers and runs for a while", fix="give --peers and --hours above 0")
+    return settings, seconds if hours is None else 3600.0 * hours
+
+
+def _show(outcome: Outcome) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    ages = ", ".join(f"{age}: {count}" for age, count in outcome.ages.items())
+    dropped = ", ".join(f"{count} {reason}" for reason, count in outcome.dropped.items())
+    faults = ", ".join(f"{count} {name}" for name, count in outcome.faults.items())
+    rows = {
+        "virtual time": f"{outcome.seconds / 3600.0:.2f} h, seed {outcome.seed}",
+        "learner steps": f"{outcome.steps}, utilisation {outcome.utilisation:.3f}",
+        "rollouts": f"{outcome.issued} issued, {outcome.accepted} accepted, {outcome.trained} trained",
+        "dropped": dropped or "none",
+        "ages trained": ages or "none",
+        "T_bcast": f"{outcome.t_bcast_s:.2f} s median, {outcome.t_bcast_p95_s:.2f} s at the 95th percentile",
+        "faults": faults or "none",
+        "checked": f"{outcome.checks} things, {len(outcome.violations)} violations",
+        "speed": f"{outcome.realtime_factor:.0f} x real time, {outcome.core_events / outcome.cpu_s:.0f} events of the "
+        "coordinator's core per CPU second",
+        "digest": outcome.digest,
+    }
+    for name, text in rows.items():
+        console.print(f"{name:<14} {text}")
+    for violation in outcome.violations:
+        console.print(f"[red]{violation}[/red]")

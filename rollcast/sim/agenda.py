@@ -1,0 +1,44 @@
+"""Virtual time: what happens when. Things of one moment happen in the order in which they were put in."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Any
+
+Call = Callable[..., None]
+
+
+class Agenda:
+    """A heap of calls by (time, order of arrival). ``now`` is virtual seconds and never goes back."""
+
+    __slots__ = ("_count", "_heap", "done", "now")
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.done = 0  # calls made so far
+        self._heap: list[tuple[float, int, Call, tuple[Any, ...]]] = []
+        self._count = 0
+
+    def after(self, seconds: float, call: Call, *arguments: Any) -> None:
+        """Make this call so many seconds from now."""
+        self._count = count = self._count + 1
+        heapq.heappush(self._heap, (self.now + seconds, count, call, arguments))
+
+    def run(self, until_s: float, done: Callable[[], bool] | None = None) -> bool:
+        """Let things happen until ``done``, asked after each of them, or until virtual time ``until_s``.
+
+        Returns:
+            whether it is done.
+        """
+        heap, pop = self._heap, heapq.heappop
+        if done is not None and done():
+            return True
+        while heap and heap[0][0] <= until_s:
+            self.now, _, call, arguments = pop(heap)
+            self.done += 1
+            call(*arguments)
+            if done is not None and done():
+                return True
+        self.now = max(self.now, until_s)
+        return False

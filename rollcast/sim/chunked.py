@@ -1,0 +1,53 @@
+"""A peer's versions received chunk by chunk by the real relay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from peer.relay_actions import Accuse
+from rollcast.sim.peer_node import PeerNode
+from rollcast.sim.relay import Relay
+from rollcast.sim.relay_links import RelayHost
+from rollcast.wire.ids import Version
+from rollcast.wire.records import VerifiedVersion
+
+
+class ChunkReceiver:
+    """The relay of a peer's process, as its worker sees it."""
+
+    def __init__(self, node: PeerNode, hosts: dict[str, RelayHost]) -> None:
+        self._node = node
+        self.relay = Relay(node.ground, node, "peer", node.disk, hosts, node.verified, self._accuse)
+        self.relay.links.dialable = node.line.dialable
+
+    def begin(self) -> None:
+        self.relay.begin()
+
+    def killed(self) -> None:
+        self.relay.killed()
+
+    def announced(self, verified: VerifiedVersion) -> None:
+        if not self.relay.heard(verified, announced=True):
+            what = f"{self._node.name} knows another version {verified.version}"
+            self._node.ground.oracle.failed(what, self._node.agenda.now)
+
+    def planned(self, plan: Any) -> None:
+        self.relay.planned(plan)
+
+    def loadable(self, version: Version) -> bool:
+        kept = self.relay.disk.get(version)
+        return kept is not None and kept.whole and kept.passes
+
+    def as_signed(self, version: Version) -> bool:
+        kept = self.relay.disk.get(version)
+        return kept is None or kept.right
+
+    def complete(self, version: Version) -> bool:
+        kept = self.relay.disk.get(version)
+        return kept is None or kept.complete
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+    def _accuse(self, action: Accuse) -> None:
+        self._node.accuse(action.peer_id, action.version, action.index, action.reason)

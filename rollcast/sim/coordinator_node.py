@@ -1,0 +1,380 @@
+"""The coordinator's process: its real core, its store on a simulated disk, verifiers that take time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, assert_never
+
+from coordinator import actions as act
+from coordinator import events as ev
+from coordinator import resume
+from coordinator.causes import cause_of
+from coordinator.core import CoordinatorCore
+from learner.epochs import EpochStart
+from rollcast.runtime.errors import StoreError
+from rollcast.sim.calls import Failed, Reply, Server
+from rollcast.sim.disk import Disk
+from rollcast.sim.ground import Ground
+from rollcast.sim.process import Script
+from rollcast.sim.run_settings import core_settings
+from rollcast.sim.sessions import Session
+from rollcast.sim.store import MemoryStore
+from rollcast.sim.tables import Tables
+from rollcast.sim.verifiers import Verifiers
+from rollcast.wire.ids import PeerId, Step, UploadId, Version
+from rollcast.wire.records import VerifiedVersion
+from rollcast.wire.rollouts import Rollout
+
+NAME = "coordinator"
+STEPS_STORED = 64  # batches and their rollouts that the simulated store keeps
+_INCARNATION = resume.INCARNATION
+
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(slots=True)
+class Upload:
+    """A call with rollouts that waits for their verdicts."""
+
+    reply: Reply
+    missing: int
+    verdicts: list[act.AnswerUpload] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """Stands for bytes that are no rollout."""
+
+    lease_id: int
+    fencing_token: int
+    sample_index: int
+
+
+class CoordinatorNode(Server):
+    """Its machine's disk outlives the process."""
+
+    def __init__(self, ground: Ground) -> None:
+        super().__init__(NAME, ground.network)
+        self.ground = ground
+        self.disk = Disk(ground.chance.of("disk of the coordinator"))
+        self.tables = Tables(steps_kept=STEPS_STORED)
+        self.core: CoordinatorCore | None = None
+        self.store: MemoryStore | None = None
+        self.sessions: dict[str, Session] = {}
+        self.events = 0
+        self.wall_offset_s = 0.0  # of its wall clock, which nothing may depend on
+        self._queue: deque[ev.Event] = deque()
+        self._applying = False
+        self._cause: ev.Event = ev.Started()
+        self._uploads: dict[UploadId, Upload] = {}
+        self._last_upload = 0
+        self._batches: dict[Step, list[Reply]] = {}
+        self._epochs: dict[int, Reply] = {}
+        self.verifiers = Verifiers(ground.settings, self, ground.chance.of("verifiers"))
+        self._prompts = 0
+
+    # ---------------------------------------------------------------- lives
+
+    def _begin(self) -> None:
+        self.follow(self._boot())
+
+    def _boot(self) -> Script:
+        yield self.sleep(self.ground.settings.boot_s)
+        if self.disk.state.full:
+            self.fail(StoreError("the disk is full"))
+            return
+        self.store = store = MemoryStore(self.tables, self, self.disk)
+        incarnation = int(_now(store.get_meta(_INCARNATION)) or 0) + 1
+        written = store.set_meta(_INCARNATION, str(incarnation))
+        yield lambda go_on: written.add_done_callback(lambda _: go_on(None))
+        if written.exception() is not None:
+            self.fail(written.exception())
+            return
+        settings = core_settings(self.ground.settings, self.ground.chance.seed)
+        restored = run_now(resume._restored(store, settings.staleness_limit, incarnation))
+        self._prompts = int(_now(store.mixture_position()) or 0)
+        self.core = CoordinatorCore(settings, restored)
+        self.ground.oracle.coordinator_started(incarnation, restored, self.agenda.now)
+        self.apply(ev.Started())
+        self._tick()
+
+    def _killed(self) -> None:
+        super()._killed()
+        if self.store is not None:
+            self.store.crash(self.ground.chance.of("crashes"))
+        self.core = self.store = None
+        self._queue.clear()
+        self._applying = False
+        self._uploads.clear()
+        self._batches.clear()
+        self._epochs.clear()
+        self.verifiers.clear()
+        sessions, self.sessions = self.sessions, {}
+        for session in sessions.values():
+            session.dismiss("connection reset")
+
+    def fail(self, error: BaseException | None) -> None:
+        """The process ends by itself: its disk is full, or a bug of ours."""
+        if "disk is full" not in str(error):
+            self.ground.oracle.failed(f"the coordinator ends: {error!r}", self.agenda.now)
+        self.ground.trace.add(self.agenda.now, "ended", NAME)
+        self.kill()
+
+    def _tick(self) -> None:
+        self.apply(ev.Tick())
+        self.later(self.ground.settings.tick_s, self._tick)
+
+    def apply(self, event: ev.Event) -> None:
+        """Tell the core, and do what it asks for, as the real shell does."""
+        self._queue.append(event)
+        if self._applying:
+            return
+        self._applying = True
+        while self._queue and self.core is not None:
+            event = self._queue.popleft()
+            self.events += 1
+            try:
+                actions = self.core.handle(event, self.agenda.now)
+                if self.ground.settings.own_checks and self.events % self.ground.settings.validate_every == 0:
+                    self.core.validate()
+            except (AssertionError, ValueError, KeyError) as error:
+                self.fail(error)
+                return
+            self._cause = event
+            self.ground.oracle.coordinator_told(event, actions, self.agenda.now)
+            if self.events % self.ground.settings.validate_every == 0:
+                self.ground.oracle.coordinator_counts(self.core, self.agenda.now)
+            for action in actions:
+                self._carry_out(action)
+        self._applying = False
+
+    # ---------------------------------------------------------------- sessions
+
+    def hello(self, session: Session, joined: ev.PeerJoined) -> None:
+        """A peer opens a session."""
+        if self.core is None:  # not listening yet
+            session.dismiss("connection refused")
+            return
+        previous = self.sessions.pop(session.name, None)
+        if previous is not None:
+            previous.dismiss("another session of the same peer replaced it")
+        self.sessions[session.name] = session
+        session.tell("welcome", self.ground.settings.prefetch_batches)
+        self.apply(joined)
+
+    def heard(self, session: Session, message: Any) -> None:
+        """A message of an open session: the event that it becomes."""
+        if isinstance(message, ev.PeerJoined):
+            self.hello(session, message)
+        elif self.sessions.get(session.name) is session:
+            self.apply(message)
+
+    def hung_up(self, session: Session, reason: str, *, finished: bool) -> None:
+        """The peer closed its session."""
+        if self.sessions.get(session.name) is session:
+            del self.sessions[session.name]
+            self.apply(ev.PeerLeft(PeerId(session.name), reason, finished))
+
+    def _send(self, peer_id: PeerId, kind: str, content: Any) -> None:
+        session = self.sessions.get(peer_id)
+        if session is not None:
+            session.tell(kind, content)
+
+    # ---------------------------------------------------------------- calls
+
+    def upload(self, request: tuple[PeerId, tuple[Rollout | Malformed, ...]], reply: Reply) -> None:
+        """Rollouts come in; answered once each has its verdict."""
+        peer_id, rollouts = request
+        if self.core is None:
+            reply.send(Failed("not listening yet"))
+            return
+        upload = Upload(reply, len(rollouts))
+        for rollout in rollouts:
+            self._last_upload += 1
+            upload_id = UploadId(self._last_upload)
+            self._uploads[upload_id] = upload
+            if isinstance(rollout, Rollout):
+                self.apply(ev.RolloutReceived(upload_id, peer_id, rollout))
+            else:
+                fields = (rollout.lease_id, rollout.fencing_token, rollout.sample_index)
+                self.apply(ev.MalformedRollout(upload_id, peer_id, *fields, "no rollout"))  # type: ignore[arg-type]
+
+    def next_batch(self, step: Step, reply: Reply) -> None:
+        """The learner asks for a batch; answered when it is recorded."""
+        if self.core is None:
+            reply.send(Failed("not listening yet"))
+            return
+        self._batches.setdefault(step, []).append(reply)
+        self.apply(ev.LearnerCalled())
+        self.apply(ev.BatchRequested(step))
+
+    def run_info(self, _request: None, reply: Reply) -> None:
+        """The learner's first question: where epochs began, batches recorded, the newest announced version."""
+        if self.core is None or self.store is None:
+            reply.send(Failed("not listening yet"))
+            return
+        newest = self.tables.newest_version()
+        starts = [EpochStart(one.epoch, one.step_from, one.step_to) for one in self.tables.epochs()]
+        verified = None if newest is None else self.ground.signer.parsed(newest.announcement)
+        reply.send((starts, self.tables.recorded_batches(), verified))
+
+    def announce(self, verified: VerifiedVersion, reply: Reply) -> None:
+        """The learner announces a version that the origin holds."""
+        if self.store is None or self.core is None:
+            reply.send(Failed("not listening yet"))
+            return
+        record, announcement = verified.record, verified.announcement.SerializeToString(deterministic=True)
+        change = self.store.record_version(record.epoch, record.version, announcement)
+
+        def stored(change: asyncio.Future[bool]) -> None:
+            error = change.exception()
+            if error is not None:
+                reply.send(Failed(str(error)))
+                return
+            if change.result():
+                encodings = tuple(
+                    ev.AnnouncedEncoding(one.encoding_id, one.kind, one.base_version, one.size_bytes)
+                    for one in verified.manifests
+                )
+                self.apply(ev.VersionAnnounced(record.epoch, record.version, verified.chunk_count_max, encodings))
+            reply.send(True)
+
+        change.add_done_callback(stored)
+
+    def open_epoch(self, request: tuple[Step, Version | None], reply: Reply) -> None:
+        """The learner reached another state than the published one."""
+        if self.core is None:
+            reply.send(Failed("not listening yet"))
+            return
+        self._last_upload += 1
+        self._epochs[self._last_upload] = reply
+        self.apply(ev.EpochRequested(self._last_upload, *request))
+
+    def step_done(self, step: Step, reply: Reply) -> None:
+        """The learner reports a finished step."""
+        if self.core is not None and self.store is not None:
+            self.apply(ev.StepFinished(step, {}))
+            self._kept(self.store.record_step(step, {}))
+        reply.send(True)
+
+    # ---------------------------------------------------------------- actions
+
+    def _carry_out(self, action: act.Action) -> None:
+        store = self.store
+        if store is None:  # the process ended while it carried out the actions before
+            return
+        match action:
+            case act.SendLeases():
+                self._send(action.peer_id, "leases", action.leases)
+            case act.RevokeLeases():
+                self._send(action.peer_id, "revoke", action)
+            case act.SendPlan():
+                self._send(action.peer_id, "plan", action)
+            case act.SendProbe():
+                self._send(action.peer_id, "probe", action.probe_id)
+            case act.SendAnnouncement():
+                self._announce_to(action)
+            case act.StopPeer():
+                self._send(action.peer_id, "stop", action.reason)
+            case act.EndSession():
+                self._end_session(action)
+            case act.SupplyPrompts():
+                self.later(0.01, self._supply, action.count)
+            case act.RecordGroup():
+                self._kept(store.record_group(action, action.problem_id))
+            case act.RecordAttempt():
+                self._kept(store.record_attempt(action))
+            case act.CloseAttempt():
+                self._kept(store.close_attempt(action))
+            case act.CloseGroup():
+                self._kept(store.close_group(action))
+            case act.StoreRollout():
+                self._kept(store.store_rollouts([action]), ev.RolloutStored(action.rollout_id))
+            case act.AnswerUpload():
+                self._answer_upload(action)
+            case act.ScoreRollout():
+                self.verifiers.score(action, self._verified)
+            case act.RecordBatch():
+                self._kept(store.record_batch(action), ev.BatchRecorded(action.step))
+            case act.ServeBatch():
+                self._serve(action)
+            case act.RecordEpoch():
+                self._kept(store.record_epoch(action), ev.EpochRecorded(action.epoch))
+            case act.AnswerEpoch():
+                self._epochs.pop(action.request_id).send(action)
+            case act.Penalise():
+                self._kept(store.record_event("penalised", action.peer_id, action.reason, cause=cause_of(self._cause)))
+            case act.Note():
+                self._kept(store.record_note(action, cause=cause_of(self._cause)))
+            case act.FailRun():
+                self.fail(StoreError(action.reason))
+            case _:
+                assert_never(action)
+
+    def _kept(self, change: asyncio.Future[Any], then: ev.Event | None = None) -> None:
+        def done(change: asyncio.Future[Any]) -> None:
+            error = change.exception()
+            if error is not None:
+                self.fail(error)
+            elif then is not None:
+                self.apply(then)
+
+        change.add_done_callback(done)
+
+    def _announce_to(self, action: act.SendAnnouncement) -> None:
+        stored = self.tables.version(action.version)
+        if stored is None:
+            self.fail(StoreError(f"the announcement of version {action.version} is not in the ledger"))
+        else:
+            self._send(action.peer_id, "announcement", self.ground.signer.parsed(stored.announcement))
+
+    def _end_session(self, action: act.EndSession) -> None:
+        session = self.sessions.pop(action.peer_id, None)
+        if session is not None:
+            session.dismiss(action.reason)
+            self.apply(ev.PeerLeft(action.peer_id, action.reason))
+
+    def _supply(self, count: int) -> None:
+        first, self._prompts = self._prompts, self._prompts + count
+        numbers = range(first, first + count)
+        self.apply(ev.PromptsSupplied(tuple(ev.Prompt(f"p{one}", (2, 3), str(one + 1)) for one in numbers)))
+
+    def _answer_upload(self, action: act.AnswerUpload) -> None:
+        upload = self._uploads.pop(action.upload_id)
+        upload.verdicts.append(action)
+        upload.missing -= 1
+        if not upload.missing:
+            self.closed(upload.reply)
+            upload.reply.send(tuple(upload.verdicts))
+
+    def _serve(self, action: act.ServeBatch) -> None:
+        assert self.core is not None
+        kappa = self.core.rules.publish_every_steps
+        for reply in self._batches.pop(action.step, ()):
+            self.closed(reply)
+            reply.send((kappa, self.tables.trained_in(action.step)))
+
+    def _verified(self, item: act.ScoreRollout, reward: float) -> None:
+        if self.store is not None:
+            self._kept(self.store.record_score(item.rollout_id, reward, exact=False))
+            self.apply(ev.RolloutScored(item.rollout_id, reward, ""))
+
+
+def run_now(coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """The result of a coroutine that waits for nothing but this store."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        result: ResultT = done.value
+        return result
+    raise RuntimeError("it waits for something")
+
+
+def _now(change: asyncio.Future[ResultT]) -> ResultT:
+    async def result() -> ResultT:
+        return await change
+
+    return run_now(result())

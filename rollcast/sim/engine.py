@@ -1,0 +1,87 @@
+"""A rollout engine whose completions follow from seeds and whose time follows from their lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from peer.worker_events import DrawnTokens, SlotWork, VersionKey
+from rollcast.sim.settings import Lengths
+from rollcast.wire.ids import LeaseId, PeerId
+from rollcast.wire.rollouts import Segment
+
+STOP_TOKEN = 1
+
+
+def token_at(seed: int, position: int) -> int:
+    """The token that a slot's seed draws here, whoever draws it."""
+    return 2 + (seed + position * 2654435761) % 61
+
+
+@dataclass(slots=True)
+class _Row:
+    lease_id: LeaseId
+    sample_index: int
+    seed: int
+    position: int
+    length: int
+
+
+class Engine:
+    """Draws batches slice by slice; a slice takes as long as its longest part.
+
+    Args:
+        token_s: seconds a token of the whole batch.
+    """
+
+    def __init__(self, peer_id: PeerId, lengths: Lengths, token_s: float) -> None:
+        self.active: VersionKey | None = None
+        self.token_s = token_s
+        self._peer_id = peer_id
+        self._lengths = lengths
+        self._rows: list[_Row] = []
+        self._weights: VersionKey | None = None
+
+    def begin(self, work: Sequence[SlotWork]) -> None:
+        """Forget the batch before and begin with these slots, with the active version."""
+        self._weights = self.active
+        self._rows = []
+        for item in work:
+            slot = item.slot
+            known = sum(len(segment.token_ids) for segment in slot.prefix)
+            length = max(known + 1, self._lengths.of(slot.seed))
+            self._rows.append(_Row(item.lease.lease_id, slot.sample_index, slot.seed, known, length))
+
+    def renew(self) -> None:
+        """Go on with the active version."""
+        self._weights = self.active
+
+    def slice_s(self, tokens_max: int) -> float:
+        """How long the next slice takes."""
+        longest = max((row.length - row.position for row in self._rows), default=0)
+        return self.token_s * max(1, min(tokens_max, longest))
+
+    def draw(self, tokens_max: int) -> tuple[DrawnTokens, ...]:
+        """The next slice."""
+        drawn = tuple(self._draw_row(row, tokens_max) for row in self._rows)
+        self._rows = [row for row in self._rows if row.position < row.length]
+        return drawn
+
+    def _draw_row(self, row: _Row, tokens_max: int) -> DrawnTokens:
+        assert self._weights is not None
+        end = min(row.length, row.position + tokens_max)
+        ended, stops = end == row.length, row.length < self._lengths.most
+        tokens = [token_at(row.seed, position) for position in range(row.position, end)]
+        if ended and stops:
+            tokens[-1] = STOP_TOKEN
+        row.position = end
+        segment = Segment(
+            "assistant",
+            self._weights.epoch,
+            self._weights.version,
+            self._peer_id,
+            tuple(tokens),
+            b"\x01" * len(tokens),
+        )
+        reason = ("stop" if stops else "length") if ended else None
+        return DrawnTokens(row.lease_id, row.sample_index, segment, reason)  # type: ignore[arg-type]

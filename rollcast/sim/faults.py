@@ -1,0 +1,281 @@
+"""What goes wrong in a simulation: drawn from the seed, begun and ended in virtual time.
+
+Every fault ends: processes come back, links are mended, disks have room again. What is still under way at the end of
+the schedule is ended there, so that what must follow can be judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+
+from rollcast.runtime.errors import ConfigError
+from rollcast.sim.disk import Disk
+from rollcast.sim.fleet import Fleet
+from rollcast.sim.process import Process
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One kind: what it does, and how often it comes beside the others."""
+
+    text: str
+    weight: float
+    happen: Callable[[Faults], None]
+
+
+class Faults:
+    """The faults of one simulation.
+
+    Args:
+        names: which kinds; empty: all.
+    """
+
+    def __init__(self, fleet: Fleet, names: Sequence[str] = ()) -> None:
+        unknown = [name for name in names if name not in KINDS]
+        if unknown:
+            raise ConfigError(f"no fault is called {unknown[0]}", fix=f"choose among {', '.join(KINDS)}")
+        self.fleet = fleet
+        self.random: Random = fleet.ground.chance.of("faults")
+        self.happened: list[str] = []
+        self.ended_s = 0.0
+        self._kinds = {name: KINDS[name] for name in names or KINDS}
+        self._endings: dict[int, Callable[[], None]] = {}
+        self._count = 0
+
+    def schedule(self, begin_s: float, end_s: float, mean_gap_s: float) -> None:
+        """Draw faults between two moments; at the second one all of them are over."""
+        agenda, at_s = self.fleet.ground.agenda, begin_s
+        while (at_s := at_s + self.random.expovariate(1.0 / mean_gap_s)) < end_s:
+            name = self.random.choices(list(self._kinds), [kind.weight for kind in self._kinds.values()])[0]
+            agenda.after(at_s - agenda.now, self._happen, name)
+        agenda.after(end_s - agenda.now, self.end_all)
+
+    def end_all(self) -> None:
+        """Mend everything and start what is down."""
+        for number in list(self._endings):
+            self._end(number)
+        self.fleet.start_all()
+        self.ended_s = self.fleet.ground.agenda.now
+
+    def lasting(self, seconds: float, end: Callable[[], None]) -> None:
+        """Something that ends after a while, or with the schedule."""
+        self._count += 1
+        self._endings[self._count] = end
+        self.fleet.ground.agenda.after(seconds, self._end, self._count)
+
+    def _end(self, number: int) -> None:
+        end = self._endings.pop(number, None)
+        if end is not None:
+            end()
+
+    def _happen(self, name: str) -> None:
+        self.happened.append(name)
+        self.fleet.ground.trace.add(self.fleet.ground.agenda.now, "fault", name)
+        self._kinds[name].happen(self)
+
+    # ---------------------------------------------------------------- what kinds are made of
+
+    def peer(self) -> int:
+        """Some peer's number."""
+        return self.random.randrange(len(self.fleet.peers))
+
+    def seconds(self, least: float, most: float) -> float:
+        """Some duration."""
+        return self.random.uniform(least, most)
+
+    def down(self, process: Process, seconds: float, disk: Disk | None = None) -> None:
+        """Kill a process and start it again later; with its disk, the machine loses power."""
+        self.fleet.down(process, seconds)
+        if disk is not None:
+            disk.lose_power()
+
+    def freeze(self, process: Process, seconds: float) -> None:
+        """SIGSTOP for a while."""
+        process.freeze()
+        self.lasting(seconds, process.thaw)
+
+    def cut(self, source: str, target: str, seconds: float) -> None:
+        """Nothing gets from one to the other for a while; an empty name stands for everybody."""
+        network = self.fleet.ground.network
+        network.cut(source, target)
+        self.lasting(seconds, partial(network.mend, source, target))
+
+
+def _kill_peer(faults: Faults) -> None:
+    faults.down(faults.fleet.peers[faults.peer()], faults.seconds(0.2, 8.0))
+
+
+def _power_peer(faults: Faults) -> None:
+    peer = faults.fleet.peers[faults.peer()]
+    faults.down(peer, faults.seconds(1.0, 8.0), peer.disk)
+
+
+def _drain_peer(faults: Faults) -> None:
+    faults.fleet.peers[faults.peer()].stop("SIGTERM")
+
+
+def _kill_coordinator(faults: Faults) -> None:
+    faults.down(faults.fleet.coordinator, faults.seconds(0.1, 4.0))
+
+
+def _power_coordinator(faults: Faults) -> None:
+    coordinator = faults.fleet.coordinator
+    faults.down(coordinator, faults.seconds(1.0, 4.0), coordinator.disk)
+
+
+def _kill_learner(faults: Faults) -> None:
+    faults.down(faults.fleet.learner, faults.seconds(0.1, 4.0))
+
+
+def _power_learner(faults: Faults) -> None:
+    faults.down(faults.fleet.learner, faults.seconds(0.5, 4.0), faults.fleet.learner.disk)
+
+
+def _move_learner(faults: Faults) -> None:
+    learner = faults.fleet.learner
+    learner.hardware += 1
+    faults.down(learner, faults.seconds(0.5, 4.0))
+
+
+def _kill_origin(faults: Faults) -> None:
+    faults.down(faults.fleet.origin, faults.seconds(0.1, 3.0))
+
+
+def _power_origin(faults: Faults) -> None:
+    faults.down(faults.fleet.origin, faults.seconds(0.5, 3.0), faults.fleet.origin.disk)
+
+
+def _partition(faults: Faults) -> None:
+    seconds, coordinator = faults.seconds(1.0, 15.0), faults.fleet.coordinator.name
+    for peer in faults.fleet.peers:
+        if faults.random.random() < 0.5:
+            faults.cut(peer.name, coordinator, seconds)
+            faults.cut(coordinator, peer.name, seconds)
+
+
+def _one_way(faults: Faults) -> None:
+    peer, coordinator = faults.fleet.peers[faults.peer()].name, faults.fleet.coordinator.name
+    pair = (peer, coordinator) if faults.random.random() < 0.5 else (coordinator, peer)
+    faults.cut(*pair, faults.seconds(1.0, 15.0))
+
+
+def _alone(faults: Faults) -> None:
+    peer, seconds = faults.fleet.peers[faults.peer()].name, faults.seconds(1.0, 15.0)
+    faults.cut(peer, "", seconds)
+    faults.cut("", peer, seconds)
+
+
+def _learner_cut(faults: Faults) -> None:
+    learner = faults.fleet.learner.name
+    other = faults.random.choice([faults.fleet.coordinator.name, faults.fleet.origin.name])
+    pair = (learner, other) if faults.random.random() < 0.5 else (other, learner)
+    faults.cut(*pair, faults.seconds(1.0, 12.0))
+
+
+def _freeze(faults: Faults) -> None:
+    fleet = faults.fleet
+    process: Process = faults.random.choice(
+        [fleet.coordinator, fleet.learner, fleet.origin, fleet.peers[faults.peer()], fleet.peers[faults.peer()]]
+    )
+    if process.running and not process.frozen:
+        faults.freeze(process, faults.seconds(0.5, 8.0))
+
+
+def _some_disk(faults: Faults) -> Disk:
+    fleet = faults.fleet
+    disks = [fleet.coordinator.disk, fleet.learner.disk, fleet.origin.disk, fleet.peers[faults.peer()].disk]
+    return faults.random.choice(disks)
+
+
+def _slow_disk(faults: Faults) -> None:
+    state = _some_disk(faults).state
+    state.slow_s = faults.seconds(0.05, 1.0)
+    faults.lasting(faults.seconds(2.0, 15.0), partial(setattr, state, "slow_s", 0.0))
+
+
+def _full_disk(faults: Faults) -> None:
+    state = _some_disk(faults).state
+    state.full = True
+    faults.lasting(faults.seconds(1.0, 8.0), partial(setattr, state, "full", False))
+
+
+def _herd(faults: Faults) -> None:
+    for peer in faults.fleet.peers:
+        faults.down(peer, faults.seconds(0.1, 1.0))
+
+
+def _repeats(faults: Faults) -> None:
+    peer = faults.fleet.peers[faults.peer()]
+    peer.repeats_uploads = 0.5
+    faults.lasting(faults.seconds(5.0, 20.0), partial(setattr, peer, "repeats_uploads", 0.0))
+
+
+def _bad_weather(faults: Faults) -> None:
+    weather = faults.fleet.ground.network.weather
+    before = (weather.loss, weather.jitter_s)
+    weather.loss, weather.jitter_s = faults.seconds(0.02, 0.3), faults.seconds(0.05, 0.6)
+
+    def clear() -> None:
+        weather.loss, weather.jitter_s = before
+
+    if before[0] == 0.0:
+        faults.lasting(faults.seconds(2.0, 15.0), clear)
+    else:
+        weather.loss, weather.jitter_s = before
+
+
+def _slow_peer(faults: Faults) -> None:
+    peer = faults.fleet.peers[faults.peer()]
+    peer.slow_down(faults.seconds(2.0, 8.0))
+    faults.lasting(faults.seconds(5.0, 20.0), partial(peer.slow_down, 1.0))
+
+
+def _corrupt_relay(faults: Faults) -> None:
+    faults.fleet.corrupt(faults.peer(), faults.seconds(0.1, 1.0))
+
+
+def _hostile_peer(faults: Faults) -> None:
+    faults.fleet.turn_hostile(faults.peer())
+
+
+def _verifiers_crash(faults: Faults) -> None:
+    verifiers = faults.fleet.coordinator.verifiers
+    verifiers.crashes = 0.5
+    faults.lasting(faults.seconds(3.0, 15.0), partial(setattr, verifiers, "crashes", 0.0))
+
+
+def _clock_jump(faults: Faults) -> None:
+    faults.fleet.coordinator.wall_offset_s += faults.seconds(-3600.0, 3600.0)
+
+
+#: Every kind by its name on the command line.
+KINDS: dict[str, Fault] = {
+    "kill-peer": Fault("a peer is killed and comes back", 3.0, _kill_peer),
+    "power-peer": Fault("a peer's machine loses power", 1.5, _power_peer),
+    "drain-peer": Fault("a peer is told to stop, and comes back", 1.5, _drain_peer),
+    "kill-coordinator": Fault("the coordinator is killed", 2.0, _kill_coordinator),
+    "power-coordinator": Fault("the coordinator's machine loses power", 1.0, _power_coordinator),
+    "kill-learner": Fault("the learner is killed at any moment", 2.0, _kill_learner),
+    "power-learner": Fault("the learner's machine loses power", 1.0, _power_learner),
+    "move-learner": Fault("the learner goes on on other hardware, where replays round otherwise", 0.7, _move_learner),
+    "kill-origin": Fault("the origin is killed", 1.0, _kill_origin),
+    "power-origin": Fault("the origin's machine loses power", 0.7, _power_origin),
+    "partition": Fault("half of the peers and the coordinator are apart", 1.0, _partition),
+    "one-way": Fault("a peer and the coordinator hear each other in one direction only", 1.5, _one_way),
+    "alone": Fault("a peer reaches nobody", 1.0, _alone),
+    "learner-cut": Fault("the learner and the coordinator or the origin are apart in one direction", 1.0, _learner_cut),
+    "freeze": Fault("a process stands still (SIGSTOP)", 1.5, _freeze),
+    "slow-disk": Fault("a disk takes up to a second a sync", 1.0, _slow_disk),
+    "full-disk": Fault("a disk is full", 1.0, _full_disk),
+    "herd": Fault("all peers start again within a second", 0.5, _herd),
+    "repeats": Fault("the transport carries a peer's uploads out twice", 1.0, _repeats),
+    "weather": Fault("messages are lost and late", 1.0, _bad_weather),
+    "slow-peer": Fault("a peer generates several times slower", 1.5, _slow_peer),
+    "corrupt-relay": Fault("a peer relays wrong bytes", 0.7, _corrupt_relay),
+    "hostile-peer": Fault("a peer uploads what cannot be", 0.7, _hostile_peer),
+    "verifiers": Fault("verifiers crash", 1.0, _verifiers_crash),
+    "clock": Fault("the coordinator's wall clock jumps by up to an hour", 0.5, _clock_jump),
+}

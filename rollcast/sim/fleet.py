@@ -1,0 +1,129 @@
+"""A whole simulated fleet: coordinator, learner, origin and peers on one virtual clock."""
+
+from __future__ import annotations
+
+from rollcast.sim import coordinator_node, learner_node, origin_node
+from rollcast.sim.agenda import Agenda
+from rollcast.sim.chance import Chance
+from rollcast.sim.chunked import ChunkReceiver
+from rollcast.sim.coordinator_node import CoordinatorNode
+from rollcast.sim.fluid import FluidBroadcast, FluidReceiver
+from rollcast.sim.ground import Ground
+from rollcast.sim.learner_node import LearnerNode
+from rollcast.sim.network import Network
+from rollcast.sim.oracle import Oracle
+from rollcast.sim.origin_node import OriginNode
+from rollcast.sim.peer_node import PeerNode
+from rollcast.sim.process import Process
+from rollcast.sim.relay import Relay
+from rollcast.sim.relay_links import RelayHost
+from rollcast.sim.settings import FleetSettings
+from rollcast.sim.trace import Trace
+from rollcast.sim.versions import Signer
+
+RESTART_S = 1.0  # from the end of a process to its next start, where a fault says nothing else
+
+
+class Fleet:
+    """Every process, started.
+
+    Args:
+        seed: of everything that is left to chance.
+    """
+
+    def __init__(self, settings: FleetSettings, seed: int) -> None:
+        agenda, chance, trace = Agenda(), Chance(seed), Trace()
+        network = Network(agenda, chance.of("network"), settings.weather, piece_bytes=settings.piece_bytes)
+        oracle, signer = Oracle(settings, trace), Signer(seed, chunks=settings.chunks)
+        self.settings = settings
+        self.ground = ground = Ground(settings, agenda, chance, network, trace, oracle, signer)
+        for name in (coordinator_node.NAME, origin_node.NAME, learner_node.NAME):
+            network.add(name, settings.server_line)
+        self.coordinator = CoordinatorNode(ground)
+        self.origin = OriginNode(ground, self.coordinator)
+        self.learner = LearnerNode(ground, self.coordinator, self.origin)
+        self._broadcast = FluidBroadcast(ground, self.origin)
+        self._hosts: dict[str, RelayHost] = {}
+        if settings.receiving == "chunks":
+            self.origin.relay = Relay(ground, self.origin, "origin", self.origin.disk, self._hosts, _ignore, _ignore)
+        speeds = chance.of("speeds")
+        self.peers = [
+            self._new_peer(number, speeds.lognormvariate(0.0, settings.speed_sigma)) for number in range(settings.peers)
+        ]
+        self.over = False  # nothing is started again
+        self._down_s: dict[str, float] = {}
+        for process in self.processes:
+            process.on_end = self._ended
+        starts = chance.of("starts")
+        for process in (self.coordinator, self.origin, self.learner):
+            process.start()
+        for peer in self.peers:
+            agenda.after(starts.random() * settings.start_within_s, self._start_again, peer, 0)
+
+    @property
+    def processes(self) -> list[Process]:
+        """All of them."""
+        return [self.coordinator, self.origin, self.learner, *self.peers]
+
+    def run(self, seconds: float) -> None:
+        """Let virtual time pass."""
+        agenda = self.ground.agenda
+        agenda.run(agenda.now + seconds)
+
+    # ---------------------------------------------------------------- ends and starts
+
+    def down(self, process: Process, seconds: float) -> None:
+        """Kill a process, if it runs; it starts again after so long."""
+        self._down_s[process.name] = seconds
+        process.kill()
+
+    def start_all(self) -> None:
+        """Start what is down."""
+        for process in self.processes:
+            if not process.running:
+                process.start()
+
+    def _ended(self, process: Process) -> None:
+        """A supervisor starts what has ended, whatever the reason."""
+        seconds = self._down_s.pop(process.name, RESTART_S)
+        self.ground.trace.add(self.ground.agenda.now, "down", process.name)
+        self.ground.agenda.after(seconds, self._start_again, process, process.life)
+
+    def _start_again(self, process: Process, life: int) -> None:
+        if not self.over and not process.running and process.life == life:
+            process.start()
+
+    # ---------------------------------------------------------------- bad peers
+
+    def corrupt(self, number: int, share: float) -> None:
+        """From now on a peer relays wrong bytes; at most a quarter of the fleet does."""
+        peer = self.peers[number]
+        if isinstance(peer.receiver, ChunkReceiver) and self._may_lie(peer.name):
+            self.ground.oracle.ledger.liars.add(peer.name)
+            peer.receiver.relay.lies = share
+
+    def turn_hostile(self, number: int) -> None:
+        """From now on a peer uploads what cannot be, and accuses others: fewer peers than may quarantine together."""
+        peer = self.peers[number]
+        hostile = sum(one.hostile for one in self.peers)
+        if hostile + 1 < self.settings.quarantine_accusers and self._may_lie(peer.name):
+            self.ground.oracle.ledger.liars.add(peer.name)
+            peer.hostile = True
+
+    def _may_lie(self, name: str) -> bool:
+        liars = self.ground.oracle.ledger.liars
+        return name in liars or 4 * (len(liars) + 1) <= len(self.peers)
+
+    def _new_peer(self, number: int, speed: float) -> PeerNode:
+        name, line = f"peer-{number}", self.settings.lines[number % len(self.settings.lines)]
+        self.ground.network.add(name, line)
+        node = PeerNode(self.ground, self.coordinator, name, line, speed)
+        if self.settings.receiving == "chunks":
+            node.receiver = ChunkReceiver(node, self._hosts)
+        else:
+            node.receiver = FluidReceiver(self._broadcast, node)
+        return node
+
+
+def _ignore(_: object) -> None:
+    """The origin reports nothing of itself and accuses nobody."""

@@ -1,0 +1,121 @@
+"""Broadcasts of large fleets without their chunks: each peer has its copy when the fluid bound says that it can.
+
+Bound: Kumar and Ross (2006), times what eight stripes over real links lose.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rollcast.sim.ground import Ground
+from rollcast.sim.origin_node import OriginNode
+from rollcast.sim.peer_node import PeerNode
+from rollcast.wire.ids import Version
+from rollcast.wire.records import VerifiedVersion
+
+STRIPES_LOSE = 1.06
+
+
+class FluidBroadcast:
+    """What the running peers' access links give together."""
+
+    def __init__(self, ground: Ground, origin: OriginNode) -> None:
+        self.ground = ground
+        self.origin = origin
+        self._peers = 0
+        self._up_bytes_s = 0.0
+
+    def joined(self, node: PeerNode) -> None:
+        """One more that receives and relays."""
+        self._peers += 1
+        self._up_bytes_s += node.line.up_bytes_s
+
+    def left(self, node: PeerNode) -> None:
+        """One less."""
+        self._peers -= 1
+        self._up_bytes_s -= node.line.up_bytes_s
+
+    def seconds(self, node: PeerNode) -> float:
+        """From the announcement to this peer's copy."""
+        size, up = self.ground.settings.version_bytes, self.ground.settings.server_line.up_bytes_s
+        together = max(size / up, self._peers * size / (up + self._up_bytes_s))
+        return STRIPES_LOSE * max(together, size / node.line.down_bytes_s)
+
+
+class FluidReceiver:
+    """One peer's copies, and how far the one on its way has come."""
+
+    def __init__(self, broadcast: FluidBroadcast, node: PeerNode) -> None:
+        self._broadcast = broadcast
+        self._node = node
+        self._receiving: VerifiedVersion | None = None
+        self._from_s = self._until_s = 0.0
+
+    def begin(self) -> None:
+        self._receiving = None
+        self._broadcast.joined(self._node)
+
+    def killed(self) -> None:
+        self._broadcast.left(self._node)
+        if self._receiving is not None:
+            self._keep_part(self._receiving.version)
+
+    def announced(self, verified: VerifiedVersion) -> None:
+        if self.loadable(verified.version):
+            self._node.verified(verified)
+            return
+        held = self._node.disk.names("version-")
+        if held and held[-1] > f"version-{verified.version:09d}":
+            return
+        under_way = self._receiving
+        if under_way is not None and under_way.version >= verified.version:
+            return
+        now = self._node.agenda.now
+        if under_way is not None:
+            if 2.0 * (self._until_s - now) < self._until_s - self._from_s:  # what is more than half here is finished
+                return
+            self._keep_part(under_way.version)
+        seconds = self._broadcast.seconds(self._node) * (1.0 - self._part_of(verified.version))
+        self._receiving, self._from_s, self._until_s = verified, now, now + seconds
+        self._node.later(seconds, self._received, verified)
+
+    def planned(self, plan: Any) -> None:
+        pass
+
+    def loadable(self, version: Version) -> bool:
+        return self._node.disk.read(f"version-{version:09d}") is not None
+
+    def as_signed(self, version: Version) -> bool:
+        return True  # there are no bytes
+
+    def complete(self, version: Version) -> bool:
+        return self.loadable(version)
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+    def _received(self, verified: VerifiedVersion) -> None:
+        if self._receiving is not verified:
+            return
+        node, origin = self._node, self._broadcast.origin
+        if not origin.running or not node.ground.network.reaches(origin.name, node.name):
+            node.later(1.0, self._received, verified)
+            return
+        self._receiving = None
+        held = node.disk.names("version-")
+        if held and held[-1] > f"version-{verified.version:09d}":
+            return
+        node.disk.remove(f"part-{verified.version}")
+        node.disk.write(f"version-{verified.version:09d}", verified)
+        node.later(node.disk.sync_s(), node.disk.sync, f"version-{verified.version:09d}")
+        for name in node.disk.names("version-")[: -node.ground.settings.versions_kept]:
+            node.disk.remove(name)
+        node.verified(verified)
+
+    def _part_of(self, version: Version) -> float:
+        return float(self._node.disk.read(f"part-{version}") or 0.0)
+
+    def _keep_part(self, version: Version) -> None:
+        done = (self._node.agenda.now - self._from_s) / max(1e-9, self._until_s - self._from_s)
+        kept = self._part_of(version)
+        self._node.disk.write(f"part-{version}", kept + min(1.0, done) * (1.0 - kept))

@@ -1,0 +1,311 @@
+"""Bugs planted into the coordinator's core, its restart and its store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from coordinator import batches, epochs, forming, intake, leases, resume
+from coordinator.actions import AnswerUpload, CloseAttempt, CloseGroup, RecordBatch, ServeBatch, StoreRollout
+from coordinator.groups import Attempt, Finished, SlotState
+from coordinator.intake import Intake
+from coordinator.leases import LeaseBook
+from coordinator.membership import Members
+from coordinator.restored import Restored
+from coordinator.state import CoreState
+from rollcast.sim.mutants.planting import Mutant, Patch, always, plain
+from rollcast.sim.store import MemoryStore
+from rollcast.sim.tables import Tables
+
+# ---------------------------------------------------------------- I1
+
+
+def _acknowledge_at_once(received: Any) -> Any:
+    def mutated(self: Intake, event: Any, now: float) -> Any:
+        actions = received(self, event, now)
+        for action in actions:
+            if isinstance(action, StoreRollout):
+                self._storing[action.rollout_id].uploads.clear()
+                one = event.rollout
+                return [*actions, AnswerUpload(event.upload_id, one.lease_id, one.sample_index, True, "")]
+        return actions
+
+    return mutated
+
+
+def _tell_before_commit(store_rollouts: Any) -> Any:
+    def mutated(self: MemoryStore, actions: Any) -> Any:
+        waiting = store_rollouts(self, actions)
+        if self._process is not None and not waiting.done():
+            self._process.later(0.0, waiting.tell)
+        return waiting
+
+    return mutated
+
+
+def _only_scored(open_groups: Any) -> Any:
+    def mutated(self: Tables) -> Any:
+        return [
+            replace(group, rollouts=tuple(one for one in group.rollouts if one.scored)) for group in open_groups(self)
+        ]
+
+    return mutated
+
+
+def _one_batch_less(restored: Any) -> Any:
+    async def mutated(*args: Any) -> Restored:
+        found: Restored = await restored(*args)
+        return replace(found, recorded_batches=max(0, found.recorded_batches - 1))
+
+    return mutated
+
+
+# ---------------------------------------------------------------- I2, I3
+
+
+def _serve_at_once(form_batch: Any) -> Any:
+    def mutated(state: CoreState, now: float) -> Any:
+        actions = form_batch(state, now)
+        return actions + [ServeBatch(one.step, replayed=False) for one in actions if isinstance(one, RecordBatch)]
+
+    return mutated
+
+
+def _keep_groups(form_batch: Any) -> Any:
+    def mutated(state: CoreState, now: float) -> Any:
+        remove, state.book.remove = state.book.remove, lambda group: None  # type: ignore[method-assign]
+        try:
+            return form_batch(state, now)
+        finally:
+            state.book.remove = remove  # type: ignore[method-assign]
+
+    return mutated
+
+
+# ---------------------------------------------------------------- I6, I7
+
+
+def _any_token(received: Any) -> Any:
+    def mutated(self: Intake, event: Any, now: float) -> Any:
+        rollout = event.rollout
+        attempt = self._state.book.live_attempt((rollout.lease_id, rollout.sample_index))
+        if attempt is not None and attempt.fencing_token != rollout.fencing_token:
+            forged = replace(attempt, fencing_token=rollout.fencing_token)
+            slot = self._state.book._groups[attempt.group_id].slots[attempt.sample_index]
+            slot.live[slot.live.index(attempt)] = forged
+            self._state.book._live[attempt.key] = forged
+            self._state.book._live_by_peer[attempt.peer_id][attempt.key] = forged
+        return received(self, event, now)
+
+    return mutated
+
+
+def _late_is_welcome(received: Any) -> Any:
+    """Dedup by what is remembered only: an attempt that ended is taken for one that never answered."""
+
+    def mutated(self: Intake, event: Any, now: float) -> Any:
+        book, rollout = self._state.book, event.rollout
+        key = (rollout.lease_id, rollout.sample_index)
+        group = book._groups.get(rollout.group_id)
+        over = key not in self._storing_by_key and book.live_attempt(key) is None
+        if over and group is not None and group.slots[rollout.sample_index].filling is None:
+            attempt = Attempt(
+                *(rollout.lease_id, rollout.fencing_token, rollout.group_id, rollout.sample_index),
+                peer_id=event.peer_id,
+                deadline=now + 10.0,
+                prefix=None,
+            )
+            book._make_live(group, attempt)
+        return received(self, event, now)
+
+    return mutated
+
+
+def _losers_stay(fill: Any) -> Any:
+    def mutated(self: LeaseBook, *args: Any) -> Any:
+        fill(self, *args)
+        return []
+
+    return mutated
+
+
+# ---------------------------------------------------------------- I8, I10, I11
+
+
+def _remember_all(self: LeaseBook, attempt: Any, *, stored: bool) -> None:
+    self._finished[attempt.key] = Finished(attempt.peer_id, attempt.group_id, stored)
+
+
+def _never_scored(mark_scored: Any) -> Any:
+    def mutated(self: LeaseBook, rollout_id: Any) -> Any:
+        unscored = self.unscored
+        done = mark_scored(self, rollout_id)
+        self.unscored = unscored
+        return done
+
+    return mutated
+
+
+def _count_twice(drop: Any) -> Any:
+    def mutated(self: CoreState, attempt: Any, reason: Any) -> Any:
+        self.accounts.dropped[reason] += 1
+        return drop(self, attempt, reason)
+
+    return mutated
+
+
+def _forget_fillings(drop_group: Any) -> Any:
+    def mutated(self: CoreState, group: Any, reasons: Any, live_reason: Any) -> Any:
+        fillings = {filling.attempt.key for filling in group.fillings()}
+        actions = drop_group(self, group, reasons, live_reason)
+        return [
+            one
+            for one in actions
+            if not isinstance(one, CloseGroup)
+            and not (isinstance(one, CloseAttempt) and (one.lease_id, one.sample_index) in fillings)
+        ]
+
+    return mutated
+
+
+def _accuse_once(accuse: Any) -> Any:
+    def mutated(self: Members, *args: Any) -> Any:
+        self._quarantine_chunks = self._quarantine_accusers = 1
+        return accuse(self, *args)
+
+    return mutated
+
+
+def _open_to_all(self: SlotState, lost: Any) -> bool:
+    return self.filling is None
+
+
+MUTANTS = (
+    Mutant(
+        "acknowledge-before-commit",
+        "I1",
+        "an upload is acknowledged when its rollout is given to the store, not when it is durable",
+        (Patch(Intake, "received", _acknowledge_at_once),),
+    ),
+    Mutant(
+        "store-answers-before-commit",
+        "I1",
+        "the store says that a change is made before the disk has it",
+        (Patch(MemoryStore, "store_rollouts", _tell_before_commit),),
+    ),
+    Mutant(
+        "unscored-forgotten-at-restart",
+        "I1",
+        "a restarted coordinator takes over scored rollouts only",
+        (Patch(Tables, "open_groups", _only_scored),),
+    ),
+    Mutant(
+        "batch-formed-anew-after-restart",
+        "I2",
+        "a restarted coordinator does not count the newest recorded batch",
+        (Patch(resume, "_restored", _one_batch_less),),
+    ),
+    Mutant(
+        "batch-served-before-recorded",
+        "I2",
+        "a batch is served when it is formed, not when it is durable",
+        (Patch(forming, "form_batch", _serve_at_once),),
+    ),
+    Mutant(
+        "batched-groups-stay-ready",
+        "I2",
+        "groups that went into a batch may go into the next one",
+        (Patch(forming, "form_batch", _keep_groups),),
+    ),
+    Mutant(
+        "no-staleness-recheck",
+        "I3",
+        "ages are not looked at again when a batch is formed",
+        (Patch(forming, "too_old", always(False)), Patch(batches, "too_old", always(False))),
+    ),
+    Mutant(
+        "rolled-back-rollouts-trained",
+        "I3",
+        "an epoch leaves rollouts of orphaned versions where they are",
+        (Patch(epochs, "drop_orphans", always([])),),
+    ),
+    Mutant(
+        "no-fencing",
+        "I6",
+        "the fencing token of an upload is not compared",
+        (Patch(Intake, "received", _any_token),),
+    ),
+    Mutant(
+        "dedup-by-window",
+        "I6",
+        "a rollout of an attempt that is over is taken if the slot is empty",
+        (Patch(Intake, "received", _late_is_welcome),),
+    ),
+    Mutant(
+        "lease-ids-used-again",
+        "I6",
+        "after a crash lease ids go on above those that were stored, not above those that were sent",
+        (Patch(Restored, "last_lease", plain(property(lambda self: _stored_last(self)))),),
+    ),
+    Mutant(
+        "losers-stay-live",
+        "I6",
+        "the other attempt at a slot goes on when the first one's rollout came",
+        (Patch(LeaseBook, "fill", _losers_stay),),
+    ),
+    Mutant(
+        "third-attempt",
+        "I6",
+        "a slot is given out as often as somebody asks",
+        (Patch(SlotState, "open", plain(_open_to_all)), Patch(leases, "LIVE_ATTEMPTS_MAX", plain(99))),
+    ),
+    Mutant(
+        "form-not-checked",
+        "I7",
+        "what a rollout claims is not checked before it is stored",
+        (Patch(intake, "malformed_rollout", always("")),),
+    ),
+    Mutant(
+        "finished-attempts-for-ever",
+        "I8",
+        "attempts that are over are remembered without a bound",
+        (Patch(LeaseBook, "_remember", plain(_remember_all)),),
+    ),
+    Mutant(
+        "quarantined-on-one-word",
+        "I9",
+        "one accusation quarantines",
+        (Patch(Members, "accuse", _accuse_once),),
+    ),
+    Mutant(
+        "scoring-queue-leaks",
+        "I10",
+        "scored rollouts go on counting as unscored: intake is busy for ever",
+        (Patch(LeaseBook, "mark_scored", _never_scored),),
+    ),
+    Mutant(
+        "leases-never-expire",
+        "I10",
+        "a lease whose peer is gone is waited for without end",
+        (Patch(LeaseBook, "expired", always([])), Patch(LeaseBook, "lose", always(None))),
+    ),
+    Mutant(
+        "drop-counted-twice",
+        "I11",
+        "a dropped attempt is counted twice",
+        (Patch(CoreState, "_drop", _count_twice),),
+    ),
+    Mutant(
+        "dropped-groups-not-closed",
+        "I11",
+        "the rollouts of a dropped group are counted, but stay open in the store",
+        (Patch(CoreState, "drop_group", _forget_fillings),),
+    ),
+)
+
+
+def _stored_last(restored: Restored) -> int:
+    base = 1 << 32
+    live = [one.lease_id for group in restored.groups for one in group.live]
+    filled = [one.attempt.lease_id for group in restored.groups for one in group.rollouts]
+    return max([base, *live, *filled])

@@ -1,0 +1,174 @@
+"""Bugs planted into peers, relays and the learner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from peer.spool import Spool
+from peer.version_swap import VersionSwap
+from rollcast.sim import relay
+from rollcast.sim.learner_node import LearnerNode
+from rollcast.sim.mutants.planting import Mutant, Patch, always, plain
+from rollcast.sim.process import Script
+from rollcast.sim.relay_disk import Kept, RelayDisk
+
+# ---------------------------------------------------------------- learner
+
+
+def _no_trained_ids(self: LearnerNode) -> tuple[tuple[int, int], ...]:
+    return ()
+
+
+def _one_step_early(checkpoint: Any) -> Any:
+    def mutated(self: LearnerNode) -> Any:
+        found = checkpoint(self)
+        return found if found.step == 0 else type(found)(found.step - 1, *_rest(found))
+
+    return mutated
+
+
+def _rest(found: Any) -> tuple[Any, ...]:
+    return (found.epoch, found.newest_version, found.trained, found.state)
+
+
+def _announce_first(self: LearnerNode, published: Any) -> Script:
+    version = published.verified.version
+    if version > self._newest_announced:
+        self.ground.oracle.announcing(published.verified, self.origin.holds(version), self.agenda.now)
+        yield from self._ask(self.coordinator, self.coordinator.announce, published.verified)
+        self._newest_announced = version
+        self._announced_hash = published.verified.record.state_hash
+        yield from self._ask(self.origin, self.origin.push, published, 60.0)
+
+
+def _sign_anyway(self: LearnerNode, version: int) -> bytes | None:
+    return None
+
+
+# ---------------------------------------------------------------- peers
+
+
+def _newest_is_last(self: VersionSwap, key: Any) -> None:
+    self.newest_verified = key
+
+
+def _any_other(self: VersionSwap, key: Any) -> bool:
+    return bool(key != self.active)
+
+
+def _nothing_to_report(step: Any) -> Any:
+    def mutated(self: VersionSwap, may_swap: bool) -> Any:
+        actions = step(self, may_swap)
+        self.newest_verified = None if self.active == self.newest_verified else self.newest_verified
+        return actions
+
+    return mutated
+
+
+def _kept_after_verdict(answered: Any) -> Any:
+    def mutated(self: Spool, upload_id: int, verdicts: Any, retry_at_s: float) -> Any:
+        upload = dict(self._in_flight.get(upload_id, {}))
+        final = answered(self, upload_id, verdicts, retry_at_s)
+        self._ready.update(upload)
+        return final
+
+    return mutated
+
+
+# ---------------------------------------------------------------- relays
+
+
+def _never_right(self: Kept) -> bool:
+    return self.complete
+
+
+def _parts_are_whole(everything: Any) -> Any:
+    def mutated(self: RelayDisk) -> list[Kept]:
+        return [Kept(one.verified, one.hashes, one.chunks, whole=True) for one in everything(self)]
+
+    return mutated
+
+
+def _from_the_beginning(begin: Any) -> Any:
+    def mutated(self: RelayDisk, verified: Any, hashes: bytes) -> Any:
+        kept = self.get(verified.version)
+        if kept is not None and not kept.whole:
+            self.discard(verified.version)
+        return begin(self, verified, hashes)
+
+    return mutated
+
+
+_CHECKS = "what arrives is not compared with the signed chunk hashes"
+
+MUTANTS = (
+    Mutant(
+        "trained-ids-not-saved",
+        "I2",
+        "a checkpoint does not name the rollouts that were trained on",
+        (Patch(LearnerNode, "_trained_ranges", plain(_no_trained_ids)),),
+    ),
+    Mutant(
+        "checkpoint-one-step-early",
+        "I2",
+        "a checkpoint names the step before its state",
+        (Patch(LearnerNode, "_checkpoint_now", _one_step_early),),
+    ),
+    Mutant(
+        "other-bytes-under-a-known-version",
+        "I4",
+        "a learner whose replay ended in another state signs on in the same epoch",
+        (Patch(LearnerNode, "_known_hash", plain(_sign_anyway)),),
+    ),
+    Mutant(
+        "activated-without-hash-check",
+        "I4",
+        "neither chunks nor the state are compared with what was signed",
+        (Patch(relay, "check_chunk", always(None)), Patch(Kept, "passes", plain(property(_never_right)))),
+    ),
+    Mutant(
+        "older-version-activated",
+        "I5",
+        "whatever version was verified last is activated",
+        (
+            Patch(VersionSwap, "verified", plain(_newest_is_last)),
+            Patch(VersionSwap, "_above_active", plain(_any_other)),
+        ),
+    ),
+    Mutant(
+        "spool-keeps-what-was-judged",
+        "I8",
+        "a finished rollout is uploaded again after its verdict",
+        (Patch(Spool, "answered", _kept_after_verdict),),
+    ),
+    Mutant(
+        "verified-after-relaying",
+        "I9",
+        _CHECKS + " before they are passed on, so that honest relays are accused",
+        (Patch(relay, "check_chunk", always(None)),),
+    ),
+    Mutant(
+        "version-not-reported-again",
+        "I10",
+        "after a lost session a peer does not say which version it holds",
+        (Patch(VersionSwap, "step", _nothing_to_report),),
+    ),
+    Mutant(
+        "announced-before-pushed",
+        "I12",
+        "a version is announced before the origin holds it durably",
+        (Patch(LearnerNode, "_hand_over", plain(_announce_first)),),
+    ),
+    Mutant(
+        "half-a-version-served",
+        "I12",
+        "after a restart a relay offers versions of which chunks are missing",
+        (Patch(RelayDisk, "all", _parts_are_whole),),
+    ),
+    Mutant(
+        "restarted-not-resumed",
+        "I12",
+        "after a restart a relay forgets the chunks that it had of a version",
+        (Patch(RelayDisk, "begin", _from_the_beginning),),
+    ),
+)

@@ -1,0 +1,47 @@
+"""The coordinator core's settings in a simulated run."""
+
+from __future__ import annotations
+
+import math
+
+from coordinator.settings import CoreSettings
+from rollcast.sim.settings import FleetSettings
+from rollcast.sim.versions import RUN_ID
+from rollcast.wire.rollouts import Sampling
+
+VOCABULARY = 64
+
+
+def core_settings(settings: FleetSettings, seed: int) -> CoreSettings:
+    """Missing roles are never given up on: a simulation judges that itself."""
+    return CoreSettings(
+        run_id=RUN_ID,
+        seed=seed,
+        steps=settings.steps,
+        staleness_limit=settings.staleness_limit,
+        publish_every_steps=settings.publish_every_steps,
+        late_policy=settings.late_policy,
+        late_wait_s=settings.late_wait_s,
+        late_steps_max=settings.late_steps_max,
+        groups_per_step=settings.groups_per_step,
+        samples_per_group=settings.samples_per_group,
+        sampling=Sampling(temperature=1.0, max_new_tokens=settings.lengths.most, stop_token_ids=(1,)),
+        vocabulary_size=VOCABULARY,
+        lease_deadline_s=settings.lease_deadline_s,
+        prefetch_batches=settings.prefetch_batches,
+        prefetch_s=settings.prefetch_s,
+        reconnect_grace_s=settings.reconnect_grace_s,
+        pacing=settings.pacing,
+        lead_margin_steps=settings.lead_margin_steps,
+        duplicate_share=settings.duplicate_share,
+        partial_tokens_max=settings.partial_tokens_max,
+        demotion_s=settings.demotion_s,
+        quarantine_chunks=settings.quarantine_chunks,
+        quarantine_accusers=settings.quarantine_accusers,
+        heartbeat_timeout_s=settings.heartbeat_timeout_s,
+        no_peer_timeout_s=math.inf,
+        start_timeout_s=math.inf,
+        learner_timeout_s=math.inf,
+        scoring_queue_max=settings.scoring_queue_max,
+        finished_attempts_kept=settings.finished_attempts_kept,
+    )

@@ -1,0 +1,110 @@
+"""The standard fault mix: small fleets on a fast time scale, so that much happens in little time; each seed another."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from random import Random
+
+from rollcast.sim.chance import Chance
+from rollcast.sim.network import Line
+from rollcast.sim.settings import FleetSettings, Lengths
+
+# Of two log-normal completions with sigma 0.4 the longer one, in medians: its mean and its 90th percentile.
+_LONGER_OF_TWO, _LONGER_OF_TWO_P90 = 1.25, 1.92
+_BCAST_S = 13.0  # of a realistic fleet's versions, by the fluid bound
+
+SECONDS = 90.0  # in which faults happen
+GAP_S = 3.5  # between two of them, on average
+
+_BASE = FleetSettings(
+    receiving="chunks",
+    version_bytes=6e5,
+    chunks=6,
+    train_s=1.5,
+    finished_attempts_kept=64,
+    scoring_queue_max=24,
+    partial_tokens_max=64,
+    validate_every=100,
+)
+
+
+def standard(seed: int) -> FleetSettings:
+    """The fleet that the standard fault mix has for this seed."""
+    random = Chance(seed).of("scenario")
+    return replace(
+        _BASE,
+        peers=random.randint(4, 7),
+        staleness_limit=random.choice([1, 2, 3]),
+        publish_every_steps=random.choice([1, 1, 1, 2, 0]),
+        late_policy=random.choice(["drop", "drop", "wait", "correct"]),
+        pacing=random.choice(["predict", "count"]),
+        groups_per_step=random.choice([2, 3]),
+        samples_per_group=random.choice([2, 3]),
+        continue_across_versions=random.random() < 0.5,
+        partial_interval_s=random.choice([0.0, 0.5, 2.0]),
+        duplicate_share=random.choice([0.0, 0.05, 0.3]),
+        checkpoint_every_steps=random.choice([1, 3, 5]),
+        token_s=random.choice([0.08, 0.15, 0.25]),
+        lines=tuple(_line(random) for _ in range(4)),
+    )
+
+
+def realistic(peers: int) -> FleetSettings:
+    """A fleet on the time scale of real runs: a step a minute, rollouts of about a minute, heartbeats each 10 s.
+
+    A quarter more workers than the learner needs: a peer makes two rollouts at once.
+    """
+    return FleetSettings(
+        peers=peers,
+        staleness_limit=4,
+        groups_per_step=max(1, round(peers * 0.32)),
+        samples_per_group=4,
+        lease_deadline_s=400.0,
+        prefetch_s=90.0,
+        heartbeat_s=10.0,
+        heartbeat_timeout_s=30.0,
+        reconnect_grace_s=30.0,
+        connection_timeout_s=20.0,
+        start_within_s=30.0,
+        tick_s=1.0,
+        train_s=55.0,
+        checkpoint_every_steps=10,
+        checkpoint_s=10.0,
+        load_s=5.0,
+        verify_s=0.5,
+        token_s=60.0 / 16,  # a token stands for some dozens
+        lengths=Lengths(median=16.0, sigma=0.4, most=64),
+        slice_tokens=64,
+        slice_s=1e9,
+        partial_interval_s=0.0,
+        version_bytes=2e8,
+        piece_bytes=2e7,
+        sync_s=0.004,
+        scoring_queue_max=4096,
+        validate_every=20_000,
+    )
+
+
+def paced(peers: int, surplus: float = 1.25) -> FleetSettings:
+    """A realistic fleet with so many times the workers that the learner needs, and S = S_needed.
+
+    Batches are not interrupted, so a version waits for the one that runs when it arrives:
+    S_needed = ceil((T_bcast + T_load + T_batch + T_batch p90) / T_train + 1).
+    """
+    base = replace(realistic(peers), speed_sigma=0.1)
+    batch_s = base.token_s * base.lengths.median * _LONGER_OF_TWO
+    late_s = base.token_s * base.lengths.median * _LONGER_OF_TWO_P90
+    rollouts = peers * base.concurrent_rollouts * base.train_s / batch_s / surplus
+    groups = max(1, round(rollouts / base.samples_per_group))
+    needed = math.ceil((_BCAST_S + base.load_s + batch_s + late_s) / base.train_s + 1.0)
+    return replace(base, groups_per_step=groups, staleness_limit=needed)
+
+
+def _line(random: Random) -> Line:
+    return Line(
+        up_bytes_s=random.choice([1e6, 4e6, 1.25e7]),
+        down_bytes_s=random.choice([4e6, 2.5e7]),
+        delay_s=random.choice([0.005, 0.03, 0.1]),
+        dialable=random.random() < 0.8,
+    )

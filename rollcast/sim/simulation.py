@@ -1,0 +1,157 @@
+"""One simulation from its seed to its outcome: a fleet, faults for a while, calm, and the end of the run."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from coordinator.events import RunEnded
+from rollcast.sim.faults import Faults
+from rollcast.sim.fleet import Fleet
+from rollcast.sim.oracle import RESUME_LIMIT_S
+from rollcast.sim.scenario import GAP_S, SECONDS, standard
+from rollcast.sim.settings import FleetSettings
+from rollcast.sim.verdicts import Violation
+
+_BUGS = (AssertionError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
+DRAIN_S = 12.0  # after the end of the run, until everybody is gone
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a simulation came to. Durations in virtual seconds unless said otherwise."""
+
+    seed: int
+    seconds: float
+    steps: int
+    utilisation: float  # share of the time in which the learner trained on new batches
+    issued: int
+    accepted: int
+    trained: int
+    dropped: dict[str, int]
+    ages: dict[int, int]
+    faults: dict[str, int]
+    checks: int
+    agenda_calls: int
+    core_events: int
+    cpu_s: float
+    digest: str
+    t_bcast_s: float  # from a version's announcement to the last peer's copy: median, and 95th percentile
+    t_bcast_p95_s: float
+    violations: tuple[Violation, ...]
+
+    @property
+    def realtime_factor(self) -> float:
+        """Virtual seconds per CPU second."""
+        return self.seconds / self.cpu_s
+
+    def to_json(self) -> dict[str, Any]:
+        """For ``--json``; what depends on the machine is under ``machine``."""
+        values = asdict(replace(self, violations=()))
+        values["violations"] = [asdict(one) for one in self.violations]
+        values["machine"] = {
+            "cpu_s": values.pop("cpu_s"),
+            "realtime_factor": self.realtime_factor,
+            "events_per_cpu_s": self.core_events / self.cpu_s,
+        }
+        return values
+
+
+def simulate(
+    settings: FleetSettings,
+    seed: int,
+    *,
+    seconds: float,
+    faults: Sequence[str] | None = None,
+    gap_s: float = GAP_S,
+    warm_up_s: float = 10.0,
+) -> Outcome:
+    """Run one fleet for so long, then end its run.
+
+    Args:
+        faults: kinds of faults, empty for all of them; None: nothing goes wrong.
+        gap_s: on average between two faults.
+    """
+    started_s = time.process_time()
+    fleet = Fleet(settings, seed)
+    agenda, oracle = fleet.ground.agenda, fleet.ground.oracle
+    happened: list[str] = []
+    try:
+        if faults is None:
+            fleet.run(seconds)
+        else:
+            happened = _with_faults(fleet, faults, seconds, gap_s, warm_up_s)
+        ran_s = agenda.now
+        _end(fleet)
+    except _BUGS as error:  # of a core: what it should never have come to
+        ran_s = agenda.now
+        oracle.failed(f"{type(error).__name__}: {error}, {_where(error)}", ran_s)
+    counts, core = fleet.coordinator.tables.counts(), fleet.coordinator.core
+    bcast = None if core is None else core._state.dissemination.seconds
+    return Outcome(
+        seed=seed,
+        seconds=ran_s,
+        steps=oracle.steps,
+        utilisation=oracle.steps * settings.train_s / ran_s,
+        issued=counts.issued,
+        accepted=counts.accepted,
+        trained=counts.trained,
+        dropped=dict(sorted(counts.dropped.items())),
+        ages=dict(sorted(oracle.ages.items())),
+        faults={name: happened.count(name) for name in sorted(set(happened))},
+        checks=oracle.checks,
+        agenda_calls=agenda.done,
+        core_events=fleet.coordinator.events,
+        cpu_s=time.process_time() - started_s,
+        digest=fleet.ground.trace.digest(),
+        t_bcast_s=bcast.percentile(50) or 0.0 if bcast else 0.0,
+        t_bcast_p95_s=bcast.percentile(95) or 0.0 if bcast else 0.0,
+        violations=tuple(oracle.violations),
+    )
+
+
+def simulate_standard(seed: int, faults: Sequence[str] = (), *, own_checks: bool = True) -> Outcome:
+    """The standard fault mix with this seed."""
+    settings = replace(standard(seed), own_checks=own_checks)
+    return simulate(settings, seed, seconds=SECONDS, faults=faults)
+
+
+def _with_faults(fleet: Fleet, names: Sequence[str], seconds: float, gap_s: float, warm_up_s: float) -> list[str]:
+    """Faults for so long, then calm until the next step, or for as long as that may take."""
+    agenda, oracle = fleet.ground.agenda, fleet.ground.oracle
+    injected = Faults(fleet, names)
+    injected.schedule(warm_up_s, seconds, gap_s)
+    fleet.run(seconds + 1e-6)
+    agenda.run(seconds + RESUME_LIMIT_S + 1.0, lambda: oracle.last_progress_s > seconds or bool(oracle.violations))
+    oracle.calm(seconds, agenda.now)
+    return injected.happened
+
+
+def _where(error: BaseException) -> str:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"in {frame.name} of {frame.filename.rsplit('/', 2)[-1]}"
+
+
+def _end(fleet: Fleet) -> None:
+    """The run is over: everything drains, and the counts close."""
+    oracle, coordinator = fleet.ground.oracle, fleet.coordinator
+    if oracle.violations:
+        return
+    fleet.over = True
+    fleet.learner.kill()
+    coordinator.apply(RunEnded("finished", True))
+    fleet.run(DRAIN_S)
+    now = fleet.ground.agenda.now
+    if coordinator.core is None:
+        oracle.failed("the coordinator is not there at the end of the run", now)
+        return
+    oracle.coordinator_counts(coordinator.core, now)
+    counts = coordinator.tables.counts()
+    if counts.open:
+        oracle.blame("I11", f"{counts.open} attempts are open after the end of the run", now)
+    running = [peer.name for peer in fleet.peers if peer.running]
+    if running:
+        oracle.blame("I10", f"{running} did not stop with the run", now, running[0])

@@ -1,0 +1,365 @@
+"""What a run's store holds, as plain dictionaries with the rules of the real tables. Durable: see store.py."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from coordinator.actions import (
+    CloseAttempt,
+    CloseGroup,
+    RecordAttempt,
+    RecordBatch,
+    RecordEpoch,
+    RecordGroup,
+    StoreRollout,
+)
+from coordinator.events import Prompt
+from coordinator.restored import RestoredAttempt, RestoredGroup, RestoredRollout
+from coordinator.store import BatchEntry, HighWater, StoreCounts, StoredVersion
+from rollcast.runtime.errors import JoinRefused, StoreError
+from rollcast.wire.ids import Epoch, GroupId, PeerId, RolloutId, Step, Version
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.rollouts import rollout_to_pb
+
+Key = tuple[int, int]  # lease and sample index
+
+
+@dataclass(slots=True)
+class Attempt:
+    action: RecordAttempt
+    state: str = "open"  # open, filled, trained, dropped
+    rollout_id: RolloutId | None = None
+    closed: str = ""  # why, once it is dropped
+
+
+@dataclass(slots=True)
+class Group:
+    prompt: Prompt
+    problem_json: str
+    over: bool = False
+    attempts: dict[Key, Attempt] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Stored:
+    action: StoreRollout
+    group_id: GroupId
+    reward: float | None = None
+    exact: bool = False
+
+    @property
+    def key(self) -> Key:
+        return (self.action.rollout.lease_id, self.action.rollout.sample_index)
+
+
+@dataclass(slots=True)
+class Invite:
+    role: str
+    quota: int
+    expires_unix_s: float
+    claims: set[PeerId] = field(default_factory=set)
+
+
+class Tables:
+    """Each method is one change, or one question; a change that contradicts what is here raises and changes nothing.
+
+    Args:
+        steps_kept: groups that were over so many steps ago are deleted; 0: never.
+    """
+
+    def __init__(self, *, steps_kept: int = 0) -> None:
+        self._steps_kept = steps_kept
+        self._groups: dict[GroupId, Group] = {}
+        self._attempts: dict[Key, tuple[GroupId, Attempt]] = {}
+        self._rollouts: dict[RolloutId, Stored] = {}
+        self._batches: dict[Step, tuple[RolloutId, ...]] = {}
+        self._epochs: list[RecordEpoch] = []
+        self._versions: dict[tuple[Epoch, Version], bytes] = {}
+        self._invites: dict[bytes, Invite] = {}
+        self._steps: dict[Step, dict[str, float]] = {}
+        self._meta: dict[str, str] = {}
+        self._over: deque[tuple[Step, GroupId]] = deque()
+        self._mixture: str | None = None
+        self._recorded = 0
+        self._last_group = GroupId(0)
+        self._last_rollout = RolloutId(0)
+        self._leases_deleted = 0
+        self._issued = self._accepted = self._trained = 0
+        self._dropped: Counter[str] = Counter()
+        self._ages: Counter[int] = Counter()
+        self.events = 0
+
+    # ---------------------------------------------------------------- groups, attempts, rollouts
+
+    def record_group(self, action: RecordGroup, problem_json: str) -> None:
+        if action.group_id in self._groups:
+            raise _contradicted(f"group {action.group_id} is there already")
+        prompt = Prompt(action.problem_id, action.prompt_token_ids, action.mixture_position)
+        self._groups[action.group_id] = Group(prompt, problem_json)
+        self._last_group = max(self._last_group, action.group_id)
+        if action.group_id == self._last_group:
+            self._mixture = action.mixture_position
+
+    def close_group(self, action: CloseGroup) -> None:
+        group = self._groups.get(action.group_id)
+        if group is None:
+            raise StoreError(f"group {action.group_id} was never opened")
+        if group.over:
+            raise _contradicted(f"group {action.group_id} is over")
+        self._end(action.group_id, group)
+
+    def record_attempt(self, action: RecordAttempt) -> None:
+        key = (action.lease_id, action.sample_index)
+        group = self._groups.get(action.group_id)
+        if key in self._attempts or action.lease_id <= self._leases_deleted:
+            raise _contradicted(f"lease {action.lease_id} was issued before")
+        if group is None or group.over:
+            raise _contradicted(f"group {action.group_id} is not open")
+        slot = [one for one in group.attempts.values() if one.action.sample_index == action.sample_index]
+        if sum(one.state == "open" for one in slot) >= 2:
+            raise _contradicted(f"two attempts at slot {action.sample_index} of group {action.group_id} are under way")
+        attempt = group.attempts[key] = Attempt(action)
+        self._attempts[key] = (action.group_id, attempt)
+        self._issued += 1
+
+    def close_attempt(self, action: CloseAttempt) -> None:
+        found = self._attempts.get((action.lease_id, action.sample_index))
+        attempt = None if found is None else found[1]
+        if attempt is not None and action.reason == "late_duplicate" == attempt.closed:
+            return  # the other rollout's own transaction did it
+        if attempt is None or attempt.state not in ("open", "filled"):
+            raise StoreError(f"sample {action.sample_index} of lease {action.lease_id} is not open")
+        self._drop(attempt, action.reason)
+
+    def store_rollouts(self, actions: Sequence[StoreRollout]) -> None:
+        for action in actions:
+            found = self._attempts.get((action.rollout.lease_id, action.rollout.sample_index))
+            if found is None or found[1].state != "open" or action.rollout_id in self._rollouts:
+                raise _contradicted(
+                    f"sample {action.rollout.sample_index} of lease {action.rollout.lease_id} is not open"
+                )
+            rivals = self._rivals(found)
+            if any(one.state in ("filled", "trained") for one in rivals):
+                raise _contradicted(f"slot {action.rollout.sample_index} of group {found[0]} has a rollout")
+        for action in actions:
+            self._store(action)
+
+    def record_score(self, rollout_id: RolloutId, reward: float, exact: bool, error: str) -> None:
+        stored = self._rollouts.get(rollout_id)
+        if stored is None or stored.reward is not None:
+            raise _contradicted(f"rollout {rollout_id} is unknown or scored")
+        stored.reward, stored.exact = reward, exact
+
+    def rollout(self, rollout_id: RolloutId) -> pb.Rollout | None:
+        stored = self._rollouts.get(rollout_id)
+        return None if stored is None else rollout_to_pb(stored.action.rollout)
+
+    def open_groups(self) -> list[RestoredGroup]:
+        return [self._restored(group_id, group) for group_id, group in sorted(self._open().items())]
+
+    def open_problems(self) -> list[str]:
+        return [group.problem_json for _, group in sorted(self._open().items())]
+
+    # ---------------------------------------------------------------- batches, epochs, versions
+
+    def record_batch(self, action: RecordBatch) -> None:
+        if action.step < self._recorded:
+            raise StoreError(f"the batch of step {action.step} is already recorded")
+        groups: dict[GroupId, Group] = {}
+        keys = set()
+        for rollout_id in action.rollout_ids:
+            stored = self._rollouts.get(rollout_id)
+            if stored is None or stored.reward is None or self._attempts[stored.key][1].state != "filled":
+                raise _contradicted(f"rollout {rollout_id} is trained, dropped or not scored")
+            keys.add(stored.key)
+            groups[stored.group_id] = self._groups[stored.group_id]
+        for group_id, group in groups.items():
+            if any(one.state in ("open", "filled") and key not in keys for key, one in group.attempts.items()):
+                raise _contradicted(f"a part of group {group_id} stays open")
+        self._batches[action.step] = action.rollout_ids
+        self._recorded = max(self._recorded, action.step + 1)
+        for rollout_id in action.rollout_ids:
+            stored = self._rollouts[rollout_id]
+            self._attempts[stored.key][1].state = "trained"
+            self._trained += 1
+            self._ages[action.step - stored.action.rollout.oldest_version] += 1
+        for group_id, group in groups.items():
+            self._end(group_id, group)
+        self._forget()
+
+    def record_epoch(self, action: RecordEpoch) -> None:
+        if self._epochs and action.epoch <= self._epochs[-1].epoch:
+            raise _contradicted(f"epoch {action.epoch} is not newer than all others")
+        if any(step in self._batches for step in range(action.step_from, action.step_to)):
+            raise _contradicted("one of the steps has a batch")
+        self._epochs.append(action)
+        for step in range(action.step_from, action.step_to):
+            self._batches[Step(step)] = ()
+        self._recorded = max(self._recorded, action.step_to)
+
+    def epochs(self) -> list[RecordEpoch]:
+        """Every epoch that was opened, oldest first."""
+        return list(self._epochs)
+
+    def trained_in(self, step: Step) -> list[tuple[RolloutId, Stored]]:
+        """The rollouts of a recorded batch, in its order."""
+        return [(rollout_id, self._rollouts[rollout_id]) for rollout_id in self._batches.get(step, ())]
+
+    def batch_size(self, step: Step) -> int:
+        return len(self._batches.get(step, ()))
+
+    def batch(self, step: Step, first: int = 0, count: int | None = None) -> list[BatchEntry]:
+        last = None if count is None else first + count
+        return [self._entry(rollout_id) for rollout_id in self._batches.get(step, ())[first:last]]
+
+    def recorded_batches(self) -> int:
+        return self._recorded
+
+    def record_version(self, epoch: Epoch, version: Version, announcement: bytes) -> bool:
+        known = self._versions.get((epoch, version))
+        if known is not None and known != announcement:
+            raise StoreError(f"version {version} of epoch {epoch} was announced before with other content")
+        self._versions[(epoch, version)] = announcement
+        return known is None
+
+    def version(self, version: Version) -> StoredVersion | None:
+        found = [key for key in self._versions if key[1] == version]
+        return None if not found else StoredVersion(*max(found), self._versions[max(found)])
+
+    def newest_version(self) -> StoredVersion | None:
+        newest = self.newest_versions(1)
+        return newest[0] if newest else None
+
+    def newest_versions(self, count: int) -> list[StoredVersion]:
+        keys = sorted(self._versions, reverse=True)[:count]
+        return [StoredVersion(*key, self._versions[key]) for key in keys]
+
+    # ---------------------------------------------------------------- invites, figures, facts
+
+    def create_invite(self, token_hash: bytes, role: str, quota: int, expires_unix_s: float) -> None:
+        self._invites[token_hash] = Invite(role, quota, expires_unix_s)
+
+    def claim_invite(self, token_hash: bytes, role: str, peer_id: PeerId, now_unix_s: float) -> None:
+        invite, ask = self._invites.get(token_hash), "ask the operator for a new invite"
+        if invite is None:
+            raise JoinRefused("the invite is not one of this run", fix=ask)
+        if invite.role != role:
+            raise JoinRefused(f"the invite is for the role {invite.role}, not {role}", fix=ask)
+        if now_unix_s >= invite.expires_unix_s:
+            raise JoinRefused("the invite has expired", fix=ask)
+        if peer_id not in invite.claims and len(invite.claims) >= invite.quota:
+            raise JoinRefused("the invite is used up", cause=f"it was good for {invite.quota}", fix=ask)
+        invite.claims.add(peer_id)
+
+    def record_step(self, step: Step, figures: Mapping[str, float]) -> None:
+        self._steps.setdefault(step, dict(figures))
+
+    def steps(self) -> list[tuple[Step, dict[str, float]]]:
+        return sorted(self._steps.items())
+
+    def record_event(self, kind: str, subject: str, detail: str, cause: str) -> None:
+        if not cause:
+            raise _contradicted(f"an event {kind} without a cause")
+        self.events += 1
+
+    def set_meta(self, key: str, value: str) -> None:
+        self._meta[key] = value
+
+    def get_meta(self, key: str) -> str | None:
+        return self._meta.get(key)
+
+    def counts(self) -> StoreCounts:
+        dropped = self._dropped.total()
+        still_open = self._issued - self._trained - dropped
+        return StoreCounts(self._issued, self._accepted, self._trained, still_open, dict(self._dropped))
+
+    def trained_ages(self) -> dict[int, int]:
+        return dict(self._ages)
+
+    def mixture_position(self) -> str | None:
+        return self._mixture
+
+    def high_water(self) -> HighWater:
+        return HighWater(self._last_group, self._last_rollout)
+
+    # ---------------------------------------------------------------- parts of the above
+
+    def _open(self) -> dict[GroupId, Group]:
+        return {group_id: group for group_id, group in self._groups.items() if not group.over}
+
+    def _rivals(self, found: tuple[GroupId, Attempt]) -> list[Attempt]:
+        group_id, attempt = found
+        others = self._groups[group_id].attempts.values()
+        index = attempt.action.sample_index
+        return [one for one in others if one is not attempt and one.action.sample_index == index]
+
+    def _store(self, action: StoreRollout) -> None:
+        group_id, attempt = found = self._attempts[(action.rollout.lease_id, action.rollout.sample_index)]
+        attempt.state, attempt.rollout_id = "filled", action.rollout_id
+        for rival in self._rivals(found):
+            if rival.state == "open":
+                self._drop(rival, "late_duplicate")
+        self._rollouts[action.rollout_id] = Stored(action, group_id)
+        self._last_rollout = max(self._last_rollout, action.rollout_id)
+        self._accepted += 1
+
+    def _drop(self, attempt: Attempt, reason: str) -> None:
+        attempt.state, attempt.closed = "dropped", reason
+        self._dropped[reason] += 1
+
+    def _end(self, group_id: GroupId, group: Group) -> None:
+        if any(one.state in ("open", "filled") for one in group.attempts.values()):
+            raise _contradicted(f"a part of group {group_id} is still open")
+        group.over = True
+        self._over.append((Step(self._recorded), group_id))
+
+    def _forget(self) -> None:
+        horizon = self._recorded - self._steps_kept
+        if not self._steps_kept or horizon <= 0:
+            return
+        while self._over and self._over[0][0] < horizon:
+            for (lease_id, _), attempt in self._forget_group(self._over.popleft()[1]):
+                self._leases_deleted = max(self._leases_deleted, lease_id)
+                if attempt.rollout_id is not None:
+                    del self._rollouts[attempt.rollout_id]
+        for step in [step for step in self._batches if step < horizon]:
+            del self._batches[step]
+        for key in [key for key in self._versions if key[1] < horizon]:
+            del self._versions[key]
+
+    def _forget_group(self, group_id: GroupId) -> list[tuple[Key, Attempt]]:
+        attempts = list(self._groups.pop(group_id).attempts.items())
+        for key, _ in attempts:
+            del self._attempts[key]
+        return attempts
+
+    def _restored(self, group_id: GroupId, group: Group) -> RestoredGroup:
+        live, rollouts = [], []
+        for _, attempt in sorted(group.attempts.items()):
+            action = attempt.action
+            restored = RestoredAttempt(action.lease_id, action.fencing_token, action.sample_index, action.peer_id)
+            if attempt.state == "open":
+                live.append(restored)
+            elif attempt.state == "filled" and attempt.rollout_id is not None:
+                rollout, scored = self._rollouts[attempt.rollout_id].action.rollout, self._scored(attempt.rollout_id)
+                tokens = () if scored else rollout.completion_token_ids
+                versions = [segment.version for segment in rollout.segments]
+                rollouts.append(
+                    RestoredRollout(attempt.rollout_id, restored, min(versions), max(versions), scored, tokens)
+                )
+        return RestoredGroup(group_id, group.prompt, tuple(live), tuple(rollouts))
+
+    def _scored(self, rollout_id: RolloutId) -> bool:
+        return self._rollouts[rollout_id].reward is not None
+
+    def _entry(self, rollout_id: RolloutId) -> BatchEntry:
+        stored = self._rollouts[rollout_id]
+        prompt = self._groups[stored.group_id].prompt.prompt_token_ids
+        body = rollout_to_pb(stored.action.rollout)
+        return BatchEntry(rollout_id, stored.group_id, prompt, body, stored.reward or 0.0, stored.exact)
+
+
+def _contradicted(cause: str) -> StoreError:
+    return StoreError("the ledger refuses a change that contradicts it", cause=cause)

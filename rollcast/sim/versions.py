@@ -1,0 +1,77 @@
+"""Versions of a simulated learner: states that follow from what was trained, signed as real ones are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from blake3 import blake3
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from rollcast.wire.chunks import chunk_list
+from rollcast.wire.identity import Identity
+from rollcast.wire.ids import Epoch, RunId, Version
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.records import (
+    VerifiedVersion,
+    VersionRecord,
+    keyframe_manifest,
+    parse_announcement,
+    sign_version,
+    state_hash,
+)
+from rollcast.wire.tensors import tensor_table
+
+RUN_ID = RunId("simulated")
+CHUNK_BYTES = 1024  # of the real bytes that stand for a version's
+
+
+def first_state(seed: int) -> bytes:
+    """The learner's state before its first step."""
+    return blake3(f"rollcast/sim/state/{seed}".encode()).digest()
+
+
+def next_state(state: bytes, rollouts: Sequence[tuple[int, float]], hardware: int) -> bytes:
+    """The state after a step on these (rollout id, reward); other hardware rounds otherwise."""
+    return blake3(state + repr((rollouts, hardware)).encode()).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A signed version and its bytes."""
+
+    verified: VerifiedVersion
+    data: bytes
+    chunk_hashes: bytes
+
+
+class Signer:
+    """Makes versions; the key follows from the seed, so that the same run signs the same bytes."""
+
+    def __init__(self, seed: int, *, chunks: int) -> None:
+        key = blake3(f"rollcast/sim/key/{seed}".encode()).digest()
+        self._identity = Identity(Ed25519PrivateKey.from_private_bytes(key))
+        self._size_bytes = chunks * CHUNK_BYTES
+        self._tensors = tensor_table([("weights", "uint8", (self._size_bytes,))])
+        self._parsed: dict[bytes, VerifiedVersion] = {}
+
+    def state_hash(self, state: bytes) -> bytes:
+        """What the record of a version of this state says."""
+        return state_hash(blake3(state).digest(length=self._size_bytes))
+
+    def sign(self, epoch: Epoch, version: Version, state: bytes) -> Published:
+        """The version that a state becomes."""
+        data = blake3(state).digest(length=self._size_bytes)
+        record = VersionRecord(RUN_ID, epoch, version, b"", state_hash(data), len(data), self._tensors, "{}")
+        hashes = chunk_list(data, CHUNK_BYTES)
+        announcement = sign_version(record, [keyframe_manifest(record, hashes, CHUNK_BYTES)], self._identity)
+        return Published(parse_announcement(announcement), data, hashes)
+
+    def parsed(self, announcement: bytes) -> VerifiedVersion:
+        """An announcement as receivers read it."""
+        found = self._parsed.get(announcement)
+        if found is None:
+            found = self._parsed[announcement] = parse_announcement(pb.VersionAnnouncement.FromString(announcement))
+            if len(self._parsed) > 64:
+                del self._parsed[next(iter(self._parsed))]
+        return found

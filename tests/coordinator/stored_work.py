@@ -1,0 +1,62 @@
+"""Groups, attempts and rollouts to store in tests. Without other numbers: one group, one slot, one rollout an id."""
+
+from __future__ import annotations
+
+from coordinator.actions import CloseAttempt, RecordAttempt, RecordBatch, RecordGroup, StoreRollout
+from coordinator.store import RunStore
+from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Step, Version
+from rollcast.wire.rollouts import Rollout, Segment
+
+PEER = PeerId("12D3KooWtest")
+PROMPT = (7, 8, 65_536)
+
+
+def rollout(lease_id: int, sample_index: int = 0, *, group_id: int = 1, version: int = 3, tokens: int = 4) -> Rollout:
+    """A rollout of one segment."""
+    segment = Segment("assistant", Epoch(0), Version(version), PEER, tuple(range(2, 2 + tokens)), b"\x01" * tokens)
+    return Rollout(LeaseId(lease_id), FencingToken(lease_id), GroupId(group_id), sample_index, (segment,), "stop", 0.5)
+
+
+def group(group_id: int = 1) -> RecordGroup:
+    """A group with a prompt of three tokens."""
+    return RecordGroup(GroupId(group_id), f"sum:{group_id}", PROMPT, f'{{"next":{group_id}}}')
+
+
+def attempt(lease_id: int, sample_index: int = 0, *, group_id: int = 1, seed: int = 2**64 - 1) -> RecordAttempt:
+    """One slot of a lease."""
+    return RecordAttempt(LeaseId(lease_id), FencingToken(lease_id), GroupId(group_id), sample_index, seed, PEER)
+
+
+def store_rollout(rollout_id: int, stored: Rollout) -> StoreRollout:
+    """The action that stores a rollout."""
+    return StoreRollout(RolloutId(rollout_id), PEER, stored)
+
+
+def close(lease_id: int, reason: str = "stale", sample_index: int = 0) -> CloseAttempt:
+    """An attempt is dropped."""
+    return CloseAttempt(LeaseId(lease_id), sample_index, reason)
+
+
+def batch(step: int, *rollout_ids: int) -> RecordBatch:
+    """The batch of a step."""
+    return RecordBatch(Step(step), tuple(RolloutId(rollout_id) for rollout_id in rollout_ids))
+
+
+async def issue(store: RunStore, *ids: int) -> None:
+    """Open a group of one slot for each id and issue it under the lease of the same number."""
+    for one in ids:
+        store.record_group(group(one), f'{{"problem":{one}}}')
+        await store.record_attempt(attempt(one, group_id=one))
+
+
+async def fill(store: RunStore, *ids: int, version: int = 3) -> None:
+    """Issue, and store a rollout for each; rollout ids are the lease ids."""
+    await issue(store, *ids)
+    await store.store_rollouts([store_rollout(one, rollout(one, group_id=one, version=version)) for one in ids])
+
+
+async def score(store: RunStore, *ids: int, version: int = 3) -> None:
+    """Issue, store and score a rollout for each id; its reward is a tenth of the id, and 10 is exactly right."""
+    await fill(store, *ids, version=version)
+    for one in ids:
+        await store.record_score(RolloutId(one), one / 10, exact=one == 10)
