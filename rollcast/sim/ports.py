@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 from rollcast.sim.agenda import Agenda
 
+WOKEN_AT_ONCE = 16  # senders that wait for a downlink, and may go on when something of its queue has been taken
+WATCH_S = 1.0
 QUEUE_S = 0.05  # of the downlink's rate: what may wait in front of it
 
 
@@ -72,6 +74,7 @@ class Port:
         self._coming_bytes = 0.0  # left the senders' uplinks, not received
         self._down_free_s = 0.0
         self._waiting: list[Flow] = []
+        self._watched = False
 
     def send(self, flow: Flow, frame: Frame) -> None:
         """Queue a frame behind those that the flow has already."""
@@ -116,16 +119,29 @@ class Port:
                 sent()
         self._serve()
 
+    def _wake(self) -> None:
+        """Let some of those send that wait for this downlink, the longest waiting first."""
+        woken, self._waiting = self._waiting[:WOKEN_AT_ONCE], self._waiting[WOKEN_AT_ONCE:]
+        if self._waiting and not self._watched:  # in case that none of those does
+            self._watched = True
+            self._agenda.after(WATCH_S, self._watch)
+        for other in woken:
+            other.waiting = False
+            other.sender._turns.append(other)
+            other.sender._serve()
+
+    def _watch(self) -> None:
+        self._watched = False
+        if self._waiting:
+            self._wake()
+
     def _queue(self, flow: Flow, piece_bytes: float, arrived: Callable[[], None] | None) -> None:
         self._down_free_s = max(self._down_free_s, self._agenda.now) + piece_bytes / self.down_bytes_s
         self._agenda.after(self._down_free_s - self._agenda.now, self._receive, flow, piece_bytes, arrived)
 
     def _receive(self, flow: Flow, piece_bytes: float, arrived: Callable[[], None] | None) -> None:
         self._coming_bytes -= piece_bytes
-        waiting, self._waiting = self._waiting, []
-        for other in waiting:
-            other.waiting = False
-            other.sender._turns.append(other)
-            other.sender._serve()
+        if self._waiting:
+            self._wake()
         if arrived is not None and flow.open:
             arrived()

@@ -73,6 +73,7 @@ def realistic(peers: int) -> FleetSettings:
         checkpoint_s=10.0,
         load_s=5.0,
         verify_s=0.5,
+        verifiers=max(4, peers // 16),
         token_s=60.0 / 16,  # a token stands for some dozens
         lengths=Lengths(median=16.0, sigma=0.4, most=64),
         slice_tokens=64,

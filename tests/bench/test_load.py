@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from bench import load
+from bench.control import fleet
 from bench.control.long_rollouts import LeasedSlot, LongRollouts, tokens_for, upload_of
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import rollout_from_pb
@@ -48,7 +49,8 @@ def test_bodies_have_their_size_and_the_right_answer() -> None:
     assert tokenizer.decode(segment.token_ids).strip() == "8"
 
 
-def test_a_tiny_fleet_is_served_and_survives_a_kill() -> None:
+def test_a_tiny_fleet_is_served_and_survives_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "AGAIN_MOST_S", 0.3)
     profile = load.Profile(peers=20, heartbeats_s=20.0, uploads_s=40.0, seconds=1.0, kill=True)
     figures = load.measure(profile, random.Random(0))
     assert figures["connected"] == 20

@@ -130,20 +130,20 @@ def test_the_origin_is_never_quarantined() -> None:
 
 def test_the_departed_are_shown_until_they_return_and_memory_is_bounded() -> None:
     here = members()
-    for number in range(5000):
+    for number in range(17_000):
         here.join(joined(f"p{number}"), now=0.0)
         here.leave(PeerId(f"p{number}"), "lost", "silent")
     assert len(here.departed()) == 16
-    assert len(here._standings) <= 4096
-    here.join(joined("p4999"), now=0.0)
-    assert PeerId("p4999") not in [one.member.peer_id for one in here.departed()]
+    assert len(here._standings) <= 16384
+    here.join(joined("p16999"), now=0.0)
+    assert PeerId("p16999") not in [one.member.peer_id for one in here.departed()]
 
 
 def test_a_quarantined_identity_is_never_forgotten() -> None:
     here = members(quarantine_chunks=1)
     here.accuse(here.join(joined("bad"), now=0.0), PeerId("a"), (Version(1), 0), 1.0)
     here.leave(PeerId("bad"), "left", "")
-    for number in range(5000):
+    for number in range(17_000):
         here.join(joined(f"p{number}"), now=0.0)
         here.leave(PeerId(f"p{number}"), "left", "")
     assert here.join(joined("bad"), now=0.0).standing.quarantined == "sent 1 corrupt chunks"
