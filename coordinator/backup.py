@@ -22,7 +22,9 @@ from typing import Any
 
 from blake3 import blake3
 
+from coordinator.actions import RecordEpoch
 from coordinator.ledger_thread import store_error
+from coordinator.lost_time import open_epoch
 from coordinator.resume import INCARNATION
 from rollcast.runtime.errors import BackupError
 from rollcast.runtime.run_folder import RunFolder, fsync_folder, write_json
@@ -84,8 +86,14 @@ def back_up(run: RunFolder, target: Path, *, with_secrets: bool, progress: Progr
     return _backed_up(manifest)
 
 
-def restore(backup: Path, run: RunFolder) -> BackedUp:
+def restore(
+    backup: Path, run: RunFolder, *, nothing_lost: bool = False, now_unix_s: float | None = None
+) -> tuple[BackedUp, RecordEpoch | None]:
     """Check every file of a backup, then make the run folder from it.
+
+    Args:
+        nothing_lost: the coordinator has not run since the backup. If it has, the run begins with a new epoch, which is
+            returned: see coordinator/lost_time.py.
 
     Raises:
         BackupError: the backup is damaged or no backup, or the run folder is not empty.
@@ -97,8 +105,11 @@ def restore(backup: Path, run: RunFolder) -> BackedUp:
         for entry in manifest["files"]:
             _copy(backup / entry["path"], partial / entry["path"])
             _verify(partial / entry["path"], entry)
-        _raise_incarnation(partial / run.ledger.name)
-    return _backed_up(manifest)
+        restored = _backed_up(manifest)
+        now_unix_s = time.time() if now_unix_s is None else now_unix_s
+        lost_s = None if nothing_lost else now_unix_s - restored.created_unix_s
+        epoch = _set_apart(partial / run.ledger.name, lost_s)
+    return restored, epoch
 
 
 def _backed_up(manifest: dict[str, Any]) -> BackedUp:
@@ -217,15 +228,18 @@ def _verify(path: Path, entry: dict[str, Any]) -> None:
         raise BackupError(f"{path} is damaged", cause="its hash is not the manifest's", fix="use another backup")
 
 
-def _raise_incarnation(ledger: Path) -> None:
+def _set_apart(ledger: Path, lost_s: float | None) -> RecordEpoch | None:
+    """Let nothing that the restored run gives out have the name of what the lost one gave out after the backup."""
     try:
         with closing(sqlite3.connect(ledger)) as connection, connection:
             row = connection.execute("SELECT value FROM meta WHERE key = ?", (INCARNATION,)).fetchone()
             raised = int(row[0] if row else 0) + 1 + secrets.randbits(INCARNATION_BITS)
             connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (INCARNATION, str(raised)))
+            epoch = None if lost_s is None else open_epoch(connection, lost_s)
     except sqlite3.Error as error:
         raise store_error(ledger, error) from None
     _fsync(ledger)
+    return epoch
 
 
 def _fsync(path: Path) -> None:

@@ -53,11 +53,19 @@ def backup(
     return 0
 
 
-def restore(backup_folder: Path, run_folder: Path, /, *, json_output: Json = False) -> int:
+def restore(
+    backup_folder: Path,
+    run_folder: Path,
+    /,
+    *,
+    nothing_lost: Annotated[bool, Parameter(negative=())] = False,
+    json_output: Json = False,
+) -> int:
     """Make a run folder from a backup, every file checked, for `rollcast coordinator` to go on with.
 
-    The lost coordinator must not run any more. What it acknowledged after the backup is gone; a learner that trained on
-    it opens a new epoch.
+    The lost coordinator must not run any more. What it acknowledged after the backup is gone, and the run goes on in a
+    new epoch, with version numbers above all that can have been published since. The learner must be one that has not
+    trained on what is gone: restore its checkpoints of the same time, too.
 
     Parameters
     ----------
@@ -65,11 +73,19 @@ def restore(backup_folder: Path, run_folder: Path, /, *, json_output: Json = Fal
         what `rollcast backup` made.
     run_folder
         a folder that does not exist yet.
+    nothing_lost
+        the coordinator was stopped before the backup and has not run since: the run goes on as it was.
     json_output
         print one JSON object.
     """
-    made = backups.restore(backup_folder, RunFolder(run_folder))
+    made, epoch = backups.restore(backup_folder, RunFolder(run_folder), nothing_lost=nothing_lost)
     _show(made, run_folder, "restored to", json_output)
+    if epoch is not None:
+        print(
+            f"it goes on in epoch {epoch.epoch} at step {epoch.step_to}: the {epoch.step_to - epoch.step_from} steps"
+            " before that are empty; raise run.steps by as many to train as long as planned",
+            file=sys.stderr,
+        )
     if not made.has_secrets:
         print("the backup has no secrets: everybody must join again with new invites", file=sys.stderr)
     return 0
