@@ -40,16 +40,18 @@ class VersionSwap:
         self.active, self._loaded, self.activating = key, None, False
 
     def step(self, may_swap: bool) -> list[Action]:
-        """Swap to what is loaded where that is allowed now; else load what is newer than the active version."""
-        if self._loaded is not None:
-            if self.activating or not may_swap:
-                return []
+        """Swap to what is loaded where that is allowed now; else load what is newer than the active and loaded one."""
+        newest = self.newest_verified
+        if self.activating or self._loading is not None:
+            return []
+        if self._loaded is not None and may_swap:
             self.activating = True
             return [ActivateVersion(self._loaded)]
-        if self.newest_verified is None or self._loading is not None or not self._above_active(self.newest_verified):
+        # A batch may outlast several versions: the one that is loaded makes room for a newer one.
+        if newest is None or not self._above_active(newest) or (self._loaded is not None and newest <= self._loaded):
             return []
-        self._loading = self.newest_verified
-        return [LoadVersion(self.newest_verified)]
+        self._loading = newest
+        return [LoadVersion(newest)]
 
     def why_not_active(self) -> str:
         """What the first version waits for."""

@@ -72,7 +72,7 @@ class Engine(Protocol):
         ...
 
     async def load(self, record: VersionRecord, state: memoryview) -> bytes:
-        """Prepare a version beside the active one, compiled and ready.
+        """Prepare a version beside the active one, compiled and ready; one that was loaded before is forgotten.
 
         Returns:
             BLAKE3 of the state as it stands in the engine, read back from there.

@@ -61,6 +61,7 @@ class JaxEngine:
 
     async def load(self, record: VersionRecord, state: memoryview) -> bytes:
         """Put the weights on the device and compile (see Engine.load)."""
+        self._beside = None  # never three versions in the device's memory
         work = self._work
         loop = asyncio.get_running_loop()
         loaded, loaded_hash = await loop.run_in_executor(self._loading, self._load, record, state, work)

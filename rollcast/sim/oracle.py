@@ -13,6 +13,7 @@ from rollcast.sim.judge_ledger import LedgerJudge
 from rollcast.sim.settings import FleetSettings
 from rollcast.sim.trace import Trace
 from rollcast.sim.verdicts import Verdicts, Violation
+from rollcast.wire.chunks import HASH_BYTES, blake3_hash
 from rollcast.wire.records import VerifiedVersion
 
 RESUME_LIMIT_S = 30.0
@@ -98,6 +99,13 @@ class Oracle:
             before = self._active[name]
             self._verdicts.blame("I5", f"{name} activates version {version} after {before}", now, name)
         self._active[name] = version
+
+    def relayed(self, name: str, version: int, index: int, payload: bytes, hashes: bytes | None, now: float) -> None:
+        """I4: what an honest relay sends was verified before."""
+        self._verdicts.checks += 1
+        signed = b"" if hashes is None else hashes[index * HASH_BYTES : (index + 1) * HASH_BYTES]
+        if blake3_hash(payload) != signed:
+            self._verdicts.blame("I4", f"{name} relays chunk {index} of version {version} with wrong bytes", now, name)
 
     # ---------------------------------------------------------------- learner
 

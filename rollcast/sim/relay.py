@@ -263,6 +263,10 @@ class Relay:
         if payload is None:  # pruned
             self.process.later(0.0, sent)
             return
+        hashes = self._list(action.key)
+        self._ground.oracle.relayed(
+            self.name, action.key.version, action.index, payload, hashes, self.process.agenda.now
+        )
         if self.lies and self._random.random() < self.lies:
             payload = bytes(reversed(payload))
         self.links.send(action.link, (action, payload), _MESSAGE_BYTES + self._chunk_bytes, sent)

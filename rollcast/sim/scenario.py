@@ -24,7 +24,7 @@ _BASE = FleetSettings(
     train_s=1.5,
     finished_attempts_kept=64,
     scoring_queue_max=24,
-    partial_tokens_max=64,
+    partial_tokens_max=16,
     validate_every=100,
 )
 

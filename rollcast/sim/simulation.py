@@ -140,6 +140,7 @@ def _end(fleet: Fleet) -> None:
     oracle, coordinator = fleet.ground.oracle, fleet.coordinator
     if oracle.violations:
         return
+    fleet.ground.agenda.run(fleet.ground.agenda.now + DRAIN_S, lambda: coordinator.core is not None)
     fleet.over = True
     fleet.learner.kill()
     coordinator.apply(RunEnded("finished", True))

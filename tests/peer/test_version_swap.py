@@ -21,11 +21,23 @@ def test_one_version_is_loaded_at_a_time_and_swapped_once_allowed() -> None:
     swap.verified(key(2))
     assert swap.step(may_swap=True) == []
     swap.loaded(key(1))
-    assert swap.step(may_swap=False) == []
     assert swap.step(may_swap=True) == [ActivateVersion(key(1))]
     assert swap.step(may_swap=True) == []
     swap.activated(key(1))
     assert (swap.active, swap.step(may_swap=False)) == (key(1), [LoadVersion(key(2))])
+
+
+def test_what_is_loaded_makes_room_for_a_newer_version_while_a_batch_runs() -> None:
+    swap = swap_at(1)
+    swap.verified(key(2))
+    assert swap.step(may_swap=False) == [LoadVersion(key(2))]
+    swap.loaded(key(2))
+    assert swap.step(may_swap=False) == []
+    swap.verified(key(4))
+    assert swap.step(may_swap=False) == [LoadVersion(key(4))]
+    assert swap.step(may_swap=True) == []  # version 2 is not there any more, 4 not yet
+    swap.loaded(key(4))
+    assert swap.step(may_swap=True) == [ActivateVersion(key(4))]
 
 
 def test_versions_only_rise_and_epochs_never_fall() -> None:

@@ -11,6 +11,7 @@ from coordinator.groups import Attempt, Finished, SlotState
 from coordinator.intake import Intake
 from coordinator.leases import LeaseBook
 from coordinator.membership import Members
+from coordinator.partials import Partials
 from coordinator.restored import Restored
 from coordinator.state import CoreState
 from rollcast.sim.mutants.planting import Mutant, Patch, always, plain
@@ -134,6 +135,10 @@ def _losers_stay(fill: Any) -> Any:
 
 def _remember_all(self: LeaseBook, attempt: Any, *, stored: bool) -> None:
     self._finished[attempt.key] = Finished(attempt.peer_id, attempt.group_id, stored)
+
+
+def _much_room(init: Any) -> Any:
+    return lambda self, tokens_max: init(self, 1000 * tokens_max)
 
 
 def _never_scored(mark_scored: Any) -> Any:
@@ -270,6 +275,12 @@ MUTANTS = (
         "I8",
         "attempts that are over are remembered without a bound",
         (Patch(LeaseBook, "_remember", plain(_remember_all)),),
+    ),
+    Mutant(
+        "partial-results-unbounded",
+        "I8",
+        "what running attempts have drawn is kept whatever there is of it",
+        (Patch(Partials, "__init__", _much_room),),
     ),
     Mutant(
         "quarantined-on-one-word",

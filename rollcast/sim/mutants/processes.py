@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from peer.spool import Spool
 from peer.version_swap import VersionSwap
+from peer.worker_core import WorkerCore
 from rollcast.sim import relay
 from rollcast.sim.learner_node import LearnerNode
 from rollcast.sim.mutants.planting import Mutant, Patch, always, plain
@@ -56,21 +56,12 @@ def _any_other(self: VersionSwap, key: Any) -> bool:
     return bool(key != self.active)
 
 
-def _nothing_to_report(step: Any) -> Any:
-    def mutated(self: VersionSwap, may_swap: bool) -> Any:
-        actions = step(self, may_swap)
-        self.newest_verified = None if self.active == self.newest_verified else self.newest_verified
+def _asked_before(opened: Any) -> Any:
+    def mutated(self: WorkerCore, event: Any, now: float) -> Any:
+        told = self._free_slots_told
+        actions = opened(self, event, now)
+        self._free_slots_told = told
         return actions
-
-    return mutated
-
-
-def _kept_after_verdict(answered: Any) -> Any:
-    def mutated(self: Spool, upload_id: int, verdicts: Any, retry_at_s: float) -> Any:
-        upload = dict(self._in_flight.get(upload_id, {}))
-        final = answered(self, upload_id, verdicts, retry_at_s)
-        self._ready.update(upload)
-        return final
 
     return mutated
 
@@ -98,8 +89,6 @@ def _from_the_beginning(begin: Any) -> Any:
 
     return mutated
 
-
-_CHECKS = "what arrives is not compared with the signed chunk hashes"
 
 MUTANTS = (
     Mutant(
@@ -136,22 +125,16 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "spool-keeps-what-was-judged",
-        "I8",
-        "a finished rollout is uploaded again after its verdict",
-        (Patch(Spool, "answered", _kept_after_verdict),),
-    ),
-    Mutant(
         "verified-after-relaying",
-        "I9",
-        _CHECKS + " before they are passed on, so that honest relays are accused",
+        "I4",
+        "chunks are passed on before they are compared with their signed hashes",
         (Patch(relay, "check_chunk", always(None)),),
     ),
     Mutant(
-        "version-not-reported-again",
+        "work-not-asked-for-again",
         "I10",
-        "after a lost session a peer does not say which version it holds",
-        (Patch(VersionSwap, "step", _nothing_to_report),),
+        "after a lost session a peer takes it that the coordinator still knows how many slots it has free",
+        (Patch(WorkerCore, "_opened", _asked_before),),
     ),
     Mutant(
         "announced-before-pushed",
