@@ -67,7 +67,7 @@ def realistic(peers: int) -> FleetSettings:
         reconnect_grace_s=30.0,
         connection_timeout_s=20.0,
         start_within_s=30.0,
-        tick_s=1.0,
+        tick_s=5.0,
         train_s=55.0,
         checkpoint_every_steps=10,
         checkpoint_s=10.0,
