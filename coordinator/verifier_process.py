@@ -9,6 +9,7 @@ import os
 import signal
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from rollcast.runtime.errors import TaskError
@@ -138,7 +139,8 @@ class VerifierProcess:
             start_new_session=True,  # so that its children can be killed with it
         )
         self._stderr_reader = asyncio.create_task(self._keep_stderr_tail(self._process))
-        await self._write(self._hello, START_TIMEOUT_S)
+        with suppress(WorkerDied):  # what it said before it stopped reading says more
+            await self._write(self._hello, START_TIMEOUT_S)
         return await self._read(START_TIMEOUT_S)
 
     async def _write(self, data: bytes, timeout_s: float) -> None:

@@ -231,7 +231,7 @@ class RelayVersions:
                     self._forget_list(key)
                 self._tell(VersionsRemoved(keys))
             case StoreReady(key=key):
-                self._opening.pop(key, None)  # from now on the store has it
+                self._forget_list(key)  # from now on the store has it
                 self._tell(event)
             case _:
                 self._tell(event)
@@ -256,9 +256,12 @@ class RelayVersions:
         match command:
             case Receive(manifest=manifest, announced=announced, holder=holder):
                 key = key_of(manifest)
-                listed = self.chunk_list(key) is not None
+                hashes = self.chunk_list(key)
+                if hashes is not None:
+                    # The store may be discarding, in its thread, what an earlier reception left.
+                    self._lists[key] = hashes
                 sizes = (manifest.chunk_count, manifest.chunk_size_bytes)
-                self._tell(EncodingKnown(key, *sizes, announced, listed, holder))
+                self._tell(EncodingKnown(key, *sizes, announced, hashes is not None, holder))
             case Drop(key=key, reason=reason):
                 self._tell(EncodingUnwanted(key, reason))
             case Materialise(key=key):

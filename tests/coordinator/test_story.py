@@ -67,7 +67,7 @@ async def test_a_group_has_its_attempts(ledger: Path) -> None:
 async def test_a_peer_by_name_id_or_its_beginning(ledger: Path, words: str) -> None:
     story = tell(ledger, words)
     assert story.facts == {"peer_id": work.PEER, "attempts": {"open": 1, "stale": 1, "trained": 2}}
-    assert whats(story)[0] == f"peer joined ({work.PEER}): atlas as peer"
+    assert f"peer joined ({work.PEER}): atlas as peer" in whats(story)
 
 
 async def test_a_version_and_what_became_of_its_rollouts(ledger: Path) -> None:
@@ -80,11 +80,11 @@ async def test_a_step_with_its_batch_figures_and_wait(ledger: Path) -> None:
     story = tell(ledger, "step 0")
     assert story.facts["rollouts_by_peer"] == {work.PEER: 2}
     assert story.facts["figures"] == {"reward_mean": 0.5}
-    assert whats(story) == [
+    assert set(whats(story)) == {
         "its batch was recorded, of 2 rollouts",
         "learner waited (step 0): []",
         "the learner finished it",
-    ]
+    }
 
 
 @pytest.mark.parametrize("words", ["lease 99", "rollout 99", "group 99", "step 99", "version 99", "peer nobody"])

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -238,6 +239,21 @@ async def test_an_encoding_that_is_given_up_needs_its_list_again(tmp_path: Path)
 
 
 # ---------------------------------------------------------------- chunks
+
+
+async def test_a_list_that_the_store_is_about_to_discard_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(tmp_path) as setup:
+        leftover = SimpleNamespace(listed=True, chunk_list=lambda: FIRST.chunk_lists[KEYFRAME_ID])
+        answers = iter([leftover])
+        with monkeypatch.context() as discarding:
+            discarding.setattr(setup.store, "get", lambda version, encoding_id=KEYFRAME_ID: next(answers, None))
+            (known,) = setup.heard(FIRST)
+            assert isinstance(known, EncodingKnown)
+            assert known.listed
+            setup.versions.carry_out(BeginStore(KEY))
+        assert [event.key for event in await setup.next() if isinstance(event, StoreReady)] == [KEY]
 
 
 async def test_chunks_that_overtake_their_list_wait_for_it(tmp_path: Path) -> None:
