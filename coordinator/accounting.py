@@ -11,7 +11,7 @@ from rollcast.wire.ids import PeerId
 
 DropReason = Literal[
     "lease_expired",  # no rollout before the deadline
-    "peer_left",  # its session ended or fell silent
+    "peer_left",  # it said goodbye, or came back without the lease
     "returned",  # handed back by the peer, or interrupted half way
     "revoked",  # taken away, for example at quarantine
     "stale",  # older than the staleness limit allows

@@ -28,6 +28,7 @@ class PeerJoined:
     site: str = ""  # the same for peers that share a local network, empty if unknown
     metered: bool = False  # its upload costs money
     upload_cap_bytes_per_second: float = 0.0  # 0: none
+    held_leases: tuple[LeaseId, ...] | None = None  # of earlier sessions, those it still has; None: not said
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,12 +31,21 @@ class Presence:
             actions.append(Note("session_replaced", event.peer_id, "the same identity opened a second session"))
         member = self._state.members.join(event, now)
         self._state.book.came_back(event.peer_id)
+        actions += self._end_unheld(event)
         actions.append(Note("peer_joined", event.peer_id, f"{event.name} as {event.role}"))
         actions += self._relaying.joined(member, now)
         # The last few: who was away for some versions may follow their deltas.
         latest = self._state.announced.latest(NEWEST_KEPT)
         actions += [SendAnnouncement(event.peer_id, version) for version in latest]
         return actions + issue(self._state, now)
+
+    def _end_unheld(self, event: PeerJoined) -> list[Action]:
+        """What a peer that comes back does not have, lost on its way or with its process, others can begin at once."""
+        if event.held_leases is None:
+            return []
+        has = frozenset(event.held_leases)
+        lost = [one for one in self._state.book.held_by(event.peer_id) if one.lease_id not in has]
+        return self._state.close_attempts(lost, "peer_left", tell_peers=False)
 
     def left(self, event: PeerLeft, now: float) -> list[Action]:
         """A session ended: for good if the peer said so, else it may come back to what it works at."""

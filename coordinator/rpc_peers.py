@@ -256,6 +256,9 @@ def joined_of(caller: Caller, message: pb.PeerMessage, site: str) -> PeerJoined:
         )
     if hello.concurrent_rollouts > CONCURRENT_ROLLOUTS_MAX:
         raise MalformedMessage("a number in Hello is out of range")
+    if len(hello.held_leases) > limits.HELD_LEASES_MAX:
+        raise MalformedMessage("too many leases in Hello")
+    held_leases = tuple(LeaseId(counter(one)) for one in hello.held_leases) if hello.has_held_leases else None
     return PeerJoined(
         peer_id=caller.peer_id,
         role=hello.role,
@@ -267,6 +270,7 @@ def joined_of(caller: Caller, message: pb.PeerMessage, site: str) -> PeerJoined:
         site=site,
         metered=hello.metered,
         upload_cap_bytes_per_second=rate(hello.upload_cap_bytes_per_second),
+        held_leases=held_leases,
     )
 
 

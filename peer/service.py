@@ -34,6 +34,7 @@ from peer.worker_status import Receiving, WorkerStatus
 from rollcast import __version__
 from rollcast.runtime.errors import RollcastError, StoreError, WaitTimedOut
 from rollcast.runtime.waits import deadline
+from rollcast.wire import limits
 from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.grpc_client import open_channel
 from rollcast.wire.ids import LeaseId
@@ -288,6 +289,8 @@ class PeerProcess:
             region=self._config.link.region,
             metered=self._config.link.metered,
             upload_cap_bytes_per_second=(self._config.link.upload_mbit_s_max or 0.0) * _BYTES_PER_MEGABIT,
+            has_held_leases=self._worker is not None,
+            held_leases=() if self._worker is None else self._worker.held_leases[: limits.HELD_LEASES_MAX],
         )
 
     def _heartbeat(self) -> pb.Heartbeat:

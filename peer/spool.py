@@ -42,6 +42,10 @@ class Spool:
     def __len__(self) -> int:
         return len(self._ready) + sum(len(upload) for upload in self._in_flight.values())
 
+    def is_full(self, bytes_max: int) -> bool:
+        """Then no batch begins; one under way may go over by what it holds."""
+        return self.size_bytes >= bytes_max
+
     def lease_ids(self) -> set[LeaseId]:
         """Leases that have rollouts here."""
         kept = [self._ready, *self._in_flight.values()]

@@ -41,7 +41,7 @@ from peer.worker_status import Receiving, WorkerStatus
 from rollcast.runtime.errors import CorruptChunk, ProcessFailed, RollcastError, StoreError
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.wire.chunk_store import ChunkStore
-from rollcast.wire.ids import PeerId
+from rollcast.wire.ids import LeaseId, PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import Rollout, Segment, partial_to_pb
 
@@ -94,6 +94,11 @@ class Worker:
         wake_s = self._core.next_wake_s()
         if wake_s is not None:
             self._wake = loop.call_at(max(wake_s, loop.time() + TICK_MIN_S), self.tell, Tick())
+
+    @property
+    def held_leases(self) -> list[LeaseId]:
+        """Every lease of which a rollout may still be uploaded."""
+        return self._core.held_leases
 
     def status(self, receiving: Receiving | None) -> WorkerStatus:
         """What the next heartbeat says."""

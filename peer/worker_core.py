@@ -94,6 +94,11 @@ class WorkerCore:
         """Drained: nothing more will be asked for."""
         return self._finished
 
+    @property
+    def held_leases(self) -> list[LeaseId]:
+        """Every lease of which a rollout may still be uploaded."""
+        return sorted({*self._book.ids_where(lambda _: True), *self._spool.lease_ids()})
+
     def handle(self, event: Event, now: float) -> list[Action]:
         """Take an event in; ``now`` is monotonic seconds.
 
@@ -218,8 +223,8 @@ class WorkerCore:
             grant = lease.grant
             return grant.epoch < key.epoch or grant.oldest_useful_version > known.version
 
-        lease_ids = self._book.ids_where(out_of_reach)
-        return self._return_leases(lease_ids, f"no version here is useful for them: version {key.version} is active")
+        reason = f"no version here is useful for them: version {key.version} is active"
+        return self._return_leases(self._book.ids_where(out_of_reach), reason)
 
     def _slice_drawn(self, event: SliceDrawn, now: float) -> list[Action]:
         batch = self._batch
@@ -312,7 +317,7 @@ class WorkerCore:
             and self._batch is None
             and self._stopping is None
             and not self._swap.activating
-            and not self._spool_is_full()
+            and not self._spool.is_full(self._spool_bytes_max)
         )
 
     def _generate(self, now: float) -> list[Action]:
@@ -343,15 +348,9 @@ class WorkerCore:
         return [RequestWork(free)]
 
     def _free_slots(self) -> int:
-        if self._swap.active is None or self._stopping is not None or self._spool_is_full():
+        if self._swap.active is None or self._stopping is not None or self._spool.is_full(self._spool_bytes_max):
             return 0
-        unfinished = self._book.unfinished
-        room = self._spool_max - len(self._spool) - unfinished
-        return max(0, min(self._held_slots_wanted - unfinished, room))
-
-    def _spool_is_full(self) -> bool:
-        """Then no batch begins; one under way may go over by what it holds."""
-        return self._spool.size_bytes >= self._spool_bytes_max
+        return max(0, min(self._held_slots_wanted, self._spool_max - len(self._spool)) - self._book.unfinished)
 
     def _end_drain(self, now: float) -> list[Action]:
         if self._stopping is None:
@@ -371,10 +370,9 @@ class WorkerCore:
         return [ReturnLeases(lease_ids, reason)] if self._connected else []
 
     def _drop(self, reason: str, count: int) -> list[Action]:
-        if not count:
-            return []
-        self.dropped[reason] += count
-        return [RolloutsDropped(reason, count)]
+        if count:
+            self.dropped[reason] += count
+        return [RolloutsDropped(reason, count)] if count else []
 
     def _state(self, receiving: Receiving | None) -> tuple[PeerState, str]:
         if self._stopping is not None:
@@ -382,8 +380,7 @@ class WorkerCore:
         if self._batch is not None:
             return "generating", f"{len(self._batch)} rollouts with version {self._batch.key.version}"
         if receiving is not None:
-            have = f"{receiving.chunks_have} of {receiving.chunks_total} chunks"
-            return "receiving", f"version {receiving.version}: {have}"
+            return "receiving", receiving.in_words
         if self._swap.active is None:
             return "starting", self._swap.why_not_active()
         return "idle", self._why_idle(self._swap.active)

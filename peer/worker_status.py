@@ -22,6 +22,11 @@ class Receiving:
     chunks_have: int
     chunks_total: int
 
+    @property
+    def in_words(self) -> str:
+        """For whoever reads the peer's state."""
+        return f"version {self.version}: {self.chunks_have} of {self.chunks_total} chunks"
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:

@@ -79,6 +79,8 @@ class SyntheticPeer:
             role="peer",
             name=self._enrolment.peer_id[-8:],
             concurrent_rollouts=self._shape.concurrent_rollouts,
+            has_held_leases=True,
+            held_leases=sorted({lease_id for lease_id, _ in self._under_way}),
         )
         await session.write(pb.PeerMessage(hello=hello))
         beating: asyncio.Task[None] | None = None

@@ -32,7 +32,7 @@ class ControlLink:
         ground: Ground,
         process: Process,
         coordinator: CoordinatorNode,
-        joined: PeerJoined,
+        joined: Callable[[], PeerJoined],
         heartbeat: Callable[[], Any],
         on_told: Callable[[str, Any], None],
         on_open: Callable[[Any], None],
@@ -62,7 +62,7 @@ class ControlLink:
         session = Session(self._ground.network, self._process, self, self._coordinator, self._coordinator)
         self._session = session
         handshake_s = _HANDSHAKE_ROUND_TRIPS * 2.0 * self._ground.network.delay_s(session.name, self._coordinator.name)
-        self._process.later(handshake_s, session.say, self._joined)
+        self._process.later(handshake_s, lambda: session.say(self._joined()))
         self._process.later(handshake_s + self._ground.settings.connection_timeout_s, self._no_welcome, session)
 
     def say(self, message: Any) -> None:

@@ -52,7 +52,7 @@ class OriginNode(Server):
         joined = ev.PeerJoined(PeerId(NAME), "origin", NAME, f"{NAME}:1", 0, "simulated")
         random = self.ground.chance.of("origin")
         heard = (self._told, lambda _: None, lambda _: None)
-        self.link = ControlLink(self.ground, self, self.coordinator, joined, self._heartbeat, *heard, random)
+        self.link = ControlLink(self.ground, self, self.coordinator, lambda: joined, self._heartbeat, *heard, random)
         self.link.dial()
 
     def _told(self, kind: str, content: Any) -> None:

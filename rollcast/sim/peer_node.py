@@ -151,12 +151,16 @@ class PeerNode(Process):
     # ---------------------------------------------------------------- session
 
     def _connect(self) -> None:
+        heard = (self._told, self._opened, lambda reason: self.tell(SessionLost(reason)))
+        node, coordinator, random = self, self.coordinator, self._random
+        self.link = ControlLink(self.ground, node, coordinator, self._joined, self._heartbeat, *heard, random)
+        self.link.dial()
+
+    def _joined(self) -> ev.PeerJoined:
         address = f"{self.name}:1" if self.line.dialable else ""
         slots = self.ground.settings.concurrent_rollouts
-        joined = ev.PeerJoined(self.peer_id, "peer", self.name, address, slots, "simulated")
-        heard = (self._told, self._opened, lambda reason: self.tell(SessionLost(reason)))
-        self.link = ControlLink(self.ground, self, self.coordinator, joined, self._heartbeat, *heard, self._random)
-        self.link.dial()
+        held = () if self.worker is None else tuple(self.worker.held_leases)
+        return ev.PeerJoined(self.peer_id, "peer", self.name, address, slots, "simulated", held_leases=held)
 
     def _told(self, kind: str, content: Any) -> None:
         match kind:

@@ -42,6 +42,8 @@ SEGMENTS_MAX = 256
 """Segments of one rollout."""
 SLOTS_PER_LEASE_MAX = 4096
 """Samples of one lease."""
+HELD_LEASES_MAX = 1 << 16
+"""Leases that a peer may name when it comes back."""
 STOP_TOKENS_MAX = 64
 """Stop tokens of one lease."""
 TEMPERATURE_MAX = 100.0

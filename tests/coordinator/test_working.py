@@ -26,6 +26,17 @@ def passes(made: World, seconds: float, *here: str) -> None:
     made.tell(Tick())
 
 
+def test_a_peer_that_comes_back_keeps_what_it_names_and_the_rest_is_free_at_once() -> None:
+    made, lease = world()
+    made.tell(PeerLeft(A, "connection reset"))
+    assert only(made.tell(replace(joined("a"), held_leases=(lease.lease_id,))), CloseAttempt) == []
+    made.tell(PeerLeft(A, "connection reset"))
+    ended = only(made.tell(replace(joined("a"), held_leases=())), CloseAttempt)
+    assert ended == [CloseAttempt(lease.lease_id, slot.sample_index, "peer_left") for slot in lease.slots]
+    made.tell(wants("b", 2))
+    assert [(grant.group_id, slot) for grant, slot in made.take("b")] == [(1, slot) for slot in lease.slots]
+
+
 def test_a_lost_peer_keeps_its_leases_and_after_a_grace_somebody_else_gets_the_slots_too() -> None:
     made, lease = world()
     assert only(made.tell(PeerLeft(A, "connection reset")), CloseAttempt) == []
