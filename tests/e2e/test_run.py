@@ -90,7 +90,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.e2e
 @pytest.mark.timeout(280)
 def test_the_run_survives_a_corrupting_relay_and_a_killed_peer_and_coordinator(tmp_path: Path, cache: Path) -> None:
-    fleet = make_fleet(tmp_path, cache, f"coordinator.run.steps={STEPS}", "peers=1")
+    kept = "coordinator.store.margin_steps=1000"  # nothing is compacted: who made what is looked up afterwards
+    fleet = make_fleet(tmp_path, cache, f"coordinator.run.steps={STEPS}", "peers=1", kept)
     fleet.programs |= {"peer-1": CORRUPTING, "peer-2": DYING}
     trouble = Trouble(fleet)
 
