@@ -192,7 +192,7 @@ class JoinConfig(ConfigModel):
 class StoreConfig(ConfigModel):
     """How much of a long run is kept, and what happens when the disk fills up."""
 
-    margin_steps: int = Field(16, ge=0)
+    margin_steps: int = Field(256, ge=0)
     """Steps whose batches are kept beyond what the learner's oldest checkpoint could ask for again."""
     compaction_interval_s: float = Field(10.0, gt=0.0)
     """Seconds between two looks for what can be compacted."""

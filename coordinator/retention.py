@@ -15,7 +15,7 @@ GROUPS_MAX = 256
 class Retention:
     """What is kept at least, and at most."""
 
-    margin_steps: int = 16
+    margin_steps: int = 256
     """Steps kept beyond those that a learner could still ask for."""
     events_kept: int = 20_000
     """Newest entries of the story that stay in the store; older ones go to segment files."""
