@@ -13,6 +13,7 @@ from typing import Any
 
 from coordinator.core import CoordinatorCore
 from coordinator.record_format import FORMAT, Gap, Head, Told, checksum, entries_of, whole
+from coordinator.story import reading
 from rollcast.runtime.errors import RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.ids import RolloutId
@@ -58,8 +59,18 @@ def replay(run: RunFolder, incarnation: int, *, progress: Callable[[int], None] 
             cause="the oldest segments are dropped beyond record.bytes_max",
             fix="replay a later life, or raise record.bytes_max",
         )
+    with reading(run.ledger) as connection:
+        return _live_again(head, entries, lambda rollout_id: _stored(connection, rollout_id), incarnation, progress)
+
+
+def _live_again(
+    head: Head,
+    entries: Iterator[Head | Told | Gap],
+    stored: Callable[[RolloutId], Rollout],
+    incarnation: int,
+    progress: Callable[[int], None],
+) -> Replayed:
     core = CoordinatorCore(head.settings, head.restored)
-    stored = _stored_rollouts(run.ledger)
     events, now, incomplete = 0, head.started, ""
     for entry in entries:
         if isinstance(entry, Gap):
@@ -101,22 +112,12 @@ def _entries(folder: Path, incarnation: int) -> Iterator[Head | Told | Gap]:
             ) from None
 
 
-def _stored_rollouts(ledger: Path) -> Callable[[RolloutId], Rollout]:
-    def stored(rollout_id: RolloutId) -> Rollout:
-        try:
-            connection = sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)
-            try:
-                row = connection.execute("SELECT body FROM rollouts WHERE rollout_id = ?", (rollout_id,)).fetchone()
-            finally:
-                connection.close()
-        except sqlite3.Error as error:
-            raise StoreError(f"cannot read the ledger {ledger}", cause=str(error)) from None
-        if row is None:
-            raise StoreError(
-                f"rollout {rollout_id} is not in the ledger any more",
-                cause="it was compacted after it was trained",
-                fix="replay a later life",
-            )
-        return rollout_from_pb(pb.Rollout.FromString(row[0]))
-
-    return stored
+def _stored(connection: sqlite3.Connection, rollout_id: RolloutId) -> Rollout:
+    row = connection.execute("SELECT body FROM rollouts WHERE rollout_id = ?", (rollout_id,)).fetchone()
+    if row is None:
+        raise StoreError(
+            f"rollout {rollout_id} is not in the ledger any more",
+            cause="it was compacted after it was trained",
+            fix="replay a later life",
+        )
+    return rollout_from_pb(pb.Rollout.FromString(row[0]))
