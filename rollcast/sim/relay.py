@@ -148,7 +148,7 @@ class Relay:
             case Kept():
                 self._list_received(link, message)
             case _:
-                self.handle(_as_received(message, link))
+                self.handle(as_received(message, link))
 
     # ---------------------------------------------------------------- chunks
 
@@ -359,7 +359,8 @@ def _key(version: Version) -> EncodingKey:
     return EncodingKey(version, KEYFRAME_ID)
 
 
-def _as_received(action: actions.Action, link: LinkId) -> events.Event:
+def as_received(action: actions.Action, link: LinkId) -> events.Event:
+    """What the other end of a link is told when this is sent to it."""
     match action:
         case actions.SendWant():
             return events.WantReceived(link, action.key, action.chunk_list)

@@ -15,6 +15,7 @@ from peer.chunk_set import ChunkSet
 from peer.relay_events import EncodingKey, Event, LinkId
 from rollcast.sim.agenda import Agenda
 from rollcast.sim.ports import Flow, Frame, Port
+from rollcast.sim.relay import as_received
 from rollcast.wire.ids import EncodingId, PeerId, StripeId, Version
 from tests.peer.relay_story import ORIGIN, Conditions, name_of
 
@@ -226,7 +227,7 @@ class Shells:
                 member.listed.add(action.key)
                 self.tell(member, events.ChunkListReceived(end.link, action.key, True))
         else:
-            self.tell(member, _as_received(action, end.link))
+            self.tell(member, as_received(action, end.link))
 
     def _chunk_arrived(self, end: End, action: actions.SendChunk, right: bool) -> None:
         member, key, index = end.member, action.key, action.index
@@ -257,19 +258,3 @@ _Sent = (
     | actions.SendAnnouncement
     | actions.SendChunk
 )
-
-
-def _as_received(action: _Sent, link: LinkId) -> Event:
-    match action:
-        case actions.SendWant():
-            return events.WantReceived(link, action.key, action.chunk_list)
-        case actions.SendRequest():
-            return events.RequestReceived(link, action.key, action.indices)
-        case actions.SendHave():
-            return events.HaveReceived(link, action.key, action.chunk_count, action.bitmap, action.complete)
-        case actions.SendCredit():
-            return events.CreditReceived(link, action.key, action.indices)
-        case actions.SendCancel():
-            return events.CancelReceived(link, action.key, action.reason)
-        case _:
-            raise AssertionError(f"{action} is no message")
