@@ -225,7 +225,10 @@ function drawStaleness(status) {
   }
   const edge = slot * (limit + 1) + 3;
   parts.push(shape("line", { class: "limit", x1: edge, x2: edge, y1: 4, y2: height - bottom }));
-  parts.push(shape("text", { class: "limit-text", x: edge + 5, y: 14 }, (limit === status.staleness_limit ? "S=" : "gate=") + limit));
+  // The longer label has room before the line only: nothing trained is as old as the gate for long.
+  const isS = limit === status.staleness_limit;
+  const place = isS ? { x: edge + 5 } : { x: edge - 5, "text-anchor": "end" };
+  parts.push(shape("text", { class: "limit-text", y: 14, ...place }, (isS ? "S=" : "gate=") + limit));
   setText("staleness-note", known(status.staleness_max_trained)
     ? "oldest trained " + status.staleness_max_trained + ", limit " + limit : "limit " + limit);
   svg.setAttribute("viewBox", "0 0 " + width + " " + height);

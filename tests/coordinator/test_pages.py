@@ -149,3 +149,16 @@ async def test_hostile_names_stay_text(browser: Any) -> None:
     assert await page.locator("img").count() == 1  # our own icon
     await asyncio.wait_for(screen.server.stop(), 10)
     assert not [problem for problem in screen.problems if "ERR_" not in problem]
+
+
+async def test_the_gate_beyond_s_is_named_inside_its_chart(browser: Any) -> None:
+    screen = Screen()
+    screen.status["staleness"] = {**screen.status.get("staleness", {}), "age_max": screen.status["staleness_limit"] + 2}
+    await screen.serve()
+    page = await screen.open(browser)
+    label = page.locator(".limit-text")
+    assert await label.text_content() == f"gate={screen.status['staleness']['age_max']}"
+    text, chart = await label.bounding_box(), await page.locator("svg:has(.limit-text)").bounding_box()
+    assert chart["x"] <= text["x"]
+    assert text["x"] + text["width"] <= chart["x"] + chart["width"]
+    await screen.server.stop()
