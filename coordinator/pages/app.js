@@ -207,7 +207,7 @@ function drawStaleness(status) {
   const oldest = Math.max(limit, ...Object.keys(histogram).map(Number));
   const total = Object.values(histogram).reduce((sum, value) => sum + value, 0);
   const most = Math.max(1, ...Object.values(histogram));
-  const slot = (width - 40) / (oldest + 1), column = Math.min(56, slot * 0.66);
+  const slot = Math.max(0, width - 40) / (oldest + 1), column = Math.min(56, slot * 0.66);
   const parts = [shape("line", { class: "grid", x1: 0, x2: width, y1: height - bottom, y2: height - bottom })];
   for (let age = 0; age <= oldest; age += 1) {
     const value = histogram[age] || 0;
