@@ -1,8 +1,12 @@
-"""A peer whose relay flips a bit in every chunk that it sends: started in place of the command line."""
+"""A slow peer whose relay flips a bit in every chunk that it sends: started in place of the command line."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
+
+from slow_peer import be_slow
 
 from peer import stream_link
 from rollcast.cli.main import main
@@ -19,4 +23,5 @@ def send_corrupted(self: Any, version: int, encoding_id: int, index: int, payloa
 
 if __name__ == "__main__":
     stream_link.StreamLink.send_chunk = send_corrupted  # type: ignore[method-assign]
+    be_slow(Path(sys.argv.pop(1)))
     main()

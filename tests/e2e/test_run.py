@@ -25,8 +25,9 @@ from rollcast.cli.up_config import UpConfig
 from rollcast.cli.watch import run_fleet
 
 ROOT = Path(__file__).parents[2]
-CORRUPTING = [sys.executable, str(Path(__file__).with_name("corrupting_peer.py"))]
-DYING = [sys.executable, str(Path(__file__).with_name("dying_peer.py"))]
+CORRUPTING, DYING, SLOW = (
+    [sys.executable, str(Path(__file__).with_name(f"{kind}_peer.py"))] for kind in ("corrupting", "dying", "slow")
+)
 
 STEPS = 150
 
@@ -59,11 +60,15 @@ def make_fleet(folder: Path, cache: Path, *settings: str) -> Fleet:
 class Trouble:
     """Starts the others once the corrupting peer is there, one more when the dying one is dead.
 
-    Kills the coordinator half way.
+    All generate slowly until the corrupting one is found out and the others have had rollouts accepted: starting a
+    peer takes many seconds, a step a twentieth of one, and the run would be over first. Then, half way, it kills the
+    coordinator.
     """
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, slow: Path) -> None:
         self.fleet = fleet
+        self.slow = slow
+        self.slow.touch()
         self.others_started = self.replaced = self.coordinator_killed = False
         self.demoted: set[str] = set()
 
@@ -77,7 +82,10 @@ class Trouble:
         if not self.replaced and ended.get("peer-2") == -signal.SIGKILL:
             self.replaced = True
             self.fleet.add_peer("peer-late")
-        if self.demoted and not self.coordinator_killed and int(status["step"]) >= STEPS // 2:
+        worked = {name for name, peer in peers.items() if peer["accepted"]}
+        if self.demoted and worked >= {"peer-1", "peer-3", "peer-late"}:
+            self.slow.unlink(missing_ok=True)
+        if not self.slow.exists() and not self.coordinator_killed and int(status["step"]) >= STEPS // 2:
             self.coordinator_killed = True
             self.fleet.kill("coordinator")
 
@@ -92,8 +100,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_run_survives_a_corrupting_relay_and_a_killed_peer_and_coordinator(tmp_path: Path, cache: Path) -> None:
     kept = "coordinator.store.margin_steps=1000"  # nothing is compacted: who made what is looked up afterwards
     fleet = make_fleet(tmp_path, cache, f"coordinator.run.steps={STEPS}", "peers=1", kept)
-    fleet.programs |= {"peer-1": CORRUPTING, "peer-2": DYING}
-    trouble = Trouble(fleet)
+    slow = tmp_path / "slow"
+    fleet.programs |= {"peer-1": [*CORRUPTING, str(slow)], "peer-2": DYING}
+    fleet.programs |= {name: [*SLOW, str(slow)] for name in ("peer-3", "peer-late")}
+    trouble = Trouble(fleet, slow)
 
     async def follow() -> bool:
         return await run_fleet(fleet, lambda _endpoints: None, trouble.on_status, asyncio.Event())
