@@ -35,7 +35,7 @@ class PackedBatch:
 
     tokens: Array  # i32, right-padded with 0
     positions: Array  # i32, index in the row
-    valid: Array  # bool, False on padding
+    segments: Array  # i32, 0 on padding, 1 .. for the sequences of a row
     loss_mask: Array  # bool, tokens that are trained on
     token_versions: Array  # i64, version that made the token, NO_VERSION where none did
     temperature: Array  # f32 [rows]
@@ -57,7 +57,7 @@ def pack(rows: Sequence[TrainingRow], *, time: int, advantage_epsilon: float) ->
         ValueError: a rollout is longer than ``time``, or a loss mask does not match its tokens.
     """
     tokens = np.zeros((len(rows), time), np.int32)
-    valid = np.zeros((len(rows), time), bool)
+    segments = np.zeros((len(rows), time), np.int32)
     loss_mask = np.zeros((len(rows), time), bool)
     versions = np.full((len(rows), time), NO_VERSION, np.int64)
     for index, row in enumerate(rows):
@@ -65,14 +65,14 @@ def pack(rows: Sequence[TrainingRow], *, time: int, advantage_epsilon: float) ->
         if end > time:
             raise ValueError(f"rollout {row.rollout_id} has {end} tokens, more than {time}")
         tokens[index, : len(row.prompt_token_ids)] = row.prompt_token_ids
-        valid[index, :end] = True
+        segments[index, :end] = 1
         _pack_segments(row, tokens[index], loss_mask[index], versions[index])
     rewards = np.array([row.reward for row in rows], np.float64)
     groups = np.array([row.group_id for row in rows], np.int64)
     return PackedBatch(
         tokens=tokens,
-        positions=np.where(valid, np.arange(time, dtype=np.int32), 0),
-        valid=valid,
+        positions=np.where(segments > 0, np.arange(time, dtype=np.int32), 0),
+        segments=segments,
         loss_mask=loss_mask,
         token_versions=versions,
         temperature=np.array([row.temperature for row in rows], np.float32),
@@ -100,19 +100,19 @@ def pack_examples(examples: Sequence[tuple[Sequence[int], Sequence[int]]], *, ti
         ValueError: an example is longer than ``time``.
     """
     tokens = np.zeros((len(examples), time), np.int32)
-    valid = np.zeros((len(examples), time), bool)
+    segments = np.zeros((len(examples), time), np.int32)
     loss_mask = np.zeros((len(examples), time), bool)
     for index, (prompt, answer) in enumerate(examples):
         start, end = len(prompt), len(prompt) + len(answer)
         if end > time:
             raise ValueError(f"an example of {end} tokens, more than {time}")
         tokens[index, :start], tokens[index, start:end] = prompt, answer
-        valid[index, :end] = True
+        segments[index, :end] = 1
         loss_mask[index, start:end] = True
     return PackedBatch(
         tokens=tokens,
-        positions=np.where(valid, np.arange(time, dtype=np.int32), 0),
-        valid=valid,
+        positions=np.where(segments > 0, np.arange(time, dtype=np.int32), 0),
+        segments=segments,
         loss_mask=loss_mask,
         token_versions=np.full((len(examples), time), NO_VERSION, np.int64),
         temperature=np.ones(len(examples), np.float32),

@@ -185,7 +185,7 @@ def _arrays(batch: PackedBatch) -> dict[str, Any]:
     return {
         "tokens": batch.tokens,
         "positions": batch.positions,
-        "valid": batch.valid,
+        "segments": batch.segments,
         "temperature": batch.temperature,
     }
 

@@ -110,7 +110,7 @@ class _Supervised:
             on_step(self._steps)
             self._steps += 1
             batch = pool.select(random.integers(0, len(pool.tokens), self._batch_size))
-            arrays = (batch.tokens, batch.positions, batch.valid, batch.temperature, batch.loss_mask)
+            arrays = (batch.tokens, batch.positions, batch.segments, batch.temperature, batch.loss_mask)
             self.params, self._optimiser_state = self._step(self.params, self._optimiser_state, arrays)
 
     def _train(self, params: Params, optimiser_state: Any, arrays: tuple[jax.Array, ...]) -> tuple[Params, Any]:

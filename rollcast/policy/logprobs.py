@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from rollcast.policy.attention import segment_attend
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params, bind
 
@@ -32,8 +33,9 @@ def completion_logprobs(
     params: Params,
     tokens: jax.Array,
     positions: jax.Array,
-    valid: jax.Array,
+    segments: jax.Array,
     temperature: jax.Array,
 ) -> TokenStatistics:
-    """Run the training forward on tokens [rows, time] (see Decoder.__call__) and score every token."""
-    return token_statistics(bind(config, params)(tokens, positions, valid), tokens, temperature)
+    """Run the training forward on tokens [rows, time] and score every token; segments: see segment_attend."""
+    model = bind(config, params)
+    return token_statistics(model.logits(model(tokens, positions, segment_attend(segments))), tokens, temperature)

@@ -1,8 +1,7 @@
 """A decoder-only transformer of the Qwen3 family (Qwen3 Technical Report, section 2) in flax.nnx.
 
 RMSNorm before each block, rotary positions, grouped-query attention with normalised queries and keys, SwiGLU, no
-biases. One set of layers serves three forward passes: training (`Decoder.__call__`), `Decoder.prefill` and
-`Decoder.decode`.
+biases. One forward pass serves training, prompts and decoding: they differ in the `Attend` that they hand in.
 
 Weights are read in the configured precision: the learner's float32 masters are rounded on the way in, the rollout's
 snapshot already is. Both therefore compute with the same numbers. Norms, softmax and logits are float32 throughout.
@@ -11,26 +10,13 @@ The modules here only say what there is and how it is used; `rollcast.policy.par
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from rollcast.policy.attention import Attend
 from rollcast.policy.config import ModelConfig
-
-# Score of a masked key: far below any real score, and finite so that rows without a single key stay finite.
-MASKED_SCORE = -1e30
-
-
-class LayerCache(NamedTuple):
-    """Keys and values of one layer, [batch, slots, key_value_heads, head_size] each."""
-
-    keys: jax.Array
-    values: jax.Array
-
-
-Cache = tuple[LayerCache, ...]
+from rollcast.policy.linear import Linear
 
 
 class RMSNorm(nnx.Module):  # type: ignore[misc]
@@ -45,16 +31,6 @@ class RMSNorm(nnx.Module):  # type: ignore[misc]
         mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
         normal = (wide * jax.lax.rsqrt(mean_square + self.epsilon)).astype(x.dtype)
         return normal * self.scale[...].astype(x.dtype)
-
-
-class Linear(nnx.Module):  # type: ignore[misc]
-    """x @ kernel; kernel is [inputs, outputs]."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        self.kernel = nnx.Param(jnp.zeros((inputs, outputs), jnp.float32))
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return x @ self.kernel[...].astype(x.dtype)
 
 
 def rotary_angles(positions: jax.Array, head_size: int, base: float) -> tuple[jax.Array, jax.Array]:
@@ -76,7 +52,7 @@ class Attention(nnx.Module):  # type: ignore[misc]
     """Grouped-query attention with RMS-normalised queries and keys."""
 
     def __init__(self, config: ModelConfig) -> None:
-        self.heads = (config.key_value_heads, config.query_heads // config.key_value_heads, config.head_size)
+        self.heads = (config.query_heads, config.key_value_heads, config.head_size)
         inner, inner_kv = config.query_heads * config.head_size, config.key_value_heads * config.head_size
         self.query = Linear(config.width, inner)
         self.key = Linear(config.width, inner_kv)
@@ -85,34 +61,16 @@ class Attention(nnx.Module):  # type: ignore[misc]
         self.query_norm = RMSNorm(config.head_size, config.rms_epsilon)
         self.key_norm = RMSNorm(config.head_size, config.rms_epsilon)
 
-    def __call__(
-        self,
-        x: jax.Array,
-        rotary: tuple[jax.Array, jax.Array],
-        allowed: jax.Array,
-        past: LayerCache | None,
-        slot: jax.Array | int,
-    ) -> tuple[jax.Array, LayerCache]:
-        """Attend from x [batch, time, width] to itself, or to ``past`` with x's keys written at ``slot``.
-
-        allowed: bool [batch, time, slots], which keys each query may see.
-        """
+    def __call__(self, x: jax.Array, rotary: tuple[jax.Array, jax.Array], layer: int, attend: Attend) -> jax.Array:
+        """x [batch, time, width]; rotary: see rotary_angles."""
         batch, time, _ = x.shape
-        key_value_heads, queries_per_key, head_size = self.heads
-        queries = self.query(x).reshape(batch, time, key_value_heads * queries_per_key, head_size)
+        query_heads, key_value_heads, head_size = self.heads
+        queries = self.query(x).reshape(batch, time, query_heads, head_size)
         keys = self.key(x).reshape(batch, time, key_value_heads, head_size)
         values = self.value(x).reshape(batch, time, key_value_heads, head_size)
         queries = rotate(self.query_norm(queries), rotary)
         keys = rotate(self.key_norm(keys), rotary)
-        if past is not None:
-            keys = jax.lax.dynamic_update_slice_in_dim(past.keys, keys, slot, axis=1)
-            values = jax.lax.dynamic_update_slice_in_dim(past.values, values, slot, axis=1)
-        grouped = queries.reshape(batch, time, key_value_heads, queries_per_key, head_size)
-        scores = jnp.einsum("btkgh,bskh->bkgts", grouped, keys, preferred_element_type=jnp.float32)
-        scores = jnp.where(allowed[:, None, None], scores * head_size**-0.5, MASKED_SCORE)
-        weights = jax.nn.softmax(scores, axis=-1).astype(x.dtype)
-        mixed = jnp.einsum("bkgts,bskh->btkgh", weights, values).reshape(batch, time, -1)
-        return self.output(mixed), LayerCache(keys, values)
+        return self.output(attend(layer, queries, keys, values).reshape(batch, time, -1))
 
 
 class FeedForward(nnx.Module):  # type: ignore[misc]
@@ -136,21 +94,13 @@ class Block(nnx.Module):  # type: ignore[misc]
         self.feed_forward_norm = RMSNorm(config.width, config.rms_epsilon)
         self.feed_forward = FeedForward(config)
 
-    def __call__(
-        self,
-        x: jax.Array,
-        rotary: tuple[jax.Array, jax.Array],
-        allowed: jax.Array,
-        past: LayerCache | None,
-        slot: jax.Array | int,
-    ) -> tuple[jax.Array, LayerCache]:
-        mixed, cache = self.attention(self.attention_norm(x), rotary, allowed, past, slot)
-        x = x + mixed
-        return x + self.feed_forward(self.feed_forward_norm(x)), cache
+    def __call__(self, x: jax.Array, rotary: tuple[jax.Array, jax.Array], layer: int, attend: Attend) -> jax.Array:
+        x = x + self.attention(self.attention_norm(x), rotary, layer, attend)
+        return x + self.feed_forward(self.feed_forward_norm(x))
 
 
 class Decoder(nnx.Module):  # type: ignore[misc]
-    """The policy: token ids in, float32 logits out."""
+    """The policy: token ids in, hidden states out; `logits` makes float32 logits of them."""
 
     def __init__(self, config: ModelConfig) -> None:
         self.head_size = config.head_size
@@ -161,53 +111,23 @@ class Decoder(nnx.Module):  # type: ignore[misc]
         self.final_norm = RMSNorm(config.width, config.rms_epsilon)
         self.head = None if config.tied_embeddings else Linear(config.width, config.vocabulary_size)
 
-    def __call__(self, tokens: jax.Array, positions: jax.Array, valid: jax.Array) -> jax.Array:
-        """Logits f32 [batch, time, vocabulary] of the token after each token.
+    def __call__(self, tokens: jax.Array, positions: jax.Array, attend: Attend) -> jax.Array:
+        """Hidden states [batch, time, width] after the last norm.
 
-        tokens: i32 [batch, time], padded on either side. positions: i32 [batch, time], index in the sequence without
-        padding. valid: bool [batch, time], False on padding (whose logits mean nothing).
+        tokens: i32 [batch, time]. positions: i32 [batch, time], index in the sequence without padding. attend: see
+        rollcast.policy.attention; what it does not let be seen may be anything.
         """
-        hidden, _ = self._blocks(tokens, positions, _causal(valid), None, 0)
-        return self._logits(hidden)
-
-    def prefill(
-        self, tokens: jax.Array, positions: jax.Array, valid: jax.Array, spare_slots: int
-    ) -> tuple[jax.Array, Cache]:
-        """Read left-padded contexts [batch, time]; leave ``spare_slots`` free cache slots behind them.
-
-        Returns logits f32 [batch, vocabulary] of each row's next token, and the cache of time + spare_slots slots.
-        """
-        hidden, cache = self._blocks(tokens, positions, _causal(valid), None, 0)
-        spare = ((0, 0), (0, spare_slots), (0, 0), (0, 0))
-        padded = tuple(LayerCache(jnp.pad(layer.keys, spare), jnp.pad(layer.values, spare)) for layer in cache)
-        return self._logits(hidden[:, -1]), padded
-
-    def decode(
-        self, tokens: jax.Array, positions: jax.Array, visible: jax.Array, cache: Cache, slot: jax.Array
-    ) -> tuple[jax.Array, Cache]:
-        """One token a row: tokens, positions i32 [batch]; visible bool [batch, slots]; written at cache ``slot``.
-
-        Returns logits f32 [batch, vocabulary] of the next token, and the cache with the new keys and values.
-        """
-        hidden, cache = self._blocks(tokens[:, None], positions[:, None], visible[:, None, :], cache, slot)
-        return self._logits(hidden[:, 0]), cache
-
-    def _blocks(
-        self, tokens: jax.Array, positions: jax.Array, allowed: jax.Array, past: Cache | None, slot: jax.Array | int
-    ) -> tuple[jax.Array, Cache]:
         x = self.embedding[...].astype(self.compute_dtype)[tokens]
         rotary = rotary_angles(positions, self.head_size, self.rope_base)
-        caches = []
-        for index, block in enumerate(self.layers):
-            x, cache = block(x, rotary, allowed, None if past is None else past[index], slot)
-            caches.append(cache)
-        return self.final_norm(x), tuple(caches)
+        for layer, block in enumerate(self.layers):
+            x = block(x, rotary, layer, attend)
+        return self.final_norm(x)
 
-    def _logits(self, hidden: jax.Array) -> jax.Array:
-        weights: Any = self.embedding[...].T if self.head is None else self.head.kernel[...]
-        return jnp.matmul(hidden, weights.astype(hidden.dtype), preferred_element_type=jnp.float32)
+    def output_weights(self) -> jax.Array:
+        """What hidden states are multiplied with, [width, vocabulary], as it is stored."""
+        weights: jax.Array = self.embedding[...].T if self.head is None else self.head.kernel[...]
+        return weights
 
-
-def _causal(valid: jax.Array) -> jax.Array:
-    time = valid.shape[1]
-    return jnp.tril(jnp.ones((time, time), bool))[None] & valid[:, None, :]
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        """f32 [..., vocabulary] of the token after each; hidden [..., width]."""
+        return jnp.matmul(hidden, self.output_weights().astype(hidden.dtype), preferred_element_type=jnp.float32)

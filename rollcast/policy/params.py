@@ -46,11 +46,6 @@ def _initial_value(name: str, shape: tuple[int, ...], random: np.random.Generato
     return random.standard_normal(shape, np.float32) * np.float32(deviation)
 
 
-def build_model(config: ModelConfig, seed: int) -> Decoder:
-    """A model with fresh weights (see initial_params)."""
-    return bind(config, initial_params(config, seed))
-
-
 def bind(config: ModelConfig, params: Params) -> Decoder:
     """The model that computes with ``params``; inside jit too.
 

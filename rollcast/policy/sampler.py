@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rollcast.policy.cache import Cache, decode, prefill
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.model import Cache
 from rollcast.policy.noise import gumbel, seed_words
 from rollcast.policy.params import Params, bind
 from rollcast.wire.rollouts import FinishReason, Sampling
@@ -155,7 +155,9 @@ class Sampler:
         batch, width = context.shape
         positions = jnp.arange(width, dtype=jnp.int32)[None, :] - (width - controls.lengths)[:, None]
         model = bind(self._config, params)
-        logits, cache = model.prefill(context, jnp.maximum(positions, 0), positions >= 0, self.new_tokens_max)
+        logits, cache = prefill(
+            model, context, jnp.maximum(positions, 0), (positions >= 0).astype(jnp.int32), self.new_tokens_max
+        )
         shape = (batch, self.new_tokens_max)
         drawn = _Drawn(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32), jnp.zeros(batch, jnp.int32))
         start = _Loop(jnp.int32(0), jnp.zeros(batch, jnp.int32), controls.budgets <= 0, drawn, cache)
@@ -170,7 +172,7 @@ class Sampler:
         first_slots = context.shape[1] - controls.lengths
         positions = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None, :] - first_slots[:, None]
         model = bind(self._config, params)
-        _, cache = model.prefill(tokens, jnp.maximum(positions, 0), positions >= 0, 0)
+        _, cache = prefill(model, tokens, jnp.maximum(positions, 0), (positions >= 0).astype(jnp.int32), 0)
         return loop._replace(cache=cache)
 
     def _decode_batch(self, params: Params, loop: _Loop, controls: _Controls, limit: jax.Array) -> _Loop:
@@ -187,7 +189,7 @@ class Sampler:
             slot = width + loop.index - 1
             visible = (slots[None, :] >= first_slots[:, None]) & (slots <= slot)[None, :]
             positions = controls.lengths + loop.index - 1
-            logits, cache = model.decode(loop.last, positions, visible, loop.cache, slot)
+            logits, cache = decode(model, loop.last, positions, visible, loop.cache, slot)
             return _draw(loop._replace(cache=cache), logits, controls)
 
         end: _Loop = jax.lax.while_loop(running, advance, loop)

@@ -23,7 +23,7 @@ def test_rows_are_prompt_and_segments_padded_on_the_right() -> None:
     packed = pack([row(0, segment((4, 5), 7)), row(1, segment((6,), 8))], time=5, advantage_epsilon=1e-4)
     assert packed.tokens.tolist() == [[2, 3, 4, 5, 0], [2, 3, 6, 0, 0]]
     assert packed.positions.tolist() == [[0, 1, 2, 3, 0], [0, 1, 2, 0, 0]]
-    assert packed.valid.tolist() == [[True] * 4 + [False], [True] * 3 + [False] * 2]
+    assert packed.segments.tolist() == [[1] * 4 + [0], [1] * 3 + [0] * 2]
     assert packed.loss_mask.tolist() == [[False, False, True, True, False], [False, False, True, False, False]]
     assert packed.temperature.tolist() == [0.5, 1.5]
     assert (packed.tokens.dtype, packed.positions.dtype) == (np.int32, np.int32)

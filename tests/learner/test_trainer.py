@@ -8,7 +8,8 @@ import pytest
 from learner.config import LearnerConfig, OptimiserConfig
 from learner.packing import pack
 from learner.trainer import BEHAVIOUR_ROWS, Trainer, behaviour_by_version
-from rollcast.policy.params import Params, bind, initial_params
+from rollcast.policy.logprobs import completion_logprobs
+from rollcast.policy.params import Params, initial_params
 from rollcast.policy.snapshot import thaw
 from rollcast.runtime.errors import CheckpointError
 from tests.learner.tiny import CONFIG, MODEL, TIME, tiny_batch, tiny_row, tiny_trainer
@@ -118,9 +119,11 @@ def test_each_token_is_scored_under_the_version_that_made_it(fresh: Trainer) -> 
 def test_the_snapshot_is_what_the_rollout_reads(fresh: Trainer) -> None:
     snapshot = fresh.snapshot()
     thawed = thaw(MODEL, snapshot.tensors, snapshot.state_bytes)
-    inputs = (jnp.array([[2, 3]], jnp.int32), jnp.array([[0, 1]], jnp.int32), jnp.ones((1, 2), bool))
-    forward = jax.jit(lambda params: bind(MODEL, params)(*inputs))
-    np.testing.assert_array_equal(forward(thawed), forward(fresh.params()))
+    inputs = (jnp.array([[2, 3]], jnp.int32), jnp.array([[0, 1]], jnp.int32), jnp.ones((1, 2), jnp.int32), jnp.ones(1))
+    forward = jax.jit(completion_logprobs, static_argnums=0)
+    np.testing.assert_array_equal(
+        forward(MODEL, thawed, *inputs).logprobs, forward(MODEL, fresh.params(), *inputs).logprobs
+    )
 
 
 def test_the_seed_decides_the_first_parameters() -> None:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rollcast.policy.attention import segment_attend
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params, bind, initial_params
 from tests.policy.tiny import TINY, reference_logits
@@ -13,15 +14,22 @@ TOKENS = [3, 1, 4, 1, 5, 9, 2]
 
 
 def row(tokens: list[int], *, left: int = 0, right: int = 0) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Tokens, positions and valid [1, left + time + right], padded on both sides."""
+    """Tokens, positions and segments [1, left + time + right], padded on both sides."""
     padded = np.pad(np.array(tokens, np.int32), (left, right))
     positions = np.pad(np.arange(len(tokens), dtype=np.int32), (left, right))
-    valid = np.pad(np.ones(len(tokens), bool), (left, right))
-    return jnp.asarray(padded[None]), jnp.asarray(positions[None]), jnp.asarray(valid[None])
+    segments = np.pad(np.ones(len(tokens), np.int32), (left, right))
+    return jnp.asarray(padded[None]), jnp.asarray(positions[None]), jnp.asarray(segments[None])
 
 
-def forward(config: ModelConfig, params: Params, *inputs: jax.Array) -> jax.Array:
-    logits: jax.Array = jax.jit(lambda params, inputs: bind(config, params)(*inputs))(params, inputs)
+def forward(
+    config: ModelConfig, params: Params, tokens: jax.Array, positions: jax.Array, segments: jax.Array
+) -> jax.Array:
+    @jax.jit
+    def run(params: Params) -> jax.Array:
+        model = bind(config, params)
+        return model.logits(model(tokens, positions, segment_attend(segments)))
+
+    logits: jax.Array = run(params)
     return logits
 
 
@@ -43,33 +51,8 @@ def test_padding_on_either_side_changes_nothing(left: int, right: int) -> None:
 
 def test_a_row_of_padding_only_stays_finite() -> None:
     tokens = jnp.zeros((1, 4), jnp.int32)
-    logits = forward(TINY, initial_params(TINY, 5), tokens, tokens, jnp.zeros((1, 4), bool))
+    logits = forward(TINY, initial_params(TINY, 5), tokens, tokens, tokens)
     assert bool(jnp.all(jnp.isfinite(logits)))
-
-
-def decode_by_steps(params: Params, context: list[int], rest: list[int], left: int) -> list[jax.Array]:
-    """Logits after the context and after each further token, through the cache."""
-    width = left + len(context)
-    prefill = jax.jit(lambda params, *inputs: bind(TINY, params).prefill(*inputs, spare_slots=len(rest)))
-    decode = jax.jit(lambda params, *inputs: bind(TINY, params).decode(*inputs))
-    logits, cache = prefill(params, *row(context, left=left))
-    slots = jnp.arange(width + len(rest))
-    found = [logits[0]]
-    for index, token in enumerate(rest):
-        visible = (slots >= left) & (slots <= width + index)
-        position = jnp.array([len(context) + index], jnp.int32)
-        new = jnp.array([token], jnp.int32)
-        logits, cache = decode(params, new, position, visible[None], cache, jnp.int32(width + index))
-        found.append(logits[0])
-    return found
-
-
-@pytest.mark.parametrize("left", [0, 3])
-def test_prefill_and_decode_give_the_training_forwards_logits(left: int) -> None:
-    params = initial_params(TINY, 5)
-    expected = reference_logits(TINY, params, TOKENS)
-    for offset, logits in enumerate(decode_by_steps(params, TOKENS[:3], TOKENS[3:], left)):
-        np.testing.assert_allclose(logits, expected[2 + offset], atol=3e-6)
 
 
 def test_bfloat16_computes_in_bfloat16_with_float32_logits() -> None:

@@ -1,15 +1,15 @@
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.params import abstract_params, bind, build_model, initial_params
+from rollcast.policy.params import abstract_params, bind, initial_params
+from tests.policy.test_model import forward
 from tests.policy.tiny import TINY, reference_logits
 
-INPUTS = (jnp.array([[1, 2, 3]], jnp.int32), jnp.array([[0, 1, 2]], jnp.int32), jnp.ones((1, 3), bool))
+INPUTS = (jnp.array([[1, 2, 3]], jnp.int32), jnp.array([[0, 1, 2]], jnp.int32), jnp.ones((1, 3), jnp.int32))
 
 
 def test_names_are_dotted_paths() -> None:
@@ -20,7 +20,7 @@ def test_names_are_dotted_paths() -> None:
 
 def test_a_bound_model_computes_with_the_given_parameters() -> None:
     params = initial_params(TINY, 3)
-    bound = jax.jit(lambda params: bind(TINY, params)(*INPUTS))(params)
+    bound = forward(TINY, params, *INPUTS)
     np.testing.assert_allclose(bound[0], reference_logits(TINY, params, [1, 2, 3]), atol=3e-6)
 
 
@@ -46,7 +46,7 @@ def test_the_default_model_is_small() -> None:
 @pytest.mark.parametrize("changed", [{"vocabulary_size": 0}, {"key_value_heads": 3}, {"head_size": 7}])
 def test_impossible_architectures_are_refused(changed: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"vocabulary_size|query_heads"):
-        build_model(TINY.model_copy(update=changed), 0)
+        initial_params(TINY.model_copy(update=changed), 0)
 
 
 def test_a_missing_tensor_is_named() -> None:

@@ -70,10 +70,10 @@ def test_reported_logprobs_are_the_learners(params: Params, sampler: Sampler) ->
     rows = [request.prompt_token_ids + completion.token_ids for request, completion in pairs]
     tokens = np.array([(*row, *[0] * (9 - len(row))) for row in rows], np.int32)
     positions = np.tile(np.arange(9, dtype=np.int32), (8, 1))
-    valid = np.array([[index < len(row) for index in range(9)] for row in rows])
+    segments = np.array([[int(index < len(row)) for index in range(9)] for row in rows])
     temperature = np.full(8, SAMPLING.temperature, np.float32)
     score = jax.jit(completion_logprobs, static_argnums=0)
-    learned = score(TINY, params, tokens, positions, valid, temperature).logprobs
+    learned = score(TINY, params, tokens, positions, segments, temperature).logprobs
     for index, (request, completion) in enumerate(pairs):
         expected = learned[index, len(request.prompt_token_ids) : len(rows[index])]
         np.testing.assert_allclose(completion.logprobs, expected, atol=5e-6)

@@ -3,20 +3,20 @@ from __future__ import annotations
 import dataclasses
 from itertools import pairwise
 
-import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
 
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.params import bind, initial_params
+from rollcast.policy.params import initial_params
 from rollcast.policy.snapshot import freeze, tensor_specs, thaw
 from rollcast.runtime.errors import MalformedMessage
+from tests.policy.test_model import forward
 from tests.policy.tiny import TINY
 
 HALF = TINY.model_copy(update={"precision": "bfloat16"})
-INPUTS = (jnp.array([[1, 2, 3]], jnp.int32), jnp.array([[0, 1, 2]], jnp.int32), jnp.ones((1, 3), bool))
+INPUTS = (jnp.array([[1, 2, 3]], jnp.int32), jnp.array([[0, 1, 2]], jnp.int32), jnp.ones((1, 3), jnp.int32))
 
 
 @pytest.mark.parametrize("config", [TINY, HALF])
@@ -55,8 +55,7 @@ def test_masters_and_snapshot_give_the_same_logits(config: ModelConfig) -> None:
     params = initial_params(config, 0)
     snapshot = freeze(config, params)
     thawed = thaw(config, snapshot.tensors, snapshot.state_bytes)
-    forward = jax.jit(lambda params: bind(config, params)(*INPUTS))
-    np.testing.assert_array_equal(forward(thawed), forward(params))
+    np.testing.assert_array_equal(forward(config, thawed, *INPUTS), forward(config, params, *INPUTS))
 
 
 def test_foreign_tensors_are_refused() -> None:
