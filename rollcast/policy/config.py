@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Any, Literal
 
+from pydantic import Field, model_validator
+
+from rollcast.policy.published import ARCHITECTURES
 from rollcast.runtime.config import ConfigModel
 
 
-class ModelConfig(ConfigModel):
-    """A decoder-only transformer of the Qwen3 family. Defaults: the 0.3 M demonstration model."""
+class RopeScaling(ConfigModel):
+    """Rotary frequencies stretched for longer contexts, as in Llama 3.1 and later (The Llama 3 Herd, section 3.4)."""
 
+    factor: float = Field(8.0, ge=1.0)
+    """Wavelengths that the original context hardly ever turned through are this much longer."""
+    low_frequency_factor: float = Field(1.0, gt=0.0)
+    """Wavelengths above original_context / this are stretched wholly."""
+    high_frequency_factor: float = Field(4.0, gt=0.0)
+    """Wavelengths below original_context / this stay; between the two it is interpolated."""
+    original_context: int = Field(8192, ge=1)
+    """Tokens of context that the model was first trained with."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> RopeScaling:
+        if self.high_frequency_factor <= self.low_frequency_factor:
+            raise ValueError("high_frequency_factor must be above low_frequency_factor")
+        return self
+
+
+class ModelConfig(ConfigModel):
+    """A decoder-only transformer of the Qwen3, Qwen2.5 and Llama 3 families. Defaults: the 0.3 M demonstration model.
+
+    Qwen3 normalises queries and keys, Qwen2.5 adds biases to queries, keys and values, Llama 3 does neither.
+    """
+
+    preset: str = ""
+    """A published architecture by name, for example qwen3-4b: its values count where none is given here. Empty once
+    they are taken over."""
     vocabulary_size: int = Field(0, ge=0)
     """Tokens; 0 until the tokenizer is known."""
     layers: int = Field(2, ge=1)
@@ -26,9 +54,38 @@ class ModelConfig(ConfigModel):
     """Inner size of SwiGLU."""
     rope_base: float = Field(10_000.0, gt=0.0)
     """Base of the rotary position embedding."""
+    rope_scaling: RopeScaling | None = None
+    """How rotary frequencies are stretched; none: not."""
+    qk_norm: bool = True
+    """Whether queries and keys are RMS-normalised, each head by itself."""
+    attention_bias: bool = False
+    """Whether queries, keys and values have a bias."""
+    context_tokens_max: int = Field(32_768, ge=1)
+    """Longest sequence that the model is meant for; positions beyond it were never trained."""
     rms_epsilon: float = Field(1e-6, gt=0.0)
     """Added inside RMSNorm's root."""
     tied_embeddings: bool = True
     """Whether the output head is the embedding's transpose."""
-    precision: str = Field("float32", pattern=r"^(float32|bfloat16)$")
-    """dtype of the snapshot and of the forward pass."""
+    precision: Literal["float32", "bfloat16", "fp8", "fp8-naive"] = "float32"
+    """Of the forward pass and of the snapshot. fp8: kernels and their activations in E4M3, the same in learner and
+    rollout. fp8-naive, to compare with: a bfloat16 learner whose rollouts read E4M3."""
+    carrier: Literal["float32", "bfloat16"] = "float32"
+    """dtype of the values between the layers, and of all weights but the kernels, with precision fp8."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_preset(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or not values.get("preset"):
+            return values
+        given = dict(values)
+        name = given.pop("preset")
+        if name not in ARCHITECTURES:
+            raise ValueError(f"no preset {str(name)[:60]!r}; there are {', '.join(ARCHITECTURES)}")
+        return {**ARCHITECTURES[name], **given}
+
+    @property
+    def carrier_dtype(self) -> str:
+        """dtype of the values between the layers: float32 or bfloat16."""
+        if self.precision == "fp8-naive":
+            return "bfloat16"
+        return self.carrier if self.precision == "fp8" else self.precision

@@ -1,7 +1,8 @@
-"""A decoder-only transformer of the Qwen3 family (Qwen3 Technical Report, section 2) in flax.nnx.
+"""A decoder-only transformer in flax.nnx: Qwen3 (Qwen3 Technical Report, section 2), Qwen2.5 and Llama 3 by flags.
 
-RMSNorm before each block, rotary positions, grouped-query attention with normalised queries and keys, SwiGLU, no
-biases. One forward pass serves training, prompts and decoding: they differ in the `Attend` that they hand in.
+RMSNorm before each block, rotary positions, grouped-query attention, SwiGLU. Queries and keys are normalised (Qwen3),
+or have biases as the values do (Qwen2.5), or neither (Llama 3). One forward pass serves training, prompts and decoding:
+they differ in the `Attend` that they hand in.
 
 Weights are read in the configured precision: the learner's float32 masters are rounded on the way in, the rollout's
 snapshot already is. Both therefore compute with the same numbers. Norms, softmax and logits are float32 throughout.
@@ -10,8 +11,11 @@ The modules here only say what there is and how it is used; `rollcast.policy.par
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from rollcast.policy.attention import Attend
@@ -33,10 +37,27 @@ class RMSNorm(nnx.Module):  # type: ignore[misc]
         return normal * self.scale[...].astype(x.dtype)
 
 
-def rotary_angles(positions: jax.Array, head_size: int, base: float) -> tuple[jax.Array, jax.Array]:
-    """Cosines and sines [batch, time, head_size / 2] f32 of the rotary embedding (RoFormer, section 3.2.2)."""
-    exponents = jnp.arange(0, head_size, 2, dtype=jnp.float32) / head_size
-    angles = positions.astype(jnp.float32)[..., None] * (base**-exponents)[None, None, :]
+def rotary_frequencies(config: ModelConfig) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Radians per position f32 [head_size / 2] (RoFormer, section 3.2.2), stretched as the configuration says.
+
+    In NumPy, because a float32 power on a device may be off by several units, which long positions multiply.
+    """
+    frequencies = config.rope_base ** -(np.arange(0, config.head_size, 2) / config.head_size)
+    scaling = config.rope_scaling
+    if scaling is not None:
+        # Where between the two borders a wavelength lies: 1 stays as it is, 0 is stretched wholly.
+        turns = scaling.original_context * frequencies / (2.0 * np.pi)
+        low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+        kept = np.clip((turns - low) / (high - low), 0.0, 1.0)
+        frequencies = frequencies * (kept + (1.0 - kept) / scaling.factor)
+    return frequencies.astype(np.float32)
+
+
+def rotary_angles(
+    positions: jax.Array, frequencies: np.ndarray[Any, np.dtype[np.float32]]
+) -> tuple[jax.Array, jax.Array]:
+    """Cosines and sines f32 [batch, time, head_size / 2] of positions [batch, time]; see rotary_frequencies."""
+    angles = positions.astype(jnp.float32)[..., None] * jnp.asarray(frequencies)[None, None, :]
     return jnp.cos(angles), jnp.sin(angles)
 
 
@@ -49,17 +70,17 @@ def rotate(x: jax.Array, rotary: tuple[jax.Array, jax.Array]) -> jax.Array:
 
 
 class Attention(nnx.Module):  # type: ignore[misc]
-    """Grouped-query attention with RMS-normalised queries and keys."""
+    """Grouped-query attention, with RMS-normalised queries and keys or with biases as the configuration says."""
 
     def __init__(self, config: ModelConfig) -> None:
         self.heads = (config.query_heads, config.key_value_heads, config.head_size)
         inner, inner_kv = config.query_heads * config.head_size, config.key_value_heads * config.head_size
-        self.query = Linear(config.width, inner)
-        self.key = Linear(config.width, inner_kv)
-        self.value = Linear(config.width, inner_kv)
+        self.query = Linear(config.width, inner, bias=config.attention_bias)
+        self.key = Linear(config.width, inner_kv, bias=config.attention_bias)
+        self.value = Linear(config.width, inner_kv, bias=config.attention_bias)
         self.output = Linear(inner, config.width)
-        self.query_norm = RMSNorm(config.head_size, config.rms_epsilon)
-        self.key_norm = RMSNorm(config.head_size, config.rms_epsilon)
+        self.query_norm = RMSNorm(config.head_size, config.rms_epsilon) if config.qk_norm else None
+        self.key_norm = RMSNorm(config.head_size, config.rms_epsilon) if config.qk_norm else None
 
     def __call__(self, x: jax.Array, rotary: tuple[jax.Array, jax.Array], layer: int, attend: Attend) -> jax.Array:
         """x [batch, time, width]; rotary: see rotary_angles."""
@@ -68,9 +89,10 @@ class Attention(nnx.Module):  # type: ignore[misc]
         queries = self.query(x).reshape(batch, time, query_heads, head_size)
         keys = self.key(x).reshape(batch, time, key_value_heads, head_size)
         values = self.value(x).reshape(batch, time, key_value_heads, head_size)
-        queries = rotate(self.query_norm(queries), rotary)
-        keys = rotate(self.key_norm(keys), rotary)
-        return self.output(attend(layer, queries, keys, values).reshape(batch, time, -1))
+        if self.query_norm is not None and self.key_norm is not None:
+            queries, keys = self.query_norm(queries), self.key_norm(keys)
+        mixed = attend(layer, rotate(queries, rotary), rotate(keys, rotary), values)
+        return self.output(mixed.reshape(batch, time, -1))
 
 
 class FeedForward(nnx.Module):  # type: ignore[misc]
@@ -103,9 +125,8 @@ class Decoder(nnx.Module):  # type: ignore[misc]
     """The policy: token ids in, hidden states out; `logits` makes float32 logits of them."""
 
     def __init__(self, config: ModelConfig) -> None:
-        self.head_size = config.head_size
-        self.rope_base = config.rope_base
-        self.compute_dtype = jnp.dtype(config.precision)
+        self.config = config
+        self.compute_dtype = jnp.dtype(config.carrier_dtype)
         self.embedding = nnx.Param(jnp.zeros((config.vocabulary_size, config.width), jnp.float32))
         self.layers = nnx.List([Block(config) for _ in range(config.layers)])
         self.final_norm = RMSNorm(config.width, config.rms_epsilon)
@@ -118,7 +139,7 @@ class Decoder(nnx.Module):  # type: ignore[misc]
         rollcast.policy.attention; what it does not let be seen may be anything.
         """
         x = self.embedding[...].astype(self.compute_dtype)[tokens]
-        rotary = rotary_angles(positions, self.head_size, self.rope_base)
+        rotary = rotary_angles(positions, rotary_frequencies(self.config))
         for layer, block in enumerate(self.layers):
             x = block(x, rotary, layer, attend)
         return self.final_norm(x)

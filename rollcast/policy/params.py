@@ -27,7 +27,8 @@ EMBEDDING_DEVIATION = 0.02
 def initial_params(config: ModelConfig, seed: int) -> Params:
     """Fresh float32 parameters by tensor name; the same seed gives the same bits on every platform.
 
-    Embedding: normal with EMBEDDING_DEVIATION. Kernels [inputs, outputs]: normal with variance 1 / inputs. Scales: 1.
+    Embedding: normal with EMBEDDING_DEVIATION. Kernels [inputs, outputs]: normal with variance 1 / inputs. Scales: 1,
+    biases: 0.
 
     Raises:
         ValueError: the vocabulary size is not set, or the heads do not divide.
@@ -42,6 +43,8 @@ def initial_params(config: ModelConfig, seed: int) -> Params:
 def _initial_value(name: str, shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray[Any, Any]:
     if name.endswith(".scale"):
         return np.ones(shape, np.float32)
+    if name.endswith(".bias"):
+        return np.zeros(shape, np.float32)
     deviation = EMBEDDING_DEVIATION if name == "embedding" else shape[0] ** -0.5
     return random.standard_normal(shape, np.float32) * np.float32(deviation)
 

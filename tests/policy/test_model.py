@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from rollcast.policy.attention import segment_attend
-from rollcast.policy.config import ModelConfig
+from rollcast.policy.config import ModelConfig, RopeScaling
+from rollcast.policy.model import rotary_frequencies
 from rollcast.policy.params import Params, bind, initial_params
 from tests.policy.tiny import TINY, reference_logits
 
@@ -40,6 +43,37 @@ def test_logits_agree_with_an_independent_forward_pass(tied: bool) -> None:
     logits = forward(config, params, *row(TOKENS))
     assert logits.dtype == jnp.float32
     np.testing.assert_allclose(logits[0], reference_logits(config, params, TOKENS), atol=3e-6)
+
+
+# Wavelengths of TINY's heads are 6.3, 63, 628 and 6283 tokens: each case of the stretch occurs.
+STRETCHED = RopeScaling(factor=8.0, low_frequency_factor=1.0, high_frequency_factor=4.0, original_context=1000)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"qk_norm": False, "attention_bias": True},
+        {"qk_norm": False, "rope_scaling": STRETCHED},
+        {"qk_norm": True, "attention_bias": True, "rms_epsilon": 1e-2},
+    ],
+)
+def test_each_family_agrees_with_an_independent_forward_pass(flags: dict[str, Any]) -> None:
+    config = TINY.model_copy(update=flags)
+    params = {
+        name: value + 0.1 if name.endswith(".bias") else value for name, value in initial_params(config, 5).items()
+    }
+    assert ("layers.0.attention.value.bias" in params) == config.attention_bias
+    assert ("layers.0.attention.query_norm.scale" in params) == config.qk_norm
+    tokens, positions, segments = row(TOKENS)
+    logits = forward(config, params, tokens, positions, segments)
+    np.testing.assert_allclose(logits[0], reference_logits(config, params, TOKENS), atol=3e-6)
+
+
+def test_rope_scaling_stretches_long_wavelengths_only() -> None:
+    plain, stretched = (rotary_frequencies(TINY.model_copy(update={"rope_scaling": one})) for one in (None, STRETCHED))
+    np.testing.assert_allclose(plain, [1.0, 0.1, 0.01, 0.001], rtol=1e-6)
+    middle = (1000 * 0.01 / (2 * np.pi) - 1) / 3
+    np.testing.assert_allclose(stretched / plain, [1.0, 1.0, middle + (1 - middle) / 8, 1 / 8], rtol=1e-6)
 
 
 @pytest.mark.parametrize(("left", "right"), [(4, 0), (0, 4), (2, 2)])

@@ -15,7 +15,7 @@ TINY = ModelConfig(
 
 
 def reference_logits(config: ModelConfig, params: Params, tokens: list[int]) -> np.ndarray[Any, Any]:
-    """Logits f64 [time, vocabulary] of one unpadded sequence, after the description of Qwen3, head by head."""
+    """Logits f64 [time, vocabulary] of one unpadded sequence, after the papers, head by head."""
     weights = {name: np.asarray(value, np.float64) for name, value in params.items()}
     x = weights["embedding"][tokens]
     for layer in range(config.layers):
@@ -47,9 +47,12 @@ def _attention(
     for head in range(config.query_heads):
         shared = head // (config.query_heads // config.key_value_heads)
         own, kv = slice(head * size, (head + 1) * size), slice(shared * size, (shared + 1) * size)
-        query = _norm(config, x @ block["attention.query.kernel"][:, own], block["attention.query_norm.scale"])
-        key = _norm(config, x @ block["attention.key.kernel"][:, kv], block["attention.key_norm.scale"])
-        value = x @ block["attention.value.kernel"][:, kv]
+        query, key, value = (
+            _project(block, name, x, part) for name, part in (("query", own), ("key", kv), ("value", kv))
+        )
+        if config.qk_norm:
+            query = _norm(config, query, block["attention.query_norm.scale"])
+            key = _norm(config, key, block["attention.key_norm.scale"])
         scores = _rotate(config, query) @ _rotate(config, key).T / np.sqrt(size)
         scores = np.where(np.tril(np.ones((time, time), bool)), scores, -np.inf)
         weights = np.exp(scores - scores.max(-1, keepdims=True))
@@ -58,9 +61,31 @@ def _attention(
     return mixed
 
 
+def _project(
+    block: dict[str, np.ndarray[Any, Any]], name: str, x: np.ndarray[Any, Any], part: slice
+) -> np.ndarray[Any, Any]:
+    projected: np.ndarray[Any, Any] = x @ block[f"attention.{name}.kernel"][:, part]
+    return projected + block.get(f"attention.{name}.bias", np.zeros(10_000))[part]
+
+
 def _rotate(config: ModelConfig, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Multiply the pairs (i, i + size/2) as complex numbers by exp(i * position * frequency)."""
     half = config.head_size // 2
-    frequencies = config.rope_base ** (-2.0 * np.arange(half) / config.head_size)
+    frequencies = np.array([_frequency(config, config.rope_base ** (-2.0 * i / config.head_size)) for i in range(half)])
     turned = (x[:, :half] + 1j * x[:, half:]) * np.exp(1j * np.outer(np.arange(len(x)), frequencies))
     return np.concatenate([turned.real, turned.imag], -1)
+
+
+def _frequency(config: ModelConfig, plain: float) -> float:
+    """By cases, as the Llama 3.1 reference implementation has it."""
+    scaling = config.rope_scaling
+    if scaling is None:
+        return plain
+    wavelength = 2 * np.pi / plain
+    if wavelength < scaling.original_context / scaling.high_frequency_factor:
+        return plain
+    if wavelength > scaling.original_context / scaling.low_frequency_factor:
+        return plain / scaling.factor
+    spread = scaling.high_frequency_factor - scaling.low_frequency_factor
+    smooth = (scaling.original_context / wavelength - scaling.low_frequency_factor) / spread
+    return float((1 - smooth) * plain / scaling.factor + smooth * plain)
