@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import jax
@@ -10,22 +11,29 @@ import jax.numpy as jnp
 from rollcast.policy.attention import segment_attend
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params, bind
+from rollcast.policy.vocabulary import Tiles, token_scores
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """How the training forward is computed. It decides about time and memory, and about values only by rounding.
+
+    remat: forget what is inside a block and compute it again in the backward pass.
+    tiles: how much of the logits exists at a time.
+    """
+
+    remat: bool = False
+    tiles: Tiles = field(default_factory=Tiles)
+
+
+PLAIN = Forward()
 
 
 class TokenStatistics(NamedTuple):
-    """Per token, f32 [rows, time]; both are 0 for the first token, which nothing predicts."""
+    """Per token, f32 [rows, time]; both are 0 for the first token of a sequence, which nothing predicts."""
 
-    logprobs: jax.Array  # log p(token | tokens before it) at the row's temperature
+    logprobs: jax.Array  # log p(token | tokens before it) at the token's temperature
     entropies: jax.Array  # of the distribution that the token was drawn from, nats
-
-
-def token_statistics(logits: jax.Array, tokens: jax.Array, temperature: jax.Array) -> TokenStatistics:
-    """Statistics of tokens i32 [rows, time] from logits f32 [rows, time, vocabulary], temperature f32 [rows]."""
-    distribution = jax.nn.log_softmax(logits[:, :-1] / temperature[:, None, None], axis=-1)
-    picked = jnp.take_along_axis(distribution, tokens[:, 1:, None], axis=-1)[..., 0]
-    entropies = -jnp.sum(jnp.exp(distribution) * distribution, axis=-1)
-    first = ((0, 0), (1, 0))
-    return TokenStatistics(jnp.pad(picked, first), jnp.pad(entropies, first))
 
 
 def completion_logprobs(
@@ -35,7 +43,20 @@ def completion_logprobs(
     positions: jax.Array,
     segments: jax.Array,
     temperature: jax.Array,
+    forward: Forward = PLAIN,
 ) -> TokenStatistics:
-    """Run the training forward on tokens [rows, time] and score every token; segments: see segment_attend."""
+    """Run the training forward on tokens i32 [rows, time] and score every token.
+
+    segments: see segment_attend. temperature: f32 [rows], or [rows, time] where a row holds several sequences.
+    """
     model = bind(config, params)
-    return token_statistics(model.logits(model(tokens, positions, segment_attend(segments))), tokens, temperature)
+    hidden = model(tokens, positions, segment_attend(segments), remat=forward.remat)
+    per_token = jnp.broadcast_to(temperature if temperature.ndim == 2 else temperature[:, None], tokens.shape)
+    # What stands at t predicts the token at t + 1; the last column predicts nothing, and only keeps the shape.
+    following = ((0, 0), (0, 1))
+    targets, scale = jnp.pad(tokens[:, 1:], following), jnp.pad(per_token[:, 1:], following, constant_values=1.0)
+    logprobs, entropies = token_scores(hidden, model.output_weights(), targets, scale, forward.tiles)
+    goes_on = jnp.pad((segments[:, 1:] == segments[:, :-1]) & (segments[:, 1:] > 0), ((0, 0), (1, 0)))
+    return TokenStatistics(
+        jnp.where(goes_on, jnp.roll(logprobs, 1, axis=1), 0.0), jnp.where(goes_on, jnp.roll(entropies, 1, axis=1), 0.0)
+    )

@@ -11,6 +11,7 @@ The modules here only say what there is and how it is used; `rollcast.policy.par
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -132,16 +133,18 @@ class Decoder(nnx.Module):  # type: ignore[misc]
         self.final_norm = RMSNorm(config.width, config.rms_epsilon)
         self.head = None if config.tied_embeddings else Linear(config.width, config.vocabulary_size)
 
-    def __call__(self, tokens: jax.Array, positions: jax.Array, attend: Attend) -> jax.Array:
+    def __call__(self, tokens: jax.Array, positions: jax.Array, attend: Attend, *, remat: bool = False) -> jax.Array:
         """Hidden states [batch, time, width] after the last norm.
 
         tokens: i32 [batch, time]. positions: i32 [batch, time], index in the sequence without padding. attend: see
-        rollcast.policy.attention; what it does not let be seen may be anything.
+        rollcast.policy.attention; what it does not let be seen may be anything. remat: keep only what enters each
+        block, and compute the rest again in the backward pass.
         """
         x = self.embedding[...].astype(self.compute_dtype)[tokens]
         rotary = rotary_angles(positions, rotary_frequencies(self.config))
         for layer, block in enumerate(self.layers):
-            x = block(x, rotary, layer, attend)
+            run = functools.partial(block, rotary=rotary, layer=layer, attend=attend)
+            x = jax.checkpoint(run)(x) if remat else run(x)
         return self.final_norm(x)
 
     def output_weights(self) -> jax.Array:

@@ -4,32 +4,60 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rollcast.policy.logprobs import completion_logprobs, token_statistics
+from rollcast.policy.logprobs import Forward, completion_logprobs
 from rollcast.policy.params import initial_params
+from rollcast.policy.vocabulary import Tiles
 from tests.policy.tiny import TINY, reference_logits
 
-
-def test_tokens_are_scored_by_the_logits_before_them_at_the_rows_temperature() -> None:
-    random = np.random.default_rng(0)
-    logits = random.normal(size=(2, 4, 5)).astype(np.float32)
-    tokens = random.integers(0, 5, (2, 4)).astype(np.int32)
-    temperature = np.array([1.0, 0.5], np.float32)
-    found = token_statistics(jnp.asarray(logits), jnp.asarray(tokens), jnp.asarray(temperature))
-    for row in range(2):
-        assert found.logprobs[row, 0] == 0.0
-        for time in range(1, 4):
-            weights = np.exp(logits[row, time - 1].astype(np.float64) / temperature[row])
-            shares = weights / weights.sum()
-            np.testing.assert_allclose(found.logprobs[row, time], np.log(shares[tokens[row, time]]), atol=1e-6)
-            np.testing.assert_allclose(found.entropies[row, time], -(shares * np.log(shares)).sum(), atol=1e-6)
+score = jax.jit(completion_logprobs, static_argnums=(0, 6))
 
 
-def test_the_model_is_run_on_padded_rows() -> None:
+def test_tokens_are_scored_by_what_is_before_them() -> None:
     params = initial_params(TINY, 0)
     tokens = jnp.array([[5, 3, 2, 0]], jnp.int32)
     positions = jnp.array([[0, 1, 2, 0]], jnp.int32)
     segments = jnp.array([[1, 1, 1, 0]])
-    found = jax.jit(completion_logprobs, static_argnums=0)(TINY, params, tokens, positions, segments, jnp.ones(1))
-    logits = reference_logits(TINY, params, [5, 3, 2])
+    found = score(TINY, params, tokens, positions, segments, jnp.array([0.5], jnp.float32))
+    logits = reference_logits(TINY, params, [5, 3, 2]) / 0.5
     shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-    np.testing.assert_allclose(found.logprobs[0, 1:3], np.log([shares[0, 3], shares[1, 2]]), atol=3e-6)
+    np.testing.assert_allclose(found.logprobs[0], [0.0, np.log(shares[0, 3]), np.log(shares[1, 2]), 0.0], atol=3e-6)
+    entropies = -(shares * np.log(shares)).sum(-1)
+    np.testing.assert_allclose(found.entropies[0], [0.0, entropies[0], entropies[1], 0.0], atol=3e-6)
+
+
+def test_packed_sequences_score_as_they_do_alone() -> None:
+    params = initial_params(TINY, 0)
+    first, second = [5, 3, 2], [7, 1, 4, 4]
+    tokens = jnp.array([first + second + [0]], jnp.int32)
+    positions = jnp.array([[0, 1, 2, 0, 1, 2, 3, 0]], jnp.int32)
+    segments = jnp.array([[1, 1, 1, 2, 2, 2, 2, 0]], jnp.int32)
+    temperature = jnp.array([[0.5] * 3 + [2.0] * 5], jnp.float32)
+    packed = score(TINY, params, tokens, positions, segments, temperature)
+    start = 0
+    for sequence, own in ((first, 0.5), (second, 2.0)):
+        time = len(sequence)
+        row = (
+            jnp.array([sequence], jnp.int32),
+            jnp.arange(time, dtype=jnp.int32)[None],
+            jnp.ones((1, time), jnp.int32),
+        )
+        alone = score(TINY, params, *row, jnp.array([own], jnp.float32))
+        for found, wanted in zip(packed, alone, strict=True):
+            np.testing.assert_allclose(found[0, start : start + time], wanted[0], atol=2e-6)
+        start += time
+
+
+def test_how_it_is_computed_does_not_change_the_gradient() -> None:
+    params = initial_params(TINY, 0)
+    tokens = jnp.asarray(np.random.default_rng(0).integers(0, 11, (2, 8)), jnp.int32)
+    row = (tokens, jnp.tile(jnp.arange(8, dtype=jnp.int32), (2, 1)), jnp.ones((2, 8), jnp.int32), jnp.ones(2))
+
+    def total(candidate: dict[str, jax.Array], forward: Forward) -> jax.Array:
+        found = completion_logprobs(TINY, candidate, *row, forward)
+        return jnp.sum(found.logprobs) + jnp.sum(found.entropies)
+
+    gradient = jax.jit(jax.grad(total), static_argnums=1)
+    plain = gradient(params, Forward())
+    other = gradient(params, Forward(remat=True, tiles=Tiles(elements=16)))
+    for name, wanted in plain.items():
+        np.testing.assert_allclose(other[name], wanted, atol=2e-5, err_msg=name)
