@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr, field_validator
 
+from learner.objective_config import ObjectiveConfig
 from rollcast.policy.config import ModelConfig
 from rollcast.runtime.config import ConfigModel
 from rollcast.wire.limits import CHUNK_SIZE_BYTES_MIN
@@ -46,17 +47,6 @@ class OptimiserConfig(ConfigModel):
     """Gradients are scaled down to this global norm."""
     micro_batch_rows: int = Field(64, ge=1)
     """Rows whose activations are in memory at a time; a batch is split evenly into parts of at most this many."""
-
-
-class ObjectiveConfig(ConfigModel):
-    """GRPO with PPO clipping."""
-
-    clip_low: float = Field(0.2, gt=0.0, lt=1.0)
-    """Ratios below 1 - clip_low are clipped."""
-    clip_high: float = Field(0.28, gt=0.0)
-    """Ratios above 1 + clip_high are clipped."""
-    advantage_epsilon: float = Field(1e-4, gt=0.0)
-    """Added to the group's standard deviation."""
 
 
 class CheckpointConfig(ConfigModel):

@@ -21,6 +21,7 @@ from learner.checkpoint import HostState
 from learner.client import LONG_POLL_S, Batch, NotReady
 from learner.epochs import Replay
 from learner.kill_points import kill_point
+from learner.objective_config import ObjectiveConfig
 from learner.packing import TrainingRow, pack
 from learner.publications import Publications
 from learner.publisher import Publisher
@@ -60,7 +61,8 @@ class LoopSettings:
     checkpoint_every_steps: int
     keep_versions: int  # newest versions kept for behaviour log-probabilities
     batch_timeout_s: float
-    advantage_epsilon: float
+    objective: ObjectiveConfig
+    completion_tokens_max: int
     rules: BatchRules
 
     def checkpoints(self, step: int) -> bool:
@@ -221,7 +223,12 @@ class TrainingLoop:
 
     def _train(self, rows: list[TrainingRow]) -> dict[str, float]:
         rules = self._settings.rules
-        packed = pack(rows, time=rules.row_tokens, advantage_epsilon=self._settings.advantage_epsilon)
+        packed = pack(
+            rows,
+            time=rules.row_tokens,
+            objective=self._settings.objective,
+            completion_tokens_max=self._settings.completion_tokens_max,
+        )
         with self._time.part("behaviour_s"):
             behaviour = behaviour_by_version(self._parts.trainer, packed, self._params_of)
         kill_point("behaviour_done")

@@ -281,7 +281,8 @@ class _Life:
             checkpoint_every_steps=config.checkpoint.every_steps,
             keep_versions=max(config.publish.keep_versions, info.staleness_limit + 2, config.publish.squash_versions),
             batch_timeout_s=config.batch_timeout_s,
-            advantage_epsilon=config.objective.advantage_epsilon,
+            objective=config.objective,
+            completion_tokens_max=self._facts.sampling.max_new_tokens,
             rules=self._facts.rules,
         )
 

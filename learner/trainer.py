@@ -1,4 +1,4 @@
-"""The optimiser step: behaviour log-probabilities, loss, Adam, snapshots. No I/O."""
+"""The optimiser steps of a batch: log-probabilities of older policies, loss, Adam, snapshots. No I/O."""
 
 from __future__ import annotations
 
@@ -10,39 +10,31 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from learner import presets
 from learner.config import LearnerConfig
-from learner.objective import Terms, grpo, metrics, token_mean
+from learner.critic import Critic, Judgement
+from learner.objective import Terms
 from learner.packing import PackedBatch
+from learner.passes import FloatArray, added_gradients, forward, inputs
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.logprobs import completion_logprobs
 from rollcast.policy.params import Params, initial_params
 from rollcast.policy.snapshot import Snapshot, freeze
 from rollcast.runtime.errors import CheckpointError
 
-# Rows of one behaviour pass. A batch holds rows of several versions in varying shares: passes of one fixed size compile
-# once and waste half a pass a version on average.
-BEHAVIOUR_ROWS = 32
-
-# What the loss reports; `train_step` adds grad_norm.
-STEP_METRICS = ("loss", "ratio_mean", "clip_fraction", "kl_k3", "entropy")
-
-FloatArray = np.ndarray[Any, np.dtype[np.float32]]
-
 
 class _Factors(NamedTuple):
-    """What the loss needs beyond the forward pass's inputs."""
+    """What the loss needs beyond the forward pass's inputs; [rows, time] each."""
 
-    loss_mask: Any  # bool [rows, time]
-    advantages: Any  # f32 [rows]
-    behaviour_logprobs: Any  # f32 [rows, time]
+    loss_mask: Any  # bool
+    advantages: Any  # f32
+    weights: Any  # f32
+    behaviour_logprobs: Any  # f32
+    proximal_logprobs: Any  # f32 or None: the current policy's
+    reference_logprobs: Any  # f32 or None: no penalty
 
-
-class _Weighted(NamedTuple):
-    """The loss mask, and weights made from the whole batch's mask; f32 [rows, time] each."""
-
-    loss_mask: jax.Array
-    weights: jax.Array
-    token_weights: jax.Array
+    def select(self, rows: Any) -> _Factors:
+        return _Factors(*(None if leaf is None else leaf[rows] for leaf in self))
 
 
 class Trainer:
@@ -53,15 +45,12 @@ class Trainer:
 
     def __init__(self, model_config: ModelConfig, learner_config: LearnerConfig) -> None:
         self.model_config = model_config
-        self._objective_config = learner_config.objective
-        optimiser = learner_config.optimiser
-        self._micro_batch_rows = optimiser.micro_batch_rows
-        self._optimiser = optax.chain(
-            optax.clip_by_global_norm(optimiser.max_grad_norm),
-            optax.adam(optimiser.learning_rate, b1=optimiser.b1, b2=optimiser.b2),
-        )
-        self._step = jax.jit(self._train, donate_argnums=(0, 1))
-        self._behaviour = jax.jit(self._logprobs)
+        self._config = learner_config
+        self._objective = presets.objective(learner_config.objective)
+        self._micro_batch_rows = learner_config.optimiser.micro_batch_rows
+        self._optimiser = _adam(learner_config, learner_config.optimiser.learning_rate)
+        self._step = jax.jit(self._train, donate_argnums=(0, 1), static_argnums=4)
+        self._logprobs = jax.jit(self._score)
         self.set_params(initial_params(model_config, learner_config.seed))
 
     def params(self) -> Params:
@@ -69,34 +58,46 @@ class Trainer:
         return self._params
 
     def set_params(self, params: Params) -> None:
-        """Go on from these float32 parameters with a fresh optimiser."""
+        """Go on from these float32 parameters with a fresh optimiser; reference and critic start from them too."""
+        objective = self._config.objective
         self._params = params
         self._optimiser_state = self._optimiser.init(params)
+        self._reference = None if objective.kl == "none" else {name: jnp.array(leaf) for name, leaf in params.items()}
+        self._critic = None
+        if objective.advantage == "critic":
+            optimiser = _adam(self._config, objective.critic.learning_rate)
+            self._critic = Critic(self.model_config, objective, optimiser, params, self._micro_batch_rows)
 
     def train_step(self, batch: PackedBatch, behaviour_logprobs: FloatArray) -> dict[str, float]:
-        """One optimiser step on a batch; behaviour_logprobs f32 [rows, time].
+        """The optimiser steps on a batch; behaviour_logprobs f32 [rows, time].
 
-        Returns loss, grad_norm (before clipping), and the metrics of learner.objective.
+        Returns means over these steps: loss, grad_norm (before clipping), the gauges of learner.presets, and with a
+        critic value_loss and value_error (squared, of its estimates).
         """
-        factors = _Factors(batch.loss_mask, batch.advantages, behaviour_logprobs)
-        self._params, self._optimiser_state, values = self._step(
-            self._params, self._optimiser_state, _arrays(batch), factors
-        )
-        return {name: float(value) for name, value in jax.device_get(values).items()}
+        judgement = None if self._critic is None else self._critic.judge(batch)
+        factors = self._factors(batch, behaviour_logprobs, judgement)
+        passes, mini_batches = self._config.objective.passes, self._config.objective.mini_batches
+        rows = batch.tokens.shape[0]
+        reports = []
+        for number in range(passes):
+            # Every mini_batches-th row: a group's completions fall into different parts.
+            part = np.arange(number % mini_batches, rows, mini_batches)
+            chosen = batch.select(part)
+            self._params, self._optimiser_state, values = self._step(
+                self._params, self._optimiser_state, inputs(chosen), factors.select(part), batch.sequences_per_row
+            )
+            if self._critic is not None and judgement is not None:
+                values |= self._critic.train_step(chosen, Judgement(*(leaf[part] for leaf in judgement)))
+            reports.append(values)
+        fetched = jax.device_get(reports)
+        return {name: float(np.mean([report[name] for report in fetched])) for name in fetched[0]}
 
     def behaviour_logprobs(self, params: Params, packed: PackedBatch) -> FloatArray:
         """log p f32 [rows, time] of every token under ``params`` (a thawed version) at the rows' temperatures.
 
         Values outside the loss mask are those of prompt or padding and mean nothing to the loss.
         """
-        rows = packed.tokens.shape[0]
-        result = np.zeros(packed.tokens.shape, np.float32)
-        for start in range(0, rows, BEHAVIOUR_ROWS):
-            # The last pass repeats its last row to keep the shape.
-            indices = np.minimum(np.arange(start, start + BEHAVIOUR_ROWS), rows - 1)
-            part = np.asarray(self._behaviour(params, _arrays(packed.select(indices))))
-            result[start : start + BEHAVIOUR_ROWS] = part[: rows - start]
-        return result
+        return forward(self._logprobs, params, packed)
 
     def snapshot(self) -> Snapshot:
         """The current parameters as the rollout reads them."""
@@ -122,43 +123,83 @@ class Trainer:
                 cause="its tensors differ in name, shape or dtype",
                 fix="resume with the configuration that the run was started with",
             )
-        treedef = jax.tree.structure(self._state_tree())
         # Copies: device memory may not alias arrays that the caller still owns, because steps donate it.
         leaves = [jnp.array(state[name]) for name in expected]
-        self._params, self._optimiser_state = jax.tree.unflatten(treedef, leaves)
+        tree = jax.tree.unflatten(jax.tree.structure(self._state_tree()), leaves)
+        self._params, self._optimiser_state = tree["parameters"], tree["optimiser"]
+        self._reference = tree.get("reference")
+        if self._critic is not None:
+            self._critic.state = tree["critic"]
 
-    def _state_tree(self) -> tuple[Params, Any]:
-        return self._params, self._optimiser_state
+    def _state_tree(self) -> dict[str, Any]:
+        tree: dict[str, Any] = {"parameters": self._params, "optimiser": self._optimiser_state}
+        if self._reference is not None:
+            tree["reference"] = self._reference
+        if self._critic is not None:
+            tree["critic"] = self._critic.state
+        return tree
 
-    def _logprobs(self, params: Params, arrays: dict[str, jax.Array]) -> jax.Array:
+    def _factors(self, batch: PackedBatch, behaviour: FloatArray, judgement: Judgement | None) -> _Factors:
+        objective = self._config.objective
+        several = objective.proximal and objective.passes > 1
+        return _Factors(
+            loss_mask=batch.loss_mask,
+            advantages=batch.advantages if judgement is None else judgement.advantages,
+            # A part's weights add up to its share of the batch; each step is to be as long as one on the whole.
+            weights=batch.weights * np.float32(objective.mini_batches),
+            behaviour_logprobs=behaviour,
+            proximal_logprobs=self.behaviour_logprobs(self._params, batch) if several else None,
+            reference_logprobs=None if self._reference is None else self.behaviour_logprobs(self._reference, batch),
+        )
+
+    def _score(self, params: Params, arrays: dict[str, jax.Array]) -> jax.Array:
         return completion_logprobs(self.model_config, params, **arrays).logprobs
 
     def _train(
-        self, params: Params, optimiser_state: Any, arrays: dict[str, jax.Array], factors: _Factors
+        self,
+        params: Params,
+        optimiser_state: Any,
+        arrays: dict[str, jax.Array],
+        factors: _Factors,
+        sequences_per_row: int,
     ) -> tuple[Params, Any, dict[str, jax.Array]]:
-        objective = grpo(self._objective_config)
         mask = factors.loss_mask.astype(jnp.float32)
-        weighted = _Weighted(mask, objective.aggregate(mask), token_mean(mask))
-        whole = (arrays, factors.advantages, factors.behaviour_logprobs, weighted)
-        rows = mask.shape[0]
-        parts = rows // _largest_divisor(rows, self._micro_batch_rows)
-        micro_batches = jax.tree.map(lambda leaf: leaf.reshape(parts, rows // parts, *leaf.shape[1:]), whole)
+        shares = mask / jnp.maximum(jnp.sum(mask), 1.0)
 
-        def loss(candidate: Params, micro_batch: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
-            inputs, advantages, behaviour_logprobs, (mask, weights, token_weights) = micro_batch
-            statistics = completion_logprobs(self.model_config, candidate, **inputs)
-            terms = Terms(statistics.logprobs, behaviour_logprobs, advantages[:, None], mask, weights)
-            value = -objective.value(terms)
-            return value, {"loss": value} | metrics(terms, token_weights, statistics.entropies, self._objective_config)
+        def loss(candidate: Params, part: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
+            read, given, token_weights = part
+            terms = self._terms(candidate, read, given, sequences_per_row)
+            value = -self._objective.value(terms)
+            return value, {"loss": value} | self._objective.metrics(terms, token_weights)
 
-        def accumulate(total: Any, micro_batch: Any) -> tuple[Any, None]:
-            return jax.tree.map(jnp.add, total, jax.grad(loss, has_aux=True)(params, micro_batch)), None
-
-        nothing = {name: jnp.zeros((), jnp.float32) for name in STEP_METRICS}
-        zeros = (jax.tree.map(jnp.zeros_like, params), nothing)
-        (gradients, values), _ = jax.lax.scan(accumulate, zeros, micro_batches)
+        gradients, values = added_gradients(loss, params, (arrays, factors, shares), self._micro_batch_rows)
         updates, optimiser_state = self._optimiser.update(gradients, optimiser_state, params)
         return optax.apply_updates(params, updates), optimiser_state, values | {"grad_norm": optax.tree.norm(gradients)}
+
+    def _terms(self, params: Params, read: dict[str, jax.Array], given: _Factors, sequences_per_row: int) -> Terms:
+        statistics = completion_logprobs(self.model_config, params, **read)
+        segments = read["segments"]
+        first = jnp.arange(segments.shape[0], dtype=jnp.int32)[:, None] * sequences_per_row
+        return Terms(
+            logprobs=statistics.logprobs,
+            entropies=statistics.entropies,
+            behaviour_logprobs=given.behaviour_logprobs,
+            advantages=given.advantages,
+            loss_mask=given.loss_mask.astype(jnp.float32),
+            weights=given.weights,
+            sequence=jnp.where(segments > 0, first + segments - 1, -1),
+            sequences=segments.shape[0] * sequences_per_row,
+            proximal_logprobs=given.proximal_logprobs,
+            reference_logprobs=given.reference_logprobs,
+        )
+
+
+def _adam(config: LearnerConfig, learning_rate: float) -> Any:
+    optimiser = config.optimiser
+    return optax.chain(
+        optax.clip_by_global_norm(optimiser.max_grad_norm),
+        optax.adam(learning_rate, b1=optimiser.b1, b2=optimiser.b2),
+    )
 
 
 def behaviour_by_version(
@@ -175,19 +216,6 @@ def behaviour_by_version(
         logprobs = trainer.behaviour_logprobs(params_of_version(version), packed.select(rows))
         result[rows] = np.where(made[rows], logprobs, result[rows])
     return result
-
-
-def _largest_divisor(rows: int, most: int) -> int:
-    return next(size for size in range(min(rows, most), 0, -1) if rows % size == 0)
-
-
-def _arrays(batch: PackedBatch) -> dict[str, Any]:
-    return {
-        "tokens": batch.tokens,
-        "positions": batch.positions,
-        "segments": batch.segments,
-        "temperature": batch.temperature,
-    }
 
 
 def _named(tree: Any) -> dict[str, Any]:

@@ -135,6 +135,11 @@ PURE = (
     "rollcast/wire/tokenizer.py",
     "rollcast/wire/rollouts.py",
     "learner/objective.py",
+    "learner/objective_config.py",
+    "learner/factors.py",
+    "learner/presets.py",
+    "learner/aggregates.py",
+    "learner/advantages.py",
     "learner/push.py",
     "learner/batch_check.py",
     "learner/epochs.py",
@@ -145,7 +150,7 @@ IMPURE = {
     *("subprocess", "os", "pathlib", "shutil", "tempfile", "structlog", "logging"),
 }
 #: The objective is arithmetic on arrays: jax is its language, not I/O.
-JAX_ALLOWED_IN = {"learner/objective.py"}
+JAX_ALLOWED_IN = {"learner/objective.py", "learner/factors.py", "learner/presets.py"}
 
 
 def sources() -> list[Path]:

@@ -14,6 +14,7 @@ import pytest
 
 from learner.checkpoint import Checkpoints, HostState, digest_of
 from learner.config import LearnerConfig
+from learner.objective_config import ObjectiveConfig
 from learner.packing import PackedBatch, TrainingRow, pack
 from learner.trainer import Trainer, behaviour_by_version
 from rollcast.policy.config import ModelConfig
@@ -196,7 +197,7 @@ def stream_batch(step: int) -> PackedBatch:
         )
         for index in range(8)
     ]
-    return pack(rows, time=10, advantage_epsilon=1e-4)
+    return pack(rows, time=10, objective=ObjectiveConfig(), completion_tokens_max=4)
 
 
 def train(trainer: Trainer, steps: range) -> None:

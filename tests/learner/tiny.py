@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from learner.config import LearnerConfig, OptimiserConfig
+from learner.objective_config import ObjectiveConfig
 from learner.packing import PackedBatch, TrainingRow, pack
 from learner.trainer import Trainer
 from rollcast.policy.config import ModelConfig
@@ -38,4 +39,4 @@ def tiny_batch(rewards: Sequence[float], *, versions: Sequence[int] = (0,)) -> P
         tiny_row(index, (4 + index % 4, 3 + index % 5, 1), reward, versions[index % len(versions)])
         for index, reward in enumerate(rewards)
     ]
-    return pack(rows, time=TIME, advantage_epsilon=1e-4)
+    return pack(rows, time=TIME, objective=ObjectiveConfig(), completion_tokens_max=4)
