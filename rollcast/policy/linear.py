@@ -1,17 +1,113 @@
-"""The one place where a kernel meets an activation."""
+"""The one place where a kernel meets an activation, and the precision in which it does.
+
+In the fp8 flow all three matrix products of a layer have E4M3 operands: x @ kernel, and in the backward pass
+dy @ kernel.T and x.T @ dy. Each operand is rounded along its own contraction (see rollcast.policy.quantise; Jet-RL,
+sections 3 and 4), products are added up in float32, and what leaves a layer is in the carrier's dtype. Rounding counts
+as the identity in the backward pass (a straight-through estimate), so that the float32 master gets the gradient of the
+rounded kernel. A rollout's kernel comes as the codes that the same rounding made: its forward pass is the learner's.
+"""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from rollcast.policy.quantise import (
+    ALONG_COLUMNS,
+    ALONG_ROWS,
+    CODE,
+    WEIGHT_BLOCK,
+    Quantised,
+    blocks_of,
+    dequantise,
+    rounded,
+)
+
+#: What a kernel is: read in the activations' dtype; a float32 master rounded to E4M3 on the way; or E4M3 codes.
+Flow = Literal["carrier", "fp8-master", "fp8-codes"]
+
 
 class Linear(nnx.Module):  # type: ignore[misc]
-    """x @ kernel; kernel is [inputs, outputs]."""
+    """x @ kernel (+ bias); kernel is [inputs, outputs], bias [outputs].
 
-    def __init__(self, inputs: int, outputs: int) -> None:
+    With codes there is a kernel_scale too: int8 exponents [blocks of inputs, blocks of outputs].
+    """
+
+    def __init__(self, inputs: int, outputs: int, *, bias: bool = False) -> None:
+        self.flow: Flow = "carrier"
         self.kernel = nnx.Param(jnp.zeros((inputs, outputs), jnp.float32))
+        self.kernel_scale: nnx.Param | None = nnx.data(None)
+        self.bias = nnx.Param(jnp.zeros((outputs,), jnp.float32)) if bias else None
+
+    def set_flow(self, flow: Flow) -> None:
+        """Read the kernel as ``flow`` says from now on; with codes, the kernel becomes a place for them."""
+        self.flow = flow
+        if flow == "fp8-codes":
+            shape = self.kernel.shape
+            self.kernel = nnx.Param(jnp.zeros(shape, CODE))
+            self.kernel_scale = nnx.Param(jnp.zeros(blocks_of(shape, WEIGHT_BLOCK), jnp.int8))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        return x @ self.kernel[...].astype(x.dtype)
+        product = self._product(x)
+        return product if self.bias is None else product + self.bias[...].astype(x.dtype)
+
+    def _product(self, x: jax.Array) -> jax.Array:
+        if self.flow == "carrier":
+            return x @ self.kernel[...].astype(x.dtype)
+        if self.kernel_scale is None:
+            return fp8_matmul(x, self.kernel[...])
+        return _forward(x, dequantise(Quantised(self.kernel[...], self.kernel_scale[...]), WEIGHT_BLOCK))
+
+
+@jax.custom_vjp  # type: ignore[untyped-decorator]
+def fp8_matmul(x: jax.Array, master: jax.Array) -> jax.Array:
+    """x [..., inputs] in the carrier's dtype @ master f32 [inputs, outputs], both rounded to E4M3; like x.
+
+    Gradients: of x in the carrier's dtype, of the master in f32; of operands rounded to E4M3 too.
+    """
+    return _forward(x, rounded(master, WEIGHT_BLOCK))
+
+
+def _fp8_forward(x: jax.Array, master: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return fp8_matmul(x, master), (x, master)
+
+
+def _fp8_backward(saved: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, master = saved
+    rows, dy_rows = _rows(x), _rows(dy)
+    dx = _multiply(rounded(dy_rows, ALONG_COLUMNS), rounded(master, WEIGHT_BLOCK).T)
+    dmaster = _multiply(rounded(rows, ALONG_ROWS).T, rounded(dy_rows, ALONG_ROWS))
+    return dx.astype(x.dtype).reshape(x.shape), dmaster
+
+
+fp8_matmul.defvjp(_fp8_forward, _fp8_backward)
+
+
+def _forward(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """x, rounded, @ values f32 [inputs, outputs] of codes; the learner and the rollout both come through here."""
+    product = _multiply(rounded(_rows(x), ALONG_COLUMNS), kernel)
+    return product.astype(x.dtype).reshape(*x.shape[:-1], kernel.shape[1])
+
+
+def _multiply(left: jax.Array, right: jax.Array) -> jax.Array:
+    """left @ right, f32 [rows, inner] and [inner, columns] of E4M3 values; every product is exact, the sum is float32.
+
+    Such values are bfloat16 as well: matrix units take them as such, and a CPU is faster with float32.
+    """
+    product: jax.Array = jax.lax.platform_dependent(left, right, cpu=_multiply_f32, default=_multiply_bf16)
+    return product
+
+
+def _multiply_f32(left: jax.Array, right: jax.Array) -> jax.Array:
+    return jnp.matmul(left, right)
+
+
+def _multiply_bf16(left: jax.Array, right: jax.Array) -> jax.Array:
+    return jnp.matmul(left.astype(jnp.bfloat16), right.astype(jnp.bfloat16), preferred_element_type=jnp.float32)
+
+
+def _rows(x: jax.Array) -> jax.Array:
+    return x.reshape(-1, x.shape[-1])

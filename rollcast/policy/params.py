@@ -15,9 +15,13 @@ import numpy as np
 from flax import nnx
 
 from rollcast.policy.config import ModelConfig
+from rollcast.policy.linear import Flow, Linear
 from rollcast.policy.model import Decoder
 
 Params = dict[str, Any]
+
+# A snapshot's kernel in E4M3 has its exponents beside it: "....kernel" and "....kernel_scale".
+EXPONENTS_SUFFIX = ".kernel_scale"
 
 # Small against what the blocks add, so that computed features dominate the residual stream from the start: with unit
 # embeddings the demonstration model is about twice as slow to learn sums.
@@ -50,12 +54,12 @@ def _initial_value(name: str, shape: tuple[int, ...], random: np.random.Generato
 
 
 def bind(config: ModelConfig, params: Params) -> Decoder:
-    """The model that computes with ``params``; inside jit too.
+    """The model that computes with ``params``, masters or a thawed snapshot; inside jit too.
 
     Raises:
         KeyError: a tensor is missing.
     """
-    graph, leaves = _skeleton(config)
+    graph, leaves = _skeleton(config, frozen=any(name.endswith(EXPONENTS_SUFFIX) for name in params))
     bound = [(path, leaf.replace(params[_name(path)])) for path, leaf in leaves]
     model: Decoder = nnx.merge(graph, nnx.from_flat_state(bound))
     return model
@@ -67,17 +71,53 @@ def abstract_params(config: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
     Raises:
         ValueError: see initial_params.
     """
-    return {_name(path): leaf.get_value() for path, leaf in _skeleton(config)[1]}
+    return {_name(path): leaf.get_value() for path, leaf in _skeleton(config, frozen=False)[1]}
+
+
+def abstract_snapshot(config: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
+    """Name to shape and dtype of every tensor that a rollout reads.
+
+    Codes and exponents of the kernels where the precision says so, all else in the carrier's dtype.
+
+    Raises:
+        ValueError: see initial_params.
+    """
+    carrier = jnp.dtype(config.carrier_dtype)
+    tensors = {_name(path): leaf.get_value() for path, leaf in _skeleton(config, frozen=True)[1]}
+    return {
+        name: jax.ShapeDtypeStruct(leaf.shape, carrier if leaf.dtype == jnp.float32 else leaf.dtype)
+        for name, leaf in tensors.items()
+    }
 
 
 @functools.lru_cache(maxsize=16)
-def _skeleton(config: ModelConfig) -> tuple[Any, list[tuple[tuple[Any, ...], Any]]]:
+def _skeleton(config: ModelConfig, *, frozen: bool) -> tuple[Any, list[tuple[tuple[Any, ...], Any]]]:
     if config.vocabulary_size < 1:
         raise ValueError("vocabulary_size is not set: take it from the tokenizer")
     if config.query_heads % config.key_value_heads or config.head_size % 2:
         raise ValueError("query_heads must be a multiple of key_value_heads, and head_size even")
-    graph, state = nnx.split(nnx.eval_shape(lambda: Decoder(config)), nnx.Param)
+    graph, state = nnx.split(nnx.eval_shape(lambda: _decoder(config, frozen=frozen)), nnx.Param)
     return graph, list(nnx.to_flat_state(state))
+
+
+def _decoder(config: ModelConfig, *, frozen: bool) -> Decoder:
+    """The kernels of the blocks follow the precision; embedding, norms and head stay in the carrier's dtype."""
+    model = Decoder(config)
+    flow = _flow(config, frozen=frozen)
+    for _, module in nnx.iter_modules(model.layers):
+        if isinstance(module, Linear):
+            module.set_flow(flow)
+    return model
+
+
+def _flow(config: ModelConfig, *, frozen: bool) -> Flow:
+    match config.precision:
+        case "fp8":
+            return "fp8-codes" if frozen else "fp8-master"
+        case "fp8-naive":
+            return "fp8-codes" if frozen else "carrier"
+        case _:
+            return "carrier"
 
 
 def _name(path: tuple[Any, ...]) -> str:

@@ -1,12 +1,14 @@
 """Snapshots: the parameters exactly as the rollout's forward pass reads them, as bytes.
 
-`freeze` rounds the learner's masters to the configured precision once; everybody then reads those same bytes. Tensors
-follow each other without gaps, in sorted order of their names, row-major and little-endian.
+`freeze` rounds the learner's masters to the configured precision once, with the code by which the training forward
+reads them (rollcast.policy.linear); everybody then reads those same bytes. A kernel in E4M3 is two tensors: its codes,
+and an int8 exponent for each of their blocks. Tensors follow each other without gaps, in sorted order of their names,
+row-major and little-endian.
 """
 
 from __future__ import annotations
 
-import math
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +18,20 @@ import ml_dtypes
 import numpy as np
 
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.params import Params, abstract_params
+from rollcast.policy.params import Params, abstract_snapshot
+from rollcast.policy.quantise import CODE, WEIGHT_BLOCK, quantise
 from rollcast.runtime.errors import MalformedMessage
-from rollcast.wire.tensors import TensorSpec
+from rollcast.wire.tensors import TensorSpec, tensor_table
 
-# Our dtype tags (TensorSpec.dtype), the same as the names in ModelConfig.precision.
-_DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+# By TensorSpec.dtype, which are the names that NumPy has for them.
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "float32": np.dtype("<f4"),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
+    "int8": np.dtype(np.int8),
+}
+
+_quantise = jax.jit(functools.partial(quantise, block=WEIGHT_BLOCK))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,28 +43,37 @@ class Snapshot:
 
 
 def freeze(config: ModelConfig, params: Params) -> Snapshot:
-    """Copy parameters (any device) out as a snapshot in the configured precision."""
-    dtype = _DTYPES[config.precision]
+    """Copy parameters (masters or a thawed snapshot, on any device) out as a snapshot in the configured precision."""
     specs: list[TensorSpec] = []
     pieces: list[bytes] = []
     offset_bytes = 0
-    for name, value in sorted(jax.device_get(params).items()):
-        piece = np.asarray(value).astype(dtype, copy=False).tobytes()
-        specs.append(TensorSpec(name, config.precision, tuple(value.shape), offset_bytes, len(piece)))
-        pieces.append(piece)
-        offset_bytes += len(piece)
+    for master in sorted(params):
+        for name, value in freeze_tensor(config, master, params[master]):
+            piece = value.tobytes()
+            specs.append(TensorSpec(name, value.dtype.name, value.shape, offset_bytes, len(piece)))
+            pieces.append(piece)
+            offset_bytes += len(piece)
     return Snapshot(tuple(specs), b"".join(pieces))
+
+
+def freeze_tensor(config: ModelConfig, name: str, value: Any) -> list[tuple[str, np.ndarray[Any, Any]]]:
+    """One parameter as the tensors of a snapshot, by name and in order: its codes and exponents, or itself rounded.
+
+    A tensor of a snapshot stays as it is. Rows of a kernel may be frozen apart where they are cut at multiples of
+    `quantise.GROUP`.
+    """
+    dtype = abstract_snapshot(config)[name].dtype
+    if dtype == CODE and value.dtype != CODE:
+        # What the naive flow quantises is the learner's own copy in the carrier's dtype.
+        master = value if config.precision == "fp8" else value.astype(config.carrier_dtype)
+        codes, exponents = jax.device_get(_quantise(master))
+        return [(name, codes), (f"{name}_scale", exponents)]
+    return [(name, np.asarray(jax.device_get(value)).astype(dtype, copy=False))]
 
 
 def tensor_specs(config: ModelConfig) -> tuple[TensorSpec, ...]:
     """The specs that a snapshot of this architecture must have."""
-    specs: list[TensorSpec] = []
-    offset_bytes = 0
-    for name, leaf in sorted(abstract_params(config).items()):
-        size_bytes = math.prod(leaf.shape) * _DTYPES[config.precision].itemsize
-        specs.append(TensorSpec(name, config.precision, tuple(leaf.shape), offset_bytes, size_bytes))
-        offset_bytes += size_bytes
-    return tuple(specs)
+    return tensor_table((name, leaf.dtype.name, leaf.shape) for name, leaf in sorted(abstract_snapshot(config).items()))
 
 
 def thaw(config: ModelConfig, tensors: Sequence[TensorSpec], state_bytes: Any) -> Params:

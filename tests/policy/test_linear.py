@@ -1,9 +1,34 @@
 from __future__ import annotations
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from rollcast.policy.linear import Linear
+from rollcast.policy.linear import Linear, fp8_matmul
+from rollcast.policy.quantise import ALONG_COLUMNS, ALONG_ROWS, WEIGHT_BLOCK, Block, dequantise, quantise
+
+CARRIERS = [jnp.float32, jnp.bfloat16]
+SHAPE = (2, 65, 130, 132)  # batch, time, inputs, outputs: a ragged block on every side
+
+Array = np.ndarray[Any, Any]
+
+
+def operands(carrier: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """x, master, dy."""
+    batch, time, inputs, outputs = SHAPE
+    random = np.random.default_rng(11)
+    x = random.standard_normal((batch, time, inputs)) * np.exp(random.uniform(-4, 4, (batch, time, 1)))
+    master, dy = random.standard_normal((inputs, outputs)) * 0.1, random.standard_normal((batch, time, outputs)) * 1e-5
+    return jnp.asarray(x, carrier), jnp.asarray(master, jnp.float32), jnp.asarray(dy, carrier)
+
+
+def values(matrix: jax.Array, block: Block) -> Array:
+    """f64, of the codes."""
+    flat = matrix.reshape(-1, matrix.shape[-1]).astype(jnp.float32)
+    return np.asarray(dequantise(quantise(flat, block), block), np.float64)
 
 
 def test_the_kernel_is_read_in_the_activations_precision() -> None:
@@ -12,3 +37,56 @@ def test_the_kernel_is_read_in_the_activations_precision() -> None:
     product = layer(jnp.array([[2.0, 4.0]], jnp.bfloat16))
     assert product.dtype == jnp.bfloat16
     np.testing.assert_array_equal(product.astype(jnp.float32), [[4.0, 5.0, 10.0]])
+
+
+def test_a_bias_is_added_in_the_activations_precision() -> None:
+    layer = Linear(1, 2, bias=True)
+    assert layer.bias is not None
+    layer.bias.set_value(jnp.array([1.0, 1.001], jnp.float32))
+    sums = layer(jnp.array([[0.0]], jnp.bfloat16))
+    assert sums.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(sums.astype(jnp.float32), [[1.0, 1.0]])
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_all_three_products_have_operands_rounded_along_their_contraction(carrier: Any) -> None:
+    x, master, dy = operands(carrier)
+
+    @jax.jit
+    def run(x: jax.Array, master: jax.Array, dy: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        product, pull = jax.vjp(fp8_matmul, x, master)
+        return product, pull(dy)
+
+    product, (dx, dmaster) = run(x, master, dy)
+    assert (product.dtype, dx.dtype, dmaster.dtype) == (carrier, carrier, jnp.float32)
+    kernel = values(master, WEIGHT_BLOCK)
+    expected = (
+        values(x, ALONG_COLUMNS) @ kernel,
+        values(dy, ALONG_COLUMNS) @ kernel.T,
+        values(x, ALONG_ROWS).T @ values(dy, ALONG_ROWS),
+    )
+    for got, exact in zip((product, dx, dmaster), expected, strict=True):
+        wide = np.asarray(got, np.float64).reshape(exact.shape)
+        precise = 1e-6 if got.dtype == jnp.float32 else 4e-3
+        np.testing.assert_allclose(wide, exact, rtol=precise, atol=precise * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_codes_give_what_the_master_gives_to_the_bit(carrier: Any) -> None:
+    x, master, _ = operands(carrier)
+    layer = Linear(*SHAPE[2:])
+    layer.set_flow("fp8-codes")
+    assert layer.kernel_scale is not None
+    codes, exponents = quantise(master, WEIGHT_BLOCK)
+    assert (layer.kernel.shape, layer.kernel_scale.shape) == (codes.shape, exponents.shape)
+    layer.kernel.set_value(codes)
+    layer.kernel_scale.set_value(exponents)
+    np.testing.assert_array_equal(jax.jit(layer)(x), jax.jit(fp8_matmul)(x, master))
+
+
+def test_a_master_trains_through_the_layer() -> None:
+    layer = Linear(4, 2)
+    layer.set_flow("fp8-master")
+    layer.kernel.set_value(jnp.ones((4, 2), jnp.float32))
+    gradient = jax.jit(jax.grad(lambda x: jnp.sum(layer(x))))(jnp.ones((1, 4), jnp.float32))
+    np.testing.assert_array_equal(gradient, np.full((1, 4), 2.0))

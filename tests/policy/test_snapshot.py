@@ -10,16 +10,22 @@ import pytest
 
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import initial_params
-from rollcast.policy.snapshot import freeze, tensor_specs, thaw
+from rollcast.policy.quantise import WEIGHT_BLOCK, quantise
+from rollcast.policy.snapshot import Snapshot, freeze, tensor_specs, thaw
 from rollcast.runtime.errors import MalformedMessage
+from rollcast.wire.delta import DeltaDecoder, InPlace, encode_delta
+from rollcast.wire.tensors import TensorSpec
 from tests.policy.test_model import forward
 from tests.policy.tiny import TINY
 
 HALF = TINY.model_copy(update={"precision": "bfloat16"})
+EIGHTH = TINY.model_copy(update={"precision": "fp8"})
+EIGHTH_BF16 = EIGHTH.model_copy(update={"carrier": "bfloat16"})
+NAIVE = TINY.model_copy(update={"precision": "fp8-naive"})
 INPUTS = (jnp.array([[1, 2, 3]], jnp.int32), jnp.array([[0, 1, 2]], jnp.int32), jnp.ones((1, 3), jnp.int32))
 
 
-@pytest.mark.parametrize("config", [TINY, HALF])
+@pytest.mark.parametrize("config", [TINY, HALF, EIGHTH, EIGHTH_BF16, NAIVE])
 def test_specs_are_sorted_contiguous_and_known_in_advance(config: ModelConfig) -> None:
     snapshot = freeze(config, initial_params(config, 0))
     names = [spec.name for spec in snapshot.tensors]
@@ -27,7 +33,7 @@ def test_specs_are_sorted_contiguous_and_known_in_advance(config: ModelConfig) -
     assert snapshot.tensors[0].offset_bytes == 0
     assert all(a.offset_bytes + a.size_bytes == b.offset_bytes for a, b in pairwise(snapshot.tensors))
     assert sum(spec.size_bytes for spec in snapshot.tensors) == len(snapshot.state_bytes)
-    assert {spec.dtype for spec in snapshot.tensors} == {config.precision}
+    assert {spec.dtype for spec in snapshot.tensors} - {"float8_e4m3fn", "int8"} == {config.carrier_dtype}
     assert snapshot.tensors == tensor_specs(config)
 
 
@@ -50,7 +56,66 @@ def test_bfloat16_is_rounded_once() -> None:
     assert freeze(HALF, thawed) == snapshot
 
 
-@pytest.mark.parametrize("config", [TINY, HALF])
+@pytest.mark.parametrize("config", [EIGHTH, EIGHTH_BF16])
+def test_kernels_of_the_blocks_are_codes_and_exponents(config: ModelConfig) -> None:
+    params = initial_params(config, 0)
+    snapshot = freeze(config, params)
+    thawed = thaw(config, snapshot.tensors, snapshot.state_bytes)
+    for name, value in params.items():
+        if name.endswith(".kernel"):
+            codes, exponents = quantise(value, WEIGHT_BLOCK)
+            np.testing.assert_array_equal(thawed[name], codes)
+            np.testing.assert_array_equal(thawed[f"{name}_scale"], exponents)
+        else:
+            np.testing.assert_array_equal(thawed[name], np.asarray(value).astype(config.carrier_dtype))
+    assert sum(name.endswith("_scale") for name in thawed) == 7 * config.layers
+    assert freeze(config, thawed) == snapshot
+
+
+def test_an_untied_head_is_not_quantised() -> None:
+    config = EIGHTH.model_copy(update={"tied_embeddings": False})
+    dtypes = {spec.name: spec.dtype for spec in freeze(config, initial_params(config, 0)).tensors}
+    assert dtypes["head.kernel"] == "float32"
+
+
+def test_the_naive_flow_publishes_what_it_makes_of_its_bfloat16_copy() -> None:
+    params = initial_params(NAIVE, 0)
+    snapshot = freeze(NAIVE, params)
+    half = {name: value.astype(jnp.bfloat16).astype(jnp.float32) for name, value in params.items()}
+    assert snapshot == freeze(EIGHTH_BF16, half)
+    thawed = thaw(NAIVE, snapshot.tensors, snapshot.state_bytes)
+    learner, rollout = forward(NAIVE, params, *INPUTS), forward(NAIVE, thawed, *INPUTS)
+    np.testing.assert_array_equal(learner, forward(HALF, params, *INPUTS))
+    np.testing.assert_array_equal(rollout, forward(EIGHTH_BF16, half, *INPUTS))
+    assert float(jnp.abs(learner - rollout).max()) > 1e-3
+
+
+def test_a_delta_of_two_versions_in_e4m3_is_small_and_exact() -> None:
+    config = EIGHTH.model_copy(update={"width": 128, "feed_forward_width": 256, "layers": 1})
+    params = initial_params(config, 0)
+    random = np.random.default_rng(1)
+    stepped = {  # a step of Adam at a learning rate of 1e-6 against weights of about 0.09
+        name: value + jnp.asarray(random.choice([-4e-6, 4e-6], value.shape).astype(np.float32))
+        for name, value in params.items()
+        if name.endswith(".kernel")
+    }
+    old, new = freeze(config, params), freeze(config, params | stepped)
+    delta = b"".join(encode_delta(old.tensors, old.state_bytes, new.state_bytes))
+    state = bytearray(old.state_bytes)
+    decoder = DeltaDecoder(old.tensors, InPlace(state))
+    decoder.feed(delta)
+    decoder.finish()
+    assert bytes(state) == new.state_bytes != old.state_bytes
+    assert len(delta) < 0.01 * len(new.state_bytes)
+    exponents = [spec for spec in old.tensors if spec.dtype == "int8"]
+    assert all(_bytes_of(old, spec) == _bytes_of(new, spec) for spec in exponents)
+
+
+def _bytes_of(snapshot: Snapshot, spec: TensorSpec) -> bytes:
+    return snapshot.state_bytes[spec.offset_bytes : spec.offset_bytes + spec.size_bytes]
+
+
+@pytest.mark.parametrize("config", [TINY, HALF, EIGHTH, EIGHTH_BF16])
 def test_masters_and_snapshot_give_the_same_logits(config: ModelConfig) -> None:
     params = initial_params(config, 0)
     snapshot = freeze(config, params)
