@@ -21,6 +21,7 @@
     ├── TaskError              RC501  exit 65   a task, its data or a verifier is wrong
     ├── CheckpointError        RC601  exit 74   a checkpoint cannot be written or read
     ├── EpochOver              RC602  exit 76   another learner has gone on with the run
+    ├── ModelError             RC603  exit 65   a model's files or its architecture cannot be used
     └── ProcessFailed          RC701  exit 70   a process that we started ended badly
 
 Exit statuses follow sysexits.h. docs/errors.md has a section for each code; a test keeps the two in step.
@@ -141,6 +142,10 @@ class CheckpointError(RollcastError):
 
 class EpochOver(RollcastError):
     code, exit_code = "RC602", 76
+
+
+class ModelError(RollcastError):
+    code, exit_code = "RC603", 65
 
 
 class ProcessFailed(RollcastError):

@@ -48,6 +48,11 @@ class RunFolder:
         return self.root / "versions"
 
     @property
+    def model(self) -> Path:
+        """Configuration and tokenizer of the model that the learner started from, without its weights."""
+        return self.root / "model"
+
+    @property
     def ledger(self) -> Path:
         """The coordinator's SQLite store."""
         return self.root / "store.sqlite"

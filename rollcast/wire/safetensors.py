@@ -11,7 +11,7 @@ import json
 import math
 import struct
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,10 @@ _DTYPES = {
     "F32": "float32",
     "F64": "float64",
 }
+
+
+_CODES = {dtype: code for code, dtype in _DTYPES.items()}
+_ALIGNMENT_BYTES = 8  # of the tensors' bytes: readers map files and want numbers at their own boundaries
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,18 @@ def parse_header(header: bytes) -> dict[str, StoredTensor]:
             if tensor is not None:
                 tensors[name] = tensor
     return tensors
+
+
+def format_header(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> bytes:
+    """Length and header of a file with these (name, dtype, shape), whose bytes follow one after the other."""
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, dtype, shape in tensors:
+        start, end = end, end + math.prod(shape) * ITEM_SIZE_BYTES[dtype]
+        entries[name] = {"dtype": _CODES[dtype], "shape": list(shape), "data_offsets": [start, end]}
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT_BYTES)
+    return struct.pack("<Q", len(text)) + text
 
 
 def parse_index(index: bytes) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from rollcast.wire.safetensors import (
     Piece,
     StateMap,
     StoredTensor,
+    format_header,
     header_length,
     parse_header,
     parse_index,
@@ -26,6 +27,16 @@ def entry(dtype: str, shape: list[int], start: int, stop: int) -> dict[str, Any]
 
 def header(tensors: dict[str, Any]) -> bytes:
     return json.dumps(tensors).encode()
+
+
+def test_a_written_header_reads_back_and_is_aligned() -> None:
+    written = format_header([("b", "bfloat16", (2, 3)), ("scalar", "float32", ())])
+    assert len(written) % 8 == 0
+    assert header_length(written[:LENGTH_BYTES]) == len(written) - LENGTH_BYTES
+    assert parse_header(written[LENGTH_BYTES:]) == {
+        "b": StoredTensor("bfloat16", (2, 3), len(written), 12),
+        "scalar": StoredTensor("float32", (), len(written) + 12, 4),
+    }
 
 
 def test_a_header_gives_places_from_the_beginning_of_the_file() -> None:

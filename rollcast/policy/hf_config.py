@@ -1,0 +1,213 @@
+"""`config.json` of the Hugging Face Hub: read as our ModelConfig, and written from it.
+
+transformers 4 and before has `rope_theta` and `rope_scaling` at the top, transformers 5 both in `rope_parameters`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from rollcast.policy.config import ModelConfig, RopeScaling
+from rollcast.runtime.errors import ModelError
+
+#: model_type -> architecture.
+FAMILIES = {"qwen3": "Qwen3ForCausalLM", "qwen2": "Qwen2ForCausalLM", "llama": "LlamaForCausalLM"}
+LAYERS_MAX = 1024
+
+_MISSING = object()
+#: Keys whose value must be this where they are there: what our model does not have.
+_REQUIRED: tuple[tuple[str, tuple[Any, ...]], ...] = (
+    ("hidden_act", ("silu",)),
+    ("use_sliding_window", (False, None)),
+    ("mlp_bias", (False, None)),
+    ("quantization_config", (None,)),
+    ("attention_dropout", (0, 0.0, None)),
+)
+_ROPE_KEYS = {"rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor"}
+_ROPE_KEYS |= {"original_max_position_embeddings", "partial_rotary_factor"}
+
+
+def read_config(values: Mapping[str, Any], source: str, **precision: Any) -> ModelConfig:
+    """The architecture that a config.json describes; ``precision``: fields of ModelConfig that it does not have.
+
+    Raises:
+        ModelError: it is another architecture, has a part that we lack, or a value out of range.
+    """
+    family = values.get("model_type")
+    if family not in FAMILIES:
+        raise ModelError(
+            f"{source}: the architecture {str(family)[:60]!r} is not supported",
+            cause=f"model_type must be one of {', '.join(FAMILIES)}",
+            fix="use a dense Qwen3, Qwen2.5 or Llama 3 model",
+        )
+    _refuse_what_we_lack(values, family, source)
+    heads = _value(values, "num_attention_heads", source)
+    width = _value(values, "hidden_size", source)
+    head_size = values.get("head_dim")
+    if head_size is None:
+        if not (isinstance(heads, int) and isinstance(width, int)) or heads < 1 or width % heads:
+            raise ModelError(f"{source}: hidden_size {width!r} is not a multiple of num_attention_heads {heads!r}")
+        head_size = width // heads
+    key_value_heads = values.get("num_key_value_heads")
+    rope_base, rope_scaling = _rope(values, source)
+    fields = {
+        "vocabulary_size": _value(values, "vocab_size", source),
+        "layers": _value(values, "num_hidden_layers", source),
+        "width": width,
+        "query_heads": heads,
+        "key_value_heads": heads if key_value_heads is None else key_value_heads,
+        "head_size": head_size,
+        "feed_forward_width": _value(values, "intermediate_size", source),
+        "rope_base": rope_base,
+        "rope_scaling": rope_scaling,
+        "rms_epsilon": values.get("rms_norm_eps", 1e-6),
+        "tied_embeddings": values.get("tie_word_embeddings", False),
+        "qk_norm": family == "qwen3",
+        "attention_bias": family == "qwen2",
+        "context_tokens_max": values.get("max_position_embeddings", 32_768),
+    }
+    return _checked(fields | precision, source)
+
+
+def write_config(config: ModelConfig, dtype: str, base: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """config.json of a model; dtype: of the weights beside it. ``base``: further keys, from the model it began as.
+
+    Raises:
+        ModelError: no family has this combination of biases and normalised queries.
+    """
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": config.rope_base}
+    if config.rope_scaling is not None:
+        scaling = config.rope_scaling
+        rope |= {
+            "rope_type": "llama3",
+            "factor": scaling.factor,
+            "low_freq_factor": scaling.low_frequency_factor,
+            "high_freq_factor": scaling.high_frequency_factor,
+            "original_max_position_embeddings": scaling.original_context,
+        }
+    family = family_of(config)
+    kept = {name: value for name, value in (base or {}).items() if name not in {"rope_scaling", "torch_dtype"}}
+    return (
+        kept
+        | {
+            "architectures": [FAMILIES[family]],
+            "model_type": family,
+            "vocab_size": config.vocabulary_size,
+            "hidden_size": config.width,
+            "intermediate_size": config.feed_forward_width,
+            "num_hidden_layers": config.layers,
+            "num_attention_heads": config.query_heads,
+            "num_key_value_heads": config.key_value_heads,
+            "head_dim": config.head_size,
+            "hidden_act": "silu",
+            "max_position_embeddings": config.context_tokens_max,
+            "rms_norm_eps": config.rms_epsilon,
+            "rope_theta": config.rope_base,
+            "rope_parameters": rope,
+            "tie_word_embeddings": config.tied_embeddings,
+            "dtype": dtype,
+        }
+        | ({"use_sliding_window": False} if family.startswith("qwen") else {})
+    )
+
+
+def family_of(config: ModelConfig) -> str:
+    """The model_type whose parts these are.
+
+    Raises:
+        ModelError: there is none.
+    """
+    match (config.qk_norm, config.attention_bias):
+        case (True, False):
+            return "qwen3"
+        case (False, True):
+            return "qwen2"
+        case (False, False):
+            return "llama"
+    raise ModelError(
+        "no published architecture has both normalised queries and biases",
+        cause="model.qk_norm and model.attention_bias are both on",
+        fix="turn one of them off before training",
+    )
+
+
+def _refuse_what_we_lack(values: Mapping[str, Any], family: str, source: str) -> None:
+    wanted = [*_REQUIRED] + ([] if family == "qwen2" else [("attention_bias", (False, None))])
+    for name, allowed in wanted:
+        value = values.get(name, _MISSING)
+        if value is not _MISSING and value not in allowed:
+            raise ModelError(
+                f"{source}: {name} = {str(value)[:60]!r} is not supported",
+                cause=f"this model can only have {' or '.join(map(repr, allowed))}",
+                fix="use a model without it",
+            )
+    kinds = values.get("layer_types")
+    if isinstance(kinds, list) and set(map(str, kinds)) - {"full_attention"}:
+        raise ModelError(f"{source}: layers without full attention are not supported", fix="use a model without them")
+
+
+def _rope(values: Mapping[str, Any], source: str) -> tuple[Any, RopeScaling | None]:
+    parameters = values.get("rope_parameters") or {}
+    scaling = values.get("rope_scaling") or {}
+    if not isinstance(parameters, dict) or not isinstance(scaling, dict):
+        raise ModelError(f"{source}: rope_parameters or rope_scaling is not an object")
+    found = {**scaling, **parameters}
+    bases = [found["rope_theta"]] if "rope_theta" in found else []
+    if "rope_theta" in values:
+        bases.append(values["rope_theta"])
+    if len(set(map(str, map(_number, bases)))) > 1:
+        raise ModelError(f"{source}: two different values of rope_theta, {bases[0]!r} and {bases[1]!r}")
+    kind = found.get("rope_type", found.get("type", "default"))
+    if kind not in ("default", "llama3") or set(found) - _ROPE_KEYS or found.get("partial_rotary_factor", 1.0) != 1.0:
+        raise ModelError(
+            f"{source}: rotary scaling {str(kind)[:60]!r} is not supported",
+            cause="only the plain one and that of Llama 3.1 are; YaRN and its like change nothing up to the original "
+            "context",
+            fix="set rope_scaling to null in a copy of config.json if that context is enough",
+        )
+    base = bases[0] if bases else 10_000.0
+    if kind == "default":
+        return base, None
+    fields = {
+        "factor": _value(found, "factor", source),
+        "low_frequency_factor": _value(found, "low_freq_factor", source),
+        "high_frequency_factor": _value(found, "high_freq_factor", source),
+        "original_context": _value(found, "original_max_position_embeddings", source),
+    }
+    try:
+        return base, RopeScaling.model_validate(fields)
+    except ValidationError as error:
+        raise _out_of_range(source, error) from None
+
+
+def _checked(fields: dict[str, Any], source: str) -> ModelConfig:
+    try:
+        config = ModelConfig.model_validate(fields)
+    except ValidationError as error:
+        raise _out_of_range(source, error) from None
+    if config.layers > LAYERS_MAX or config.vocabulary_size < 1:
+        raise ModelError(f"{source}: {config.layers} layers, {config.vocabulary_size} tokens: not a model")
+    if config.query_heads % config.key_value_heads or config.head_size % 2:
+        raise ModelError(
+            f"{source}: {config.query_heads} query heads, {config.key_value_heads} key-value heads of "
+            f"{config.head_size}: they do not divide"
+        )
+    return config
+
+
+def _value(values: Mapping[str, Any], name: str, source: str) -> Any:
+    if name not in values:
+        raise ModelError(f"{source}: {name} is missing", fix="take the model's own config.json")
+    return values[name]
+
+
+def _number(value: Any) -> Any:
+    return float(value) if isinstance(value, int | float) else value
+
+
+def _out_of_range(source: str, error: ValidationError) -> ModelError:
+    problems = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:5])
+    return ModelError(f"{source}: values out of range", cause=problems, fix="take the model's own config.json")

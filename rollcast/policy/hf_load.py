@@ -1,0 +1,145 @@
+"""Weights from the Hugging Face Hub's safetensors, one tensor at a time.
+
+Files are mapped, not read: a tensor is widened to float32 and transposed on its way to the device, and its pages are
+given back before the next one. On the host there is never more than one tensor beyond what ``place`` keeps.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.hf_config import read_config
+from rollcast.policy.hf_names import hf_name, is_transposed, may_be_ignored
+from rollcast.policy.params import Params
+from rollcast.policy.shapes import parameter_shapes
+from rollcast.runtime.errors import ModelError
+from rollcast.wire.model_folder import CONFIG, ModelFolder, PlacedTensor
+
+#: (name, f32 array in C order) -> what is kept as the parameter, for example an array that is spread over devices.
+Place = Callable[[str, np.ndarray[Any, np.dtype[np.float32]]], Any]
+
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "float32": np.dtype("<f4"),
+    "float16": np.dtype("<f2"),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+}
+
+
+def model_config(folder: Path, **precision: Any) -> ModelConfig:
+    """The architecture of the model in a folder; ``precision``: the fields of ModelConfig that no config.json has.
+
+    Raises:
+        ModelError: there is no config.json, or it is of another architecture.
+    """
+    return read_config(ModelFolder(folder).read_json(CONFIG), str(folder / CONFIG), **precision)
+
+
+def load_params(config: ModelConfig, folder: Path, place: Place | None = None) -> Params:
+    """float32 parameters by our names, from model.safetensors or the files of its index.
+
+    Args:
+        config: of this model; see model_config.
+        folder: with the files.
+        place: takes each tensor; by default it goes to the default device.
+
+    Raises:
+        ModelError: a tensor is missing, too many, misshaped, of a dtype that is no float, or not finite.
+    """
+    wanted = _wanted(config, ModelFolder(folder).tensors(), folder)
+    keep = place or (lambda _name, value: jnp.asarray(value))
+    params: Params = {}
+    # In the order of the files, so that each is mapped once and read from front to back.
+    in_order = sorted(wanted, key=lambda name: (wanted[name].path, wanted[name].tensor.start_bytes))
+    mapped: _Mapped | None = None
+    try:
+        for name in in_order:
+            placed = wanted[name]
+            if mapped is None or mapped.path != placed.path:
+                if mapped is not None:
+                    mapped.close()
+                mapped = _Mapped(placed.path)
+            params[name] = keep(name, mapped.tensor(name, placed))
+    finally:
+        if mapped is not None:
+            mapped.close()
+    return dict(sorted(params.items()))
+
+
+class _Mapped:
+    """One file in the address space."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with path.open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def tensor(self, name: str, placed: PlacedTensor) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """A copy in float32, transposed where the Hub has it the other way round."""
+        stored = placed.tensor
+        dtype = _DTYPES[stored.dtype]
+        count = stored.size_bytes // dtype.itemsize
+        view = np.frombuffer(self._map, dtype, count, stored.start_bytes).reshape(stored.shape)
+        value = np.array(view.T if is_transposed(name) else view, np.float32, order="C")
+        del view
+        self._give_back(stored.start_bytes, stored.size_bytes)
+        if not np.isfinite(value).all():
+            raise ModelError(
+                f"tensor {hf_name(name)!r} of {self.path} holds numbers that are not finite",
+                cause="the file is damaged, or training that made it had diverged",
+                fix="download the model again, or take an earlier checkpoint",
+            )
+        return value
+
+    def close(self) -> None:
+        self._map.close()
+
+    def _give_back(self, start_bytes: int, size_bytes: int) -> None:
+        """The pages count as this process's memory until somebody needs them; we do not any more."""
+        start = start_bytes - start_bytes % mmap.PAGESIZE
+        self._map.madvise(mmap.MADV_DONTNEED, start, start_bytes + size_bytes - start)
+
+
+def _wanted(config: ModelConfig, found: dict[str, PlacedTensor], folder: Path) -> dict[str, PlacedTensor]:
+    """Where each of our parameters is; all are there, and nothing else is."""
+    shapes = parameter_shapes(config)
+    names = {hf_name(name): name for name in shapes}
+    missing = sorted(names.keys() - found.keys())
+    if missing:
+        raise ModelError(
+            f"{folder} lacks {len(missing)} of {len(names)} tensors",
+            cause=f"for example {missing[0]!r}",
+            fix="take weights and config.json from the same model, complete, in float32, float16 or bfloat16",
+        )
+    extra = [one for one in found if one not in names and not may_be_ignored(one, tied=config.tied_embeddings)]
+    if extra:
+        raise ModelError(
+            f"{folder} has {len(extra)} tensors that this architecture does not",
+            cause=f"for example {extra[0][:200]!r}",
+            fix="take weights and config.json from the same model; adapters must be merged first",
+        )
+    for hub_name, name in names.items():
+        _check_form(hub_name, found[hub_name], shapes[name][::-1] if is_transposed(name) else shapes[name])
+    return {name: found[hub_name] for hub_name, name in names.items()}
+
+
+def _check_form(hub_name: str, placed: PlacedTensor, shape: tuple[int, ...]) -> None:
+    if placed.tensor.shape != shape:
+        raise ModelError(
+            f"tensor {hub_name!r} of {placed.path} has shape {list(placed.tensor.shape)}",
+            cause=f"by config.json it has {list(shape)}",
+            fix="take weights and config.json from the same model",
+        )
+    if placed.tensor.dtype not in _DTYPES:
+        raise ModelError(
+            f"tensor {hub_name!r} of {placed.path} is {placed.tensor.dtype}",
+            cause="quantised weights cannot be trained on",
+            fix="take the model in bfloat16",
+        )

@@ -1,0 +1,54 @@
+"""Our tensor names and those of the Hugging Face Hub, for Qwen3, Qwen2.5 and Llama 3."""
+
+from __future__ import annotations
+
+import re
+
+_OUTER = {
+    "embedding": "model.embed_tokens.weight",
+    "final_norm.scale": "model.norm.weight",
+    "head.kernel": "lm_head.weight",
+}
+_MODULES = {
+    "attention_norm": "input_layernorm",
+    "feed_forward_norm": "post_attention_layernorm",
+    "attention.query": "self_attn.q_proj",
+    "attention.key": "self_attn.k_proj",
+    "attention.value": "self_attn.v_proj",
+    "attention.output": "self_attn.o_proj",
+    "attention.query_norm": "self_attn.q_norm",
+    "attention.key_norm": "self_attn.k_norm",
+    "feed_forward.gate": "mlp.gate_proj",
+    "feed_forward.up": "mlp.up_proj",
+    "feed_forward.down": "mlp.down_proj",
+}
+_LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias"}
+_LAYER = re.compile(r"layers\.(\d+)\.(.+)\.(kernel|scale|bias)")
+
+# Buffers of older checkpoints that follow from the configuration.
+_IGNORED = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
+
+
+def hf_name(name: str) -> str:
+    """The Hub's name of a parameter.
+
+    Raises:
+        KeyError: it is no parameter of ours.
+    """
+    if name in _OUTER:
+        return _OUTER[name]
+    match = _LAYER.fullmatch(name)
+    if match is None:
+        raise KeyError(name)
+    layer, module, leaf = match.groups()
+    return f"model.layers.{layer}.{_MODULES[module]}.{_LEAVES[leaf]}"
+
+
+def is_transposed(name: str) -> bool:
+    """Whether the Hub has it as [outputs, inputs]: every kernel; the embedding is [vocabulary, width] in both."""
+    return name.endswith(".kernel")
+
+
+def may_be_ignored(hub_name: str, *, tied: bool) -> bool:
+    """Whether a tensor in a file that no parameter of ours is may be left where it is."""
+    return (tied and hub_name == "lm_head.weight") or _IGNORED.fullmatch(hub_name) is not None

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rollcast.policy.config import ModelConfig, RopeScaling
+from rollcast.policy.hf_config import family_of, read_config, write_config
+from rollcast.policy.published import ARCHITECTURES
+from rollcast.runtime.errors import ModelError
+
+QWEN3: dict[str, Any] = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 2560,
+    "intermediate_size": 9728,
+    "max_position_embeddings": 40960,
+    "model_type": "qwen3",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 36,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": None,
+    "rope_theta": 1000000,
+    "sliding_window": None,
+    "tie_word_embeddings": True,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+STRETCH = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+    "rope_type": "llama3",
+}
+LLAMA = (QWEN3 | {"model_type": "llama", "rope_scaling": STRETCH, "mlp_bias": False}) | {"rms_norm_eps": 1e-5}
+
+
+def read(values: dict[str, Any], **precision: Any) -> ModelConfig:
+    return read_config(values, "config.json", **precision)
+
+
+def test_a_published_file_is_its_preset() -> None:
+    assert read(QWEN3, precision="bfloat16") == ModelConfig(preset="qwen3-4b")
+
+
+def test_heads_and_their_size_have_the_librarys_defaults() -> None:
+    values = {name: value for name, value in QWEN3.items() if name not in {"head_dim", "num_key_value_heads"}}
+    config = read(values | {"model_type": "qwen2", "attention_bias": True})
+    assert (config.head_size, config.key_value_heads) == (80, 32)
+    assert (config.qk_norm, config.attention_bias) == (False, True)
+
+
+def test_rotary_settings_are_read_in_both_places() -> None:
+    before = read(LLAMA)
+    without = {name: value for name, value in LLAMA.items() if name not in {"rope_theta", "rope_scaling"}}
+    after = read(without | {"rope_parameters": STRETCH | {"rope_theta": 1e6}})
+    assert before == after
+    assert before.rope_scaling == RopeScaling()
+    assert read(QWEN3 | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}).rope_base == 1e6
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"model_type": "gemma3"}, "architecture 'gemma3' is not supported"),
+        ({"model_type": None}, "architecture 'None'"),
+        ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
+        ({"use_sliding_window": True}, "use_sliding_window"),
+        ({"layer_types": ["sliding_attention"]}, "full attention"),
+        ({"attention_bias": True}, "attention_bias"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rotary scaling 'yarn'"),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "factor is missing"),
+        ({"rope_scaling": STRETCH | {"factor": 0.1}}, "out of range"),
+        ({"rope_scaling": []}, None),
+        ({"rope_scaling": [1]}, "not an object"),
+        ({"rope_parameters": {"rope_theta": 5.0}}, "two different values of rope_theta"),
+        ({"hidden_size": "wide"}, "out of range"),
+        ({"hidden_size": 7, "head_dim": None}, "not a multiple"),
+        ({"num_hidden_layers": 10**6}, "not a model"),
+        ({"num_key_value_heads": 5}, "do not divide"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(changed: dict[str, Any], message: str | None) -> None:
+    if message is None:
+        assert read(QWEN3 | changed).rope_scaling is None
+        return
+    with pytest.raises(ModelError, match=message):
+        read(QWEN3 | changed)
+
+
+def test_a_missing_key_is_named() -> None:
+    with pytest.raises(ModelError, match="vocab_size is missing"):
+        read({name: value for name, value in QWEN3.items() if name != "vocab_size"})
+
+
+@pytest.mark.parametrize("name", ["qwen3-8b", "qwen2.5-7b", "llama-3.1-8b", "llama-3.2-1b"])
+def test_what_is_written_reads_back(name: str) -> None:
+    config = ModelConfig.model_validate(dict(ARCHITECTURES[name]))
+    written = write_config(config, "bfloat16", {"eos_token_id": 7, "torch_dtype": "float16"})
+    assert (written["eos_token_id"], written["dtype"], "torch_dtype" in written) == (7, "bfloat16", False)
+    assert read(written, precision="bfloat16") == config
+
+
+def test_a_mixed_architecture_has_no_family() -> None:
+    with pytest.raises(ModelError, match="both normalised queries and biases"):
+        family_of(ModelConfig(qk_norm=True, attention_bias=True))

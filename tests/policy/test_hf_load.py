@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rollcast.policy.hf_load import load_params, model_config
+from rollcast.policy.hf_names import hf_name, is_transposed
+from rollcast.runtime.errors import ModelError
+from tests.policy.hub_files import FAMILIES, change_json, model_folder, random_params, write_weights
+from tests.policy.tiny import TINY
+
+PARAMS = random_params(TINY)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return model_folder(tmp_path / "model", TINY, PARAMS)
+
+
+def stored() -> dict[str, np.ndarray[Any, Any]]:
+    """The weights by the Hub's names."""
+    arrays = {name: np.asarray(value) for name, value in PARAMS.items()}
+    return {hf_name(name): value.T.copy() if is_transposed(name) else value for name, value in arrays.items()}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("file_bytes_max", [10**9, 2000])
+def test_what_is_saved_is_loaded_bit_for_bit(tmp_path: Path, family: str, file_bytes_max: int) -> None:
+    config, params = FAMILIES[family], random_params(FAMILIES[family])
+    folder = model_folder(tmp_path / "model", config, params, file_bytes_max=file_bytes_max)
+    assert (folder / "model.safetensors.index.json").exists() == (file_bytes_max == 2000)
+    assert model_config(folder) == config
+    loaded = load_params(config, folder)
+    assert list(loaded) == sorted(params)
+    assert all(np.array_equal(loaded[name], params[name]) and loaded[name].dtype == np.float32 for name in params)
+
+
+def test_half_precision_is_widened(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "model", TINY, PARAMS, dtype="bfloat16")
+    loaded = load_params(TINY, folder)
+    np.testing.assert_allclose(loaded["embedding"], PARAMS["embedding"], rtol=2**-8)
+    write_weights(folder / "model.safetensors", {name: value.astype(np.float16) for name, value in stored().items()})
+    np.testing.assert_allclose(load_params(TINY, folder)["embedding"], PARAMS["embedding"], rtol=2**-10, atol=1e-6)
+
+
+def test_tensors_come_one_at_a_time(tmp_path: Path) -> None:
+    config = TINY.model_copy(update={"vocabulary_size": 4096, "layers": 4, "width": 128, "feed_forward_width": 1024})
+    folder = model_folder(tmp_path / "model", config, random_params(config), dtype="bfloat16")
+    largest = 4 * 4096 * 128
+
+    def drop(name: str, value: np.ndarray[Any, Any]) -> str:
+        assert value.flags.c_contiguous
+        return f"{name} on its device"
+
+    tracemalloc.start()
+    try:
+        placed = load_params(config, folder, drop)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert placed["embedding"] == "embedding on its device"
+    assert peak_bytes < 1.5 * largest
+
+
+def test_what_follows_from_the_rest_is_left_where_it_is(folder: Path) -> None:
+    more = {
+        "lm_head.weight": stored()["model.embed_tokens.weight"],
+        "model.rotary_emb.inv_freq": np.ones(4, np.float32),
+    }
+    write_weights(folder / "model.safetensors", stored() | more)
+    assert "head.kernel" not in load_params(TINY, folder)
+
+
+NORM = "model.norm.weight"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message", "cause"),
+    [
+        ({NORM: None}, "lacks 1 of 24 tensors", NORM),
+        ({"model.layers.0.mlp.lora_A.weight": np.ones(2, np.float32)}, "has 1 tensors that", "lora_A"),
+        ({NORM: np.ones(17, np.float32)}, r"'model.norm.weight' .* has shape \[17\]", r"it has \[16\]"),
+        ({NORM: np.ones(16, np.int8)}, "is int8", "quantised"),
+        ({NORM: np.full(16, np.nan, np.float32)}, "not finite", "damaged"),
+    ],
+)
+def test_a_wrong_tensor_is_named(folder: Path, changed: dict[str, Any], message: str, cause: str) -> None:
+    tensors = {name: value for name, value in (stored() | changed).items() if value is not None}
+    write_weights(folder / "model.safetensors", tensors)
+    with pytest.raises(ModelError, match=message) as caught:
+        load_params(TINY, folder)
+    assert cause.replace("\\", "") in caught.value.cause
+    assert caught.value.fix
+
+
+def test_an_untied_model_needs_its_head(folder: Path) -> None:
+    change_json(folder / "config.json", tie_word_embeddings=False)
+    with pytest.raises(ModelError, match="lacks 1") as caught:
+        load_params(model_config(folder), folder)
+    assert "lm_head.weight" in caught.value.cause
+
+
+def test_weights_of_another_size_are_refused(folder: Path) -> None:
+    values = json.loads((folder / "config.json").read_text())
+    change_json(folder / "config.json", intermediate_size=values["intermediate_size"] * 2)
+    with pytest.raises(ModelError, match="has shape"):
+        load_params(model_config(folder), folder)
