@@ -43,10 +43,10 @@ def advantages(config: ObjectiveConfig, rewards: Array, group_ids: Array) -> Arr
 
 
 def group_centred(rewards: Array, group_ids: Array) -> Array:
-    """reward - mean of its group (Dr. GRPO, section 3.2)."""
-    _, members, sizes = np.unique(group_ids, return_inverse=True, return_counts=True)
-    means = np.bincount(members, rewards) / sizes
-    centred: Array = rewards - means[members]
+    """reward - mean of its group (Dr. GRPO, section 3.2); exactly 0 where all rewards of a group are equal."""
+    _, first, members, sizes = np.unique(group_ids, return_index=True, return_inverse=True, return_counts=True)
+    shifted = rewards - rewards[first][members]  # a mean of equal numbers may be off by a rounding, that of 0 is not
+    centred: Array = shifted - (np.bincount(members, shifted) / sizes)[members]
     return centred
 
 
