@@ -7,34 +7,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from coordinator.tasks.config import (
+    SET_NAME,
+    TWO_DIGIT_SUMS,
+    CodeCheck,
+    EvaluationSetConfig,
+    MixtureTask,
+    ReasoningGymTask,
+    RowsConfig,
+    TaskConfig,
+)
 from rollcast.runtime.config import ConfigModel
 from rollcast.wire import limits
-
-#: chain_sum at a size that the default model can learn.
-TWO_DIGIT_SUMS = {"min_terms": 2, "max_terms": 2, "min_digits": 2, "max_digits": 2}
-
-
-class ReasoningGymTask(ConfigModel):
-    """Problems made by a generator of the library reasoning-gym."""
-
-    kind: Literal["reasoning-gym"] = "reasoning-gym"
-    """Which adapter."""
-    name: str = "chain_sum"
-    """The generator's name in reasoning-gym."""
-    parameters: dict[str, Any] = Field(default_factory=dict)
-    """Passed to the generator, for example min_terms and max_digits."""
-
-
-class JsonlTask(ConfigModel):
-    """Problems from a JSONL file of {"prompt": ..., "answer": ...}, checked with math-verify."""
-
-    kind: Literal["jsonl"]
-    """Which adapter."""
-    path: Path
-    """The file; relative paths are taken from the working directory."""
-
-
-TaskConfig = Annotated[ReasoningGymTask | JsonlTask, Field(discriminator="kind")]
 
 
 class RunConfig(ConfigModel):
@@ -81,6 +65,19 @@ class SamplingConfig(ConfigModel):
     """Longest prompt in tokens; longer problems are skipped and counted. All rows are padded to it: keep it tight."""
     new_tokens_max: int = Field(4, ge=1)
     """Longest completion in tokens, end of sequence included. Rows are padded to it as well."""
+
+
+class TokenizerConfig(ConfigModel):
+    """How text becomes tokens."""
+
+    folder: Path | None = None
+    """A published model's folder with tokenizer.json; none: a small tokenizer made of the task's wording."""
+    chat_template: bool = True
+    """Whether problems are put into the model's chat template, where it has one."""
+    system_prompt: str = Field("", max_length=65_536)
+    """System message of the chat; empty: none."""
+    arguments: dict[str, Any] = Field(default_factory=dict, max_length=64)
+    """Further arguments of the template, for example { enable_thinking = false }."""
 
 
 class ServeConfig(ConfigModel):
@@ -225,7 +222,13 @@ class CoordinatorConfig(ConfigModel):
     task: TaskConfig = ReasoningGymTask(parameters=TWO_DIGIT_SUMS)
     """Where problems come from and how answers are checked."""
     held_out_problems: int = Field(512, ge=1)
-    """Problems for evaluation, split off by a hash of their text and never trained on."""
+    """Problems for evaluation, split off by a hash of their text and never trained on: the set `held_out`."""
+    evaluation_sets: dict[Annotated[str, Field(pattern=SET_NAME)], EvaluationSetConfig] = Field(
+        default_factory=dict, max_length=16
+    )
+    """Further sets by name."""
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    """How text becomes tokens."""
     sampling: SamplingConfig = SamplingConfig()
     """How rollouts are sampled."""
     serve: ServeConfig = ServeConfig()
@@ -248,3 +251,17 @@ class CoordinatorConfig(ConfigModel):
     """Ed25519 key (hex) that signs versions; `rollcast identity FILE` prints it. Required to start."""
     run_folder: Path = Path("runs/coordinator")
     """Where the ledger, keys, invites, metrics and summary are kept."""
+
+    @model_validator(mode="after")
+    def _sets_and_checks_fit(self) -> CoordinatorConfig:
+        if "held_out" in self.evaluation_sets:
+            raise ValueError("evaluation_sets.held_out: this name is that of held_out_problems; choose another")
+        tasks = [part.task for part in self.task.parts] if isinstance(self.task, MixtureTask) else [self.task]
+        for task in (*tasks, *(one.task for one in self.evaluation_sets.values())):
+            check = task.check if isinstance(task, RowsConfig) else None
+            if isinstance(check, CodeCheck) and check.total_timeout_s >= self.verifier.timeout_s:
+                raise ValueError(
+                    f"check.total_timeout_s = {check.total_timeout_s:g} must be less than verifier.timeout_s = "
+                    f"{self.verifier.timeout_s:g}, after which a completion scores 0 whatever it has passed"
+                )
+        return self

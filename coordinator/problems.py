@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -13,16 +13,28 @@ import structlog
 
 from coordinator.config import CoordinatorConfig
 from coordinator.events import Prompt
-from coordinator.tasks.adapter import Problem
-from coordinator.tasks.build import build_task, task_config_to_json
+from coordinator.tasks.adapter import Problem, TaskAdapter
+from coordinator.tasks.build import (
+    EVALUATION,
+    build_single,
+    build_task,
+    part_seed,
+    stages_of,
+    task_config_to_json,
+    with_evaluation,
+)
+from coordinator.tasks.evaluation_sets import HELD_OUT, EvaluationSet, pick, texts_of, with_held_out
+from coordinator.tasks.mixed import Mixed
 from coordinator.tasks.mixture import Example, PromptMixture
 from coordinator.tasks.thread import TaskThread
+from coordinator.tasks.tokenizers import kept_tokenizer, run_tokenizer
+from coordinator.tasks.usable import TokenLimits
 from coordinator.verifier_pool import Verdict, VerifierPool, VerifyItem
 from rollcast.runtime.errors import MalformedMessage, TaskError
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import RolloutId
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.tokenizer import Tokenizer
+from rollcast.wire.tokenizer import TextTokenizer, Tokenizer
 
 T = TypeVar("T")
 
@@ -38,7 +50,7 @@ class _Loaded:
     """What takes seconds to make."""
 
     mixture: PromptMixture
-    held_out: list[Example]
+    sets: Mapping[str, EvaluationSet]
     skips: SkipLog
 
 
@@ -50,7 +62,7 @@ class Problems:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, pool: VerifierPool, thread: TaskThread, loading: asyncio.Task[_Loaded]
+        self, tokenizer: TextTokenizer, pool: VerifierPool, thread: TaskThread, loading: asyncio.Task[_Loaded]
     ) -> None:
         self.tokenizer = tokenizer
         self._pool = pool
@@ -64,20 +76,21 @@ class Problems:
         config: CoordinatorConfig,
         mixture_position: str | None,
         drawn: Sequence[Problem] = (),
-        tokenizer: Tokenizer | None = None,
+        tokenizer_json: str | None = None,
     ) -> Problems:
         """Load the task, set its problems apart, start its verifiers; go on with the mixture at a saved position.
 
-        ``drawn``: problems drawn before that may still have to be scored. ``tokenizer``: the run's own, once it has
-        one; then this returns at once, see ``failed``.
+        ``drawn``: problems drawn before that may still have to be scored. ``tokenizer_json``: of the run's own, once
+        it has one; then the task is not waited for, see ``failed``.
 
         Raises:
             TaskError: the task or its data is wrong, or too small for the held-out problems.
+            ModelError: the model's tokenizer cannot be used.
             MissingExtra: its library is not installed.
         """
         verifier = config.verifier
         pool = VerifierPool(
-            task_config_to_json(config.task),
+            task_config_to_json(with_evaluation(config.task, config.evaluation_sets)),
             config.run.seed,
             verifier.processes,
             verifier.timeout_s,
@@ -85,14 +98,16 @@ class Problems:
         )
         thread = TaskThread()
         loading = asyncio.create_task(_load(config, mixture_position, pool, thread))
-        if tokenizer is None:
-            try:
+        try:
+            if tokenizer_json is None:
                 tokenizer = (await loading).mixture.tokenizer
-            except BaseException:
-                loading.cancel()
-                thread.close()
-                await pool.close()
-                raise
+            else:
+                tokenizer = await asyncio.to_thread(kept_tokenizer, config.tokenizer, tokenizer_json)
+        except BaseException:
+            loading.cancel()
+            thread.close()
+            await pool.close()
+            raise
         problems = cls(tokenizer, pool, thread, loading)
         problems._keep(drawn)
         return problems
@@ -103,7 +118,7 @@ class Problems:
             loaded = await asyncio.shield(self._loading)
         except Exception as error:
             return error
-        if loaded.mixture.tokenizer != self.tokenizer:
+        if loaded.mixture.tokenizer.to_json() != self.tokenizer.to_json():
             return TaskError(
                 "the task has another wording than when the run began",
                 cause="its prompts and answers use other pieces or characters",
@@ -149,9 +164,16 @@ class Problems:
         found = await self._in_thread(lambda mixture: mixture.examples(count, flawed=flawed, cursor=cursor))
         return _to_pb(found)
 
-    async def held_out(self, count: int) -> list[pb.Example]:
-        """Problems never trained on, without answers."""
-        return _to_pb((await self._loaded()).held_out[:count])
+    async def held_out(self, count: int, name: str = HELD_OUT) -> list[pb.Example]:
+        """Problems of an evaluation set, never trained on, without answers.
+
+        Raises:
+            TaskError: there is no such set.
+        """
+        sets = (await self._loaded()).sets
+        if name not in sets:
+            raise TaskError(f"there is no evaluation set {name!r}", cause=f"there are {', '.join(sets)}")
+        return _to_pb(sets[name].examples[:count])
 
     async def score(self, rollout_id: RolloutId, problem_id: str, token_ids: Sequence[int]) -> Verdict:
         """Verify one completion of a drawn problem."""
@@ -159,16 +181,25 @@ class Problems:
         return await self._pool.score(VerifyItem(rollout_id, self._drawn[problem_id], text))
 
     async def score_held_out(self, example_id: int, token_ids: Sequence[int]) -> Verdict:
-        """Verify one completion of a held-out problem.
+        """Verify one completion of a problem of an evaluation set.
 
         Raises:
             MalformedMessage: there is no such problem.
         """
-        held_out = (await self._loaded()).held_out
-        if not 0 <= example_id < len(held_out):
-            raise MalformedMessage(f"there is no held-out problem {example_id}")
-        problem = held_out[example_id].problem
+        _, problem = await self.evaluated(example_id)
         return await self._pool.score(VerifyItem(example_id, problem, self.tokenizer.decode(token_ids)))
+
+    async def evaluated(self, example_id: int) -> tuple[str, Problem]:
+        """The evaluation set and the problem of this id.
+
+        Raises:
+            MalformedMessage: there is none.
+        """
+        for name, one in (await self._loaded()).sets.items():
+            first = one.examples[0].example_id if one.examples else 0
+            if first <= example_id < first + len(one.examples):
+                return name, one.examples[example_id - first].problem
+        raise MalformedMessage(f"there is no held-out problem {example_id}")
 
     async def _loaded(self) -> _Loaded:
         return await asyncio.shield(self._loading)
@@ -193,11 +224,7 @@ class SkipLog:
         """Log what has changed, if it is time."""
         if now_s < self._next_at_s:
             return
-        counts = {
-            "prompt_too_long": self._mixture.skipped_too_long,
-            "answer_too_long": self._mixture.skipped_answer_too_long,
-            "unknown_characters": self._mixture.skipped_unknown_characters,
-        }
+        counts = dict(self._mixture.skipped)
         if counts == self._logged or not any(counts.values()):
             return
         log.warning("problems skipped", **counts)
@@ -211,28 +238,50 @@ async def _load(
     starting = asyncio.create_task(pool.start())
     try:
         async with deadline(GENERATOR_DEADLINE_S, "the task to load"):
-            mixture = await thread.run(lambda: _mixture(config, mixture_position))
+            mixture, sets = await thread.run(lambda: _mixture(config, mixture_position))
         await starting
     except BaseException:
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
         raise
-    return _Loaded(mixture, mixture.held_out(config.held_out_problems), SkipLog(mixture))
+    return _Loaded(mixture, sets, SkipLog(mixture))
 
 
-def _mixture(config: CoordinatorConfig, position: str | None) -> PromptMixture:
-    task = build_task(config.task, config.run.seed)
+def _mixture(config: CoordinatorConfig, position: str | None) -> tuple[PromptMixture, Mapping[str, EvaluationSet]]:
+    seed, sampling = config.run.seed, config.sampling
+    task = build_task(config.task, seed)
+    others = {
+        name: build_single(one.task, part_seed(seed, EVALUATION + name)) for name, one in config.evaluation_sets.items()
+    }
+    tokenizer = run_tokenizer(config.tokenizer, lambda: _tokenizer(task, list(others.values())))
+    limits = TokenLimits(tokenizer, sampling.prompt_tokens_max, sampling.new_tokens_max)
+    sets: list[EvaluationSet] = []
+    first_id = config.held_out_problems
+    for name, adapter in others.items():
+        wanted = config.evaluation_sets[name].problems
+        sets.append(pick(name, EVALUATION + name, adapter, limits, wanted, first_id))
+        first_id += len(sets[-1].examples)
     mixture = PromptMixture(
         task,
-        Tokenizer(task.wording(), task.characters()),
-        config.run.seed,
+        tokenizer,
+        seed,
         config.held_out_problems,
-        config.sampling.prompt_tokens_max,
-        config.sampling.new_tokens_max,
+        sampling.prompt_tokens_max,
+        sampling.new_tokens_max,
+        stages=stages_of(config.task),
+        kept_out=texts_of(sets),
     )
     if position is not None:
         mixture.restore(position)
-    return mixture
+    return mixture, with_held_out(mixture.held_out(config.held_out_problems), sets)
+
+
+def _tokenizer(task: TaskAdapter | Mixed, others: Sequence[TaskAdapter]) -> Tokenizer:
+    """Pieces of the training task's wording, and every character that it or an evaluation set uses."""
+    pieces, characters = task.wording(), set(task.characters())
+    for other in others:  # their wording may be in no piece
+        characters.update(other.characters(), *other.wording())
+    return Tokenizer(pieces, "".join(sorted(characters)))
 
 
 def _to_pb(examples: Iterable[Example]) -> list[pb.Example]:

@@ -25,9 +25,10 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from coordinator.config import TaskConfig
 from coordinator.tasks.adapter import Problem, TaskAdapter
 from coordinator.tasks.build import build_task, task_config_from_json
+from coordinator.tasks.config import TaskConfig
+from coordinator.tasks.mixed import Mixed
 from rollcast.runtime.errors import RollcastError, TaskError
 
 LINE_BYTES_MAX = 32 << 20
@@ -36,7 +37,7 @@ LINES_AHEAD_MAX = 2
 ERROR_LENGTH_MAX = 300
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
-BuildTask = Callable[[TaskConfig, int], TaskAdapter]
+BuildTask = Callable[[TaskConfig, int], TaskAdapter | Mixed]
 
 
 def main(build: BuildTask = build_task) -> int:
@@ -49,11 +50,11 @@ def main(build: BuildTask = build_task) -> int:
     hello = json.loads(lines.get())
     try:
         task = build(task_config_from_json(json.dumps(hello["task"])), int(hello["seed"]))
-        task.verify(task.problem(0), "0")  # imports what verifying needs, so that no item pays for it
+        task.warm_up()
     except RollcastError as error:
         _answer(answers, {"refused": {"what": error.what, "cause": error.cause, "fix": error.fix}})
         return 1
-    _limit_resources()
+    _limit_resources(starts_processes=task.starts_processes)
     _answer(answers, {"ready": True})
     while True:
         for problem_json, completion in json.loads(lines.get())["items"]:
@@ -61,7 +62,7 @@ def main(build: BuildTask = build_task) -> int:
             _answer(answers, _score(task, problem_json, completion))
 
 
-def _score(task: TaskAdapter, problem_json: str, completion: str) -> tuple[float, bool, str]:
+def _score(task: TaskAdapter | Mixed, problem_json: str, completion: str) -> tuple[float, bool, str]:
     """A verifier that fails says so and gives nothing: the completion may have made it fail on purpose."""
     try:
         score = task.verify(Problem.from_json(problem_json), completion)
@@ -105,14 +106,15 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def _limit_resources() -> None:
-    """No core dumps, no files, no child processes, bounded memory; set once everything is imported."""
-    for limit, most in (
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_NPROC, 0),
-        (resource.RLIMIT_AS, ADDRESS_SPACE_BYTES),
-    ):
+def _limit_resources(*, starts_processes: bool) -> None:
+    """No core dumps, no files, no child processes, bounded memory; set once everything is imported.
+
+    A task that runs programs needs files and processes, and bounds those of the programs itself.
+    """
+    limits = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_AS, ADDRESS_SPACE_BYTES)]
+    if not starts_processes:
+        limits += [(resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_NPROC, 0)]
+    for limit, most in limits:
         _, hard = resource.getrlimit(limit)
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(limit, (most, most))

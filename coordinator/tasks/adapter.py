@@ -75,6 +75,20 @@ class TaskAdapter(Protocol):
         """The problem at this index (from 0)."""
         ...
 
+    @property
+    def starts_processes(self) -> bool:
+        """Whether verifying needs to start processes of its own."""
+        ...
+
+    def warm_up(self) -> None:
+        """Import what verifying needs, so that no completion pays for it.
+
+        Raises:
+            TaskError: this machine cannot verify as it should.
+            MissingExtra: a library is not installed.
+        """
+        ...
+
     def verify(self, problem: Problem, completion_text: str) -> Score:
         """Score a completion. May be slow or fail: runs in a verifier process."""
         ...

@@ -38,6 +38,7 @@ class ReasoningGym:
     """
 
     problem_count: int | None = None
+    starts_processes = False
 
     def __init__(self, name: str, parameters: Mapping[str, Any], seed: int) -> None:
         self.name = name
@@ -63,6 +64,9 @@ class ReasoningGym:
         answer = entry["answer"] if isinstance(entry["answer"], str) else ""
         data = {"index": index, "answer": _plain(entry["answer"]), "metadata": _plain(entry["metadata"])}
         return Problem(f"{self.name}:{index}", str(entry["question"]), answer, data)
+
+    def warm_up(self) -> None:
+        self.verify(self.problem(0), "0")
 
     def verify(self, problem: Problem, completion_text: str) -> Score:
         """The generator's own score, as it is: some give part of the reward for an answer among other text."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 PIECES_MAX = 64  # a vocabulary of a few dozen entries keeps the embedding small
 WORD_CHARACTERS_MIN = 3  # shorter words gain little over characters
@@ -27,12 +27,14 @@ def fixed_pieces(prompts: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(pieces))[:PIECES_MAX]
 
 
-def other_characters(pieces: Sequence[str], texts: Sequence[str]) -> str:
+def other_characters(pieces: Sequence[str], texts: Iterable[str]) -> str:
     """The characters of ``texts`` that no piece covers (longest piece first), sorted."""
     longest_first = sorted(pieces, key=len, reverse=True)
     covered = re.compile("|".join(re.escape(piece) for piece in longest_first)) if pieces else None
-    rest = (covered.sub("", text) for text in texts) if covered else texts
-    return "".join(sorted(set().union(*rest)))
+    found: set[str] = set()
+    for text in texts:
+        found.update(covered.sub("", text) if covered else text)
+    return "".join(sorted(found))
 
 
 def _common_start(texts: Sequence[str]) -> str:

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from random import Random
 
-from coordinator.config import JsonlTask, TaskConfig
 from coordinator.tasks.adapter import Problem, Score
+from coordinator.tasks.config import JsonlTask, TaskConfig
 from coordinator.verifier_worker import main
 from rollcast.runtime.errors import TaskError
 
@@ -24,6 +24,7 @@ class Hostile:
 
     name = "hostile"
     problem_count: int | None = 1
+    starts_processes = False
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -39,6 +40,9 @@ class Hostile:
 
     def demonstration(self, problem: Problem, *, flawed: bool, random: Random) -> str | None:
         return None
+
+    def warm_up(self) -> None:
+        """Nothing to import."""
 
     def verify(self, problem: Problem, completion_text: str) -> Score:
         match completion_text:

@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 from coordinator.config import CoordinatorConfig
 from coordinator.problems import Problems, SkipLog
 from coordinator.tasks.gym import ReasoningGym
-from coordinator.tasks.jsonl import Jsonl
 from coordinator.tasks.mixture import PromptMixture
+from coordinator.tasks.rows import Rows
 from rollcast.runtime.errors import TaskError
 from rollcast.wire.grpc_client import translate
 from rollcast.wire.ids import RolloutId
@@ -37,8 +37,8 @@ async def test_who_knows_the_tokenizer_need_not_wait(tmp_path: Path) -> None:
     path.write_text("".join(f'{{"prompt": "{number}+1=", "answer": "{number + 1}"}}\n' for number in range(64)))
     task = CoordinatorConfig.model_validate({"task": {"kind": "jsonl", "path": str(path)}, "held_out_problems": 16})
     first = await Problems.start(task, None)
-    again = await Problems.start(task, None, (), first.tokenizer)
-    other = await Problems.start(task, None, (), Tokenizer(("x",), "yz"))
+    again = await Problems.start(task, None, (), first.tokenizer.to_json())
+    other = await Problems.start(task, None, (), Tokenizer(("x",), "yz").to_json())
     try:
         assert await again.held_out(4) == await first.held_out(4)
         assert "another wording" in str(await other.failed())
@@ -78,7 +78,7 @@ async def test_limits_that_are_too_small_say_what_is_needed(
 async def test_a_task_without_demonstrations_is_said_to_the_learner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Jsonl, "demonstration", lambda *_args, **_named: None)
+    monkeypatch.setattr(Rows, "demonstration", lambda *_args, **_named: None)
     async with running(tmp_path) as coordinator, Member(await coordinator.join("learner")) as learner:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             async for _ in learner.stub.Examples(pb.ExamplesRequest(count=4), timeout=20.0):
@@ -95,7 +95,7 @@ def test_skips_are_logged_when_they_grow_and_at_most_once_a_minute() -> None:
     with capture_logs() as logs:
         skips.look(1.0)
         for now_s, skipped in ((2.0, 3), (3.0, 4), (61.0, 4), (62.0, 4), (122.0, 4), (130.0, 5)):
-            mixture.skipped_answer_too_long = skipped
+            mixture._streams[""].cursor.skipped_answer_too_long = skipped
             skips.look(now_s)
     assert [entry["answer_too_long"] for entry in logs] == [3, 4, 5]
     assert {entry["event"] for entry in logs} == {"problems skipped"}

@@ -60,7 +60,7 @@ async def test_what_is_open_is_taken_over_with_its_problems(tmp_path: Path) -> N
     assert [(one.lease_id, one.sample_index) for one in restored.live] == [(3, 1)]
     assert [(one.rollout_id, one.scored) for one in restored.rollouts] == [(2, False)]
     assert start.problems == (problem,)
-    assert start.tokenizer == Tokenizer(("+",), "12")
+    assert start.tokenizer == Tokenizer(("+",), "12").to_json()
     assert start.learner_values == {"oldest_checkpoint_step": 7.0}
     totals = start.restored
     assert (totals.issued, totals.accepted, totals.trained, totals.dropped) == (4, 2, 1, {"lease_expired": 1})

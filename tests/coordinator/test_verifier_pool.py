@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from coordinator.config import JsonlTask, ReasoningGymTask
 from coordinator.tasks.adapter import Problem
 from coordinator.tasks.build import build_task, task_config_to_json
+from coordinator.tasks.config import JsonlTask, ReasoningGymTask
 from coordinator.verifier_pool import COMPLETION_LENGTH_MAX, Verdict, VerifierPool, VerifyItem
 from rollcast.runtime.errors import TaskError
 

@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.config import JsonlTask, ReasoningGymTask, TaskConfig
 from coordinator.tasks.build import build_task, task_config_from_json, task_config_to_json
+from coordinator.tasks.config import JsonlTask, ReasoningGymTask, TaskConfig
 from coordinator.tasks.gym import ReasoningGym
-from coordinator.tasks.jsonl import Jsonl
+from coordinator.tasks.rows import Rows
 from rollcast.runtime.errors import TaskError
 
 
 def test_each_kind_has_its_adapter(tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
     path.write_text('{"prompt": "a", "answer": "b"}\n')
-    assert isinstance(build_task(JsonlTask(kind="jsonl", path=path), 0), Jsonl)
+    assert isinstance(build_task(JsonlTask(kind="jsonl", path=path), 0), Rows)
     assert isinstance(build_task(ReasoningGymTask(), 0), ReasoningGym)
 
 

@@ -2,13 +2,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from coordinator.tasks.adapter import TaskAdapter
+from coordinator.tasks.config import JsonlTask
 from coordinator.tasks.gym import ReasoningGym
-from coordinator.tasks.jsonl import Jsonl
-from coordinator.tasks.mixture import PromptMixture
+from coordinator.tasks.mixed import Mixed, Part
+from coordinator.tasks.mixture import Drawn, PromptMixture, Stage
+from coordinator.tasks.part_stream import text_hash
+from coordinator.tasks.rows import Rows
 from rollcast.runtime.errors import TaskError
 from rollcast.wire.tokenizer import Tokenizer
 
@@ -26,9 +30,9 @@ def sums() -> ReasoningGym:
     return ReasoningGym("chain_sum", SMALL, 5)
 
 
-def numbers_file(path: Path, count: int) -> Jsonl:
+def numbers_file(path: Path, count: int) -> Rows:
     path.write_text("".join(json.dumps({"prompt": f"{n}?", "answer": str(n)}) + "\n" for n in range(count)))
-    return Jsonl(path)
+    return Rows(JsonlTask(kind="jsonl", path=path))
 
 
 def test_the_stream_follows_from_the_seed(sums: ReasoningGym) -> None:
@@ -84,10 +88,10 @@ def test_long_prompts_are_skipped_and_counted(sums: ReasoningGym) -> None:
     source = mixture(sums, longest=8)  # two pieces and six characters: at most one operand of two digits
     assert all(len(drawn.prompt_token_ids) <= 8 for drawn in source.draw(200))
     assert all(len(example.prompt_token_ids) <= 8 for example in source.held_out(100))
-    assert source.skipped_too_long > 50
+    assert source.skipped["prompt_too_long"] > 50
     resumed = mixture(sums, longest=8)
     resumed.restore(source.position())
-    assert resumed.skipped_too_long == source.skipped_too_long
+    assert resumed.skipped["prompt_too_long"] == source.skipped["prompt_too_long"]
 
 
 def test_problems_with_long_answers_are_skipped_everywhere_and_counted(sums: ReasoningGym) -> None:
@@ -95,10 +99,10 @@ def test_problems_with_long_answers_are_skipped_everywhere_and_counted(sums: Rea
     drawn, shown = source.draw(300), source.examples(100, flawed=False, cursor=0)
     problems = [one.problem for one in drawn] + [one.problem for one in (*source.held_out(100), *shown)]
     assert all(len(problem.answer) <= 2 for problem in problems)
-    assert source.skipped_answer_too_long > 50
+    assert source.skipped["answer_too_long"] > 50
     resumed = mixture(sums, answer=3)
     resumed.restore(source.position())
-    assert resumed.skipped_answer_too_long == source.skipped_answer_too_long
+    assert resumed.skipped["answer_too_long"] == source.skipped["answer_too_long"]
     assert resumed.draw(20) == source.draw(20)
 
 
@@ -119,7 +123,7 @@ def test_limits_that_no_problem_fits_name_what_would_be_needed() -> None:
 def test_a_stream_that_runs_dry_names_what_would_be_needed(sums: ReasoningGym, monkeypatch: pytest.MonkeyPatch) -> None:
     source = mixture(sums, answer=3)
     monkeypatch.setattr("coordinator.tasks.mixture.DRY_MAX", 50)
-    monkeypatch.setattr(source, "_new_tokens_max", 1)
+    monkeypatch.setattr(source._limits, "new_tokens_max", 1)
     with pytest.raises(TaskError, match="no usable problem") as caught:
         source.draw(1)
     assert "raise sampling.new_tokens_max to 4" in caught.value.fix
@@ -129,7 +133,7 @@ def test_unknown_characters_are_skipped_and_counted(sums: ReasoningGym) -> None:
     tokenizer = Tokenizer(sums.wording(), sums.characters().replace("7", ""))
     source = PromptMixture(sums, tokenizer, 5, 20, 32, 32)
     assert all("7" not in drawn.problem.prompt for drawn in source.draw(100))
-    assert source.skipped_unknown_characters > 10
+    assert source.skipped["unknown_characters"] > 10
     assert all("7" not in example.problem.answer for example in source.examples(50, flawed=False, cursor=0))
 
 
@@ -149,7 +153,7 @@ def test_the_same_text_twice_in_a_file_is_on_one_side(tmp_path: Path) -> None:
     path = tmp_path / "twice.jsonl"
     rows = [{"prompt": f"{n % 40}?", "answer": str(n)} for n in range(120)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    source = mixture(Jsonl(path), held_out=15)
+    source = mixture(Rows(JsonlTask(kind="jsonl", path=path)), held_out=15)
     held_out = {example.problem.prompt for example in source.held_out(15)}
     assert len(held_out) == 15
     assert {drawn.problem.prompt for drawn in source.draw(150)} == {f"{n}?" for n in range(40)} - held_out
@@ -168,7 +172,10 @@ def test_a_small_space_of_problems(sums: ReasoningGym) -> None:
         mixture(tiny, held_out=150)
 
 
-@pytest.mark.parametrize("position", ["", "{}", "[]", '{"next": -1, "skipped_too_long": 0}', "null", '{"next": "1"}'])
+@pytest.mark.parametrize(
+    "position",
+    ["", "{}", "[]", '{"drawn": 1, "parts": {"": [-1, 0, 0, 0, 0, 0]}}', "null", '{"drawn": 1, "parts": {"": [1]}}'],
+)
 def test_nonsense_is_not_a_position(sums: ReasoningGym, position: str) -> None:
     with pytest.raises(TaskError, match="position"):
         mixture(sums).restore(position)
@@ -179,3 +186,81 @@ def test_a_task_without_demonstrations_says_how_to_go_without() -> None:
     with pytest.raises(TaskError, match="no demonstrations") as caught:
         source.examples(1, flawed=False, cursor=0)
     assert "learner.warm_start.steps_max=0" in caught.value.fix
+
+
+# ---------------------------------------------------------------- several parts
+
+
+def parts(tmp_path: Path) -> Mixed:
+    easy = numbers_file(tmp_path / "easy.jsonl", 200)
+    return Mixed([Part("easy", easy), Part("sums", ReasoningGym("chain_sum", SMALL, 5))])
+
+
+def mixed(task: Mixed, *, held_out: int = 20, **named: Any) -> PromptMixture:
+    tokenizer = Tokenizer(task.wording(), task.characters())
+    return PromptMixture(task, tokenizer, 5, held_out, 64, 32, **named)
+
+
+CURRICULUM = (Stage(0, {"easy": 3.0, "sums": 1.0}), Stage(10, {"sums": 1.0}), Stage(20, {"easy": 1.0, "sums": 1.0}))
+
+
+def part_of(drawn: Drawn) -> str:
+    return drawn.problem.problem_id.partition("/")[0]
+
+
+def test_weights_decide_how_many_prompts_a_part_gets(tmp_path: Path) -> None:
+    names = [part_of(one) for one in mixed(parts(tmp_path), stages=CURRICULUM).draw(800)]
+    assert 0.70 < names.count("easy") / 800 < 0.80
+
+
+def test_stages_follow_the_learner(tmp_path: Path) -> None:
+    source = mixed(parts(tmp_path), stages=CURRICULUM)
+    names = [part_of(one) for one in source.draw(90, [step for step in range(30) for _ in range(3)])]
+    assert set(names[:30]) == {"easy", "sums"}
+    assert set(names[30:60]) == {"sums"}
+    assert set(names[60:]) == {"easy", "sums"}
+
+
+def test_every_position_of_several_parts_restores_exactly(tmp_path: Path) -> None:
+    task, steps = parts(tmp_path), [n // 2 for n in range(60)]
+    drawn = mixed(task, stages=CURRICULUM).draw(60, steps)
+    for at in (0, 19, 41):
+        resumed = mixed(task, stages=CURRICULUM)
+        resumed.restore(drawn[at].position)
+        assert resumed.draw(59 - at, steps[at + 1 :]) == drawn[at + 1 :]
+    with pytest.raises(TaskError, match="position"):
+        mixture(ReasoningGym("chain_sum", SMALL, 5)).restore(drawn[0].position)
+
+
+def test_held_out_problems_come_from_every_part_by_weight(tmp_path: Path) -> None:
+    source = mixed(parts(tmp_path), stages=CURRICULUM)
+    names = [example.problem.problem_id.partition("/")[0] for example in source.held_out(20)]
+    assert (names.count("easy"), names.count("sums")) == (15, 5)
+    held_out = {example.problem.prompt for example in source.held_out(20)}
+    assert not held_out & {one.problem.prompt for one in source.draw(2000)}
+
+
+def test_texts_of_evaluation_sets_are_never_drawn(tmp_path: Path) -> None:
+    numbers = numbers_file(tmp_path / "n.jsonl", 60)
+    kept_out = {text_hash(f"{n}?") for n in range(30)}
+    tokenizer = Tokenizer(numbers.wording(), numbers.characters())
+    source = PromptMixture(numbers, tokenizer, 5, 4, 64, 32, kept_out=kept_out)
+    assert all(int(one.problem.answer) >= 30 for one in source.draw(100))
+    assert source.skipped["in_evaluation"] > 60
+
+
+def test_dull_problems_of_a_file_are_passed_over(tmp_path: Path) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def wanted(problem_id: str, times: int) -> bool:
+        asked.append((problem_id, times))
+        return times == 0 or problem_id.endswith("7")
+
+    numbers = numbers_file(tmp_path / "n.jsonl", 60)
+    tokenizer = Tokenizer(numbers.wording(), numbers.characters())
+    source = PromptMixture(numbers, tokenizer, 5, 4, 64, 32, wanted=wanted)
+    first = source.draw(54)  # what is not below the threshold
+    assert len({one.problem.prompt for one in first}) == 54
+    later = source.draw(20)
+    assert all(one.problem.answer.endswith("7") for one in later)
+    assert {times for _, times in asked} >= {0, 1, 2}

@@ -1,0 +1,104 @@
+"""Locks itself in, then becomes the untrusted program. Started by runner.py as `python -I -S child.py FD`.
+
+FD holds the order as JSON; what was locked goes back through the descriptor after it, as one JSON line, before the
+program starts. Where process namespaces work there are three processes: this one outside, process 1 inside, which ends
+all others with itself, and the program.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any, NoReturn
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # confine.py alone, none of the package
+
+import confine  # type: ignore[import-not-found]
+
+DEVICES_READ = ("/dev/zero", "/dev/urandom", "/dev/random", "/etc/ld.so.cache", "/etc/localtime")
+
+
+def main() -> int:
+    """Lock in, run, pass the program's exit status on."""
+    order_fd = int(sys.argv[1])
+    with os.fdopen(order_fd) as file:
+        order = json.load(file)
+    report = order_fd + 1
+    missing: dict[str, str] = {}
+    if os.getuid() == 0:
+        os.chown(order["folder"], confine.NOBODY, confine.NOBODY)
+        attempt(missing, "interpreter", lambda: confine.show_to_others(order["readable"]))
+        confine.become_nobody()
+    confine.die_with_parent()
+    spare = confine.own_tasks()
+    confined = attempt(missing, "namespaces", confine.enter_namespaces)
+    if not confined:
+        return run(order, missing, report, tasks=spare)
+    inside = os.fork()
+    if inside:
+        os.close(report)
+        return status_of(os.waitpid(inside, 0)[1])
+    confine.die_with_parent()
+    attempt(missing, "memory folder", lambda: confine.mount_memory(order["folder"], order["folder_bytes"]))
+    os._exit(run(order, missing, report, tasks=1))
+
+
+def attempt(missing: dict[str, str], name: str, step: Any) -> bool:
+    """Whether a step could be taken; if not, why is in ``missing``."""
+    try:
+        step()
+    except OSError as error:
+        missing[name] = str(error)
+        return False
+    return True
+
+
+def run(order: dict[str, Any], missing: dict[str, str], report: int, *, tasks: int) -> int:
+    """Start the program in its own process and wait for it; everything else of the namespace ends when we do."""
+    program = os.fork()
+    if not program:
+        try:
+            become(order, missing, report, tasks)
+        except BaseException as error:
+            os.write(2, f"sandbox: {error}\n".encode())
+            os._exit(126)
+    os.close(report)
+    while True:
+        ended, status = os.wait()  # process 1 gets the orphans too
+        if ended == program:
+            return status_of(status)
+
+
+def become(order: dict[str, Any], missing: dict[str, str], report: int, tasks: int) -> NoReturn:
+    """The last steps, in the process that becomes the program."""
+    folder = order["folder"]
+    for name, text in order["files"].items():
+        with open(os.path.join(folder, name), "w", encoding="utf-8", errors="replace") as file:
+            file.write(text)
+    os.chdir(folder)
+    confine.limit(order["cpu_s"], order["memory_bytes"], order["file_bytes"], tasks + order["processes"])
+    confine.no_new_privileges()
+    readable = [*order["readable"], *DEVICES_READ]
+    attempt(missing, "Landlock", lambda: confine.restrict_files(readable, [folder, "/dev/null"]))
+    attempt(missing, "seccomp", confine.refuse_calls)
+    os.write(report, json.dumps(missing).encode() + b"\n")
+    os.close(report)
+    if order["full"] and not sufficient(missing):
+        os._exit(125)
+    os.closerange(3, 1024)
+    os.execve(order["command"][0], order["command"], order["environment"])
+
+
+def sufficient(missing: dict[str, str]) -> bool:
+    """Whether what is left keeps a program off the network, the files and the processes of others."""
+    return "Landlock" not in missing and not {"namespaces", "seccomp"} <= missing.keys()
+
+
+def status_of(status: int) -> int:
+    """An exit status as a shell has it: 128 + n for signal n."""
+    return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+
+
+if __name__ == "__main__":
+    os._exit(main())

@@ -1,0 +1,207 @@
+"""Runs one untrusted program and says how it ended. Blocking; for verifier processes."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Literal
+
+from rollcast.runtime.errors import TaskError
+
+CHILD = str(Path(__file__).with_name("child.py"))
+DEATH_TIMEOUT_S = 5.0
+READ_BYTES = 64 << 10
+FOLDER_BYTES_FILES = 4  # the folder in memory holds this many files of the largest size
+REPORT_BYTES_MAX = 4 << 10
+UNCONFINED = 125  # exit status of child.py
+# No hash seed, so that a program that depends on it cannot pass by luck once and fail when it is scored again.
+ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "LANG": "C.UTF-8",
+    "PYTHONHASHSEED": "0",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+
+Outcome = Literal["exited", "timeout", "output"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a program may use. ``full``: refuse to run it where the kernel cannot keep it in."""
+
+    wall_s: float
+    memory_bytes: int = 512 << 20
+    processes_max: int = 8
+    output_bytes_max: int = 1 << 20
+    file_bytes_max: int = 16 << 20
+    full: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How it ended: by itself with ``status`` (128 + n for signal n), after its time, or for printing too much."""
+
+    outcome: Outcome
+    status: int
+    stdout: bytes
+    stderr: bytes
+    missing: Mapping[str, str] = field(default_factory=dict)  # means of the kernel that were not there, and why
+
+
+def run_python(files: Mapping[str, str], main: str, stdin: bytes, limits: Limits) -> Ended:
+    """Run ``main`` of these files with this interpreter, isolated from our packages' path and environment.
+
+    Raises:
+        TaskError: limits.full, and the kernel lacks what that needs; or the sandbox cannot be set up at all.
+    """
+    folder = tempfile.mkdtemp(prefix="rollcast-sandbox-")
+    try:
+        command = [sys.executable, "-I", "-B", f"{folder}/{main}"]
+        with _file(_order(folder, command, files, limits)) as order, _file(stdin) as given:
+            ended = _run(order, given, limits)
+    except OSError as error:
+        raise TaskError("the sandbox cannot run a program", cause=str(error), fix="see the cause") from None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if ended.status == UNCONFINED and ended.outcome == "exited" and ended.missing:
+        raise _unconfined(ended.missing)
+    return ended
+
+
+def _file(content: bytes) -> IO[bytes]:
+    file = tempfile.TemporaryFile()  # noqa: SIM115 (our caller closes it)
+    file.write(content)
+    file.seek(0)
+    return file
+
+
+def _order(folder: str, command: Sequence[str], files: Mapping[str, str], limits: Limits) -> bytes:
+    interpreter = {sys.prefix, sys.base_prefix, str(Path(sys.executable).resolve().parent.parent)} - {"/"}
+    order = {
+        "folder": folder,
+        "folder_bytes": max(1 << 20, FOLDER_BYTES_FILES * limits.file_bytes_max),
+        "files": dict(files),
+        "command": list(command),
+        "environment": ENVIRONMENT | {"HOME": folder, "TMPDIR": folder},
+        "readable": [*sorted(interpreter), "/usr", "/lib", "/lib64", "/bin"],
+        "cpu_s": math.ceil(limits.wall_s) + 1,
+        "memory_bytes": limits.memory_bytes,
+        "file_bytes": max(limits.file_bytes_max, sum(len(text.encode(errors="replace")) for text in files.values())),
+        "processes": limits.processes_max,
+        "full": limits.full,
+    }
+    return json.dumps(order).encode()
+
+
+def _run(order: IO[bytes], stdin: IO[bytes], limits: Limits) -> Ended:
+    # The child takes the order as one descriptor and its report pipe as the next.
+    order_fd, report_read, report_write = _neighbours(order.fileno())
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-B", CHILD, str(order_fd)],
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=ENVIRONMENT,
+            pass_fds=(order_fd, report_write),
+            start_new_session=True,
+        )
+    except BaseException:
+        os.close(report_read)
+        raise
+    finally:
+        os.close(order_fd)
+        os.close(report_write)
+    try:
+        outcome, outputs = _watch(process, limits)
+    finally:
+        _end(process)
+        report = os.read(report_read, REPORT_BYTES_MAX)
+        os.close(report_read)
+    return Ended(outcome, process.returncode, *outputs, _missing(report))
+
+
+def _neighbours(order: int) -> tuple[int, int, int]:
+    """(order's duplicate, the report's reading end, its writing end right after the first)."""
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    low = os.dup(order)
+    while True:
+        try:
+            os.fstat(low + 1)
+        except OSError:
+            break
+        low, old = os.dup(low), low
+        os.close(old)
+    os.dup2(write, low + 1)
+    os.close(write)
+    return low, read, low + 1
+
+
+def _watch(process: subprocess.Popen[bytes], limits: Limits) -> tuple[Outcome, tuple[bytes, bytes]]:
+    """Read what it prints until it has closed both streams, its time is over, or it has printed too much."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    ends_s = time.monotonic() + limits.wall_s
+    outputs = {process.stdout: bytearray(), process.stderr: bytearray()}
+    outcome: Outcome = "exited"
+    with selectors.DefaultSelector() as selector:
+        for stream, output in outputs.items():
+            selector.register(stream, selectors.EVENT_READ, output)
+        while selector.get_map():
+            left_s = ends_s - time.monotonic()
+            if left_s <= 0.0:
+                outcome = "timeout"
+                break
+            for key, _ in selector.select(left_s):
+                data = os.read(key.fd, READ_BYTES)
+                if not data:
+                    selector.unregister(key.fileobj)
+                key.data.extend(data)
+            if sum(map(len, outputs.values())) > limits.output_bytes_max:
+                outcome = "output"
+                break
+    if outcome == "exited":
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, ends_s - time.monotonic()))
+        outcome = "exited" if process.returncode is not None else "timeout"
+    return outcome, (bytes(outputs[process.stdout]), bytes(outputs[process.stderr]))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Nothing of it is left when this returns: its group is killed, and with process 1 all of its namespace."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
+    process.wait(DEATH_TIMEOUT_S)
+
+
+def _missing(report: bytes) -> dict[str, str]:
+    try:
+        return dict(json.loads(report))
+    except ValueError:
+        return {}
+
+
+def _unconfined(missing: Mapping[str, str]) -> TaskError:
+    return TaskError(
+        "this machine cannot confine programs that nobody trusts",
+        cause="the kernel does not give " + "; ".join(f"{name} ({why})" for name, why in sorted(missing.items())),
+        fix="use a kernel with Landlock (5.13 or newer, in its list of security modules), allow unprivileged user "
+        'namespaces or seccomp, or set task.check.isolation = "best" where you trust the programs',
+    )

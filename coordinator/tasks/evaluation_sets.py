@@ -1,0 +1,64 @@
+"""Named sets of problems for evaluation, beside those held out of the training task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from coordinator.tasks.adapter import Problem, TaskAdapter
+from coordinator.tasks.mixed import named
+from coordinator.tasks.mixture import Example
+from coordinator.tasks.part_stream import text_hash
+from coordinator.tasks.usable import TokenLimits
+from rollcast.runtime.errors import TaskError
+
+HELD_OUT = "held_out"  # the set that every task has
+SEARCH_MOST = 64  # problems looked at, as a multiple of those wanted
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSet:
+    """Problems under one name. Their example_ids go on from one set to the next, so each names one problem."""
+
+    name: str
+    examples: tuple[Example, ...]
+    passed_over: int = 0  # that cannot be used with this run's limits and tokenizer
+
+
+def pick(name: str, part: str, adapter: TaskAdapter, limits: TokenLimits, wanted: int, first_id: int) -> EvaluationSet:
+    """The first ``wanted`` different usable problems, or all there are.
+
+    Raises:
+        TaskError: none can be used.
+    """
+    found: dict[int, tuple[Problem, tuple[int, ...]]] = {}
+    passed_over = 0
+    count = adapter.problem_count
+    for index in range(wanted * SEARCH_MOST if count is None else count):
+        problem = named(part, adapter.problem(index))
+        tokens, _ = limits.look_at(problem)
+        if tokens is None:
+            passed_over += 1
+        else:
+            found.setdefault(text_hash(problem.prompt), (problem, tokens))
+        if len(found) == wanted:
+            break
+    if not found:
+        raise TaskError(
+            f"no problem of the evaluation set {name} can be used",
+            cause=limits.lengths(),
+            fix=" or ".join([*limits.higher_limits(), f"change evaluation_sets.{name}"]),
+        )
+    examples = [Example(first_id + number, *one, ()) for number, one in enumerate(found.values())]
+    return EvaluationSet(name, tuple(examples), passed_over)
+
+
+def texts_of(sets: Sequence[EvaluationSet]) -> frozenset[int]:
+    """Hashes of all their prompts: training leaves them out."""
+    return frozenset(text_hash(example.problem.prompt) for one in sets for example in one.examples)
+
+
+def with_held_out(held_out: Sequence[Example], sets: Sequence[EvaluationSet]) -> Mapping[str, EvaluationSet]:
+    """All sets by name; those held out of the training task first, with ids from 0."""
+    first = EvaluationSet(HELD_OUT, tuple(replace(one, example_id=n) for n, one in enumerate(held_out)))
+    return {one.name: one for one in (first, *sets)}

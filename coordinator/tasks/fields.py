@@ -1,0 +1,92 @@
+"""From a row of any source to what a problem is made of, by the field mapping of the configuration."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from coordinator.tasks.code_tests import CodeTests, read_tests
+from coordinator.tasks.config import FieldsConfig
+
+ROW_BYTES_MAX = 1 << 20  # of prompt, answer, tests and metadata together; a longer one is no prompt for these models
+COLUMNS_SHOWN = 12
+
+
+class BadRow(Exception):
+    """A row cannot be used. ``where`` names file and row; the message says why."""
+
+    def __init__(self, where: str, why: str, cause: str = "") -> None:
+        super().__init__(f"{where}: {why}")
+        self.cause = cause
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One problem as its source has it. ``answer`` may be empty where there are ``tests``."""
+
+    prompt: str
+    answer: str
+    tests: CodeTests | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+def row_of(value: Any, fields: FieldsConfig, where: str) -> Row:
+    """Read one row.
+
+    Raises:
+        BadRow: a column is missing, empty, of another type, or too long.
+    """
+    if not isinstance(value, Mapping):
+        raise BadRow(where, "not an object")
+    prompt = _text(value, fields.prompt, where)
+    answer = _text(value, fields.answer, where) if fields.answer else ""
+    tests = None
+    if fields.tests:
+        try:
+            tests = read_tests(_found(value, fields.tests, where))
+        except ValueError as error:
+            raise BadRow(where, f"{fields.tests!r} has no tests that can be run", str(error)) from None
+    metadata = {name: _plain(_found(value, name, where)) for name in fields.metadata}
+    row = Row(prompt, answer, tests, metadata)
+    size = len(prompt.encode()) + len(answer.encode()) + len(json.dumps(metadata))
+    size += len(json.dumps(tests.to_json())) if tests else 0
+    if size > ROW_BYTES_MAX:
+        raise BadRow(where, "the row is too long", f"it has {size} bytes, at most {ROW_BYTES_MAX} are taken")
+    return row
+
+
+def _text(value: Mapping[str, Any], path: str, where: str) -> str:
+    found = _found(value, path, where)
+    if isinstance(found, int | float) and not isinstance(found, bool):
+        found = json.dumps(found)
+    if not isinstance(found, str) or not found.strip() or _has_surrogates(found):
+        raise BadRow(where, f"{path!r} is missing or not a text", f"it is {type(found).__name__}")
+    return found
+
+
+def _found(value: Any, path: str, where: str) -> Any:
+    """What a dotted path leads to; a column of that very name comes first."""
+    if isinstance(value, Mapping) and path in value:
+        return value[path]
+    at = value
+    for part in path.split("."):
+        if isinstance(at, Mapping) and part in at:
+            at = at[part]
+        elif isinstance(at, list) and part.isdecimal() and int(part) < len(at):
+            at = at[int(part)]
+        else:
+            columns = ", ".join(sorted(map(str, value))[:COLUMNS_SHOWN]) if isinstance(value, Mapping) else ""
+            raise BadRow(where, f"{path!r} is missing or not a text", f"the row has {columns or 'no columns'}")
+    return at
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON holds it; what JSON cannot hold as text."""
+    return json.loads(json.dumps(value, default=str))
+
+
+def _has_surrogates(text: str) -> bool:
+    """JSON can hold halves of characters, which no file, hash or message of ours can."""
+    return any("\ud800" <= character <= "\udfff" for character in text)

@@ -1,0 +1,164 @@
+"""Programs that try to get out."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from coordinator.sandbox import runner
+from coordinator.sandbox.runner import Ended, Limits, run_python
+from rollcast.runtime.errors import TaskError
+
+
+def run(program: str, stdin: bytes = b"", **limits: float) -> Ended:
+    settings = {"wall_s": 20.0, "memory_bytes": 256 << 20} | limits
+    return run_python({"main.py": program}, "main.py", stdin, Limits(**settings))  # type: ignore[arg-type]
+
+
+def alive(marker: str) -> list[str]:
+    """Command lines of processes that have the marker."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            command = (folder / "cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if folder.name.isdecimal() and marker in command:
+            found.append(command)
+    return found
+
+
+def test_a_program_runs() -> None:
+    ended = run("import os, sys; print(input() * 2); print(os.getcwd(), file=sys.stderr); sys.exit(3)", b"ab\n")
+    assert (ended.outcome, ended.status, ended.stdout) == ("exited", 3, b"abab\n")
+    folder = ended.stderr.decode().strip()
+    assert "rollcast-sandbox-" in folder
+    assert not os.path.exists(folder)
+    assert ended.missing == {}
+
+
+def test_nothing_of_our_environment_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLCAST_SECRET", "hush")
+    ended = run("import os; print(sorted(os.environ)); print(os.path.exists('/proc/self'))")
+    assert b"SECRET" not in ended.stdout
+
+
+def test_no_network() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        for family in ("AF_INET", "AF_INET6", "AF_UNIX"):
+            ended = run(f"import socket; socket.socket(socket.{family}); print('open')")
+            assert b"PermissionError" in ended.stderr
+            assert ended.stdout == b""
+        assert run(f"import socket; socket.create_connection(('127.0.0.1', {port}))").status == 1
+
+
+def test_no_files_of_others(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("hush")
+    secret.chmod(0o666)
+    tmp_path.chmod(0o777)
+    program = f"""
+import os
+for attempt in (
+    lambda: open({str(secret)!r}).read(),
+    lambda: open({str(secret)!r}, "w").write("x"),
+    lambda: open({str(tmp_path / "new")!r}, "w"),
+    lambda: os.listdir({str(tmp_path)!r}),
+    lambda: os.remove({str(secret)!r}),
+    lambda: os.symlink({str(secret)!r}, "link") or open("link").read(),
+    lambda: open("/etc/passwd").read(),
+):
+    try:
+        attempt()
+    except PermissionError:
+        continue
+    print("escaped")
+open("own", "w").write("fine")
+print(open("own").read())
+"""
+    ended = run(program)
+    assert ended.stdout == b"fine\n", ended.stderr
+    assert secret.read_text() == "hush"
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_fork_bomb_ends() -> None:
+    began_s = time.monotonic()
+    ended = run("import os, time\nwhile True:\n    try: os.fork()\n    except OSError: pass", wall_s=1.0)
+    assert ended.outcome == "timeout"
+    assert time.monotonic() - began_s < 15.0
+    assert alive("rollcast-sandbox-") == []
+
+
+def test_children_do_not_outlive_the_program() -> None:
+    run("import os, time\nif os.fork() == 0:\n    os.close(1); os.close(2); time.sleep(60)")
+    assert alive("rollcast-sandbox-") == []
+
+
+def test_nobody_else_is_killed() -> None:
+    ended = run(
+        f"import os\nfor pid in (os.getppid(), {os.getpid()}, -1):\n  try: os.kill(pid, 9)\n  except OSError: pass"
+    )
+    assert ended.outcome == "exited"
+
+
+def test_huge_memory_fails() -> None:
+    assert b"MemoryError" in run("bytearray(1 << 32)").stderr
+
+
+def test_an_endless_loop_is_stopped() -> None:
+    ended = run("while True: pass", wall_s=0.4)
+    assert (ended.outcome, ended.status) == ("timeout", -9)
+
+
+def test_a_program_that_closes_its_streams_is_stopped_too() -> None:
+    assert run("import os\nos.close(1); os.close(2)\nwhile True: pass", wall_s=0.4).outcome == "timeout"
+
+
+def test_huge_output_is_cut() -> None:
+    ended = run("while True: print('x' * 4096)", output_bytes_max=1 << 16)
+    assert ended.outcome == "output"
+    assert len(ended.stdout) <= (1 << 16) + runner.READ_BYTES
+
+
+def test_huge_files_fail() -> None:
+    assert b"File too large" in run("open('f', 'wb').write(bytes(3 << 20))", file_bytes_max=1 << 20).stderr
+    ended = run("for n in range(64): open(str(n), 'wb').write(bytes(1 << 20))", file_bytes_max=1 << 20)
+    assert b"No space left" in ended.stderr
+
+
+def test_what_leads_out_is_refused() -> None:
+    program = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+for name, number in dict(unshare=272, mount=165, ptrace=101, io_uring_setup=425, setns=308, bpf=321).items():
+    print(name, libc.syscall(number, 0, 0, 0, 0, 0), ctypes.get_errno())
+try: os.setsid()
+except PermissionError: print("setsid refused")
+"""
+    if os.uname().machine != "x86_64":
+        pytest.skip("the numbers are those of x86_64")
+    lines = run(program).stdout.decode().splitlines()
+    assert [line.split()[1:] for line in lines[:-1]] == [["-1", "1"]] * 6
+    assert lines[-1] == "setsid refused"
+
+
+def test_a_machine_that_cannot_confine_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The child's own copy of confine.py is one whose kernel has no Landlock."""
+    folder = Path(runner.CHILD).parent
+    for name in ("child.py", "confine.py"):
+        text = (folder / name).read_text()
+        (tmp_path / name).write_text(text.replace("_libc.syscall(444, None", "_libc.syscall(9444, None"))
+    monkeypatch.setattr(runner, "CHILD", str(tmp_path / "child.py"))
+    with pytest.raises(TaskError, match="cannot confine") as caught:
+        run("print('ran')")
+    assert "Landlock (Function not implemented" in caught.value.cause.replace("[Errno 38] ", "")
+    assert 'isolation = "best"' in caught.value.fix
+    ended = run("print('ran')", full=False)
+    assert ended.stdout == b"ran\n"
+    assert list(ended.missing) == ["Landlock"]
