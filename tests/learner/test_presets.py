@@ -1,17 +1,22 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
+from learner.objective import Terms
 from learner.objective_config import ALGORITHMS, ObjectiveConfig
 from learner.presets import objective
-from tests.learner.packed_example import completions, picked, terms_of
-from tests.learner.reference_objective import OBJECTIVES, Sequence, gradients, grpo
+from tests.learner.packed_example import LENGTHS, completions, picked, terms_of
+from tests.learner.reference_objective import OBJECTIVES, Sequence, gradients, group_advantages, grpo
 
 # GSPO clips at a few parts in ten thousand: with this spread both sides of its clips occur, as those of the others do.
 SPREADS = dict.fromkeys(ALGORITHMS, 0.3) | {"gspo": 1e-3}
@@ -70,17 +75,13 @@ def test_sequence_weights_can_correct_a_log_probability() -> None:
     config = ObjectiveConfig.model_validate(given)
     sequences = completions(5, 0.3)
     value, _ = value_and_gradient(config, sequences)
-    worth = {id(one): advantage for one, advantage in zip(sequences, _normalised(sequences), strict=True)}
+    worth = {
+        id(one): advantage for one, advantage in zip(sequences, group_advantages(sequences, divide=True), strict=True)
+    }
     parts = [
         min(float(np.prod(one.ratio)) ** (1 / len(one.ratio)), 1.1) * worth[id(one)] * one.logprobs for one in sequences
     ]
     assert value == pytest.approx(float(np.concatenate(parts).mean()), abs=2e-6)
-
-
-def _normalised(sequences: list[Sequence]) -> list[float]:
-    from tests.learner.reference_objective import group_advantages
-
-    return group_advantages(sequences, divide=True)
 
 
 def test_without_a_proximal_policy_the_current_one_serves() -> None:
@@ -119,8 +120,61 @@ def test_gauges_are_means_over_trained_tokens() -> None:
     assert found == pytest.approx(expected, abs=2e-6)
 
 
-def test_grpo_agrees_with_tunix() -> None:
-    pytest.importorskip("tunix")
-    from tunix.rl.grpo import grpo_learner  # the reference that the field uses
+def tunix_loss(terms: Terms, aggregation: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[jax.Array], jax.Array]:
+    """tunix's GRPO loss as a function of log-probabilities [sequences, tokens]; its forward pass is left out."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        algo_core = pytest.importorskip("tunix.rl.algo_core")
 
-    assert grpo_learner is not None
+    def given(_graph: Any, state: Any, **_inputs: Any) -> tuple[jax.Array, jax.Array]:
+        return state["logprobs"].get_value(), jnp.zeros((*terms.logprobs.shape, 2))
+
+    monkeypatch.setattr(algo_core.common, "compute_per_token_logps", given)
+    example = SimpleNamespace(
+        prompt_ids=None,
+        completion_ids=None,
+        completion_mask=terms.loss_mask,
+        advantages=terms.advantages,
+        old_per_token_logps=terms.behaviour_logprobs,
+        ref_per_token_logps=terms.reference_logprobs,
+    )
+    config = SimpleNamespace(
+        beta=0.1,
+        epsilon=0.2,
+        epsilon_high=0.28,
+        loss_algo="grpo",
+        loss_agg_mode=aggregation,
+        temperature=1.0,
+        kl_loss_mode="low_var_kl",
+        kl_clamp_value=None,
+    )
+
+    def loss(logprobs: jax.Array) -> jax.Array:
+        module = nnx.Module()
+        module.logprobs = nnx.Param(logprobs)
+        value: jax.Array = algo_core.grpo_loss_fn(module, example, config, 0, 1)[0]
+        return value
+
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "aggregation"),
+    [("token-mean", "token-mean"), ("trajectory-mean", "sequence-mean-token-mean")],
+)
+def test_grpo_agrees_with_tunix(aggregate: str, aggregation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = ObjectiveConfig.model_validate({"aggregate": aggregate, "kl": "k3", "kl_coefficient": 0.1})
+    packed = terms_of(config, completions(8, 0.4))
+
+    def alone(values: jax.Array) -> jax.Array:
+        """Each completion in a row of its own."""
+        width = max(LENGTHS)
+        return jnp.stack([jnp.pad(jnp.asarray(one), (0, width - len(one))) for one in picked(np.asarray(values))])
+
+    rows = Terms(*(leaf if isinstance(leaf, int) else alone(leaf) for leaf in packed))
+    theirs, their_gradient = jax.value_and_grad(tunix_loss(rows, aggregation, monkeypatch))(rows.logprobs)
+    ours, our_gradient = jax.value_and_grad(
+        lambda logprobs: -objective(config).value(rows._replace(logprobs=logprobs))
+    )(rows.logprobs)
+    assert float(ours) == pytest.approx(float(theirs), abs=1e-6)
+    np.testing.assert_allclose(our_gradient, their_gradient, atol=1e-7)
