@@ -35,6 +35,7 @@ from coordinator.sessions import Sessions
 from coordinator.shell import Shell
 from coordinator.state import Restored
 from coordinator.summary import MetricsLog
+from coordinator.tasks.config import MixtureTask
 from rollcast.runtime.errors import ConfigError
 from rollcast.runtime.process import is_loopback
 from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_atomically, write_json
@@ -130,6 +131,9 @@ def core_settings(
         groups_per_step=config.run.groups_per_step,
         samples_per_group=config.run.samples_per_group,
         sampling=sampling,
+        drop_without_advantage=config.selection.drop_without_advantage,
+        drops_per_step_max=int(config.selection.drops_per_step_max * config.run.groups_per_step),
+        staged_prompts=isinstance(config.task, MixtureTask) and bool(config.task.stages),
         vocabulary_size=vocabulary_size,
         lease_deadline_s=config.lease.deadline_s,
         prefetch_batches=config.lease.prefetch_batches,
@@ -201,7 +205,7 @@ def _assemble(
     stack: AsyncExitStack,
 ) -> Coordinator:
     run_id = start.run_id
-    sampling = Sampling(config.sampling.temperature, config.sampling.new_tokens_max, (problems.tokenizer.eos_id,))
+    sampling = Sampling(config.sampling.temperature, config.sampling.new_tokens_max, problems.tokenizer.stop_ids)
     settings = core_settings(config, run_id, sampling, vocabulary_size=problems.tokenizer.size)
     record = _start_record(config, folder, settings, start.restored, stack)
     sessions = Sessions()

@@ -162,6 +162,19 @@ class RelayConfig(ConfigModel):
         return urls
 
 
+class SelectionConfig(ConfigModel):
+    """Which prompts and groups are worth training on."""
+
+    drop_without_advantage: bool = False
+    """Whether groups whose rewards are all the same are dropped and replaced until the batch is full."""
+    drops_per_step_max: float = Field(4.0, ge=0.0)
+    """How many at most for one batch, as a multiple of groups_per_step; beyond it they are trained on."""
+    by_volatility: bool = False
+    """Whether problems of files are drawn again with a chance that grows with how much their rewards vary."""
+    chance_least: float = Field(0.1, gt=0.0, le=1.0)
+    """by_volatility: chance of a problem whose rewards do not vary."""
+
+
 class VerifierConfig(ConfigModel):
     """Processes that score rollouts."""
 
@@ -241,6 +254,8 @@ class CoordinatorConfig(ConfigModel):
     """Heartbeats and leaving."""
     relay: RelayConfig = RelayConfig()
     """Relay plans."""
+    selection: SelectionConfig = SelectionConfig()
+    """Online selection."""
     verifier: VerifierConfig = VerifierConfig()
     """Scoring."""
     store: StoreConfig = StoreConfig()

@@ -24,7 +24,6 @@ from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import RunId
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.records import parse_announcement
-from rollcast.wire.tokenizer import Tokenizer
 
 log = structlog.get_logger()
 
@@ -51,7 +50,7 @@ class RunStart:
     replay: tuple[Event, ...] = ()
     learner_values: Mapping[str, float] = field(default_factory=dict)
     learner_lives: LearnerLives = field(default_factory=LearnerLives)
-    tokenizer: Tokenizer | None = None  # None until the task was loaded once
+    tokenizer: str | None = None  # its JSON; None until the task was loaded once
     learner_finished: bool = False  # the last coordinator was killed before the run was summed up
     ports: Mapping[str, int] = field(default_factory=dict)  # "grpc", "http": where members look for us
 
@@ -82,7 +81,7 @@ async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig) -> RunSt
             await _replay(ledger, "finished" if learner_finished else ""),
             json.loads(await ledger.get_meta(LEARNER_VALUES) or "{}"),
             LearnerLives.from_json(await ledger.get_meta(LEARNER_LIVES) or "[]"),
-            None if tokenizer is None else Tokenizer.from_json(tokenizer),
+            tokenizer,
             learner_finished,
             json.loads(await ledger.get_meta(PORTS) or "{}"),
         )

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from learner.batch_check import BatchRules
 from learner.checkpoint import HostState
 from learner.config import LearnerConfig
+from learner.starting_model import starting_model
 from learner.trained import TrainedIds
 from rollcast.policy.config import ModelConfig
 from rollcast.runtime.errors import CheckpointError, ConfigError
 from rollcast.wire.ids import Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import Sampling, sampling_from_pb
-from rollcast.wire.tokenizer import Tokenizer
+from rollcast.wire.tokenizer import read_record
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class RunFacts:
 
         Raises:
             ConfigError: versions would come so rarely that no rollout is ever young enough.
+            ModelError: the model to start from cannot be used, or has another tokenizer.
             MalformedMessage: the tokenizer or the sampling parameters are not what they should be.
         """
         kappa, limit = info.publish_every_steps, info.staleness_limit
@@ -39,8 +41,7 @@ class RunFacts:
                 cause="the newest version would be too old to train on before the next one is published",
                 fix="publish at least every staleness_limit + 1 steps",
             )
-        tokenizer = Tokenizer.from_json(info.tokenizer_json)
-        model = config.model.model_copy(update={"vocabulary_size": tokenizer.size})
+        model = starting_model(config, read_record(info.tokenizer_json))
         return cls(info, model, sampling_from_pb(info.sampling))
 
     @property

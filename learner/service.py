@@ -25,6 +25,7 @@ from learner.publications import Publications
 from learner.publisher import OriginPusher, Publisher
 from learner.reporter import StatusReporter
 from learner.saves import Saves
+from learner.starting_model import keep_small_files
 from learner.trained import TrainedIds
 from learner.trainer import Trainer
 from learner.versions import RetainedVersions
@@ -75,6 +76,7 @@ async def run(config: LearnerConfig, stop: asyncio.Event) -> int:
         worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="jax")
         stack.callback(worker.shutdown, wait=True, cancel_futures=True)
         facts = RunFacts.of(info, config)
+        await asyncio.to_thread(keep_small_files, config, folder.model)
         life = _Life(config, facts, folder, identity, access, client, reporter, worker, wall_time, stop)
         try:
             return 0 if await life.live() else EXIT_INTERRUPTED
@@ -283,6 +285,7 @@ class _Life:
             batch_timeout_s=config.batch_timeout_s,
             objective=config.objective,
             completion_tokens_max=self._facts.sampling.max_new_tokens,
+            packed_row_tokens=config.packed_row_tokens,
             rules=self._facts.rules,
         )
 

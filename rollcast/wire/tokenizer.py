@@ -1,16 +1,92 @@
-"""A small tokenizer: whole pieces for a task's fixed wording, single characters for the rest."""
+"""What turns prompts into token ids and completions into text: what every tokenizer does, and a small one of our own.
+
+Ours has whole pieces for a task's fixed wording and single characters for the rest. Those of published models are in
+rollcast.wire.hub_tokenizer.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from rollcast.runtime.errors import MalformedMessage, TaskError
 from rollcast.wire.limits import TOKENIZER_JSON_LENGTH_MAX
 
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 """What an id without text decodes to, so that no answer is made of invisible tokens."""
+SIZE_MAX = 1 << 21
+"""Ids of a tokenizer; the largest known have some 260,000."""
+
+
+class TextTokenizer(Protocol):
+    """Text to token ids and back; everything about it follows from ``to_json`` and the files that it names."""
+
+    @property
+    def size(self) -> int:
+        """Number of ids that the model gives logits for."""
+        ...
+
+    @property
+    def eos_id(self) -> int:
+        """What a demonstration ends with."""
+        ...
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Each of them ends a completion; eos_id is among them."""
+        ...
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """Token ids of what the policy is given for a problem's text.
+
+        Raises:
+            TaskError: the text cannot be encoded.
+        """
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of text as it is.
+
+        Raises:
+            TaskError: the text cannot be encoded.
+        """
+        ...
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text up to the first end of a completion; defined for any ids, those without text give U+FFFD."""
+        ...
+
+    def to_json(self) -> str:
+        """As it travels to the learner and is kept: equal texts are equal tokenizers."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerRecord:
+    """What the learner must know of the run's tokenizer."""
+
+    size: int
+    sha256: str  # of the published model's tokenizer.json; empty for our own
+
+
+def read_record(text: str) -> TokenizerRecord:
+    """The record of any tokenizer's ``to_json``.
+
+    Raises:
+        MalformedMessage: it is none.
+    """
+    try:
+        values = json.loads(text) if len(text) <= TOKENIZER_JSON_LENGTH_MAX else None
+    except (ValueError, RecursionError):
+        values = None
+    if not isinstance(values, dict) or "hub" not in values:
+        return TokenizerRecord(Tokenizer.from_json(text).size, "")
+    size, digest = (values["hub"].get(name) if isinstance(values["hub"], dict) else None for name in ("size", "sha256"))
+    if type(size) is not int or not 1 <= size <= SIZE_MAX or not isinstance(digest, str):
+        raise MalformedMessage("a tokenizer cannot be read", cause="its size or its hash is out of range")
+    return TokenizerRecord(size, digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +126,18 @@ class Tokenizer:
         return 1
 
     @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Ends of a completion."""
+        return (self.eos_id,)
+
+    @property
     def size(self) -> int:
         """Number of ids."""
         return len(self._texts) + 2
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """The same as ``encode``: there is no chat."""
+        return self.encode(text)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of ``text``: at each place the longest piece that fits, else the character. No end of sequence.
@@ -86,6 +171,23 @@ class Tokenizer:
     def to_json(self) -> str:
         """As it travels to learner and peers."""
         return json.dumps({"pieces": list(self.pieces), "characters": self.characters})
+
+    def to_hub(self) -> dict[str, dict[str, Any]]:
+        """The same tokenizer as `tokenizer.json` and `tokenizer_config.json` of the Hugging Face Hub, by file name."""
+        special = ("<pad>", "<eos>")
+        ids = {text: number for number, text in enumerate((*special, *self._texts))}
+        flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+        # Pieces are added tokens, which are looked for first and longest first, as we do.
+        added = [
+            {"id": ids[text], "content": text, "special": text in special, **flags} for text in (*special, *self.pieces)
+        ]
+        model = {"type": "WordLevel", "vocab": ids, "unk_token": special[0]}
+        one_by_one = {"type": "Split", "pattern": {"Regex": r"[\s\S]"}, "behavior": "Isolated", "invert": False}
+        parts = {"normalizer": None, "pre_tokenizer": one_by_one, "post_processor": None, "decoder": {"type": "Fuse"}}
+        head = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added}
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": special[0], "eos_token": special[1]}
+        settings |= {"clean_up_tokenization_spaces": False}
+        return {"tokenizer.json": {**head, **parts, "model": model}, "tokenizer_config.json": settings}
 
     @classmethod
     def from_json(cls, text: str) -> Tokenizer:

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollcast.runtime.errors import MalformedMessage, TaskError
-from rollcast.wire.tokenizer import UNKNOWN, Tokenizer
+from rollcast.wire.hub_tokenizer import HubTokenizer
+from rollcast.wire.tokenizer import UNKNOWN, Tokenizer, TokenizerRecord, read_record
 
 TOKENIZER = Tokenizer(("State the final answer", "State", " + "), "0123456789+-= St")
 
@@ -84,3 +86,28 @@ def test_nonsense_json_is_refused(text: str) -> None:
 def test_deep_json_is_refused() -> None:
     with pytest.raises(MalformedMessage):
         Tokenizer.from_json("[" * 100_000)
+
+
+def test_the_hubs_form_of_it_gives_the_same_ids(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    files = TOKENIZER.to_hub()
+    library = tokenizers.Tokenizer.from_str(json.dumps(files["tokenizer.json"]))
+    for text in ("State the final answer1 + 2", "StateState", "Stt 12-", " +  + "):
+        assert library.encode(text).ids == TOKENIZER.encode(text)
+        assert library.decode(TOKENIZER.encode(text)) == text
+    for name, values in files.items():
+        (tmp_path / name).write_text(json.dumps(values))
+    hub = HubTokenizer(tmp_path)
+    assert (hub.size, hub.stop_ids) == (TOKENIZER.size, TOKENIZER.stop_ids)
+
+
+def test_its_record_is_its_size() -> None:
+    assert read_record(TOKENIZER.to_json()) == TokenizerRecord(TOKENIZER.size, "")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", "{" * 5000, '{"hub": 1}', '{"hub": {"size": -1, "sha256": ""}}', '{"hub": {"size": 5}}']
+)
+def test_what_is_no_record_is_refused(text: str) -> None:
+    with pytest.raises(MalformedMessage):
+        read_record(text)

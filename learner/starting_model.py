@@ -1,0 +1,57 @@
+"""What a learner starts from: a fresh model of the configured architecture, or a published one from a folder."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from learner.config import LearnerConfig
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.hf_load import Place, load_params, model_config
+from rollcast.policy.params import Params, initial_params
+from rollcast.runtime.errors import ModelError
+from rollcast.wire.model_folder import TOKENIZER, TOKENIZER_BYTES_MAX, ModelFolder
+from rollcast.wire.tokenizer import TokenizerRecord
+
+
+def starting_model(config: LearnerConfig, tokenizer: TokenizerRecord) -> ModelConfig:
+    """The architecture to train: of the folder in ``init_from`` with the configured precision, else the configured one.
+
+    Raises:
+        ModelError: the folder has another architecture, or another tokenizer than the coordinator's.
+    """
+    if config.init_from is None:
+        return config.model.model_copy(update={"vocabulary_size": tokenizer.size})
+    precision = {name: getattr(config.model, name) for name in ("precision", "carrier")}
+    model = model_config(config.init_from, **precision)
+    data = ModelFolder(config.init_from).read_bytes(TOKENIZER, TOKENIZER_BYTES_MAX)
+    if (hashlib.sha256(data).hexdigest(), model.vocabulary_size) != (tokenizer.sha256, tokenizer.size):
+        raise ModelError(
+            f"{config.init_from} has another tokenizer than the coordinator's",
+            cause=f"its vocabulary has {model.vocabulary_size} tokens, the coordinator's {tokenizer.size}"
+            if model.vocabulary_size != tokenizer.size
+            else "their tokenizer.json differ"
+            if tokenizer.sha256
+            else "the coordinator's was made of its task's wording",
+            fix="set coordinator.tokenizer.folder to the same model",
+        )
+    return model
+
+
+def starting_params(config: LearnerConfig, model: ModelConfig, place: Place | None = None) -> Params:
+    """float32 parameters: of the folder in ``init_from``, or fresh ones from the seed.
+
+    place: puts each tensor of a folder where it belongs as it is read; see load_params.
+
+    Raises:
+        ModelError: a tensor is missing, misshaped or damaged.
+    """
+    if config.init_from is None:
+        return initial_params(model, config.seed)
+    return load_params(model, config.init_from, place)
+
+
+def keep_small_files(config: LearnerConfig, target: Path) -> None:
+    """Keep configuration and tokenizer of the model in the run folder, for exports."""
+    if config.init_from is not None:
+        ModelFolder(config.init_from).copy_small_files(target)

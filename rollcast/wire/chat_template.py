@@ -1,0 +1,83 @@
+"""Chat templates: what a published model was taught to expect around a question, in jinja.
+
+A template is a program from the model's folder. It runs in jinja's sandbox, which gives it no attribute of Python's own
+and no way to change what it is given; what it writes is bounded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from rollcast.runtime.errors import MissingExtra, ModelError, TaskError
+
+TEMPLATE_LENGTH_MAX = 1 << 20
+RENDERED_LENGTH_MAX = 4 << 20
+
+Message = Mapping[str, str]
+
+
+class ChatTemplate:
+    """A template with the arguments that stay the same.
+
+    Raises:
+        ModelError: it is no template.
+        MissingExtra: jinja2 is not installed.
+    """
+
+    def __init__(self, source: str, arguments: Mapping[str, Any]) -> None:
+        try:
+            from jinja2 import TemplateError
+            from jinja2.ext import loopcontrols
+            from jinja2.sandbox import ImmutableSandboxedEnvironment
+        except ImportError as error:
+            fix = "pip install 'rollcast[coordinator]'"
+            raise MissingExtra("a chat template needs jinja2", cause=str(error), fix=fix) from None
+        if len(source) > TEMPLATE_LENGTH_MAX:
+            raise ModelError(f"a chat template of {len(source)} characters is too long")
+        # The same settings as in transformers, so that whitespace comes out the same.
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _refuse
+        self._arguments = dict(arguments)
+        self._error = TemplateError
+        try:
+            self._template = environment.from_string(source)
+        except TemplateError as error:
+            raise ModelError("the model's chat template cannot be read", cause=str(error)[:300]) from None
+
+    def render(self, messages: Sequence[Message]) -> str:
+        """The text of a conversation, ready for the model's answer.
+
+        Raises:
+            TaskError: the template refuses these messages, fails, or writes too much.
+        """
+        pieces: list[str] = []
+        length = 0
+        given = {"messages": [dict(one) for one in messages], "add_generation_prompt": True, "tools": None}
+        try:
+            for piece in self._template.generate(**self._arguments, **given):
+                pieces.append(piece)
+                length += len(piece)
+                if length > RENDERED_LENGTH_MAX:
+                    raise TaskError(f"the chat template writes more than {RENDERED_LENGTH_MAX} characters")
+        except (
+            self._error,
+            TypeError,
+            ValueError,
+            LookupError,
+            AttributeError,
+            ArithmeticError,
+            RecursionError,
+        ) as error:
+            raise TaskError("the model's chat template fails", cause=f"{type(error).__name__}: {error}"[:300]) from None
+        return "".join(pieces)
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _refuse(message: str) -> NoReturn:
+    raise ValueError(message)

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coordinator.config import TokenizerConfig
+from coordinator.tasks.tokenizers import kept_tokenizer, run_tokenizer
+from rollcast.runtime.errors import TaskError
+from rollcast.wire.tokenizer import Tokenizer
+from tests.wire.hub_tokenizer_files import tokenizer_folder
+
+SMALL = Tokenizer(("+",), "12")
+
+
+def test_without_a_folder_it_is_made_of_the_tasks_wording() -> None:
+    assert run_tokenizer(TokenizerConfig(), lambda: SMALL) is SMALL
+    assert kept_tokenizer(TokenizerConfig(), SMALL.to_json()) == SMALL
+
+
+def test_a_run_goes_on_with_the_tokenizer_that_it_began_with(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    config = TokenizerConfig(folder=tokenizer_folder(tmp_path / "model"), arguments={"enable_thinking": False})
+    kept = run_tokenizer(config, lambda: SMALL).to_json()
+    assert kept_tokenizer(config, kept).to_json() == kept
+    for changed in (config.model_copy(update={"system_prompt": "Be brief."}), TokenizerConfig(folder=config.folder)):
+        with pytest.raises(TaskError, match="not the one that the run began with"):
+            kept_tokenizer(changed, kept)
