@@ -45,8 +45,24 @@ class OptimiserConfig(ConfigModel):
     """Second moment's decay."""
     max_grad_norm: float = Field(1.0, gt=0.0)
     """Gradients are scaled down to this global norm."""
-    micro_batch_rows: int = Field(64, ge=1)
-    """Rows whose activations are in memory at a time; a batch is split evenly into parts of at most this many."""
+    micro_batch_tokens: int = Field(2048, ge=1)
+    """Tokens, padding included, whose activations are in memory at a time; at least one row a device is. Gradients of a
+    batch's parts are added up."""
+    state_dtype: Literal["float32", "bfloat16", "int8"] = "float32"
+    """Adam's two moments: 8, 4 or about 2 bytes for each parameter."""
+    offload: bool = False
+    """Keep the moments in the host's memory; each step then moves them to the device and back."""
+
+
+class MeshConfig(ConfigModel):
+    """How many devices do what; the product is the number of devices used."""
+
+    data: int = Field(1, ge=1)
+    """Copies of the parameters, each with its own rows of a batch."""
+    fsdp: int = Field(1, ge=1)
+    """Devices that share parameters and optimiser states, each with its own rows of a batch."""
+    tensor: int = Field(1, ge=1)
+    """Devices that share each layer's heads and inner size, and the vocabulary."""
 
 
 class CheckpointConfig(ConfigModel):
@@ -92,14 +108,23 @@ class LearnerConfig(ConfigModel):
 
     seed: int = Field(0, ge=0, lt=2**63)
     """Initial parameters."""
+    init_from: Path | None = None
+    """A published model's folder (config.json, safetensors, tokenizer.json) to start from; none: fresh parameters."""
     model: ModelConfig = ModelConfig()
-    """Architecture; the vocabulary size comes from the task's tokenizer."""
+    """Architecture; the vocabulary size comes from the run's tokenizer. With init_from only precision and carrier are
+    taken from here."""
     warm_start: WarmStartConfig = WarmStartConfig()
     """Supervised start."""
     optimiser: OptimiserConfig = OptimiserConfig()
     """RL optimiser."""
     objective: ObjectiveConfig = ObjectiveConfig()
     """RL objective."""
+    mesh: MeshConfig = MeshConfig()
+    """Devices."""
+    remat: Literal["none", "blocks"] = "none"
+    """blocks: keep only what enters each transformer block, and compute the rest again in the backward pass."""
+    packed_row_tokens: int = Field(0, ge=0)
+    """Several rollouts share a row of this many tokens, at least the longest rollout; 0: each has its own row."""
     checkpoint: CheckpointConfig = CheckpointConfig()
     """Checkpoints."""
     resume: ResumeConfig = ResumeConfig()
