@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
+from jax.sharding import Mesh
 
 from learner.advantages import generalised_advantages, whitened
-from learner.objective_config import ObjectiveConfig
+from learner.config import LearnerConfig
+from learner.mesh import placed_params
+from learner.optimiser import updates
 from learner.packing import PackedBatch
-from learner.passes import FloatArray, added_gradients, forward, inputs
+from learner.passes import FloatArray, ForwardPasses, Gradients, inputs
 from rollcast.policy.attention import segment_attend
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params, bind
@@ -36,27 +38,27 @@ class Critic:
     """Values, and how they are learned.
 
     Args:
-        optimiser: makes the updates; its state is donated to every step, like the parameters.
-        micro_batch_rows: rows whose activations are in memory at a time.
+        config: of the learner; the critic has a learning rate of its own, and the policy's other settings.
+        mesh: where parameters and rows lie.
+        policy: parameters to start from.
     """
 
-    def __init__(
-        self, model_config: ModelConfig, config: ObjectiveConfig, optimiser: Any, policy: Params, micro_batch_rows: int
-    ) -> None:
+    def __init__(self, model_config: ModelConfig, config: LearnerConfig, mesh: Mesh, policy: Params) -> None:
         self._model_config = model_config
-        self._config = config
-        self._optimiser = optimiser
-        self._micro_batch_rows = micro_batch_rows
-        self._values = jax.jit(self._estimates)
-        self._step = jax.jit(self._train, donate_argnums=0)
-        params = initial_critic(policy)
-        self.state: tuple[Params, Any] = (params, optimiser.init(params))
+        self._config = config.objective
+        self._remat = config.remat == "blocks"
+        micro_batch_tokens = config.optimiser.micro_batch_tokens
+        self._updates = updates(config.optimiser, config.objective.critic.learning_rate, mesh)
+        self._values = ForwardPasses(self._estimates, mesh, micro_batch_tokens)
+        self._gradients = Gradients(self._loss, mesh, micro_batch_tokens)
+        params = placed_params(mesh, initial_critic(policy))
+        self.state: tuple[Params, Any] = (params, self._updates.init(params))
         """Parameters and optimiser state."""
 
     def judge(self, batch: PackedBatch) -> Judgement:
         """Advantages by GAE from the batch's rewards and the critic's present values."""
         mask, critic = batch.loss_mask, self._config.critic
-        values = np.where(mask, forward(self._values, self.state[0], batch), np.float32(0.0))
+        values = np.where(mask, self._values(self.state[0], batch), np.float32(0.0))
         advantages = generalised_advantages(
             batch.rewards, values, mask, batch.segments, discount=critic.discount, gae_lambda=critic.gae_lambda
         )
@@ -66,30 +68,23 @@ class Critic:
 
     def train_step(self, batch: PackedBatch, judgement: Judgement) -> dict[str, jax.Array]:
         """One optimiser step towards the returns; gives value_loss and value_error, on the device."""
-        values: dict[str, jax.Array]
-        self.state, values = self._step(self.state, inputs(batch), batch.loss_mask, judgement)
+        params, optimiser_state = self.state
+        shares = (batch.loss_mask / max(batch.loss_mask.sum(), 1)).astype(np.float32)
+        gradients, values = self._gradients.of(params, (inputs(batch), judgement, shares), batch.sequences_per_row)
+        params, optimiser_state, _ = self._updates.apply(gradients, optimiser_state, params)
+        self.state = (params, optimiser_state)
         return values
 
     def _estimates(self, params: Params, arrays: dict[str, jax.Array]) -> jax.Array:
-        return value_estimates(self._model_config, params, arrays["tokens"], arrays["positions"], arrays["segments"])
+        read = (arrays["tokens"], arrays["positions"], arrays["segments"])
+        return value_estimates(self._model_config, params, *read, remat=self._remat)
 
-    def _train(
-        self, state: tuple[Params, Any], arrays: dict[str, jax.Array], loss_mask: jax.Array, judgement: Judgement
-    ) -> tuple[tuple[Params, Any], dict[str, jax.Array]]:
-        params, optimiser_state = state
-        mask = loss_mask.astype(jnp.float32)
-        weights = mask / jnp.maximum(jnp.sum(mask), 1.0)
-
-        def loss(candidate: Params, part: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
-            read, told, share = part
-            estimates = self._estimates(candidate, read)
-            value = jnp.sum(share * clipped_error(estimates, told, self._config.critic.value_clip))
-            error = jnp.sum(share * jnp.square(jax.lax.stop_gradient(estimates) - told.returns))
-            return value, {"value_loss": value, "value_error": error}
-
-        gradients, metrics = added_gradients(loss, params, (arrays, judgement, weights), self._micro_batch_rows)
-        updates, optimiser_state = self._optimiser.update(gradients, optimiser_state, params)
-        return (optax.apply_updates(params, updates), optimiser_state), metrics
+    def _loss(self, params: Params, part: Any, _sequences_per_row: int) -> tuple[jax.Array, dict[str, jax.Array]]:
+        read, told, share = part
+        estimates = self._estimates(params, read)
+        value = jnp.sum(share * clipped_error(estimates, told, self._config.critic.value_clip))
+        error = jnp.sum(share * jnp.square(jax.lax.stop_gradient(estimates) - told.returns))
+        return value, {"value_loss": value, "value_error": error}
 
 
 def initial_critic(policy: Params) -> Params:
@@ -100,10 +95,17 @@ def initial_critic(policy: Params) -> Params:
 
 
 def value_estimates(
-    config: ModelConfig, params: Params, tokens: jax.Array, positions: jax.Array, segments: jax.Array
+    config: ModelConfig,
+    params: Params,
+    tokens: jax.Array,
+    positions: jax.Array,
+    segments: jax.Array,
+    *,
+    remat: bool = False,
 ) -> jax.Array:
     """Value f32 [rows, time] before each token, from what comes before it; 0 for the first token of a row."""
-    hidden = bind(config, params)(tokens, positions, segment_attend(segments)).astype(jnp.float32)
+    model = bind(config, params)
+    hidden = model(tokens, positions, segment_attend(segments), remat=remat).astype(jnp.float32)
     after = (hidden @ params[HEAD] + params[BIAS])[..., 0]
     return jnp.pad(after[:, :-1], ((0, 0), (1, 0)))
 

@@ -63,6 +63,7 @@ class LoopSettings:
     batch_timeout_s: float
     objective: ObjectiveConfig
     completion_tokens_max: int
+    packed_row_tokens: int  # rollouts share rows of at least so many tokens; 0: they do not
     rules: BatchRules
 
     def checkpoints(self, step: int) -> bool:
@@ -223,11 +224,13 @@ class TrainingLoop:
 
     def _train(self, rows: list[TrainingRow]) -> dict[str, float]:
         rules = self._settings.rules
+        shared = self._settings.packed_row_tokens
         packed = pack(
             rows,
-            time=rules.row_tokens,
+            time=max(rules.row_tokens, shared),
             objective=self._settings.objective,
             completion_tokens_max=self._settings.completion_tokens_max,
+            shared=shared > 0,
         )
         with self._time.part("behaviour_s"):
             behaviour = behaviour_by_version(self._parts.trainer, packed, self._params_of)

@@ -1,4 +1,4 @@
-"""Training rollouts to fixed-shape arrays: right-padded rows of prompt and completion."""
+"""Training rollouts to fixed-shape arrays: right-padded rows of prompt and completion, one or several to a row."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from learner.advantages import advantages, shaped_rewards
 from learner.aggregates import token_weights
+from learner.bins import share_rows
 from learner.objective_config import ObjectiveConfig
 from rollcast.wire.rollouts import Segment
 
@@ -30,17 +31,22 @@ class TrainingRow:
     temperature: float
     reward: float
 
+    @property
+    def tokens(self) -> int:
+        """Length of prompt and completion."""
+        return len(self.prompt_token_ids) + sum(len(segment.token_ids) for segment in self.segments)
+
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
     """Rows of a batch; [rows, time] unless said otherwise."""
 
     tokens: Array  # i32, right-padded with 0
-    positions: Array  # i32, index in the row
+    positions: Array  # i32, index in the sequence
     segments: Array  # i32, 0 on padding, 1 .. for the sequences of a row
     loss_mask: Array  # bool, tokens that are trained on
     token_versions: Array  # i64, version that made the token, NO_VERSION where none did
-    temperature: Array  # f32 [rows]
+    temperature: Array  # f32, 0 on padding
     advantages: Array  # f32, of the token's sequence; 0 where a critic tells them
     rewards: Array  # f32, the sequence's at its last trained token
     weights: Array  # f32, what a token counts in the mean over the batch
@@ -48,7 +54,7 @@ class PackedBatch:
 
     def select(self, rows: Array) -> PackedBatch:
         """The given rows (indices) as a batch of their own; weights stay those of the whole."""
-        arrays = {name: leaf[rows] for name, leaf in self._leaves() if isinstance(leaf, np.ndarray)}
+        arrays: dict[str, Any] = {name: leaf[rows] for name, leaf in self._leaves() if isinstance(leaf, np.ndarray)}
         return replace(self, **arrays)
 
     def _leaves(self) -> list[tuple[str, Any]]:
@@ -60,39 +66,70 @@ class PackedBatch:
 
 
 def pack(
-    rows: Sequence[TrainingRow], *, time: int, objective: ObjectiveConfig, completion_tokens_max: int
+    rows: Sequence[TrainingRow],
+    *,
+    time: int,
+    objective: ObjectiveConfig,
+    completion_tokens_max: int,
+    shared: bool = False,
 ) -> PackedBatch:
     """Lay out a batch in rows of ``time`` tokens, with rewards, advantages and weights as the objective says.
 
-    completion_tokens_max: longest completion that there may be.
+    completion_tokens_max: longest completion that there may be. shared: several rollouts to a row, where they fit.
 
     Raises:
         ValueError: a rollout is longer than ``time``, or a loss mask does not match its tokens.
     """
-    tokens = np.zeros((len(rows), time), np.int32)
-    segments = np.zeros((len(rows), time), np.int32)
-    loss_mask = np.zeros((len(rows), time), bool)
-    versions = np.full((len(rows), time), NO_VERSION, np.int64)
-    for index, row in enumerate(rows):
-        end = len(row.prompt_token_ids) + sum(len(segment.token_ids) for segment in row.segments)
-        if end > time:
-            raise ValueError(f"rollout {row.rollout_id} has {end} tokens, more than {time}")
-        tokens[index, : len(row.prompt_token_ids)] = row.prompt_token_ids
-        segments[index, :end] = 1
-        _pack_segments(row, tokens[index], loss_mask[index], versions[index])
-    scored = score(rows, loss_mask.sum(axis=1), objective, completion_tokens_max)
-    last = loss_mask & (np.cumsum(loss_mask, axis=1) == loss_mask.sum(axis=1, keepdims=True))
+    for row in rows:
+        if row.tokens > time:
+            raise ValueError(f"rollout {row.rollout_id} has {row.tokens} tokens, more than {time}")
+    members = share_rows([row.tokens for row in rows], time) if shared else [[index] for index in range(len(rows))]
+    most = max((len(own) for own in members), default=1)
+    # A power of two, so that few forms are compiled.
+    batch = _empty(len(members), time, 1 << (most - 1).bit_length())
+    places: list[tuple[int, slice]] = [(0, slice(0))] * len(rows)
+    for line, own in enumerate(members):
+        start = 0
+        for number, index in enumerate(own):
+            end = start + rows[index].tokens
+            places[index] = (line, slice(start, end))
+            _lay_out(rows[index], number + 1, batch, places[index])
+            start = end
+    lengths = np.array([batch.loss_mask[place].sum() for place in places], np.int64)
+    scored = score(rows, lengths, objective, completion_tokens_max)
+    for place, worth, reward, weight in zip(places, scored.advantages, scored.rewards, scored.weights, strict=True):
+        mask = batch.loss_mask[place]
+        batch.advantages[place] = worth * mask
+        batch.rewards[place] = reward * (mask & (np.cumsum(mask) == mask.sum()))
+        batch.weights[place] = weight * mask
+    return batch
+
+
+def _empty(rows: int, time: int, sequences_per_row: int) -> PackedBatch:
+    shape = (rows, time)
     return PackedBatch(
-        tokens=tokens,
-        positions=np.where(segments > 0, np.arange(time, dtype=np.int32), 0),
-        segments=segments,
-        loss_mask=loss_mask,
-        token_versions=versions,
-        temperature=np.array([row.temperature for row in rows], np.float32),
-        advantages=(scored.advantages[:, None] * loss_mask).astype(np.float32),
-        rewards=(scored.rewards[:, None] * last).astype(np.float32),
-        weights=(scored.weights[:, None] * loss_mask).astype(np.float32),
+        tokens=np.zeros(shape, np.int32),
+        positions=np.zeros(shape, np.int32),
+        segments=np.zeros(shape, np.int32),
+        loss_mask=np.zeros(shape, bool),
+        token_versions=np.full(shape, NO_VERSION, np.int64),
+        temperature=np.zeros(shape, np.float32),
+        advantages=np.zeros(shape, np.float32),
+        rewards=np.zeros(shape, np.float32),
+        weights=np.zeros(shape, np.float32),
+        sequences_per_row=sequences_per_row,
     )
+
+
+def _lay_out(row: TrainingRow, number: int, batch: PackedBatch, place: tuple[int, slice]) -> None:
+    """One rollout as sequence ``number`` of its row."""
+    line, span = place
+    tokens, loss_mask, versions = (leaf[line, span] for leaf in (batch.tokens, batch.loss_mask, batch.token_versions))
+    tokens[: len(row.prompt_token_ids)] = row.prompt_token_ids
+    _pack_segments(row, tokens, loss_mask, versions)
+    batch.positions[place] = np.arange(row.tokens)
+    batch.segments[place] = number
+    batch.temperature[place] = row.temperature
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,24 +171,15 @@ def pack_examples(examples: Sequence[tuple[Sequence[int], Sequence[int]]], *, ti
     Raises:
         ValueError: an example is longer than ``time``.
     """
-    tokens = np.zeros((len(examples), time), np.int32)
-    segments = np.zeros((len(examples), time), np.int32)
-    loss_mask = np.zeros((len(examples), time), bool)
+    batch = _empty(len(examples), time, 1)
     for index, (prompt, answer) in enumerate(examples):
         start, end = len(prompt), len(prompt) + len(answer)
         if end > time:
             raise ValueError(f"an example of {end} tokens, more than {time}")
-        tokens[index, :start], tokens[index, start:end] = prompt, answer
-        segments[index, :end] = 1
-        loss_mask[index, start:end] = True
-    return PackedBatch(
-        tokens=tokens,
-        positions=np.where(segments > 0, np.arange(time, dtype=np.int32), 0),
-        segments=segments,
-        loss_mask=loss_mask,
-        token_versions=np.full((len(examples), time), NO_VERSION, np.int64),
-        temperature=np.ones(len(examples), np.float32),
-        advantages=np.zeros(loss_mask.shape, np.float32),
-        rewards=np.zeros(loss_mask.shape, np.float32),
-        weights=(loss_mask / max(loss_mask.sum(), 1)).astype(np.float32),
-    )
+        batch.tokens[index, :start], batch.tokens[index, start:end] = prompt, answer
+        batch.positions[index, :end] = np.arange(end)
+        batch.segments[index, :end] = 1
+        batch.temperature[index, :end] = 1.0
+        batch.loss_mask[index, start:end] = True
+    batch.weights[:] = batch.loss_mask / max(batch.loss_mask.sum(), 1)
+    return batch

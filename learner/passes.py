@@ -1,56 +1,120 @@
-"""A batch in parts that fit into memory: gradients added up, forward passes one after the other."""
+"""A batch in parts that fit into memory: gradients added up, forward passes one after the other.
+
+All parts of one kind have the same shape, so that each kind compiles once however many rows a batch has. What is
+missing in the last part are rows of nothing: segment 0, weight 0.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from learner.mesh import params_shardings, row_shards, rows_sharding
 from learner.packing import PackedBatch
 from rollcast.policy.params import Params
 
-# Rows of one forward pass. A batch holds rows of several versions in varying shares: passes of one fixed size compile
-# once and waste half a pass a version on average.
+# Rows of one forward pass, where they are short. A batch holds rows of several versions in varying shares: passes of
+# one fixed size compile once and waste half a pass a version on average.
 FORWARD_ROWS = 32
 
 FloatArray = np.ndarray[Any, np.dtype[np.float32]]
-Loss = Callable[[Params, Any], tuple[jax.Array, dict[str, jax.Array]]]
+Loss = Callable[[Params, Any, int], tuple[jax.Array, dict[str, jax.Array]]]
 
 
-def added_gradients(
-    loss: Loss, params: Params, whole: Any, micro_batch_rows: int
-) -> tuple[Params, dict[str, jax.Array]]:
-    """Gradients of a loss that adds up over rows, and its metrics; for use inside jit.
+class Gradients:
+    """Gradients of a loss that adds up over rows, and its metrics, of a batch of any size.
 
-    whole: tree of arrays [rows, ...], split evenly into parts of at most ``micro_batch_rows`` rows.
+    Args:
+        loss: (parameters, tree of arrays [rows, ...], sequences per row) -> the rows' part of the loss, and metrics.
+        mesh: where parameters and rows lie.
+        micro_batch_tokens: of a part.
     """
+
+    def __init__(self, loss: Loss, mesh: Mesh, micro_batch_tokens: int) -> None:
+        self._mesh = mesh
+        self._micro_batch_tokens = micro_batch_tokens
+        self._gradient = jax.grad(loss, has_aux=True)
+        self._add = jax.jit(self._add_part, donate_argnums=1, static_argnums=3)
+        self._zeros = jax.jit(self._nothing)
+
+    def of(self, params: Params, whole: Any, sequences_per_row: int) -> tuple[Params, dict[str, jax.Array]]:
+        """Gradients, like the parameters, and the sums of the metrics; whole: tree of host arrays [rows, ...]."""
+        total, metrics = self._zeros(params), []
+        rows, time = jax.tree.leaves(whole)[0].shape[:2]
+        vary = sequences_per_row > 1
+        each = rows_each(rows, time, self._micro_batch_tokens, row_shards(self._mesh), vary=vary)
+        for part in parts(whole, each):
+            total, values = self._add(params, total, part, sequences_per_row)
+            metrics.append(values)
+        summed: dict[str, jax.Array] = jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *metrics)
+        return total, summed
+
+    def _nothing(self, params: Params) -> Params:
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return jax.lax.with_sharding_constraint(zeros, params_shardings(self._mesh, params))
+
+    def _add_part(
+        self, params: Params, total: Params, part: Any, sequences_per_row: int
+    ) -> tuple[Params, dict[str, jax.Array]]:
+        rows = jax.lax.with_sharding_constraint(part, rows_sharding(self._mesh))
+        gradients, metrics = self._gradient(params, rows, sequences_per_row)
+        added = jax.tree.map(jnp.add, total, gradients)
+        return jax.lax.with_sharding_constraint(added, params_shardings(self._mesh, params)), metrics
+
+
+class ForwardPasses:
+    """A function of parameters and `inputs` for every row of a batch of any size, f32 [rows, time]."""
+
+    def __init__(
+        self, function: Callable[[Params, dict[str, Any]], jax.Array], mesh: Mesh, micro_batch_tokens: int
+    ) -> None:
+        self._function = function
+        self._mesh = mesh
+        self._micro_batch_tokens = micro_batch_tokens
+        self._compiled = jax.jit(self._run)
+
+    def __call__(self, params: Params, batch: PackedBatch) -> FloatArray:
+        rows, time = batch.tokens.shape
+        shards = row_shards(self._mesh)
+        each = -(-min(FORWARD_ROWS, max(1, self._micro_batch_tokens // time)) // shards) * shards
+        found = [self._compiled(params, part) for part in parts(inputs(batch), each)]
+        result: FloatArray = np.concatenate([np.asarray(one) for one in found])[:rows]
+        return result
+
+    def _run(self, params: Params, arrays: dict[str, Any]) -> jax.Array:
+        rows = jax.lax.with_sharding_constraint(arrays, rows_sharding(self._mesh))
+        everywhere = NamedSharding(self._mesh, PartitionSpec())
+        return jax.lax.with_sharding_constraint(self._function(params, rows), everywhere)
+
+
+def parts(whole: Any, each: int) -> Iterator[Any]:
+    """A tree of host arrays [rows, ...] in trees of ``each`` rows; the last one is filled up with zeros."""
     rows = jax.tree.leaves(whole)[0].shape[0]
-    parts = rows // _largest_divisor(rows, micro_batch_rows)
-    micro_batches = jax.tree.map(lambda leaf: leaf.reshape(parts, rows // parts, *leaf.shape[1:]), whole)
-    gradient = jax.grad(loss, has_aux=True)
+    for start in range(0, rows, each):
+        missing = max(0, start + each - rows)
 
-    def accumulate(total: Any, micro_batch: Any) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, total, gradient(params, micro_batch)), None
+        def cut(leaf: Any, start: int = start, missing: int = missing) -> Any:
+            piece = leaf[start : start + each]
+            return np.pad(piece, ((0, missing),) + ((0, 0),) * (leaf.ndim - 1)) if missing else piece
 
-    part = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), micro_batches)
-    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(gradient, params, part))
-    total: tuple[Params, dict[str, jax.Array]] = jax.lax.scan(accumulate, nothing, micro_batches)[0]
-    return total
+        yield jax.tree.map(cut, whole)
 
 
-def forward(function: Callable[[Params, dict[str, Any]], jax.Array], params: Params, batch: PackedBatch) -> FloatArray:
-    """A compiled function of parameters and `inputs` for every row, in passes of one size; f32 [rows, time]."""
-    rows = batch.tokens.shape[0]
-    result = np.zeros(batch.tokens.shape, np.float32)
-    for start in range(0, rows, FORWARD_ROWS):
-        # The last pass repeats its last row to keep the shape.
-        indices = np.minimum(np.arange(start, start + FORWARD_ROWS), rows - 1)
-        part = np.asarray(function(params, inputs(batch.select(indices))))
-        result[start : start + FORWARD_ROWS] = part[: rows - start]
-    return result
+def rows_each(rows: int, time: int, micro_batch_tokens: int, shards: int, *, vary: bool) -> int:
+    """Rows of a part: as many as may be in memory, a multiple of ``shards``; fewer where all parts can be even.
+
+    vary: the next batch may have other rows, so that the number may not follow from them.
+    """
+    most = max(1, micro_batch_tokens // time // shards) * shards
+    if vary:
+        return most
+    even = -(-rows // -(-rows // most))
+    return min(most, -(-even // shards) * shards)
 
 
 def inputs(batch: PackedBatch) -> dict[str, Any]:
@@ -61,7 +125,3 @@ def inputs(batch: PackedBatch) -> dict[str, Any]:
         "segments": batch.segments,
         "temperature": batch.temperature,
     }
-
-
-def _largest_divisor(rows: int, most: int) -> int:
-    return next(size for size in range(min(rows, most), 0, -1) if rows % size == 0)

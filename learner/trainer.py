@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
+from jax.sharding import Mesh
 
 from learner import presets
 from learner.config import LearnerConfig
 from learner.critic import Critic, Judgement
+from learner.mesh import TENSOR, gathered, make_mesh, placed, placed_params
 from learner.objective import Terms
+from learner.optimiser import updates
 from learner.packing import PackedBatch
-from learner.passes import FloatArray, added_gradients, forward, inputs
+from learner.passes import FloatArray, ForwardPasses, Gradients, inputs
+from learner.starting_model import starting_params
+from learner.starting_model import starting_params
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.logprobs import completion_logprobs
-from rollcast.policy.params import Params, initial_params
+from rollcast.policy.logprobs import Forward, completion_logprobs
+from rollcast.policy.params import Params
 from rollcast.policy.snapshot import Snapshot, freeze
+from rollcast.policy.vocabulary import Tiles
 from rollcast.runtime.errors import CheckpointError
 
 
@@ -38,35 +43,42 @@ class _Factors(NamedTuple):
 
 
 class Trainer:
-    """Parameters and optimiser state, and what is done to them.
+    """Parameters and optimiser state on a mesh of devices, and what is done to them.
 
     The state is donated to every step: arrays from `params` are valid until the next `train_step`.
     """
 
-    def __init__(self, model_config: ModelConfig, learner_config: LearnerConfig) -> None:
+    def __init__(
+        self, model_config: ModelConfig, learner_config: LearnerConfig, devices: Sequence[Any] | None = None
+    ) -> None:
         self.model_config = model_config
+        self.mesh = make_mesh(learner_config.mesh, devices)
         self._config = learner_config
         self._objective = presets.objective(learner_config.objective)
-        self._micro_batch_rows = learner_config.optimiser.micro_batch_rows
-        self._optimiser = _adam(learner_config, learner_config.optimiser.learning_rate)
-        self._step = jax.jit(self._train, donate_argnums=(0, 1), static_argnums=4)
-        self._logprobs = jax.jit(self._score)
-        self.set_params(initial_params(model_config, learner_config.seed))
+        self._forward = forward_of(learner_config, self.mesh)
+        micro_batch_tokens = learner_config.optimiser.micro_batch_tokens
+        self._updates = updates(learner_config.optimiser, learner_config.optimiser.learning_rate, self.mesh)
+        self._gradients = Gradients(self._loss, self.mesh, micro_batch_tokens)
+        self._logprobs = ForwardPasses(self._score, self.mesh, micro_batch_tokens)
+        self.set_params(
+            starting_params(
+                learner_config, model_config, lambda name, leaf: placed_params(self.mesh, {name: leaf})[name]
+            )
+        )
 
     def params(self) -> Params:
-        """Current float32 parameters, on the device."""
+        """Current float32 parameters, on the devices."""
         return self._params
 
     def set_params(self, params: Params) -> None:
         """Go on from these float32 parameters with a fresh optimiser; reference and critic start from them too."""
         objective = self._config.objective
-        self._params = params
-        self._optimiser_state = self._optimiser.init(params)
-        self._reference = None if objective.kl == "none" else {name: jnp.array(leaf) for name, leaf in params.items()}
-        self._critic = None
+        self._params = placed_params(self.mesh, params)
+        self._optimiser_state = self._updates.init(self._params)
+        self._reference = None if objective.kl == "none" else placed_params(self.mesh, params)
+        self.critic: Critic | None = None
         if objective.advantage == "critic":
-            optimiser = _adam(self._config, objective.critic.learning_rate)
-            self._critic = Critic(self.model_config, objective, optimiser, params, self._micro_batch_rows)
+            self.critic = Critic(self.model_config, self._config, self.mesh, params)
 
     def train_step(self, batch: PackedBatch, behaviour_logprobs: FloatArray) -> dict[str, float]:
         """The optimiser steps on a batch; behaviour_logprobs f32 [rows, time].
@@ -74,7 +86,7 @@ class Trainer:
         Returns means over these steps: loss, grad_norm (before clipping), the gauges of learner.presets, and with a
         critic value_loss and value_error (squared, of its estimates).
         """
-        judgement = None if self._critic is None else self._critic.judge(batch)
+        judgement = None if self.critic is None else self.critic.judge(batch)
         factors = self._factors(batch, behaviour_logprobs, judgement)
         passes, mini_batches = self._config.objective.passes, self._config.objective.mini_batches
         rows = batch.tokens.shape[0]
@@ -83,21 +95,23 @@ class Trainer:
             # Every mini_batches-th row: a group's completions fall into different parts.
             part = np.arange(number % mini_batches, rows, mini_batches)
             chosen = batch.select(part)
-            self._params, self._optimiser_state, values = self._step(
-                self._params, self._optimiser_state, inputs(chosen), factors.select(part), batch.sequences_per_row
-            )
-            if self._critic is not None and judgement is not None:
-                values |= self._critic.train_step(chosen, Judgement(*(leaf[part] for leaf in judgement)))
+            values = self._step(chosen, factors.select(part))
+            if self.critic is not None and judgement is not None:
+                values |= self.critic.train_step(chosen, Judgement(*(leaf[part] for leaf in judgement)))
             reports.append(values)
         fetched = jax.device_get(reports)
         return {name: float(np.mean([report[name] for report in fetched])) for name in fetched[0]}
 
     def behaviour_logprobs(self, params: Params, packed: PackedBatch) -> FloatArray:
-        """log p f32 [rows, time] of every token under ``params`` (a thawed version) at the rows' temperatures.
+        """log p f32 [rows, time] of every token under ``params`` (`placed`) at the tokens' temperatures.
 
         Values outside the loss mask are those of prompt or padding and mean nothing to the loss.
         """
-        return forward(self._logprobs, params, packed)
+        return self._logprobs(params, packed)
+
+    def placed(self, params: Params) -> Params:
+        """Parameters of another version, on the devices as our own are."""
+        return params if self.mesh.size == 1 else placed_params(self.mesh, params)
 
     def snapshot(self) -> Snapshot:
         """The current parameters as the rollout reads them."""
@@ -105,10 +119,17 @@ class Trainer:
 
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
         """Everything a checkpoint needs, by name: host copies, because the next step reuses the originals' memory."""
-        return {name: np.array(leaf) for name, leaf in _named(self._state_tree()).items()}
+        return {name: gathered(leaf) for name, leaf in _named(self._state_tree()).items()}
+
+    def like_state(self) -> dict[str, Any]:
+        """Shapes and dtypes of `state`."""
+        return {
+            name: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
+            for name, leaf in _named(self._state_tree()).items()
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state`.
+        """Go on from a `state`, made on whatever mesh.
 
         Raises:
             CheckpointError: names or shapes are not those of this model and optimiser.
@@ -123,20 +144,19 @@ class Trainer:
                 cause="its tensors differ in name, shape or dtype",
                 fix="resume with the configuration that the run was started with",
             )
-        # Copies: device memory may not alias arrays that the caller still owns, because steps donate it.
-        leaves = [jnp.array(state[name]) for name in expected]
+        leaves = [placed(state[name], leaf.sharding) for name, leaf in expected.items()]
         tree = jax.tree.unflatten(jax.tree.structure(self._state_tree()), leaves)
         self._params, self._optimiser_state = tree["parameters"], tree["optimiser"]
         self._reference = tree.get("reference")
-        if self._critic is not None:
-            self._critic.state = tree["critic"]
+        if self.critic is not None:
+            self.critic.state = tree["critic"]
 
     def _state_tree(self) -> dict[str, Any]:
         tree: dict[str, Any] = {"parameters": self._params, "optimiser": self._optimiser_state}
         if self._reference is not None:
             tree["reference"] = self._reference
-        if self._critic is not None:
-            tree["critic"] = self._critic.state
+        if self.critic is not None:
+            tree["critic"] = self.critic.state
         return tree
 
     def _factors(self, batch: PackedBatch, behaviour: FloatArray, judgement: Judgement | None) -> _Factors:
@@ -152,32 +172,24 @@ class Trainer:
             reference_logprobs=None if self._reference is None else self.behaviour_logprobs(self._reference, batch),
         )
 
+    def _step(self, batch: PackedBatch, factors: _Factors) -> dict[str, Any]:
+        shares = (batch.loss_mask / max(batch.loss_mask.sum(), 1)).astype(np.float32)
+        whole = (inputs(batch), factors, shares)
+        gradients, values = self._gradients.of(self._params, whole, batch.sequences_per_row)
+        self._params, self._optimiser_state, norm = self._updates.apply(gradients, self._optimiser_state, self._params)
+        return values | {"grad_norm": norm}
+
     def _score(self, params: Params, arrays: dict[str, jax.Array]) -> jax.Array:
-        return completion_logprobs(self.model_config, params, **arrays).logprobs
+        return completion_logprobs(self.model_config, params, **arrays, forward=self._forward).logprobs
 
-    def _train(
-        self,
-        params: Params,
-        optimiser_state: Any,
-        arrays: dict[str, jax.Array],
-        factors: _Factors,
-        sequences_per_row: int,
-    ) -> tuple[Params, Any, dict[str, jax.Array]]:
-        mask = factors.loss_mask.astype(jnp.float32)
-        shares = mask / jnp.maximum(jnp.sum(mask), 1.0)
-
-        def loss(candidate: Params, part: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
-            read, given, token_weights = part
-            terms = self._terms(candidate, read, given, sequences_per_row)
-            value = -self._objective.value(terms)
-            return value, {"loss": value} | self._objective.metrics(terms, token_weights)
-
-        gradients, values = added_gradients(loss, params, (arrays, factors, shares), self._micro_batch_rows)
-        updates, optimiser_state = self._optimiser.update(gradients, optimiser_state, params)
-        return optax.apply_updates(params, updates), optimiser_state, values | {"grad_norm": optax.tree.norm(gradients)}
+    def _loss(self, params: Params, part: Any, sequences_per_row: int) -> tuple[jax.Array, dict[str, jax.Array]]:
+        read, given, token_weights = part
+        terms = self._terms(params, read, given, sequences_per_row)
+        value = -self._objective.value(terms)
+        return value, {"loss": value} | self._objective.metrics(terms, token_weights)
 
     def _terms(self, params: Params, read: dict[str, jax.Array], given: _Factors, sequences_per_row: int) -> Terms:
-        statistics = completion_logprobs(self.model_config, params, **read)
+        statistics = completion_logprobs(self.model_config, params, **read, forward=self._forward)
         segments = read["segments"]
         first = jnp.arange(segments.shape[0], dtype=jnp.int32)[:, None] * sequences_per_row
         return Terms(
@@ -194,12 +206,9 @@ class Trainer:
         )
 
 
-def _adam(config: LearnerConfig, learning_rate: float) -> Any:
-    optimiser = config.optimiser
-    return optax.chain(
-        optax.clip_by_global_norm(optimiser.max_grad_norm),
-        optax.adam(learning_rate, b1=optimiser.b1, b2=optimiser.b2),
-    )
+def forward_of(config: LearnerConfig, mesh: Mesh) -> Forward:
+    """How this configuration computes a forward pass."""
+    return Forward(remat=config.remat == "blocks", tiles=Tiles(vocabulary_shards=mesh.shape[TENSOR]))
 
 
 def behaviour_by_version(
@@ -213,7 +222,7 @@ def behaviour_by_version(
     for version in packed.versions():
         made = (packed.token_versions == version) & packed.loss_mask
         rows = np.flatnonzero(made.any(axis=1))
-        logprobs = trainer.behaviour_logprobs(params_of_version(version), packed.select(rows))
+        logprobs = trainer.behaviour_logprobs(trainer.placed(params_of_version(version)), packed.select(rows))
         result[rows] = np.where(made[rows], logprobs, result[rows])
     return result
 

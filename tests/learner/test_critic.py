@@ -22,8 +22,8 @@ def trainer() -> Trainer:
 @pytest.fixture
 def critic(trainer: Trainer) -> Critic:
     trainer.set_params(initial_params(MODEL, 1))
-    assert trainer._critic is not None
-    return trainer._critic
+    assert trainer.critic is not None
+    return trainer.critic
 
 
 def test_a_new_critic_knows_nothing_and_shares_no_memory_with_the_policy() -> None:

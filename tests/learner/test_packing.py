@@ -31,7 +31,7 @@ def test_rows_are_prompt_and_segments_padded_on_the_right() -> None:
     assert packed.positions.tolist() == [[0, 1, 2, 3, 0], [0, 1, 2, 0, 0]]
     assert packed.segments.tolist() == [[1] * 4 + [0], [1] * 3 + [0] * 2]
     assert packed.loss_mask.tolist() == [[False, False, True, True, False], [False, False, True, False, False]]
-    assert packed.temperature.tolist() == [0.5, 1.5]
+    assert packed.temperature.tolist() == [[0.5] * 4 + [0.0], [1.5] * 3 + [0.0] * 2]
     assert (packed.tokens.dtype, packed.positions.dtype) == (np.int32, np.int32)
 
 
@@ -65,7 +65,23 @@ def test_selected_rows_are_a_batch_of_their_own() -> None:
     )
     chosen = packed.select(np.array([2, 0]))
     assert chosen.tokens[:, 2].tolist() == [6, 4]
-    assert chosen.temperature.tolist() == [2.5, 0.5]
+    assert chosen.temperature[:, 0].tolist() == [2.5, 0.5]
+
+
+def test_rollouts_that_share_a_row_are_laid_out_one_behind_the_other() -> None:
+    rows = [row(0, segment((4,), 7), reward=1.0), row(1, segment((5, 6, 7), 8)), row(2, segment((8,), 8))]
+    packed = pack(rows, time=7, objective=ObjectiveConfig(), completion_tokens_max=4, shared=True)
+    assert packed.tokens.tolist() == [[2, 3, 5, 6, 7, 0, 0], [2, 3, 4, 2, 3, 8, 0]]
+    assert packed.positions.tolist() == [[0, 1, 2, 3, 4, 0, 0], [0, 1, 2, 0, 1, 2, 0]]
+    assert packed.segments.tolist() == [[1] * 5 + [0] * 2, [1] * 3 + [2] * 3 + [0]]
+    assert packed.temperature[1].tolist() == [0.5] * 3 + [2.5] * 3 + [0.0]
+    assert packed.rewards[1].tolist() == [0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0]
+    assert packed.token_versions[1].tolist() == [NO_VERSION, NO_VERSION, 7, NO_VERSION, NO_VERSION, 8, NO_VERSION]
+    assert packed.sequences_per_row == 2
+    apart = pack(rows, time=7, objective=ObjectiveConfig(), completion_tokens_max=4)
+    for name in ("advantages", "weights"):
+        together = getattr(packed, name)[packed.loss_mask]
+        assert sorted(together.tolist()) == sorted(getattr(apart, name)[apart.loss_mask].tolist())
 
 
 def test_rollouts_that_do_not_fit_are_refused() -> None:

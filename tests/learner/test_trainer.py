@@ -69,7 +69,7 @@ def test_equal_rewards_change_nothing(fresh: Trainer) -> None:
 def test_micro_batches_give_the_gradient_of_the_whole(fresh: Trainer) -> None:
     batch = tiny_batch(REWARDS)
     behaviour = np.where(batch.loss_mask, -2.0, 0.0).astype(np.float32)
-    whole = tiny_trainer(LearnerConfig(seed=1, optimiser=OptimiserConfig(learning_rate=3e-3, micro_batch_rows=8)))
+    whole = tiny_trainer(LearnerConfig(seed=1, optimiser=OptimiserConfig(learning_rate=3e-3, micro_batch_tokens=48)))
     assert fresh.train_step(batch, behaviour) == pytest.approx(whole.train_step(batch, behaviour), abs=1e-5)
     for name, value in fresh.params().items():
         np.testing.assert_allclose(value, whole.params()[name], atol=1e-4)
@@ -134,3 +134,20 @@ def test_the_seed_decides_the_first_parameters() -> None:
     expected = copied(initial_params(MODEL, 1))
     assert all(np.array_equal(again[name], expected[name]) for name in expected)
     assert not np.array_equal(other["embedding"], expected["embedding"])
+
+
+def test_several_steps_a_batch_go_further_from_where_it_began() -> None:
+    values = {"algorithm": "decoupled-ppo", "epochs_per_batch": 2, "kl": "k3", "kl_coefficient": 0.01}
+    config = LearnerConfig.model_validate(CONFIG.model_dump() | {"objective": values})
+    trainer = tiny_trainer(config)
+    batch = tiny_batch(REWARDS)
+    behaviour = trainer.behaviour_logprobs(trainer.params(), batch)
+    first = copied(trainer.params())
+    report = trainer.train_step(batch, behaviour)
+    assert {"importance_mean", "importance_bounded", "reference_kl"} <= set(report)
+    assert report["importance_mean"] == pytest.approx(1.0, abs=1e-5), "the rollouts are of the step's own policy"
+    assert report["ratio_mean"] != pytest.approx(1.0, abs=1e-6), "later passes have left it"
+    state = trainer.state()
+    assert all(np.array_equal(state[f"reference/{name}"], leaf) for name, leaf in first.items())
+    counts = [leaf for name, leaf in state.items() if name.startswith("optimiser/") and name.endswith("count")]
+    assert [int(count) for count in counts] == [4]

@@ -15,7 +15,7 @@ from rollcast.wire.rollouts import Segment
 MODEL = ModelConfig(
     vocabulary_size=9, layers=1, width=16, query_heads=2, key_value_heads=1, head_size=8, feed_forward_width=16
 )
-CONFIG = LearnerConfig(seed=1, optimiser=OptimiserConfig(learning_rate=3e-3, micro_batch_rows=4))
+CONFIG = LearnerConfig(seed=1, optimiser=OptimiserConfig(learning_rate=3e-3, micro_batch_tokens=24))
 TIME = 6
 
 

@@ -1,0 +1,122 @@
+"""Where arrays lie: a mesh of devices with three axes, and a rule for each tensor by its name (GSPMD).
+
+- data: copies of everything; each has its own rows of a batch.
+- fsdp: rows of a batch too, but parameters and optimiser states are divided among these devices and gathered for each
+  layer when it is computed (Rajbhandari et al. 2020, "ZeRO", stage 3).
+- tensor: the inner size of each layer is divided, and so are heads and the vocabulary (Shoeybi et al. 2019,
+  "Megatron-LM", section 3); activations are added up over these devices twice a block, so they should be near.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from learner.config import MeshConfig
+from rollcast.runtime.errors import ConfigError
+
+DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
+ROWS = (DATA, FSDP)
+"""What the rows of a batch are divided among."""
+
+_INTO = (FSDP, TENSOR)  # [width, inner]: from the residual stream
+_BACK = (TENSOR, FSDP)  # [inner, width]: back into it
+#: End of a tensor's name -> axes of its dimensions; what is not named is on every device.
+RULES: dict[str, tuple[str | None, ...]] = {
+    "embedding": _BACK,
+    "head.kernel": _INTO,
+    "attention.query.kernel": _INTO,
+    "attention.key.kernel": _INTO,
+    "attention.value.kernel": _INTO,
+    "attention.output.kernel": _BACK,
+    "feed_forward.gate.kernel": _INTO,
+    "feed_forward.up.kernel": _INTO,
+    "feed_forward.down.kernel": _BACK,
+    "attention.query.bias": (TENSOR,),
+    "attention.key.bias": (TENSOR,),
+    "attention.value.bias": (TENSOR,),
+}
+
+
+def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
+    """The mesh over these devices (default: all), in their order.
+
+    Raises:
+        ConfigError: there are fewer devices than it has places, or several processes and not exactly as many.
+    """
+    found = jax.devices() if devices is None else list(devices)
+    shape = (config.data, config.fsdp, config.tensor)
+    places = math.prod(shape)
+    processes = {device.process_index for device in found}
+    if places > len(found) or (len(processes) > 1 and places != len(found)):
+        raise ConfigError(
+            f"a mesh of {config.data} x {config.fsdp} x {config.tensor} devices does not go with {len(found)} devices",
+            cause=f"there are {len(processes)} learner processes with {len(found)} devices in all",
+            fix="set mesh.data, mesh.fsdp and mesh.tensor so that their product is the number of devices",
+        )
+    return jax.make_mesh(shape, (DATA, FSDP, TENSOR), axis_types=(AxisType.Auto,) * 3, devices=found[:places])
+
+
+def sharding_of(mesh: Mesh, name: str, shape: tuple[int, ...]) -> NamedSharding:
+    """Where a tensor lies: by the end of its name; a dimension that an axis does not divide is not divided.
+
+    The scales of a kernel, its blocks' or its moments', lie like the kernel.
+    """
+    axes = next((axes for end, axes in RULES.items() if name.removesuffix("_scale").endswith(end)), ())
+    fitting = [
+        axis if axis is not None and size % mesh.shape[axis] == 0 else None
+        for axis, size in zip(axes, shape, strict=False)
+    ]
+    return NamedSharding(mesh, PartitionSpec(*fitting) if len(fitting) == len(shape) else PartitionSpec())
+
+
+def params_shardings(mesh: Mesh, params: Mapping[str, Any]) -> dict[str, NamedSharding]:
+    """Where each parameter lies."""
+    return {name: sharding_of(mesh, name, leaf.shape) for name, leaf in params.items()}
+
+
+def state_shardings(mesh: Mesh, state: Any) -> Any:
+    """Where an optimiser's state lies: what belongs to a tensor by name lies like it, the rest on every device."""
+
+    def one(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
+        names = [str(key.key) for key in path if isinstance(key, jax.tree_util.DictKey)]
+        return sharding_of(mesh, names[-1] if names else "", leaf.shape)
+
+    return jax.tree_util.tree_map_with_path(one, state)
+
+
+def rows_sharding(mesh: Mesh, *, before: int = 0) -> NamedSharding:
+    """Rows over data and fsdp; ``before``: dimensions in front of the rows."""
+    return NamedSharding(mesh, PartitionSpec(*(None,) * before, ROWS))
+
+
+def row_shards(mesh: Mesh) -> int:
+    """How many parts the rows of a batch are divided into."""
+    return math.prod(mesh.shape[axis] for axis in ROWS)
+
+
+def placed(value: Any, sharding: NamedSharding) -> jax.Array:
+    """A host array as a device array; each process gives its own devices their parts, and nothing else is sent.
+
+    Every process must have the same value. The result shares no memory with it.
+    """
+    host = np.asarray(value)
+    return jax.make_array_from_callback(host.shape, sharding, lambda index: np.array(host[index]))
+
+
+def placed_params(mesh: Mesh, params: Mapping[str, Any]) -> dict[str, jax.Array]:
+    """Parameters, or a snapshot's tensors, on the mesh; see placed."""
+    return {name: placed(leaf, sharding_of(mesh, name, leaf.shape)) for name, leaf in params.items()}
+
+
+def gathered(array: jax.Array) -> np.ndarray[Any, Any]:
+    """A copy in this host's memory. Where the array lies on several processes' devices, all of them must ask for it."""
+    if not array.is_fully_addressable:
+        everywhere = NamedSharding(array.sharding.mesh, PartitionSpec())
+        array = jax.jit(lambda whole: whole, out_shardings=everywhere)(array).addressable_data(0)
+    return np.array(array)

@@ -1,0 +1,105 @@
+"""Adam's moments in fewer bits: bfloat16, or 8 bits with a scale for each block.
+
+A moving average changes by little at a time, often by less than the step between two numbers of such a format: rounded
+to the nearest one it would stand still. Rounding up or down by chance, with odds that make the mean right, keeps it
+moving (Gupta et al. 2015, section 3). The chance is a hash of step, tensor and element: training again gives the same
+bits, however many devices there are.
+
+8 bits: codes in blocks of up to 256 elements along the last axis, each block relative to its largest element (Dettmers
+et al. 2022, "8-bit optimizers via block-wise quantization", section 2), and closer together near 0: a code is the
+square root of the first moment's size, and the fourth root of the second moment.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+BLOCK = 256
+"""Elements that share a scale, at most; the largest divisor of the last axis below it is used."""
+_FIRST_CODES = 127
+_SECOND_CODES = 255
+
+
+class Coded(NamedTuple):
+    """A moment in 8 bits: codes like the tensor (int8 signed, uint8 where nothing is negative), a scale a block."""
+
+    codes: jax.Array
+    scales: jax.Array  # f32 [..., last axis / block]
+
+
+def chance(shape: tuple[int, ...], seed: jax.Array) -> jax.Array:
+    """f32 in [0, 1) for each element: MurmurHash3's finaliser of index and seed (uint32 scalar)."""
+    bits = jnp.broadcast_to(seed.astype(jnp.uint32), shape)
+    for axis in range(len(shape)):
+        bits = _mixed(bits ^ (jax.lax.broadcasted_iota(jnp.uint32, shape, axis) + jnp.uint32(0x9E3779B9)))
+    return (bits >> 8).astype(jnp.float32) * jnp.float32(2.0**-24)
+
+
+def to_bfloat16(values: jax.Array, chances: jax.Array) -> jax.Array:
+    """f32 to one of the two nearest bfloat16 numbers, right on average."""
+    bits = jax.lax.bitcast_convert_type(values, jnp.uint32)
+    low = (chances * jnp.float32(65536.0)).astype(jnp.uint32)
+    return jax.lax.bitcast_convert_type(((bits + low) >> 16).astype(jnp.uint16), jnp.bfloat16)
+
+
+def encode_first(values: jax.Array, chances: jax.Array) -> Coded:
+    """Signed values f32."""
+    blocks, scales = _blocks(values)
+    size = jnp.abs(blocks) / _divisor(scales)
+    code = _round(size, jnp.sqrt(size), _FIRST_CODES, 2, chances.reshape(blocks.shape))
+    return Coded((jnp.sign(blocks) * code).astype(jnp.int8).reshape(values.shape), scales)
+
+
+def decode_first(coded: Coded) -> jax.Array:
+    """f32, like the tensor."""
+    codes = _like_blocks(coded).astype(jnp.float32)
+    return (codes * jnp.abs(codes) * (coded.scales[..., None] * _FIRST_CODES**-2)).reshape(coded.codes.shape)
+
+
+def encode_second(values: jax.Array, chances: jax.Array) -> Coded:
+    """Values f32 that are not negative. The lowest code is 1: Adam divides by them."""
+    blocks, scales = _blocks(values)
+    size = blocks / _divisor(scales)
+    code = _round(size, jnp.sqrt(jnp.sqrt(size)), _SECOND_CODES, 4, chances.reshape(blocks.shape))
+    return Coded(jnp.maximum(code, 1.0).astype(jnp.uint8).reshape(values.shape), scales)
+
+
+def decode_second(coded: Coded) -> jax.Array:
+    """f32, like the tensor."""
+    squares = jnp.square(_like_blocks(coded).astype(jnp.float32) * (1.0 / _SECOND_CODES))
+    return (jnp.square(squares) * coded.scales[..., None]).reshape(coded.codes.shape)
+
+
+def block_size(last_axis: int) -> int:
+    """Elements that share a scale along an axis of this length."""
+    return next(size for size in range(min(BLOCK, last_axis), 0, -1) if last_axis % size == 0)
+
+
+def _round(size: jax.Array, root: jax.Array, codes: int, power: int, chances: jax.Array) -> jax.Array:
+    """The code below or above, with odds by which the decoded value is ``size`` on average."""
+    below = jnp.clip(jnp.floor(root * codes), 0.0, codes - 1.0)
+    low, high = (below / codes) ** power, ((below + 1.0) / codes) ** power
+    return below + (chances < (size - low) / (high - low)).astype(jnp.float32)
+
+
+def _blocks(values: jax.Array) -> tuple[jax.Array, jax.Array]:
+    size = block_size(values.shape[-1])
+    blocks = values.reshape(*values.shape[:-1], values.shape[-1] // size, size)
+    return blocks, jnp.max(jnp.abs(blocks), axis=-1)
+
+
+def _like_blocks(coded: Coded) -> jax.Array:
+    return coded.codes.reshape(*coded.scales.shape, coded.codes.shape[-1] // coded.scales.shape[-1])
+
+
+def _divisor(scales: jax.Array) -> jax.Array:
+    return jnp.where(scales > 0.0, scales, 1.0)[..., None]
+
+
+def _mixed(bits: jax.Array) -> jax.Array:
+    bits = (bits ^ (bits >> 16)) * jnp.uint32(0x85EBCA6B)
+    bits = (bits ^ (bits >> 13)) * jnp.uint32(0xC2B2AE35)
+    return bits ^ (bits >> 16)
