@@ -19,7 +19,6 @@ from learner.optimiser import updates
 from learner.packing import PackedBatch
 from learner.passes import FloatArray, ForwardPasses, Gradients, inputs
 from learner.starting_model import starting_params
-from learner.starting_model import starting_params
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.logprobs import Forward, completion_logprobs
 from rollcast.policy.params import Params
