@@ -16,6 +16,7 @@ DropReason = Literal[
     "revoked",  # taken away, for example at quarantine
     "stale",  # older than the staleness limit allows
     "group_stale",  # a sibling was too old, and a group is trained as a whole
+    "no_advantage",  # every rollout of its group has the same reward, and the run drops such groups
     "malformed",  # claims what cannot be
     "late_duplicate",  # another attempt at the same slot was first
     "rolled_back",  # made with a version that an epoch orphaned, or under way when it was opened

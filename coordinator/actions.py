@@ -111,9 +111,13 @@ class EndSession:
 
 @dataclass(frozen=True, slots=True)
 class SupplyPrompts:
-    """Draw this many problems from the mixture; answered by PromptsSupplied. One at a time."""
+    """Draw this many problems from the mixture; answered by PromptsSupplied. One at a time.
+
+    ``steps``: for which learner step each is expected to be trained on; empty where the mixture is always the same.
+    """
 
     count: int
+    steps: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

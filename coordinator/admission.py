@@ -31,7 +31,8 @@ def _groups_of_use(state: CoreState) -> float:
     under_way = state.forecast.steps_under_way()
     if under_way is None:
         return float("inf")
-    return state.settings.groups_per_step * (1.0 + under_way + state.settings.lead_margin_steps)
+    batches = 1.0 + under_way + state.settings.lead_margin_steps
+    return state.settings.groups_per_step * batches * state.usefulness.groups_per_useful_one
 
 
 def oldest_version_for(state: CoreState, groups_ahead: int) -> Version:

@@ -94,7 +94,7 @@ async def started(config: CoordinatorConfig, folder: RunFolder) -> AsyncIterator
         ledger = Ledger.open(folder.ledger)
         stack.push_async_callback(ledger.close)
         start = await open_run(ledger, folder, config.run)
-        problems = await Problems.start(config, start.mixture_position, start.problems, start.tokenizer)
+        problems = await Problems.start(config, start.mixture_position, start.problems, start.tokenizer, start.rewards)
         stack.push_async_callback(problems.close)
         await ledger.set_meta(TOKENIZER, problems.tokenizer.to_json())
         coordinator = _assemble(config, folder, start, ledger, problems, stack)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from coordinator import announcing, ending, epochs, forming, starting
+from coordinator import announcing, ending, epochs, forming, selection, starting
 from coordinator.actions import Action
 from coordinator.broadcast_status import BroadcastStatus, build_broadcast_status
 from coordinator.epoch_book import EpochBook
@@ -190,7 +190,8 @@ class CoordinatorCore:
             case RolloutStored():
                 return self._intake.stored(event, now)
             case RolloutScored():
-                return self._intake.scored(event, now) + self._form_and_issue(now)
+                noted = self._intake.scored(event, now)
+                return noted + self._form_and_issue(selection.scored(self._state, event.rollout_id), now)
             case BatchRequested():
                 return self._learner_moves(forming.batch_requested(self._state, event, now), now)
             case BatchRecorded():
@@ -221,9 +222,9 @@ class CoordinatorCore:
         self._working.learner_moved(now)
         return actions + issue(self._state, now)
 
-    def _form_and_issue(self, now: float) -> list[Action]:
-        formed = forming.form_batch(self._state, now)
-        return formed + issue(self._state, now) if formed else []
+    def _form_and_issue(self, dropped: list[Action], now: float) -> list[Action]:
+        changed = dropped + forming.form_batch(self._state, now)
+        return changed + issue(self._state, now) if changed else []
 
     # ---------------------------------------------------------------- time
 

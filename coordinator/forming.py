@@ -52,6 +52,7 @@ def batch_recorded(state: CoreState, event: BatchRecorded, now: float) -> list[A
         state.staleness.trained(age, batch.age_max)
         state.late.corrected += age > state.rules.limit
     state.accounts.trained += len(batch.rollout_ids)
+    state.usefulness.batch_recorded()
     state.rules.follow(
         t_bcast_p95_s=state.dissemination.seconds.percentile(95),
         t_gen_p90_s=state.generate_s.percentile(90),

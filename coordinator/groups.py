@@ -63,6 +63,7 @@ class Filling:
     newest_version: Version
     stored: bool = False
     scored: bool = False
+    reward: float | None = None  # once scored
 
 
 @dataclass(slots=True)

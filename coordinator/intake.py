@@ -119,7 +119,7 @@ class Intake:
         since = self._scoring_since.pop(event.rollout_id, None)
         if since is not None:
             self._state.forecast.scored(now - since)
-        if not self._state.book.mark_scored(event.rollout_id):
+        if not self._state.book.mark_scored(event.rollout_id, event.reward):
             return []
         if event.error or not math.isfinite(event.reward):
             return [Note("unscorable", f"rollout {event.rollout_id}", event.error or "the reward is not a number")]

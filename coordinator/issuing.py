@@ -29,7 +29,7 @@ def issue(state: CoreState, now: float) -> list[Action]:
             grants.setdefault(member.peer_id, []).append(grant)
     actions += [SendLeases(peer_id, tuple(given)) for peer_id, given in grants.items()]
     if state.members.worker_count:
-        actions += state.prompts.ask(state.groups_still_needed())
+        actions += state.supply_prompts()
     return actions
 
 

@@ -20,7 +20,7 @@ from coordinator.groups import (
     slot_seed,
     validate_slot,
 )
-from coordinator.restored import RestoredAttempt, RestoredGroup, RestoredRollout
+from coordinator.restored import RestoredAttempt, RestoredGroup
 from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, RolloutId, Version
 from rollcast.wire.rollouts import Slot
 
@@ -145,9 +145,10 @@ class LeaseBook:
                 self._make_live(group, _restored_attempt(restored.group_id, attempt, deadline))
             for rollout in restored.rollouts:
                 came_from = _restored_attempt(restored.group_id, rollout.attempt, deadline)
-                self._set_filling(group, _restored_filling(rollout, came_from))
+                versions = (rollout.oldest_version, rollout.newest_version)
+                self._set_filling(group, Filling(rollout.rollout_id, came_from, *versions, stored=True))
                 if rollout.scored:
-                    self.mark_scored(rollout.rollout_id)
+                    self.mark_scored(rollout.rollout_id, rollout.reward)
             self._index(group)
         for peer_id, held in self._live_by_peer.items():
             self._away.left(peer_id, held, lost_at)
@@ -293,7 +294,7 @@ class LeaseBook:
         filling.stored = True
         return group
 
-    def mark_scored(self, rollout_id: RolloutId) -> bool:
+    def mark_scored(self, rollout_id: RolloutId, reward: float = 0.0) -> bool:
         """The rollout has its reward; False if its group is gone meanwhile or it was scored before."""
         found = self._find(rollout_id)
         if found is None:
@@ -301,12 +302,17 @@ class LeaseBook:
         group, filling = found
         if not filling.stored or filling.scored:
             return False
-        filling.scored = True
+        filling.scored, filling.reward = True, reward
         group.scored += 1
         self.unscored -= 1
         if group.ready:
             insort(self._ready, group.group_id)
         return True
+
+    def ready_group_of(self, rollout_id: RolloutId) -> Group | None:
+        """The group of this rollout if every slot of it is scored."""
+        found = self._find(rollout_id)
+        return None if found is None or not found[0].ready else found[0]
 
     def remove(self, group: Group) -> None:
         """Forget a group that has no live attempt: it goes into a batch, or is dropped."""
@@ -372,10 +378,6 @@ class LeaseBook:
             assert group.oldest_version == oldest, "oldest version"
             for slot in group.slots:
                 validate_slot(slot)
-
-
-def _restored_filling(rollout: RestoredRollout, came_from: Attempt) -> Filling:
-    return Filling(rollout.rollout_id, came_from, rollout.oldest_version, rollout.newest_version, stored=True)
 
 
 def _restored_attempt(group_id: GroupId, restored: RestoredAttempt, deadline: float) -> Attempt:

@@ -35,6 +35,7 @@ from coordinator.store import (
     Compacted,
     CompactingStore,
     HighWater,
+    ProblemReward,
     StoreCounts,
     StoredVersion,
     StoryEntry,
@@ -108,9 +109,20 @@ class Ledger(CompactingStore):
         return self._thread.submit(lambda connection: sql.insert_rollouts(connection, actions))
 
     def record_score(
-        self, rollout_id: RolloutId, reward: float, *, exact: bool, error: str = ""
+        self,
+        rollout_id: RolloutId,
+        reward: float,
+        *,
+        exact: bool,
+        error: str = "",
+        problem: ProblemReward | None = None,
     ) -> asyncio.Future[None]:
-        return self._thread.submit(lambda connection: sql.insert_score(connection, rollout_id, reward, exact, error))
+        return self._thread.submit(
+            lambda connection: sql.insert_score(connection, rollout_id, reward, exact, error, problem)
+        )
+
+    def problem_rewards(self) -> asyncio.Future[list[ProblemReward]]:
+        return self._thread.submit(sql.select_problem_rewards)
 
     def rollout(self, rollout_id: RolloutId) -> asyncio.Future[pb.Rollout | None]:
         return self._thread.submit(lambda connection: sql.select_rollout(connection, rollout_id))

@@ -233,8 +233,15 @@ BEGIN SELECT RAISE(ABORT, 'events are never deleted before they are archived'); 
 CREATE TRIGGER epochs_stay BEFORE DELETE ON epochs BEGIN SELECT RAISE(ABORT, 'epochs are never deleted'); END;
 """.replace("<now>", NOW_UNIX_S)
 
+#: Moving figures of the rewards of each problem's rollouts; they outlive the rollouts.
+_PROBLEM_REWARDS = """
+CREATE TABLE problem_rewards (
+    problem_id TEXT PRIMARY KEY, rollouts INTEGER NOT NULL, mean REAL NOT NULL, variance REAL NOT NULL
+) STRICT, WITHOUT ROWID;
+"""
+
 # Entry n takes the tables from PRAGMA user_version n to n + 1. Entries are appended, never edited.
-MIGRATIONS: tuple[str, ...] = (_FIRST,)
+MIGRATIONS: tuple[str, ...] = (_FIRST, _PROBLEM_REWARDS)
 
 
 def migrate(connection: sqlite3.Connection, migrations: tuple[str, ...] = MIGRATIONS) -> None:

@@ -18,7 +18,7 @@ from coordinator.actions import (
 from coordinator.events import Prompt
 from coordinator.ledger_schema import NOW_UNIX_S
 from coordinator.restored import RestoredAttempt, RestoredGroup, RestoredRollout
-from coordinator.store import BatchEntry, HighWater, StoreCounts
+from coordinator.store import BatchEntry, HighWater, ProblemReward, StoreCounts
 from rollcast.runtime.errors import StoreError
 from rollcast.wire.ids import GroupId, RolloutId, Step
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -102,13 +102,30 @@ def select_rollout(connection: sqlite3.Connection, rollout_id: RolloutId) -> pb.
     return pb.Rollout.FromString(row[0]) if row else None
 
 
-def insert_score(connection: sqlite3.Connection, rollout_id: RolloutId, reward: float, exact: bool, error: str) -> None:
+def insert_score(
+    connection: sqlite3.Connection,
+    rollout_id: RolloutId,
+    reward: float,
+    exact: bool,
+    error: str,
+    problem: ProblemReward | None,
+) -> None:
     # A verifier may take so long that the rollout was dropped and compacted meanwhile: then nobody wants its score.
     connection.execute(
         "INSERT INTO scores (rollout_id, reward, exact, error) SELECT ?, ?, ?, ?"
         " WHERE EXISTS (SELECT 1 FROM rollouts WHERE rollout_id = ?) OR ? > (SELECT rollout_id FROM retention)",
         (rollout_id, reward, exact, error, rollout_id, rollout_id),
     )
+    if problem is not None:
+        connection.execute(
+            "INSERT OR REPLACE INTO problem_rewards VALUES (?, ?, ?, ?)",
+            (problem.problem_id, problem.rollouts, problem.mean, problem.variance),
+        )
+
+
+def select_problem_rewards(connection: sqlite3.Connection) -> list[ProblemReward]:
+    rows = connection.execute("SELECT problem_id, rollouts, mean, variance FROM problem_rewards ORDER BY problem_id")
+    return [ProblemReward(*row) for row in rows]
 
 
 def insert_batch(connection: sqlite3.Connection, action: RecordBatch) -> None:
@@ -190,17 +207,18 @@ def select_open_groups(connection: sqlite3.Connection) -> list[RestoredGroup]:
     rollouts: dict[GroupId, list[RestoredRollout]] = {}
     rows = connection.execute(
         "SELECT group_id, lease_id, fencing_token, sample_index, attempts.peer_id, rollout_id, oldest_version,"
-        " newest_version, scores.rollout_id IS NOT NULL, CASE WHEN scores.rollout_id IS NULL THEN body END"
+        " newest_version, scores.reward, CASE WHEN scores.rollout_id IS NULL THEN body END"
         " FROM groups JOIN attempts USING (group_id) LEFT JOIN rollouts USING (lease_id, sample_index)"
         " LEFT JOIN scores USING (rollout_id)"
         " WHERE over_at_step IS NULL AND state IN ('open', 'filled') ORDER BY lease_id, sample_index"
     )
-    for group_id, lease_id, token, sample_index, peer_id, rollout_id, oldest, newest, scored, body in rows:
+    for group_id, lease_id, token, sample_index, peer_id, rollout_id, oldest, newest, reward, body in rows:
         attempt = RestoredAttempt(lease_id, token, sample_index, peer_id)
         if rollout_id is None:
             live.setdefault(group_id, []).append(attempt)
         else:
-            restored = RestoredRollout(rollout_id, attempt, oldest, newest, bool(scored), _tokens(body))
+            scored = reward is not None
+            restored = RestoredRollout(rollout_id, attempt, oldest, newest, scored, _tokens(body), reward or 0.0)
             rollouts.setdefault(group_id, []).append(restored)
     return [
         RestoredGroup(

@@ -5,53 +5,31 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
-
-import structlog
 
 from coordinator.config import CoordinatorConfig
 from coordinator.events import Prompt
-from coordinator.tasks.adapter import Problem, TaskAdapter
-from coordinator.tasks.build import (
-    EVALUATION,
-    build_single,
-    build_task,
-    part_seed,
-    stages_of,
-    task_config_to_json,
-    with_evaluation,
-)
-from coordinator.tasks.evaluation_sets import HELD_OUT, EvaluationSet, pick, texts_of, with_held_out
-from coordinator.tasks.mixed import Mixed
+from coordinator.loading import Loaded, load
+from coordinator.store import ProblemReward
+from coordinator.tasks.adapter import Problem
+from coordinator.tasks.build import task_config_to_json, with_evaluation
+from coordinator.tasks.evaluation_sets import HELD_OUT
 from coordinator.tasks.mixture import Example, PromptMixture
 from coordinator.tasks.thread import TaskThread
-from coordinator.tasks.tokenizers import kept_tokenizer, run_tokenizer
-from coordinator.tasks.usable import TokenLimits
+from coordinator.tasks.tokenizers import kept_tokenizer
+from coordinator.tasks.volatility import Volatility
 from coordinator.verifier_pool import Verdict, VerifierPool, VerifyItem
 from rollcast.runtime.errors import MalformedMessage, TaskError
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import RolloutId
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.tokenizer import TextTokenizer, Tokenizer
+from rollcast.wire.tokenizer import TextTokenizer
 
 T = TypeVar("T")
 
 GENERATOR_DEADLINE_S = 120.0  # for one request to the task's generator, a cold import included
 PROBLEMS_KEPT = 65_536  # drawn and possibly still to be scored; far more than the core keeps open
-SKIPS_LOGGED_EVERY_S = 60.0
-
-log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    """What takes seconds to make."""
-
-    mixture: PromptMixture
-    sets: Mapping[str, EvaluationSet]
-    skips: SkipLog
 
 
 class Problems:
@@ -62,12 +40,18 @@ class Problems:
     """
 
     def __init__(
-        self, tokenizer: TextTokenizer, pool: VerifierPool, thread: TaskThread, loading: asyncio.Task[_Loaded]
+        self,
+        tokenizer: TextTokenizer,
+        pool: VerifierPool,
+        thread: TaskThread,
+        loading: asyncio.Task[Loaded],
+        volatility: Volatility | None,
     ) -> None:
         self.tokenizer = tokenizer
         self._pool = pool
         self._thread = thread
         self._loading = loading
+        self._volatility = volatility
         self._drawn: OrderedDict[str, Problem] = OrderedDict()
 
     @classmethod
@@ -77,11 +61,12 @@ class Problems:
         mixture_position: str | None,
         drawn: Sequence[Problem] = (),
         tokenizer_json: str | None = None,
+        rewards: Iterable[ProblemReward] = (),
     ) -> Problems:
         """Load the task, set its problems apart, start its verifiers; go on with the mixture at a saved position.
 
         ``drawn``: problems drawn before that may still have to be scored. ``tokenizer_json``: of the run's own, once
-        it has one; then the task is not waited for, see ``failed``.
+        it has one; then the task is not waited for, see ``failed``. ``rewards``: what the ledger has of problems.
 
         Raises:
             TaskError: the task or its data is wrong, or too small for the held-out problems.
@@ -96,8 +81,9 @@ class Problems:
             verifier.timeout_s,
             verifier.queue_max,
         )
-        thread = TaskThread()
-        loading = asyncio.create_task(_load(config, mixture_position, pool, thread))
+        thread, chosen = TaskThread(), config.selection
+        volatility = Volatility(config.run.seed, chosen.chance_least, rewards) if chosen.by_volatility else None
+        loading = asyncio.create_task(load(config, mixture_position, pool, thread, volatility))
         try:
             if tokenizer_json is None:
                 tokenizer = (await loading).mixture.tokenizer
@@ -108,7 +94,7 @@ class Problems:
             thread.close()
             await pool.close()
             raise
-        problems = cls(tokenizer, pool, thread, loading)
+        problems = cls(tokenizer, pool, thread, loading, volatility)
         problems._keep(drawn)
         return problems
 
@@ -134,13 +120,13 @@ class Problems:
         self._thread.close()
         await self._pool.close()
 
-    async def draw(self, count: int) -> tuple[Prompt, ...]:
-        """The next problems of the mixture.
+    async def draw(self, count: int, steps: Sequence[int] = ()) -> tuple[Prompt, ...]:
+        """The next problems of the mixture; ``steps``: see SupplyPrompts.
 
         Raises:
             TaskError: the task has no more problem that can be used.
         """
-        drawn = await self._in_thread(lambda mixture: mixture.draw(count))
+        drawn = await self._in_thread(lambda mixture: mixture.draw(count, steps))
         self._keep(one.problem for one in drawn)
         return tuple(Prompt(one.problem.problem_id, one.prompt_token_ids, one.position) for one in drawn)
 
@@ -154,6 +140,10 @@ class Problems:
     def drawn(self, problem_id: str) -> Problem:
         """A problem that was drawn."""
         return self._drawn[problem_id]
+
+    def rewarded(self, problem_id: str, reward: float) -> ProblemReward | None:
+        """One more rollout of this problem: what the ledger is to keep of it, if problems are selected by that."""
+        return None if self._volatility is None else self._volatility.rewarded(problem_id, reward)
 
     async def examples(self, count: int, *, flawed: bool, cursor: int) -> list[pb.Example]:
         """Labelled problems for the warm start, none held out.
@@ -201,7 +191,7 @@ class Problems:
                 return name, one.examples[example_id - first].problem
         raise MalformedMessage(f"there is no held-out problem {example_id}")
 
-    async def _loaded(self) -> _Loaded:
+    async def _loaded(self) -> Loaded:
         return await asyncio.shield(self._loading)
 
     async def _in_thread(self, work: Callable[[PromptMixture], T]) -> T:
@@ -210,78 +200,6 @@ class Problems:
             result = await self._thread.run(lambda: work(loaded.mixture))
         loaded.skips.look(time.monotonic())
         return result
-
-
-class SkipLog:
-    """Says in the log that problems are skipped: when the counts have grown, and at most once a minute."""
-
-    def __init__(self, mixture: PromptMixture) -> None:
-        self._mixture = mixture
-        self._logged: dict[str, int] = {}
-        self._next_at_s = 0.0
-
-    def look(self, now_s: float) -> None:
-        """Log what has changed, if it is time."""
-        if now_s < self._next_at_s:
-            return
-        counts = dict(self._mixture.skipped)
-        if counts == self._logged or not any(counts.values()):
-            return
-        log.warning("problems skipped", **counts)
-        self._logged, self._next_at_s = counts, now_s + SKIPS_LOGGED_EVERY_S
-
-
-async def _load(
-    config: CoordinatorConfig, mixture_position: str | None, pool: VerifierPool, thread: TaskThread
-) -> _Loaded:
-    """The mixture, and verifiers that run."""
-    starting = asyncio.create_task(pool.start())
-    try:
-        async with deadline(GENERATOR_DEADLINE_S, "the task to load"):
-            mixture, sets = await thread.run(lambda: _mixture(config, mixture_position))
-        await starting
-    except BaseException:
-        starting.cancel()
-        await asyncio.gather(starting, return_exceptions=True)
-        raise
-    return _Loaded(mixture, sets, SkipLog(mixture))
-
-
-def _mixture(config: CoordinatorConfig, position: str | None) -> tuple[PromptMixture, Mapping[str, EvaluationSet]]:
-    seed, sampling = config.run.seed, config.sampling
-    task = build_task(config.task, seed)
-    others = {
-        name: build_single(one.task, part_seed(seed, EVALUATION + name)) for name, one in config.evaluation_sets.items()
-    }
-    tokenizer = run_tokenizer(config.tokenizer, lambda: _tokenizer(task, list(others.values())))
-    limits = TokenLimits(tokenizer, sampling.prompt_tokens_max, sampling.new_tokens_max)
-    sets: list[EvaluationSet] = []
-    first_id = config.held_out_problems
-    for name, adapter in others.items():
-        wanted = config.evaluation_sets[name].problems
-        sets.append(pick(name, EVALUATION + name, adapter, limits, wanted, first_id))
-        first_id += len(sets[-1].examples)
-    mixture = PromptMixture(
-        task,
-        tokenizer,
-        seed,
-        config.held_out_problems,
-        sampling.prompt_tokens_max,
-        sampling.new_tokens_max,
-        stages=stages_of(config.task),
-        kept_out=texts_of(sets),
-    )
-    if position is not None:
-        mixture.restore(position)
-    return mixture, with_held_out(mixture.held_out(config.held_out_problems), sets)
-
-
-def _tokenizer(task: TaskAdapter | Mixed, others: Sequence[TaskAdapter]) -> Tokenizer:
-    """Pieces of the training task's wording, and every character that it or an evaluation set uses."""
-    pieces, characters = task.wording(), set(task.characters())
-    for other in others:  # their wording may be in no piece
-        characters.update(other.characters(), *other.wording())
-    return Tokenizer(pieces, "".join(sorted(characters)))
 
 
 def _to_pb(examples: Iterable[Example]) -> list[pb.Example]:

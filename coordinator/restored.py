@@ -32,6 +32,7 @@ class RestoredRollout:
     newest_version: Version
     scored: bool
     completion_token_ids: tuple[int, ...]  # empty when scored
+    reward: float = 0.0  # when scored
 
 
 @dataclass(frozen=True, slots=True)

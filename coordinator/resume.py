@@ -16,7 +16,7 @@ from coordinator.core import Restored
 from coordinator.epoch_book import EpochBook
 from coordinator.events import Event, LearnerStatusChanged, StepFinished
 from coordinator.learner_lives import LEARNER_LIVES, LearnerLives
-from coordinator.store import RunStore, StoredVersion
+from coordinator.store import ProblemReward, RunStore, StoredVersion
 from coordinator.tasks.adapter import Problem
 from rollcast.runtime.errors import RunFolderError
 from rollcast.runtime.run_folder import RunFolder
@@ -52,6 +52,7 @@ class RunStart:
     learner_lives: LearnerLives = field(default_factory=LearnerLives)
     tokenizer: str | None = None  # its JSON; None until the task was loaded once
     learner_finished: bool = False  # the last coordinator was killed before the run was summed up
+    rewards: tuple[ProblemReward, ...] = ()  # of problems, where they are selected by that
     ports: Mapping[str, int] = field(default_factory=dict)  # "grpc", "http": where members look for us
 
 
@@ -83,6 +84,7 @@ async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig) -> RunSt
             LearnerLives.from_json(await ledger.get_meta(LEARNER_LIVES) or "[]"),
             tokenizer,
             learner_finished,
+            tuple(await ledger.problem_rewards()),
             json.loads(await ledger.get_meta(PORTS) or "{}"),
         )
     log.info(

@@ -40,6 +40,12 @@ class CoreSettings:
     """Rollouts of one prompt."""
     sampling: Sampling
     """Given with every lease."""
+    drop_without_advantage: bool = False
+    """Whether a group whose rewards are all the same is dropped and replaced; see coordinator.selection."""
+    drops_per_step_max: int = 0
+    """Groups dropped so for one batch at most; more are trained on."""
+    staged_prompts: bool = False
+    """Whether it matters for which step a prompt is drawn."""
     vocabulary_size: int
     """Token ids from 0 up to this one, exclusive, exist."""
     lease_deadline_s: float = 30.0

@@ -344,13 +344,16 @@ class Shell:
         self._fan_out.send(action.peer_id, announcement_message(announcement))
 
     async def _supply_prompts(self, action: SupplyPrompts) -> None:
-        self.apply(PromptsSupplied(await self._problems.draw(action.count)))
+        self.apply(PromptsSupplied(await self._problems.draw(action.count, action.steps)))
 
     async def _score(self, action: ScoreRollout) -> None:
         verdict = await self._problems.score(action.rollout_id, action.problem_id, action.completion_token_ids)
+        problem = self._problems.rewarded(action.problem_id, verdict.reward)
         # Before the event: a batch may be recorded because of it, and the ledger keeps the order of our calls.
         self._kept(
-            self._ledger.record_score(action.rollout_id, verdict.reward, exact=verdict.exact, error=verdict.error)
+            self._ledger.record_score(
+                action.rollout_id, verdict.reward, exact=verdict.exact, error=verdict.error, problem=problem
+            )
         )
         self.apply(RolloutScored(action.rollout_id, verdict.reward, verdict.error))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator import epochs
+from coordinator import epochs, selection
 from coordinator.actions import Action, ScoreRollout
 from coordinator.state import CoreState
 
@@ -20,4 +20,4 @@ def started(state: CoreState, now: float) -> list[Action]:
         for rollout in group.rollouts
         if not rollout.scored and not state.epochs.is_orphan(rollout.newest_version)
     ]
-    return [*dropped, *unscored]
+    return [*dropped, *selection.started(state), *unscored]

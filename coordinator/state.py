@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from coordinator.accounting import TOO_SLOW, ChunkTraffic, DropReason, RolloutAccounts
-from coordinator.actions import Action, CloseAttempt, CloseGroup, EndSession, RevokeLeases, StopPeer
+from coordinator.actions import Action, CloseAttempt, CloseGroup, EndSession, RevokeLeases, StopPeer, SupplyPrompts
 from coordinator.announced import AnnouncedVersions
 from coordinator.batches import Batches
 from coordinator.dissemination import Dissemination
@@ -25,6 +25,7 @@ from coordinator.restored import Restored, RestoredAttempt, RestoredGroup, Resto
 from coordinator.settings import CoreSettings
 from coordinator.staleness import StalenessFigures, turn_of
 from coordinator.staleness_ledger import StalenessLedger
+from coordinator.usefulness import Usefulness
 from rollcast.wire.ids import Epoch, LeaseId, PeerId, Step, Version
 
 __all__ = ["CoreState", "Restored", "RestoredAttempt", "RestoredGroup", "RestoredRollout"]
@@ -64,6 +65,7 @@ class CoreState:
             trained=restored.trained,
             dropped=Counter(restored.dropped),
         )
+        self.usefulness = Usefulness()
         self.traffic = ChunkTraffic()
         self.rules = RulesInForce(settings.staleness_rules)
         self.late = LateCounts()
@@ -100,6 +102,17 @@ class CoreState:
     def step_of_turn(self, groups_ahead: int) -> Step:
         """Step whose batch a group with so many before it is expected to enter."""
         return turn_of(self.batches.next_step, groups_ahead, self.settings.groups_per_step)
+
+    def supply_prompts(self) -> list[SupplyPrompts]:
+        """A request for prompts if the stock is low, with the steps that they are for where that matters."""
+        asked = self.prompts.ask(self.groups_still_needed())
+        if not self.settings.staged_prompts:
+            return asked
+        ahead = len(self.book) + len(self.prompts)
+        return [
+            SupplyPrompts(one.count, tuple(self.step_of_turn(ahead + number) for number in range(one.count)))
+            for one in asked
+        ]
 
     def close_attempt(self, attempt: Attempt, reason: DropReason) -> CloseAttempt:
         """A live attempt ends without a rollout; its slot will be issued again."""

@@ -39,6 +39,16 @@ class BatchEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class ProblemReward:
+    """Moving figures of the rewards of one problem's rollouts; see coordinator.tasks.volatility."""
+
+    problem_id: str
+    rollouts: int
+    mean: float
+    variance: float
+
+
+@dataclass(frozen=True, slots=True)
 class StoredVersion:
     """A version as it was announced: serialized pb.VersionAnnouncement."""
 
@@ -134,9 +144,19 @@ class RunStore(Protocol):
         ...
 
     def record_score(
-        self, rollout_id: RolloutId, reward: float, *, exact: bool, error: str = ""
+        self,
+        rollout_id: RolloutId,
+        reward: float,
+        *,
+        exact: bool,
+        error: str = "",
+        problem: ProblemReward | None = None,
     ) -> asyncio.Future[None]:
-        """A stored rollout was scored, once."""
+        """A stored rollout was scored, once; ``problem``: with it, the figures of its problem are replaced."""
+        ...
+
+    def problem_rewards(self) -> asyncio.Future[list[ProblemReward]]:
+        """The figures of every problem that were recorded, by problem id."""
         ...
 
     def rollout(self, rollout_id: RolloutId) -> asyncio.Future[pb.Rollout | None]:

@@ -75,6 +75,8 @@ PURE = (
     "coordinator/loop_lag.py",
     "coordinator/issuing.py",
     "coordinator/forming.py",
+    "coordinator/selection.py",
+    "coordinator/usefulness.py",
     "coordinator/prompt_queue.py",
     "coordinator/dissemination.py",
     "coordinator/broadcast_status.py",

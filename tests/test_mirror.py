@@ -72,6 +72,8 @@ TESTED_IN = {
     "rollcast/runtime/version.py": "tests/cli/test_main.py",
     "coordinator/assembly.py": "tests/coordinator/test_service.py",
     "coordinator/background.py": "tests/coordinator/test_service.py",
+    "coordinator/loading.py": "tests/coordinator/test_problems.py",
+    "coordinator/sandbox/child.py": "tests/coordinator/sandbox/test_runner.py",
     "coordinator/ledger_compact.py": "tests/coordinator/test_store.py",
     "coordinator/ledger_facts.py": "tests/coordinator/test_store.py",
     "coordinator/ledger_sql.py": "tests/coordinator/test_store.py",

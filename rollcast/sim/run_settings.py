@@ -23,6 +23,8 @@ def core_settings(settings: FleetSettings, seed: int) -> CoreSettings:
         late_policy=settings.late_policy,
         late_wait_s=settings.late_wait_s,
         late_steps_max=settings.late_steps_max,
+        drop_without_advantage=settings.drop_without_advantage,
+        drops_per_step_max=4 * settings.groups_per_step,
         groups_per_step=settings.groups_per_step,
         samples_per_group=settings.samples_per_group,
         sampling=Sampling(temperature=1.0, max_new_tokens=settings.lengths.most, stop_token_ids=(1,)),

@@ -47,6 +47,7 @@ def standard(seed: int) -> FleetSettings:
         checkpoint_every_steps=random.choice([1, 3, 5]),
         token_s=random.choice([0.08, 0.15, 0.25]),
         lines=tuple(_line(random) for _ in range(4)),
+        drop_without_advantage=random.random() < 0.25,
     )
 
 

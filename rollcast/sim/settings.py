@@ -50,6 +50,7 @@ class FleetSettings:
     lead_margin_steps: float = 0.5
     duplicate_share: float = 0.05
     partial_tokens_max: int = 100_000
+    drop_without_advantage: bool = False
     groups_per_step: int = 2
     samples_per_group: int = 2
     lease_deadline_s: float = 10.0

@@ -21,7 +21,7 @@ from coordinator.actions import (
     StoreRollout,
 )
 from coordinator.restored import RestoredGroup
-from coordinator.store import BatchEntry, HighWater, StoreCounts, StoredVersion
+from coordinator.store import BatchEntry, HighWater, ProblemReward, StoreCounts, StoredVersion
 from rollcast.runtime.errors import RollcastError, StoreError
 from rollcast.sim.disk import Disk
 from rollcast.sim.process import Process
@@ -189,9 +189,18 @@ class MemoryStore:
         return self.submit(lambda: self.tables.store_rollouts(actions))
 
     def record_score(
-        self, rollout_id: RolloutId, reward: float, *, exact: bool, error: str = ""
+        self,
+        rollout_id: RolloutId,
+        reward: float,
+        *,
+        exact: bool,
+        error: str = "",
+        problem: ProblemReward | None = None,
     ) -> asyncio.Future[None]:
-        return self.submit(lambda: self.tables.record_score(rollout_id, reward, exact, error))
+        return self.submit(lambda: self.tables.record_score(rollout_id, reward, exact, error, problem))
+
+    def problem_rewards(self) -> asyncio.Future[list[ProblemReward]]:
+        return self.submit(self.tables.problem_rewards)
 
     def rollout(self, rollout_id: RolloutId) -> asyncio.Future[pb.Rollout | None]:
         return self.submit(lambda: self.tables.rollout(rollout_id))

@@ -17,7 +17,7 @@ from coordinator.actions import (
 )
 from coordinator.events import Prompt
 from coordinator.restored import RestoredAttempt, RestoredGroup, RestoredRollout
-from coordinator.store import BatchEntry, HighWater, StoreCounts, StoredVersion
+from coordinator.store import BatchEntry, HighWater, ProblemReward, StoreCounts, StoredVersion
 from rollcast.runtime.errors import JoinRefused, StoreError
 from rollcast.wire.ids import Epoch, GroupId, PeerId, RolloutId, Step, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -82,6 +82,7 @@ class Tables:
         self._meta: dict[str, str] = {}
         self._over: deque[tuple[Step, GroupId]] = deque()
         self._mixture: str | None = None
+        self._problem_rewards: dict[str, ProblemReward] = {}
         self._recorded = 0
         self._last_group = GroupId(0)
         self._last_rollout = RolloutId(0)
@@ -146,11 +147,18 @@ class Tables:
         for action in actions:
             self._store(action)
 
-    def record_score(self, rollout_id: RolloutId, reward: float, exact: bool, error: str) -> None:
+    def record_score(
+        self, rollout_id: RolloutId, reward: float, exact: bool, error: str, problem: ProblemReward | None
+    ) -> None:
         stored = self._rollouts.get(rollout_id)
         if stored is None or stored.reward is not None:
             raise _contradicted(f"rollout {rollout_id} is unknown or scored")
         stored.reward, stored.exact = reward, exact
+        if problem is not None:
+            self._problem_rewards[problem.problem_id] = problem
+
+    def problem_rewards(self) -> list[ProblemReward]:
+        return [self._problem_rewards[name] for name in sorted(self._problem_rewards)]
 
     def rollout(self, rollout_id: RolloutId) -> pb.Rollout | None:
         stored = self._rollouts.get(rollout_id)
@@ -343,11 +351,12 @@ class Tables:
             if attempt.state == "open":
                 live.append(restored)
             elif attempt.state == "filled" and attempt.rollout_id is not None:
-                rollout, scored = self._rollouts[attempt.rollout_id].action.rollout, self._scored(attempt.rollout_id)
-                tokens = () if scored else rollout.completion_token_ids
-                versions = [segment.version for segment in rollout.segments]
+                stored = self._rollouts[attempt.rollout_id]
+                tokens = stored.action.rollout.completion_token_ids if stored.reward is None else ()
+                versions = [segment.version for segment in stored.action.rollout.segments]
+                made_with, scored = (min(versions), max(versions)), stored.reward is not None
                 rollouts.append(
-                    RestoredRollout(attempt.rollout_id, restored, min(versions), max(versions), scored, tokens)
+                    RestoredRollout(attempt.rollout_id, restored, *made_with, scored, tokens, stored.reward or 0.0)
                 )
         return RestoredGroup(group_id, group.prompt, tuple(live), tuple(rollouts))
 

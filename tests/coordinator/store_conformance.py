@@ -14,7 +14,7 @@ import pytest_asyncio
 from coordinator.actions import CloseGroup, Note, RecordEpoch
 from coordinator.events import Prompt
 from coordinator.restored import RestoredAttempt, RestoredGroup, RestoredRollout
-from coordinator.store import CompactingStore, HighWater, RunStore, StoreCounts, StoredVersion
+from coordinator.store import CompactingStore, HighWater, ProblemReward, RunStore, StoreCounts, StoredVersion
 from rollcast.runtime.errors import JoinRefused, StoreError
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Step, Version
 from rollcast.wire.rollouts import rollout_to_pb
@@ -194,6 +194,18 @@ class StoreConformance(ABC):
             issued=6, accepted=5, trained=1, open=3, dropped={"stale": 1, "peer_left": 1}
         )
 
+    async def test_figures_of_problems_are_kept_with_the_score(self, store: RunStore, tmp_path: Path) -> None:
+        await fill(store, 1)
+        await fill(store, 2)
+        assert await store.problem_rewards() == []
+        store.record_score(RolloutId(1), 1.0, exact=True, problem=ProblemReward("b", 1, 1.0, 0.0))
+        await store.record_score(RolloutId(2), 0.0, exact=False, problem=ProblemReward("a", 1, 0.0, 0.0))
+        await fill(store, 3)
+        await store.record_score(RolloutId(3), 0.0, exact=False, problem=ProblemReward("b", 2, 0.5, 0.25))
+        again = await self.opened_again(store, tmp_path)
+        assert await again.problem_rewards() == [ProblemReward("a", 1, 0.0, 0.0), ProblemReward("b", 2, 0.5, 0.25)]
+        await again.close()
+
     # ---------------------------------------------------------------- what a restart takes over
 
     async def test_open_groups_come_back_whole(self, store: RunStore, tmp_path: Path) -> None:
@@ -209,7 +221,10 @@ class StoreConformance(ABC):
         tokens = rollout(3).completion_token_ids
         assert await again.open_groups() == [
             RestoredGroup(
-                GroupId(2), prompts[2], (), (RestoredRollout(RolloutId(2), live(2), Version(3), Version(3), True, ()),)
+                GroupId(2),
+                prompts[2],
+                (),
+                (RestoredRollout(RolloutId(2), live(2), Version(3), Version(3), True, (), 0.2),),
             ),
             RestoredGroup(
                 GroupId(3),

@@ -10,7 +10,7 @@ from rollcast.runtime.errors import StoreError
 
 TABLES = {
     *("attempts", "batch_rollouts", "batches", "compacted", "epochs", "events", "groups", "invite_claims", "invites"),
-    *("meta", "retention", "rollouts", "scores", "steps", "versions"),
+    *("meta", "problem_rewards", "retention", "rollouts", "scores", "steps", "versions"),
 }
 
 

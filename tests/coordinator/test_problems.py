@@ -8,7 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordinator.config import CoordinatorConfig
-from coordinator.problems import Problems, SkipLog
+from coordinator.loading import SkipLog
+from coordinator.problems import Problems
 from coordinator.tasks.gym import ReasoningGym
 from coordinator.tasks.mixture import PromptMixture
 from coordinator.tasks.rows import Rows
