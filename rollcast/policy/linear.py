@@ -9,7 +9,7 @@ rounded kernel. A rollout's kernel comes as the codes that the same rounding mad
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -52,14 +52,31 @@ class Linear(nnx.Module):  # type: ignore[misc]
 
     def __call__(self, x: jax.Array) -> jax.Array:
         product = self._product(x)
-        return product if self.bias is None else product + self.bias[...].astype(x.dtype)
+        return product if self.bias is None else product + carried(self.bias[...], x.dtype)
 
     def _product(self, x: jax.Array) -> jax.Array:
         if self.flow == "carrier":
-            return x @ self.kernel[...].astype(x.dtype)
+            return x @ carried(self.kernel[...], x.dtype)
         if self.kernel_scale is None:
             return fp8_matmul(x, self.kernel[...])
         return _forward(x, dequantise(Quantised(self.kernel[...], self.kernel_scale[...]), WEIGHT_BLOCK))
+
+
+def carried(weights: jax.Array, dtype: Any) -> jax.Array:
+    """Weights, masters or a snapshot's, in the carrier's dtype; see settled."""
+    return settled(weights, dtype).astype(dtype)
+
+
+def settled(weights: jax.Array, dtype: Any) -> jax.Array:
+    """Weights with the values that they have in ``dtype``, in their own dtype; gradients pass as they are.
+
+    XLA may leave out a conversion to bfloat16 where float32 follows, and the learner's masters would then differ from
+    the snapshot; an explicit rounding stays.
+    """
+    if weights.dtype != jnp.float32 or dtype != jnp.bfloat16:
+        return weights
+    rounded_off = jax.lax.reduce_precision(weights, exponent_bits=8, mantissa_bits=7) - weights
+    return weights + jax.lax.stop_gradient(rounded_off)
 
 
 @jax.custom_vjp  # type: ignore[untyped-decorator]

@@ -21,7 +21,7 @@ from flax import nnx
 
 from rollcast.policy.attention import Attend
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.linear import Linear
+from rollcast.policy.linear import Linear, carried, settled
 
 
 class RMSNorm(nnx.Module):  # type: ignore[misc]
@@ -35,7 +35,7 @@ class RMSNorm(nnx.Module):  # type: ignore[misc]
         wide = x.astype(jnp.float32)
         mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
         normal = (wide * jax.lax.rsqrt(mean_square + self.epsilon)).astype(x.dtype)
-        return normal * self.scale[...].astype(x.dtype)
+        return normal * carried(self.scale[...], x.dtype)
 
 
 def rotary_frequencies(config: ModelConfig) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -140,7 +140,7 @@ class Decoder(nnx.Module):  # type: ignore[misc]
         rollcast.policy.attention; what it does not let be seen may be anything. remat: keep only what enters each
         block, and compute the rest again in the backward pass.
         """
-        x = self.embedding[...].astype(self.compute_dtype)[tokens]
+        x = carried(self.embedding[...], self.compute_dtype)[tokens]
         rotary = rotary_angles(positions, rotary_frequencies(self.config))
         for layer, block in enumerate(self.layers):
             run = functools.partial(block, rotary=rotary, layer=layer, attend=attend)
@@ -148,9 +148,9 @@ class Decoder(nnx.Module):  # type: ignore[misc]
         return self.final_norm(x)
 
     def output_weights(self) -> jax.Array:
-        """What hidden states are multiplied with, [width, vocabulary], as it is stored."""
+        """What hidden states are multiplied with, [width, vocabulary], in the dtype in which it is stored."""
         weights: jax.Array = self.embedding[...].T if self.head is None else self.head.kernel[...]
-        return weights
+        return settled(weights, self.compute_dtype)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """f32 [..., vocabulary] of the token after each; hidden [..., width]."""

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rollcast.policy.linear import Linear, fp8_matmul
+from rollcast.policy.linear import Linear, carried, fp8_matmul
 from rollcast.policy.quantise import ALONG_COLUMNS, ALONG_ROWS, WEIGHT_BLOCK, Block, dequantise, quantise
 
 CARRIERS = [jnp.float32, jnp.bfloat16]
@@ -37,6 +37,14 @@ def test_the_kernel_is_read_in_the_activations_precision() -> None:
     product = layer(jnp.array([[2.0, 4.0]], jnp.bfloat16))
     assert product.dtype == jnp.bfloat16
     np.testing.assert_array_equal(product.astype(jnp.float32), [[4.0, 5.0, 10.0]])
+
+
+def test_masters_are_rounded_even_where_float32_follows() -> None:
+    masters = jnp.asarray(np.random.default_rng(0).standard_normal(64), jnp.float32)
+    read = jax.jit(lambda weights: carried(weights, jnp.bfloat16).astype(jnp.float32))(masters)
+    np.testing.assert_array_equal(read, np.asarray(masters).astype(jnp.bfloat16).astype(np.float32))
+    slope = jax.jit(jax.grad(lambda weights: jnp.sum(carried(weights, jnp.bfloat16))))(masters)
+    np.testing.assert_array_equal(slope, np.ones(64))
 
 
 def test_a_bias_is_added_in_the_activations_precision() -> None:
