@@ -110,8 +110,14 @@ def placed(value: Any, sharding: NamedSharding) -> jax.Array:
 
 
 def placed_params(mesh: Mesh, params: Mapping[str, Any]) -> dict[str, jax.Array]:
-    """Parameters, or a snapshot's tensors, on the mesh; see placed."""
-    return {name: placed(leaf, sharding_of(mesh, name, leaf.shape)) for name, leaf in params.items()}
+    """Parameters, or a snapshot's tensors, on the mesh: what lies there as it should stays, the rest is `placed`."""
+    where = params_shardings(mesh, params)
+    return {
+        name: leaf
+        if isinstance(leaf, jax.Array) and leaf.sharding.is_equivalent_to(where[name], leaf.ndim)
+        else placed(leaf, where[name])
+        for name, leaf in params.items()
+    }
 
 
 def gathered(array: jax.Array) -> np.ndarray[Any, Any]:

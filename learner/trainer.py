@@ -70,14 +70,14 @@ class Trainer:
         return self._params
 
     def set_params(self, params: Params) -> None:
-        """Go on from these float32 parameters with a fresh optimiser; reference and critic start from them too."""
+        """Take over these float32 parameters, with a fresh optimiser; reference and critic start from them too."""
         objective = self._config.objective
         self._params = placed_params(self.mesh, params)
         self._optimiser_state = self._updates.init(self._params)
-        self._reference = None if objective.kl == "none" else placed_params(self.mesh, params)
+        self._reference = None if objective.kl == "none" else jax.tree.map(jnp.copy, self._params)
         self.critic: Critic | None = None
         if objective.advantage == "critic":
-            self.critic = Critic(self.model_config, self._config, self.mesh, params)
+            self.critic = Critic(self.model_config, self._config, self.mesh, self._params)
 
     def train_step(self, batch: PackedBatch, behaviour_logprobs: FloatArray) -> dict[str, float]:
         """The optimiser steps on a batch; behaviour_logprobs f32 [rows, time].
@@ -110,7 +110,7 @@ class Trainer:
 
     def placed(self, params: Params) -> Params:
         """Parameters of another version, on the devices as our own are."""
-        return params if self.mesh.size == 1 else placed_params(self.mesh, params)
+        return placed_params(self.mesh, params)
 
     def snapshot(self) -> Snapshot:
         """The current parameters as the rollout reads them."""
