@@ -25,7 +25,7 @@ from bench.machine import Outcome
 from learner.checkpoint import Checkpoints
 from learner.config import LearnerConfig
 from learner.kill_points import LABELS
-from learner.offline_eval import like_saved
+from learner.offline_eval import as_saved
 from rollcast.runtime.errors import ProcessFailed
 from tests.learner.scripted_run import LOOPBACK, Authority, Script, ScriptedCoordinator, ScriptedOrigin
 
@@ -146,7 +146,7 @@ def _trajectory(coordinator: ScriptedCoordinator, run_folder: Path) -> Trajector
     records = [coordinator.announcements[version].record for version in sorted(coordinator.announcements)]
     checkpoints = Checkpoints(run_folder / "checkpoints", keep=2, read_only=True)
     try:
-        restored = checkpoints.restore(like_saved)
+        restored = checkpoints.restore(as_saved)
     finally:
         checkpoints.close()
     assert restored is not None

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import jax.numpy as jnp
 
 from learner.checkpoint import Checkpoints, HostState
 from learner.config import LearnerConfig
 from learner.evaluate import pass_at_k
 from learner.phases import HeldOut, ScoreCompletions
-from learner.trainer import Trainer
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params
 from rollcast.runtime.errors import CheckpointError, ConfigError
@@ -95,24 +96,22 @@ def load_policy(run_folder: Path) -> tuple[HostState, Params]:
         raise _no_checkpoint(run_folder)
     checkpoints = Checkpoints(folder, keep=LearnerConfig().checkpoint.keep, read_only=True)
     try:
-        restored = checkpoints.restore(like_saved)
+        restored = checkpoints.restore(as_saved)
         if restored is None:
             raise _no_checkpoint(run_folder)
-        trainer = _trainer(restored.host)
-        trainer.restore(restored.state)
-        return restored.host, trainer.params()
+        return restored.host, _parameters(restored.state)
     finally:
         checkpoints.close()
 
 
-def like_saved(host: HostState) -> dict[str, Any]:
-    """Arrays of the names, shapes and dtypes of a checkpoint."""
-    return _trainer(host).state()
+def _parameters(state: Mapping[str, Any]) -> Params:
+    """The policy alone of a `Trainer.state`, whatever its optimiser and objective."""
+    prefix = "parameters/"
+    return {name.removeprefix(prefix): jnp.asarray(leaf) for name, leaf in state.items() if name.startswith(prefix)}
 
 
-def _trainer(host: HostState) -> Trainer:
-    # Names, shapes and dtypes follow from the architecture; the other settings do not change them.
-    return Trainer(ModelConfig.model_validate_json(host.model_json), LearnerConfig())
+def as_saved(_host: HostState) -> None:
+    """For Checkpoints.restore: all arrays with the names, shapes and dtypes that they were saved with."""
 
 
 def sampling_of(host: HostState) -> Sampling:
