@@ -27,6 +27,8 @@ BENCHES = {
     "simspeed": "the simulator: virtual seconds per CPU second, every invariant judged",
     "mutants": "bugs planted into the real code, and how many of them the simulator finds within so many seeds",
     "pacing": "rollouts dropped and learner utilisation with half as many workers again as needed; goodput under kills",
+    "staleness": "the demonstration task trained with rollouts exactly S steps old, by several algorithms",
+    "parity": "logits against Hugging Face transformers: three families, cache included, tied and untied",
     "broadcast": "time until the last peer holds a verified copy / physical limit, in an emulated wide-area network",
 }
 
