@@ -47,11 +47,12 @@ def completion_logprobs(
 ) -> TokenStatistics:
     """Run the training forward on tokens i32 [rows, time] and score every token.
 
-    segments: see segment_attend. temperature: f32 [rows], or [rows, time] where a row holds several sequences.
+    segments: see segment_attend. temperature: f32 [rows], or [rows, time] where a row holds several sequences; that of
+    padding may be anything.
     """
     model = bind(config, params)
     hidden = model(tokens, positions, segment_attend(segments), remat=forward.remat)
-    per_token = jnp.broadcast_to(temperature if temperature.ndim == 2 else temperature[:, None], tokens.shape)
+    per_token = jnp.where(segments > 0, temperature if temperature.ndim == 2 else temperature[:, None], 1.0)
     # What stands at t predicts the token at t + 1; the last column predicts nothing, and only keeps the shape.
     following = ((0, 0), (0, 1))
     targets, scale = jnp.pad(tokens[:, 1:], following), jnp.pad(per_token[:, 1:], following, constant_values=1.0)

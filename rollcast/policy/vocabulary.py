@@ -61,7 +61,8 @@ def token_scores(
     columns = min(shard, max(_LANE, per_shard // _LANE * _LANE))
     shape = (columns, tiles.vocabulary_shards)
     if parts == 1:
-        return _tiled_scores(shape, hidden, weights, targets, temperature)
+        scores: tuple[jax.Array, jax.Array] = _tiled_scores(shape, hidden, weights, targets, temperature)
+        return scores
     spare = parts * length - time
 
     def cut(array: jax.Array, fill: float) -> jax.Array:
@@ -70,7 +71,8 @@ def token_scores(
         return jnp.moveaxis(padded.reshape(rows, parts, length, *array.shape[2:]), 1, 0)
 
     def part(pieces: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-        return _tiled_scores(shape, pieces[0], weights, *pieces[1:])
+        scores: tuple[jax.Array, jax.Array] = _tiled_scores(shape, pieces[0], weights, *pieces[1:])
+        return scores
 
     found = jax.lax.map(part, (cut(hidden, 0.0), cut(targets, 0), cut(temperature, 1.0)))
     logprobs, entropies = (jnp.moveaxis(one, 0, 1).reshape(rows, -1)[:, :time] for one in found)
@@ -127,7 +129,8 @@ def _tile(
 
 def _count(shape: tuple[int, int], weights: jax.Array) -> int:
     columns, shards = shape
-    return -(-(weights.shape[1] // shards) // columns)
+    count: int = -(-(weights.shape[1] // shards) // columns)
+    return count
 
 
 def _forward(
