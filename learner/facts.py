@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from learner.batch_check import BatchRules
 from learner.checkpoint import HostState
 from learner.config import LearnerConfig
+from learner.objective_config import check_group_size
 from learner.starting_model import starting_model
 from learner.trained import TrainedIds
 from rollcast.policy.config import ModelConfig
@@ -30,7 +31,8 @@ class RunFacts:
         """Check and convert.
 
         Raises:
-            ConfigError: versions would come so rarely that no rollout is ever young enough.
+            ConfigError: versions would come so rarely that no rollout is ever young enough, or groups are too small for
+                the objective.
             ModelError: the model to start from cannot be used, or has another tokenizer.
             MalformedMessage: the tokenizer or the sampling parameters are not what they should be.
         """
@@ -41,6 +43,7 @@ class RunFacts:
                 cause="the newest version would be too old to train on before the next one is published",
                 fix="publish at least every staleness_limit + 1 steps",
             )
+        check_group_size(config.objective, info.samples_per_group)
         model = starting_model(config, read_record(info.tokenizer_json))
         return cls(info, model, sampling_from_pb(info.sampling))
 

@@ -41,6 +41,11 @@ def test_versions_that_come_too_rarely_are_refused() -> None:
         RunFacts.of(info(publish_every_steps=4), LearnerConfig())
 
 
+def test_groups_too_small_for_the_objective_are_refused() -> None:
+    with pytest.raises(ConfigError, match="grpo cannot learn from groups of 1"):
+        RunFacts.of(info(samples_per_group=1), LearnerConfig())
+
+
 def test_only_a_checkpoint_of_this_run_is_resumed_from() -> None:
     facts = RunFacts.of(info(), LearnerConfig())
     host = facts.host_state(0, 5, 0, Version(3), TrainedIds([(1, 9)]), {"reward_before": 0.3})
