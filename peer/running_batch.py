@@ -20,6 +20,7 @@ class RunningRollout:
     """One slot: its prefix, which stays as it is, and our tokens as they come."""
 
     work: SlotWork
+    begun_s: float
     own: list[Segment] = field(default_factory=list)  # one a slice
     told: int = 0  # tokens that the coordinator has, the prefix included
     tokens: int = 0  # so far, the prefix included
@@ -29,9 +30,9 @@ class RunningRollout:
         """The whole completion so far."""
         return (*self.work.slot.prefix, *joined(self.own))
 
-    def rollout(self, reason: FinishReason, generate_s: float) -> Rollout:
+    def rollout(self, reason: FinishReason, now: float) -> Rollout:
         """The completion so far as a rollout."""
-        return rollout_of(self.work.lease, self.work.slot, self.segments, reason, generate_s)
+        return rollout_of(self.work.lease, self.work.slot, self.segments, reason, now - self.begun_s)
 
     def partials(self) -> Iterator[PartialRollout]:
         """What the coordinator has not been told yet, cut to size."""
@@ -48,19 +49,13 @@ class RunningRollout:
 
 
 class RunningBatch:
-    """Rollouts drawn together, slice by slice. What has ended or is of no use any more is taken out."""
+    """Rollouts drawn together, slice by slice. What has ended or is of no use any more makes room for others."""
 
     def __init__(self, batch_id: int, work: Iterable[SlotWork], key: VersionKey, now: float) -> None:
         self.batch_id = batch_id
         self.key = key
-        self.begun_s = now
-        self.slice_running = True
-        self._slice_begun_s = now
         self._rollouts: dict[Key, RunningRollout] = {}
-        for item in work:
-            known = _tokens(item.slot.prefix)
-            row = RunningRollout(item, told=known, tokens=known)
-            self._rollouts[item.lease.lease_id, item.slot.sample_index] = row
+        self.begin_slice(key, now, work)
 
     def __len__(self) -> int:
         return len(self._rollouts)
@@ -69,9 +64,13 @@ class RunningBatch:
         """Leases that have rollouts here."""
         return {lease_id for lease_id, _ in self._rollouts}
 
-    def begin_slice(self, key: VersionKey, now: float) -> None:
-        """The next slice is drawn from now on, with this version."""
+    def begin_slice(self, key: VersionKey, now: float, more: Iterable[SlotWork] = ()) -> None:
+        """The next slice is drawn from now on, with this version, and with ``more`` beside what there is."""
         self.key, self.slice_running, self._slice_begun_s = key, True, now
+        for item in more:
+            known = _tokens(item.slot.prefix)
+            row = RunningRollout(item, now, told=known, tokens=known)
+            self._rollouts[item.lease.lease_id, item.slot.sample_index] = row
 
     def take_in(self, drawn: Iterable[DrawnTokens], now: float) -> tuple[list[Rollout], float]:
         """A slice has ended.
@@ -91,7 +90,7 @@ class RunningBatch:
                 row.tokens += len(item.segment.token_ids)
                 longest = max(longest, len(item.segment.token_ids))
             if item.finish_reason is not None:
-                finished.append(row.rollout(item.finish_reason, now - self.begun_s))
+                finished.append(row.rollout(item.finish_reason, now))
                 del self._rollouts[item.lease_id, item.sample_index]
         return finished, (now - self._slice_begun_s) / longest
 
@@ -105,7 +104,7 @@ class RunningBatch:
 
     def interrupted(self, now: float) -> list[Rollout]:
         """Rollouts that have tokens of ours, as far as they are."""
-        return [row.rollout("interrupted", now - self.begun_s) for row in self._rollouts.values() if row.own]
+        return [row.rollout("interrupted", now) for row in self._rollouts.values() if row.own]
 
     def partials(self, most: int) -> tuple[PartialRollout, ...]:
         """What the coordinator has not been told; it counts as told from now on.

@@ -210,7 +210,7 @@ class PeerProcess:
         """See SessionListener."""
         if self._engine is not None and welcome.prompt_tokens_max and welcome.HasField("sampling"):
             sampling = sampling_from_pb(welcome.sampling)
-            self._engine.expect(WarmUp(welcome.prompt_tokens_max, sampling, renews=welcome.continue_across_versions))
+            self._engine.expect(WarmUp(welcome.prompt_tokens_max, sampling))
         if self._worker is not None:
             held = welcome.prefetch_batches or 2.0
             self._worker.tell(SessionOpened(held, welcome.partial_interval_s, welcome.continue_across_versions))

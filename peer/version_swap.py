@@ -23,6 +23,11 @@ class VersionSwap:
         known = filter(None, (self.active, self._newest_heard_of, self.newest_verified))
         return max(known, default=None)
 
+    @property
+    def waits(self) -> bool:
+        """A newer version is loaded and waits for its swap."""
+        return self._loaded is not None
+
     def heard_of(self, key: VersionKey) -> None:
         """Its announcement came."""
         self._newest_heard_of = _newer(key, self._newest_heard_of)

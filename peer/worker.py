@@ -78,7 +78,9 @@ class Worker:
         self._peer_id = peer_id
         self._random = random
         self._retry_delays = self._delays()
-        self._generation: tuple[Generation, tuple[SlotWork, ...]] | None = None
+        self._generation: Generation | None = None
+        self._work: dict[int, SlotWork] = {}  # what it draws, by the number of the request
+        self._requests = 0  # that it was given
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake: asyncio.TimerHandle | None = None
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -140,8 +142,8 @@ class Worker:
                 self._begin(self._activate(key), f"activating version {key.version}")
             case GenerateBatch(batch_id, work, slice_tokens):
                 self._begin(self._generate(batch_id, work, slice_tokens), "generating rollouts")
-            case DrawOn(batch_id, slice_tokens, renew):
-                self._begin(self._draw(batch_id, slice_tokens, renew), "generating rollouts")
+            case DrawOn(batch_id, slice_tokens, renew, more):
+                self._begin(self._draw(batch_id, slice_tokens, renew, more), "generating rollouts")
             case EndBatch():
                 self._generation = None
             case SendPartials(partials):
@@ -192,20 +194,28 @@ class Worker:
         self.tell(VersionActivated(key))
 
     async def _generate(self, batch_id: int, work: tuple[SlotWork, ...], slice_tokens: int) -> None:
-        self._generation = self._engine.begin([_request(item) for item in work]), work
+        self._generation = self._engine.begin([_request(item) for item in work])
+        self._work = dict(enumerate(work))
+        self._requests = len(work)
         await self._draw(batch_id, slice_tokens)
 
-    async def _draw(self, batch_id: int, slice_tokens: int, renew: bool = False) -> None:
-        if self._generation is None:
+    async def _draw(
+        self, batch_id: int, slice_tokens: int, renew: bool = False, more: tuple[SlotWork, ...] = ()
+    ) -> None:
+        generation, work = self._generation, self._work
+        if generation is None:
             raise ProcessFailed(f"batch {batch_id} is over and asked for more")
-        generation, work = self._generation
         if renew:
             generation.renew()
+        if more:
+            generation.add([_request(item) for item in more])
+            work.update(enumerate(more, start=self._requests))
+            self._requests += len(more)
         drawn = await generation.draw(slice_tokens)
-        news = tuple(self._news(item, new) for item, new in zip(work, drawn, strict=True))
-        self.tell(SliceDrawn(batch_id, news))
+        self.tell(SliceDrawn(batch_id, tuple(self._news(work, new) for new in drawn)))
 
-    def _news(self, item: SlotWork, new: Drawn) -> DrawnTokens:
+    def _news(self, work: dict[int, SlotWork], new: Drawn) -> DrawnTokens:
+        item = work[new.request] if new.finish_reason is None else work.pop(new.request)
         segment = Segment(
             role="assistant",
             epoch=new.epoch,

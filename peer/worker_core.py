@@ -308,16 +308,18 @@ class WorkerCore:
             self._batch = None
             return [EndBatch(batch.batch_id)]
         renew = batch.key != active
-        batch.begin_slice(active, now)
-        return [DrawOn(batch.batch_id, self._speed.next_slice_tokens(), renew)]
+        # Where versions are swapped between two batches, this one must come to an end.
+        fill = self._takes_work() and (self._continue_across_versions or not self._swap.waits)
+        more = self._book.take(active, self._batch_slots - len(batch)) if fill else ()
+        batch.begin_slice(active, now, more)
+        return [DrawOn(batch.batch_id, self._speed.next_slice_tokens(), renew, more)]
+
+    def _takes_work(self) -> bool:
+        return self._stopping is None and not self._spool.is_full(self._spool_bytes_max)
 
     def _can_begin(self) -> bool:
         return (
-            self._swap.active is not None
-            and self._batch is None
-            and self._stopping is None
-            and not self._swap.activating
-            and not self._spool.is_full(self._spool_bytes_max)
+            self._takes_work() and self._batch is None and self._swap.active is not None and not self._swap.activating
         )
 
     def _generate(self, now: float) -> list[Action]:

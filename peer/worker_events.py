@@ -196,11 +196,15 @@ class GenerateBatch:
 
 @dataclass(frozen=True, slots=True)
 class DrawOn:
-    """Draw the next slice of the batch; answered by SliceDrawn. ``renew``: with the version active now."""
+    """Draw the next slice of the batch; answered by SliceDrawn. ``renew``: with the version active now.
+
+    ``more`` takes the places of rollouts that have ended.
+    """
 
     batch_id: int
     slice_tokens: int
     renew: bool = False
+    more: tuple[SlotWork, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,6 +136,7 @@ PURE = (
     "rollcast/wire/safetensors.py",
     "rollcast/wire/tokenizer.py",
     "rollcast/wire/rollouts.py",
+    "rollcast/policy/page_pool.py",
     "learner/objective.py",
     "learner/objective_config.py",
     "learner/factors.py",

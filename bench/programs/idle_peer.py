@@ -64,6 +64,9 @@ class IdleGeneration:
         await asyncio.sleep(_GENERATION_S_MAX)
         raise ProcessFailed("an idle peer was left running")
 
+    def add(self, requests: Sequence[GenerateRequest]) -> None:
+        """Nothing is drawn."""
+
     def renew(self) -> None:
         """There is nothing to read again."""
 

@@ -25,30 +25,38 @@ class GenerateRequest:
 class Drawn:
     """New tokens of one completion, all by one version. A stop token, if drawn, is the last token."""
 
+    request: int  # which one, counted through begin and all that was added
     epoch: Epoch
     version: Version
-    token_ids: tuple[int, ...]  # since the last slice; none once the completion has ended
+    token_ids: tuple[int, ...]  # since the last slice
     logprobs: tuple[float, ...]  # of each new token under the temperature asked for
     finish_reason: FinishReason | None  # None: it goes on
 
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """Shapes that will be asked for, so that compiling can happen before the first lease."""
+    """What will be asked for, so that all can be compiled before the first lease."""
 
     prompt_tokens_max: int
     sampling: Sampling
-    renews: bool = False  # whether generations will be renewed
 
 
 class Generation(Protocol):
     """Completions being drawn, a slice at a time. The tokens do not depend on how they are sliced."""
 
+    def add(self, requests: Sequence[GenerateRequest]) -> None:
+        """More completions, behind those there are; they begin when there is room. Only between two slices.
+
+        Raises:
+            ValueError: see Engine.begin; then none is added.
+        """
+        ...
+
     async def draw(self, tokens_max: int) -> list[Drawn]:
         """Go on by up to ``tokens_max`` tokens with completions that have not ended; not all need to move.
 
         Returns:
-            for each request, in their order, what is new. What has ended says so again.
+            what is new, of those that have news. A completion's end is told once, with its last tokens.
         """
         ...
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,18 +16,19 @@ from peer.engines.base import Drawn, GenerateRequest, WarmUp
 from rollcast.policy.compilation import use_compilation_cache
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params
-from rollcast.policy.sampler import Completion, Drawing, Sampler, SampleRequest
+from rollcast.policy.sampler import Sampler, SampleRequest
 from rollcast.policy.snapshot import freeze, thaw
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.ids import Epoch, Version
 from rollcast.wire.records import VersionRecord, state_hash
-from rollcast.wire.rollouts import FinishReason, Sampling
+from rollcast.wire.rollouts import Sampling
 
 # Lengths without a warm-up are rounded up to a power of two from here, so that few shapes are ever compiled.
 _LENGTH_MIN = 16
 # Shapes kept compiled; a run has one or two.
 _SHAPES_MAX = 16
-_NOTHING_NEW = Completion((), (), None)
+# Every request brings its own.
+_NO_SAMPLING = Sampling(1.0, 1, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +42,19 @@ class _Loaded:
 
 
 class JaxEngine:
-    """See peer.engines.base.Engine. Batches have a fixed shape of ``concurrent_rollouts`` rows."""
+    """See peer.engines.base.Engine. Draws ``concurrent_rollouts`` rows at a time; cache_tokens: see Sampler."""
 
-    def __init__(self, *, concurrent_rollouts: int, compilation_cache: Path | None = None) -> None:
+    def __init__(
+        self, *, concurrent_rollouts: int, compilation_cache: Path | None = None, cache_tokens: int = 0
+    ) -> None:
         if compilation_cache is not None:
             use_compilation_cache(compilation_cache)
         self._rows = concurrent_rollouts
+        self._cache_tokens = cache_tokens
         self._work: WarmUp | None = None
         self._active: _Loaded | None = None
         self._beside: _Loaded | None = None
-        self._compiled: set[tuple[Sampler, bool]] = set()
+        self._compiled: set[Sampler] = set()
         self._generating = ThreadPoolExecutor(1, thread_name_prefix="generate")
         self._loading = ThreadPoolExecutor(1, thread_name_prefix="load")
 
@@ -77,7 +80,7 @@ class JaxEngine:
         self._active, self._beside = self._beside, None
 
     def begin(self, requests: Sequence[GenerateRequest]) -> JaxGeneration:
-        """One batch for each set of sampling parameters, one batch after the other (see Engine.begin)."""
+        """As many at a time as there are rows (see Engine.begin)."""
         if self._active is None:
             raise ValueError("no version is active")
         if any(len(item.already_generated) >= item.sampling.max_new_tokens for item in requests):
@@ -119,32 +122,34 @@ class JaxEngine:
 
     def _compile(self, loaded: _Loaded, work: WarmUp) -> None:
         sampler = self._sampler(loaded.config, work.prompt_tokens_max, work.sampling.max_new_tokens)
-        if (sampler, work.renews) not in self._compiled:
-            endless = Sampling(work.sampling.temperature, work.sampling.max_new_tokens, stop_token_ids=())
-            drawing = sampler.begin(loaded.params, [SampleRequest((0,), seed=0)], endless)
-            drawing.draw(1)
-            if work.renews:
-                drawing.renew(loaded.params)
-            self._compiled.add((sampler, work.renews))
+        if sampler not in self._compiled:
+            sampler.compile(loaded.params)
+            self._compiled.add(sampler)
 
     def _sampler(self, config: ModelConfig, prompt_tokens: int, new_tokens: int) -> Sampler:
         work = self._work
         if work and prompt_tokens <= work.prompt_tokens_max and new_tokens <= work.sampling.max_new_tokens:
-            return _sampler(config, work.prompt_tokens_max, work.sampling.max_new_tokens, self._rows)
-        return _sampler(config, _rounded_up(prompt_tokens), _rounded_up(new_tokens), self._rows)
+            return _sampler(
+                config, work.prompt_tokens_max, work.sampling.max_new_tokens, self._rows, self._cache_tokens
+            )
+        return _sampler(config, _rounded_up(prompt_tokens), _rounded_up(new_tokens), self._rows, self._cache_tokens)
 
 
 class JaxGeneration:
-    """See peer.engines.base.Generation. One batch is drawn after the other, so that one cache is on the device."""
+    """See peer.engines.base.Generation. One cache serves all requests: what does not fit beside the others waits."""
 
     def __init__(self, engine: JaxEngine, weights: _Loaded, requests: tuple[GenerateRequest, ...]) -> None:
         self._engine = engine
         self._weights = weights
-        self._requests = requests
-        self._ended: list[FinishReason | None] = [None] * len(requests)
-        self._batches = deque(_batches(requests, engine._rows))
-        self._drawing: Drawing | None = None
+        longest = max((len(request.prompt_token_ids) for request in requests), default=1)
+        most_new = max((request.sampling.max_new_tokens for request in requests), default=1)
+        sampler = engine._sampler(weights.config, longest, most_new)
+        self._drawing = sampler.begin(weights.params, [_sample_request(item) for item in requests], _NO_SAMPLING)
         self._drawn_with = weights
+
+    def add(self, requests: Sequence[GenerateRequest]) -> None:
+        """More requests, for rows that become free (see Generation.add)."""
+        self._drawing.add([_sample_request(item) for item in requests])
 
     async def draw(self, tokens_max: int) -> list[Drawn]:
         """One slice, in the engine's thread (see Generation.draw)."""
@@ -157,50 +162,23 @@ class JaxGeneration:
             self._weights = self._engine._active
 
     def _draw(self, weights: _Loaded, tokens_max: int) -> list[Drawn]:
-        if not self._batches:
-            return self._news(weights, {})
-        indices = self._batches[0]
-        if self._drawing is None:
-            self._drawing = self._begin([self._requests[index] for index in indices], weights)
-        elif self._drawn_with is not weights:
+        if self._drawn_with is not weights:
             self._drawing.renew(weights.params)
         self._drawn_with = weights
-        completions = dict(zip(indices, self._drawing.draw(tokens_max), strict=True))
-        if self._drawing.finished:
-            self._batches.popleft()
-            self._drawing = None
-        return self._news(weights, completions)
-
-    def _begin(self, requests: list[GenerateRequest], weights: _Loaded) -> Drawing:
-        longest = max(len(request.prompt_token_ids) for request in requests)
-        sampling = requests[0].sampling
-        sampler = self._engine._sampler(weights.config, longest, sampling.max_new_tokens)
-        asked = [SampleRequest(item.prompt_token_ids, item.seed, item.already_generated) for item in requests]
-        return sampler.begin(weights.params, asked, sampling)
-
-    def _news(self, weights: _Loaded, completions: dict[int, Completion]) -> list[Drawn]:
-        news: list[Drawn] = []
-        for index in range(len(self._requests)):
-            made = completions.get(index, _NOTHING_NEW)
-            self._ended[index] = made.finish_reason or self._ended[index]
-            news.append(Drawn(weights.epoch, weights.version, made.token_ids, made.logprobs, self._ended[index]))
-        return news
+        return [
+            Drawn(number, weights.epoch, weights.version, made.token_ids, made.logprobs, made.finish_reason)
+            for number, made in self._drawing.draw(tokens_max).items()
+        ]
 
 
-def _batches(requests: Sequence[GenerateRequest], rows: int) -> Iterator[list[int]]:
-    """Indices of requests that can be drawn together."""
-    alike: dict[Sampling, list[int]] = {}
-    for index, request in enumerate(requests):
-        alike.setdefault(request.sampling, []).append(index)
-    for indices in alike.values():
-        for start in range(0, len(indices), rows):
-            yield indices[start : start + rows]
+def _sample_request(item: GenerateRequest) -> SampleRequest:
+    return SampleRequest(item.prompt_token_ids, item.seed, item.already_generated, item.sampling)
 
 
 @functools.lru_cache(maxsize=_SHAPES_MAX)
-def _sampler(config: ModelConfig, prompt_tokens_max: int, new_tokens_max: int, rows: int) -> Sampler:
+def _sampler(config: ModelConfig, prompt_tokens_max: int, new_tokens_max: int, rows: int, cache_tokens: int) -> Sampler:
     """Compiled code hangs on the sampler, so every engine of a process shares it."""
-    return Sampler(config, prompt_tokens_max, new_tokens_max, rows)
+    return Sampler(config, prompt_tokens_max, new_tokens_max, rows, cache_tokens)
 
 
 def _rounded_up(length: int) -> int:

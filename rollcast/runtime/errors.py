@@ -22,6 +22,7 @@
     ├── CheckpointError        RC601  exit 74   a checkpoint cannot be written or read
     ├── EpochOver              RC602  exit 76   another learner has gone on with the run
     ├── ModelError             RC603  exit 65   a model's files or its architecture cannot be used
+    ├── CacheTooSmall          RC604  exit 69   a rollout does not fit into the engine's memory for keys and values
     └── ProcessFailed          RC701  exit 70   a process that we started ended badly
 
 Exit statuses follow sysexits.h. docs/errors.md has a section for each code; a test keeps the two in step.
@@ -146,6 +147,10 @@ class EpochOver(RollcastError):
 
 class ModelError(RollcastError):
     code, exit_code = "RC603", 65
+
+
+class CacheTooSmall(RollcastError):
+    code, exit_code = "RC604", 69
 
 
 class ProcessFailed(RollcastError):

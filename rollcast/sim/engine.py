@@ -46,6 +46,10 @@ class Engine:
         """Forget the batch before and begin with these slots, with the active version."""
         self._weights = self.active
         self._rows = []
+        self.add(work)
+
+    def add(self, work: Sequence[SlotWork]) -> None:
+        """More slots beside those there are."""
         for item in work:
             slot = item.slot
             known = sum(len(segment.token_ids) for segment in slot.prefix)

@@ -272,6 +272,7 @@ class PeerNode(Process):
             case DrawOn():
                 if action.renew:
                     self._engine.renew()
+                self._engine.add(action.more)
                 self._draw(action.batch_id, action.slice_tokens)
             case EndBatch():
                 pass

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import replace
 
 import pytest
@@ -17,6 +19,8 @@ from rollcast.wire.rollouts import Sampling
 
 STOP_TOKEN = 1
 SAMPLING = Sampling(temperature=1.0, max_new_tokens=6, stop_token_ids=(STOP_TOKEN,))
+RANDOM_DRAWS = 2000
+FAKE_TOKENS = 30  # tokens that an engine without a model draws from, all alike
 COOL = Sampling(temperature=0.5, max_new_tokens=4, stop_token_ids=(STOP_TOKEN,))
 
 
@@ -24,18 +28,19 @@ def requests(count: int, *, first_seed: int = 0, sampling: Sampling = SAMPLING) 
     return [GenerateRequest((5, 6, 7 + index % 3), first_seed + index, sampling) for index in range(count)]
 
 
-async def complete(generation: Generation, count: int, slice_tokens: int = 100) -> list[list[Drawn]]:
-    """What each of ``count`` requests got, slice by slice, until all have ended; slices without tokens left out."""
+async def complete(
+    generation: Generation, count: int, slice_tokens: int = 100, ended: Collection[int] = ()
+) -> list[list[Drawn]]:
+    """What each of ``count`` requests gets, slice by slice, until all but those that have ``ended`` have."""
     pieces: list[list[Drawn]] = [[] for _ in range(count)]
-    ended = [False] * count
-    while not all(ended):
-        news = await generation.draw(slice_tokens)
-        assert len(news) == count
-        for index, new in enumerate(news):
-            assert len(new.token_ids) == len(new.logprobs) <= slice_tokens
-            assert not (ended[index] and (new.token_ids or new.finish_reason is None))
-            ended[index] = new.finish_reason is not None
-            pieces[index] += [new] if new.token_ids else []
+    going = set(range(count)) - set(ended)
+    while going:
+        for new in await generation.draw(slice_tokens):
+            assert 1 <= len(new.token_ids) == len(new.logprobs) <= slice_tokens
+            assert new.request in going
+            pieces[new.request].append(new)
+            if new.finish_reason is not None:
+                going.discard(new.request)
     return pieces
 
 
@@ -43,14 +48,22 @@ async def generate(engine: Engine, asked: Sequence[GenerateRequest], slice_token
     """One whole completion a request."""
     made = []
     for pieces in await complete(engine.begin(asked), len(asked), slice_tokens):
-        tokens = tuple(token for piece in pieces for token in piece.token_ids)
-        logprobs = tuple(logprob for piece in pieces for logprob in piece.logprobs)
-        made.append(replace(pieces[-1], token_ids=tokens, logprobs=logprobs))
+        made.append(joined(pieces))
     return made
+
+
+def joined(pieces: Sequence[Drawn]) -> Drawn:
+    """Pieces of one completion as one."""
+    tokens = tuple(token for piece in pieces for token in piece.token_ids)
+    logprobs = tuple(logprob for piece in pieces for logprob in piece.logprobs)
+    return replace(pieces[-1], token_ids=tokens, logprobs=logprobs)
 
 
 class EngineConformance:
     """The suite."""
+
+    knows_its_logprobs = True
+    """Whether what it reports are the probabilities that it draws with; an engine without a model does not."""
 
     @abstractmethod
     def make_engine(self) -> Engine:
@@ -146,9 +159,11 @@ class EngineConformance:
         begun = await generation.draw(2)
         await self.put(engine, 1)
         generation.renew()
-        rest = await complete(generation, 4)
+        rest = await complete(generation, 4, ended={new.request for new in begun if new.finish_reason is not None})
         assert any(rest)
-        for request, first, pieces in zip(requests(4), begun, rest, strict=True):
+        first_of = {new.request: new for new in begun}
+        for index, (request, pieces) in enumerate(zip(requests(4), rest, strict=True)):
+            first = first_of[index]
             assert (first.version, {piece.version for piece in pieces}) == (0, {1} if pieces else set())
             if pieces:
                 (expected,) = await generate(engine, [replace(request, already_generated=first.token_ids)])
@@ -172,6 +187,30 @@ class EngineConformance:
         begun = GenerateRequest((5, 6, 7), 3, SAMPLING, already_generated=(9, 8))
         (item,) = await generate(engine, [begun])
         assert 1 <= len(item.token_ids) <= SAMPLING.max_new_tokens - 2
+
+    async def test_what_is_added_is_drawn_as_if_it_had_been_there(self, engine: Engine) -> None:
+        await self.put(engine, 0)
+        generation = engine.begin(requests(2))
+        first = await generation.draw(1)
+        generation.add(requests(9)[2:])
+        ended = {new.request for new in first if new.finish_reason is not None}
+        pieces = await complete(generation, 9, 2, ended)
+        for new in first:
+            pieces[new.request].insert(0, new)
+        whole = await generate(engine, requests(9))
+        assert [joined(made).token_ids for made in pieces] == [item.token_ids for item in whole]
+
+    async def test_sampling_is_random_with_the_models_probabilities(self, engine: Engine) -> None:
+        """An engine that takes the likeliest token, or with another temperature, is found: by its own log p."""
+        await self.put(engine, 0)
+        one = Sampling(temperature=1.0, max_new_tokens=1, stop_token_ids=())
+        drawn = await generate(engine, [GenerateRequest((5, 6, 7), seed, one) for seed in range(RANDOM_DRAWS)])
+        counts = Counter(item.token_ids[0] for item in drawn)
+        shares = {item.token_ids[0]: math.exp(item.logprobs[0]) for item in drawn}
+        for token, count in counts.items():
+            expected = shares[token] if self.knows_its_logprobs else 1.0 / FAKE_TOKENS
+            deviation = math.sqrt(expected * (1.0 - expected) / RANDOM_DRAWS)
+            assert abs(count / RANDOM_DRAWS - expected) < 6.0 * deviation + 1e-3
 
     async def test_a_batch_is_of_one_version_although_the_next_is_loaded_meanwhile(self, engine: Engine) -> None:
         await self.put(engine, 0)

@@ -72,7 +72,7 @@ class FakeGeneration:
     ) -> None:
         self._engine = engine
         self._weights = weights
-        self._requests = requests
+        self._requests = list(requests)
         self._tokens = [list(item.already_generated) for item in requests]
         self._ended: list[FinishReason | None] = [None] * len(requests)
 
@@ -80,7 +80,13 @@ class FakeGeneration:
         weights = self._weights
         await asyncio.sleep(self._engine.token_s * tokens_max)
         await self._engine.released.wait()
-        return [self._draw(index, weights, tokens_max) for index in range(len(self._requests))]
+        going = [index for index, ended in enumerate(self._ended) if ended is None]
+        return [self._draw(index, weights, tokens_max) for index in going]
+
+    def add(self, requests: Sequence[GenerateRequest]) -> None:
+        self._requests += requests
+        self._tokens += [list(item.already_generated) for item in requests]
+        self._ended += [None] * len(requests)
 
     def renew(self) -> None:
         assert self._engine.active is not None
@@ -94,7 +100,7 @@ class FakeGeneration:
             token, self._ended[index] = next_token(state, self._requests[index], tokens)
             tokens.append(token)
         new = tuple(tokens[begin:])
-        return Drawn(record.epoch, record.version, new, (-1.0,) * len(new), self._ended[index])
+        return Drawn(index, record.epoch, record.version, new, (-1.0,) * len(new), self._ended[index])
 
 
 def next_token(state: bytes, request: GenerateRequest, so_far: Sequence[int]) -> tuple[int, FinishReason | None]:

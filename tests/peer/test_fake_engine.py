@@ -18,6 +18,8 @@ def fake_version(version: int) -> tuple[VersionRecord, bytes]:
 
 
 class TestFakeEngine(EngineConformance):
+    knows_its_logprobs = False
+
     def make_engine(self) -> Engine:
         return FakeEngine()
 

@@ -61,7 +61,7 @@ class TestJaxEngine(EngineConformance, RefusesNonsense):
 
 async def test_the_first_batch_compiles_nothing_after_a_warm_up() -> None:
     engine = JaxEngine(concurrent_rollouts=5)  # a shape that no other test has compiled
-    engine.expect(WarmUp(prompt_tokens_max=16, sampling=SAMPLING, renews=True))
+    engine.expect(WarmUp(prompt_tokens_max=16, sampling=SAMPLING))
     for version in (0, 1):
         record, state = jax_version(version)
         await engine.load(record, memoryview(state))

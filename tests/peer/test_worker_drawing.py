@@ -152,6 +152,28 @@ def test_leases_of_a_past_epoch_or_with_its_tokens_are_given_back() -> None:
     ]
 
 
+def test_what_waits_takes_the_places_of_what_has_ended() -> None:
+    core = ready_core()
+    first, second = grant(1, 4), grant(2, 4)
+    items = work(first)
+    core.handle(LeasesGranted((first, second)), 1.0)
+    news = (drawn(items[0]), *(drawn(item, (3, 4), None) for item in items[1:]))
+    assert core.handle(SliceDrawn(1, news), 2.0)[0] == DrawOn(1, SLICE, more=work(second)[:1])
+    actions = core.handle(finished(1, work(second)[:1]), 5.0)
+    assert UploadRollouts(2, (rollout(work(second)[0], generate_s=3.0),)) in actions  # counted from when it began
+    assert actions[0] == DrawOn(1, SLICE, more=work(second)[1:2])
+
+
+def test_nothing_is_added_to_a_batch_that_has_to_end_for_a_newer_version() -> None:
+    core = ready_core()
+    first, second = grant(1, 4), grant(2, 4)
+    core.handle(LeasesGranted((first, second)), 1.0)
+    core.handle(VersionVerified(key(1)), 1.1)
+    core.handle(VersionLoaded(key(1)), 1.2)
+    news = (drawn(work(first)[0]), *(drawn(item, (3, 4), None) for item in work(first)[1:]))
+    assert DrawOn(1, SLICE) in core.handle(SliceDrawn(1, news), 2.0)
+
+
 def test_a_running_batch_goes_on_with_a_new_version_where_the_run_wants_it() -> None:
     core = ready_core(opened=SessionOpened(continue_across_versions=True))
     lease = grant(1, 4)

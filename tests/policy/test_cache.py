@@ -5,32 +5,56 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rollcast.policy.cache import decode, prefill
+from rollcast.policy.cache import copy_pages, empty_pages, extend, page_bytes
 from rollcast.policy.params import Params, bind, initial_params
-from tests.policy.test_model import TOKENS, row
+from tests.policy.test_model import TOKENS
 from tests.policy.tiny import TINY, reference_logits
 
+PAGE = 2
+TABLE = (5, 2, 7, 4)  # pages in no order
+FAR = 3  # a second sequence of which nothing may be seen: its page
 
-def decode_by_steps(params: Params, context: list[int], rest: list[int], left: int) -> list[jax.Array]:
-    """Logits after the context and after each further token, through the cache."""
-    width = left + len(context)
-    read = jax.jit(lambda params, *inputs: prefill(bind(TINY, params), *inputs, spare_slots=len(rest)))
-    go_on = jax.jit(lambda params, *inputs: decode(bind(TINY, params), *inputs))
-    logits, cache = read(params, *row(context, left=left))
-    slots = jnp.arange(width + len(rest))
-    found = [logits[0]]
-    for index, token in enumerate(rest):
-        visible = (slots >= left) & (slots <= width + index)
-        position = jnp.array([len(context) + index], jnp.int32)
-        new = jnp.array([token], jnp.int32)
-        logits, cache = go_on(params, new, position, visible[None], cache, jnp.int32(width + index))
-        found.append(logits[0])
+
+def logits_by_pieces(params: Params, pieces: list[list[int]], pad: int) -> list[jax.Array]:
+    """Logits after every token, read piece by piece beside a longer sequence; each piece padded by ``pad`` tokens."""
+    pages = empty_pages(TINY, pages=9, page_tokens=PAGE)
+    pages = pages._replace(keys=pages.keys + 100.0, values=pages.values + 100.0)  # what is not ours must not be seen
+    tables = jnp.array([TABLE, (FAR, 8, FAR, 8)], jnp.int32)
+    read = jax.jit(lambda pages, *inputs: extend(bind(TINY, params), pages, tables, *inputs))
+    model = jax.jit(lambda hidden: bind(TINY, params).logits(hidden))
+    found: list[jax.Array] = []
+    start = 0
+    for piece in pieces:
+        tokens = jnp.array([piece + [3] * pad, [1] * (len(piece) + pad)], jnp.int32)
+        hidden, pages = read(pages, tokens, jnp.array([start, 7], jnp.int32), jnp.array([len(piece), 0], jnp.int32))
+        found += list(model(hidden)[0, : len(piece)])
+        start += len(piece)
     return found
 
 
-@pytest.mark.parametrize("left", [0, 3])
-def test_prefill_and_decode_give_the_training_forwards_logits(left: int) -> None:
+@pytest.mark.parametrize("pad", [0, 2])
+def test_tokens_read_in_pieces_give_the_training_forwards_logits(pad: int) -> None:
     params = initial_params(TINY, 5)
     expected = reference_logits(TINY, params, TOKENS)
-    for offset, logits in enumerate(decode_by_steps(params, TOKENS[:3], TOKENS[3:], left)):
-        np.testing.assert_allclose(logits, expected[2 + offset], atol=3e-6)
+    found = logits_by_pieces(params, [TOKENS[:3], TOKENS[3:4], TOKENS[4:]], pad)
+    np.testing.assert_allclose(np.stack(found), expected, atol=3e-6)
+
+
+def test_longer_sequences_beside_it_change_nothing_to_the_bit() -> None:
+    params = initial_params(TINY, 5)
+    tables = jnp.array([TABLE, (1, 3, 6, 8)], jnp.int32)
+    pages = empty_pages(TINY, pages=9, page_tokens=PAGE)
+    read = jax.jit(lambda *inputs: extend(bind(TINY, params), pages, tables, *inputs)[0][0])
+    tokens, counts = jnp.array([[4], [5]], jnp.int32), jnp.array([1, 1], jnp.int32)
+    short, long = (read(tokens, jnp.array([1, beside], jnp.int32), counts) for beside in (1, 7))
+    assert np.array_equal(short, long)
+
+
+def test_pages_are_copied_whole_and_nothing_else_changes() -> None:
+    pages = empty_pages(TINY, pages=4, page_tokens=PAGE)
+    pages = pages._replace(
+        keys=jnp.arange(pages.keys.size, dtype=jnp.float32).reshape(pages.keys.shape), values=pages.values + 1.0
+    )
+    copied = jax.jit(copy_pages)(pages, jnp.array([2, 0]), jnp.array([3, 0]))
+    assert np.array_equal(copied.keys, pages.keys[jnp.array([0, 1, 2, 2])])
+    assert pages.keys.nbytes + pages.values.nbytes == 4 * page_bytes(TINY, PAGE)

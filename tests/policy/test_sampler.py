@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 import jax
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 from rollcast.policy.logprobs import completion_logprobs
 from rollcast.policy.noise import gumbel_numpy
 from rollcast.policy.params import Params, initial_params
-from rollcast.policy.sampler import STOP_TOKENS_MAX, Completion, Sampler, SampleRequest
+from rollcast.policy.sampler import PAGE_TOKENS, STOP_TOKENS_MAX, Completion, Drawing, Sampler, SampleRequest
+from rollcast.runtime.errors import CacheTooSmall
 from rollcast.wire.rollouts import Sampling
 from tests.policy.tiny import TINY, reference_logits
 
@@ -34,13 +36,25 @@ def requests(count: int, first_seed: int = 0) -> list[SampleRequest]:
 
 def reference_completion(params: Params, request: SampleRequest, *, greedy: bool) -> tuple[int, ...]:
     """One token at a time from float64 logits and NumPy noise."""
-    tokens: list[int] = []
+    tokens = list(request.already_generated)
     while len(tokens) < SAMPLING.max_new_tokens and tokens[-1:] != [STOP]:
         context = [*request.prompt_token_ids, *tokens]
         logits = reference_logits(TINY, params, context)[-1] / SAMPLING.temperature
         noise = 0.0 if greedy else gumbel_numpy(request.seed, len(context), TINY.vocabulary_size)
         tokens.append(int(np.argmax(logits + noise)))
     return tuple(tokens)
+
+
+def drawn_to_the_end(
+    drawing: Drawing, slice_tokens: int, first: Mapping[int, Completion] | None = None
+) -> list[list[Completion]]:
+    """Every request's pieces, those of the ``first`` slice before."""
+    pieces = {number: [piece] for number, piece in (first or {}).items()}
+    while not drawing.finished:
+        for number, piece in drawing.draw(slice_tokens).items():
+            assert not (pieces.get(number) and pieces[number][-1].finish_reason)
+            pieces.setdefault(number, []).append(piece)
+    return [pieces[number] for number in range(len(pieces))]
 
 
 @pytest.mark.parametrize("greedy", [False, True])
@@ -105,15 +119,11 @@ def test_a_continuation_draws_the_tokens_that_the_whole_would_have(params: Param
 
 @pytest.mark.parametrize("slice_tokens", [1, 2, 3])
 def test_slices_draw_the_same_to_the_bit(params: Params, sampler: Sampler, slice_tokens: int) -> None:
-    drawing = sampler.begin(params, requests(8), SAMPLING)
-    pieces: list[list[Completion]] = []
-    while not drawing.finished:
-        pieces.append(drawing.draw(slice_tokens))
-    assert len(pieces) > 1
-    for row, whole in enumerate(sampler.generate(params, requests(8), SAMPLING)):
-        assert tuple(token for piece in pieces for token in piece[row].token_ids) == whole.token_ids
-        assert tuple(logprob for piece in pieces for logprob in piece[row].logprobs) == whole.logprobs
-        assert pieces[-1][row].finish_reason == whole.finish_reason
+    pieces = drawn_to_the_end(sampler.begin(params, requests(8), SAMPLING), slice_tokens)
+    for row, whole in zip(pieces, sampler.generate(params, requests(8), SAMPLING), strict=True):
+        assert tuple(token for piece in row for token in piece.token_ids) == whole.token_ids
+        assert tuple(logprob for piece in row for logprob in piece.logprobs) == whole.logprobs
+        assert row[-1].finish_reason == whole.finish_reason
 
 
 @pytest.mark.parametrize("cut", [1, 3])
@@ -124,19 +134,13 @@ def test_renewed_weights_go_on_as_a_continuation_would(params: Params, sampler: 
     drawing.renew(others)
     rest = drawing.draw(SAMPLING.max_new_tokens)
     assert drawing.finished
-    for request, first, more in zip(requests(8), begun, rest, strict=True):
-        if first.finish_reason is not None:
-            assert (more.token_ids, more.finish_reason) == ((), first.finish_reason)
-            continue
+    assert rest.keys() == {number for number, first in begun.items() if first.finish_reason is None}
+    for number, more in rest.items():
+        request, first = requests(8)[number], begun[number]
         goes_on = SampleRequest(request.prompt_token_ids, request.seed, first.token_ids)
         (expected,) = sampler.generate(others, [goes_on], SAMPLING)
         assert more.token_ids == expected.token_ids
         np.testing.assert_allclose(more.logprobs, expected.logprobs, atol=1e-5)
-
-
-def test_more_requests_than_the_batch_are_not_begun_together(params: Params, sampler: Sampler) -> None:
-    with pytest.raises(ValueError, match="more than the batch"):
-        sampler.begin(params, requests(9), SAMPLING)
 
 
 def test_sampling_is_random_with_the_models_probabilities(params: Params, sampler: Sampler) -> None:
@@ -159,6 +163,38 @@ def test_each_stage_compiles_once(params: Params) -> None:
     for slice_tokens in (1, 2, 1):
         drawing.draw(slice_tokens)
     assert sampler.compiled_forms() == (1, 1)
+
+
+def test_a_row_that_has_ended_is_filled_with_the_next_request(params: Params, sampler: Sampler) -> None:
+    alone = sampler.generate(params, requests(20), SAMPLING)
+    drawing = sampler.begin(params, requests(12), SAMPLING)
+    first = drawing.draw(1)
+    drawing.add(requests(20)[12:])
+    pieces = drawn_to_the_end(drawing, 2, first)
+    for row, whole in zip(pieces, alone, strict=True):
+        assert tuple(token for piece in row for token in piece.token_ids) == whole.token_ids
+        assert row[-1].finish_reason == whole.finish_reason
+
+
+def test_what_does_not_fit_beside_the_others_waits_and_changes_nothing(params: Params, sampler: Sampler) -> None:
+    small = Sampler(TINY, prompt_tokens_max=4, new_tokens_max=5, batch_size=8, cache_tokens=3 * PAGE_TOKENS)
+    drawn = small.generate(params, requests(8), SAMPLING)
+    expected = sampler.generate(params, requests(8), SAMPLING)
+    assert [item.token_ids for item in drawn] == [item.token_ids for item in expected]
+    tiny = Sampler(TINY, prompt_tokens_max=4, new_tokens_max=5, batch_size=8, cache_tokens=1)
+    with pytest.raises(CacheTooSmall):
+        tiny.begin(params, requests(8), SAMPLING)
+
+
+def test_long_contexts_are_read_in_parts_and_shared_by_a_group(params: Params) -> None:
+    """Prompts of several pages and more than one bucket, a group of samples on each, begun and not."""
+    sampler = Sampler(TINY, prompt_tokens_max=40, new_tokens_max=5, batch_size=6)
+    assert sampler.buckets() == (16, 64)
+    long = tuple(2 + index % 9 for index in range(40))
+    asked = [SampleRequest(long[:cut], seed) for cut in (40, 33, 17) for seed in range(3)]
+    asked += [SampleRequest(long, 7, already_generated=(4, 5))]
+    for request, drawn in zip(asked, sampler.generate(params, asked, SAMPLING), strict=True):
+        assert request.already_generated + drawn.token_ids == reference_completion(params, request, greedy=False)
 
 
 @pytest.mark.parametrize(

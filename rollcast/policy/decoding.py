@@ -1,0 +1,102 @@
+"""The decode loop: a slice of tokens for every row, drawn from the model's logits with the seeds' noise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rollcast.policy.cache import Pages, extend
+from rollcast.policy.model import Decoder
+from rollcast.policy.noise import gumbel
+
+# Stop tokens are a fixed-size argument of the compiled decode loop; a tokenizer needs one or two.
+STOP_TOKENS_MAX = 8
+_NO_TOKEN = -1
+
+
+class Controls(NamedTuple):
+    """What the decode loop is told of each row; one compiled form serves all values."""
+
+    tables: Any  # i32 [rows, pages of a sequence]
+    starts: Any  # i32 [rows], tokens in the pages
+    last: Any  # i32 [rows], the token after them
+    budgets: Any  # i32 [rows], tokens still to draw; 0 for rows without a sequence
+    seeds: Any  # uint32 [rows, 2]
+    stop_tokens: Any  # i32 [rows, STOP_TOKENS_MAX], filled up with -1
+    temperatures: Any  # f32 [rows]
+    noise_scale: Any  # f32: 1 samples, 0 is greedy
+
+
+class Slice(NamedTuple):
+    """What a slice has drawn; of row r the first counts[r] steps mean something."""
+
+    tokens: Any  # i32 [steps, rows]
+    logprobs: Any  # f32 [steps, rows]
+    counts: Any  # i32 [rows]
+
+
+class _Loop(NamedTuple):
+    index: jax.Array  # i32, steps done
+    last: jax.Array
+    left: jax.Array  # i32 [rows], tokens still to draw; 0 once it has stopped
+    drawn: Slice
+    pages: Pages
+
+
+def decode_slice(
+    model: Decoder, pages: Pages, controls: Controls, steps: int, limit: jax.Array, floor: jax.Array
+) -> tuple[Slice, Pages]:
+    """Draw until every row has ended or has ``limit`` new tokens, at most ``steps``, or only ``floor`` rows go on."""
+    rows = controls.last.shape[0]
+    shape = (steps, rows)
+    drawn = Slice(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32), jnp.zeros(rows, jnp.int32))
+
+    def running(loop: _Loop) -> jax.Array:
+        return (loop.index < limit) & (jnp.sum(loop.left > 0) > floor)
+
+    def advance(loop: _Loop) -> _Loop:
+        goes_on = loop.left > 0
+        starts = controls.starts + loop.drawn.counts
+        # Rows that have ended read nothing and write to nobody's page.
+        hidden, pages = extend(
+            model,
+            loop.pages,
+            controls.tables,
+            loop.last[:, None],
+            jnp.where(goes_on, starts, 0),
+            goes_on.astype(jnp.int32),
+        )
+        tokens, logprobs = draw_tokens(model.logits(hidden[:, 0]), starts + 1, controls)
+        stopped = jnp.any(tokens[:, None] == controls.stop_tokens, axis=1)
+        drawn = Slice(
+            loop.drawn.tokens.at[loop.index].set(tokens),
+            loop.drawn.logprobs.at[loop.index].set(logprobs),
+            loop.drawn.counts + goes_on.astype(jnp.int32),
+        )
+        left = jnp.where(stopped, 0, jnp.maximum(loop.left - 1, 0))
+        return _Loop(loop.index + 1, tokens, left, drawn, pages)
+
+    end = jax.lax.while_loop(running, advance, _Loop(jnp.int32(0), controls.last, controls.budgets, drawn, pages))
+    return end.drawn, end.pages
+
+
+def draw_tokens(logits: jax.Array, positions: jax.Array, controls: Controls) -> tuple[jax.Array, jax.Array]:
+    """Tokens i32 [rows] for ``positions`` from logits f32 [rows, vocabulary], and log p f32 [rows] of each."""
+    vocabulary = logits.shape[-1]
+    scaled = logits / controls.temperatures[:, None]
+    # Kept from being computed again for each of its readers: the noise costs more than all of them. And argmax is
+    # what XLA does slowly on a CPU; the first index of the highest value is the same.
+    noisy = jax.lax.optimization_barrier(scaled + controls.noise_scale * gumbel(controls.seeds, positions, vocabulary))
+    indices = jnp.arange(vocabulary, dtype=jnp.int32)[None, :]
+    highest = noisy.max(axis=-1, keepdims=True)
+    tokens = jnp.min(jnp.where(noisy == highest, indices, vocabulary - 1), axis=-1)
+    picked = jnp.take_along_axis(scaled, tokens[:, None], axis=-1)[:, 0]
+    return tokens, picked - jax.nn.logsumexp(scaled, axis=-1)
+
+
+def stop_row(stop_token_ids: Sequence[int]) -> list[int]:
+    """Stop tokens as a row of Controls.stop_tokens."""
+    return [*stop_token_ids, *[_NO_TOKEN] * (STOP_TOKENS_MAX - len(stop_token_ids))]

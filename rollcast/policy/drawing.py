@@ -1,0 +1,265 @@
+"""Requests under way: which row each has, what it has drawn, and what the device is told before each slice."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import jax
+import numpy as np
+
+from rollcast.policy.cache import Pages
+from rollcast.policy.decoding import Controls, stop_row
+from rollcast.policy.noise import seed_words
+from rollcast.policy.page_pool import NOBODY, Reservation
+from rollcast.policy.params import Params
+from rollcast.wire.rollouts import FinishReason, Sampling
+
+if TYPE_CHECKING:
+    from rollcast.policy.sampler import Sampler
+
+# While requests wait for a row, a slice ends once this share of the rows has ended.
+_REFILL_SHARE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRequest:
+    """One completion to draw. already_generated: its first tokens, drawn earlier, perhaps elsewhere."""
+
+    prompt_token_ids: tuple[int, ...]
+    seed: int  # unsigned, 64 bits
+    already_generated: tuple[int, ...] = ()
+    sampling: Sampling | None = None  # its own; None: the one that all are drawn with
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """Newly drawn tokens (stop token included, already_generated not) and log p of each at the temperature."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: FinishReason | None  # None: it goes on
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """One request: its context so far is prompt + drawn; all of it but the last token is in its pages."""
+
+    number: int
+    request: SampleRequest
+    sampling: Sampling
+    drawn: list[int]
+    finish_reason: FinishReason | None = None
+    pages: Reservation | None = None
+    table: tuple[int, ...] = ()
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        """What is shared with others: all but the last token, which each row reads itself."""
+        return self.request.prompt_token_ids[:-1]
+
+    @property
+    def prompt_last(self) -> int:
+        """The prompt's last token."""
+        return self.request.prompt_token_ids[-1]
+
+    @property
+    def left(self) -> int:
+        """Tokens still to draw."""
+        return self.sampling.max_new_tokens - len(self.drawn)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Tokens to be read behind ``start`` tokens that are in the pages."""
+
+    tokens: Sequence[int]
+    start: int
+    table: Sequence[int]
+
+
+class Drawing:
+    """Completions under way; ``Sampler.begin`` makes it. What they have read stays on the device between two slices."""
+
+    def __init__(self, sampler: Sampler, params: Params, sampling: Sampling, greedy: bool) -> None:
+        self._sampler = sampler
+        self._params = params
+        self._sampling = sampling
+        self._noise_scale = np.float32(0.0 if greedy else 1.0)
+        self._pool = sampler.new_pool()
+        self._pages: Pages | None = None
+        self._asked = 0
+        self._waiting: deque[_Sequence] = deque()
+        self._rows: list[_Sequence | None] = [None] * sampler.batch_size
+
+    @property
+    def finished(self) -> bool:
+        """All that was asked for has ended."""
+        return not self._waiting and not any(self._rows)
+
+    def add(self, requests: Sequence[SampleRequest]) -> None:
+        """More requests, behind those there are; they begin as rows and pages become free.
+
+        Raises:
+            ValueError, CacheTooSmall: see Sampler.generate; then none is added.
+        """
+        new = [
+            _Sequence(self._asked + index, item, item.sampling or self._sampling, list(item.already_generated))
+            for index, item in enumerate(requests)
+        ]
+        for item in new:
+            self._sampler.check(item.request, item.sampling)
+            self._pool.require(self._tokens_max(item))
+        self._asked += len(new)
+        self._waiting += new
+
+    def draw(self, tokens_max: int) -> dict[int, Completion]:
+        """Go on by up to ``tokens_max`` tokens with every request that has a row.
+
+        Returns:
+            new tokens of those requests, by their number in the order that they were added in; the end of each once.
+        """
+        self._admit()
+        news: dict[int, Completion] = {}
+        if any(self._rows):
+            steps = min(tokens_max, self._sampler.slice_steps)
+            drawn, self._pages = self._sampler.decode(
+                self._params, self._there(), self._controls(), np.int32(steps), np.int32(self._floor())
+            )
+            tokens, logprobs, counts = jax.device_get(drawn)
+            for row, item in enumerate(self._rows):
+                if item is not None:
+                    count = int(counts[row])
+                    made = tokens[:count, row].tolist(), logprobs[:count, row].tolist()
+                    news[item.number] = self._take_in(row, item, *made)
+        return news
+
+    def renew(self, params: Params) -> None:
+        """Go on with these weights: what was read and drawn so far is read again with them."""
+        self._params = params
+        running = [item for item in self._rows if item is not None]
+        prompts = {id(item.pages.prompt): item for item in running if item.pages is not None}
+        self._fill(running, list(prompts.values()))
+
+    def touch(self) -> None:
+        """Run the stages that fill pages once for each of their shapes, on nobody's page."""
+        self._copy([(NOBODY, NOBODY)])
+        for bucket in self._sampler.buckets():
+            self._extend([_Piece((0,), 0, (NOBODY,))], bucket)
+
+    # ---------------------------------------------------------------- rows and pages
+
+    def _there(self) -> Pages:
+        """The pages; allocated when they are first needed."""
+        if self._pages is None:
+            self._pages = self._sampler.new_pages()
+        return self._pages
+
+    def _tokens_max(self, item: _Sequence) -> int:
+        return len(item.request.prompt_token_ids) + item.sampling.max_new_tokens
+
+    def _admit(self) -> None:
+        """Give waiting requests free rows, in their order, as long as there are pages for the next."""
+        new: list[_Sequence] = []
+        for row, there in enumerate(self._rows):
+            if there is not None or not self._waiting:
+                continue
+            item = self._waiting[0]
+            item.pages = self._pool.reserve(item.prompt, self._tokens_max(item))
+            if item.pages is None:
+                break
+            self._waiting.popleft()
+            self._rows[row] = item
+            new.append(item)
+            item.table = item.pages.table(len(item.prompt) // self._pool.page_tokens)
+        if new:
+            self._fill(new, [item for item in new if item.pages is not None and item.pages.first])
+
+    def _fill(self, sequences: list[_Sequence], prompts: list[_Sequence]) -> None:
+        """Read the prompts of ``prompts``, then what each sequence has beyond its prompt's last whole page."""
+        self._read([_Piece(item.prompt, 0, item.pages.prompt.pages) for item in prompts if item.pages is not None])
+        self._copy([item.pages.copy for item in sequences if item.pages is not None and item.pages.copy is not None])
+        self._read(
+            [
+                _Piece([item.prompt_last, *item.drawn[:-1]], len(item.prompt), item.table)
+                for item in sequences
+                if item.drawn
+            ]
+        )
+
+    def _copy(self, pairs: list[tuple[int, int]]) -> None:
+        rows = self._sampler.batch_size
+        for start in range(0, len(pairs), rows):
+            both = np.full((rows, 2), NOBODY, np.int32)
+            both[: len(pairs[start : start + rows])] = pairs[start : start + rows]
+            self._pages = self._sampler.copy(self._there(), both[:, 0], both[:, 1])
+
+    def _read(self, pieces: list[_Piece]) -> None:
+        """Read pieces of any length, a round of equally long parts at a time."""
+        buckets = self._sampler.buckets()
+        while pieces := [piece for piece in pieces if piece.tokens]:
+            longest = max(len(piece.tokens) for piece in pieces)
+            bucket = next((bucket for bucket in buckets if bucket >= longest), buckets[-1])
+            for part in _split(pieces, self._sampler.rows_at_once(bucket)):
+                self._extend(part, bucket)
+            pieces = [_Piece(piece.tokens[bucket:], piece.start + bucket, piece.table) for piece in pieces]
+
+    def _extend(self, pieces: Sequence[_Piece], bucket: int) -> None:
+        rows = self._sampler.rows_at_once(bucket)
+        tables = np.full((rows, self._sampler.table_pages), NOBODY, np.int32)
+        tokens = np.zeros((rows, bucket), np.int32)
+        starts, counts = np.zeros(rows, np.int32), np.zeros(rows, np.int32)
+        for row, piece in enumerate(pieces):
+            counts[row] = min(len(piece.tokens), bucket)
+            tables[row, : len(piece.table)] = piece.table
+            tokens[row, : counts[row]] = piece.tokens[:bucket]
+            starts[row] = piece.start
+        self._pages = self._sampler.extend(self._params, self._there(), tables, tokens, starts, counts)
+
+    # ---------------------------------------------------------------- slices
+
+    def _floor(self) -> int:
+        """How few rows may go on before the slice ends, so that those that wait get the others."""
+        running = sum(item is not None for item in self._rows)
+        return running - max(1, running // _REFILL_SHARE) if self._waiting else 0
+
+    def _controls(self) -> Controls:
+        rows = len(self._rows)
+        controls = Controls(
+            tables=np.full((rows, self._sampler.table_pages), NOBODY, np.int32),
+            starts=np.zeros(rows, np.int32),
+            last=np.zeros(rows, np.int32),
+            budgets=np.zeros(rows, np.int32),
+            seeds=np.zeros((rows, 2), np.uint32),
+            stop_tokens=np.tile(np.array(stop_row(()), np.int32), (rows, 1)),
+            temperatures=np.ones(rows, np.float32),
+            noise_scale=self._noise_scale,
+        )
+        for row, item in enumerate(self._rows):
+            if item is not None:
+                controls.tables[row, : len(item.table)] = item.table
+                controls.starts[row] = len(item.prompt) + len(item.drawn)
+                controls.last[row] = item.drawn[-1] if item.drawn else item.prompt_last
+                controls.budgets[row] = item.left
+                controls.seeds[row] = seed_words(item.request.seed)
+                controls.stop_tokens[row] = stop_row(item.sampling.stop_token_ids)
+                controls.temperatures[row] = item.sampling.temperature
+        return controls
+
+    def _take_in(self, row: int, item: _Sequence, tokens: list[int], logprobs: list[float]) -> Completion:
+        item.drawn += tokens
+        if tokens and tokens[-1] in item.sampling.stop_token_ids:
+            item.finish_reason = "stop"
+        elif not item.left:
+            item.finish_reason = "length"
+        if item.finish_reason is not None and item.pages is not None:
+            self._pool.release(item.pages)
+            self._rows[row] = item.pages = None
+        return Completion(tuple(tokens), tuple(logprobs), item.finish_reason)
+
+
+def _split(pieces: list[_Piece], most: int) -> Iterator[list[_Piece]]:
+    for start in range(0, len(pieces), most):
+        yield pieces[start : start + most]
