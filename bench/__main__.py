@@ -29,6 +29,7 @@ BENCHES = {
     "pacing": "rollouts dropped and learner utilisation with half as many workers again as needed; goodput under kills",
     "staleness": "the demonstration task trained with rollouts exactly S steps old, by several algorithms",
     "parity": "logits against Hugging Face transformers: three families, cache included, tied and untied",
+    "precision": "log-probabilities of learner and rollout apart, by precision; whether naive fp8 harms training",
     "broadcast": "time until the last peer holds a verified copy / physical limit, in an emulated wide-area network",
 }
 

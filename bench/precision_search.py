@@ -1,0 +1,141 @@
+"""Is there a setting in which naive fp8 rollouts harm training? Longer answers, weaker starts, larger steps.
+
+In every setting and with every seed the same warm-started policy is trained three times: bf16 learner and rollouts;
+unified fp8, f32 carrier; and naive, a bf16 learner that takes fp8 rollouts for its own. ``SETTING_FLOW``: held-out
+exact match after it, the mean over the seeds; ``SETTING_before``: of the start in bf16. ``harm_most``: the most, over
+settings, by which naive stays below bf16; ``unified_behind_most``: the same of unified; ``harmed``: settings in which
+naive is more than 0.02 below bf16 with every seed. Each training is told as it ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from bench.demonstration import Course, Demonstration
+from bench.machine import Outcome
+from learner.trainer import Trainer
+from rollcast.cli.up_config import UpConfig
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.params import Params
+from rollcast.policy.snapshot import freeze, thaw
+
+HARM = 0.02
+FLOWS: dict[str, dict[str, str]] = {
+    "bf16": {"precision": "bfloat16"},
+    "unified": {"precision": "fp8"},
+    "naive": {"precision": "fp8-naive"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What differs from the configuration."""
+
+    learning_rate_factor: float = 1.0
+    staleness: int = 0  # learner steps
+    warm_start: dict[str, Any] = field(default_factory=dict)
+    parameters: dict[str, int] = field(default_factory=dict)  # of the task
+
+
+WEAK: dict[str, Any] = {"accuracy_gate": 0.5, "check_every_steps": 50}
+CARELESS: dict[str, Any] = {"flawed_steps": 400}
+
+
+def _digits(count: int) -> dict[str, int]:
+    return {"min_digits": count, "max_digits": count}
+
+
+SETTINGS = {
+    "as_is": Setting(),
+    "weak": Setting(warm_start=WEAK),
+    "digits4": Setting(parameters=_digits(4), warm_start=WEAK),
+    "fast": Setting(learning_rate_factor=3.0),
+    "weak_fast": Setting(learning_rate_factor=3.0, warm_start=WEAK),
+    "careless": Setting(warm_start=CARELESS),
+    "digits3": Setting(parameters=_digits(3), warm_start=WEAK),
+    "stale": Setting(staleness=6),
+    "terms3": Setting(parameters={"min_terms": 3, "max_terms": 3}, warm_start=WEAK),
+    "digits4_fast": Setting(learning_rate_factor=3.0, parameters=_digits(4), warm_start=WEAK),
+    "weak_stale": Setting(staleness=6, warm_start=WEAK),
+    "digits6": Setting(parameters=_digits(6), warm_start=WEAK),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--search", type=int, default=0, help=f"train in the first N of {len(SETTINGS)} settings")
+    parser.add_argument("--seeds", type=int, default=3, help="of the search")
+
+
+def run(arguments: argparse.Namespace, config: UpConfig) -> Outcome:
+    """Train in the first ``arguments.search`` settings."""
+    names = list(SETTINGS)[: arguments.search]
+    courses: dict[tuple[str, str], list[Course]] = {(name, flow): [] for name in names for flow in FLOWS}
+    first = config.coordinator.run.seed
+    for name in names:
+        for seed in range(first, first + arguments.seeds):
+            for flow, course in _trainings(config, SETTINGS[name], seed, arguments).items():
+                courses[name, flow].append(course)
+                said = " ".join(f"{key} {value:.4g}" for key, value in course.means.items())
+                print(f"{name} seed {seed} {flow}: {course.before:.3f} -> {course.after:.3f}  {said}", file=sys.stderr)
+    settings = {
+        "config": str(arguments.config),
+        "set": arguments.set,
+        "steps": arguments.steps,
+        "seeds": arguments.seeds,
+        "settings": {name: repr(SETTINGS[name]) for name in names},
+    }
+    return Outcome(settings, figures(courses))
+
+
+def figures(courses: dict[tuple[str, str], list[Course]]) -> dict[str, float]:
+    """By setting and flow, and the worst of all."""
+    found: dict[str, float] = {}
+    behind: dict[str, list[float]] = {"unified": [], "naive": []}
+    harmed = 0
+    for name in dict.fromkeys(name for name, _ in courses):
+        found[f"{name}_before"] = fmean(course.before for course in courses[name, "bf16"])
+        for flow in FLOWS:
+            found[f"{name}_{flow}"] = fmean(course.after for course in courses[name, flow])
+        for flow, most in behind.items():
+            most.append(found[f"{name}_bf16"] - found[f"{name}_{flow}"])
+        pairs = zip(courses[name, "bf16"], courses[name, "naive"], strict=True)
+        harmed += all(naive.after < bf16.after - HARM for bf16, naive in pairs)
+    found["harm_most"] = max(behind["naive"])
+    found["unified_behind_most"] = max(behind["unified"])
+    found["harmed"] = float(harmed)
+    return found
+
+
+def _trainings(config: UpConfig, setting: Setting, seed: int, arguments: argparse.Namespace) -> dict[str, Course]:
+    values = config.model_dump()
+    values["learner"]["warm_start"] |= setting.warm_start
+    values["coordinator"]["task"]["parameters"] |= setting.parameters
+    values["learner"]["optimiser"]["learning_rate"] *= setting.learning_rate_factor
+    start = Demonstration(UpConfig.model_validate(values), seed, arguments.cache).start()
+    courses = {}
+    for flow, precision in FLOWS.items():
+        values["learner"]["model"] |= precision
+        trained_as = UpConfig.model_validate(values)
+        demonstration = Demonstration(trained_as, seed, arguments.cache)
+        learner = demonstration.learner({}, trained_as.learner.optimiser.learning_rate)
+        trainer = Trainer(demonstration.model, learner)
+        publish = _frozen(demonstration.model)
+        courses[flow] = demonstration.train(
+            learner, trainer, setting.staleness, arguments.steps, start=start, published=publish
+        )
+    return courses
+
+
+def _frozen(model: ModelConfig) -> Callable[[Params], Params]:
+    """What rollouts read; the learner goes on to score them with its masters."""
+
+    def publish(params: Params) -> Params:
+        snapshot = freeze(model, params)
+        return thaw(model, snapshot.tensors, snapshot.state_bytes)
+
+    return publish
