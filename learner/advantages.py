@@ -60,7 +60,7 @@ def group_normalised(rewards: Array, group_ids: Array, epsilon: float) -> Array:
 
 
 def leave_one_out(rewards: Array, group_ids: Array) -> Array:
-    """reward - mean of the others of its group (RLOO, Ahmadian et al. 2024, section 2.3); 0 for one alone."""
+    """reward - mean of the others of its group (RLOO, Ahmadian et al. 2024); 0 for one alone."""
     _, members, sizes = np.unique(group_ids, return_inverse=True, return_counts=True)
     size = sizes[members]
     corrected: Array = group_centred(rewards, group_ids) * size / np.maximum(size - 1, 1)
@@ -68,7 +68,7 @@ def leave_one_out(rewards: Array, group_ids: Array) -> Array:
 
 
 def batch_normalised(rewards: Array, epsilon: float) -> Array:
-    """(reward - batch mean) / (batch standard deviation + epsilon) (REINFORCE++, section 3.2)."""
+    """(reward - batch mean) / (batch standard deviation + epsilon) (REINFORCE++, Hu 2025)."""
     normalised: Array = (rewards - rewards.mean()) / (rewards.std() + epsilon)
     return normalised
 

@@ -44,7 +44,7 @@ def clipped(low: float, high: float) -> Bound:
 
 
 def two_sided(low: float, high: float) -> Bound:
-    """Weights within [low, high] as they are, others 0: the token is left out (IcePop, Ring-1T, section 3.2)."""
+    """Weights within [low, high] as they are, others 0: the token is left out (IcePop, Ring-1T technical report)."""
     return lambda weights: jnp.where((weights >= low) & (weights <= high), weights, 0.0)
 
 
