@@ -31,11 +31,13 @@ from coordinator.rpc import ControlServer, Servicer
 from coordinator.rpc_access import RoleGate
 from coordinator.rpc_learner import LearnerCalls
 from coordinator.rpc_peers import PeerCalls, Welcoming
+from coordinator.samples import SampleBook
 from coordinator.sessions import Sessions
 from coordinator.shell import Shell
 from coordinator.state import Restored
 from coordinator.summary import MetricsLog
 from coordinator.tasks.config import MixtureTask
+from coordinator.tasks.evaluation_sets import HELD_OUT
 from rollcast.runtime.errors import ConfigError
 from rollcast.runtime.process import is_loopback
 from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_atomically, write_json
@@ -290,6 +292,7 @@ def _servicer(coordinator: Coordinator) -> Servicer:
         prompt_tokens_max=config.sampling.prompt_tokens_max,
         sampling=sampling,
         tokenizer_json=coordinator.problems.tokenizer.to_json(),
+        evaluation_sets=[HELD_OUT, *config.evaluation_sets],
     )
     return Servicer(
         PeerCalls(coordinator.shell, coordinator.sessions, coordinator.desk, welcoming),
@@ -300,6 +303,7 @@ def _servicer(coordinator: Coordinator) -> Servicer:
             ledger=coordinator.ledger,
             problems=coordinator.problems,
             sessions=coordinator.sessions,
+            samples=SampleBook(coordinator.folder, config.store.samples_bytes_max),
         ),
     )
 

@@ -212,6 +212,8 @@ class StoreConfig(ConfigModel):
     """Bytes of those files, all together; the oldest are deleted."""
     steps_kept: int = Field(10_000, ge=1)
     """Newest learner steps whose figures stay in the store; metrics.jsonl has all."""
+    samples_bytes_max: int = Field(64 << 20, ge=0)
+    """Bytes of the files of completions of evaluations that are kept for reading; the oldest are deleted."""
     free_bytes_min: int = Field(256 << 20, ge=0)
     """Free bytes on the run folder's disk below which uploads are refused as `busy`; peers keep their rollouts."""
     ballast_bytes: int = Field(16 << 20, ge=0)

@@ -6,14 +6,16 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from coordinator.config import CoordinatorConfig
 from coordinator.events import Prompt
 from coordinator.loading import Loaded, load
+from coordinator.samples import SampleBook, sample_of
 from coordinator.store import ProblemReward
 from coordinator.tasks.adapter import Problem
-from coordinator.tasks.build import task_config_to_json, with_evaluation
+from coordinator.tasks.build import EVALUATION, task_config_to_json, with_evaluation
 from coordinator.tasks.evaluation_sets import HELD_OUT
 from coordinator.tasks.mixture import Example, PromptMixture
 from coordinator.tasks.thread import TaskThread
@@ -178,6 +180,23 @@ class Problems:
         """
         _, problem = await self.evaluated(example_id)
         return await self._pool.score(VerifyItem(example_id, problem, self.tokenizer.decode(token_ids)))
+
+    async def score_completion(self, completion: pb.Completion, book: SampleBook | None) -> pb.CompletionScore:
+        """Verify a learner's completion of a problem of an evaluation set, and keep it for people if it says so.
+
+        Raises:
+            MalformedMessage: there is no such problem.
+            RunFolderError: the sample cannot be kept.
+        """
+        token_ids = tuple(completion.token_ids)
+        verdict = await self.score_held_out(completion.example_id, token_ids)
+        if completion.keep and book is not None:
+            name, problem = await self.evaluated(completion.example_id)
+            problem = replace(problem, problem_id=problem.problem_id.removeprefix(f"{EVALUATION}{name}/"))
+            outcome = (verdict.reward, verdict.exact, verdict.error)
+            text = self.tokenizer.decode(token_ids)
+            await book.keep(sample_of(name, completion.version, problem, completion.sample_index, text, outcome))
+        return pb.CompletionScore(example_id=completion.example_id, reward=verdict.reward, exact=verdict.exact)
 
     async def evaluated(self, example_id: int) -> tuple[str, Problem]:
         """The evaluation set and the problem of this id.

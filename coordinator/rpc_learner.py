@@ -12,9 +12,11 @@ import structlog
 
 from coordinator.events import LearnerStatusChanged, StepFinished
 from coordinator.problems import Problems
+from coordinator.samples import SampleBook
 from coordinator.sessions import Sessions
 from coordinator.shell import Shell
 from coordinator.store import BatchEntry, RunStore
+from coordinator.tasks.evaluation_sets import HELD_OUT
 from rollcast.runtime.errors import CheckpointError, MalformedMessage, WrongKey
 from rollcast.runtime.waits import deadline
 from rollcast.wire import limits
@@ -22,7 +24,6 @@ from rollcast.wire.ids import RunId, Step, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import agree_with
 from rollcast.wire.records import verify_announcement
-from rollcast.wire.rollouts import tokens_from_pb
 
 log = structlog.get_logger()
 
@@ -53,8 +54,10 @@ class LearnerCalls:
         ledger: RunStore,
         problems: Problems,
         sessions: Sessions,
+        samples: SampleBook,
     ) -> None:
         """``run``: the part of RunInfo that does not change."""
+        self._samples = samples
         self._run = run
         self._sampling = run.sampling
         self._learner_public_key = learner_public_key
@@ -104,7 +107,8 @@ class LearnerCalls:
 
     async def HeldOut(self, request: pb.HeldOutRequest, context: Any) -> None:
         """Problems that are never trained on, without their answers."""
-        await _write_all(context, await self._problems.held_out(min(request.count, EXAMPLES_PER_CALL_MAX)))
+        count, name = min(request.count, EXAMPLES_PER_CALL_MAX), request.set or HELD_OUT
+        await _write_all(context, await self._problems.held_out(count, name))
 
     async def ScoreCompletions(self, completions: AsyncIterator[pb.Completion], context: Any) -> None:
         """Score answers to held-out problems, in the order in which they come."""
@@ -135,8 +139,7 @@ class LearnerCalls:
         if len(completion.token_ids) > limits.ROLLOUT_TOKENS_MAX:
             raise MalformedMessage("a completion is too long")
         async with deadline(SCORING_DEADLINE_S, "the verifiers to score a completion"):
-            score = await self._problems.score_held_out(completion.example_id, tokens_from_pb(completion.token_ids))
-        return pb.CompletionScore(example_id=completion.example_id, reward=score.reward, exact=score.exact)
+            return await self._problems.score_completion(completion, self._samples)
 
     async def NextBatch(self, request: pb.BatchRequest, context: Any) -> None:
         """The recorded batch of a step, or after ``wait_s`` what it waits for."""

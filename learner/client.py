@@ -119,9 +119,9 @@ class CoordinatorClient:
             lambda: _exactly(count, "warm-start examples", self._stub.Examples(request, timeout=CALL_TIMEOUT_S)),
         )
 
-    async def held_out(self, count: int) -> list[pb.Example]:
-        """Up to ``count`` held-out problems."""
-        request = pb.HeldOutRequest(count=count)
+    async def held_out(self, count: int, name: str = "") -> list[pb.Example]:
+        """Up to ``count`` problems of an evaluation set; of those held out of the training task without a name."""
+        request = pb.HeldOutRequest(count=count, set=name)
         return await self._retry(
             "asking for held-out problems",
             lambda: _at_most(count, "held-out problems", self._stub.HeldOut(request, timeout=CALL_TIMEOUT_S)),

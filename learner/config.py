@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from learner.objective_config import ObjectiveConfig
 from rollcast.policy.config import ModelConfig
@@ -65,6 +65,33 @@ class MeshConfig(ConfigModel):
     """Devices that share each layer's heads and inner size, and the vocabulary."""
 
 
+class DistributedConfig(ConfigModel):
+    """A learner of several processes, one on each host, each started with the same file but for process_id."""
+
+    processes: int = Field(1, ge=1)
+    """Processes; with several, each is supervised, and started again when one is lost."""
+    process_id: int = Field(0, ge=0)
+    """Of this process; 0 leads: it alone talks to coordinator and origin and writes the run folder."""
+    coordinator_address: str = ""
+    """host:port under which process 0 is reached by the others, on a private network: the service has no protection."""
+    join_timeout_s: float = Field(300.0, gt=0.0)
+    """Seconds for all processes to meet, and for each to take part in what the leader begins."""
+    lost_after_s: float = Field(30.0, ge=2.0)
+    """Seconds without a sign of life after which a process counts as lost."""
+    restarts_per_hour: int = Field(20, ge=0)
+    """Starts after losses within an hour, before the supervisor gives up."""
+    stop_timeout_s: float = Field(120.0, gt=0.0)
+    """Seconds to stop in good order, with a checkpoint, before a process is killed."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> DistributedConfig:
+        if self.process_id >= self.processes:
+            raise ValueError(f"process_id {self.process_id} is not below processes = {self.processes}")
+        if self.processes > 1 and not self.coordinator_address:
+            raise ValueError("several processes need coordinator_address, host:port of process 0")
+        return self
+
+
 class CheckpointConfig(ConfigModel):
     """Checkpoints of parameters, optimiser and step."""
 
@@ -103,6 +130,23 @@ class PublishConfig(ConfigModel):
         return value
 
 
+class EvaluationConfig(ConfigModel):
+    """Evaluations beside training, of every evaluation set that the coordinator has."""
+
+    every_steps: int = Field(0, ge=0)
+    """Learner steps between two, and after the last step; 0: only before and after RL, once a held-out problem."""
+    samples: int = Field(4, ge=1, le=1024)
+    """Completions of each problem."""
+    pass_at: list[int] = Field(default_factory=lambda: [1, 4], min_length=1, max_length=8)
+    """pass@k is estimated for each of these k, none above samples."""
+
+    @model_validator(mode="after")
+    def _enough_samples(self) -> EvaluationConfig:
+        if not all(1 <= k <= self.samples for k in self.pass_at):
+            raise ValueError(f"pass_at = {self.pass_at}: each must be from 1 to samples = {self.samples}")
+        return self
+
+
 class LearnerConfig(ConfigModel):
     """The learner: trains, checkpoints, publishes signed versions."""
 
@@ -123,6 +167,8 @@ class LearnerConfig(ConfigModel):
     """Devices."""
     remat: Literal["none", "blocks"] = "none"
     """blocks: keep only what enters each transformer block, and compute the rest again in the backward pass."""
+    distributed: DistributedConfig = DistributedConfig()
+    """Processes."""
     packed_row_tokens: int = Field(0, ge=0)
     """Several rollouts share a row of this many tokens, at least the longest rollout; 0: each has its own row."""
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -132,7 +178,9 @@ class LearnerConfig(ConfigModel):
     publish: PublishConfig = PublishConfig()
     """Publishing."""
     evaluation_problems: int = Field(512, ge=1)
-    """Held-out problems for the evaluations before and after RL."""
+    """Problems of each set that is evaluated, at most."""
+    evaluation: EvaluationConfig = EvaluationConfig()
+    """Evaluations while training goes on."""
     identity_file: Path = Path("learner.key")
     """Ed25519 key that signs versions; made by `rollcast identity FILE`."""
     invite: SecretStr = SecretStr("")

@@ -5,10 +5,22 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rollcast.policy.params import Params
 from rollcast.policy.sampler import Completion, Sampler, SampleRequest
 from rollcast.wire.rollouts import Sampling
+
+NORMAL_95 = 1.96  # standard errors that a 95 % interval reaches to each side
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean over problems with its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
 
 
 def evaluation_seed(seed: int, prompt_index: int, sample_index: int) -> int:
@@ -46,3 +58,24 @@ def pass_at_k(samples: int, correct: int, k: int) -> float:
     if not 0 <= correct <= samples or not 1 <= k <= samples:
         raise ValueError(f"pass@{k} of {correct} right in {samples} samples")
     return 1.0 - math.comb(samples - correct, k) / math.comb(samples, k)
+
+
+def estimate_pass_at_k(samples: int, correct: Sequence[int], k: int) -> Estimate:
+    """Mean of pass@k over problems, ``correct`` of each one's ``samples`` being right.
+
+    The interval is that of the mean over problems as independent draws (Miller 2024, "Adding error bars to evals",
+    section 2): the samples of one problem are not, so they enter through its own unbiased estimate only. With one
+    problem nothing is known of the spread.
+
+    Raises:
+        ValueError: there is no problem; see pass_at_k.
+    """
+    if not correct:
+        raise ValueError("no problem was evaluated")
+    each = [pass_at_k(samples, right, k) for right in correct]
+    mean = sum(each) / len(each)
+    if len(each) == 1:
+        return Estimate(mean, 0.0, 1.0)
+    variance = sum((one - mean) ** 2 for one in each) / (len(each) - 1)
+    reach = NORMAL_95 * math.sqrt(variance / len(each))
+    return Estimate(mean, max(0.0, mean - reach), min(1.0, mean + reach))

@@ -20,6 +20,7 @@ from learner.batch_check import BatchRules, check_batch
 from learner.checkpoint import HostState
 from learner.client import LONG_POLL_S, Batch, NotReady
 from learner.epochs import Replay
+from learner.evaluations import Evaluations
 from learner.kill_points import kill_point
 from learner.objective_config import ObjectiveConfig
 from learner.packing import TrainingRow, pack
@@ -84,6 +85,7 @@ class LoopParts:
     saves: Saves
     reporter: StatusReporter
     wall_time: WallTime
+    evaluations: Evaluations
     stop: asyncio.Event
 
 
@@ -140,7 +142,7 @@ class TrainingLoop:
             if self.step >= self._settings.steps:
                 break
             kill_point("before_batch")
-            with self._time.part("wait_s"):
+            with self._time.part("wait_s"), self._parts.evaluations.idle():
                 batch = await self._next_batch()
             if batch is None:
                 break
@@ -148,6 +150,7 @@ class TrainingLoop:
         done = self.step >= self._settings.steps
         if done:
             await self._parts.publications.finish()
+            await self._parts.evaluations.finish()
         await self.save()
         return done
 
@@ -208,6 +211,11 @@ class TrainingLoop:
             published = await self._publish()
         with self._time.part("checkpoint_s"):
             await self._checkpoint(published)
+        if not batch.replayed:  # the life before us did
+            self._parts.evaluations.step_done(
+                self.step, self._at.newest_version, self._params_of, self._parts.publications.kept()
+            )
+        values |= self._parts.evaluations.take_figures()
         values |= {
             "reward_mean": sum(row.reward for row in rows) / len(rows),
             "published_in_s": self._parts.publications.last_s,

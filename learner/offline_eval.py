@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,76 +14,117 @@ import jax.numpy as jnp
 
 from learner.checkpoint import Checkpoints, HostState
 from learner.config import LearnerConfig
-from learner.evaluate import pass_at_k
-from learner.phases import HeldOut, ScoreCompletions
+from learner.evaluate import Estimate, estimate_pass_at_k
+from learner.held_out import EVALUATION_BATCH, HeldOut, ScoreCompletions, exact_counts
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params
+from rollcast.policy.sampler import Sampler
 from rollcast.runtime.errors import CheckpointError, ConfigError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import Sampling
 
-K = 8
 
-FetchProblems = Callable[[int], Sequence[pb.Example]]  # (at most this many) -> held-out problems
+@dataclass(frozen=True, slots=True)
+class SetResult:
+    """Exact match on one set at the run's own sampling temperature: pass@k by k."""
+
+    problems: int
+    samples: int
+    pass_at: Mapping[int, Estimate]
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """Exact match on held-out problems at the run's own sampling temperature."""
+    """Every set's result."""
 
-    pass_at_1: float
-    pass_at_8: float
-    problems: int
     step: int  # of the checkpoint
+    sets: Mapping[str, SetResult]
     seconds: float
 
 
 def evaluate_run(
     run_folder: Path,
-    samples: int = K,
-    problems: int = 512,
+    sets: Mapping[str, Sequence[pb.Example]],
     *,
-    held_out: FetchProblems,
+    samples: int,
+    pass_at: Sequence[int],
     score: ScoreCompletions,
     seed: int = 0,
+    progress: Callable[[str, int, int], None] = lambda name, done, total: None,
 ) -> EvaluationResult:
-    """Reload the newest checkpoint, sample, and estimate pass@1 and pass@8 without bias.
+    """Reload the newest checkpoint, sample, and estimate pass@k of every set without bias.
 
     Args:
         run_folder: the learner's.
-        samples: completions a problem, at least 8.
-        problems: how many held-out problems at most.
-        held_out: gives them.
+        sets: problems by name of the set.
+        samples: completions a problem.
+        pass_at: the k.
         score: verifies completions, in order; several carry the same example_id.
         seed: of the noise.
+        progress: is told set, problems done, problems of it.
 
     Raises:
-        ConfigError: fewer than 8 samples.
+        ConfigError: some k is above the number of samples.
         CheckpointError: there is no checkpoint, or it cannot be read.
     """
-    if samples < K:
-        raise ConfigError(f"{samples} samples a problem do not give pass@{K}", fix=f"use at least {K}")
+    if not pass_at or not all(1 <= k <= samples for k in pass_at):
+        raise ConfigError(
+            f"{samples} samples a problem do not give pass@{max(pass_at, default=0)}",
+            fix=f"use --samples {max(pass_at, default=1)} or more, and k from 1 on",
+        )
     started_s = time.monotonic()
     host, params = load_policy(run_folder)
-    chosen = held_out(problems)
-    measured = HeldOut(
-        chosen,
-        ModelConfig.model_validate_json(host.model_json),
-        sampling_of(host),
-        host.prompt_tokens_max,
-        seed=seed,
-        score=score,
-        stop=threading.Event(),
-    )
-    right = measured.count_exact(params, samples)
-    return EvaluationResult(
-        pass_at_1=sum(pass_at_k(samples, count, 1) for count in right) / len(right),
-        pass_at_8=sum(pass_at_k(samples, count, K) for count in right) / len(right),
-        problems=len(right),
-        step=host.step,
-        seconds=time.monotonic() - started_s,
-    )
+    drawing = Drawing(host, params, max(map(len, sets.values()), default=0) * samples, score, seed)
+    results = {}
+    for name, problems in sets.items():
+        correct = drawing.correct(problems, samples, partial(_tell, progress, name, len(problems)))
+        estimates = {k: estimate_pass_at_k(samples, correct, k) for k in pass_at}
+        results[name] = SetResult(len(problems), samples, estimates)
+    return EvaluationResult(host.step, results, time.monotonic() - started_s)
+
+
+def _tell(progress: Callable[[str, int, int], None], name: str, total: int, done: int) -> None:
+    progress(name, done, total)
+
+
+class Drawing:
+    """Completions of any problems by a checkpoint's policy, scored.
+
+    Args:
+        completions_most: how many are asked for at once at most; a sampler's batch is no larger.
+    """
+
+    def __init__(
+        self, host: HostState, params: Params, completions_most: int, score: ScoreCompletions, seed: int
+    ) -> None:
+        self._params = params
+        self._version = host.step
+        self._sampling = sampling_of(host)
+        self._score = score
+        self._seed = seed
+        batch = max(1, min(EVALUATION_BATCH, completions_most))
+        model = ModelConfig.model_validate_json(host.model_json)
+        self._sampler = Sampler(model, host.prompt_tokens_max, self._sampling.max_new_tokens, batch)
+
+    def correct(
+        self, problems: Sequence[pb.Example], samples: int, progress: Callable[[int], None] = lambda done: None
+    ) -> list[int]:
+        """How many of each problem's completions are right."""
+        held_out = HeldOut(
+            problems,
+            self._sampler,
+            self._sampling,
+            seed=self._seed,
+            score=self._score,
+            stop=threading.Event(),
+        )
+        found: list[int] = []
+        for start in held_out.parts(samples):
+            completions = held_out.complete(self._params, start, samples, version=self._version)
+            found += exact_counts(self._score(completions), samples)
+            progress(len(found))
+        return found
 
 
 def load_policy(run_folder: Path) -> tuple[HostState, Params]:

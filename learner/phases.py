@@ -5,111 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from learner.config import LearnerConfig, WarmStartConfig
-from learner.evaluate import complete_prompts
+from learner.held_out import HeldOut, Stopped
 from learner.kill_points import kill_point
 from learner.reporter import StatusReporter
 from learner.trainer import Trainer
 from learner.warm_start import Example, warm_start
-from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params
-from rollcast.policy.sampler import Sampler
-from rollcast.runtime.errors import TaskError
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import Sampling
-
-EVALUATION_BATCH = 128  # completions drawn at a time
 
 FetchExamples = Callable[[int, bool, int], list[pb.Example]]  # (count, flawed, cursor)
-ScoreCompletions = Callable[[Sequence[pb.Completion]], list[pb.CompletionScore]]
-
-
-class Stopped(Exception):
-    """The process was told to stop; raised inside the worker thread to leave a long phase."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeldOutScore:
-    """Means over the held-out problems, one completion each."""
-
-    reward: float
-    exact: float
-
-
-class HeldOut:
-    """Held-out problems: completed by our own sampler as the peers would, scored by the coordinator.
-
-    Args:
-        problems: the prompts.
-        model: architecture.
-        sampling: as leases say it.
-        prompt_tokens_max: longest prompt.
-        seed: of the noise; every measurement uses the same.
-        score: asks the coordinator.
-        stop: leaves a measurement with Stopped.
-
-    Raises:
-        TaskError: there is no held-out problem.
-    """
-
-    def __init__(
-        self,
-        problems: Sequence[pb.Example],
-        model: ModelConfig,
-        sampling: Sampling,
-        prompt_tokens_max: int,
-        *,
-        seed: int,
-        score: ScoreCompletions,
-        stop: threading.Event,
-    ) -> None:
-        if not problems:
-            raise TaskError(
-                "the coordinator has no held-out problems", fix="raise held_out_problems or change the task"
-            )
-        self._problems = problems
-        self._sampling = sampling
-        self._seed = seed
-        self._score = score
-        self._stop = stop
-        batch = min(EVALUATION_BATCH, len(problems))
-        self._sampler = Sampler(model, prompt_tokens_max, sampling.max_new_tokens, batch)
-
-    def measure(self, params: Params) -> HeldOutScore:
-        """Sample one completion a problem and have it scored."""
-        scores = self._scores(params, 1)
-        return HeldOutScore(
-            reward=sum(score.reward for score in scores) / len(scores),
-            exact=sum(score.exact for score in scores) / len(scores),
-        )
-
-    def count_exact(self, params: Params, samples: int) -> list[int]:
-        """How many of ``samples`` completions of each problem are right."""
-        scores = self._scores(params, samples)
-        return [
-            sum(score.exact for score in scores[start : start + samples]) for start in range(0, len(scores), samples)
-        ]
-
-    def _scores(self, params: Params, samples: int) -> list[pb.CompletionScore]:
-        completions: list[pb.Completion] = []
-        size = self._sampler.batch_size
-        for start in range(0, len(self._problems), size):  # in parts, to notice soon that we are told to stop
-            if self._stop.is_set():
-                raise Stopped
-            part = self._problems[start : start + size]
-            prompts = [tuple(problem.prompt_token_ids) for problem in part]
-            drawn = complete_prompts(
-                self._sampler, params, prompts, self._sampling, seed=self._seed + start, samples=samples
-            )
-            kill_point("evaluating")
-            completions += [
-                pb.Completion(example_id=problem.example_id, token_ids=completion.token_ids)
-                for problem, completed in zip(part, drawn, strict=True)
-                for completion in completed
-            ]
-        return self._score(completions)
 
 
 def run_warm_start(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from random import SystemRandom
@@ -17,10 +17,13 @@ from learner.checkpoint import Checkpoints, HostState
 from learner.client import CoordinatorClient, check_key
 from learner.config import LearnerConfig
 from learner.epochs import EpochStart, Replay
+from learner.evaluations import EvaluationPlan, Evaluations
 from learner.facts import RunFacts
+from learner.held_out import EVALUATION_BATCH, HeldOut, Stopped
 from learner.kill_points import arm_from_environment, kill_point
 from learner.loop import LoopParts, LoopSettings, Position, TrainingLoop
-from learner.phases import HeldOut, Stopped, run_evaluation, run_warm_start
+from learner.phases import run_evaluation, run_warm_start
+from learner.processes import TrainerOf, run_processes
 from learner.publications import Publications
 from learner.publisher import OriginPusher, Publisher
 from learner.reporter import StatusReporter
@@ -31,6 +34,7 @@ from learner.trainer import Trainer
 from learner.versions import RetainedVersions
 from learner.wall_time import Cause, WallTime
 from rollcast.policy.compilation import use_compilation_cache
+from rollcast.policy.sampler import Sampler
 from rollcast.runtime.process import EXIT_INTERRUPTED
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.enrol import Enrolment, enrol
@@ -42,6 +46,7 @@ from rollcast.wire.tls import TlsCredentials
 
 EXAMPLES_PER_CALL = 2048  # a few seconds of the task's generator
 RENEW_TIMEOUT_S = 10.0  # one try at a new certificate; whoever needs it tries again
+HELD_OUT = "held_out"  # the evaluation set that every task has
 CANCEL_GRACE_S = 2.0  # what a publication under way gets to finish in when the process is told to stop
 
 ResultT = TypeVar("ResultT")
@@ -55,6 +60,10 @@ async def run(config: LearnerConfig, stop: asyncio.Event) -> int:
     Raises:
         RollcastError: anything a person can act on.
     """
+    return await run_processes(config, stop, lambda make_trainer: _live(config, stop, make_trainer))
+
+
+async def _live(config: LearnerConfig, stop: asyncio.Event, make_trainer: TrainerOf) -> int:
     wall_time = WallTime()
     arm_from_environment()
     use_compilation_cache(config.compilation_cache)
@@ -77,7 +86,7 @@ async def run(config: LearnerConfig, stop: asyncio.Event) -> int:
         stack.callback(worker.shutdown, wait=True, cancel_futures=True)
         facts = RunFacts.of(info, config)
         await asyncio.to_thread(keep_small_files, config, folder.model)
-        life = _Life(config, facts, folder, identity, access, client, reporter, worker, wall_time, stop)
+        life = _Life(config, facts, folder, identity, access, client, reporter, worker, wall_time, make_trainer, stop)
         try:
             return 0 if await life.live() else EXIT_INTERRUPTED
         except Stopped:
@@ -99,6 +108,7 @@ class _Life:
         reporter: StatusReporter,
         worker: ThreadPoolExecutor,
         wall_time: WallTime,
+        make_trainer: TrainerOf,
         stop: asyncio.Event,
     ) -> None:
         self._config = config
@@ -110,6 +120,7 @@ class _Life:
         self._reporter = reporter
         self._worker = worker
         self._wall_time = wall_time
+        self._make_trainer = make_trainer
         self._stop = stop
         self._stop_worker = threading.Event()
         self._loop = asyncio.get_running_loop()
@@ -129,14 +140,16 @@ class _Life:
             checkpoints = await self._on_worker(
                 lambda: Checkpoints(self._folder.checkpoints, keep=self._config.checkpoint.keep)
             )
-            stack.push_async_callback(self._loop.run_in_executor, writer, checkpoints.close)
             saves = Saves(checkpoints, writer, lambda oldest: self._reporter.note(oldest_checkpoint_step=oldest))
             stack.push_async_callback(saves.cancel)
-            trainer = await self._on_worker(lambda: Trainer(self._facts.model, self._config))
-            held_out = await self._held_out()
+            trainer = await self._on_worker(lambda: self._make_trainer(self._facts.model))
+            sets = await self._held_out()
+            held_out = next(iter(sets.values()))
             host = await self._begin(trainer, checkpoints, held_out)
             self._reporter.note(oldest_checkpoint_step=min(checkpoints.steps()))
-            done = await self._train(trainer, saves, host, stack)
+            evaluations = self._evaluations(sets)
+            stack.push_async_callback(evaluations.cancel)
+            done = await self._train(trainer, saves, host, evaluations, stack)
             self._spent("finishing")
             if done:
                 kill_point("training_done")
@@ -153,7 +166,7 @@ class _Life:
 
         def like(host: HostState) -> Any:
             self._facts.check_checkpoint(host)
-            return trainer.state()
+            return trainer.like_state()
 
         kill_point("before_restore")
         restored = await self._on_worker(lambda: checkpoints.restore(like))
@@ -187,25 +200,39 @@ class _Life:
         run_evaluation(trainer, held_out, self._reporter, when="before")
         self._spent("evaluating")
 
-    async def _held_out(self) -> HeldOut:
-        problems = await self._client.held_out(self._config.evaluation_problems)
+    async def _held_out(self) -> dict[str, HeldOut]:
+        """The evaluation sets; those held out of the training task come first."""
+        config, facts = self._config, self._facts
+        names = list(facts.info.evaluation_sets) or [HELD_OUT]
+        if not config.evaluation.every_steps:
+            names = names[:1]
+        problems = {
+            name: await self._client.held_out(config.evaluation_problems, name if number else "")
+            for number, name in enumerate(names)
+        }
+        batch = min(EVALUATION_BATCH, max(1, *map(len, problems.values())))
 
-        def build() -> HeldOut:
-            return HeldOut(
-                problems,
-                self._facts.model,
-                self._facts.sampling,
-                self._facts.info.prompt_tokens_max,
-                seed=self._config.seed,
-                score=self._score,
-                stop=self._stop_worker,
-            )
+        def build() -> dict[str, HeldOut]:
+            sampler = Sampler(facts.model, facts.info.prompt_tokens_max, facts.sampling.max_new_tokens, batch)
+            return {
+                name: HeldOut(
+                    found, sampler, facts.sampling, seed=config.seed, score=self._score, stop=self._stop_worker
+                )
+                for name, found in problems.items()
+            }
 
         return await self._on_worker(build)
 
+    def _evaluations(self, sets: Mapping[str, HeldOut]) -> Evaluations:
+        wanted = self._config.evaluation
+        plan = EvaluationPlan(wanted.every_steps, self._facts.info.steps, wanted.samples, tuple(wanted.pass_at))
+        return Evaluations(plan, sets, self._worker, self._client.score, self._reporter)
+
     # ---------------------------------------------------------------- training
 
-    async def _train(self, trainer: Trainer, saves: Saves, host: HostState, stack: AsyncExitStack) -> bool:
+    async def _train(
+        self, trainer: Trainer, saves: Saves, host: HostState, evaluations: Evaluations, stack: AsyncExitStack
+    ) -> bool:
         info = self._facts.info
         retained = RetainedVersions(self._folder.versions, in_memory=int(info.staleness_limit) + 2)
         retained.remove_unfinished()
@@ -231,6 +258,7 @@ class _Life:
             saves,
             self._reporter,
             self._wall_time,
+            evaluations,
             self._stop,
         )
         loop = TrainingLoop(parts, self._settings(), self._host_state, position, replay)

@@ -1,23 +1,29 @@
-"""`rollcast eval RUN`: pass@1 and pass@8 of a run's newest checkpoint on its held-out problems."""
+"""`rollcast eval RUN`: pass@k of a run's newest checkpoint on its evaluation sets, and on others."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.table import Table
 
 from coordinator.config import CoordinatorConfig
 from coordinator.problems import Problems
+from coordinator.samples import SampleBook
+from coordinator.tasks.config import EvaluationSetConfig, JsonlTask, ParquetTask
+from coordinator.tasks.evaluation_sets import HELD_OUT
 from learner.offline_eval import EvaluationResult, evaluate_run
 from rollcast.cli.options import Json
+from rollcast.cli.run_tools import run_config, scorer
 from rollcast.runtime.config import parse_config
-from rollcast.runtime.errors import RunFolderError
+from rollcast.runtime.errors import ConfigError
 from rollcast.runtime.run_folder import RunFolder
-from rollcast.wire.proto import rollcast_pb2 as pb
-
-_SCORE_DEADLINE_S = 600.0
 
 
 def evaluate(
@@ -25,67 +31,117 @@ def evaluate(
     /,
     *,
     learner_folder: Path | None = None,
+    set_names: Annotated[tuple[str, ...], Parameter(name="--set", negative=())] = (),
+    data: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    pass_at: Annotated[tuple[int, ...], Parameter(name="--k", negative=())] = (1, 8),
     samples: int = 8,
     problems: int = 512,
     json_output: Json = False,
 ) -> int:
-    """Reload a run's newest checkpoint and print pass@1 and pass@8 on held-out problems.
+    """Reload a run's newest checkpoint and print pass@k with 95 % intervals; the completions can be read afterwards.
 
     Parameters
     ----------
     run
-        the coordinator's run folder, for example runs/latest.
+        the coordinator's run folder, for example runs/latest; `rollcast samples` reads the completions there.
     learner_folder
         the learner's, where the checkpoints are; the same by default.
+    set_names
+        evaluation sets of the run, `held_out` among them; all of them by default.
+    data
+        further sets as NAME=FILE, JSONL or parquet, with `prompt` and `answer`, checked like the run's own.
+    pass_at
+        each k of pass@k.
     samples
-        completions a problem, at least 8; more give a tighter estimate.
+        completions a problem, at least the largest k; more give a tighter estimate.
     problems
-        held-out problems at most.
+        problems of each set at most.
     json_output
         print one JSON object.
     """
-    config_file = RunFolder(run).config / "coordinator.json"
-    if not config_file.exists():
-        raise RunFolderError(
-            f"{run} is not a run folder", cause=f"no {config_file}", fix="give a folder under runs/, or runs/latest"
+    config = run_config(run)
+    extra = {name: _extra(name, value, config, problems) for name, value in map(_named, data)}
+    config = parse_config(
+        config.model_dump(mode="json") | {"evaluation_sets": _dumped({**config.evaluation_sets, **extra})},
+        CoordinatorConfig,
+        source="--data",
+    )
+    wanted = (*set_names, *extra) if set_names else (HELD_OUT, *config.evaluation_sets)
+    console = Console(stderr=True)
+    with console.status("loading") as status:
+        result = asyncio.run(
+            _evaluate(
+                config,
+                RunFolder(run),
+                learner_folder or run,
+                wanted,
+                pass_at,
+                samples,
+                problems,
+                lambda name, done, total: status.update(f"{name}: {done} of {total} problems"),
+            )
         )
-    config = parse_config(json.loads(config_file.read_text()), CoordinatorConfig, source=str(config_file))
-    result = asyncio.run(_evaluate(config, learner_folder or run, samples, problems))
     if json_output:
         print(json.dumps(asdict(result)))
     else:
-        print(f"step       {result.step}\nproblems   {result.problems}, {samples} samples each")
-        print(f"pass@1     {result.pass_at_1:.3f}\npass@8     {result.pass_at_8:.3f}\nseconds    {result.seconds:.1f}")
+        _print(result)
     return 0
 
 
-async def _evaluate(config: CoordinatorConfig, run: Path, samples: int, problems: int) -> EvaluationResult:
+def _print(result: EvaluationResult) -> None:
+    console = Console()
+    console.print(f"step {result.step}, {result.seconds:.1f} s", highlight=False)
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for header in ("set", "problems", "samples", "pass@", "mean", "95 % interval"):
+        table.add_column(header, justify="left" if header == "set" else "right")
+    for name, one in result.sets.items():
+        for k, estimate in one.pass_at.items():
+            interval = f"{estimate.low:.3f} to {estimate.high:.3f}"
+            table.add_row(name, str(one.problems), str(one.samples), str(k), f"{estimate.mean:.3f}", interval)
+    console.print(table)
+
+
+def _named(text: str) -> tuple[str, Path]:
+    name, separator, path = text.partition("=")
+    if not separator or not name or not path:
+        raise ConfigError(f"--data {text} names no set", fix="write it as NAME=FILE")
+    return name, Path(path)
+
+
+def _extra(name: str, path: Path, config: CoordinatorConfig, problems: int) -> EvaluationSetConfig:
+    check = {"check": config.task.check} if hasattr(config.task, "check") else {}
+    task = ParquetTask if path.suffix == ".parquet" or path.is_dir() else JsonlTask
+    kind = "parquet" if task is ParquetTask else "jsonl"
+    return EvaluationSetConfig(task=task.model_validate({"kind": kind, "path": path, **check}), problems=problems)
+
+
+def _dumped(sets: Mapping[str, EvaluationSetConfig]) -> dict[str, object]:
+    return {name: one.model_dump(mode="json") for name, one in sets.items()}
+
+
+async def _evaluate(
+    config: CoordinatorConfig,
+    folder: RunFolder,
+    learner_folder: Path,
+    wanted: tuple[str, ...],
+    pass_at: tuple[int, ...],
+    samples: int,
+    problems: int,
+    progress: Callable[[str, int, int], None],
+) -> EvaluationResult:
     """Sampling runs in a thread; scoring comes back to this loop, where the verifier processes are."""
     source = await Problems.start(config, None)
-    loop = asyncio.get_running_loop()
-
-    async def score_all(completions: Sequence[pb.Completion]) -> list[pb.CompletionScore]:
-        verdicts = await asyncio.gather(
-            *(source.score_held_out(one.example_id, tuple(one.token_ids)) for one in completions)
-        )
-        return [
-            pb.CompletionScore(example_id=one.example_id, reward=verdict.reward, exact=verdict.exact)
-            for one, verdict in zip(completions, verdicts, strict=True)
-        ]
-
-    def score(completions: Sequence[pb.Completion]) -> list[pb.CompletionScore]:
-        return asyncio.run_coroutine_threadsafe(score_all(completions), loop).result(_SCORE_DEADLINE_S)
-
     try:
-        held_out = await source.held_out(problems)
+        sets = {name: await source.held_out(problems, name) for name in wanted}
         return await asyncio.to_thread(
             evaluate_run,
-            run,
-            samples,
-            problems,
-            held_out=lambda count: held_out[:count],
-            score=score,
+            learner_folder,
+            sets,
+            samples=samples,
+            pass_at=pass_at,
+            score=scorer(source, asyncio.get_running_loop(), SampleBook(folder)),
             seed=config.run.seed,
+            progress=progress,
         )
     finally:
         await source.close()

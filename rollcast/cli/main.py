@@ -24,6 +24,13 @@ app.command("rollcast.cli.roles:coordinator", name="coordinator", help="Run the 
 app.command("rollcast.cli.roles:learner", name="learner", help="Run the learner.")
 app.command("rollcast.cli.roles:peer", name="peer", help='Run a peer, or with role = "origin" the origin.')
 app.command("rollcast.cli.evaluate:evaluate", name="eval", help="Print pass@k of a run's newest checkpoint.")
+app.command("rollcast.cli.export:export", name="export", help="Write a run's policy as a model for other software.")
+app.command(
+    "rollcast.cli.plan_memory:plan_memory",
+    name="plan-memory",
+    help="Say what a run needs in memory, and what holds it.",
+)
+app.command("rollcast.cli.samples:samples", name="samples", help="Show completions of a run with their verdicts.")
 app.command("rollcast.cli.backup:backup", name="backup", help="Copy a run to a new folder while its coordinator works.")
 app.command("rollcast.cli.backup:restore", name="restore", help="Make a run folder from a backup.")
 app.command("rollcast.cli.broadcast:app", name="broadcast", help="Show how the newest version spreads.")

@@ -68,6 +68,11 @@ class RunFolder:
         return self.root / "events"
 
     @property
+    def samples(self) -> Path:
+        """Completions of evaluations, one file a version and set."""
+        return self.root / "samples"
+
+    @property
     def metrics(self) -> Path:
         """One JSON object a learner step."""
         return self.root / "metrics.jsonl"

@@ -3,9 +3,10 @@ from __future__ import annotations
 import itertools
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
-from learner.evaluate import complete_prompts, evaluation_seed, pass_at_k
+from learner.evaluate import Estimate, complete_prompts, estimate_pass_at_k, evaluation_seed, pass_at_k
 from rollcast.policy.params import initial_params
 from rollcast.policy.sampler import Sampler
 from rollcast.wire.rollouts import Sampling
@@ -44,3 +45,14 @@ def test_pass_at_k_is_the_share_of_draws_with_a_right_one(samples: int, correct:
 def test_impossible_counts_are_refused(samples: int, correct: int, k: int) -> None:
     with pytest.raises(ValueError, match="pass@"):
         pass_at_k(samples, correct, k)
+
+
+def test_the_interval_is_that_of_the_mean_over_problems() -> None:
+    found = estimate_pass_at_k(4, [0, 4, 2, 2], 1)
+    assert found.mean == pytest.approx(0.5)
+    reach = 1.96 * np.std([0.0, 1.0, 0.5, 0.5], ddof=1) / 2
+    assert (found.low, found.high) == pytest.approx((0.5 - reach, 0.5 + reach))
+    assert estimate_pass_at_k(4, [4, 4], 4) == Estimate(1.0, 1.0, 1.0)
+    assert estimate_pass_at_k(4, [1], 1) == Estimate(0.25, 0.0, 1.0)
+    with pytest.raises(ValueError, match="no problem"):
+        estimate_pass_at_k(4, [], 1)

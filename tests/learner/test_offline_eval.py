@@ -37,7 +37,6 @@ def save_checkpoint(folder: Path) -> None:
     # Other settings than the defaults, as a run may have them.
     trainer = Trainer(MODEL, LearnerConfig.model_validate({"seed": 4, "optimiser": {"learning_rate": 1e-5}}))
     checkpoints.save(trainer.state(), host)
-    checkpoints.close()
 
 
 def problems(count: int) -> list[pb.Example]:
@@ -46,31 +45,44 @@ def problems(count: int) -> list[pb.Example]:
 
 def third_is_easy(completions: Sequence[pb.Completion]) -> list[pb.CompletionScore]:
     """Problem 0 is never right, problem 1 at the first of eight samples only, problem 2 always."""
-    seen = {0: 0, 1: 0, 2: 0}
     scores = []
     for completion in completions:
         assert 1 <= len(completion.token_ids) <= 3
-        exact = completion.example_id == 2 or (completion.example_id == 1 and seen[1] == 0)
-        seen[completion.example_id] += 1
+        assert completion.keep
+        assert completion.version == 7
+        exact = completion.example_id == 2 or (completion.example_id == 1 and completion.sample_index == 0)
         scores.append(pb.CompletionScore(example_id=completion.example_id, exact=exact))
-    assert set(seen.values()) == {8}
     return scores
 
 
 def test_the_newest_checkpoint_is_measured_without_bias(tmp_path: Path) -> None:
     save_checkpoint(tmp_path)
-    result = evaluate_run(tmp_path, held_out=problems, score=third_is_easy)
-    assert result.pass_at_1 == pytest.approx((0 + 1 / 8 + 1) / 3)
-    assert result.pass_at_8 == pytest.approx(2 / 3)
-    assert (result.problems, result.step) == (3, 7)
+    told: list[tuple[str, int, int]] = []
+    result = evaluate_run(
+        tmp_path,
+        {"held_out": problems(3)},
+        samples=8,
+        pass_at=(1, 8),
+        score=third_is_easy,
+        progress=lambda *one: told.append(one),
+    )
+    found = result.sets["held_out"]
+    assert found.pass_at[1].mean == pytest.approx((0 + 1 / 8 + 1) / 3)
+    assert found.pass_at[8].mean == pytest.approx(2 / 3)
+    assert found.pass_at[8].low < 2 / 3 < found.pass_at[8].high == 1.0
+    assert (found.problems, found.samples, result.step) == (3, 8, 7)
     assert result.seconds > 0.0
+    assert told[-1] == ("held_out", 3, 3)
 
 
 def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
+    def evaluate(samples: int = 8) -> None:
+        evaluate_run(tmp_path, {"held_out": problems(3)}, samples=samples, pass_at=(1, 8), score=third_is_easy)
+
     with pytest.raises(CheckpointError, match="no checkpoint"):
-        evaluate_run(tmp_path, held_out=problems, score=third_is_easy)
+        evaluate()
     RunFolder(tmp_path).prepare()
     with pytest.raises(CheckpointError, match="no checkpoint"):
-        evaluate_run(tmp_path, held_out=problems, score=third_is_easy)
+        evaluate()
     with pytest.raises(ConfigError, match="pass@8"):
-        evaluate_run(tmp_path, samples=4, held_out=problems, score=third_is_easy)
+        evaluate(samples=4)

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 import pytest
 
 from learner.config import LearnerConfig
-from learner.phases import HeldOut, Stopped, run_evaluation, run_warm_start
+from learner.held_out import HeldOut, Stopped
+from learner.phases import run_evaluation, run_warm_start
 from learner.reporter import StatusReporter
 from learner.trainer import Trainer
 from rollcast.policy.config import ModelConfig
+from rollcast.policy.sampler import Sampler
 from rollcast.runtime.errors import TaskError
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import Sampling
@@ -32,7 +34,8 @@ def held_out(stop: threading.Event, problems: int = 5) -> HeldOut:
         ]
 
     examples = [pb.Example(example_id=index, prompt_token_ids=[2, 3]) for index in range(problems)]
-    return HeldOut(examples, MODEL, Sampling(1.0, 2, (1,)), 4, seed=0, score=score, stop=stop)
+    sampler = Sampler(MODEL, 4, 2, max(1, problems))
+    return HeldOut(examples, sampler, Sampling(1.0, 2, (1,)), seed=0, score=score, stop=stop)
 
 
 def fetch(count: int, flawed: bool, cursor: int) -> list[pb.Example]:

@@ -565,7 +565,7 @@ class LearnerHello(_message.Message):
     def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., software: _Optional[str] = ..., learner_public_key: _Optional[bytes] = ...) -> None: ...
 
 class RunInfo(_message.Message):
-    __slots__ = ("protocol", "run_id", "epoch", "steps", "staleness_limit", "publish_every_steps", "groups_per_step", "samples_per_group", "prompt_tokens_max", "sampling", "tokenizer_json", "recorded_batches", "has_published", "newest_published_version", "origin_address", "origin_peer_id", "newest_record_payload", "epochs")
+    __slots__ = ("protocol", "run_id", "epoch", "steps", "staleness_limit", "publish_every_steps", "groups_per_step", "samples_per_group", "prompt_tokens_max", "sampling", "tokenizer_json", "recorded_batches", "has_published", "newest_published_version", "origin_address", "origin_peer_id", "newest_record_payload", "epochs", "evaluation_sets")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -584,6 +584,7 @@ class RunInfo(_message.Message):
     ORIGIN_PEER_ID_FIELD_NUMBER: _ClassVar[int]
     NEWEST_RECORD_PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_SETS_FIELD_NUMBER: _ClassVar[int]
     protocol: ProtocolRange
     run_id: str
     epoch: int
@@ -602,7 +603,8 @@ class RunInfo(_message.Message):
     origin_peer_id: str
     newest_record_payload: bytes
     epochs: _containers.RepeatedCompositeFieldContainer[EpochStart]
-    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., run_id: _Optional[str] = ..., epoch: _Optional[int] = ..., steps: _Optional[int] = ..., staleness_limit: _Optional[int] = ..., publish_every_steps: _Optional[int] = ..., groups_per_step: _Optional[int] = ..., samples_per_group: _Optional[int] = ..., prompt_tokens_max: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., tokenizer_json: _Optional[str] = ..., recorded_batches: _Optional[int] = ..., has_published: _Optional[bool] = ..., newest_published_version: _Optional[int] = ..., origin_address: _Optional[str] = ..., origin_peer_id: _Optional[str] = ..., newest_record_payload: _Optional[bytes] = ..., epochs: _Optional[_Iterable[_Union[EpochStart, _Mapping]]] = ...) -> None: ...
+    evaluation_sets: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., run_id: _Optional[str] = ..., epoch: _Optional[int] = ..., steps: _Optional[int] = ..., staleness_limit: _Optional[int] = ..., publish_every_steps: _Optional[int] = ..., groups_per_step: _Optional[int] = ..., samples_per_group: _Optional[int] = ..., prompt_tokens_max: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., tokenizer_json: _Optional[str] = ..., recorded_batches: _Optional[int] = ..., has_published: _Optional[bool] = ..., newest_published_version: _Optional[int] = ..., origin_address: _Optional[str] = ..., origin_peer_id: _Optional[str] = ..., newest_record_payload: _Optional[bytes] = ..., epochs: _Optional[_Iterable[_Union[EpochStart, _Mapping]]] = ..., evaluation_sets: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class EpochStart(_message.Message):
     __slots__ = ("epoch", "step_from", "step")
@@ -625,10 +627,12 @@ class ExamplesRequest(_message.Message):
     def __init__(self, count: _Optional[int] = ..., flawed: _Optional[bool] = ..., cursor: _Optional[int] = ...) -> None: ...
 
 class HeldOutRequest(_message.Message):
-    __slots__ = ("count",)
+    __slots__ = ("count", "set")
     COUNT_FIELD_NUMBER: _ClassVar[int]
+    SET_FIELD_NUMBER: _ClassVar[int]
     count: int
-    def __init__(self, count: _Optional[int] = ...) -> None: ...
+    set: str
+    def __init__(self, count: _Optional[int] = ..., set: _Optional[str] = ...) -> None: ...
 
 class Example(_message.Message):
     __slots__ = ("example_id", "prompt_token_ids", "answer_token_ids")
@@ -641,12 +645,18 @@ class Example(_message.Message):
     def __init__(self, example_id: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., answer_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Completion(_message.Message):
-    __slots__ = ("example_id", "token_ids")
+    __slots__ = ("example_id", "token_ids", "sample_index", "keep", "version")
     EXAMPLE_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     example_id: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, example_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    sample_index: int
+    keep: bool
+    version: int
+    def __init__(self, example_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., sample_index: _Optional[int] = ..., keep: _Optional[bool] = ..., version: _Optional[int] = ...) -> None: ...
 
 class CompletionScore(_message.Message):
     __slots__ = ("example_id", "reward", "exact")
