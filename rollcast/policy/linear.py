@@ -15,14 +15,17 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from rollcast.policy import fp8_unit
 from rollcast.policy.quantise import (
     ALONG_COLUMNS,
     ALONG_ROWS,
     CODE,
     WEIGHT_BLOCK,
+    Block,
     Quantised,
     blocks_of,
     dequantise,
+    quantise,
     rounded,
 )
 
@@ -59,7 +62,7 @@ class Linear(nnx.Module):  # type: ignore[misc]
             return x @ carried(self.kernel[...], x.dtype)
         if self.kernel_scale is None:
             return fp8_matmul(x, self.kernel[...])
-        return _forward(x, dequantise(Quantised(self.kernel[...], self.kernel_scale[...]), WEIGHT_BLOCK))
+        return _forward(x, Quantised(self.kernel[...], self.kernel_scale[...]))
 
 
 def carried(weights: jax.Array, dtype: Any) -> jax.Array:
@@ -85,7 +88,7 @@ def fp8_matmul(x: jax.Array, master: jax.Array) -> jax.Array:
 
     Gradients: of x in the carrier's dtype, of the master in f32; of operands rounded to E4M3 too.
     """
-    return _forward(x, rounded(master, WEIGHT_BLOCK))
+    return _forward(x, master)
 
 
 def _fp8_forward(x: jax.Array, master: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
@@ -94,27 +97,33 @@ def _fp8_forward(x: jax.Array, master: jax.Array) -> tuple[jax.Array, tuple[jax.
 
 def _fp8_backward(saved: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, master = saved
-    rows, dy_rows = _rows(x), _rows(dy)
-    dx = _multiply(rounded(dy_rows, ALONG_COLUMNS), rounded(master, WEIGHT_BLOCK).T)
-    dmaster = _multiply(rounded(rows, ALONG_ROWS).T, rounded(dy_rows, ALONG_ROWS))
+    dx = _product(_rows(dy), master.T, WEIGHT_BLOCK)
+    dmaster = _product(_rows(x).T, _rows(dy), ALONG_ROWS)
     return dx.astype(x.dtype).reshape(x.shape), dmaster
 
 
 fp8_matmul.defvjp(_fp8_forward, _fp8_backward)
 
 
-def _forward(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """x, rounded, @ values f32 [inputs, outputs] of codes; the learner and the rollout both come through here."""
-    product = _multiply(rounded(_rows(x), ALONG_COLUMNS), kernel)
-    return product.astype(x.dtype).reshape(*x.shape[:-1], kernel.shape[1])
+def _forward(x: jax.Array, kernel: jax.Array | Quantised) -> jax.Array:
+    """x @ kernel, like x; the learner's masters and the rollout's codes both come through here."""
+    product = _product(_rows(x), kernel, WEIGHT_BLOCK)
+    return product.astype(x.dtype).reshape(*x.shape[:-1], product.shape[1])
 
 
-def _multiply(left: jax.Array, right: jax.Array) -> jax.Array:
-    """left @ right, f32 [rows, inner] and [inner, columns] of E4M3 values; every product is exact, the sum is float32.
+def _product(left: jax.Array, right: jax.Array | Quantised, right_block: Block) -> jax.Array:
+    """left [rows, inner], rounded in groups of its columns, @ right [inner, columns], rounded in its blocks; f32.
 
-    Such values are bfloat16 as well: matrix units take them as such, and a CPU is faster with float32.
+    Without an FP8 unit the values of the codes are multiplied. They are bfloat16 numbers: every product is exact, in
+    bfloat16 units too, and only the sum is float32's.
     """
-    product: jax.Array = jax.lax.platform_dependent(left, right, cpu=_multiply_f32, default=_multiply_bf16)
+    if fp8_unit.is_there():
+        codes = right if isinstance(right, Quantised) else quantise(right, right_block)
+        return fp8_unit.multiply(quantise(left, ALONG_COLUMNS), codes)
+    values = dequantise(right, right_block) if isinstance(right, Quantised) else rounded(right, right_block)
+    product: jax.Array = jax.lax.platform_dependent(
+        rounded(left, ALONG_COLUMNS), values, cpu=_multiply_f32, default=_multiply_bf16
+    )
     return product
 
 

@@ -1,0 +1,116 @@
+"""Products of E4M3 codes on the FP8 unit of a GPU: scaled block by block while they are added up.
+
+Tiles of 128 x 128; the sum over 128 of the contraction comes from the unit, is scaled, and is added up in float32,
+which the unit itself would do with fewer bits (DeepSeek-V3 Technical Report, section 3.3.2).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import structlog
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
+
+from rollcast.policy.quantise import ALONG_COLUMNS, ALONG_ROWS, GROUP, Quantised, dequantise, quantise
+
+_log = structlog.get_logger()
+
+_COMPUTE_CAPABILITY_MIN = 8.9  # Ada and Hopper are the first with an FP8 unit
+_WARPS, _STAGES = 8, 3
+_CHECK_SHAPE = (160, 300, 200)  # rows, inner, columns: ragged
+_CHECK_DIFFERENCE_MAX = 1e-3  # relative to the largest; a Hopper unit adds up with 14 bits
+
+
+@functools.cache
+def is_there() -> bool:
+    """Whether this process has one GPU with an FP8 unit, on which `multiply` gives what it should.
+
+    Several devices share arrays, and a kernel of our own would gather them: there bfloat16 units do the work.
+    """
+    devices = jax.local_devices()
+    if jax.device_count() != 1 or devices[0].platform != "gpu":
+        return False
+    if float(devices[0].compute_capability) < _COMPUTE_CAPABILITY_MIN:
+        return False
+    try:
+        difference = _difference()
+    except Exception as error:  # whatever a compiler may say: the work goes on without it
+        _log.warning("fp8_unit_unused", cause=f"{type(error).__name__}: {error}"[:500])
+        return False
+    right = difference <= _CHECK_DIFFERENCE_MAX
+    if not right:
+        _log.warning("fp8_unit_unused", cause=f"products are {difference:.2g} off")
+    return right
+
+
+def multiply(left: Quantised, right: Quantised, *, interpret: bool = False) -> jax.Array:
+    """left [rows, inner] @ right [inner, columns], f32.
+
+    left has groups along its columns; right groups along its rows, or square blocks. interpret: on any device, slowly.
+    """
+    (rows, inner), columns = left.codes.shape, right.codes.shape[1]
+    tiles = [-(-size // GROUP) for size in (rows, inner, columns)]
+    own = jnp.repeat(right.exponents, GROUP, axis=1)[:, :columns] if _is_blocks(right) else right.exponents
+    operands = (
+        _padded(left.codes, tiles[0], tiles[1]),
+        jnp.pad(_power(left.exponents.T), ((0, 0), (0, tiles[0] * GROUP - rows))),
+        _padded(right.codes, tiles[1], tiles[2]),
+        jnp.pad(_power(own), ((0, 0), (0, tiles[2] * GROUP - columns))),
+    )
+    product: jax.Array = pl.pallas_call(
+        functools.partial(_tile, steps=tiles[1]),
+        grid=(tiles[0], tiles[2]),
+        in_specs=[
+            pl.BlockSpec((GROUP, tiles[1] * GROUP), lambda row, column: (row, 0)),
+            pl.BlockSpec((tiles[1], GROUP), lambda row, column: (0, row)),
+            pl.BlockSpec((tiles[1] * GROUP, GROUP), lambda row, column: (0, column)),
+            pl.BlockSpec((tiles[1], GROUP), lambda row, column: (0, column)),
+        ],
+        out_specs=pl.BlockSpec((GROUP, GROUP), lambda row, column: (row, column)),
+        out_shape=jax.ShapeDtypeStruct((tiles[0] * GROUP, tiles[2] * GROUP), jnp.float32),
+        compiler_params=triton.CompilerParams(num_warps=_WARPS, num_stages=_STAGES),
+        interpret=interpret,
+        name="e4m3_multiply",
+    )(*operands)
+    return product[:rows, :columns]
+
+
+def _tile(left: Any, left_scales: Any, right: Any, right_scales: Any, out: Any, *, steps: int) -> None:
+    """One tile of the product; scales f32 [steps, 128]."""
+
+    def step(index: jax.Array, total: jax.Array) -> jax.Array:
+        inner = pl.ds(index * GROUP, GROUP)
+        part = jnp.dot(left[:, inner], right[inner, :], preferred_element_type=jnp.float32)
+        return total + part * left_scales[index, :][:, None] * right_scales[index, :][None, :]
+
+    out[...] = jax.lax.fori_loop(0, steps, step, jnp.zeros((GROUP, GROUP), jnp.float32))
+
+
+def _is_blocks(right: Quantised) -> bool:
+    return bool(right.exponents.shape[1] != right.codes.shape[1])
+
+
+def _padded(codes: jax.Array, tiles_down: int, tiles_across: int) -> jax.Array:
+    missing = (tiles_down * GROUP - codes.shape[0], tiles_across * GROUP - codes.shape[1])
+    return jnp.pad(codes, ((0, missing[0]), (0, missing[1])))
+
+
+def _power(exponents: jax.Array) -> jax.Array:
+    return jax.lax.bitcast_convert_type((exponents.astype(jnp.int32) + 127) << 23, jnp.float32)
+
+
+def _difference() -> float:
+    """Largest difference between the unit's product and that of float64, relative to the largest value."""
+    rows, inner, columns = _CHECK_SHAPE
+    random = np.random.default_rng(0)
+    with jax.ensure_compile_time_eval():  # whoever asks may be tracing
+        left = quantise(jnp.asarray(random.standard_normal((rows, inner)), jnp.float32), ALONG_COLUMNS)
+        right = quantise(jnp.asarray(random.standard_normal((inner, columns)), jnp.float32), ALONG_ROWS)
+        exact = np.asarray(dequantise(left, ALONG_COLUMNS), np.float64) @ np.asarray(dequantise(right, ALONG_ROWS))
+        found = np.asarray(jax.jit(multiply)(left, right))
+    return float(np.max(np.abs(found - exact)) / np.max(np.abs(exact)))

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rollcast.policy import fp8_unit
+from rollcast.policy.linear import fp8_matmul
+from rollcast.policy.quantise import ALONG_COLUMNS, ALONG_ROWS, WEIGHT_BLOCK, Block, Quantised, dequantise, quantise
+
+SHAPE = (130, 257, 140)  # rows, inner, columns: two or three tiles each, ragged
+
+
+def operands(right_block: Block) -> tuple[Quantised, Quantised]:
+    rows, inner, columns = SHAPE
+    random = np.random.default_rng(5)
+    left = random.standard_normal((rows, inner)) * np.exp(random.uniform(-5, 5, (rows, 1)))
+    right = random.standard_normal((inner, columns)) * np.exp(random.uniform(-5, 5, (1, columns)))
+    run = jax.jit(quantise, static_argnums=1)
+    return run(left.astype(np.float32), ALONG_COLUMNS), run(right.astype(np.float32), right_block)
+
+
+@pytest.mark.parametrize("right_block", [WEIGHT_BLOCK, ALONG_ROWS])
+def test_the_kernel_scales_every_block_of_the_contraction(right_block: Block) -> None:
+    left, right = operands(right_block)
+    product = jax.jit(functools.partial(fp8_unit.multiply, interpret=True))(left, right)
+    exact = np.asarray(dequantise(left, ALONG_COLUMNS), np.float64) @ np.asarray(dequantise(right, right_block))
+    np.testing.assert_allclose(product, exact, rtol=1e-5, atol=1e-6 * np.abs(exact).max())
+
+
+def test_the_kernel_is_compiled_for_nvidias_gpus_with_operands_of_8_bits() -> None:
+    lowered = jax.jit(fp8_unit.multiply).trace(*operands(WEIGHT_BLOCK)).lower(lowering_platforms=("cuda",)).as_text()
+    calls = [line for line in lowered.splitlines() if "triton" in line]
+    assert len(calls) == 1
+    assert calls[0].count("xf8E4M3FN>") == 2
+
+
+def test_a_linear_layer_takes_the_unit_where_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not fp8_unit.is_there()  # on a CPU
+    random = np.random.default_rng(6)
+    x, master, dy = (jnp.asarray(random.standard_normal(shape), jnp.float32) for shape in [(3, 8), (8, 6), (3, 6)])
+
+    def run() -> tuple[Any, Any]:
+        product, pull = jax.vjp(fp8_matmul, x, master)
+        return product, pull(dy)
+
+    emulated = jax.jit(lambda: run())()
+    monkeypatch.setattr(fp8_unit, "is_there", lambda: True)
+    monkeypatch.setattr(fp8_unit, "multiply", functools.partial(fp8_unit.multiply, interpret=True))
+    taken = jax.jit(lambda: run())()
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), taken, emulated)
