@@ -13,6 +13,8 @@ from rollcast.runtime.config import ConfigModel
 class EngineConfig(ConfigModel):
     """Rollout generation."""
 
+    kind: Literal["auto", "jax", "torch"] = "auto"
+    """What draws rollouts: jax, torch (through transformers), or jax where it is installed and else torch."""
     concurrent_rollouts: int = Field(64, ge=1)
     """Rollouts generated in one batch."""
     slice_tokens: int = Field(256, ge=1)
@@ -20,6 +22,9 @@ class EngineConfig(ConfigModel):
     say how far it is."""
     slice_s: float = Field(0.5, gt=0.0, le=0.6)
     """Most seconds that a slice should take; it has fewer tokens where they come slowly."""
+    cache_tokens: int = Field(0, ge=0)
+    """Tokens whose keys and values are kept in memory at once; rollouts that do not fit wait. 0: enough for
+    concurrent_rollouts of the run's greatest length. Engine jax."""
     compilation_cache: Path | None = None
     """Folder of jax's persistent compilation cache; none: no cache."""
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import structlog
 
-from peer.config import PeerConfig
+from peer.config import EngineConfig, PeerConfig
 from peer.engines.base import Engine
 from rollcast.runtime.errors import JoinRefused, MalformedMessage, MissingExtra, RunFolderError
 from rollcast.runtime.run_folder import run_folder_error
@@ -102,19 +102,36 @@ def open_store(config: PeerConfig, run_id: RunId) -> ChunkStore:
 
 
 def make_engine(config: PeerConfig) -> Engine:
-    """The JAX engine. The only place of a peer that imports jax: the origin never comes here.
+    """The engine that the configuration asks for. Only here a peer imports jax or torch, and never both.
 
     Raises:
-        MissingExtra: jax is not installed.
+        MissingExtra: it is not installed; or none is.
     """
-    try:
-        from peer.engines.jax_engine import JaxEngine
-    except ImportError as error:
-        raise MissingExtra(
-            "generating rollouts needs packages that are not installed",
-            cause=str(error),
-            fix="install them: pip install 'rollcast[peer]'",
-        ) from None
-    return JaxEngine(
-        concurrent_rollouts=config.engine.concurrent_rollouts, compilation_cache=config.engine.compilation_cache
+    kinds = ("jax", "torch") if config.engine.kind == "auto" else (config.engine.kind,)
+    missing: list[str] = []
+    for kind in kinds:
+        try:
+            return _jax_engine(config.engine) if kind == "jax" else _torch_engine(config.engine)
+        except ImportError as error:
+            missing.append(str(error))
+    raise MissingExtra(
+        "generating rollouts needs packages that are not installed",
+        cause="; ".join(missing),
+        fix="install them: pip install 'rollcast[peer]', or 'rollcast[torch]' for engine.kind = \"torch\"",
     )
+
+
+def _jax_engine(config: EngineConfig) -> Engine:
+    from peer.engines.jax_engine import JaxEngine
+
+    return JaxEngine(
+        concurrent_rollouts=config.concurrent_rollouts,
+        compilation_cache=config.compilation_cache,
+        cache_tokens=config.cache_tokens,
+    )
+
+
+def _torch_engine(config: EngineConfig) -> Engine:
+    from peer.engines.torch_engine import TorchEngine
+
+    return TorchEngine(concurrent_rollouts=config.concurrent_rollouts)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from rollcast.policy.cache import Pages, extend
 from rollcast.policy.model import Decoder
-from rollcast.policy.noise import gumbel
+from rollcast.policy.noise import threefry2x32, uniforms
 
 # Stop tokens are a fixed-size argument of the compiled decode loop; a tokenizer needs one or two.
 STOP_TOKENS_MAX = 8
@@ -95,6 +95,13 @@ def draw_tokens(logits: jax.Array, positions: jax.Array, controls: Controls) -> 
     tokens = jnp.min(jnp.where(noisy == highest, indices, vocabulary - 1), axis=-1)
     picked = jnp.take_along_axis(scaled, tokens[:, None], axis=-1)[:, 0]
     return tokens, picked - jax.nn.logsumexp(scaled, axis=-1)
+
+
+def gumbel(seeds: jax.Array, positions: jax.Array, vocabulary_size: int) -> jax.Array:
+    """Noise f32 [batch, vocabulary] for seeds uint32 [batch, 2] (see seed_words) and positions i32 [batch]."""
+    tokens = jnp.arange(vocabulary_size, dtype=jnp.uint32)[None, :]
+    bits, _ = threefry2x32(seeds[:, :1], seeds[:, 1:], positions.astype(jnp.uint32)[:, None], tokens)
+    return -jnp.log(-jnp.log(uniforms(bits)))
 
 
 def stop_row(stop_token_ids: Sequence[int]) -> list[int]:

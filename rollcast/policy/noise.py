@@ -9,19 +9,19 @@ counted) and a token id v:
 
 The token drawn is argmax over v of logits[v] / temperature + g[v]: a sample of softmax(logits / temperature)
 (Gumbel-max). With 24 bits instead of 23, adding 0.5 would round the largest u to 1 and its noise to infinity.
+
+NumPy only: engines without jax read this too. In jax it is rollcast.policy.decoding.gumbel.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 # Rotations and key parity of Threefry-2x32 (Random123, threefry.h).
-_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-_PARITY = 0x1BD11BDA
+ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+PARITY = 0x1BD11BDA
 _SEED_BITS = 64
 
 
@@ -38,10 +38,10 @@ def seed_words(seed: int) -> tuple[int, int]:
 
 def threefry2x32(key0: Any, key1: Any, counter0: Any, counter1: Any) -> tuple[Any, Any]:
     """Threefry-2x32 with 20 rounds on uint32 arrays (NumPy or jax alike) that broadcast against each other."""
-    keys = (key0, key1, key0 ^ key1 ^ np.uint32(_PARITY))
+    keys = (key0, key1, key0 ^ key1 ^ np.uint32(PARITY))
     x0, x1 = counter0 + keys[0], counter1 + keys[1]
     for injection in range(1, 6):
-        for rotation in _ROTATIONS[(injection - 1) % 2]:
+        for rotation in ROTATIONS[(injection - 1) % 2]:
             x0 = x0 + x1
             x1 = (x1 << np.uint32(rotation)) | (x1 >> np.uint32(32 - rotation))
             x1 = x1 ^ x0
@@ -55,15 +55,8 @@ def uniforms(bits: Any) -> Any:
     return ((bits >> np.uint32(9)).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-23)
 
 
-def gumbel(seeds: jax.Array, positions: jax.Array, vocabulary_size: int) -> jax.Array:
-    """Noise f32 [batch, vocabulary] for seeds uint32 [batch, 2] (see seed_words) and positions i32 [batch]."""
-    tokens = jnp.arange(vocabulary_size, dtype=jnp.uint32)[None, :]
-    bits, _ = threefry2x32(seeds[:, :1], seeds[:, 1:], positions.astype(jnp.uint32)[:, None], tokens)
-    return -jnp.log(-jnp.log(uniforms(bits)))
-
-
 def gumbel_numpy(seed: int, position: int, vocabulary_size: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """The same noise, f32 [vocabulary], in NumPy: the reference for engines that do not use jax."""
+    """Noise f32 [vocabulary] for one draw: the reference for every engine."""
     high, low = (np.full(1, word, np.uint32) for word in seed_words(seed))
     bits, _ = threefry2x32(high, low, np.full(1, position, np.uint32), np.arange(vocabulary_size, dtype=np.uint32))
     noise: np.ndarray[Any, np.dtype[np.float32]] = -np.log(-np.log(uniforms(bits)))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.config import PeerConfig
+from peer.config import EngineConfig, PeerConfig
 from peer.engines.jax_engine import JaxEngine
 from peer.service import unless
 from peer.startup import make_engine, open_store, state_folder_lock, take_place
@@ -60,12 +60,17 @@ async def test_what_is_begun_ends_when_the_process_is_stopped(tmp_path: Path) ->
     assert await asyncio.wait_for(unless(stop, take_place(config)), 2.0) is None
 
 
-def test_a_peer_without_jax_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "peer.engines.jax_engine")
-    monkeypatch.setitem(sys.modules, "jax", None)
+@pytest.mark.parametrize("kind", ["auto", "jax", "torch"])
+def test_a_peer_without_an_engines_packages_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    for module, package in (("jax_engine", "jax"), ("torch_engine", "torch")):
+        monkeypatch.delitem(sys.modules, f"peer.engines.{module}", raising=False)
+        monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtra) as caught:
-        make_engine(PeerConfig(state_folder=tmp_path))
+        make_engine(PeerConfig(state_folder=tmp_path, engine=EngineConfig(kind=kind)))
     assert "rollcast[peer]" in caught.value.fix
+    assert "rollcast[torch]" in caught.value.fix
 
 
 async def test_the_engine_of_a_peer_is_jax(tmp_path: Path) -> None:

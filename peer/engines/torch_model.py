@@ -1,0 +1,120 @@
+"""The policy as the transformers model of its family, computing with a snapshot's bytes as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.hf_config import family_of, write_config
+from rollcast.policy.hf_names import hf_name, is_transposed
+from rollcast.policy.shapes import parameter_shapes
+from rollcast.runtime.errors import MalformedMessage
+from rollcast.wire.records import VersionRecord
+from rollcast.wire.tensors import tensor_table
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+#: Tensors by the Hub's names, all of them views of one buffer.
+Weights = dict[str, torch.Tensor]
+
+
+def read_model(record: VersionRecord) -> ModelConfig:
+    """The architecture that a version is of.
+
+    Raises:
+        MalformedMessage: this release or this engine cannot run it, or the record's tensors are not its own.
+    """
+    try:
+        config = ModelConfig.model_validate_json(record.model_json)
+    except ValidationError as error:
+        raise MalformedMessage(
+            f"version {record.version} describes a model that this release cannot run",
+            cause=str(error.errors()[0]["msg"]),
+            fix="run the same release on the learner and on the peers",
+        ) from None
+    if config.precision not in _DTYPES:
+        raise MalformedMessage(
+            f"the torch engine cannot run a model in {config.precision}",
+            cause="transformers does not round activations as the learner does",
+            fix='set engine.kind = "jax", or train in bfloat16',
+        )
+    table = tensor_table((name, config.precision, shape) for name, shape in parameter_shapes(config).items())
+    if tuple(record.tensors) != table:
+        raise MalformedMessage(
+            "the version's tensors are not those of its model",
+            cause="names, dtypes, shapes or offsets differ from what the model configuration gives",
+            fix="run the same release on the learner and on the peers",
+        )
+    return config
+
+
+def weights_of(record: VersionRecord, buffer: torch.Tensor) -> Weights:
+    """The tensors of a state uint8 [bytes]; nothing is copied: kernels are seen transposed, as the Hub has them.
+
+    Raises:
+        MalformedMessage: the state has another size.
+    """
+    size_bytes = sum(spec.size_bytes for spec in record.tensors)
+    if len(buffer) != size_bytes:
+        raise MalformedMessage(f"a state of {len(buffer)} bytes, expected {size_bytes}")
+    weights: Weights = {}
+    for spec in record.tensors:
+        flat = buffer[spec.offset_bytes : spec.offset_bytes + spec.size_bytes].view(_DTYPES[spec.dtype])
+        tensor = flat.view(spec.shape)
+        weights[hf_name(spec.name)] = tensor.T if is_transposed(spec.name) else tensor
+    return weights
+
+
+class TorchModel:
+    """One model of transformers that computes with whichever weights it is pointed at."""
+
+    def __init__(self, config: ModelConfig, device: torch.device) -> None:
+        self.config = config
+        self.device = device
+        values = write_config(config, config.precision)
+        hub = AutoConfig.for_model(family_of(config), **{k: v for k, v in values.items() if k != "model_type"})
+        # On no device: what has weights gets the snapshot's, and the rotary tables are made again where they belong.
+        with torch.device("meta"):
+            self._model: Any = AutoModelForCausalLM.from_config(hub, dtype=_DTYPES[config.precision])
+        with device:
+            self._model.model.rotary_emb = type(self._model.model.rotary_emb)(config=hub)
+        self._model.eval()
+        self._pointed: Weights | None = None
+
+    def point(self, weights: Weights) -> None:
+        """Compute with these from now on; a pointer for each tensor, and nothing else, changes."""
+        if weights is self._pointed:
+            return
+        for name, tensor in weights.items():
+            module, _, leaf = name.rpartition(".")
+            setattr(self._model.get_submodule(module), leaf, torch.nn.Parameter(tensor, requires_grad=False))
+        if self.config.tied_embeddings:
+            self._model.lm_head.weight = self._model.model.embed_tokens.weight
+        self._pointed = weights
+
+    def read(
+        self, tokens: torch.Tensor, positions: torch.Tensor, allowed: torch.Tensor, cache: DynamicCache
+    ) -> torch.Tensor:
+        """Hidden states [rows, time, width] after the last norm; keys and values go into ``cache``.
+
+        tokens, positions: i64 [rows, time]. allowed: bool [rows, time, slots], the cache's and then these.
+        """
+        with torch.inference_mode():
+            hidden: torch.Tensor = self._model.model(
+                input_ids=tokens,
+                attention_mask=allowed[:, None],
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+            ).last_hidden_state
+        return hidden
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """f32 [rows, vocabulary] from hidden states [rows, width]."""
+        with torch.inference_mode():
+            logits: torch.Tensor = self._model.lm_head(hidden).float()
+        return logits

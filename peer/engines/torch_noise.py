@@ -1,0 +1,49 @@
+"""The noise of rollcast.policy.noise in torch."""
+
+from __future__ import annotations
+
+import torch
+
+from rollcast.policy.noise import PARITY, ROTATIONS
+
+_BITS = 32
+# Rows drawn at once: the cipher goes over its words some hundred times, and should find them in a cache.
+_WORDS_AT_ONCE = 1 << 18
+
+
+def gumbel(seeds: torch.Tensor, positions: torch.Tensor, vocabulary_size: int) -> torch.Tensor:
+    """Noise f32 [rows, vocabulary] for seeds i32 [rows, 2] (bits of seed_words) and positions i32 [rows]."""
+    rows_at_once = max(1, _WORDS_AT_ONCE // vocabulary_size)
+    tokens = torch.arange(vocabulary_size, dtype=torch.int32, device=seeds.device)[None, :]
+    parts = []
+    for start in range(0, len(seeds), rows_at_once):
+        rows = slice(start, start + rows_at_once)
+        bits = _threefry(seeds[rows, :1], seeds[rows, 1:], positions[rows, None], tokens)
+        uniforms = (_shifted_right(bits, 9).float() + 0.5) * 2.0**-23
+        parts.append(-torch.log(-torch.log(uniforms)))
+    return torch.cat(parts)
+
+
+def seed_bits(seeds: list[tuple[int, int]], device: torch.device) -> torch.Tensor:
+    """Pairs of 32-bit words as i32 [rows, 2] with the same bits."""
+    signed = [[word - (1 << _BITS) if word >> (_BITS - 1) else word for word in pair] for pair in seeds]
+    return torch.tensor(signed, dtype=torch.int32, device=device)
+
+
+def _threefry(key0: torch.Tensor, key1: torch.Tensor, counter0: torch.Tensor, counter1: torch.Tensor) -> torch.Tensor:
+    """The first word of rollcast.policy.noise.threefry2x32, in signed words that wrap around."""
+    keys = (key0, key1, key0 ^ key1 ^ PARITY)
+    x0, x1 = counter0 + keys[0], counter1 + keys[1]
+    for injection in range(1, 6):
+        for rotation in ROTATIONS[(injection - 1) % 2]:
+            x0 = x0 + x1
+            x1 = (x1 << rotation) | _shifted_right(x1, _BITS - rotation)
+            x1 = x1 ^ x0
+        x0 = x0 + keys[injection % 3]
+        x1 = x1 + keys[(injection + 1) % 3] + injection
+    return x0
+
+
+def _shifted_right(words: torch.Tensor, bits: int) -> torch.Tensor:
+    """As if the words were unsigned."""
+    return (words >> bits) & ((1 << (_BITS - bits)) - 1)
