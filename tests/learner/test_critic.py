@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,12 +18,18 @@ PPO = CONFIG.model_dump() | {"objective": {"algorithm": "ppo", "critic": {"learn
 
 @pytest.fixture(scope="module")
 def trainer() -> Trainer:
+    """Shared so that it compiles once."""
     return Trainer(MODEL, LearnerConfig.model_validate(PPO))
 
 
+@pytest.fixture(scope="module")
+def beginning(trainer: Trainer) -> dict[str, Any]:
+    return trainer.state()
+
+
 @pytest.fixture
-def critic(trainer: Trainer) -> Critic:
-    trainer.set_params(initial_params(MODEL, 1))
+def critic(trainer: Trainer, beginning: dict[str, Any]) -> Critic:
+    trainer.restore(beginning)
     assert trainer.critic is not None
     return trainer.critic
 
