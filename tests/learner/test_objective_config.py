@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,11 @@ from rollcast.runtime.errors import ConfigError
 
 def test_every_algorithm_has_a_preset() -> None:
     assert set(PRESETS) == set(ALGORITHMS)
+
+
+def test_the_documentation_says_what_each_preset_is_for() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
+    assert all(f"| `{algorithm}` |" in page for algorithm in ALGORITHMS)
 
 
 def test_a_preset_fills_in_what_is_not_given() -> None:
