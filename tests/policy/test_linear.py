@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -27,8 +28,13 @@ def operands(carrier: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
 
 def values(matrix: jax.Array, block: Block) -> Array:
     """f64, of the codes."""
-    flat = matrix.reshape(-1, matrix.shape[-1]).astype(jnp.float32)
-    return np.asarray(dequantise(quantise(flat, block), block), np.float64)
+    flat = np.asarray(matrix, np.float32).reshape(-1, matrix.shape[-1])
+    return np.asarray(through_codes(flat, block), np.float64)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def through_codes(matrix: jax.Array, block: Block) -> jax.Array:
+    return dequantise(quantise(matrix, block), block)
 
 
 def test_the_kernel_is_read_in_the_activations_precision() -> None:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rollcast.policy.attention import segment_attend
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.params import abstract_params, bind, initial_params
+from rollcast.policy.params import Params, abstract_params, bind, initial_params
 from tests.policy.test_model import forward
 from tests.policy.tiny import TINY, reference_logits
 
@@ -59,3 +61,22 @@ def test_a_missing_tensor_is_named() -> None:
 def test_abstract_parameters_have_the_shapes_of_real_ones() -> None:
     shapes = {name: leaf.shape for name, leaf in abstract_params(TINY).items()}
     assert shapes == {name: value.shape for name, value in initial_params(TINY, 0).items()}
+
+
+def test_masters_get_the_gradient_of_the_full_precision_in_float32() -> None:
+    shallow = TINY.model_copy(update={"layers": 1})
+    params = initial_params(shallow, 3)
+    gradients = {}
+    for precision in ("float32", "fp8"):
+        config = shallow.model_copy(update={"precision": precision})
+
+        def loss(masters: Params, config: ModelConfig = config) -> jax.Array:
+            model = bind(config, masters)
+            return jnp.mean(jnp.square(model.logits(model(*INPUTS[:2], segment_attend(INPUTS[2])))))
+
+        gradients[precision] = jax.jit(jax.grad(loss))(params)
+    for name, exact in gradients["float32"].items():
+        found = gradients["fp8"][name]
+        assert found.dtype == jnp.float32
+        cosine = jnp.vdot(found, exact) / (jnp.linalg.norm(found) * jnp.linalg.norm(exact))
+        assert float(cosine) > 0.95, name
