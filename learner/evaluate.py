@@ -38,11 +38,15 @@ def complete_prompts(
     seed: int,
     samples: int = 1,
     greedy: bool = False,
+    numbers: Sequence[int] | None = None,
 ) -> list[list[Completion]]:
-    """``samples`` completions for each prompt, in the order of the prompts."""
+    """``samples`` completions for each prompt, in the order of the prompts.
+
+    ``numbers``: what each prompt's noise follows from; its place, where they are not given.
+    """
     requests = [
-        SampleRequest(prompt, evaluation_seed(seed, prompt_index, sample_index))
-        for prompt_index, prompt in enumerate(prompts)
+        SampleRequest(prompt, evaluation_seed(seed, number, sample_index))
+        for number, prompt in zip(numbers or range(len(prompts)), prompts, strict=True)
         for sample_index in range(samples)
     ]
     completions = sampler.generate(params, requests, sampling, greedy)

@@ -42,6 +42,7 @@ class HeldOut:
         seed: of the noise; every measurement uses the same.
         score: asks the coordinator.
         stop: leaves a measurement with Stopped.
+        seeds: of each problem's noise; without them it follows from the problem's place.
 
     Raises:
         TaskError: there is no held-out problem.
@@ -56,6 +57,7 @@ class HeldOut:
         seed: int,
         score: ScoreCompletions,
         stop: threading.Event,
+        seeds: Sequence[int] | None = None,
     ) -> None:
         if not problems:
             raise TaskError(
@@ -67,6 +69,7 @@ class HeldOut:
         self._seed = seed
         self._score = score
         self._stop = stop
+        self._seeds = seeds
 
     def __len__(self) -> int:
         return len(self._problems)
@@ -111,7 +114,13 @@ class HeldOut:
         part = self._problems[start : start + size]
         prompts = [tuple(problem.prompt_token_ids) for problem in part]
         drawn = complete_prompts(
-            self._sampler, params, prompts, self._sampling, seed=self._seed + start, samples=samples
+            self._sampler,
+            params,
+            prompts,
+            self._sampling,
+            seed=self._seed + start if self._seeds is None else self._seed,
+            samples=samples,
+            numbers=None if self._seeds is None else self._seeds[start : start + size],
         )
         return [
             pb.Completion(

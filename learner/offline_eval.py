@@ -108,9 +108,16 @@ class Drawing:
         self._sampler = Sampler(model, host.prompt_tokens_max, self._sampling.max_new_tokens, batch)
 
     def correct(
-        self, problems: Sequence[pb.Example], samples: int, progress: Callable[[int], None] = lambda done: None
+        self,
+        problems: Sequence[pb.Example],
+        samples: int,
+        progress: Callable[[int], None] = lambda done: None,
+        seeds: Sequence[int] | None = None,
     ) -> list[int]:
-        """How many of each problem's completions are right."""
+        """How many of each problem's completions are right.
+
+        ``seeds``: of each problem's noise, so that it does not depend on the other problems.
+        """
         held_out = HeldOut(
             problems,
             self._sampler,
@@ -118,6 +125,7 @@ class Drawing:
             seed=self._seed,
             score=self._score,
             stop=threading.Event(),
+            seeds=seeds,
         )
         found: list[int] = []
         for start in held_out.parts(samples):

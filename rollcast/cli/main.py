@@ -30,6 +30,7 @@ app.command(
     name="plan-memory",
     help="Say what a run needs in memory, and what holds it.",
 )
+app.command("rollcast.cli.curate:curate", name="curate", help="Prepare a data set for training.")
 app.command("rollcast.cli.samples:samples", name="samples", help="Show completions of a run with their verdicts.")
 app.command("rollcast.cli.backup:backup", name="backup", help="Copy a run to a new folder while its coordinator works.")
 app.command("rollcast.cli.backup:restore", name="restore", help="Make a run folder from a backup.")

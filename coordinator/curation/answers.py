@@ -1,0 +1,81 @@
+"""One form for answers that data sets write in many: the bare answer, without what surrounds it."""
+
+from __future__ import annotations
+
+import re
+
+_FINAL = re.compile(r"####\s*([^\n]+)\s*\Z")  # GSM8K ends its solutions so
+_BOXED = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+_TRAILING_ZEROS = re.compile(r"([+-]?\d+)\.0+")
+_MARKS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
+
+
+def normalise_answer(text: str) -> tuple[str, tuple[str, ...]]:
+    """The answer, and what was done to it: ``final_line``, ``boxed``, ``marks``, ``full_stop``, ``number``, ``space``.
+
+    An answer that would become empty is left as it is.
+    """
+    answer, done = text, []
+    for name, step in _STEPS:
+        after = step(answer)
+        if after != answer and after.strip():
+            answer = after
+            done.append(name)
+    return answer, tuple(done)
+
+
+def _final_line(text: str) -> str:
+    found = _FINAL.search(text)
+    return found[1].strip() if found else text
+
+
+def _boxed(text: str) -> str:
+    """What the last box holds, braces inside it counted."""
+    starts = [match.end() for match in _BOXED.finditer(text)]
+    if not starts:
+        return text
+    depth = 1
+    for at in range(starts[-1], len(text)):
+        depth += {"{": 1, "}": -1}.get(text[at], 0)
+        if not depth:
+            return text[starts[-1] : at]
+    return text
+
+
+def _marks(text: str) -> str:
+    stripped = text.strip()
+    for start, end in _MARKS:
+        inner = stripped[len(start) : len(stripped) - len(end)]
+        if stripped.startswith(start) and stripped.endswith(end) and len(stripped) > len(start) + len(end):
+            return inner if start not in inner else text
+    return text
+
+
+def _full_stop(text: str) -> str:
+    stripped = text.rstrip()
+    return stripped[:-1] if stripped.endswith(".") and not stripped.endswith("..") else text
+
+
+def _number(text: str) -> str:
+    stripped = text.strip()
+    if _THOUSANDS.fullmatch(stripped):
+        stripped = stripped.replace(",", "")
+    whole = _TRAILING_ZEROS.fullmatch(stripped)
+    if whole:
+        stripped = whole[1]
+    return stripped if stripped != text.strip() else text
+
+
+def _space(text: str) -> str:
+    return text.strip()
+
+
+_STEPS = (
+    ("final_line", _final_line),
+    ("boxed", _boxed),
+    ("marks", _marks),
+    ("full_stop", _full_stop),
+    ("number", _number),
+    ("space", _space),
+)
