@@ -38,6 +38,16 @@ GAUGES = (
 )
 
 
+# (name, help, key of the status' mismatch).
+MISMATCH = (
+    ("rollcast_mismatch_kl_k3", "k3-KL(engine, learner) of the newest batch, nats a token.", "kl_k3"),
+    ("rollcast_mismatch_ratio_mean", "Mean ratio learner / engine of reported tokens.", "ratio_mean"),
+    ("rollcast_mismatch_outside_ratio", "Share of tokens whose ratio is outside [0.8, 1.28].", "outside_share"),
+    ("rollcast_mismatch_reported_ratio", "Share of trained tokens with a reported log p.", "reported_share"),
+    ("rollcast_mismatch_peers_alarming", "Peers beyond a threshold of the learner's [mismatch].", "peers_alarming"),
+)
+
+
 class CoordinatorMetrics:
     """One registry with everything; ``status`` and ``broadcast`` are called once a scrape."""
 
@@ -92,8 +102,17 @@ class _StatusCollector(Collector):
         yield from staleness_metrics.families(status.get("staleness") or {})
         yield from _rollouts(status.get("rollouts", {}))
         yield from _peers(status.get("peers", ()))
+        yield from _mismatch(status.get("mismatch"))
         yield from _t_bcast(status.get("t_bcast_s") or {})
         yield from broadcast_metrics.families(self._broadcast())
+
+
+def _mismatch(mismatch: Mapping[str, Any] | None) -> Iterable[Metric]:
+    for name, text, key in MISMATCH if mismatch else ():
+        yield GaugeMetricFamily(name, text, value=float((mismatch or {})[key]))
+    if mismatch:
+        text = "k3-KL of one peer's reported log-probabilities, of the worst."
+        yield _one_label("rollcast_mismatch_peer_kl_k3", text, "peer", mismatch["peers"])
 
 
 def _t_bcast(t_bcast: Mapping[str, Any]) -> Iterable[Metric]:

@@ -10,6 +10,7 @@ import msgspec
 from capacity.staleness import staleness_needed
 from coordinator.admission import steps_too_few
 from coordinator.membership import Member
+from coordinator.mismatch_status import MismatchStatus, mismatch_status
 from coordinator.staleness_status import StalenessStatus, build_staleness_status
 from coordinator.state import CoreState
 
@@ -104,6 +105,7 @@ class Status:
     rollouts: RolloutCounts
     peer_byte_share: float | None
     learner_utilisation: float | None
+    mismatch: MismatchStatus | None
     reward_history: tuple[tuple[int, float], ...]
     elapsed_s: float
 
@@ -239,6 +241,7 @@ def build_status(state: CoreState, waiting: Waiting, *, now: float, elapsed_s: f
         rollouts=_rollout_counts(state),
         peer_byte_share=state.traffic.peer_share,
         learner_utilisation=state.progress.utilisation,
+        mismatch=mismatch_status(values, [(one.peer_id, one.name, one.hardware) for one in state.members]),
         reward_history=tuple(state.progress.reward_history.points()),
         elapsed_s=elapsed_s,
     )

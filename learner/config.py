@@ -147,6 +147,17 @@ class EvaluationConfig(ConfigModel):
         return self
 
 
+class MismatchConfig(ConfigModel):
+    """When reported log-probabilities are so far off that people should know."""
+
+    kl_k3_max: float = Field(0.02, gt=0.0)
+    """k3 estimate of KL(engine, learner), nats a token. bfloat16 engines of one model differ by less than 0.001."""
+    ratio_mean_off_max: float = Field(0.05, gt=0.0)
+    """Distance of the mean ratio learner / engine from 1."""
+    outside_share_max: float = Field(0.05, gt=0.0, le=1.0)
+    """Share of tokens whose ratio is outside [0.8, 1.28]."""
+
+
 class LearnerConfig(ConfigModel):
     """The learner: trains, checkpoints, publishes signed versions."""
 
@@ -163,6 +174,8 @@ class LearnerConfig(ConfigModel):
     """RL optimiser."""
     objective: ObjectiveConfig = ObjectiveConfig()
     """RL objective."""
+    mismatch: MismatchConfig = MismatchConfig()
+    """Alarms about log-probabilities that peers report."""
     mesh: MeshConfig = MeshConfig()
     """Devices."""
     remat: Literal["none", "blocks"] = "none"

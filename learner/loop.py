@@ -19,9 +19,11 @@ import structlog
 from learner.batch_check import BatchRules, check_batch
 from learner.checkpoint import HostState
 from learner.client import LONG_POLL_S, Batch, NotReady
+from learner.config import MismatchConfig
 from learner.epochs import Replay
 from learner.evaluations import Evaluations
 from learner.kill_points import kill_point
+from learner.mismatch import compare, figures
 from learner.objective_config import ObjectiveConfig
 from learner.packing import TrainingRow, pack
 from learner.publications import Publications
@@ -66,6 +68,7 @@ class LoopSettings:
     completion_tokens_max: int
     packed_row_tokens: int  # rollouts share rows of at least so many tokens; 0: they do not
     rules: BatchRules
+    mismatch: MismatchConfig
 
     def checkpoints(self, step: int) -> bool:
         """Whether the state after ``step`` steps is saved."""
@@ -245,7 +248,9 @@ class TrainingLoop:
         kill_point("behaviour_done")
         with self._time.part("train_s"):
             values = self._parts.trainer.train_step(packed, behaviour)
-        return values | {"tokens": float(packed.loss_mask.sum())}
+        tokens = int(packed.loss_mask.sum())
+        mismatch = figures(compare(rows, packed, behaviour), tokens, self._settings.mismatch)
+        return values | mismatch | {"tokens": float(tokens)}
 
     def _params_of(self, version: int) -> Params:
         tensors, state = self._parts.retained.used(Version(version))

@@ -51,6 +51,7 @@ class PackedBatch:
     rewards: Array  # f32, the sequence's at its last trained token
     weights: Array  # f32, what a token counts in the mean over the batch
     sequences_per_row: int = 1  # upper bound of segments
+    places: tuple[tuple[int, slice], ...] = ()  # row and columns of each rollout of the whole batch, in its order
 
     def select(self, rows: Array) -> PackedBatch:
         """The given rows (indices) as a batch of their own; weights stay those of the whole."""
@@ -102,7 +103,7 @@ def pack(
         batch.advantages[place] = worth * mask
         batch.rewards[place] = reward * (mask & (np.cumsum(mask) == mask.sum()))
         batch.weights[place] = weight * mask
-    return batch
+    return replace(batch, places=tuple(places))
 
 
 def _empty(rows: int, time: int, sequences_per_row: int) -> PackedBatch:

@@ -315,6 +315,7 @@ class _Life:
             completion_tokens_max=self._facts.sampling.max_new_tokens,
             packed_row_tokens=config.packed_row_tokens,
             rules=self._facts.rules,
+            mismatch=config.mismatch,
         )
 
     def _host_state(self, at: Position) -> HostState:

@@ -100,6 +100,7 @@ PURE = (
     "coordinator/staleness_ledger.py",
     "coordinator/staleness_status.py",
     "coordinator/partials.py",
+    "coordinator/mismatch_status.py",
     "peer/relay_core.py",
     "peer/worker_core.py",
     "peer/worker_events.py",

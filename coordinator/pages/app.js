@@ -111,9 +111,18 @@ function drawProgress(status) {
   setText("elapsed", known(status.elapsed_s) ? "running for " + seconds(status.elapsed_s) : "");
   const detail = status.learner_detail ? ": " + status.learner_detail : "";
   setText("learner", status.learner_phase ? words(status.learner_phase) + detail : "has not connected yet");
+  setText("engines", engineWords(status.mismatch));
   const since = known(status.waiting_since_s) && status.waiting_for ? ", for " + seconds(status.waiting_since_s) : "";
   setText("waiting", status.waiting_for ? status.waiting_for + since : "nothing");
   setText("next", status.next || NOTHING);
+}
+
+/** How far reported log-probabilities are from the learner's, or the alarm. */
+function engineWords(mismatch) {
+  if (!mismatch) return "no log-probabilities reported yet";
+  const figures = "k3-KL " + mismatch.kl_k3.toExponential(1) + " nats a token, mean ratio " + fixed(mismatch.ratio_mean, 3)
+    + ", " + percent(mismatch.outside_share) + " outside the clip";
+  return mismatch.alarm ? mismatch.alarm + " · all: " + figures : "agree with the learner: " + figures;
 }
 
 function drawTiles(status) {

@@ -91,7 +91,7 @@ class JaxEngine:
     def hardware(self) -> str:
         """The kind of jax's devices."""
         devices = jax.devices()
-        return f"{len(devices)} x {devices[0].device_kind} ({devices[0].platform})"
+        return f"jax {jax.__version__}, {len(devices)} x {devices[0].device_kind} ({devices[0].platform})"
 
     @property
     def active_version(self) -> Version | None:

@@ -33,3 +33,10 @@ def test_newest_values_are_kept_and_a_reward_that_is_no_number_is_not_drawn() ->
     progress.step_finished(Step(1), {"reward_mean": math.nan})
     assert (progress.phase, progress.detail, progress.values["reward_before"]) == ("evaluating", "512 problems", 0.3)
     assert progress.reward_history.points() == []
+
+
+def test_figures_of_peers_are_those_of_the_newest_step() -> None:
+    progress = LearnerProgress()
+    progress.step_finished(Step(1), {"loss": 1.0, "kl_k3:a": 0.1})
+    progress.step_finished(Step(2), {"loss": 2.0, "kl_k3:b": 0.2})
+    assert progress.values == {"loss": 2.0, "kl_k3:b": 0.2}

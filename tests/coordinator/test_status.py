@@ -123,6 +123,7 @@ def test_the_status_of_a_short_run() -> None:
         "rollouts": {"issued": 2, "accepted": 2, "trained": 2, "open": 0, "dropped": {}, "uploads_refused": {}},
         "peer_byte_share": 0.75,
         "learner_utilisation": None,
+        "mismatch": None,
         "reward_history": ((1, 0.5),),
         "elapsed_s": 24.0,
     }

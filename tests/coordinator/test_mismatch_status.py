@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from coordinator import mismatch_status as module
+from coordinator.mismatch_status import MismatchStatus, mismatch_status
+from learner import mismatch
+
+VALUES = {
+    "mismatch_kl_k3": 0.1,
+    "mismatch_ratio_mean": 1.05,
+    "mismatch_outside_share": 0.05,
+    "mismatch_reported_share": 0.5,
+    "mismatch_peers_alarming": 1.0,
+    "kl_k3:a": 0.0,
+    "kl_k3:b": 0.4,
+}
+ENGINES = [("a", "anna", "2 cores, jax"), ("b", "bert", "8 cores, torch")]
+
+
+def test_an_alarm_names_the_worst_peer_and_its_engine() -> None:
+    text = "log-probabilities of 1 peer are not the learner's: most of bert (8 cores, torch), k3-KL 0.4 nats a token"
+    assert mismatch_status(VALUES, ENGINES) == MismatchStatus(0.1, 1.05, 0.05, 0.5, 1, {"anna": 0.0, "bert": 0.4}, text)
+
+
+def test_there_is_no_alarm_where_none_is_counted_and_nothing_where_nobody_reports() -> None:
+    calm = mismatch_status({**VALUES, "mismatch_peers_alarming": 0.0}, ENGINES)
+    assert calm is not None
+    assert calm.alarm == ""
+    assert mismatch_status({"loss": 1.0}, ENGINES) is None
+
+
+def test_learner_and_coordinator_mean_the_same_keys() -> None:
+    assert module.PEER_KEY == mismatch.PEER_KEY
