@@ -30,6 +30,7 @@ BENCHES = {
     "staleness": "the demonstration task trained with rollouts exactly S steps old, by several algorithms",
     "parity": "logits against Hugging Face transformers: three families, cache included, tied and untied",
     "precision": "log-probabilities of learner and rollout apart, by precision; whether naive fp8 harms training",
+    "sampler": "tokens a second against transformers generate at batch 1 to 256, and the share of the roofline",
     "broadcast": "time until the last peer holds a verified copy / physical limit, in an emulated wide-area network",
 }
 

@@ -79,10 +79,10 @@ class TorchModel:
         hub = AutoConfig.for_model(family_of(config), **{k: v for k, v in values.items() if k != "model_type"})
         # On no device: what has weights gets the snapshot's, and the rotary tables are made again where they belong.
         with torch.device("meta"):
-            self._model: Any = AutoModelForCausalLM.from_config(hub, dtype=_DTYPES[config.precision])
+            self.hub_model: Any = AutoModelForCausalLM.from_config(hub, dtype=_DTYPES[config.precision])
         with device:
-            self._model.model.rotary_emb = type(self._model.model.rotary_emb)(config=hub)
-        self._model.eval()
+            self.hub_model.model.rotary_emb = type(self.hub_model.model.rotary_emb)(config=hub)
+        self.hub_model.eval()
         self._pointed: Weights | None = None
 
     def point(self, weights: Weights) -> None:
@@ -91,9 +91,9 @@ class TorchModel:
             return
         for name, tensor in weights.items():
             module, _, leaf = name.rpartition(".")
-            setattr(self._model.get_submodule(module), leaf, torch.nn.Parameter(tensor, requires_grad=False))
+            setattr(self.hub_model.get_submodule(module), leaf, torch.nn.Parameter(tensor, requires_grad=False))
         if self.config.tied_embeddings:
-            self._model.lm_head.weight = self._model.model.embed_tokens.weight
+            self.hub_model.lm_head.weight = self.hub_model.model.embed_tokens.weight
         self._pointed = weights
 
     def read(
@@ -104,7 +104,7 @@ class TorchModel:
         tokens, positions: i64 [rows, time]. allowed: bool [rows, time, slots], the cache's and then these.
         """
         with torch.inference_mode():
-            hidden: torch.Tensor = self._model.model(
+            hidden: torch.Tensor = self.hub_model.model(
                 input_ids=tokens,
                 attention_mask=allowed[:, None],
                 position_ids=positions,
@@ -116,5 +116,5 @@ class TorchModel:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """f32 [rows, vocabulary] from hidden states [rows, width]."""
         with torch.inference_mode():
-            logits: torch.Tensor = self._model.lm_head(hidden).float()
+            logits: torch.Tensor = self.hub_model.lm_head(hidden).float()
         return logits
