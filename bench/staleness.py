@@ -2,7 +2,8 @@
 
 ``ALGORITHM_sN``: held-out exact match after training with staleness N, the mean over seeds; ``..._lowest`` that of the
 worst seed where there are several; ``..._kl_k3`` the mean k3 estimate of KL between behaviour and policy on the way.
-``before``: after the warm start. "uncorrected" is grpo without ratio or clip. With --presets: every preset at S = 2.
+``before``: after the warm start. With --presets: every preset at S = 2. Beside the presets: "uncorrected", which is grpo
+without ratio and clip, and "gspo-wide", with a clip for short answers.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from rollcast.policy.compilation import use_compilation_cache
 from rollcast.runtime.errors import ConfigError
 
 PRESETS_STALENESS = 2
-DEFAULT_ALGORITHMS = ("grpo", "truncated-is", "uncorrected", "decoupled-ppo", "two-sided", "cispo", "gspo")
+DEFAULT_ALGORITHMS = ("grpo", "truncated-is", "uncorrected", "decoupled-ppo", "two-sided", "cispo", "gspo-wide")
 
-#: What the demonstration needs beside the preset; see docs/algorithms.md.
+#: Name -> what it gives as learner.objective.
 OBJECTIVES: dict[str, dict[str, Any]] = {
     **{name: {"algorithm": name} for name in ALGORITHMS},
     "uncorrected": {"surrogate": "log-probability"},
-    # The paper's 3e-4 and 4e-4 are for answers of thousands of tokens, whose mean log-ratio hardly moves.
-    "gspo": {"algorithm": "gspo", "clip_low": 0.1, "clip_high": 0.15},
+    # The preset's clip is for answers of thousands of tokens, whose mean log-ratio hardly moves.
+    "gspo-wide": {"algorithm": "gspo", "clip_low": 0.1, "clip_high": 0.15},
 }
 
 
