@@ -145,10 +145,7 @@ async def _live_on(learner: Learner, config: dict[str, Any], log: Path, kills: l
 def _trajectory(coordinator: ScriptedCoordinator, run_folder: Path) -> Trajectory:
     records = [coordinator.announcements[version].record for version in sorted(coordinator.announcements)]
     checkpoints = Checkpoints(run_folder / "checkpoints", keep=2, read_only=True)
-    try:
-        restored = checkpoints.restore(as_saved)
-    finally:
-        checkpoints.close()
+    restored = checkpoints.restore(as_saved)
     assert restored is not None
     assert restored.host.step == STEPS
     return Trajectory(

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import structlog
 from blake3 import blake3
@@ -23,6 +24,7 @@ from rollcast.runtime.errors import CheckpointError
 from rollcast.runtime.run_folder import fsync_folder
 
 _FORMAT = 2  # of HostState; rises when its fields change meaning
+_UNFINISHED = ".orbax-checkpoint-tmp"  # part of the name of what is being written
 
 _log = structlog.get_logger()
 
@@ -79,22 +81,11 @@ class Checkpoints:
         self._keep = keep
         self._read_only = read_only
         self._writing: int | None = None
-        self._checkpointer = self._open()
-
-    def _open(self) -> Any:
-        registry = ocp.handlers.local_registry(include_global_registry=False)
-        registry.add(ocp.handlers.JsonHandler, checkpointable_name="host")
-        registry.add(ocp.handlers.PyTreeHandler, checkpointable_name="state")
-        context = ocp.Context()
-        context.checkpointables.registry = registry
+        self._context = _context()
         try:
-            return ocp.training.Checkpointer(
-                self._folder,
-                context=context,
-                preservation_policy=ocp.training.preservation_policies.LatestN(self._keep),
-                save_decision_policy=ocp.training.save_decision_policies.FixedIntervalPolicy(1),
-                cleanup_tmp_directories=not self._read_only,
-            )
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for unfinished in () if read_only else self._folder.glob(f"*{_UNFINISHED}*"):
+                shutil.rmtree(unfinished, ignore_errors=True)
         except OSError as error:
             raise _cannot_write(self._folder, error) from None
 
@@ -110,14 +101,15 @@ class Checkpoints:
         try:
             said = asdict(host) | {"state_digest": digest_of(state)}
             kill_point("checkpoint_begun")
-            response = self._checkpointer.save_checkpointables_async(
-                host.step, {"state": dict(state), "host": said}, force=True, overwrite=again
-            )
-            kill_point("checkpoint_writing")
-            response.result()
+            with self._context:
+                path = self._folder / str(host.step)
+                response = ocp.save_checkpointables_async(path, {"state": dict(state), "host": said}, overwrite=again)
+                kill_point("checkpoint_writing")
+                response.result()
             kill_point("checkpoint_renamed")
             _fsync_tree(self._folder / str(host.step))
             fsync_folder(self._folder)
+            self._remove(sorted({*self.steps(), host.step})[: -self._keep])
         except Exception as error:  # orbax raises many kinds; each means that there is no checkpoint
             raise _cannot_write(self._folder, error) from None
         self._writing = None
@@ -147,10 +139,6 @@ class Checkpoints:
             )
         return None
 
-    def close(self) -> None:
-        """Stop orbax's threads."""
-        self._checkpointer.close()
-
     def _read(self, step: int, like: Callable[[HostState], Any]) -> Restored:
         said = self._load(step, {"host": None})["host"]
         if not isinstance(said, dict):
@@ -164,18 +152,31 @@ class Checkpoints:
 
     def _load(self, step: int, abstract: dict[str, Any]) -> dict[str, Any]:
         try:
-            loaded: dict[str, Any] = self._checkpointer.load_checkpointables(step, abstract)
+            with self._context:
+                loaded: dict[str, Any] = ocp.load_checkpointables(self._folder / str(step), abstract)
         except Exception as error:  # see save
             raise _Torn(f"{type(error).__name__}: {str(error)[:300]}") from None
         return loaded
 
-    def _remove(self, torn: list[int]) -> None:
-        if not torn or self._read_only:
+    def _remove(self, steps: list[int]) -> None:
+        if self._read_only:
             return
-        self._checkpointer.close()
-        for step in torn:
+        for step in steps:
             shutil.rmtree(self._folder / str(step), ignore_errors=True)
-        self._checkpointer = self._open()
+
+
+def _context() -> Any:
+    """How orbax reads and writes: our two parts, and no other process of the learner takes part."""
+    registry = ocp.handlers.local_registry(include_global_registry=False)
+    registry.add(ocp.handlers.JsonHandler, checkpointable_name="host")
+    registry.add(ocp.handlers.PyTreeHandler, checkpointable_name="state")
+    context = ocp.Context()
+    context.checkpointables.registry = registry
+    own = jax.process_index()
+    context.multiprocessing.primary_host = own
+    context.multiprocessing.active_processes = {own}
+    context.multiprocessing.barrier_sync_key_prefix = "rollcast"
+    return context
 
 
 def digest_of(state: Mapping[str, Any]) -> str:
@@ -184,7 +185,7 @@ def digest_of(state: Mapping[str, Any]) -> str:
     for name in sorted(state):
         array = np.ascontiguousarray(state[name])
         digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
-        digest.update(array.data.cast("B") if array.size else b"")
+        digest.update(array.reshape(-1).view(np.uint8).data if array.size else b"")
     return digest.hexdigest()
 
 

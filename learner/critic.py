@@ -17,9 +17,10 @@ from learner.config import LearnerConfig
 from learner.mesh import placed_params
 from learner.optimiser import updates
 from learner.packing import PackedBatch
-from learner.passes import FloatArray, ForwardPasses, Gradients, inputs
+from learner.passes import FloatArray, ForwardPasses, Gradients, forward_of, inputs
 from rollcast.policy.attention import segment_attend
 from rollcast.policy.config import ModelConfig
+from rollcast.policy.logprobs import Forward
 from rollcast.policy.params import Params, bind
 
 HEAD = "value.kernel"
@@ -46,7 +47,7 @@ class Critic:
     def __init__(self, model_config: ModelConfig, config: LearnerConfig, mesh: Mesh, policy: Params) -> None:
         self._model_config = model_config
         self._config = config.objective
-        self._remat = config.remat == "blocks"
+        self._forward = forward_of(config, mesh)
         micro_batch_tokens = config.optimiser.micro_batch_tokens
         self._updates = updates(config.optimiser, config.objective.critic.learning_rate, mesh)
         self._values = ForwardPasses(self._estimates, mesh, micro_batch_tokens)
@@ -77,7 +78,7 @@ class Critic:
 
     def _estimates(self, params: Params, arrays: dict[str, jax.Array]) -> jax.Array:
         read = (arrays["tokens"], arrays["positions"], arrays["segments"])
-        return value_estimates(self._model_config, params, *read, remat=self._remat)
+        return value_estimates(self._model_config, params, *read, self._forward)
 
     def _loss(self, params: Params, part: Any, _sequences_per_row: int) -> tuple[jax.Array, dict[str, jax.Array]]:
         read, told, share = part
@@ -100,12 +101,11 @@ def value_estimates(
     tokens: jax.Array,
     positions: jax.Array,
     segments: jax.Array,
-    *,
-    remat: bool = False,
+    forward: Forward,
 ) -> jax.Array:
     """Value f32 [rows, time] before each token, from what comes before it; 0 for the first token of a row."""
     model = bind(config, params)
-    hidden = model(tokens, positions, segment_attend(segments), remat=remat).astype(jnp.float32)
+    hidden = model(tokens, positions, segment_attend(segments), forward.around).astype(jnp.float32)
     after = (hidden @ params[HEAD] + params[BIAS])[..., 0]
     return jnp.pad(after[:, :-1], ((0, 0), (1, 0)))
 

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,12 +24,14 @@ DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
 ROWS = (DATA, FSDP)
 """What the rows of a batch are divided among."""
 
+Axes = str | tuple[str, ...] | None  # what a dimension is divided among
+
 _INTO = (FSDP, TENSOR)  # [width, inner]: from the residual stream
 _BACK = (TENSOR, FSDP)  # [inner, width]: back into it
 #: End of a tensor's name -> axes of its dimensions; what is not named is on every device.
-RULES: dict[str, tuple[str | None, ...]] = {
-    "embedding": _BACK,
-    "head.kernel": _INTO,
+RULES: dict[str, tuple[Axes, ...]] = {
+    "embedding": ((TENSOR, FSDP), None),  # by words only: rows of activations lie on fsdp, their width nowhere
+    "head.kernel": (None, (TENSOR, FSDP)),
     "attention.query.kernel": _INTO,
     "attention.key.kernel": _INTO,
     "attention.value.kernel": _INTO,
@@ -68,11 +70,19 @@ def sharding_of(mesh: Mesh, name: str, shape: tuple[int, ...]) -> NamedSharding:
     The scales of a kernel, its blocks' or its moments', lie like the kernel.
     """
     axes = next((axes for end, axes in RULES.items() if name.removesuffix("_scale").endswith(end)), ())
-    fitting = [
-        axis if axis is not None and size % mesh.shape[axis] == 0 else None
-        for axis, size in zip(axes, shape, strict=False)
-    ]
+    fitting = [_fitting(mesh, axis, size) for axis, size in zip(axes, shape, strict=False)]
     return NamedSharding(mesh, PartitionSpec(*fitting) if len(fitting) == len(shape) else PartitionSpec())
+
+
+def _fitting(mesh: Mesh, axes: Axes, size: int) -> Axes:
+    """As many of the axes, from the first on, as divide the dimension."""
+    own = (axes,) if isinstance(axes, str) else axes or ()
+    kept = next(own[:count] for count in range(len(own), -1, -1) if size % _size(mesh, own[:count]) == 0)
+    return kept or None
+
+
+def _size(mesh: Mesh, axes: Sequence[str]) -> int:
+    return math.prod(mesh.shape[axis] for axis in axes)
 
 
 def params_shardings(mesh: Mesh, params: Mapping[str, Any]) -> dict[str, NamedSharding]:
@@ -97,16 +107,39 @@ def rows_sharding(mesh: Mesh, *, before: int = 0) -> NamedSharding:
 
 def row_shards(mesh: Mesh) -> int:
     """How many parts the rows of a batch are divided into."""
-    return math.prod(mesh.shape[axis] for axis in ROWS)
+    return _size(mesh, ROWS)
 
 
 def placed(value: Any, sharding: NamedSharding) -> jax.Array:
-    """A host array as a device array; each process gives its own devices their parts, and nothing else is sent.
+    """A host array as a device array that shares no memory with it.
 
-    Every process must have the same value. The result shares no memory with it.
+    Where the sharding spans several processes, all of them must call this; the leader's value is sent to the others,
+    one array at a time, and theirs only tell shape and dtype.
     """
+    if len({device.process_index for device in sharding.device_set}) > 1:
+        return _spread(value, sharding)
     host = np.asarray(value)
     return jax.make_array_from_callback(host.shape, sharding, lambda index: np.array(host[index]))
+
+
+def _spread(value: Any, sharding: NamedSharding) -> jax.Array:
+    # As unsigned integers: whatever collective brings the values over, zeros added to them change no bit.
+    dtype = np.dtype(f"u{value.dtype.itemsize}")
+    lead = jax.process_index() == 0
+    own = np.asarray(value).view(dtype) if lead and value.ndim else np.zeros(value.shape, dtype)
+    if lead and not value.ndim:
+        own = np.asarray(value).reshape(1).view(dtype).reshape(())
+    processes = jax.process_count()
+    devices = np.array(sorted(jax.devices(), key=lambda device: (device.process_index, device.id)))
+    by_process = Mesh(devices.reshape(processes, -1), ("process", "device"), axis_types=(AxisType.Auto,) * 2)
+    pieces = NamedSharding(by_process, PartitionSpec("process"))
+    stacked = jax.make_array_from_process_local_data(pieces, own[None], (processes, *value.shape))
+    target = np.dtype(value.dtype)
+
+    def first(leaf: jax.Array) -> jax.Array:
+        return jax.lax.bitcast_convert_type(leaf[0], target)
+
+    return jax.jit(first, out_shardings=sharding)(stacked)
 
 
 def placed_params(mesh: Mesh, params: Mapping[str, Any]) -> dict[str, jax.Array]:
@@ -116,7 +149,7 @@ def placed_params(mesh: Mesh, params: Mapping[str, Any]) -> dict[str, jax.Array]
         name: leaf
         if isinstance(leaf, jax.Array) and leaf.sharding.is_equivalent_to(where[name], leaf.ndim)
         else placed(leaf, where[name])
-        for name, leaf in params.items()
+        for name, leaf in sorted(params.items())
     }
 
 
@@ -126,3 +159,19 @@ def gathered(array: jax.Array) -> np.ndarray[Any, Any]:
         everywhere = NamedSharding(array.sharding.mesh, PartitionSpec())
         array = jax.jit(lambda whole: whole, out_shardings=everywhere)(array).addressable_data(0)
     return np.array(array)
+
+
+class Gathered(Mapping[str, np.ndarray[Any, Any]]):
+    """Parameters that are gathered into this host's memory one by one, when they are looked up; see gathered."""
+
+    def __init__(self, params: Mapping[str, jax.Array]) -> None:
+        self._params = params
+
+    def __getitem__(self, name: str) -> np.ndarray[Any, Any]:
+        return gathered(self._params[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._params)
+
+    def __len__(self) -> int:
+        return len(self._params)

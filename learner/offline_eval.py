@@ -145,13 +145,10 @@ def load_policy(run_folder: Path) -> tuple[HostState, Params]:
     if not folder.is_dir():
         raise _no_checkpoint(run_folder)
     checkpoints = Checkpoints(folder, keep=LearnerConfig().checkpoint.keep, read_only=True)
-    try:
-        restored = checkpoints.restore(as_saved)
-        if restored is None:
-            raise _no_checkpoint(run_folder)
-        return restored.host, _parameters(restored.state)
-    finally:
-        checkpoints.close()
+    restored = checkpoints.restore(as_saved)
+    if restored is None:
+        raise _no_checkpoint(run_folder)
+    return restored.host, _parameters(restored.state)
 
 
 def _parameters(state: Mapping[str, Any]) -> Params:

@@ -14,9 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from learner.mesh import params_shardings, row_shards, rows_sharding
+from learner.config import LearnerConfig
+from learner.mesh import TENSOR, params_shardings, row_shards, rows_sharding
 from learner.packing import PackedBatch
+from rollcast.policy.logprobs import Forward
 from rollcast.policy.params import Params
+from rollcast.policy.vocabulary import Tiles
 
 # Rows of one forward pass, where they are short. A batch holds rows of several versions in varying shares: passes of
 # one fixed size compile once and waste half a pass a version on average.
@@ -52,8 +55,8 @@ class Gradients:
         for part in parts(whole, each):
             total, values = self._add(params, total, part, sequences_per_row)
             metrics.append(values)
-        summed: dict[str, jax.Array] = jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *metrics)
-        return total, summed
+        names = metrics[0]
+        return total, {name: jnp.sum(jnp.stack([part[name] for part in metrics])) for name in names}
 
     def _nothing(self, params: Params) -> Params:
         zeros = jax.tree.map(jnp.zeros_like, params)
@@ -116,6 +119,12 @@ def rows_each(rows: int, time: int, micro_batch_tokens: int, shards: int, *, var
         return most
     even = -(-rows // -(-rows // most))
     return min(most, -(-even // shards) * shards)
+
+
+def forward_of(config: LearnerConfig, mesh: Mesh) -> Forward:
+    """How this configuration computes a forward pass on this mesh."""
+    tiles = Tiles(vocabulary_shards=mesh.shape[TENSOR])
+    return Forward(config.remat == "blocks", tiles, rows_sharding(mesh) if mesh.size > 1 else None)
 
 
 def inputs(batch: PackedBatch) -> dict[str, Any]:

@@ -8,22 +8,20 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
 from learner import presets
 from learner.config import LearnerConfig
 from learner.critic import Critic, Judgement
-from learner.mesh import TENSOR, gathered, make_mesh, placed, placed_params
+from learner.mesh import Gathered, gathered, make_mesh, placed, placed_params
 from learner.objective import Terms
 from learner.optimiser import updates
 from learner.packing import PackedBatch
-from learner.passes import FloatArray, ForwardPasses, Gradients, inputs
+from learner.passes import FloatArray, ForwardPasses, Gradients, forward_of, inputs
 from learner.starting_model import starting_params
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.logprobs import Forward, completion_logprobs
+from rollcast.policy.logprobs import completion_logprobs
 from rollcast.policy.params import Params
 from rollcast.policy.snapshot import Snapshot, freeze
-from rollcast.policy.vocabulary import Tiles
 from rollcast.runtime.errors import CheckpointError
 
 
@@ -114,7 +112,7 @@ class Trainer:
 
     def snapshot(self) -> Snapshot:
         """The current parameters as the rollout reads them."""
-        return freeze(self.model_config, self._params)
+        return freeze(self.model_config, Gathered(self._params) if jax.process_count() > 1 else self._params)
 
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
         """Everything a checkpoint needs, by name: host copies, because the next step reuses the originals' memory."""
@@ -131,7 +129,21 @@ class Trainer:
         """Go on from a `state`, made on whatever mesh.
 
         Raises:
-            CheckpointError: names or shapes are not those of this model and optimiser.
+            CheckpointError: see check_state.
+        """
+        self.check_state(state)
+        leaves = [placed(state[name], leaf.sharding) for name, leaf in _named(self._state_tree()).items()]
+        tree = jax.tree.unflatten(jax.tree.structure(self._state_tree()), leaves)
+        self._params, self._optimiser_state = tree["parameters"], tree["optimiser"]
+        self._reference = tree.get("reference")
+        if self.critic is not None:
+            self.critic.state = tree["critic"]
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """That a state is one of this model and optimiser.
+
+        Raises:
+            CheckpointError: names, shapes or dtypes are others.
         """
         expected = _named(self._state_tree())
         same = expected.keys() == state.keys() and all(
@@ -143,12 +155,6 @@ class Trainer:
                 cause="its tensors differ in name, shape or dtype",
                 fix="resume with the configuration that the run was started with",
             )
-        leaves = [placed(state[name], leaf.sharding) for name, leaf in expected.items()]
-        tree = jax.tree.unflatten(jax.tree.structure(self._state_tree()), leaves)
-        self._params, self._optimiser_state = tree["parameters"], tree["optimiser"]
-        self._reference = tree.get("reference")
-        if self.critic is not None:
-            self.critic.state = tree["critic"]
 
     def _state_tree(self) -> dict[str, Any]:
         tree: dict[str, Any] = {"parameters": self._params, "optimiser": self._optimiser_state}
@@ -167,8 +173,8 @@ class Trainer:
             # A part's weights add up to its share of the batch; each step is to be as long as one on the whole.
             weights=batch.weights * np.float32(objective.mini_batches),
             behaviour_logprobs=behaviour,
-            proximal_logprobs=self.behaviour_logprobs(self._params, batch) if several else None,
-            reference_logprobs=None if self._reference is None else self.behaviour_logprobs(self._reference, batch),
+            proximal_logprobs=self._logprobs(self._params, batch) if several else None,
+            reference_logprobs=None if self._reference is None else self._logprobs(self._reference, batch),
         )
 
     def _step(self, batch: PackedBatch, factors: _Factors) -> dict[str, Any]:
@@ -203,11 +209,6 @@ class Trainer:
             proximal_logprobs=given.proximal_logprobs,
             reference_logprobs=given.reference_logprobs,
         )
-
-
-def forward_of(config: LearnerConfig, mesh: Mesh) -> Forward:
-    """How this configuration computes a forward pass."""
-    return Forward(remat=config.remat == "blocks", tiles=Tiles(vocabulary_shards=mesh.shape[TENSOR]))
 
 
 def behaviour_by_version(

@@ -49,15 +49,31 @@ def coordinator(config: Path, /, *, options: RoleOptions = _DEFAULTS) -> int:
     return _run("coordinator", config, options)
 
 
-def learner(config: Path, /, *, options: RoleOptions = _DEFAULTS) -> int:
-    """Run the learner.
+def learner(
+    config: Path,
+    /,
+    *,
+    processes: int | None = None,
+    process_id: int | None = None,
+    coordinator_address: str | None = None,
+    options: RoleOptions = _DEFAULTS,
+) -> int:
+    """Run the learner, or one of its processes.
 
     Parameters
     ----------
     config
         TOML file; `rollcast config show --role learner` lists its keys.
+    processes
+        How many processes the learner has, one on each host; short for --set distributed.processes=N.
+    process_id
+        Which of them this is; 0 leads. Short for --set distributed.process_id=N.
+    coordinator_address
+        host:port of process 0 for the others; short for --set distributed.coordinator_address=HOST:PORT.
     """
-    return _run("learner", config, options)
+    given = {"processes": processes, "process_id": process_id, "coordinator_address": coordinator_address}
+    settings = tuple(f"distributed.{key}={value}" for key, value in given.items() if value is not None)
+    return _run("learner", config, replace(options, setting=(*options.setting, *settings)))
 
 
 def peer(config: Path, /, *, advertise: str = "", options: RoleOptions = _DEFAULTS) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Sharding
 
 from rollcast.policy.attention import segment_attend
 from rollcast.policy.config import ModelConfig
@@ -20,10 +22,23 @@ class Forward:
 
     remat: forget what is inside a block and compute it again in the backward pass.
     tiles: how much of the logits exists at a time.
+    rows: where rows of activations lie; None: on one device.
     """
 
     remat: bool = False
     tiles: Tiles = field(default_factory=Tiles)
+    rows: Sharding | None = None
+
+    def around(self, run: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
+        """A block's computation as this says; for Decoder."""
+
+        def placed(x: jax.Array) -> jax.Array:
+            return self._placed(run(self._placed(x)))
+
+        return jax.checkpoint(placed) if self.remat else placed
+
+    def _placed(self, x: jax.Array) -> jax.Array:
+        return x if self.rows is None else jax.lax.with_sharding_constraint(x, self.rows)
 
 
 PLAIN = Forward()
@@ -51,7 +66,7 @@ def completion_logprobs(
     padding may be anything.
     """
     model = bind(config, params)
-    hidden = model(tokens, positions, segment_attend(segments), remat=forward.remat)
+    hidden = model(tokens, positions, segment_attend(segments), forward.around)
     per_token = jnp.where(segments > 0, temperature if temperature.ndim == 2 else temperature[:, None], 1.0)
     # What stands at t predicts the token at t + 1; the last column predicts nothing, and only keeps the shape.
     following = ((0, 0), (0, 1))

@@ -12,6 +12,7 @@ The modules here only say what there is and how it is used; `rollcast.policy.par
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -22,6 +23,9 @@ from flax import nnx
 from rollcast.policy.attention import Attend
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.linear import Linear, carried, settled
+
+#: Takes a function of the residual stream [batch, time, width], gives one of the same values.
+Around = Callable[[Callable[[jax.Array], jax.Array]], Callable[[jax.Array], jax.Array]]
 
 
 class RMSNorm(nnx.Module):  # type: ignore[misc]
@@ -133,18 +137,19 @@ class Decoder(nnx.Module):  # type: ignore[misc]
         self.final_norm = RMSNorm(config.width, config.rms_epsilon)
         self.head = None if config.tied_embeddings else Linear(config.width, config.vocabulary_size)
 
-    def __call__(self, tokens: jax.Array, positions: jax.Array, attend: Attend, *, remat: bool = False) -> jax.Array:
+    def __call__(
+        self, tokens: jax.Array, positions: jax.Array, attend: Attend, around: Around = lambda run: run
+    ) -> jax.Array:
         """Hidden states [batch, time, width] after the last norm.
 
         tokens: i32 [batch, time]. positions: i32 [batch, time], index in the sequence without padding. attend: see
-        rollcast.policy.attention; what it does not let be seen may be anything. remat: keep only what enters each
-        block, and compute the rest again in the backward pass.
+        rollcast.policy.attention; what it does not let be seen may be anything. around: what to make of each block's
+        computation on the residual stream, for example to forget and compute again what it keeps for its gradient.
         """
         x = carried(self.embedding[...], self.compute_dtype)[tokens]
         rotary = rotary_angles(positions, rotary_frequencies(self.config))
         for layer, block in enumerate(self.layers):
-            run = functools.partial(block, rotary=rotary, layer=layer, attend=attend)
-            x = jax.checkpoint(run)(x) if remat else run(x)
+            x = around(functools.partial(block, rotary=rotary, layer=layer, attend=attend))(x)
         return self.final_norm(x)
 
     def output_weights(self) -> jax.Array:

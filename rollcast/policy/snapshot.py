@@ -9,7 +9,8 @@ row-major and little-endian.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import io
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,18 +43,19 @@ class Snapshot:
     state_bytes: bytes
 
 
-def freeze(config: ModelConfig, params: Params) -> Snapshot:
-    """Copy parameters (masters or a thawed snapshot, on any device) out as a snapshot in the configured precision."""
+def freeze(config: ModelConfig, params: Mapping[str, Any]) -> Snapshot:
+    """Copy parameters (masters or a thawed snapshot, on any device) out as a snapshot in the configured precision.
+
+    One tensor after the other: beside the snapshot there is a copy of one at a time.
+    """
     specs: list[TensorSpec] = []
-    pieces: list[bytes] = []
-    offset_bytes = 0
+    state = io.BytesIO()  # grows in place, and gives its bytes away without a copy
     for master in sorted(params):
         for name, value in freeze_tensor(config, master, params[master]):
-            piece = value.tobytes()
-            specs.append(TensorSpec(name, value.dtype.name, value.shape, offset_bytes, len(piece)))
-            pieces.append(piece)
-            offset_bytes += len(piece)
-    return Snapshot(tuple(specs), b"".join(pieces))
+            start = state.tell()
+            state.write(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+            specs.append(TensorSpec(name, value.dtype.name, value.shape, start, state.tell() - start))
+    return Snapshot(tuple(specs), state.getvalue())
 
 
 def freeze_tensor(config: ModelConfig, name: str, value: Any) -> list[tuple[str, np.ndarray[Any, Any]]]:

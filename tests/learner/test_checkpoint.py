@@ -62,7 +62,6 @@ def test_the_newest_checkpoint_comes_back_whole(folder: Path) -> None:
     assert checkpoints.restore(anything) is None
     for step in (0, 3, 6):
         checkpoints.save(arrays(float(step)), host(step))
-    checkpoints.close()
     again = Checkpoints(folder, keep=2)
     assert again.steps() == [3, 6]
     restored = again.restore(anything)
@@ -72,7 +71,6 @@ def test_the_newest_checkpoint_comes_back_whole(folder: Path) -> None:
         np.testing.assert_array_equal(restored.state[name], value)
         assert restored.state[name].dtype == value.dtype
     assert restored.digest == digest_of(arrays(6.0)) != digest_of(arrays(3.0))
-    again.close()
 
 
 def test_a_step_may_be_saved_again(folder: Path) -> None:
@@ -82,7 +80,6 @@ def test_a_step_may_be_saved_again(folder: Path) -> None:
     restored = checkpoints.restore(anything)
     assert restored is not None
     assert restored.host == host(3, epoch=1)
-    checkpoints.close()
 
 
 def emptied(path: Path) -> None:
@@ -110,7 +107,6 @@ def test_a_torn_checkpoint_gives_way_to_the_one_before(folder: Path, where: str,
     checkpoints = Checkpoints(folder, keep=2)
     for step in (3, 6):
         checkpoints.save(arrays(float(step)), host(step))
-    checkpoints.close()
     for path in (folder / "6" / where).rglob("*"):
         if path.is_file():
             tear(path)
@@ -123,21 +119,18 @@ def test_a_torn_checkpoint_gives_way_to_the_one_before(folder: Path, where: str,
     restored = again.restore(anything)
     assert restored is not None
     assert restored.digest == digest_of(arrays(6.0))
-    again.close()
 
 
 def test_a_reader_leaves_a_torn_checkpoint_alone(folder: Path) -> None:
     checkpoints = Checkpoints(folder, keep=2)
     for step in (3, 6):
         checkpoints.save(arrays(float(step)), host(step))
-    checkpoints.close()
     emptied(next((folder / "6" / "host").glob("*")))
     reader = Checkpoints(folder, keep=2, read_only=True)
     restored = reader.restore(anything)
     assert restored is not None
     assert restored.host.step == 3
     assert reader.steps() == [3, 6]
-    reader.close()
 
 
 def test_when_every_checkpoint_is_torn_that_is_an_error(folder: Path) -> None:
@@ -148,7 +141,6 @@ def test_when_every_checkpoint_is_torn_that_is_an_error(folder: Path) -> None:
             path.write_bytes(b"damaged")
     with pytest.raises(CheckpointError, match="cannot read any of the 1 checkpoints"):
         checkpoints.restore(anything)
-    checkpoints.close()
 
 
 def test_a_refused_host_state_is_not_a_torn_one(folder: Path) -> None:
@@ -162,7 +154,6 @@ def test_a_refused_host_state_is_not_a_torn_one(folder: Path) -> None:
     with pytest.raises(CheckpointError, match="not ours: 6"):
         checkpoints.restore(refuse)
     assert checkpoints.steps() == [3, 6]
-    checkpoints.close()
 
 
 def test_another_format_is_refused(folder: Path) -> None:
@@ -170,7 +161,6 @@ def test_another_format_is_refused(folder: Path) -> None:
     checkpoints.save(arrays(1.0), host(3, format=99))
     with pytest.raises(CheckpointError, match="format 99"):
         checkpoints.restore(anything)
-    checkpoints.close()
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
@@ -223,7 +213,6 @@ def test_a_resumed_learner_equals_one_that_never_stopped(folder: Path) -> None:
     train(first, range(3))
     checkpoints = Checkpoints(folder, keep=2)
     checkpoints.save(first.state(), host(3))
-    checkpoints.close()
     del first
     jax.clear_caches()  # the second life compiles anew
 
@@ -232,6 +221,5 @@ def test_a_resumed_learner_equals_one_that_never_stopped(folder: Path) -> None:
     saved = checkpoints.restore(lambda _: second.state())
     assert saved is not None
     second.restore(saved.state)
-    checkpoints.close()
     train(second, range(saved.host.step, 6))
     assert digest(second) == digest(uninterrupted)
