@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import assert_never
 
+from peer.batch_patience import BatchPatience
 from peer.lease_book import HeldLease, LeaseBook
 from peer.running_batch import RunningBatch, finished_by_prefix, fits_prefixes, rollout_of
 from peer.spool import Spool
@@ -47,7 +48,6 @@ from rollcast.wire.rollouts import LeaseGrant, Rollout
 
 HELD_BATCHES_MAX = 8  # batches of slots held at most, whatever the coordinator allows
 SPOOL_BATCHES = 16  # finished batches kept while the coordinator is away
-FULL_BATCH_WAIT_S = 0.02  # leases arrive in bursts: a batch that is not full waits this long for the rest of one
 PARTIALS_AT_ONCE_MAX = 256  # partial results sent together: well within the session's outbox
 PARTIALS_PER_SECOND_MAX = 50.0  # large batches are told of more seldom: a session has a budget of messages
 DRAIN_SLICE_S = 0.7  # of the 2 s that a stopping worker has, what the slice being drawn may take
@@ -76,6 +76,7 @@ class WorkerCore:
         self._swap = VersionSwap()
         self._batch: RunningBatch | None = None
         self._batch_id = 0
+        self._patience = BatchPatience()
         self._connected = False
         self._last_loss = ""
         # What the coordinator believes that we can take: our last word less what it granted since.
@@ -127,7 +128,7 @@ class WorkerCore:
             times.append(self._drain_begun_s + (DRAIN_UPLOAD_S if self._batch is None else DRAIN_SLICE_S))
         active = self._swap.active
         if active is not None and self._can_begin():
-            times += [lease.received_s + FULL_BATCH_WAIT_S for lease in self._book.servable(active)[:1]]
+            times += [self._patience.until_s(lease.received_s) for lease in self._book.servable(active)[:1]]
         return min((time for time in times if time is not None), default=None)
 
     def status(self, now: float, receiving: Receiving | None = None) -> WorkerStatus:
@@ -237,8 +238,7 @@ class WorkerCore:
         for rollout in finished:
             self._spool_rollout(rollout)
         if not len(batch):
-            self._batch = None
-            return [EndBatch(batch.batch_id)]
+            return self._end_batch(batch, now)
         due = self._partial_interval_s > 0.0 and now >= self._partials_due_s
         if not due or not self._connected or self._stopping is not None:
             return []
@@ -305,11 +305,15 @@ class WorkerCore:
             return []
         batch.keep(self._book.is_generating)
         if not len(batch):
-            self._batch = None
-            return [EndBatch(batch.batch_id)]
+            return self._end_batch(batch, now)
         renew = batch.key != active
         batch.begin_slice(active, now)
         return [DrawOn(batch.batch_id, self._speed.next_slice_tokens(), renew)]
+
+    def _end_batch(self, batch: RunningBatch, now: float) -> list[Action]:
+        self._batch = None
+        self._patience.ended(batch.begun_s, now, connected=self._connected)
+        return [EndBatch(batch.batch_id)]
 
     def _can_begin(self) -> bool:
         return (
@@ -326,7 +330,7 @@ class WorkerCore:
             return []
         servable = self._book.servable(active)
         slots = sum(len(lease.waiting) for lease in servable)
-        if not slots or (slots < self._batch_slots and now < servable[0].received_s + FULL_BATCH_WAIT_S):
+        if not slots or (slots < self._batch_slots and now < self._patience.until_s(servable[0].received_s)):
             return []
         work = self._book.take(active, self._batch_slots)
         self._batch_id += 1

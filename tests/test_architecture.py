@@ -102,6 +102,7 @@ PURE = (
     "peer/worker_core.py",
     "peer/worker_events.py",
     "peer/worker_status.py",
+    "peer/batch_patience.py",
     "peer/running_batch.py",
     "peer/version_swap.py",
     "peer/lease_book.py",
