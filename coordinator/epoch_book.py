@@ -34,10 +34,10 @@ class EpochBook:
 
     def is_orphan(self, version: Version) -> bool:
         """Whether this version, if it was published, does not count any more."""
-        return any(
-            (one.common_version is None or version > one.common_version) and version < one.step_to
-            for one in self.opened
-        )
+        for one in self.opened:
+            if (one.common_version is None or version > one.common_version) and version < one.step_to:
+                return True
+        return False
 
     def valid(self, epoch: Epoch, version: Version) -> bool:
         """Whether such a version may exist and count: its number is one of that epoch, and no orphan."""

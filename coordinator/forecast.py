@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import OrderedDict, deque
+from itertools import islice
 
 from coordinator.figures import percentile_of
 from coordinator.groups import Attempt
@@ -34,25 +35,38 @@ class _Sorted:
     """The newest measurements of one quantity, sorted now and then."""
 
     def __init__(self, size: int, sorted_every: int) -> None:
-        self._values: deque[float] = deque(maxlen=size)
+        self._values: deque[float] = deque()
+        self._size = size
         self._sorted: list[float] = []
         self._every = sorted_every
-        self._added = 0
+        self._unsorted = 0  # the newest so many are not among the sorted ones
+        self._quantiles: dict[float, float] = {}  # asked for since they were sorted
 
     def __len__(self) -> int:
-        return len(self._values)
+        return min(len(self._values), self._size)
 
     def add(self, value: float) -> None:
         self._values.append(value)
-        self._added += 1
-        if self._added % self._every == 0 or len(self._values) <= self._every:
-            self._sorted = sorted(self._values)
+        self._unsorted += 1
+        if self._unsorted == self._every or len(self._values) <= self._every:
+            self._sort()
+
+    def _sort(self) -> None:
+        """The old ones go one by one; what is left is in order, and the few new ones are merged into it."""
+        while len(self._values) > self._size:
+            del self._sorted[bisect_left(self._sorted, self._values.popleft())]
+        self._sorted += islice(reversed(self._values), self._unsorted)
+        self._sorted.sort()
+        self._unsorted = 0
+        self._quantiles.clear()
 
     def quantile(self, share: float) -> float | None:
         """Nearest rank."""
-        if not self._sorted:
-            return None
-        return self._sorted[min(len(self._sorted), max(1, math.ceil(share * len(self._sorted)))) - 1]
+        known = self._quantiles.get(share)
+        if known is None and self._sorted:
+            rank = min(len(self._sorted), max(1, math.ceil(share * len(self._sorted))))
+            known = self._quantiles[share] = self._sorted[rank - 1]
+        return known
 
     def median_above(self, value: float) -> float | None:
         """Of the measurements that are larger; None if there is none."""

@@ -339,8 +339,7 @@ class LeaseBook:
         self._freed[attempt.peer_id] = None
 
     def _index(self, group: Group) -> None:
-        lost = self._away.lost
-        if not any(slot.open(lost) for slot in group.slots):
+        if not self.open_slots(group):
             _discard(self._open, group.group_id)
         elif not _contains(self._open, group.group_id):
             insort(self._open, group.group_id)

@@ -86,10 +86,12 @@ class Member:
         """Whether it may be given slots at all."""
         return self.role == "peer" and self.version is not None and not self.standing.quarantined and not self.draining
 
-    def holds(self, version: Version) -> None:
-        """It holds this version; older news than what we know changes nothing (I5)."""
-        if self.version is None or version > self.version:
-            self.version = version
+    def holds(self, version: Version) -> bool:
+        """It holds this version; older news than what we know changes nothing (I5). Returns whether it was news."""
+        if self.version is not None and version <= self.version:
+            return False
+        self.version = version
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,9 @@ class Members:
     @property
     def origin(self) -> Member | None:
         """The origin that joined first, if there is one."""
-        return next(iter(self._origins.values()), None)
+        for member in self._origins.values():
+            return member
+        return None
 
     def join(self, event: PeerJoined, now: float) -> Member:
         """Add a member; it must not be one already."""
@@ -218,7 +222,6 @@ class Members:
         if member is not None:
             member.last_seen = now
             self._by_last_seen.move_to_end(peer_id)
-            self._changed[peer_id] = None
         return member
 
     def changed(self, peer_ids: Iterable[PeerId]) -> None:
@@ -226,7 +229,7 @@ class Members:
         self._changed.update(dict.fromkeys(peer_ids))
 
     def take_changed(self) -> list[PeerId]:
-        """Members that something was heard or decided of since this was last asked."""
+        """Members that something changed for since this was last asked, in what they want or may be given."""
         changed = list(self._changed)
         self._changed.clear()
         return changed

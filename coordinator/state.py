@@ -110,6 +110,8 @@ class CoreState:
 
     def close_attempts(self, attempts: list[Attempt], reason: DropReason, *, tell_peers: bool) -> list[Action]:
         """Close live attempts; ``tell_peers`` when those who hold them cannot know it."""
+        if not attempts:
+            return []
         actions: list[Action] = [self.close_attempt(attempt, reason) for attempt in attempts]
         if tell_peers:
             leases: dict[PeerId, dict[LeaseId, None]] = {}

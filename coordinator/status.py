@@ -118,7 +118,7 @@ class WaitingWatch:
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
-        self._kind = "start"
+        self._kind: tuple[str, int] = ("start", 0)  # and the step that it is about
         self._since: float | None = None  # before the first event
 
     def observe(self, now: float) -> None:
@@ -127,21 +127,18 @@ class WaitingWatch:
         if kind != self._kind:
             self._kind, self._since = kind, now
 
-    def _current_kind(self) -> str:
+    def _current_kind(self) -> tuple[str, int]:
         state = self._state
         if state.ended:
-            return "ended"
+            return "ended", 0
         if state.members.origin is None:
-            return "origin"
-        if state.newest_version is None and not state.progress.phase:
-            return "learner"
+            return "origin", 0
         if state.newest_version is None:
-            return "first_version"
+            return "first_version" if state.progress.phase else "learner", 0
         if state.members.worker_count == 0:
-            return "peer"
-        if state.batches.wanted is None:
-            return f"step {state.batches.recorded}"
-        return f"batch {state.batches.wanted}"
+            return "peer", 0
+        wanted = state.batches.wanted
+        return ("step", state.batches.recorded) if wanted is None else ("batch", wanted)
 
     def describe(self, now: float, no_peer_since: float | None) -> Waiting:
         """The text that people read, and what happens next."""
@@ -151,7 +148,7 @@ class WaitingWatch:
 
     def _words(self, now: float, no_peer_since: float | None) -> tuple[str, str]:
         state = self._state
-        match self._kind.split()[0]:
+        match self._kind[0]:
             case "start":
                 return "the first event", "the origin, the learner and peers join"
             case "ended":
