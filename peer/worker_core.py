@@ -6,6 +6,7 @@ rollout is kept until its verdict or until it is too late, and then counted; wha
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import assert_never
 
@@ -110,12 +111,12 @@ class WorkerCore:
             return []
         actions = self._take_in(event, now)
         actions += self._expire(now)
-        actions += self._interrupt(now)
-        actions += self._swap_version()
+        actions += self._swap_version() if self._stopping is None else self._interrupt(now)
         actions += self._draw_on(now)
         actions += self._generate(now)
-        actions += self._upload(now)
-        actions += self._ask_for_work()
+        if self._connected:
+            actions += self._upload(now)
+            actions += self._ask_for_work()
         actions += self._end_drain(now)
         return actions
 
@@ -123,13 +124,14 @@ class WorkerCore:
         """When a Tick is due, on the clock of ``now``; None: only an event changes anything."""
         if self._finished:
             return None
-        times = [self._book.next_expiry_s(), self._spool.next_wake_s() if self._connected else None]
+        wake_s = min(self._book.next_expiry_s(), self._spool.next_wake_s() if self._connected else math.inf)
         if self._stopping is not None:
-            times.append(self._drain_begun_s + (DRAIN_UPLOAD_S if self._batch is None else DRAIN_SLICE_S))
+            wake_s = min(wake_s, self._drain_begun_s + (DRAIN_UPLOAD_S if self._batch is None else DRAIN_SLICE_S))
         active = self._swap.active
         if active is not None and self._can_begin():
-            times += [self._patience.until_s(lease.received_s) for lease in self._book.servable(active)[:1]]
-        return min((time for time in times if time is not None), default=None)
+            for lease in self._book.servable(active)[:1]:
+                wake_s = min(wake_s, self._patience.until_s(lease.received_s))
+        return None if wake_s == math.inf else wake_s
 
     def status(self, now: float, receiving: Receiving | None = None) -> WorkerStatus:
         """State and reason in words, and the counters."""
@@ -293,8 +295,6 @@ class WorkerCore:
         return [EndBatch(batch.batch_id), *self._return_idle_leases(self._stopping)]
 
     def _swap_version(self) -> list[Action]:
-        if self._stopping is not None:
-            return []
         batch = self._batch
         between_slices = batch is not None and not batch.slice_running and batch.may_renew()
         return self._swap.step(may_swap=batch is None or (self._continue_across_versions and between_slices))
@@ -317,8 +317,8 @@ class WorkerCore:
 
     def _can_begin(self) -> bool:
         return (
-            self._swap.active is not None
-            and self._batch is None
+            self._batch is None
+            and self._swap.active is not None
             and self._stopping is None
             and not self._swap.activating
             and not self._spool.is_full(self._spool_bytes_max)
@@ -340,7 +340,7 @@ class WorkerCore:
 
     def _upload(self, now: float) -> list[Action]:
         actions: list[Action] = []
-        while self._connected and (upload := self._spool.start_upload(now)) is not None:
+        while (upload := self._spool.start_upload(now)) is not None:
             actions.append(UploadRollouts(*upload))
         return actions
 
