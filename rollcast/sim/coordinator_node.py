@@ -133,20 +133,22 @@ class CoordinatorNode(Server):
         if self._applying:
             return
         self._applying = True
+        now, settings, oracle = self.agenda.now, self.ground.settings, self.ground.oracle
         while self._queue and self.core is not None:
             event = self._queue.popleft()
             self.events += 1
+            dearer_checks = self.events % settings.validate_every == 0
             try:
-                actions = self.core.handle(event, self.agenda.now)
-                if self.ground.settings.own_checks and self.events % self.ground.settings.validate_every == 0:
+                actions = self.core.handle(event, now)
+                if dearer_checks and settings.own_checks:
                     self.core.validate()
             except (AssertionError, ValueError, KeyError) as error:
                 self.fail(error)
                 return
             self._cause = event
-            self.ground.oracle.coordinator_told(event, actions, self.agenda.now)
-            if self.events % self.ground.settings.validate_every == 0:
-                self.ground.oracle.coordinator_counts(self.core, self.agenda.now)
+            oracle.coordinator_told(event, actions, now)
+            if dearer_checks:
+                oracle.coordinator_counts(self.core, now)
             for action in actions:
                 self._carry_out(action)
         self._applying = False
@@ -266,17 +268,25 @@ class CoordinatorNode(Server):
         store = self.store
         if store is None:  # the process ended while it carried out the actions before
             return
-        match action:
+        match action:  # the most frequent ones first
+            case act.RecordAttempt():
+                self._kept(store.record_attempt(action))
+            case act.StoreRollout():
+                self._kept(store.store_rollouts([action]), ev.RolloutStored(action.rollout_id))
+            case act.AnswerUpload():
+                self._answer_upload(action)
+            case act.ScoreRollout():
+                self.verifiers.score(action, self._verified)
             case act.SendLeases():
                 self._send(action.peer_id, "leases", action.leases)
+            case act.SendAnnouncement():
+                self._announce_to(action)
             case act.RevokeLeases():
                 self._send(action.peer_id, "revoke", action)
             case act.SendPlan():
                 self._send(action.peer_id, "plan", action)
             case act.SendProbe():
                 self._send(action.peer_id, "probe", action.probe_id)
-            case act.SendAnnouncement():
-                self._announce_to(action)
             case act.StopPeer():
                 self._send(action.peer_id, "stop", action.reason)
             case act.EndSession():
@@ -285,18 +295,10 @@ class CoordinatorNode(Server):
                 self.later(0.01, self._supply, action.count)
             case act.RecordGroup():
                 self._kept(store.record_group(action, action.problem_id))
-            case act.RecordAttempt():
-                self._kept(store.record_attempt(action))
             case act.CloseAttempt():
                 self._kept(store.close_attempt(action))
             case act.CloseGroup():
                 self._kept(store.close_group(action))
-            case act.StoreRollout():
-                self._kept(store.store_rollouts([action]), ev.RolloutStored(action.rollout_id))
-            case act.AnswerUpload():
-                self._answer_upload(action)
-            case act.ScoreRollout():
-                self.verifiers.score(action, self._verified)
             case act.RecordBatch():
                 self._kept(store.record_batch(action), ev.BatchRecorded(action.step))
             case act.ServeBatch():

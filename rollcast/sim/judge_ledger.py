@@ -15,7 +15,7 @@ from coordinator import actions as act
 from coordinator import events as ev
 from coordinator.core import CoordinatorCore
 from coordinator.restored import Restored
-from rollcast.sim.engine import STOP_TOKEN, token_at
+from rollcast.sim.engine import STOP_TOKEN, tokens_of
 from rollcast.sim.settings import FleetSettings
 from rollcast.sim.verdicts import Verdicts
 from rollcast.wire.ids import PeerId
@@ -282,7 +282,7 @@ class LedgerJudge:
         if rollout.segments[-1].peer_id != peer_id:
             return "another peer made it"
         if seed >= 0 and peer_id not in self.liars:
-            expected = [token_at(seed, position) for position in range(len(tokens))]
+            expected = tokens_of(seed, 0, len(tokens))
             if rollout.finish_reason == "stop":
                 expected[-1] = STOP_TOKEN
             if tuple(expected) != tokens:

@@ -205,7 +205,7 @@ class PeerNode(Process):
             uplink_measured_s=60.0,
             uplink_probe_id=self._probe_id,
             downlink_bytes_per_second=self.line.down_bytes_s,
-            **(_NO_TRAFFIC | receiver),
+            **(_NO_TRAFFIC | receiver if receiver else _NO_TRAFFIC),
         )
 
     def accuse(self, culprit: PeerId, version: Version, index: int, reason: str) -> None:
