@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar, assert_never
 
 from coordinator import actions as act
@@ -317,14 +318,14 @@ class CoordinatorNode(Server):
                 assert_never(action)
 
     def _kept(self, change: asyncio.Future[Any], then: ev.Event | None = None) -> None:
-        def done(change: asyncio.Future[Any]) -> None:
-            error = change.exception()
-            if error is not None:
-                self.fail(error)
-            elif then is not None:
-                self.apply(then)
+        change.add_done_callback(self._made if then is None else partial(self._made, then=then))
 
-        change.add_done_callback(done)
+    def _made(self, change: asyncio.Future[Any], then: ev.Event | None = None) -> None:
+        error = change.exception()
+        if error is not None:
+            self.fail(error)
+        elif then is not None:
+            self.apply(then)
 
     def _announce_to(self, action: act.SendAnnouncement) -> None:
         stored = self.tables.version(action.version)
