@@ -114,4 +114,4 @@ class LinkRates:
 
 
 def _fading(age_s: float) -> float:
-    return float(2.0 ** (-max(0.0, age_s) / _HALF_LIFE_S))
+    return 1.0 if age_s <= 0.0 else float(2.0 ** (-age_s / _HALF_LIFE_S))

@@ -74,17 +74,16 @@ class Member:
     @property
     def may_relay(self) -> bool:
         """Whether it may be asked to pass chunks on."""
-        resting = self.facts is not None and self.facts.state in _RESTING_STATES
-        return not self.standing.quarantined and not self.standing.demoted and not resting
-
-    @property
-    def draining(self) -> bool:
-        return self.facts is not None and self.facts.state == "draining"
+        if self.standing.quarantined or self.standing.demoted:
+            return False
+        return self.facts is None or self.facts.state not in _RESTING_STATES
 
     @property
     def may_work(self) -> bool:
         """Whether it may be given slots at all."""
-        return self.role == "peer" and self.version is not None and not self.standing.quarantined and not self.draining
+        if self.role != "peer" or self.version is None or self.standing.quarantined:
+            return False
+        return self.facts is None or self.facts.state != "draining"
 
     def holds(self, version: Version) -> bool:
         """It holds this version; older news than what we know changes nothing (I5). Returns whether it was news."""
@@ -129,6 +128,8 @@ class Members:
         self._departed: dict[PeerId, Departed] = {}
         self._standings: dict[PeerId, Standing] = {}
         self._origins: dict[PeerId, Member] = {}
+        self.origin: Member | None = None
+        """The origin that joined first, if there is one."""
         self._joins = 0
         self.worker_count = 0  # peers that are not quarantined
         self.shares = Shares()
@@ -141,13 +142,6 @@ class Members:
 
     def get(self, peer_id: PeerId) -> Member | None:
         return self._members.get(peer_id)
-
-    @property
-    def origin(self) -> Member | None:
-        """The origin that joined first, if there is one."""
-        for member in self._origins.values():
-            return member
-        return None
 
     def join(self, event: PeerJoined, now: float) -> Member:
         """Add a member; it must not be one already."""
@@ -175,6 +169,7 @@ class Members:
         self._departed.pop(event.peer_id, None)
         if member.role == "origin":
             self._origins[event.peer_id] = member
+            self.origin = self.origin or member
         self.worker_count += _counts(member)
         if member.standing.demoted:
             self._demoted.add(event.peer_id)
@@ -186,7 +181,8 @@ class Members:
         del self._by_last_seen[peer_id]
         self._demoted.discard(peer_id)
         self.shares.leave(peer_id)
-        self._origins.pop(peer_id, None)
+        if self._origins.pop(peer_id, None) is not None:
+            self.origin = next(iter(self._origins.values()), None)
         self.worker_count -= _counts(member)
         self._departed[peer_id] = Departed(member, how, reason)
         while len(self._departed) > _DEPARTED_KEPT:

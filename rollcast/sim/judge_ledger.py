@@ -210,10 +210,11 @@ class LedgerJudge:
             self._blame("I6", f"the filled slot {slot} is issued again", slot)
         if len(live) >= 2:
             self._blame("I6", f"a third live attempt at the slot {slot}", slot)
-        if any(books.attempts[other].token >= action.fencing_token for other in live):
-            self._blame("I6", f"the fencing token of the slot {slot} does not rise", slot)
-        if any(books.attempts[other].seed not in (-1, action.seed) for other in live):
-            self._blame("I6", f"the slot {slot} has another seed", slot)
+        for other in [books.attempts[one] for one in live]:
+            if other.token >= action.fencing_token:
+                self._blame("I6", f"the fencing token of the slot {slot} does not rise", slot)
+            if other.seed not in (-1, action.seed):
+                self._blame("I6", f"the slot {slot} has another seed", slot)
         live.append(key)
         books.attempts[key] = Issued(slot, action.fencing_token, action.peer_id, action.seed)
         books.counts["issued"] += 1

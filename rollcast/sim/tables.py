@@ -77,6 +77,7 @@ class Tables:
         self._batches: dict[Step, tuple[RolloutId, ...]] = {}
         self._epochs: list[RecordEpoch] = []
         self._versions: dict[tuple[Epoch, Version], bytes] = {}
+        self._newest_epochs: dict[Version, Epoch] = {}  # in which a version was announced
         self._invites: dict[bytes, Invite] = {}
         self._steps: dict[Step, dict[str, float]] = {}
         self._meta: dict[str, str] = {}
@@ -222,11 +223,12 @@ class Tables:
         if known is not None and known != announcement:
             raise StoreError(f"version {version} of epoch {epoch} was announced before with other content")
         self._versions[(epoch, version)] = announcement
+        self._newest_epochs[version] = max(epoch, self._newest_epochs.get(version, epoch))
         return known is None
 
     def version(self, version: Version) -> StoredVersion | None:
-        found = [key for key in self._versions if key[1] == version]
-        return None if not found else StoredVersion(*max(found), self._versions[max(found)])
+        epoch = self._newest_epochs.get(version)
+        return None if epoch is None else StoredVersion(epoch, version, self._versions[(epoch, version)])
 
     def newest_version(self) -> StoredVersion | None:
         newest = self.newest_versions(1)
@@ -328,6 +330,7 @@ class Tables:
             del self._batches[step]
         for key in [key for key in self._versions if key[1] < horizon]:
             del self._versions[key]
+            self._newest_epochs.pop(key[1], None)
 
     def _forget_group(self, group_id: GroupId) -> list[tuple[Key, Attempt]]:
         attempts = list(self._groups.pop(group_id).attempts.items())
