@@ -12,6 +12,7 @@ from coordinator.dissemination import Dissemination
 from coordinator.epoch_book import EpochBook
 from coordinator.figures import Window
 from coordinator.forecast import Forecast
+from coordinator.group_yield import GroupYield
 from coordinator.groups import Attempt, Group
 from coordinator.lateness import LateCounts, LateWait, RulesInForce
 from coordinator.leases import LeaseBook
@@ -74,6 +75,7 @@ class CoreState:
         self.progress = LearnerProgress()
         self.now = 0.0  # of the event that is being handled
         self.forecast = Forecast()
+        self.group_yield = GroupYield()
         self.partials = Partials(settings.partial_tokens_max)
         self.generate_s = Window()  # seconds that peers say a rollout took, and no more than its attempt did
         self.epochs = EpochBook(restored.epochs)
@@ -98,7 +100,12 @@ class CoreState:
         return max(0, steps_left * self.settings.groups_per_step - len(self.book))
 
     def step_of_turn(self, groups_ahead: int) -> Step:
-        """Step whose batch a group with so many before it is expected to enter."""
+        """Step whose batch a group with so many before it is expected to enter.
+
+        Every place counts, unless the learner had to wait lately: then only those that will probably be of use.
+        """
+        if self.forecast.learner_waited:
+            groups_ahead = self.group_yield.expected(groups_ahead, self.book.ready_count)
         return turn_of(self.batches.next_step, groups_ahead, self.settings.groups_per_step)
 
     def close_attempt(self, attempt: Attempt, reason: DropReason) -> CloseAttempt:

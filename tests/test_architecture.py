@@ -68,6 +68,7 @@ PURE = (
     "coordinator/away.py",
     "coordinator/shares.py",
     "coordinator/forecast.py",
+    "coordinator/group_yield.py",
     "coordinator/admission.py",
     "coordinator/rollout_checks.py",
     "coordinator/working.py",
