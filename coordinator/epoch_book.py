@@ -30,7 +30,10 @@ class EpochBook:
 
     def epoch_of(self, version: Version) -> Epoch:
         """The epoch in which this number is or will be published."""
-        return next((one.epoch for one in reversed(self.opened) if version >= one.step_to), Epoch(0))
+        for one in reversed(self.opened):
+            if version >= one.step_to:
+                return one.epoch
+        return Epoch(0)
 
     def is_orphan(self, version: Version) -> bool:
         """Whether this version, if it was published, does not count any more."""

@@ -44,9 +44,9 @@ def room(state: CoreState, member: Member, now: float) -> int:
     What it held before its present session does not count at first: it may have lost it, and knows best what it asks
     for. Twice its capacity is the most that it holds in all.
     """
-    most = capacity(state, member, now)
+    free, most = member.free_slots, capacity(state, member, now)
     book, peer_id = state.book, member.peer_id
-    return min(member.free_slots, most - book.held_now(peer_id), 2 * most - book.held_count(peer_id))
+    return min(free, most - book.held_now(peer_id), 2 * most - book.held_count(peer_id)) if free > 0 else free
 
 
 def capacity(state: CoreState, member: Member, now: float) -> int:

@@ -77,7 +77,9 @@ class LeaseBook:
     def open_slots(self, group: Group) -> list[int]:
         """Sample indices that nobody works at, or only a peer that seems to be gone."""
         lost = self._away.lost
-        return [index for index, slot in enumerate(group.slots) if slot.open(lost)]
+        if lost:
+            return [index for index, slot in enumerate(group.slots) if slot.open(lost)]
+        return group.vacant()
 
     def ready_groups(self) -> list[Group]:
         return [self._groups[group_id] for group_id in self._ready]
@@ -115,7 +117,7 @@ class LeaseBook:
 
     def held_now(self, peer_id: PeerId) -> int:
         """Slots that the peer was given in its present session and holds."""
-        return self.held_count(peer_id) - self._away.earlier(peer_id)
+        return len(self._live_by_peer.get(peer_id, ())) - self._away.earlier(peer_id)
 
     def holds_lease(self, peer_id: PeerId, lease_id: LeaseId) -> bool:
         """Whether some attempt of this lease is live."""

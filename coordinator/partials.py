@@ -133,6 +133,8 @@ class Partials:
     ) -> dict[int, Prefix]:
         """Of each of these slots the longest beginning that is of this epoch and of versions young enough."""
         found: dict[int, Prefix] = {}
+        if not self._slots:
+            return found
         for index in indices:
             known = [progress.whole for progress in self._slots.get((group_id, index), {}).values()]
             useful = [
