@@ -39,6 +39,7 @@ from coordinator.actions import (
     SupplyPrompts,
 )
 from coordinator.announcements import Announcements
+from coordinator.batch_reading import BatchReading
 from coordinator.causes import cause_of
 from coordinator.core import CoordinatorCore
 from coordinator.ending import failure_of
@@ -116,6 +117,7 @@ class Shell:
         self._applying = False
         self._calls = WaitingCalls(self.apply, clock, observe_answer_s)
         self._announcements = Announcements(ledger)
+        self.batches = BatchReading(ledger)
         self._refuses_uploads = refuses_uploads
         self._learner_values = dict(learner_values or {})
         self._learner_lives = learner_lives or LearnerLives()
@@ -317,6 +319,7 @@ class Shell:
                 self._start(self._score(action))
             case RecordBatch():
                 self._kept(self._ledger.record_batch(action), BatchRecorded(action.step))
+                self.batches.recording(action.step)
             case RecordEpoch():
                 self._kept(self._ledger.record_epoch(action), EpochRecorded(action.epoch))
             case Penalise():
