@@ -7,10 +7,11 @@ version, stay true. What was published after the newest state that both have in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from coordinator.actions import RecordEpoch
 from rollcast.wire.ids import Epoch, Step, Version
+from rollcast.wire.rollouts import Segment
 
 
 class EpochBook:
@@ -41,6 +42,10 @@ class EpochBook:
             if (one.common_version is None or version > one.common_version) and version < one.step_to:
                 return True
         return False
+
+    def is_any_orphan(self, segments: Iterable[Segment]) -> bool:
+        """Whether something here was made with an orphan."""
+        return bool(self.opened) and any(self.is_orphan(one.version) for one in segments)
 
     def valid(self, epoch: Epoch, version: Version) -> bool:
         """Whether such a version may exist and count: its number is one of that epoch, and no orphan."""

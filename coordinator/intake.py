@@ -54,7 +54,7 @@ class Intake:
             return self._accuse(event, "uploaded with a wrong fencing token")
         if self._state.book.unscored >= self._state.settings.scoring_queue_max:
             return [self._refuse(event, "busy")]
-        if any(self._state.epochs.is_orphan(segment.version) for segment in rollout.segments):
+        if self._state.epochs.is_any_orphan(rollout.segments):
             return self._close(event, attempt, "rolled_back")  # it cannot know yet: not its fault
         if attempt.prefix is None and any(segment.peer_id != event.peer_id for segment in rollout.segments):
             return self._close(event, attempt, "revoked")  # it may go on from what a coordinator before us gave it
@@ -74,7 +74,7 @@ class Intake:
         attempt = self._state.book.live_attempt((partial.lease_id, partial.sample_index))
         if attempt is None or attempt.peer_id != event.peer_id or attempt.fencing_token != partial.fencing_token:
             return []
-        if any(self._state.epochs.is_orphan(segment.version) for segment in partial.segments):
+        if self._state.epochs.is_any_orphan(partial.segments):
             return []
         malformed = malformed_partial(self._state, event.peer_id, partial)
         if malformed:

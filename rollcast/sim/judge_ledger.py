@@ -275,9 +275,11 @@ class LedgerJudge:
         tokens = rollout.completion_token_ids
         if not 0 < len(tokens) <= self._settings.lengths.most or max(tokens) >= 64:
             return "its tokens cannot be"
-        if rollout.finish_reason == "interrupted" or any(one.role != "assistant" for one in rollout.segments):
+        if rollout.finish_reason == "interrupted":
             return "it is no finished completion"
         for segment in rollout.segments:
+            if segment.role != "assistant":
+                return "it is no finished completion"
             if self._versions.get(segment.version) != segment.epoch:
                 return f"it claims version {segment.version} of epoch {segment.epoch}, which was not announced"
         if rollout.segments[-1].peer_id != peer_id:

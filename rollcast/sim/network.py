@@ -150,14 +150,14 @@ class Stream:
         """Send a message; one without a size takes the delay only. ``sent``: called once it has left our uplink."""
         if not self.open:
             return
-        if size_bytes:
+        if not size_bytes:
+            self._post(message)
+        else:
             network = self._network
             if self._flow is None:
                 self._flow = Flow(network.ports[self.source], network.ports[self.target])
             arrived = partial(self._arrive, message)
             network.ports[self.source].send(self._flow, Frame(size_bytes, sent, arrived))
-        else:
-            self._post(message)
 
     def close(self) -> None:
         """What is still on its way is lost."""

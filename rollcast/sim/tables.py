@@ -40,6 +40,7 @@ class Group:
     problem_json: str
     over: bool = False
     attempts: dict[Key, Attempt] = field(default_factory=dict)
+    by_slot: dict[int, list[Attempt]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -118,10 +119,11 @@ class Tables:
             raise _contradicted(f"lease {action.lease_id} was issued before")
         if group is None or group.over:
             raise _contradicted(f"group {action.group_id} is not open")
-        slot = [one for one in group.attempts.values() if one.action.sample_index == action.sample_index]
-        if sum(one.state == "open" for one in slot) >= 2:
+        slot = group.by_slot.setdefault(action.sample_index, [])
+        if len(slot) >= 2 and sum(one.state == "open" for one in slot) >= 2:
             raise _contradicted(f"two attempts at slot {action.sample_index} of group {action.group_id} are under way")
         attempt = group.attempts[key] = Attempt(action)
+        slot.append(attempt)
         self._attempts[key] = (action.group_id, attempt)
         self._issued += 1
 
@@ -293,9 +295,8 @@ class Tables:
 
     def _rivals(self, found: tuple[GroupId, Attempt]) -> list[Attempt]:
         group_id, attempt = found
-        others = self._groups[group_id].attempts.values()
-        index = attempt.action.sample_index
-        return [one for one in others if one is not attempt and one.action.sample_index == index]
+        slot = self._groups[group_id].by_slot[attempt.action.sample_index]
+        return [one for one in slot if one is not attempt] if len(slot) > 1 else []
 
     def _store(self, action: StoreRollout) -> None:
         group_id, attempt = found = self._attempts[(action.rollout.lease_id, action.rollout.sample_index)]
