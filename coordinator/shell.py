@@ -285,17 +285,27 @@ class Shell:
     # ---------------------------------------------------------------- actions out
 
     def _carry_out(self, action: Action) -> None:
-        match action:
+        match action:  # the most frequent ones first
+            case RecordAttempt():
+                self._kept(self._ledger.record_attempt(action))
+            case StoreRollout():
+                self._kept(self._ledger.store_rollouts([action]), RolloutStored(action.rollout_id))
+            case AnswerUpload() | ServeBatch() | AnswerEpoch():
+                self._calls.answer(action)
+            case ScoreRollout():
+                self._start(self._score(action))
             case SendLeases():
                 self._sessions.send(action.peer_id, leases_message(action))
+            case SendAnnouncement():
+                self._send_announcement(action)
+            case CloseAttempt():
+                self._kept(self._ledger.close_attempt(action))
             case RevokeLeases():
                 self._sessions.send(action.peer_id, revoke_message(action))
             case SendPlan():
                 self._fan_out.send(action.peer_id, plan_message(action))
             case SendProbe():
                 self._sessions.send(action.peer_id, probe_message(action))
-            case SendAnnouncement():
-                self._send_announcement(action)
             case StopPeer():
                 self._sessions.stop(action.peer_id, action.reason)
             case EndSession():
@@ -305,18 +315,8 @@ class Shell:
             case RecordGroup():
                 problem = self._problems.drawn(action.problem_id)
                 self._kept(self._ledger.record_group(action, problem.to_json()))
-            case RecordAttempt():
-                self._kept(self._ledger.record_attempt(action))
-            case CloseAttempt():
-                self._kept(self._ledger.close_attempt(action))
             case CloseGroup():
                 self._kept(self._ledger.close_group(action))
-            case StoreRollout():
-                self._kept(self._ledger.store_rollouts([action]), RolloutStored(action.rollout_id))
-            case AnswerUpload() | ServeBatch() | AnswerEpoch():
-                self._calls.answer(action)
-            case ScoreRollout():
-                self._start(self._score(action))
             case RecordBatch():
                 self._kept(self._ledger.record_batch(action), BatchRecorded(action.step))
                 self.batches.recording(action.step)
