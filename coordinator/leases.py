@@ -163,11 +163,6 @@ class LeaseBook:
         found = self._away.came_back(peer_id, self.held_count(peer_id), LeaseId(self._last_lease))
         self._index_all(found)
 
-    def doubt_earlier(self, peer_id: PeerId, lost_at: float) -> None:
-        """The peer may know nothing of what it held before its present session: lost unless it is uploaded in time."""
-        held = list(self._live_by_peer.get(peer_id, ()))[: self._away.earlier(peer_id)]
-        self._away.left(peer_id, held, lost_at)
-
     def lose(self, now: float) -> None:
         """Open the slots of attempts whose peers have been away for too long."""
         self._index_all(self._away.due(now))

@@ -47,7 +47,6 @@ class Member:
     standing: Standing
     free_slots: int = 0
     virtual_time: float = 0.0  # of its share of the work, see shares.py
-    has_asked: bool = False  # for work, in this session
     version: Version | None = None  # newest that it holds and generates, or is about to generate, with
     facts: PeerFacts | None = None
     region: str = ""

@@ -70,7 +70,7 @@ async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig) -> RunSt
             return RunStart(await _new_run(ledger, run.name), Restored(incarnation=incarnation))
         if await ledger.get_meta(FINISHED):
             raise RunFolderError(f"the run in {folder.root} is finished", fix="choose another run_folder")
-        restored = await _restored(ledger, run.staleness_limit, incarnation)
+        restored = await _restored(ledger, run.age_max, incarnation)
         problems = tuple(Problem.from_json(one) for one in await ledger.open_problems())
         position, tokenizer = await ledger.mixture_position(), await ledger.get_meta(TOKENIZER)
         learner_finished = await ledger.get_meta(LEARNER_FINISHED) is not None
@@ -105,9 +105,9 @@ async def _new_run(ledger: RunStore, name: str) -> RunId:
     return run_id
 
 
-async def _restored(ledger: RunStore, staleness_limit: int, incarnation: int) -> Restored:
+async def _restored(ledger: RunStore, age_max: int, incarnation: int) -> Restored:
     high_water, counts = await ledger.high_water(), await ledger.counts()
-    newest = await ledger.newest_versions(staleness_limit + 1 + NEWEST_KEPT)  # versions are one step apart or more
+    newest = await ledger.newest_versions(age_max + 1 + NEWEST_KEPT)  # versions are one step apart or more
     epochs = EpochBook(await ledger.epochs())
     return Restored(
         incarnation=incarnation,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinator.actions import Action
 from coordinator.events import LeasesReturned, WorkRequested
-from coordinator.issuing import capacity, issue
+from coordinator.issuing import issue
 from coordinator.state import CoreState
 
 _TRY_AGAIN_S = 1.0  # peers that were too slow for what was open may try again so often
@@ -18,18 +18,11 @@ class Working:
         self._tried_at = 0.0
 
     def requested(self, event: WorkRequested, now: float) -> list[Action]:
-        """The peer can take so many more slots.
-
-        The first request of a session tells whether the peer still has what it held before: one that asks for all that
-        it may hold has begun anew, or has nothing left but finished rollouts to upload.
-        """
+        """The peer can take so many more slots."""
         state = self._state
         member = state.members.seen(event.peer_id, now)
         if member is None:
             return []
-        if not member.has_asked and event.free_slots >= capacity(state, member, now):
-            state.book.doubt_earlier(event.peer_id, now + state.settings.reconnect_grace_s)
-        member.has_asked = True
         state.members.asks(member, event.free_slots)
         return issue(state, now)
 

@@ -69,18 +69,6 @@ def test_a_peer_that_is_back_in_time_costs_nothing() -> None:
     assert only(made.tell(received("a", 1, rollout(lease, 0))), StoreRollout) != []
 
 
-def test_a_peer_that_began_anew_works_and_what_it_forgot_is_given_out() -> None:
-    made, _ = world()
-    made.tell(PeerLeft(A, "killed"))
-    made.tell(joined("a"))
-    made.tell(held("a", 0))
-    made.tell(wants("a", 4))  # all that it may hold: it holds nothing
-    assert [grant.group_id for grant, _ in made.take("a")] == [2, 2, 3, 3]
-    passes(made, 3.0, "a", "b")
-    made.tell(wants("b", 2))
-    assert [grant.group_id for grant, _ in made.take("b")] == [1, 1]
-
-
 def test_coming_back_again_and_again_gives_no_more_than_twice_the_capacity() -> None:
     made = World(staleness_limit=9, validate_every_event=True)
     made.start("a")
