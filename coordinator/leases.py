@@ -20,7 +20,7 @@ from coordinator.groups import (
     slot_seed,
     validate_slot,
 )
-from coordinator.restored import RestoredAttempt, RestoredGroup, RestoredRollout
+from coordinator.restored import RestoredAttempt, RestoredFinished, RestoredGroup, RestoredRollout
 from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, RolloutId, Version
 from rollcast.wire.rollouts import Slot
 
@@ -38,6 +38,7 @@ class LeaseBook:
         finished_kept: int,
         last_group: int = 0,
         last_lease: int = 0,
+        finished: Iterable[RestoredFinished] = (),
     ) -> None:
         self._run_seed = run_seed
         self._samples_per_group = samples_per_group
@@ -50,7 +51,9 @@ class LeaseBook:
         self._live_by_peer: dict[PeerId, dict[AttemptKey, Attempt]] = {}
         self._filled: dict[AttemptKey, Filling] = {}
         self._slot_of_rollout: dict[RolloutId, tuple[GroupId, int]] = {}
-        self._finished: OrderedDict[AttemptKey, Finished] = OrderedDict()
+        self._finished: OrderedDict[AttemptKey, Finished] = OrderedDict(
+            ((one.lease_id, one.sample_index), Finished(one.peer_id, one.group_id, one.stored)) for one in finished
+        )
         self._away = Away()
         self._last_group = last_group
         self._last_lease = last_lease

@@ -37,6 +37,7 @@ TOKENIZER = "tokenizer"  # in the ledger's meta: the run's tokenizer, JSON
 LEARNER_VALUES = "learner_values"  # in the ledger's meta: figures outside the steps, JSON
 INCARNATION = "incarnation"  # in the ledger's meta: how often a coordinator started on this run
 AGE_SPLIT = "age_split"  # in the ledger's meta: coordinator.staleness_ledger.Split as JSON
+FINISHED_ATTEMPTS = 4096  # the newest, whose uploads may be repeated: peers keep theirs until they are answered
 ELAPSED_S = "elapsed_s"  # in the ledger's meta: seconds that coordinators ran on this run, all together
 
 
@@ -124,6 +125,7 @@ async def _restored(ledger: RunStore, age_max: int, incarnation: int) -> Restore
         elapsed_s=float(await ledger.get_meta(ELAPSED_S) or 0.0),
         age_split=json.loads(await ledger.get_meta(AGE_SPLIT) or "{}"),
         groups=tuple(await ledger.open_groups()),
+        finished=tuple(await ledger.finished_attempts(FINISHED_ATTEMPTS)),
     )
 
 

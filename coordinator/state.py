@@ -51,6 +51,7 @@ class CoreState:
             finished_kept=settings.finished_attempts_kept,
             last_group=restored.last_group,
             last_lease=restored.last_lease,
+            finished=restored.finished[-settings.finished_attempts_kept :],
         )
         self.batches = Batches(
             groups_per_step=settings.groups_per_step,

@@ -95,7 +95,7 @@ class CoordinatorNode(Server):
             self.fail(written.exception())
             return
         settings = core_settings(self.ground.settings, self.ground.chance.seed)
-        restored = run_now(resume._restored(store, settings.staleness_limit, incarnation))
+        restored = run_now(resume._restored(store, self.ground.settings.age_max, incarnation))
         self._prompts = int(_now(store.mixture_position()) or 0)
         self.core = CoordinatorCore(settings, restored)
         self.ground.oracle.coordinator_started(incarnation, restored, self.agenda.now)

@@ -20,7 +20,7 @@ from coordinator.actions import (
     RecordGroup,
     StoreRollout,
 )
-from coordinator.restored import RestoredGroup
+from coordinator.restored import RestoredFinished, RestoredGroup
 from coordinator.store import BatchEntry, HighWater, StoreCounts, StoredVersion
 from rollcast.runtime.errors import RollcastError, StoreError
 from rollcast.sim.disk import Disk
@@ -196,6 +196,9 @@ class MemoryStore:
 
     def rollout(self, rollout_id: RolloutId) -> asyncio.Future[pb.Rollout | None]:
         return self.submit(self.tables.rollout, rollout_id)
+
+    def finished_attempts(self, count: int) -> asyncio.Future[list[RestoredFinished]]:
+        return self.submit(self.tables.finished_attempts, count)
 
     def open_groups(self) -> asyncio.Future[list[RestoredGroup]]:
         return self.submit(self.tables.open_groups)

@@ -16,7 +16,7 @@ from coordinator.actions import (
     StoreRollout,
 )
 from coordinator.events import Prompt
-from coordinator.restored import RestoredAttempt, RestoredGroup, RestoredRollout
+from coordinator.restored import RestoredAttempt, RestoredFinished, RestoredGroup, RestoredRollout
 from coordinator.store import BatchEntry, HighWater, StoreCounts, StoredVersion
 from rollcast.runtime.errors import JoinRefused, StoreError
 from rollcast.wire.ids import Epoch, GroupId, PeerId, RolloutId, Step, Version
@@ -161,6 +161,15 @@ class Tables:
 
     def open_groups(self) -> list[RestoredGroup]:
         return [self._restored(group_id, group) for group_id, group in sorted(self._open().items())]
+
+    def finished_attempts(self, count: int) -> list[RestoredFinished]:
+        over = [(key, one) for key, one in sorted(self._attempts.items()) if one[1].state in ("trained", "dropped")]
+        accepted = {stored.key for stored in self._rollouts.values()}
+        return [
+            RestoredFinished(action.lease_id, action.sample_index, action.peer_id, group_id, key in accepted)
+            for key, (group_id, attempt) in over[-count:]
+            for action in [attempt.action]
+        ]
 
     def open_problems(self) -> list[str]:
         return [group.problem_json for _, group in sorted(self._open().items())]
