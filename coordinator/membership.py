@@ -29,6 +29,8 @@ class Standing:
     demoted: str = ""  # why it relays to nobody for a while, empty if it may
     demoted_until: float = 0.0  # on the core's clock
     quarantined: str = ""  # why, empty if it is not
+    returns: int = 0  # times that it handed leases back since a rollout of its was accepted
+    resting: str = ""  # why it is given no work for a while, empty if it may be
 
 
 @dataclass(slots=True)
@@ -68,7 +70,7 @@ class Member:
         if self.standing.quarantined:
             return self.standing.quarantined
         demoted = f"relays to nobody for a while: {self.standing.demoted}" if self.standing.demoted else ""
-        return "; ".join(part for part in (said, demoted) if part)
+        return "; ".join(part for part in (said, demoted, self.standing.resting) if part)
 
     @property
     def may_relay(self) -> bool:

@@ -43,6 +43,7 @@ from coordinator.batch_reading import BatchReading
 from coordinator.causes import cause_of
 from coordinator.core import CoordinatorCore
 from coordinator.ending import failure_of
+from coordinator.event_rows import EventRows
 from coordinator.events import (
     AnnouncedEncoding,
     BatchRecorded,
@@ -118,6 +119,7 @@ class Shell:
         self._calls = WaitingCalls(self.apply, clock, observe_answer_s)
         self._announcements = Announcements(ledger)
         self.batches = BatchReading(ledger)
+        self._rows = EventRows(ledger, clock, self._kept)
         self._refuses_uploads = refuses_uploads
         self._learner_values = dict(learner_values or {})
         self._learner_lives = learner_lives or LearnerLives()
@@ -255,6 +257,7 @@ class Shell:
         """Write down sums that are in no table, so that a coordinator after us goes on from there."""
         self._kept(self._ledger.set_meta(ELAPSED_S, f"{self._core.elapsed_s(self._clock()):.3f}"))
         self._kept(self._ledger.set_meta(AGE_SPLIT, json.dumps(self._core.age_split.to_json())))
+        self._rows.tell_left_out()
 
     def end_run(self, reason: str, *, final: bool) -> None:
         """Let everybody go; if it is for good, what is untrained is dropped and counted."""
@@ -323,12 +326,11 @@ class Shell:
             case RecordEpoch():
                 self._kept(self._ledger.record_epoch(action), EpochRecorded(action.epoch))
             case Penalise():
-                log.warning("peer misbehaved", peer_id=action.peer_id, reason=action.reason, out=action.quarantined)
-                kind = "quarantined" if action.quarantined else "penalised"
-                self._kept(self._ledger.record_event(kind, action.peer_id, action.reason, cause=self._cause))
+                self._rows.write(
+                    "quarantined" if action.quarantined else "penalised", action.peer_id, action.reason, self._cause
+                )
             case Note():
-                log.info("note", kind=action.kind, subject=action.subject, detail=action.detail)
-                self._kept(self._ledger.record_note(action, cause=self._cause))
+                self._rows.write(action.kind, action.subject, action.detail, self._cause)
             case FailRun():
                 self.fail(failure_of(action))
             case _:
