@@ -60,7 +60,7 @@ class Intake:
             return self._close(event, attempt, "revoked")  # it may go on from what a coordinator before us gave it
         malformed = malformed_rollout(self._state, event.peer_id, rollout, attempt.prefix or ())
         if malformed:
-            return [Penalise(event.peer_id, malformed, False), *self._close(event, attempt, "malformed")]
+            return [self._penalise(event.peer_id, malformed), *self._close(event, attempt, "malformed")]
         if rollout.finish_reason == "interrupted":  # somebody else goes on from there
             self._keep_interrupted(attempt, rollout)
             return self._close(event, attempt, "returned")
@@ -78,7 +78,7 @@ class Intake:
             return []
         malformed = malformed_partial(self._state, event.peer_id, partial)
         if malformed:
-            return [Penalise(event.peer_id, malformed, False)]
+            return [self._penalise(event.peer_id, malformed)]
         self._state.partials.add(attempt, partial.position, bare(partial.segments))
         return []
 
@@ -96,7 +96,7 @@ class Intake:
             self._state.accounts.uploads_refused["malformed"] += 1
             return [answer]
         what = f"uploaded what is no rollout: {event.problem}"
-        return [Penalise(event.peer_id, what, False), self._state.close_attempt(attempt, "malformed"), answer]
+        return [self._penalise(event.peer_id, what), self._state.close_attempt(attempt, "malformed"), answer]
 
     def stored(self, event: RolloutStored, now: float) -> list[Action]:
         """Acknowledge, then have it scored unless its group was dropped meanwhile."""
@@ -166,6 +166,10 @@ class Intake:
     def _close(self, event: RolloutReceived, attempt: Attempt, reason: DropReason) -> list[Action]:
         closed = self._state.close_attempt(attempt, reason)
         return [closed, AnswerUpload(event.upload_id, attempt.lease_id, attempt.sample_index, False, reason)]
+
+    def _penalise(self, peer_id: PeerId, what: str) -> Penalise:
+        self._state.partials.doubt(peer_id)
+        return Penalise(peer_id, what, False)
 
     def _accuse(self, event: RolloutReceived, what: str) -> list[Action]:
         return [Penalise(event.peer_id, what, False), self._refuse(event, "fenced")]

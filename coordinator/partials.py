@@ -147,6 +147,15 @@ class Partials:
                 if any(part.peer_id == peer_id for part in one.whole):
                     self._forget_attempt(slot, key)
 
+    def doubt(self, peer_id: PeerId) -> None:
+        """The peer sent what cannot be: nobody is to go on from what it sent of running attempts, and be blamed for it.
+
+        What it drew before others went on from there stays: they were given it, and repeat it.
+        """
+        share = self._by_peer.get(peer_id)
+        for key, slot in [] if share is None else list(share.slots.items()):
+            self._forget_attempt(slot, key)
+
     def _forget_attempt(self, slot: _SlotKey, key: AttemptKey) -> None:
         attempts = self._slots[slot]
         progress = attempts.pop(key)
