@@ -58,6 +58,8 @@ from rollcast.wire.ids import Epoch, Version
 __all__ = ["CoordinatorCore", "CoreSettings", "Restored", "Status", "Waiting"]
 
 _MOVES_THE_LEARNER = (Tick, BatchRequested, BatchRecorded)  # what it waits for is looked at then
+#: The most frequent events: none of them changes who is missing, or what the run as a whole waits for.
+_DAILY = frozenset({HeartbeatReceived, RolloutReceived, RolloutStored, WorkRequested, VersionHeld, PartialReceived})
 
 
 class CoordinatorCore:
@@ -151,10 +153,11 @@ class CoordinatorCore:
         self._state.now = now
         actions = self._dispatch(event, now)
         self._state.ages.observe(event, actions, now)
-        if isinstance(event, _MOVES_THE_LEARNER):
-            actions += self._wait_causes.observe(now)
-        self._patience.observe(now)
-        self._waiting.observe(now)
+        if type(event) not in _DAILY:
+            if isinstance(event, _MOVES_THE_LEARNER):
+                actions += self._wait_causes.observe(now)
+            self._patience.observe(now)
+            self._waiting.observe(now)
         if self.settings.validate_every_event:
             self.validate()
         return actions

@@ -53,11 +53,12 @@ def batch_recorded(state: CoreState, event: BatchRecorded, now: float) -> list[A
         state.late.corrected += age > state.rules.limit
     state.accounts.trained += len(batch.rollout_ids)
     state.group_yield.ended(len(batch.groups), in_time=True)
-    state.rules.follow(
-        t_bcast_p95_s=state.dissemination.seconds.percentile(95),
-        t_gen_p90_s=state.generate_s.percentile(90),
-        step_period_s=state.forecast.step_period_s,
-    )
+    if state.rules.follows_broadcasts:
+        state.rules.follow(
+            t_bcast_p95_s=state.dissemination.seconds.percentile(95),
+            t_gen_p90_s=state.generate_s.percentile(90),
+            step_period_s=state.forecast.step_period_s,
+        )
     return [ServeBatch(event.step, replayed=False), *drop_stale(state), *form_batch(state, now)]
 
 

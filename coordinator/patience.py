@@ -21,7 +21,7 @@ class Patience:
         self.no_peer_since: float | None = None
 
     def observe(self, now: float) -> None:
-        """Called after every event."""
+        """Called after every event that may change who is here."""
         state = self._state
         if self._started_at is None:
             self._started_at = now

@@ -38,6 +38,7 @@ _VERSIONS_KEPT = 64  # beyond any sensible S: rollouts of older ones are counted
 _HOLDERS_KEPT = 16384  # peers remembered for one version
 
 _Key = tuple[LeaseId, int]
+_WATCHED = frozenset({RecordAttempt, StoreRollout, CloseAttempt, RecordBatch})
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +146,15 @@ class StalenessLedger:
             case _:
                 pass
         for action in actions:
+            if type(action) not in _WATCHED:
+                continue
             match action:
                 case RecordAttempt():
                     self._issued[(action.lease_id, action.sample_index)] = now
-                case CloseAttempt():
-                    self._forget((action.lease_id, action.sample_index))
                 case StoreRollout() if isinstance(event, RolloutReceived):
                     self._received(action.rollout_id, action.rollout, now)
+                case CloseAttempt():
+                    self._forget((action.lease_id, action.sample_index))
                 case RecordBatch():
                     self._batch(action, now)
                 case _:

@@ -140,7 +140,7 @@ class WaitingWatch:
         self._since: float | None = None  # before the first event
 
     def observe(self, now: float) -> None:
-        """Called after every event."""
+        """Called after every event that may change what the run waits for."""
         kind = self._current_kind()
         if kind != self._kind:
             self._kind, self._since = kind, now

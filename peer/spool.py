@@ -42,6 +42,8 @@ class Spool:
 
     def __len__(self) -> int:
         count = len(self._ready)
+        if not self._in_flight:
+            return count
         for upload in self._in_flight.values():
             count += len(upload)
         return count
