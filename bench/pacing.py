@@ -2,7 +2,8 @@
 and goodput while a quarter of 16 workers is killed each minute.
 
 The staleness limit is S_needed (rollcast/sim/scenario.py). ``dropped_share`` counts attempts made in vain: too old, or
-too late for their slot, or handed back, as a share of all that ended. Without pacing whoever asks is given work.
+too late for their slot, or handed back, as a share of all that ended. Without pacing whoever asks is given work. Where
+running rollouts go on with new versions ("continue"), they are uploaded as each ends, not as their batch does.
 """
 
 from __future__ import annotations
@@ -31,9 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Outcome:
     seconds = paced(32).train_s * arguments.steps
     figures: dict[str, float] = {}
-    for pacing in ("predict", "none"):
-        settings = replace(paced(32, SURPLUS), pacing=pacing)
-        figures |= {f"{key}_{pacing}": value for key, value in _paced(settings, arguments.seed, seconds).items()}
+    base = paced(32, SURPLUS)
+    fleets = {
+        "predict": base,
+        "none": replace(base, pacing="none"),
+        "continue": replace(base, slice_tokens=2, continue_across_versions=True),
+    }
+    for name, settings in fleets.items():
+        figures |= {f"{key}_{name}": value for key, value in _paced(settings, arguments.seed, seconds).items()}
     figures |= {key: figures[f"{key}_predict"] for key in ("dropped_share", "utilisation")}
     figures |= _killed(arguments.seed, seconds)
     return Outcome({"steps": arguments.steps, "seed": arguments.seed, "surplus": SURPLUS}, figures)

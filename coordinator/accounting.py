@@ -84,12 +84,16 @@ class ChunkTraffic:
             *(facts.chunk_bytes_from_origin, facts.chunk_bytes_from_peers, facts.chunks_rejected),
             *(facts.chunks_duplicate, facts.chunks_hedged, facts.reparentings, facts.delta_bytes_saved),
         )
-        before = self._last.pop(peer_id, None)
+        before = self._last.get(peer_id)
+        if counted == before:
+            self._last.move_to_end(peer_id)
+            return
         if before is None or any(now < then for now, then in zip(counted, before, strict=True)):
             before = (0,) * len(counted)  # a new process
         for index, (now, then) in enumerate(zip(counted, before, strict=True)):
             self._sums[index] += now - then
         self._last[peer_id] = counted
+        self._last.move_to_end(peer_id)
         while len(self._last) > _IDENTITIES_KEPT:
             self._last.popitem(last=False)
 

@@ -27,12 +27,14 @@ def may_open(state: CoreState) -> bool:
 
 
 def _groups_of_use(state: CoreState) -> float:
-    """Open and ready groups that keep the learner busy: a batch, what is under way meanwhile, and a margin."""
+    """Open and ready groups that keep the learner busy: a batch, what is under way meanwhile, a margin, and as many
+    more as come too late in the end.
+    """
     under_way = state.forecast.steps_under_way()
     if under_way is None:
         return float("inf")
-    batches = 1.0 + under_way + state.settings.lead_margin_steps
-    return state.settings.groups_per_step * batches * state.usefulness.groups_per_useful_one
+    in_time = state.settings.groups_per_step * (1.0 + under_way + state.settings.lead_margin_steps)
+    return in_time / state.group_yield.share * state.usefulness.groups_per_useful_one
 
 
 def oldest_version_for(state: CoreState, groups_ahead: int) -> Version:

@@ -70,8 +70,7 @@ async def _watch_disk(coordinator: Coordinator) -> None:
 
 async def _compact(coordinator: Coordinator) -> None:
     """Keep the store small."""
-    run, store = coordinator.config.run, coordinator.config.store
-    late_steps = run.late_steps_max if run.late_policy == "correct" else 0
+    store = coordinator.config.store
     compactor = Compactor(
         coordinator.ledger,
         Retention(
@@ -82,7 +81,7 @@ async def _compact(coordinator: Coordinator) -> None:
         ),
         coordinator.folder.events,
         oldest_checkpoint_step=lambda: _step(coordinator.shell.learner_value("oldest_checkpoint_step")),
-        oldest_trained_age=run.staleness_limit + late_steps,
+        oldest_trained_age=coordinator.config.run.age_max,
     )
     try:
         await compactor.run(store.compaction_interval_s)

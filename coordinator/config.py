@@ -45,6 +45,11 @@ class RunConfig(ConfigModel):
     samples_per_group: int = Field(8, ge=2)
     """Rollouts of one prompt."""
 
+    @property
+    def age_max(self) -> int:
+        """Age in learner steps up to which rollouts are trained."""
+        return self.staleness_limit + (self.late_steps_max if self.late_policy == "correct" else 0)
+
     @model_validator(mode="after")
     def _some_version_is_young_enough(self) -> RunConfig:
         if self.publish_every_steps != "auto" and self.publish_every_steps > self.staleness_limit + 1:

@@ -57,6 +57,10 @@ from rollcast.wire.ids import Epoch, Version
 
 __all__ = ["CoordinatorCore", "CoreSettings", "Restored", "Status", "Waiting"]
 
+_MOVES_THE_LEARNER = (Tick, BatchRequested, BatchRecorded)  # what it waits for is looked at then
+#: The most frequent events: none of them changes who is missing, or what the run as a whole waits for.
+_DAILY = frozenset({HeartbeatReceived, RolloutReceived, RolloutStored, WorkRequested, VersionHeld, PartialReceived})
+
 
 class CoordinatorCore:
     """Who is here, who does what, which rollouts count.
@@ -149,28 +153,40 @@ class CoordinatorCore:
         self._state.now = now
         actions = self._dispatch(event, now)
         self._state.ages.observe(event, actions, now)
-        if isinstance(event, Tick | BatchRequested | BatchRecorded):
-            actions += self._wait_causes.observe(now)
-        self._patience.observe(now)
-        self._waiting.observe(now)
+        if type(event) not in _DAILY:
+            if isinstance(event, _MOVES_THE_LEARNER):
+                actions += self._wait_causes.observe(now)
+            self._patience.observe(now)
+            self._waiting.observe(now)
         if self.settings.validate_every_event:
             self.validate()
         return actions
 
     def _dispatch(self, event: Event, now: float) -> list[Action]:
-        match event:
+        match event:  # the most frequent ones first
+            case HeartbeatReceived():
+                return self._presence.heartbeat(event, now)
+            case RolloutReceived():
+                self._presence.seen(event.peer_id, now)
+                return self._intake.received(event, now) + issue(self._state, now)
+            case RolloutStored():
+                return self._intake.stored(event, now)
+            case RolloutScored():
+                noted = self._intake.scored(event, now)
+                return noted + self._form_and_issue(selection.scored(self._state, event.rollout_id), now)
+            case WorkRequested():
+                return self._working.requested(event, now)
+            case VersionHeld():
+                return self._presence.version_held(event, now)
+            case PartialReceived():
+                self._presence.seen(event.peer_id, now)
+                return self._intake.partial(event)
             case Started():
                 return starting.started(self._state, now)
             case PeerJoined():
                 return self._presence.joined(event, now)
             case PeerLeft():
                 return self._presence.left(event, now)
-            case HeartbeatReceived():
-                return self._presence.heartbeat(event, now)
-            case WorkRequested():
-                return self._working.requested(event, now)
-            case VersionHeld():
-                return self._presence.version_held(event, now)
             case LeasesReturned():
                 return self._working.returned(event, now)
             case PeerAccused():
@@ -178,20 +194,9 @@ class CoordinatorCore:
             case PromptsSupplied():
                 self._state.prompts.supplied(event.prompts)
                 return issue(self._state, now)
-            case RolloutReceived():
-                self._presence.seen(event.peer_id, now)
-                return self._intake.received(event, now) + issue(self._state, now)
             case MalformedRollout():
                 self._presence.seen(event.peer_id, now)
                 return self._intake.malformed(event) + issue(self._state, now)
-            case PartialReceived():
-                self._presence.seen(event.peer_id, now)
-                return self._intake.partial(event)
-            case RolloutStored():
-                return self._intake.stored(event, now)
-            case RolloutScored():
-                noted = self._intake.scored(event, now)
-                return noted + self._form_and_issue(selection.scored(self._state, event.rollout_id), now)
             case BatchRequested():
                 return self._learner_moves(forming.batch_requested(self._state, event, now), now)
             case BatchRecorded():

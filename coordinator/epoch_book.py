@@ -7,10 +7,11 @@ version, stay true. What was published after the newest state that both have in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from coordinator.actions import RecordEpoch
 from rollcast.wire.ids import Epoch, Step, Version
+from rollcast.wire.rollouts import Segment
 
 
 class EpochBook:
@@ -30,14 +31,21 @@ class EpochBook:
 
     def epoch_of(self, version: Version) -> Epoch:
         """The epoch in which this number is or will be published."""
-        return next((one.epoch for one in reversed(self.opened) if version >= one.step_to), Epoch(0))
+        for one in reversed(self.opened):
+            if version >= one.step_to:
+                return one.epoch
+        return Epoch(0)
 
     def is_orphan(self, version: Version) -> bool:
         """Whether this version, if it was published, does not count any more."""
-        return any(
-            (one.common_version is None or version > one.common_version) and version < one.step_to
-            for one in self.opened
-        )
+        for one in self.opened:
+            if (one.common_version is None or version > one.common_version) and version < one.step_to:
+                return True
+        return False
+
+    def is_any_orphan(self, segments: Iterable[Segment]) -> bool:
+        """Whether something here was made with an orphan."""
+        return bool(self.opened) and any(self.is_orphan(one.version) for one in segments)
 
     def valid(self, epoch: Epoch, version: Version) -> bool:
         """Whether such a version may exist and count: its number is one of that epoch, and no orphan."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from rollcast.wire.ids import EncodingId, Epoch, FencingToken, LeaseId, PeerId, RolloutId, Step, UploadId, Version
 from rollcast.wire.rollouts import PartialRollout, Rollout
 
@@ -56,9 +58,11 @@ class LinkFacts:
     congestion_control: str
 
 
-@dataclass(frozen=True, slots=True)
-class PeerFacts:
-    """What a heartbeat says. Counters run since the peer's process started; a rate of 0 is not measured yet."""
+class PeerFacts(msgspec.Struct, frozen=True):
+    """What a heartbeat says. Counters run since the peer's process started; a rate of 0 is not measured yet.
+
+    A struct, because there is one for every heartbeat: a frozen dataclass of so many fields takes four times as long.
+    """
 
     state: str
     reason: str

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import OrderedDict, deque
+from itertools import islice
 
 from coordinator.figures import percentile_of
 from coordinator.groups import Attempt
@@ -20,6 +21,7 @@ _SPREAD_WINDOW = 1024  # attempts of all peers
 _SPREAD_SORTED_EVERY = 32  # measurements between two sortings
 _SPREAD_NEEDED = 24  # measurements before anything is predicted
 _PERIODS = 16  # learner steps
+_WAIT_REMEMBERED = 16  # learner steps
 _PEERS_REMEMBERED = 16384
 _FORGET_AFTER_S = 3600.0  # a peer that was too slow once may try again after so long
 _CHANCE_MIN, _CHANCE_AT_FIRST, _CHANCE_MAX = 0.1, 0.25, 0.97  # of being in time, that a new group must have
@@ -34,25 +36,38 @@ class _Sorted:
     """The newest measurements of one quantity, sorted now and then."""
 
     def __init__(self, size: int, sorted_every: int) -> None:
-        self._values: deque[float] = deque(maxlen=size)
+        self._values: deque[float] = deque()
+        self._size = size
         self._sorted: list[float] = []
         self._every = sorted_every
-        self._added = 0
+        self._unsorted = 0  # the newest so many are not among the sorted ones
+        self._quantiles: dict[float, float] = {}  # asked for since they were sorted
 
     def __len__(self) -> int:
-        return len(self._values)
+        return min(len(self._values), self._size)
 
     def add(self, value: float) -> None:
         self._values.append(value)
-        self._added += 1
-        if self._added % self._every == 0 or len(self._values) <= self._every:
-            self._sorted = sorted(self._values)
+        self._unsorted += 1
+        if self._unsorted == self._every or len(self._values) <= self._every:
+            self._sort()
+
+    def _sort(self) -> None:
+        """The old ones go one by one; what is left is in order, and the few new ones are merged into it."""
+        while len(self._values) > self._size:
+            del self._sorted[bisect_left(self._sorted, self._values.popleft())]
+        self._sorted += islice(reversed(self._values), self._unsorted)
+        self._sorted.sort()
+        self._unsorted = 0
+        self._quantiles.clear()
 
     def quantile(self, share: float) -> float | None:
         """Nearest rank."""
-        if not self._sorted:
-            return None
-        return self._sorted[min(len(self._sorted), max(1, math.ceil(share * len(self._sorted)))) - 1]
+        known = self._quantiles.get(share)
+        if known is None and self._sorted:
+            rank = min(len(self._sorted), max(1, math.ceil(share * len(self._sorted))))
+            known = self._quantiles[share] = self._sorted[rank - 1]
+        return known
 
     def median_above(self, value: float) -> float | None:
         """Of the measurements that are larger; None if there is none."""
@@ -96,6 +111,7 @@ class Forecast:
         self.learner_s: float | None = None  # the part of it in which the learner did not wait for a batch
         self._ended = (0, 0)
         self._ceiling = _CHANCE_MAX
+        self._steps_since_wait = _WAIT_REMEMBERED
         self.chance_wanted = _CHANCE_AT_FIRST
 
     # ---------------------------------------------------------------- measurements
@@ -153,6 +169,8 @@ class Forecast:
         """A learner that waits is worse than work in vain; where neither happens nothing need change."""
         waited_s = 0.0 if self._asked_at is None else now - self._asked_at
         waited_share = waited_s / max(self._periods[-1], 1e-9)
+        waited = waited_share > _WAITED_SHARE_MAX and len(self._periods) == _PERIODS  # else the run is just beginning
+        self._steps_since_wait = 0 if waited else self._steps_since_wait + 1
         self._ceiling = min(_CHANCE_MAX, self._ceiling + _CEILING_RISES)
         if waited_share > _WAITED_SHARE_MAX:
             self._ceiling = max(_CHANCE_MIN, min(self._ceiling, self.chance_wanted) - _CEILING_BELOW)
@@ -185,6 +203,11 @@ class Forecast:
         """Whether it has waited for longer than attempts usually take: what is predicted lets too little begin."""
         usual_s = self._turnaround_s.quantile(0.5)
         return self._asked_at is not None and usual_s is not None and now - self._asked_at >= usual_s
+
+    @property
+    def learner_waited(self) -> bool:
+        """Whether it had to wait for a batch in one of its last steps, and not because the run began just now."""
+        return self._steps_since_wait < _WAIT_REMEMBERED
 
     def spread(self, share: float) -> float | None:
         """By which factor attempts exceed what their peer's speed lets expect, at this quantile."""

@@ -53,11 +53,13 @@ def batch_recorded(state: CoreState, event: BatchRecorded, now: float) -> list[A
         state.late.corrected += age > state.rules.limit
     state.accounts.trained += len(batch.rollout_ids)
     state.usefulness.batch_recorded()
-    state.rules.follow(
-        t_bcast_p95_s=state.dissemination.seconds.percentile(95),
-        t_gen_p90_s=state.generate_s.percentile(90),
-        step_period_s=state.forecast.step_period_s,
-    )
+    state.group_yield.ended(len(batch.groups), in_time=True)
+    if state.rules.follows_broadcasts:
+        state.rules.follow(
+            t_bcast_p95_s=state.dissemination.seconds.percentile(95),
+            t_gen_p90_s=state.generate_s.percentile(90),
+            step_period_s=state.forecast.step_period_s,
+        )
     return [ServeBatch(event.step, replayed=False), *drop_stale(state), *form_batch(state, now)]
 
 
@@ -69,6 +71,8 @@ def drop_stale(state: CoreState) -> list[Action]:
     step, age_max = state.batches.next_step, state.rules.age_max
     actions: list[Action] = []
     for group in [group for group in state.book if too_old(group, step, age_max)]:
+        if not group.ready:
+            state.group_yield.ended(1, in_time=False)
         actions += state.drop_group(group, _reasons(group, step, age_max), "group_stale")
     return actions
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass, field
+from struct import Struct
 
 from blake3 import blake3
 
@@ -19,6 +20,7 @@ from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, RolloutId,
 from rollcast.wire.rollouts import Segment
 
 LIVE_ATTEMPTS_MAX = 2  # I6 of the threat model
+_SEED_OF = Struct("<QQQ")
 
 AttemptKey = tuple[LeaseId, int]  # lease and sample index: unique for ever
 Prefix = tuple[Segment, ...]  # what was drawn of a slot already
@@ -26,7 +28,7 @@ Prefix = tuple[Segment, ...]  # what was drawn of a slot already
 
 def slot_seed(run_seed: int, group_id: GroupId, sample_index: int) -> int:
     """Sampling seed of a slot, 64 bits; the same for every attempt at it."""
-    text = b"rollcast/slot-seed/1" + b"".join(n.to_bytes(8, "little") for n in (run_seed, group_id, sample_index))
+    text = b"rollcast/slot-seed/1" + _SEED_OF.pack(run_seed, group_id, sample_index)
     return int.from_bytes(blake3(text).digest(length=8), "little")
 
 
@@ -73,10 +75,6 @@ class SlotState:
     live: list[Attempt] = field(default_factory=list)
     filling: Filling | None = None
 
-    @property
-    def vacant(self) -> bool:
-        return not self.live and self.filling is None
-
     def open(self, lost: Container[AttemptKey]) -> bool:
         """Whether it wants an attempt: nobody is at it, or one whose peer seems to be gone."""
         if self.filling is not None:
@@ -106,7 +104,7 @@ class Group:
 
     def vacant(self) -> list[int]:
         """Sample indices that nobody works at."""
-        return [index for index, slot in enumerate(self.slots) if slot.vacant]
+        return [index for index, slot in enumerate(self.slots) if slot.filling is None and not slot.live]
 
     @property
     def unfilled(self) -> int:

@@ -54,13 +54,13 @@ class Intake:
             return self._accuse(event, "uploaded with a wrong fencing token")
         if self._state.book.unscored >= self._state.settings.scoring_queue_max:
             return [self._refuse(event, "busy")]
-        if any(self._state.epochs.is_orphan(segment.version) for segment in rollout.segments):
+        if self._state.epochs.is_any_orphan(rollout.segments):
             return self._close(event, attempt, "rolled_back")  # it cannot know yet: not its fault
         if attempt.prefix is None and any(segment.peer_id != event.peer_id for segment in rollout.segments):
             return self._close(event, attempt, "revoked")  # it may go on from what a coordinator before us gave it
         malformed = malformed_rollout(self._state, event.peer_id, rollout, attempt.prefix or ())
         if malformed:
-            return [Penalise(event.peer_id, malformed, False), *self._close(event, attempt, "malformed")]
+            return [self._penalise(event.peer_id, malformed), *self._close(event, attempt, "malformed")]
         if rollout.finish_reason == "interrupted":  # somebody else goes on from there
             self._keep_interrupted(attempt, rollout)
             return self._close(event, attempt, "returned")
@@ -74,11 +74,11 @@ class Intake:
         attempt = self._state.book.live_attempt((partial.lease_id, partial.sample_index))
         if attempt is None or attempt.peer_id != event.peer_id or attempt.fencing_token != partial.fencing_token:
             return []
-        if any(self._state.epochs.is_orphan(segment.version) for segment in partial.segments):
+        if self._state.epochs.is_any_orphan(partial.segments):
             return []
         malformed = malformed_partial(self._state, event.peer_id, partial)
         if malformed:
-            return [Penalise(event.peer_id, malformed, False)]
+            return [self._penalise(event.peer_id, malformed)]
         self._state.partials.add(attempt, partial.position, bare(partial.segments))
         return []
 
@@ -96,7 +96,7 @@ class Intake:
             self._state.accounts.uploads_refused["malformed"] += 1
             return [answer]
         what = f"uploaded what is no rollout: {event.problem}"
-        return [Penalise(event.peer_id, what, False), self._state.close_attempt(attempt, "malformed"), answer]
+        return [self._penalise(event.peer_id, what), self._state.close_attempt(attempt, "malformed"), answer]
 
     def stored(self, event: RolloutStored, now: float) -> list[Action]:
         """Acknowledge, then have it scored unless its group was dropped meanwhile."""
@@ -104,7 +104,9 @@ class Intake:
         rollout = storing.rollout
         del self._storing_by_key[(rollout.lease_id, rollout.sample_index)]
         self._state.accounts.accepted += 1
-        self._state.members.standing(storing.peer_id).accepted += 1
+        standing = self._state.members.standing(storing.peer_id)
+        standing.accepted += 1
+        standing.returns = 0
         actions: list[Action] = [
             AnswerUpload(upload_id, rollout.lease_id, rollout.sample_index, True, "") for upload_id in storing.uploads
         ]
@@ -164,6 +166,10 @@ class Intake:
     def _close(self, event: RolloutReceived, attempt: Attempt, reason: DropReason) -> list[Action]:
         closed = self._state.close_attempt(attempt, reason)
         return [closed, AnswerUpload(event.upload_id, attempt.lease_id, attempt.sample_index, False, reason)]
+
+    def _penalise(self, peer_id: PeerId, what: str) -> Penalise:
+        self._state.partials.doubt(peer_id)
+        return Penalise(peer_id, what, False)
 
     def _accuse(self, event: RolloutReceived, what: str) -> list[Action]:
         return [Penalise(event.peer_id, what, False), self._refuse(event, "fenced")]

@@ -20,6 +20,14 @@ def issue(state: CoreState, now: float) -> list[Action]:
         return []
     queue_changed(state, now)
     actions: list[Action] = []
+    if len(state.members.shares):
+        _give_out(state, actions, now)
+    if state.prompts.low and state.members.worker_count:
+        actions += state.supply_prompts()
+    return actions
+
+
+def _give_out(state: CoreState, actions: list[Action], now: float) -> None:
     grants: dict[PeerId, list[LeaseGrant]] = {}
     while (member := _next_in_line(state)) is not None:
         grant = _grant_one(state, member, actions, now)
@@ -28,9 +36,6 @@ def issue(state: CoreState, now: float) -> list[Action]:
         else:
             grants.setdefault(member.peer_id, []).append(grant)
     actions += [SendLeases(peer_id, tuple(given)) for peer_id, given in grants.items()]
-    if state.members.worker_count:
-        actions += state.supply_prompts()
-    return actions
 
 
 def room(state: CoreState, member: Member, now: float) -> int:
@@ -39,9 +44,9 @@ def room(state: CoreState, member: Member, now: float) -> int:
     What it held before its present session does not count at first: it may have lost it, and knows best what it asks
     for. Twice its capacity is the most that it holds in all.
     """
-    most = capacity(state, member, now)
+    free, most = member.free_slots, capacity(state, member, now)
     book, peer_id = state.book, member.peer_id
-    return min(member.free_slots, most - book.held_now(peer_id), 2 * most - book.held_count(peer_id))
+    return min(free, most - book.held_now(peer_id), 2 * most - book.held_count(peer_id)) if free > 0 else free
 
 
 def capacity(state: CoreState, member: Member, now: float) -> int:
@@ -54,7 +59,8 @@ def capacity(state: CoreState, member: Member, now: float) -> int:
 
 def queue_changed(state: CoreState, now: float) -> None:
     """Put members in line, or take them out of it, that something changed for since the last time."""
-    for peer_id in dict.fromkeys([*state.members.take_changed(), *state.book.take_freed()]):
+    changed, freed = state.members.take_changed(), state.book.take_freed()
+    for peer_id in dict.fromkeys(changed + freed) if freed else changed:
         member = state.members.get(peer_id)
         if member is not None:
             _queue(state, member, now)
@@ -77,14 +83,14 @@ def _next_in_line(state: CoreState) -> Member | None:
     """The next member for which there may be work; cheap where pacing lets nobody begin anything."""
     if state.newest_version is None:
         return None
-    oldest: list[Version] = []
-    for group in state.book.open_groups(1):
-        oldest.append(admission.oldest_version_for(state, state.book.position(group)))
-    if len(state.prompts) and admission.may_open(state):
-        oldest.append(admission.oldest_version_for(state, len(state.book)))
-    if not oldest:
+    open_groups = state.book.open_groups(1)
+    if open_groups:  # it has its turn before any new group: older versions will do for it
+        groups_ahead = state.book.position(open_groups[0])
+    elif len(state.prompts) and admission.may_open(state):
+        groups_ahead = len(state.book)
+    else:
         return None
-    peer_id = state.members.shares.first(min(oldest))
+    peer_id = state.members.shares.first(admission.oldest_version_for(state, groups_ahead))
     return None if peer_id is None else state.members.get(peer_id)
 
 

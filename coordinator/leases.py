@@ -20,7 +20,7 @@ from coordinator.groups import (
     slot_seed,
     validate_slot,
 )
-from coordinator.restored import RestoredAttempt, RestoredGroup
+from coordinator.restored import RestoredAttempt, RestoredFinished, RestoredGroup
 from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, RolloutId, Version
 from rollcast.wire.rollouts import Slot
 
@@ -38,6 +38,7 @@ class LeaseBook:
         finished_kept: int,
         last_group: int = 0,
         last_lease: int = 0,
+        finished: Iterable[RestoredFinished] = (),
     ) -> None:
         self._run_seed = run_seed
         self._samples_per_group = samples_per_group
@@ -50,7 +51,9 @@ class LeaseBook:
         self._live_by_peer: dict[PeerId, dict[AttemptKey, Attempt]] = {}
         self._filled: dict[AttemptKey, Filling] = {}
         self._slot_of_rollout: dict[RolloutId, tuple[GroupId, int]] = {}
-        self._finished: OrderedDict[AttemptKey, Finished] = OrderedDict()
+        self._finished: OrderedDict[AttemptKey, Finished] = OrderedDict(
+            ((one.lease_id, one.sample_index), Finished(one.peer_id, one.group_id, one.stored)) for one in finished
+        )
         self._away = Away()
         self._last_group = last_group
         self._last_lease = last_lease
@@ -77,7 +80,9 @@ class LeaseBook:
     def open_slots(self, group: Group) -> list[int]:
         """Sample indices that nobody works at, or only a peer that seems to be gone."""
         lost = self._away.lost
-        return [index for index, slot in enumerate(group.slots) if slot.open(lost)]
+        if lost:
+            return [index for index, slot in enumerate(group.slots) if slot.open(lost)]
+        return group.vacant()
 
     def ready_groups(self) -> list[Group]:
         return [self._groups[group_id] for group_id in self._ready]
@@ -115,7 +120,7 @@ class LeaseBook:
 
     def held_now(self, peer_id: PeerId) -> int:
         """Slots that the peer was given in its present session and holds."""
-        return self.held_count(peer_id) - self._away.earlier(peer_id)
+        return len(self._live_by_peer.get(peer_id, ())) - self._away.earlier(peer_id)
 
     def holds_lease(self, peer_id: PeerId, lease_id: LeaseId) -> bool:
         """Whether some attempt of this lease is live."""
@@ -161,11 +166,6 @@ class LeaseBook:
         """The peer has a session again, and owns its attempts again."""
         found = self._away.came_back(peer_id, self.held_count(peer_id), LeaseId(self._last_lease))
         self._index_all(found)
-
-    def doubt_earlier(self, peer_id: PeerId, lost_at: float) -> None:
-        """The peer may know nothing of what it held before its present session: lost unless it is uploaded in time."""
-        held = list(self._live_by_peer.get(peer_id, ()))[: self._away.earlier(peer_id)]
-        self._away.left(peer_id, held, lost_at)
 
     def lose(self, now: float) -> None:
         """Open the slots of attempts whose peers have been away for too long."""
@@ -345,8 +345,7 @@ class LeaseBook:
         self._freed[attempt.peer_id] = None
 
     def _index(self, group: Group) -> None:
-        lost = self._away.lost
-        if not any(slot.open(lost) for slot in group.slots):
+        if not self.open_slots(group):
             _discard(self._open, group.group_id)
         elif not _contains(self._open, group.group_id):
             insort(self._open, group.group_id)

@@ -29,7 +29,7 @@ from coordinator.actions import (
 )
 from coordinator.ledger_schema import migrate
 from coordinator.ledger_thread import LedgerThread, store_error
-from coordinator.restored import RestoredGroup
+from coordinator.restored import RestoredFinished, RestoredGroup
 from coordinator.store import (
     BatchEntry,
     Compacted,
@@ -129,6 +129,9 @@ class Ledger(CompactingStore):
 
     def open_groups(self) -> asyncio.Future[list[RestoredGroup]]:
         return self._thread.submit(sql.select_open_groups)
+
+    def finished_attempts(self, count: int) -> asyncio.Future[list[RestoredFinished]]:
+        return self._thread.submit(lambda connection: sql.select_finished_attempts(connection, count))
 
     def open_problems(self) -> asyncio.Future[list[str]]:
         return self._thread.submit(sql.select_open_problems)

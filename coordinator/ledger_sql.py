@@ -17,7 +17,7 @@ from coordinator.actions import (
 )
 from coordinator.events import Prompt
 from coordinator.ledger_schema import NOW_UNIX_S
-from coordinator.restored import RestoredAttempt, RestoredGroup, RestoredRollout
+from coordinator.restored import RestoredAttempt, RestoredFinished, RestoredGroup, RestoredRollout
 from coordinator.store import BatchEntry, HighWater, ProblemReward, StoreCounts
 from rollcast.runtime.errors import StoreError
 from rollcast.wire.ids import GroupId, RolloutId, Step
@@ -228,6 +228,19 @@ def select_open_groups(connection: sqlite3.Connection) -> list[RestoredGroup]:
             tuple(rollouts.get(group_id, ())),
         )
         for group_id, problem_id, prompt, position in groups
+    ]
+
+
+def select_finished_attempts(connection: sqlite3.Connection, count: int) -> list[RestoredFinished]:
+    rows = connection.execute(
+        "SELECT lease_id, sample_index, attempts.peer_id, group_id, rollout_id IS NOT NULL"
+        " FROM attempts LEFT JOIN rollouts USING (lease_id, sample_index) WHERE state IN ('trained', 'dropped')"
+        " ORDER BY lease_id DESC, sample_index DESC LIMIT ?",
+        (count,),
+    ).fetchall()
+    return [
+        RestoredFinished(lease_id, sample_index, peer_id, group_id, bool(stored))
+        for lease_id, sample_index, peer_id, group_id, stored in reversed(rows)
     ]
 
 

@@ -62,8 +62,9 @@ class LinkRates:
                 self._records.popitem(last=False)
         self._records.move_to_end(peer_id)
         record.downlink = facts.downlink_bytes_per_second
-        rtts = [link.rtt_s for link in facts.links if link.rtt_s > 0]
-        record.rtt_s = median(rtts) if rtts else record.rtt_s
+        if facts.links:
+            rtts = [link.rtt_s for link in facts.links if link.rtt_s > 0]
+            record.rtt_s = median(rtts) if rtts else record.rtt_s
         record.probe_id = facts.uplink_probe_id
         measured_at = now - facts.uplink_age_s
         is_newer = record.uplink == 0 or measured_at > record.measured_at + _NEWER_S
@@ -88,14 +89,23 @@ class LinkRates:
     def estimate(self, peer_id: PeerId, now: float, *, upload_cap_bytes_per_second: float = 0.0) -> LinkEstimate:
         """What is known of a peer's links, its uplink within the cap of its owner (0: none)."""
         record = self._records.get(peer_id) or _Record()
-        age_s = now - record.measured_at
-        confidence = record.weight * _fading(age_s) if record.uplink else 0.0
-        uplink = record.uplink if confidence >= _CONFIDENCE_MIN else None
-        cap = upload_cap_bytes_per_second
-        if cap and uplink is not None:
-            uplink = min(uplink, cap)
+        uplink, confidence = self.uplink(peer_id, now, upload_cap_bytes_per_second=upload_cap_bytes_per_second)
         slow = 0 < record.downlink < _SLOW_DOWNLINK_SHARE * self._typical_downlink
-        return LinkEstimate(uplink, confidence, age_s, record.downlink if slow else None, record.rtt_s)
+        downlink = record.downlink if slow else None
+        return LinkEstimate(uplink, confidence, now - record.measured_at, downlink, record.rtt_s)
+
+    def uplink(
+        self, peer_id: PeerId, now: float, *, upload_cap_bytes_per_second: float = 0.0
+    ) -> tuple[float | None, float]:
+        """The uplink's rate within the cap of its owner, and the confidence in it: as in an estimate."""
+        record = self._records.get(peer_id)
+        if record is None or not record.uplink:
+            return None, 0.0
+        confidence = record.weight * _fading(now - record.measured_at)
+        if confidence < _CONFIDENCE_MIN:
+            return None, confidence
+        cap = upload_cap_bytes_per_second
+        return min(record.uplink, cap) if cap else record.uplink, confidence
 
     def probe_id(self, peer_id: PeerId) -> int:
         """The last probe that this peer carried out; 0: none."""
@@ -104,4 +114,4 @@ class LinkRates:
 
 
 def _fading(age_s: float) -> float:
-    return float(2.0 ** (-max(0.0, age_s) / _HALF_LIFE_S))
+    return 1.0 if age_s <= 0.0 else float(2.0 ** (-age_s / _HALF_LIFE_S))

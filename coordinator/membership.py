@@ -29,6 +29,8 @@ class Standing:
     demoted: str = ""  # why it relays to nobody for a while, empty if it may
     demoted_until: float = 0.0  # on the core's clock
     quarantined: str = ""  # why, empty if it is not
+    returns: int = 0  # times that it handed leases back since a rollout of its was accepted
+    resting: str = ""  # why it is given no work for a while, empty if it may be
 
 
 @dataclass(slots=True)
@@ -47,7 +49,6 @@ class Member:
     standing: Standing
     free_slots: int = 0
     virtual_time: float = 0.0  # of its share of the work, see shares.py
-    has_asked: bool = False  # for work, in this session
     version: Version | None = None  # newest that it holds and generates, or is about to generate, with
     facts: PeerFacts | None = None
     region: str = ""
@@ -69,27 +70,28 @@ class Member:
         if self.standing.quarantined:
             return self.standing.quarantined
         demoted = f"relays to nobody for a while: {self.standing.demoted}" if self.standing.demoted else ""
-        return "; ".join(part for part in (said, demoted) if part)
+        return "; ".join(part for part in (said, demoted, self.standing.resting) if part)
 
     @property
     def may_relay(self) -> bool:
         """Whether it may be asked to pass chunks on."""
-        resting = self.facts is not None and self.facts.state in _RESTING_STATES
-        return not self.standing.quarantined and not self.standing.demoted and not resting
-
-    @property
-    def draining(self) -> bool:
-        return self.facts is not None and self.facts.state == "draining"
+        if self.standing.quarantined or self.standing.demoted:
+            return False
+        return self.facts is None or self.facts.state not in _RESTING_STATES
 
     @property
     def may_work(self) -> bool:
         """Whether it may be given slots at all."""
-        return self.role == "peer" and self.version is not None and not self.standing.quarantined and not self.draining
+        if self.role != "peer" or self.version is None or self.standing.quarantined:
+            return False
+        return self.facts is None or self.facts.state != "draining"
 
-    def holds(self, version: Version) -> None:
-        """It holds this version; older news than what we know changes nothing (I5)."""
-        if self.version is None or version > self.version:
-            self.version = version
+    def holds(self, version: Version) -> bool:
+        """It holds this version; older news than what we know changes nothing (I5). Returns whether it was news."""
+        if self.version is not None and version <= self.version:
+            return False
+        self.version = version
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,8 @@ class Members:
         self._departed: dict[PeerId, Departed] = {}
         self._standings: dict[PeerId, Standing] = {}
         self._origins: dict[PeerId, Member] = {}
+        self.origin: Member | None = None
+        """The origin that joined first, if there is one."""
         self._joins = 0
         self.worker_count = 0  # peers that are not quarantined
         self.shares = Shares()
@@ -139,11 +143,6 @@ class Members:
 
     def get(self, peer_id: PeerId) -> Member | None:
         return self._members.get(peer_id)
-
-    @property
-    def origin(self) -> Member | None:
-        """The origin that joined first, if there is one."""
-        return next(iter(self._origins.values()), None)
 
     def join(self, event: PeerJoined, now: float) -> Member:
         """Add a member; it must not be one already."""
@@ -171,6 +170,7 @@ class Members:
         self._departed.pop(event.peer_id, None)
         if member.role == "origin":
             self._origins[event.peer_id] = member
+            self.origin = self.origin or member
         self.worker_count += _counts(member)
         if member.standing.demoted:
             self._demoted.add(event.peer_id)
@@ -182,7 +182,8 @@ class Members:
         del self._by_last_seen[peer_id]
         self._demoted.discard(peer_id)
         self.shares.leave(peer_id)
-        self._origins.pop(peer_id, None)
+        if self._origins.pop(peer_id, None) is not None:
+            self.origin = next(iter(self._origins.values()), None)
         self.worker_count -= _counts(member)
         self._departed[peer_id] = Departed(member, how, reason)
         while len(self._departed) > _DEPARTED_KEPT:
@@ -218,7 +219,6 @@ class Members:
         if member is not None:
             member.last_seen = now
             self._by_last_seen.move_to_end(peer_id)
-            self._changed[peer_id] = None
         return member
 
     def changed(self, peer_ids: Iterable[PeerId]) -> None:
@@ -226,7 +226,7 @@ class Members:
         self._changed.update(dict.fromkeys(peer_ids))
 
     def take_changed(self) -> list[PeerId]:
-        """Members that something was heard or decided of since this was last asked."""
+        """Members that something changed for since this was last asked, in what they want or may be given."""
         changed = list(self._changed)
         self._changed.clear()
         return changed

@@ -6,7 +6,6 @@ do not hold, latencies of the service itself, is counted here.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -101,6 +100,7 @@ class _StatusCollector(Collector):
         yield from _staleness(status)
         yield from staleness_metrics.families(status.get("staleness") or {})
         yield from _rollouts(status.get("rollouts", {}))
+        yield _peers_by_state(status.get("peers_by_state", ()))
         yield from _peers(status.get("peers", ()))
         yield from _mismatch(status.get("mismatch"))
         yield from _t_bcast(status.get("t_bcast_s") or {})
@@ -156,14 +156,16 @@ def _rollouts(rollouts: Mapping[str, Any]) -> Iterable[Metric]:
     yield dropped
 
 
-def _peers(peers: Iterable[Mapping[str, Any]]) -> Iterable[Metric]:
-    """Sums over the fleet, and per peer only what tells a bad one from the others."""
-    rows = list(peers)
-    states = Counter((str(row["role"]), str(row["state"])) for row in rows)
+def _peers_by_state(found: Iterable[Mapping[str, Any]]) -> Metric:
     by_state = GaugeMetricFamily("rollcast_peers", "Peers by role and state.", labels=["role", "state"])
-    for (role, state), count in sorted(states.items()):
-        by_state.add_metric([role, state], count)
-    yield by_state
+    for one in found:
+        by_state.add_metric([str(one["role"]), str(one["state"])], one["count"])
+    return by_state
+
+
+def _peers(peers: Iterable[Mapping[str, Any]]) -> Iterable[Metric]:
+    """Per peer only what tells a bad one from the others, where they are not too many for a time series each."""
+    rows = list(peers)
     if len(rows) > broadcast_metrics.PEERS_LABELLED_MAX:
         return
     columns = (

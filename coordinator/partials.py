@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from coordinator.groups import Attempt, AttemptKey, Prefix
 from rollcast.wire.ids import Epoch, GroupId, PeerId, Version
@@ -61,6 +60,7 @@ def _kind(segment: Segment) -> tuple[object, ...]:
 class _Progress:
     """Of one attempt: what it was given, and what it drew."""
 
+    peer_id: PeerId
     given: Prefix
     own: Prefix
 
@@ -73,12 +73,25 @@ class _Progress:
         return tokens_of(self.own)
 
 
+@dataclass(slots=True)
+class _Share:
+    """What is kept of one peer's attempts; the one that was unchanged for longest is first."""
+
+    tokens: int = 0
+    slots: dict[AttemptKey, _SlotKey] = field(default_factory=dict)
+
+
 class Partials:
-    """How far attempts at unfilled slots are known to have come, whether or not they are live still."""
+    """How far attempts at unfilled slots are known to have come, whether or not they are live still.
+
+    Where there is no room, what a peer sends takes the place of what it sent before, once it has its share of the room;
+    until then, of the peer's that has most: nobody can push out what others drew.
+    """
 
     def __init__(self, tokens_max: int) -> None:
         self._tokens_max = tokens_max
-        self._slots: OrderedDict[_SlotKey, dict[AttemptKey, _Progress]] = OrderedDict()  # longest unchanged first
+        self._slots: dict[_SlotKey, dict[AttemptKey, _Progress]] = {}
+        self._by_peer: dict[PeerId, _Share] = {}
         self.tokens = 0  # drawn tokens that are kept
 
     def add(self, attempt: Attempt, position: int, segments: Prefix) -> bool:
@@ -92,7 +105,7 @@ class Partials:
         drawn = position - tokens_of(given)
         if not 0 <= drawn <= tokens_of(own):
             return False
-        progress = _Progress(given, joined(cut(own, drawn), segments))
+        progress = _Progress(attempt.peer_id, given, joined(cut(own, drawn), segments))
         if len(progress.whole) > _SEGMENTS_KEPT:
             return False
         self._keep(attempt, progress)
@@ -100,39 +113,68 @@ class Partials:
 
     def _keep(self, attempt: Attempt, progress: _Progress) -> None:
         slot = (attempt.group_id, attempt.sample_index)
+        if attempt.key in self._slots.get(slot, {}):
+            self._forget_attempt(slot, attempt.key)
         attempts = self._slots.setdefault(slot, {})
-        self._slots.move_to_end(slot)
-        before = attempts.pop(attempt.key, None)
-        self.tokens += progress.tokens - (0 if before is None else before.tokens)
-        while len(attempts) >= _ATTEMPTS_KEPT:
-            shortest = min(attempts, key=lambda key: tokens_of(attempts[key].whole))
-            self.tokens -= attempts.pop(shortest).tokens
+        if len(attempts) >= _ATTEMPTS_KEPT:
+            self._forget_attempt(slot, min(attempts, key=lambda key: tokens_of(attempts[key].whole)))
         attempts[attempt.key] = progress
+        share = self._by_peer.setdefault(attempt.peer_id, _Share())
+        share.slots[attempt.key] = slot
+        share.tokens += progress.tokens
+        self.tokens += progress.tokens
         while self.tokens > self._tokens_max:
-            self._drop(next(iter(self._slots)))
+            self._make_room(attempt.peer_id)
+
+    def _make_room(self, for_peer: PeerId) -> None:
+        """Forget what was unchanged for longest of one peer's."""
+        share = self._by_peer.get(for_peer)
+        if share is None or share.tokens * len(self._by_peer) < self._tokens_max:
+            share = max(self._by_peer.values(), key=lambda one: one.tokens)
+        key, slot = next(iter(share.slots.items()))
+        self._forget_attempt(slot, key)
 
     def filled(self, group_id: GroupId, sample_index: int) -> None:
         """The slot has its rollout, or its group is gone."""
-        if (group_id, sample_index) in self._slots:
-            self._drop((group_id, sample_index))
+        slot = (group_id, sample_index)
+        for key in list(self._slots.get(slot, ())):
+            self._forget_attempt(slot, key)
 
     def forget(self, peer_id: PeerId) -> None:
         """Nobody is to go on from what this peer drew: it is not trusted any more."""
         for slot, attempts in list(self._slots.items()):
-            kept = {key: one for key, one in attempts.items() if all(part.peer_id != peer_id for part in one.whole)}
-            self.tokens -= sum(one.tokens for key, one in attempts.items() if key not in kept)
-            self._slots[slot] = kept
-            if not kept:
-                del self._slots[slot]
+            for key, one in list(attempts.items()):
+                if any(part.peer_id == peer_id for part in one.whole):
+                    self._forget_attempt(slot, key)
 
-    def _drop(self, slot: _SlotKey) -> None:
-        self.tokens -= sum(progress.tokens for progress in self._slots.pop(slot).values())
+    def doubt(self, peer_id: PeerId) -> None:
+        """The peer sent what cannot be: nobody is to go on from what it sent of running attempts, and be blamed for it.
+
+        What it drew before others went on from there stays: they were given it, and repeat it.
+        """
+        share = self._by_peer.get(peer_id)
+        for key, slot in [] if share is None else list(share.slots.items()):
+            self._forget_attempt(slot, key)
+
+    def _forget_attempt(self, slot: _SlotKey, key: AttemptKey) -> None:
+        attempts = self._slots[slot]
+        progress = attempts.pop(key)
+        if not attempts:
+            del self._slots[slot]
+        share = self._by_peer[progress.peer_id]
+        del share.slots[key]
+        share.tokens -= progress.tokens
+        if not share.slots:
+            del self._by_peer[progress.peer_id]
+        self.tokens -= progress.tokens
 
     def prefixes(
         self, group_id: GroupId, indices: Iterable[int], oldest_useful: Version, epoch: Epoch
     ) -> dict[int, Prefix]:
         """Of each of these slots the longest beginning that is of this epoch and of versions young enough."""
         found: dict[int, Prefix] = {}
+        if not self._slots:
+            return found
         for index in indices:
             known = [progress.whole for progress in self._slots.get((group_id, index), {}).values()]
             useful = [
@@ -146,4 +188,7 @@ class Partials:
         """Raise AssertionError when the bound is broken (I8)."""
         counted = sum(progress.tokens for attempts in self._slots.values() for progress in attempts.values())
         assert self.tokens == counted, "tokens of partial results"
+        assert self.tokens == sum(share.tokens for share in self._by_peer.values()), "tokens of peers"
+        known = {key for attempts in self._slots.values() for key in attempts}
+        assert known == {key for share in self._by_peer.values() for key in share.slots}, "partial results of peers"
         assert self.tokens <= self._tokens_max, "I8: partial results are not bounded"

@@ -21,13 +21,18 @@ class Patience:
         self.no_peer_since: float | None = None
 
     def observe(self, now: float) -> None:
-        """Called after every event."""
+        """Called after every event that may change who is here."""
         state = self._state
         if self._started_at is None:
             self._started_at = now
-        self._no_origin_since = _missing_since(state.members.origin is None, self._no_origin_since, now)
-        no_peer = state.newest_version is not None and state.members.worker_count == 0
-        self.no_peer_since = _missing_since(no_peer, self.no_peer_since, now)
+        if state.members.origin is not None:
+            self._no_origin_since = None
+        elif self._no_origin_since is None:
+            self._no_origin_since = now
+        if state.members.worker_count or state.newest_version is None:
+            self.no_peer_since = None
+        elif self.no_peer_since is None:
+            self.no_peer_since = now
 
     def learner_called(self, now: float) -> None:
         """The learner is there."""
@@ -69,12 +74,6 @@ class Patience:
         if self._state.members.has_role("peer"):
             return FailRun("RC202", f"every peer has been quarantined for {alone_s:.0f} s", fix)
         return FailRun("RC202", f"no peer for {alone_s:.0f} s", fix)
-
-
-def _missing_since(missing: bool, since: float | None, now: float) -> float | None:
-    if not missing:
-        return None
-    return now if since is None else since
 
 
 def _wait_timed_out(what: str, role: str, setting: str) -> FailRun:

@@ -86,16 +86,17 @@ class Presence:
         if member is None:
             return []
         could_work, could_relay = member.may_work, member.may_relay
-        version_before = member.version
-        member.facts = event.facts
+        version_before, member.facts = member.version, event.facts
         if member.role == "peer":  # the origin receives from the learner: that is no part of a broadcast
             self._state.traffic.observe(member.peer_id, event.facts)
         active = event.facts.active_version
         if active is not None:
             self._active(member, active, now)
         actions = self._relaying.observe(member, now, could_relay=could_relay)
-        changed = member.version != version_before or member.may_work != could_work
-        return actions + issue(self._state, now) if changed else actions
+        if member.version == version_before and member.may_work == could_work:
+            return actions
+        self._state.members.changed([member.peer_id])
+        return actions + issue(self._state, now)
 
     def version_held(self, event: VersionHeld, now: float) -> list[Action]:
         """It holds a version and will generate with it."""
@@ -107,7 +108,7 @@ class Presence:
             if member.role == "origin":  # it holds a version before the learner may announce it
                 return []
             if state.epochs.is_orphan(event.version):
-                member.version = None
+                self._holds_none(member)
                 return []
             return [Penalise(event.peer_id, f"claims version {event.version}, which was not announced", False)]
         self._holds(member, event.version, now)
@@ -117,13 +118,19 @@ class Presence:
 
     def _active(self, member: Member, version: Version, now: float) -> None:
         if self._state.epochs.is_orphan(version):
-            member.version = None  # what it makes does not count until it has a version of the epoch
+            self._holds_none(member)
         elif self._state.announced.may_contain(version):
             self._holds(member, version, now)
 
     def _holds(self, member: Member, version: Version, now: float) -> None:
-        member.holds(version)
+        if member.holds(version):
+            self._state.members.changed([member.peer_id])
         self._state.dissemination.held(member.peer_id, version, now)
+
+    def _holds_none(self, member: Member) -> None:
+        """What it makes does not count until it has a version of the epoch."""
+        member.version = None
+        self._state.members.changed([member.peer_id])
 
     def accused(self, event: PeerAccused, now: float) -> list[Action]:
         """A peer received a corrupt chunk: believed only if it can be true."""

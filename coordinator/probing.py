@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from coordinator.actions import SendProbe
@@ -30,67 +30,82 @@ class ProbeSettings:
         return self.bytes_max > 0
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeCandidate:
-    """A member that may take part in a probe now: it holds the newest version and receives nothing.
-
-    Args:
-        wanted: its uplink matters to the plan, and its upload costs nothing.
-        confidence: in its uplink's rate, 0 to 1.
-        done_probe_id: the last probe that it reported.
-        targets: neighbours that it may send padding to, the best first.
-    """
-
-    peer_id: PeerId
-    wanted: bool
-    confidence: float
-    done_probe_id: int
-    targets: tuple[PeerId, ...]
-
-
 @dataclass(slots=True)
 class _Asked:
+    """A peer's newest probe. ``doublings``: of the time until its next one."""
+
     probe_id: int
     to_peer: PeerId
     until: float
     again_at: float
     doublings: int
-    running: bool = True
 
 
 class Probing:
-    """The probes under way. Times are the core's clock in seconds."""
+    """The probes under way, and those before them. Times are the core's clock in seconds."""
 
     def __init__(self, settings: ProbeSettings) -> None:
         self.settings = settings
         self._asked: dict[PeerId, _Asked] = {}
+        self._running: dict[PeerId, _Asked] = {}
         self._not_before = float("-inf")
         self._last_id = 0
 
+    @property
+    def running(self) -> list[PeerId]:
+        """Who is measuring its uplink."""
+        return list(self._running)
+
     def is_time(self, member_count: int, now: float) -> bool:
         """Whether another probe may start, if anybody needs one."""
-        for asked in self._asked.values():
-            asked.running = asked.running and now < asked.until
-        running = sum(asked.running for asked in self._asked.values())
-        return self.settings.enabled and now >= self._not_before and running <= member_count // _MEMBERS_A_PROBE
+        if now < self._not_before or not self.settings.enabled:
+            return False
+        for peer_id in [peer_id for peer_id, asked in self._running.items() if now >= asked.until]:
+            del self._running[peer_id]
+        return len(self._running) <= member_count // _MEMBERS_A_PROBE
 
-    def next(self, candidates: Sequence[ProbeCandidate], now: float) -> list[SendProbe]:
-        """The next probe, if anybody needs one. Candidates are all members that are idle now."""
+    def reported(self, peer_id: PeerId, probe_id: int) -> None:
+        """This is the last probe that the peer carried out: if it is the one that it was asked for, it is over."""
+        asked = self._running.get(peer_id)
+        if asked is not None and asked.probe_id == probe_id:
+            asked.doublings = -1
+            del self._running[peer_id]
+
+    def next(
+        self,
+        uplinks: Iterable[tuple[PeerId, float]],
+        now: float,
+        *,
+        is_idle: Callable[[PeerId], bool],
+        targets_of: Callable[[PeerId], Iterable[PeerId]],
+    ) -> list[SendProbe]:
+        """The next probe, if anybody needs one: asked of the uplink that is known least.
+
+        Few need one: whether a member is idle and whom it may send to is asked only of those that do.
+
+        Args:
+            uplinks: members whose uplink matters to the plan and whose upload costs nothing, with the confidence in
+                what is known of it, 0 to 1.
+            is_idle: whether the member holds the newest version, and receives and relays nothing.
+            targets_of: neighbours that it may send padding to, the best first.
+        """
         self._not_before = now + self.settings.spacing_s
-        self._finish(candidates)
-        idle = {one.peer_id for one in candidates}
-        for peer_id, asked in self._asked.items():
-            idle -= {peer_id, asked.to_peer} if asked.running else set()
-        for one in sorted(candidates, key=lambda one: one.confidence):
-            target = next((to_peer for to_peer in one.targets if to_peer in idle), None)
-            if one.wanted and one.peer_id in idle and target is not None and self._is_due(one, now):
-                return [self._ask(one.peer_id, target, now)]
+        busy = {one for peer_id, asked in self._running.items() for one in (peer_id, asked.to_peer)}
+        due = [one for one in uplinks if self._is_due(one[0], one[1], now)]
+        for peer_id, _ in sorted(due, key=lambda one: one[1]):
+            if peer_id in busy or not is_idle(peer_id):
+                continue
+            for target in targets_of(peer_id):
+                if target not in busy and is_idle(target):
+                    return [self._ask(peer_id, target, now)]
         self._not_before = now + _LOOK_AGAIN_S
         return []
 
-    def _is_due(self, one: ProbeCandidate, now: float) -> bool:
-        asked = self._asked.get(one.peer_id)
-        return one.confidence < _CONFIDENCE_ENOUGH and (asked is None or now >= asked.again_at)
+    def _is_due(self, peer_id: PeerId, confidence: float, now: float) -> bool:
+        if confidence >= _CONFIDENCE_ENOUGH:
+            return False
+        asked = self._asked.get(peer_id)
+        return asked is None or now >= asked.again_at
 
     def _ask(self, peer_id: PeerId, to_peer: PeerId, now: float) -> SendProbe:
         bytes_max = min(self.settings.bytes_max, limits.PROBE_BYTES_MAX)
@@ -98,15 +113,11 @@ class Probing:
         doublings = 0 if before is None else min(before.doublings + 1, _DOUBLINGS_MAX)
         until = now + self.settings.seconds_max + _ANSWER_WITHIN_S
         self._last_id += 1
-        self._asked[peer_id] = _Asked(self._last_id, to_peer, until, now + _AGAIN_AFTER_S * 2**doublings, doublings)
+        asked = _Asked(self._last_id, to_peer, until, now + _AGAIN_AFTER_S * 2**doublings, doublings)
+        self._asked[peer_id] = self._running[peer_id] = asked
         return SendProbe(peer_id, self._last_id, to_peer, bytes_max, self.settings.seconds_max)
-
-    def _finish(self, candidates: Sequence[ProbeCandidate]) -> None:
-        for one in candidates:
-            asked = self._asked.get(one.peer_id)
-            if asked is not None and asked.running and one.done_probe_id == asked.probe_id:
-                asked.running, asked.doublings = False, -1
 
     def left(self, peer_id: PeerId) -> None:
         """This peer is gone; so is its probe."""
         self._asked.pop(peer_id, None)
+        self._running.pop(peer_id, None)

@@ -24,9 +24,14 @@ class PromptQueue:
     def take(self) -> Prompt | None:
         return self._prompts.popleft() if self._prompts else None
 
+    @property
+    def low(self) -> bool:
+        """Whether at most half of the stock is left, and more was not asked for."""
+        return not self._asked and not self.exhausted and len(self._prompts) <= self._target // 2
+
     def ask(self, needed: int) -> list[SupplyPrompts]:
-        """A request if at most half of the stock is left; ``needed`` is how many may still be used at all."""
-        if self._asked or self.exhausted or len(self._prompts) > self._target // 2:
+        """A request if the stock is low; ``needed`` is how many may still be used at all."""
+        if not self.low:
             return []
         count = min(self._target, needed) - len(self._prompts)
         if count <= 0:

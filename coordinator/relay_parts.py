@@ -49,18 +49,22 @@ def _add(above: dict[PeerId, set[PeerId]], parents: Parents) -> None:
 
 
 class PartsMaker:
-    """Makes the parts of one plan after another; neighbours that did not change stay the same objects."""
+    """Makes the parts of one plan after another.
+
+    Neighbours that did not change stay the same objects from plan to plan, so that most parts are soon compared.
+    """
 
     def __init__(self, shape: PlanShape) -> None:
         self._fallbacks_max = shape.fallbacks_max
         self._mirrors = tuple(
             Neighbour(PeerId(f"mirror-{number}"), "mirror", url, True) for number, url in enumerate(shape.mirrors)
         )
-        self._known: dict[tuple[PeerId, bool, bool], Neighbour] = {}
+        self._known: dict[tuple[PeerId, bool, bool], Neighbour] = {}  # of the plan that is being made
+        self._before: dict[tuple[PeerId, bool, bool], Neighbour] = {}
 
     def make(self, nodes: Sequence[RelayNode], plan: Plan) -> dict[PeerId, PlanPart]:
         """Parts of all members, the root among them, in the order they joined."""
-        self._known = {}
+        self._before, self._known = self._known, {}
         by_id = {node.peer_id: node for node in nodes}
         edges = _Edges(plan)
         return {node.peer_id: self._part(node, plan, edges, by_id) for node in nodes}
@@ -98,7 +102,10 @@ class PartsMaker:
         key = (other.peer_id, dials, lan)
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = Neighbour(other.peer_id, other.role, other.address if dials else "", dials, lan)
+            known, address = self._before.get(key), other.address if dials else ""
+            if known is None or known.address != address or known.role != other.role:
+                known = Neighbour(other.peer_id, other.role, address, dials, lan)
+            self._known[key] = known
         return known
 
     def _fallbacks(

@@ -80,15 +80,15 @@ class RelayPlanner:
         """Whether ``source`` is a neighbour or fallback of this peer, or was before these last changed."""
         return any(source in _sources(parts.get(peer_id)) for parts in (self._told, self._previous))
 
-    def drift(self, node: RelayNode) -> Drift:
+    def drift(self, peer_id: PeerId, uplink_bytes_per_second: float | None, confidence: float) -> Drift:
         """How far this member's uplink is from what was planned with."""
-        planned = self._uplinks.get(node.peer_id)
-        if planned is None or node.uplink_bytes_per_second is None:
+        planned = self._uplinks.get(peer_id)
+        if planned is None or uplink_bytes_per_second is None:
             return "none"
-        uplink = self._trusted(node)
+        uplink = self._trusted(uplink_bytes_per_second, confidence)
         if uplink < _SLOWED_SHARE * planned:
             return "slowed"
-        unmeasured = node.peer_id not in self._measured
+        unmeasured = peer_id not in self._measured
         return "moved" if unmeasured or abs(uplink - planned) > _MOVED_SHARE * planned else "none"
 
     # ---------------------------------------------------------------- changes
@@ -138,14 +138,14 @@ class RelayPlanner:
             self._assumed = min(self._assumed, median(known))
         uplinks = {}
         for node in nodes:
-            uplink, before = self._trusted(node), self._uplinks.get(node.peer_id)
+            uplink = self._trusted(node.uplink_bytes_per_second, node.uplink_confidence)
+            before = self._uplinks.get(node.peer_id)
             uplinks[node.peer_id] = uplink
             if before is not None and abs(uplink - before) <= _MOVED_SHARE * before:
                 uplinks[node.peer_id] = before
         return uplinks
 
-    def _trusted(self, node: RelayNode) -> float:
-        uplink, confidence = node.uplink_bytes_per_second, node.uplink_confidence
+    def _trusted(self, uplink: float | None, confidence: float) -> float:
         if uplink is None:
             return self._assumed
         return max(_UPLINK_MIN, confidence * uplink + (1 - confidence) * min(uplink, self._assumed))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from coordinator.actions import Action
 from coordinator.membership import Member
-from coordinator.probing import ProbeCandidate, Probing
+from coordinator.probing import Probing
 from coordinator.relay_model import RelayNode
 from coordinator.state import CoreState
 from rollcast.wire.ids import PeerId
@@ -48,14 +50,12 @@ class Relaying:
         self._state.links.observe(member.peer_id, member.facts, now)
         if member.may_relay != could_relay:
             return self.changed(now)
-        match self._state.relay.drift(self._node(member, now)):
-            case "slowed":
-                self._due_by(self._planned_at + SLOWED_AFTER_S)
-            case "moved":  # in a mesh a new plan moves next to nothing
-                mesh = self._state.relay.mode == "mesh"
-                self._due_by(self._planned_at + (SLOWED_AFTER_S if mesh else MOVED_AFTER_S))
-            case "none":
-                pass
+        cap = member.upload_cap_bytes_per_second
+        uplink, confidence = self._state.links.uplink(member.peer_id, now, upload_cap_bytes_per_second=cap)
+        drift = self._state.relay.drift(member.peer_id, uplink, confidence)
+        if drift != "none":  # in a mesh a new plan moves next to nothing
+            soon = drift == "slowed" or self._state.relay.mode == "mesh"
+            self._due_by(self._planned_at + (SLOWED_AFTER_S if soon else MOVED_AFTER_S))
         return []
 
     def tick(self, now: float) -> list[Action]:
@@ -100,31 +100,34 @@ class Relaying:
         state = self._state
         if state.ended or state.relay.mode != "trees" or not self._probing.is_time(len(state.members), now):
             return []
-        idle = {member.peer_id: member for member in state.members if self._is_idle(member)}
-        candidates = [self._candidate(member, idle, now) for member in idle.values()]
-        return list(self._probing.next(candidates, now))
+        for peer_id in self._probing.running:
+            if self._is_idle(peer_id):
+                self._probing.reported(peer_id, state.links.probe_id(peer_id))
+        uplinks = [
+            (member.peer_id, state.links.uplink(member.peer_id, now)[1])
+            for member in state.members
+            if not member.metered and member.may_relay
+        ]
+        return list(self._probing.next(uplinks, now, is_idle=self._is_idle, targets_of=self._targets_of))
 
-    def _is_idle(self, member: Member) -> bool:
+    def _is_idle(self, peer_id: PeerId) -> bool:
         """It holds the newest version and nothing is on its way to it, nor from it to those below it."""
-        return self._has_newest(member) and all(
-            child is None or child.standing.quarantined or self._has_newest(child)
-            for child in map(self._state.members.get, self._state.relay.children_of(member.peer_id))
-        )
+        members = self._state.members
+        member = members.get(peer_id)
+        if member is None or not self._has_newest(member):
+            return False
+        children = map(members.get, self._state.relay.children_of(peer_id))
+        return all(one is None or one.standing.quarantined or self._has_newest(one) for one in children)
 
     def _has_newest(self, member: Member) -> bool:
         if member.facts is None or member.facts.receiving_version is not None:
             return False
         return member.role == "origin" or member.version == self._state.newest_version
 
-    def _candidate(self, member: Member, idle: dict[PeerId, Member], now: float) -> ProbeCandidate:
-        link = self._state.links.estimate(member.peer_id, now)
-        wanted = member.may_relay and not member.metered
-        part = self._state.relay.part_of(member.peer_id) if wanted else None
-        targets = [] if part is None else [one.peer_id for one in part.neighbours if not one.lan]
-        return ProbeCandidate(
-            peer_id=member.peer_id,
-            wanted=wanted,
-            confidence=link.uplink_confidence,
-            done_probe_id=self._state.links.probe_id(member.peer_id),
-            targets=tuple(one for one in targets if one in idle and not idle[one].metered),
-        )
+    def _targets_of(self, peer_id: PeerId) -> Iterator[PeerId]:
+        """Its neighbours over the wide area whose traffic costs nothing."""
+        part = self._state.relay.part_of(peer_id)
+        for neighbour in () if part is None else part.neighbours:
+            member = self._state.members.get(neighbour.peer_id)
+            if not neighbour.lan and member is not None and not member.metered:
+                yield neighbour.peer_id

@@ -45,6 +45,17 @@ class RestoredGroup:
     rollouts: tuple[RestoredRollout, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class RestoredFinished:
+    """An attempt that is over; ``stored``: its rollout was accepted, whatever became of it then."""
+
+    lease_id: LeaseId
+    sample_index: int
+    peer_id: PeerId
+    group_id: GroupId
+    stored: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
     """Where the coordinators before this one left the run. ``groups`` are in order of their ids."""
@@ -63,6 +74,7 @@ class Restored:
     elapsed_s: float = 0.0  # that coordinators before us ran
     age_split: Mapping[str, float] = field(default_factory=dict)  # coordinator.staleness_ledger.Split.to_json
     groups: tuple[RestoredGroup, ...] = ()
+    finished: tuple[RestoredFinished, ...] = ()  # the newest attempts that are over, for uploads that are repeated
 
     @property
     def last_lease(self) -> int:

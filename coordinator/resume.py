@@ -36,6 +36,7 @@ TOKENIZER = "tokenizer"  # in the ledger's meta: the run's tokenizer, JSON
 LEARNER_VALUES = "learner_values"  # in the ledger's meta: figures outside the steps, JSON
 INCARNATION = "incarnation"  # in the ledger's meta: how often a coordinator started on this run
 AGE_SPLIT = "age_split"  # in the ledger's meta: coordinator.staleness_ledger.Split as JSON
+FINISHED_ATTEMPTS = 4096  # the newest, whose uploads may be repeated: peers keep theirs until they are answered
 ELAPSED_S = "elapsed_s"  # in the ledger's meta: seconds that coordinators ran on this run, all together
 
 
@@ -70,7 +71,7 @@ async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig) -> RunSt
             return RunStart(await _new_run(ledger, run.name), Restored(incarnation=incarnation))
         if await ledger.get_meta(FINISHED):
             raise RunFolderError(f"the run in {folder.root} is finished", fix="choose another run_folder")
-        restored = await _restored(ledger, run.staleness_limit, incarnation)
+        restored = await _restored(ledger, run.age_max, incarnation)
         problems = tuple(Problem.from_json(one) for one in await ledger.open_problems())
         position, tokenizer = await ledger.mixture_position(), await ledger.get_meta(TOKENIZER)
         learner_finished = await ledger.get_meta(LEARNER_FINISHED) is not None
@@ -106,9 +107,9 @@ async def _new_run(ledger: RunStore, name: str) -> RunId:
     return run_id
 
 
-async def _restored(ledger: RunStore, staleness_limit: int, incarnation: int) -> Restored:
+async def _restored(ledger: RunStore, age_max: int, incarnation: int) -> Restored:
     high_water, counts = await ledger.high_water(), await ledger.counts()
-    newest = await ledger.newest_versions(staleness_limit + 1 + NEWEST_KEPT)  # versions are one step apart or more
+    newest = await ledger.newest_versions(age_max + 1 + NEWEST_KEPT)  # versions are one step apart or more
     epochs = EpochBook(await ledger.epochs())
     return Restored(
         incarnation=incarnation,
@@ -125,6 +126,7 @@ async def _restored(ledger: RunStore, staleness_limit: int, incarnation: int) ->
         elapsed_s=float(await ledger.get_meta(ELAPSED_S) or 0.0),
         age_split=json.loads(await ledger.get_meta(AGE_SPLIT) or "{}"),
         groups=tuple(await ledger.open_groups()),
+        finished=tuple(await ledger.finished_attempts(FINISHED_ATTEMPTS)),
     )
 
 

@@ -16,7 +16,7 @@ def malformed_rollout(state: CoreState, peer_id: PeerId, rollout: Rollout, prefi
     """Why this rollout cannot be what it claims, or empty. It must begin with what its slot was given, unchanged."""
     if not rollout.segments:
         return "uploaded a rollout without segments"
-    if bare(rollout.segments[: len(prefix)]) != prefix:
+    if prefix and bare(rollout.segments[: len(prefix)]) != prefix:
         return "uploaded a rollout that does not begin with what it was to continue"
     for segment in rollout.segments[len(prefix) :]:
         problem = _malformed_segment(state, peer_id, segment)

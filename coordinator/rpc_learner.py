@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any
 
 import structlog
@@ -30,8 +29,7 @@ log = structlog.get_logger()
 BATCH_WAIT_S_MAX = 60.0
 LEDGER_DEADLINE_S = 60.0
 STREAM_WRITE_DEADLINE_S = 30.0
-BATCH_ROLLOUTS_AT_ONCE = 32  # read from the ledger in one go: uploads that wait for it hardly notice
-BATCH_ROLLOUTS_UNPACED = 512  # of a larger batch the rest is sent in half of the time only
+BATCH_PART_BYTES = 256 << 10  # of a message, about
 COMPLETION_DEADLINE_S = 60.0  # between two completions of one call
 SCORING_DEADLINE_S = 120.0  # for one completion, queueing included
 COMPLETIONS_AT_ONCE = 256
@@ -152,18 +150,12 @@ class LearnerCalls:
             header = pb.BatchHeader(step=step, ready=False, waiting_for=self._shell.waiting_for())
             await _write_all(context, [pb.BatchPart(header=header)])
             return
-        async with deadline(LEDGER_DEADLINE_S, "the ledger to count a batch"):
-            size = await self._ledger.batch_size(step)
+        size, parts = await self._shell.batches.read(step)
         header = pb.BatchHeader(step=step, ready=True, rollout_count=size, replayed=served.replayed)
         header.publish_every_steps = self._shell.core.rules.publish_every_steps
         await _write_all(context, [pb.BatchPart(header=header)])
-        for first in range(0, size, BATCH_ROLLOUTS_AT_ONCE):
-            began_s = time.monotonic()
-            async with deadline(LEDGER_DEADLINE_S, "the ledger to read a part of a batch"):
-                entries = await self._ledger.batch(step, first, BATCH_ROLLOUTS_AT_ONCE)
-            await _write_all(context, (pb.BatchPart(rollout=self._training_rollout(entry)) for entry in entries))
-            if first >= BATCH_ROLLOUTS_UNPACED:
-                await asyncio.sleep(time.monotonic() - began_s)
+        async for entries in parts:
+            await _write_all(context, _batch_parts(map(self._training_rollout, entries)))
 
     def _training_rollout(self, entry: BatchEntry) -> pb.TrainingRollout:
         return pb.TrainingRollout(
@@ -203,6 +195,19 @@ class LearnerCalls:
         detail = status.detail[: limits.TEXT_LENGTH_MAX]
         await self._shell.learner_status(LearnerStatusChanged(status.phase[:64], detail, _values(status.values)))
         return pb.Empty()
+
+
+def _batch_parts(rollouts: Iterable[pb.TrainingRollout]) -> Iterator[pb.BatchPart]:
+    """Several rollouts in a message, as long as they are short."""
+    part, size_bytes = pb.BatchPart(), 0
+    for rollout in rollouts:
+        part.rollouts.append(rollout)
+        size_bytes += rollout.ByteSize()
+        if size_bytes >= BATCH_PART_BYTES:
+            yield part
+            part, size_bytes = pb.BatchPart(), 0
+    if part.rollouts:
+        yield part
 
 
 def _ledger_is_older(step: Step, recorded: int) -> CheckpointError:

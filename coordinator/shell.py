@@ -39,9 +39,11 @@ from coordinator.actions import (
     SupplyPrompts,
 )
 from coordinator.announcements import Announcements
+from coordinator.batch_reading import BatchReading
 from coordinator.causes import cause_of
 from coordinator.core import CoordinatorCore
 from coordinator.ending import failure_of
+from coordinator.event_rows import EventRows
 from coordinator.events import (
     AnnouncedEncoding,
     BatchRecorded,
@@ -116,6 +118,8 @@ class Shell:
         self._applying = False
         self._calls = WaitingCalls(self.apply, clock, observe_answer_s)
         self._announcements = Announcements(ledger)
+        self.batches = BatchReading(ledger)
+        self._rows = EventRows(ledger, clock, self._kept)
         self._refuses_uploads = refuses_uploads
         self._learner_values = dict(learner_values or {})
         self._learner_lives = learner_lives or LearnerLives()
@@ -253,6 +257,7 @@ class Shell:
         """Write down sums that are in no table, so that a coordinator after us goes on from there."""
         self._kept(self._ledger.set_meta(ELAPSED_S, f"{self._core.elapsed_s(self._clock()):.3f}"))
         self._kept(self._ledger.set_meta(AGE_SPLIT, json.dumps(self._core.age_split.to_json())))
+        self._rows.tell_left_out()
 
     def end_run(self, reason: str, *, final: bool) -> None:
         """Let everybody go; if it is for good, what is untrained is dropped and counted."""
@@ -283,17 +288,27 @@ class Shell:
     # ---------------------------------------------------------------- actions out
 
     def _carry_out(self, action: Action) -> None:
-        match action:
+        match action:  # the most frequent ones first
+            case RecordAttempt():
+                self._kept(self._ledger.record_attempt(action))
+            case StoreRollout():
+                self._kept(self._ledger.store_rollouts([action]), RolloutStored(action.rollout_id))
+            case AnswerUpload() | ServeBatch() | AnswerEpoch():
+                self._calls.answer(action)
+            case ScoreRollout():
+                self._start(self._score(action))
             case SendLeases():
                 self._sessions.send(action.peer_id, leases_message(action))
+            case SendAnnouncement():
+                self._send_announcement(action)
+            case CloseAttempt():
+                self._kept(self._ledger.close_attempt(action))
             case RevokeLeases():
                 self._sessions.send(action.peer_id, revoke_message(action))
             case SendPlan():
                 self._fan_out.send(action.peer_id, plan_message(action))
             case SendProbe():
                 self._sessions.send(action.peer_id, probe_message(action))
-            case SendAnnouncement():
-                self._send_announcement(action)
             case StopPeer():
                 self._sessions.stop(action.peer_id, action.reason)
             case EndSession():
@@ -303,29 +318,19 @@ class Shell:
             case RecordGroup():
                 problem = self._problems.drawn(action.problem_id)
                 self._kept(self._ledger.record_group(action, problem.to_json()))
-            case RecordAttempt():
-                self._kept(self._ledger.record_attempt(action))
-            case CloseAttempt():
-                self._kept(self._ledger.close_attempt(action))
             case CloseGroup():
                 self._kept(self._ledger.close_group(action))
-            case StoreRollout():
-                self._kept(self._ledger.store_rollouts([action]), RolloutStored(action.rollout_id))
-            case AnswerUpload() | ServeBatch() | AnswerEpoch():
-                self._calls.answer(action)
-            case ScoreRollout():
-                self._start(self._score(action))
             case RecordBatch():
                 self._kept(self._ledger.record_batch(action), BatchRecorded(action.step))
+                self.batches.recording(action.step)
             case RecordEpoch():
                 self._kept(self._ledger.record_epoch(action), EpochRecorded(action.epoch))
             case Penalise():
-                log.warning("peer misbehaved", peer_id=action.peer_id, reason=action.reason, out=action.quarantined)
-                kind = "quarantined" if action.quarantined else "penalised"
-                self._kept(self._ledger.record_event(kind, action.peer_id, action.reason, cause=self._cause))
+                self._rows.write(
+                    "quarantined" if action.quarantined else "penalised", action.peer_id, action.reason, self._cause
+                )
             case Note():
-                log.info("note", kind=action.kind, subject=action.subject, detail=action.detail)
-                self._kept(self._ledger.record_note(action, cause=self._cause))
+                self._rows.write(action.kind, action.subject, action.detail, self._cause)
             case FailRun():
                 self.fail(failure_of(action))
             case _:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.actions import Action, CloseAttempt, RecordAttempt, RecordBatch, StoreRollout
@@ -38,6 +38,7 @@ _VERSIONS_KEPT = 64  # beyond any sensible S: rollouts of older ones are counted
 _HOLDERS_KEPT = 16384  # peers remembered for one version
 
 _Key = tuple[LeaseId, int]
+_WATCHED = frozenset({RecordAttempt, StoreRollout, CloseAttempt, RecordBatch})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class _VersionTimes:
     held_at: dict[PeerId, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Made:
     """A stored rollout's own times. ``oldest_peer`` made its oldest segment."""
 
@@ -128,29 +129,32 @@ class StalenessLedger:
 
     def observe(self, event: Event, actions: Iterable[Action], now: float) -> None:
         """Called with every event and what it led to."""
-        match event:
+        match event:  # the most frequent ones first
+            case HeartbeatReceived():
+                if event.facts.active_version is not None:
+                    self._held(event.peer_id, event.facts.active_version, now)
+            case RolloutScored():
+                made = self._made.get(event.rollout_id)
+                if made is not None:
+                    made.scored_at = now
+            case VersionHeld():
+                self._held(event.peer_id, event.version, now)
             case StepFinished() | BatchRequested():  # it asks for the batch of step n when it has completed n steps
                 self._learner_reached(event.step, now)
             case VersionAnnounced():
                 self._announced(event.version, now)
-            case VersionHeld():
-                self._held(event.peer_id, event.version, now)
-            case HeartbeatReceived() if event.facts.active_version is not None:
-                self._held(event.peer_id, event.facts.active_version, now)
-            case RolloutScored():
-                made = self._made.get(event.rollout_id)
-                if made is not None:
-                    self._made[event.rollout_id] = replace(made, scored_at=now)
             case _:
                 pass
         for action in actions:
+            if type(action) not in _WATCHED:
+                continue
             match action:
                 case RecordAttempt():
                     self._issued[(action.lease_id, action.sample_index)] = now
-                case CloseAttempt():
-                    self._forget((action.lease_id, action.sample_index))
                 case StoreRollout() if isinstance(event, RolloutReceived):
                     self._received(action.rollout_id, action.rollout, now)
+                case CloseAttempt():
+                    self._forget((action.lease_id, action.sample_index))
                 case RecordBatch():
                     self._batch(action, now)
                 case _:
@@ -193,38 +197,43 @@ class StalenessLedger:
     # ---------------------------------------------------------------- what it adds up to
 
     def _batch(self, action: RecordBatch, now: float) -> None:
-        split = Split()
+        seconds, rollouts, age_steps = [0.0] * len(PARTS), 0, 0
         for rollout_id in action.rollout_ids:
-            split += self._split(self._made.pop(rollout_id, None), action.step, now)
+            made = self._made.pop(rollout_id, None)
+            if made is None:
+                continue
+            age_steps += action.step - made.oldest
+            parts = self._seconds(made, now)
+            if parts is not None:
+                rollouts += 1
+                for index, value in enumerate(parts):
+                    seconds[index] += value
+                    self.parts[PARTS[index]].add(value)
+        split = Split(tuple(seconds), rollouts, len(action.rollout_ids) - rollouts, age_steps)
         self._by_key = {key: rollout_id for key, rollout_id in self._by_key.items() if rollout_id in self._made}
         self.last = split
         self.total += split
         self.steps.append((action.step, split))
 
-    def _split(self, made: _Made | None, step: Step, now: float) -> Split:
-        if made is None:
-            return Split(unknown=1)
-        age_steps = step - made.oldest
+    def _seconds(self, made: _Made, now: float) -> tuple[float, ...] | None:
+        """What the age of a rollout is made of whose batch is formed now; None: not known."""
         times = self._versions.get(made.oldest)
         held_at = None if times is None else times.held_at.get(made.oldest_peer)
         if times is None or held_at is None or made.begun_at is None or made.scored_at is None:
-            return Split(unknown=1, age_steps=age_steps)
+            return None
         # Each moment is at least the one before: a peer may say late that it holds a version.
         announced_at = max(times.announced_at, times.frozen_at)
         held_at = max(held_at, announced_at)
         received_at = max(made.received_at, held_at)
         begun_at = min(max(made.begun_at, held_at), received_at)
         scored_at = max(made.scored_at, received_at)
-        seconds = (
+        return (
             announced_at - times.frozen_at,
             held_at - announced_at,
             (begun_at - held_at) + (now - scored_at),
             received_at - begun_at,
             scored_at - received_at,
         )
-        for part, value in zip(PARTS, seconds, strict=True):
-            self.parts[part].add(value)
-        return Split(seconds, rollouts=1, age_steps=age_steps)
 
     def validate(self) -> None:
         """Raise AssertionError when the indices disagree."""

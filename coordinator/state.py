@@ -12,6 +12,7 @@ from coordinator.dissemination import Dissemination
 from coordinator.epoch_book import EpochBook
 from coordinator.figures import Window
 from coordinator.forecast import Forecast
+from coordinator.group_yield import GroupYield
 from coordinator.groups import Attempt, Group
 from coordinator.lateness import LateCounts, LateWait, RulesInForce
 from coordinator.leases import LeaseBook
@@ -51,6 +52,7 @@ class CoreState:
             finished_kept=settings.finished_attempts_kept,
             last_group=restored.last_group,
             last_lease=restored.last_lease,
+            finished=restored.finished[-settings.finished_attempts_kept :],
         )
         self.batches = Batches(
             groups_per_step=settings.groups_per_step,
@@ -76,6 +78,7 @@ class CoreState:
         self.progress = LearnerProgress()
         self.now = 0.0  # of the event that is being handled
         self.forecast = Forecast()
+        self.group_yield = GroupYield()
         self.partials = Partials(settings.partial_tokens_max)
         self.generate_s = Window()  # seconds that peers say a rollout took, and no more than its attempt did
         self.epochs = EpochBook(restored.epochs)
@@ -100,7 +103,12 @@ class CoreState:
         return max(0, steps_left * self.settings.groups_per_step - len(self.book))
 
     def step_of_turn(self, groups_ahead: int) -> Step:
-        """Step whose batch a group with so many before it is expected to enter."""
+        """Step whose batch a group with so many before it is expected to enter.
+
+        Every place counts, unless the learner had to wait lately: then only those that will probably be of use.
+        """
+        if self.forecast.learner_waited:
+            groups_ahead = self.group_yield.expected(groups_ahead, self.book.ready_count)
         return turn_of(self.batches.next_step, groups_ahead, self.settings.groups_per_step)
 
     def supply_prompts(self) -> list[SupplyPrompts]:
@@ -123,6 +131,8 @@ class CoreState:
 
     def close_attempts(self, attempts: list[Attempt], reason: DropReason, *, tell_peers: bool) -> list[Action]:
         """Close live attempts; ``tell_peers`` when those who hold them cannot know it."""
+        if not attempts:
+            return []
         actions: list[Action] = [self.close_attempt(attempt, reason) for attempt in attempts]
         if tell_peers:
             leases: dict[PeerId, dict[LeaseId, None]] = {}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from heapq import nsmallest
 from typing import Any
 
 import msgspec
@@ -31,6 +34,19 @@ class Seconds:
     p50: float | None
     p95: float | None
     last: float | None
+
+
+PEERS_SHOWN_MAX = 512
+"""Members listed one by one; those furthest behind are among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeersInState:
+    """How many members of a role are in a state, those that are not listed included."""
+
+    role: str
+    state: str
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +117,9 @@ class Status:
     waiting_for: str
     waiting_since_s: float
     next: str
-    peers: tuple[PeerStatus, ...]
+    peers: tuple[PeerStatus, ...]  # in the order they joined, then those that left last
+    peers_left_out: int
+    peers_by_state: tuple[PeersInState, ...]
     rollouts: RolloutCounts
     peer_byte_share: float | None
     learner_utilisation: float | None
@@ -120,30 +138,27 @@ class WaitingWatch:
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
-        self._kind = "start"
+        self._kind: tuple[str, int] = ("start", 0)  # and the step that it is about
         self._since: float | None = None  # before the first event
 
     def observe(self, now: float) -> None:
-        """Called after every event."""
+        """Called after every event that may change what the run waits for."""
         kind = self._current_kind()
         if kind != self._kind:
             self._kind, self._since = kind, now
 
-    def _current_kind(self) -> str:
+    def _current_kind(self) -> tuple[str, int]:
         state = self._state
         if state.ended:
-            return "ended"
+            return "ended", 0
         if state.members.origin is None:
-            return "origin"
-        if state.newest_version is None and not state.progress.phase:
-            return "learner"
+            return "origin", 0
         if state.newest_version is None:
-            return "first_version"
+            return "first_version" if state.progress.phase else "learner", 0
         if state.members.worker_count == 0:
-            return "peer"
-        if state.batches.wanted is None:
-            return f"step {state.batches.recorded}"
-        return f"batch {state.batches.wanted}"
+            return "peer", 0
+        wanted = state.batches.wanted
+        return ("step", state.batches.recorded) if wanted is None else ("batch", wanted)
 
     def describe(self, now: float, no_peer_since: float | None) -> Waiting:
         """The text that people read, and what happens next."""
@@ -153,7 +168,7 @@ class WaitingWatch:
 
     def _words(self, now: float, no_peer_since: float | None) -> tuple[str, str]:
         state = self._state
-        match self._kind.split()[0]:
+        match self._kind[0]:
             case "start":
                 return "the first event", "the origin, the learner and peers join"
             case "ended":
@@ -209,6 +224,7 @@ class WaitingWatch:
 def build_status(state: CoreState, waiting: Waiting, *, now: float, elapsed_s: float) -> Status:
     """The status from the core's parts."""
     values, seconds = state.progress.values, state.dissemination.seconds
+    shown = _shown(state)
     return Status(
         run_name=state.settings.run_name,
         run_id=state.settings.run_id,
@@ -237,7 +253,9 @@ def build_status(state: CoreState, waiting: Waiting, *, now: float, elapsed_s: f
         waiting_for=waiting.text,
         waiting_since_s=waiting.since_s,
         next=waiting.next,
-        peers=_peers(state, now),
+        peers=_peers(state, shown, now),
+        peers_left_out=len(state.members) - len(shown),
+        peers_by_state=_peers_by_state(state),
         rollouts=_rollout_counts(state),
         peer_byte_share=state.traffic.peer_share,
         learner_utilisation=state.progress.utilisation,
@@ -284,13 +302,31 @@ def _tokens_per_s(member: Member) -> float:
     return 0.0 if member.facts is None else member.facts.tokens_per_second
 
 
-def _peers(state: CoreState, now: float) -> tuple[PeerStatus, ...]:
-    """Members in the order they joined, then those that left last."""
+def _shown(state: CoreState) -> list[Member]:
+    """The members that are listed, in the order they joined: all of them, or those that most need to be looked at."""
+    if len(state.members) <= PEERS_SHOWN_MAX:
+        return list(state.members)
+
+    def worst_first(member: Member) -> tuple[bool, bool, int, int]:
+        version = -1 if member.version is None else member.version
+        return member.role != "origin", not member.standing.quarantined, version, member.order
+
+    return sorted(nsmallest(PEERS_SHOWN_MAX, state.members, key=worst_first), key=lambda member: member.order)
+
+
+def _peers_by_state(state: CoreState) -> tuple[PeersInState, ...]:
+    here = Counter((member.role, member.state) for member in state.members)
+    gone = Counter((departed.member.role, departed.how) for departed in state.members.departed())
+    return tuple(PeersInState(role, said, count) for (role, said), count in sorted((here + gone).items()))
+
+
+def _peers(state: CoreState, shown: Sequence[Member], now: float) -> tuple[PeerStatus, ...]:
+    """These members, then those that left last."""
     gone = [
         replace(_peer_status(state, departed.member, now), state=departed.how, reason=departed.reason, tokens_per_s=0.0)
         for departed in state.members.departed()
     ]
-    return (*(_peer_status(state, member, now) for member in state.members), *gone)
+    return (*(_peer_status(state, member, now) for member in shown), *gone)
 
 
 def _peer_status(state: CoreState, member: Member, now: float) -> PeerStatus:

@@ -20,7 +20,7 @@ from coordinator.actions import (
     RecordGroup,
     StoreRollout,
 )
-from coordinator.restored import RestoredGroup
+from coordinator.restored import RestoredFinished, RestoredGroup
 from rollcast.runtime.errors import StoreError
 from rollcast.wire.ids import Epoch, GroupId, PeerId, RolloutId, Step, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -165,6 +165,10 @@ class RunStore(Protocol):
 
     def open_groups(self) -> asyncio.Future[list[RestoredGroup]]:
         """Every group that is neither trained nor dropped, in order of ids; live attempts in order of their leases."""
+        ...
+
+    def finished_attempts(self, count: int) -> asyncio.Future[list[RestoredFinished]]:
+        """The newest attempts that are trained or dropped and still kept, in order of their leases."""
         ...
 
     def open_problems(self) -> asyncio.Future[list[str]]:

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coordinator.event_archive import read_segment, segments
+from coordinator.store import StoryEntry
 from rollcast.runtime.errors import ConfigError, StoreError
+from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 BUSY_TIMEOUT_S = 10.0
@@ -47,6 +50,7 @@ def tell(ledger: Path, words: str) -> Story:
     """
     kind, subject = parse(words)
     with reading(ledger) as connection:
+        _take_in_archive(connection, RunFolder(ledger.parent).events, kind, subject)
         story = _TELLERS[kind](connection, subject)
         if story is None:
             raise ConfigError(
@@ -91,6 +95,34 @@ def reading(ledger: Path) -> Iterator[sqlite3.Connection]:
             connection.close()
     except sqlite3.Error as error:
         raise StoreError(f"cannot read the ledger {ledger}", cause=str(error)) from None
+
+
+def _take_in_archive(connection: sqlite3.Connection, folder: Path, kind: str, subject: str) -> None:
+    """From here on ``events`` is what the ledger has, and before that what the archive has of the subject."""
+    connection.execute(
+        "CREATE TEMP TABLE archived"
+        " (event_order INTEGER PRIMARY KEY, at_unix_s REAL, kind TEXT, subject TEXT, detail TEXT, cause TEXT)"
+    )
+    connection.execute(
+        "CREATE TEMP VIEW events AS SELECT event_order, at_unix_s, kind, subject, detail, cause FROM main.events"
+        " UNION ALL SELECT * FROM archived WHERE event_order NOT IN (SELECT event_order FROM main.events)"
+    )
+    if kind != "peer":
+        _copy(connection, folder, lambda one: one.subject == f"{kind} {subject}")
+        return
+    _copy(connection, folder, lambda one: one.kind == "peer_joined")  # they have the names
+    peer_id = _peer_id(connection, subject)
+    _copy(connection, folder, lambda one: one.subject == peer_id or one.cause == f"peer {peer_id}")
+
+
+def _copy(connection: sqlite3.Connection, folder: Path, wanted: Callable[[StoryEntry], bool]) -> None:
+    for segment in segments(folder):
+        rows = [
+            (one.order, one.at_unix_s, one.kind, one.subject, one.detail, one.cause)
+            for one in read_segment(segment)
+            if wanted(one)
+        ]
+        connection.executemany("INSERT OR IGNORE INTO archived VALUES (?, ?, ?, ?, ?, ?)", rows)
 
 
 # ---------------------------------------------------------------- one teller a kind

@@ -72,13 +72,15 @@ def step_metrics(status: Mapping[str, Any], values: Mapping[str, float]) -> dict
         "age_split": ((status.get("staleness") or {}).get("split") or {}).get("last"),
         "t_bcast_last_s": (status.get("t_bcast_s") or {}).get("last"),
         "tokens_per_s": status.get("tokens_per_s"),
-        "peers": sum(_present_worker(peer) for peer in status.get("peers", ())),
+        "peers": workers_here(status),
         "elapsed_s": status.get("elapsed_s"),
     }
 
 
-def _present_worker(peer: Mapping[str, Any]) -> bool:
-    return peer["role"] == "peer" and peer["state"] not in ("left", "lost")
+def workers_here(status: Mapping[str, Any]) -> int:
+    """How many workers have a session."""
+    found = status.get("peers_by_state", ())
+    return sum(one["count"] for one in found if one["role"] == "peer" and one["state"] not in ("left", "lost"))
 
 
 def build_summary(status: Mapping[str, Any], config: CoordinatorConfig) -> dict[str, Any]:

@@ -143,12 +143,15 @@ def _account(
 
 
 def _split(wait_s: float, causes: Iterable[tuple[str, str, float]]) -> Iterable[tuple[str, float, str]]:
-    """The learner's own measurement of a wait, shared out as the coordinator saw its causes."""
+    """The learner's own measurement of a wait, shared out as the coordinator saw its causes.
+
+    What it did not see is the way of the question, and of the batch, to the learner.
+    """
     known = list(causes)
     seen_s = sum(seconds for _, _, seconds in known)
-    if seen_s <= 0.0:
-        return [("waiting: the call itself", wait_s, "")]
-    return [(f"waiting: {stage}", wait_s * seconds / seen_s, whom) for stage, whom, seconds in known]
+    scale = min(1.0, wait_s / seen_s) if seen_s > 0.0 else 0.0
+    shared = [(f"waiting: {stage}", scale * seconds, whom) for stage, whom, seconds in known]
+    return [*shared, ("waiting: the call itself", wait_s - scale * seen_s, "")]
 
 
 def _shares(wall_s: float, steps: int, sums: Mapping[str, _Sum]) -> Account:

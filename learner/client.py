@@ -267,11 +267,10 @@ async def _read_batch(stream: AsyncIterator[pb.BatchPart], step: int, expected: 
     header: pb.BatchHeader | None = None
     rollouts: list[pb.TrainingRollout] = []
     async for part in stream:
-        kind = part.WhichOneof("body")
-        if header is None and kind == "header":
+        if header is None and part.HasField("header") and not part.rollouts:
             header = part.header
-        elif header is not None and kind == "rollout" and len(rollouts) < expected:
-            rollouts.append(part.rollout)
+        elif header is not None and not part.HasField("header") and len(rollouts) + len(part.rollouts) <= expected:
+            rollouts.extend(part.rollouts)
         else:
             raise MalformedMessage(f"the batch of step {step} has parts out of order or too many", fix=_BUG)
     if header is None or (header.ready and header.step != step):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -48,17 +49,16 @@ class LeaseBook:
     def __init__(self) -> None:
         self._held: dict[LeaseId, HeldLease] = {}
         self._closed: dict[LeaseId, None] = {}
+        self._next_expiry_s = math.inf  # where it is known
+        self._expiry_known = True
+        self.unfinished = 0
+        """Slots held that have not been generated yet."""
 
     def __iter__(self) -> Iterator[HeldLease]:
         return iter(self._held.values())
 
     def __len__(self) -> int:
         return len(self._held)
-
-    @property
-    def unfinished(self) -> int:
-        """Slots held that have not been generated yet."""
-        return sum(lease.unfinished for lease in self)
 
     def knows(self, lease_id: LeaseId) -> bool:
         """Whether this lease is held or was."""
@@ -68,6 +68,8 @@ class LeaseBook:
         """Hold a lease from now on."""
         lease = HeldLease(grant, now, {slot.sample_index: slot for slot in grant.slots})
         self._held[grant.lease_id] = lease
+        self.unfinished += lease.unfinished
+        self._expiry_known = False
         return lease
 
     def is_generating(self, lease_id: LeaseId, sample_index: int) -> bool:
@@ -88,6 +90,7 @@ class LeaseBook:
                 lease.generating.add(index)
             if len(work) == count:
                 break
+        self._expiry_known = False
         return tuple(work)
 
     def generated(self, lease_id: LeaseId, sample_index: int) -> HeldLease | None:
@@ -96,6 +99,7 @@ class LeaseBook:
         if lease is None or sample_index not in lease.generating:
             return None
         lease.generating.remove(sample_index)
+        self.unfinished -= 1
         if not lease.unfinished:
             self._close(lease_id)
         return lease
@@ -104,6 +108,8 @@ class LeaseBook:
         """A slot that waits needs no generating."""
         lease = self._held[lease_id]
         del lease.waiting[sample_index]
+        self.unfinished -= 1
+        self._expiry_known = False
         if not lease.unfinished:
             self._close(lease_id)
 
@@ -113,6 +119,8 @@ class LeaseBook:
         Returns:
             how many slots were given up.
         """
+        if now < self.next_expiry_s():
+            return 0
         given_up = 0
         for lease_id, lease in list(self._held.items()):
             if now < lease.expires_s:
@@ -124,6 +132,8 @@ class LeaseBook:
                 lease.generating.clear()
             if not lease.unfinished:
                 self._close(lease_id)
+        self.unfinished -= given_up
+        self._expiry_known = False
         return given_up
 
     def give_up(self, lease_ids: Iterable[LeaseId]) -> int:
@@ -134,18 +144,23 @@ class LeaseBook:
             if lease is not None:
                 given_up += lease.unfinished
                 self._close(lease_id)
+        self.unfinished -= given_up
         return given_up
 
     def ids_where(self, unwanted: Callable[[HeldLease], bool]) -> tuple[LeaseId, ...]:
         """Ids of the leases for which ``unwanted`` holds, oldest first."""
         return tuple(lease_id for lease_id, lease in self._held.items() if unwanted(lease))
 
-    def next_expiry_s(self) -> float | None:
-        """When expire() next has something to do."""
-        return min((lease.expires_s if lease.waiting else lease.gone_s for lease in self), default=None)
+    def next_expiry_s(self) -> float:
+        """When expire() next has something to do; infinite: never."""
+        if not self._expiry_known:
+            times = [lease.expires_s if lease.waiting else lease.gone_s for lease in self._held.values()]
+            self._next_expiry_s, self._expiry_known = min(times, default=math.inf), True
+        return self._next_expiry_s
 
     def _close(self, lease_id: LeaseId) -> None:
         del self._held[lease_id]
+        self._expiry_known = False
         self._closed[lease_id] = None
         if len(self._closed) > _CLOSED_IDS_MAX:
             del self._closed[next(iter(self._closed))]

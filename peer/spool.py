@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -40,7 +41,12 @@ class Spool:
         """Memory that the rollouts here take."""
 
     def __len__(self) -> int:
-        return len(self._ready) + sum(len(upload) for upload in self._in_flight.values())
+        count = len(self._ready)
+        if not self._in_flight:
+            return count
+        for upload in self._in_flight.values():
+            count += len(upload)
+        return count
 
     def is_full(self, bytes_max: int) -> bool:
         """Then no batch begins; one under way may go over by what it holds."""
@@ -93,6 +99,8 @@ class Spool:
 
     def expire(self, now: float) -> int:
         """Drop what is too late, except in flight: there the verdict decides. Returns how many were dropped."""
+        if not self._ready:
+            return 0
         return self._drop([key for key, spooled in self._ready.items() if now >= spooled.gone_s])
 
     def revoke(self, lease_ids: Iterable[LeaseId]) -> int:
@@ -108,12 +116,14 @@ class Spool:
         self.size_bytes = 0
         return dropped
 
-    def next_wake_s(self) -> float | None:
-        """When start_upload or expire may next have something to do."""
+    def next_wake_s(self) -> float:
+        """When start_upload or expire may next have something to do; infinite: never."""
+        if not self._ready:
+            return math.inf
         times = [spooled.gone_s for spooled in self._ready.values()]
-        if self._ready and len(self._in_flight) < UPLOADS_IN_FLIGHT_MAX:
+        if len(self._in_flight) < UPLOADS_IN_FLIGHT_MAX:
             times.append(self._not_before_s)
-        return min(times, default=None)
+        return min(times)
 
     def _again(self, upload: dict[Key, Spooled], retry_at_s: float) -> None:
         self._ready = {**upload, **self._ready}

@@ -6,9 +6,11 @@ rollout is kept until its verdict or until it is too late, and then counted; wha
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import assert_never
 
+from peer.batch_patience import BatchPatience
 from peer.lease_book import HeldLease, LeaseBook
 from peer.running_batch import RunningBatch, finished_by_prefix, fits_prefixes, rollout_of
 from peer.spool import Spool
@@ -47,7 +49,6 @@ from rollcast.wire.rollouts import LeaseGrant, Rollout
 
 HELD_BATCHES_MAX = 8  # batches of slots held at most, whatever the coordinator allows
 SPOOL_BATCHES = 16  # finished batches kept while the coordinator is away
-FULL_BATCH_WAIT_S = 0.02  # leases arrive in bursts: a batch that is not full waits this long for the rest of one
 PARTIALS_AT_ONCE_MAX = 256  # partial results sent together: well within the session's outbox
 PARTIALS_PER_SECOND_MAX = 50.0  # large batches are told of more seldom: a session has a budget of messages
 DRAIN_SLICE_S = 0.7  # of the 2 s that a stopping worker has, what the slice being drawn may take
@@ -76,6 +77,7 @@ class WorkerCore:
         self._swap = VersionSwap()
         self._batch: RunningBatch | None = None
         self._batch_id = 0
+        self._patience = BatchPatience()
         self._connected = False
         self._last_loss = ""
         # What the coordinator believes that we can take: our last word less what it granted since.
@@ -109,12 +111,12 @@ class WorkerCore:
             return []
         actions = self._take_in(event, now)
         actions += self._expire(now)
-        actions += self._interrupt(now)
-        actions += self._swap_version()
+        actions += self._swap_version() if self._stopping is None else self._interrupt(now)
         actions += self._draw_on(now)
         actions += self._generate(now)
-        actions += self._upload(now)
-        actions += self._ask_for_work()
+        if self._connected:
+            actions += self._upload(now)
+            actions += self._ask_for_work()
         actions += self._end_drain(now)
         return actions
 
@@ -122,13 +124,14 @@ class WorkerCore:
         """When a Tick is due, on the clock of ``now``; None: only an event changes anything."""
         if self._finished:
             return None
-        times = [self._book.next_expiry_s(), self._spool.next_wake_s() if self._connected else None]
+        wake_s = min(self._book.next_expiry_s(), self._spool.next_wake_s() if self._connected else math.inf)
         if self._stopping is not None:
-            times.append(self._drain_begun_s + (DRAIN_UPLOAD_S if self._batch is None else DRAIN_SLICE_S))
+            wake_s = min(wake_s, self._drain_begun_s + (DRAIN_UPLOAD_S if self._batch is None else DRAIN_SLICE_S))
         active = self._swap.active
         if active is not None and self._can_begin():
-            times += [lease.received_s + FULL_BATCH_WAIT_S for lease in self._book.servable(active)[:1]]
-        return min((time for time in times if time is not None), default=None)
+            for lease in self._book.servable(active)[:1]:
+                wake_s = min(wake_s, self._patience.until_s(lease.received_s))
+        return None if wake_s == math.inf else wake_s
 
     def status(self, now: float, receiving: Receiving | None = None) -> WorkerStatus:
         """State and reason in words, and the counters."""
@@ -237,8 +240,7 @@ class WorkerCore:
         for rollout in finished:
             self._spool_rollout(rollout)
         if not len(batch):
-            self._batch = None
-            return [EndBatch(batch.batch_id)]
+            return self._end_batch(batch, now)
         due = self._partial_interval_s > 0.0 and now >= self._partials_due_s
         if not due or not self._connected or self._stopping is not None:
             return []
@@ -293,8 +295,6 @@ class WorkerCore:
         return [EndBatch(batch.batch_id), *self._return_idle_leases(self._stopping)]
 
     def _swap_version(self) -> list[Action]:
-        if self._stopping is not None:
-            return []
         batch = self._batch
         between_slices = batch is not None and not batch.slice_running and batch.may_renew()
         return self._swap.step(may_swap=batch is None or (self._continue_across_versions and between_slices))
@@ -305,8 +305,7 @@ class WorkerCore:
             return []
         batch.keep(self._book.is_generating)
         if not len(batch):
-            self._batch = None
-            return [EndBatch(batch.batch_id)]
+            return self._end_batch(batch, now)
         renew = batch.key != active
         # Where versions are swapped between two batches, this one must come to an end.
         fill = self._takes_work() and (self._continue_across_versions or not self._swap.waits)
@@ -316,6 +315,11 @@ class WorkerCore:
 
     def _takes_work(self) -> bool:
         return self._stopping is None and not self._spool.is_full(self._spool_bytes_max)
+
+    def _end_batch(self, batch: RunningBatch, now: float) -> list[Action]:
+        self._batch = None
+        self._patience.ended(batch.begun_s, now, connected=self._connected)
+        return [EndBatch(batch.batch_id)]
 
     def _can_begin(self) -> bool:
         return (
@@ -328,7 +332,7 @@ class WorkerCore:
             return []
         servable = self._book.servable(active)
         slots = sum(len(lease.waiting) for lease in servable)
-        if not slots or (slots < self._batch_slots and now < servable[0].received_s + FULL_BATCH_WAIT_S):
+        if not slots or (slots < self._batch_slots and now < self._patience.until_s(servable[0].received_s)):
             return []
         work = self._book.take(active, self._batch_slots)
         self._batch_id += 1
@@ -338,7 +342,7 @@ class WorkerCore:
 
     def _upload(self, now: float) -> list[Action]:
         actions: list[Action] = []
-        while self._connected and (upload := self._spool.start_upload(now)) is not None:
+        while (upload := self._spool.start_upload(now)) is not None:
             actions.append(UploadRollouts(*upload))
         return actions
 

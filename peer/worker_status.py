@@ -48,18 +48,20 @@ class DrawingSpeed:
         self._slice_s = slice_s
         self._token_s: float | None = None
         self._recent: deque[tuple[float, int]] = deque()
+        self._recent_tokens = 0
 
     def drawn(self, tokens: int, token_s: float, now: float) -> None:
         """A slice gave ``tokens`` in all, and took ``token_s`` for each of the longest rollout."""
         self.tokens += tokens
         self._token_s = token_s
         self._recent.append((now, tokens))
+        self._recent_tokens += tokens
         self._forget(now)
 
     def per_second(self, now: float) -> float:
         """Tokens per second, averaged over RATE_WINDOW_S."""
         self._forget(now)
-        return sum(tokens for _, tokens in self._recent) / RATE_WINDOW_S
+        return self._recent_tokens / RATE_WINDOW_S
 
     def next_slice_tokens(self) -> int:
         """Most tokens of a rollout in the next slice, so that it ends in time at the speed of the last one."""
@@ -71,4 +73,4 @@ class DrawingSpeed:
 
     def _forget(self, now: float) -> None:
         while self._recent and self._recent[0][0] < now - RATE_WINDOW_S:
-            self._recent.popleft()
+            self._recent_tokens -= self._recent.popleft()[1]

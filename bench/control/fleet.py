@@ -92,6 +92,11 @@ class FleetPeer:
         self.outbox: deque[bytes] = deque()
         self.writing = False
 
+    def hello_now(self) -> bytes:
+        """It names the leases that it has still, those that are being uploaded among them."""
+        self.hello.hello.held_leases[:] = sorted({lease_id for lease_id, _ in self.slots})
+        return self.hello.SerializeToString()
+
 
 @dataclass(slots=True)
 class _Slot:
@@ -174,7 +179,7 @@ class Fleet:
             call = generic.stream_stream(SESSION)()
             try:
                 async with asyncio.timeout(WELCOME_DEADLINE_S):
-                    await call.write(peer.hello)
+                    await call.write(peer.hello_now())
                     welcome = await call.read()
                 if welcome is END_OF_STREAM:
                     return False
@@ -328,7 +333,7 @@ class Fleet:
         task.add_done_callback(self._tasks.discard)
 
 
-def _hello(role: str, number: int, rng: random.Random) -> bytes:
+def _hello(role: str, number: int, rng: random.Random) -> pb.PeerMessage:
     hello = pb.Hello(
         protocol=range_to_pb(),
         role=role,
@@ -337,8 +342,9 @@ def _hello(role: str, number: int, rng: random.Random) -> bytes:
         concurrent_rollouts=1 if role == "peer" else 0,
         hardware="8 x CPU",
         region=f"region-{number % 5}",
+        has_held_leases=True,
     )
-    return pb.PeerMessage(hello=hello).SerializeToString()
+    return pb.PeerMessage(hello=hello)
 
 
 def _heartbeat(rng: random.Random) -> pb.Heartbeat:

@@ -109,10 +109,9 @@ class SyntheticLearner:
         header: pb.BatchHeader | None = None
         rollouts: list[pb.TrainingRollout] = []
         async for part in stub.NextBatch(request, timeout=BATCH_DEADLINE_S):
-            if part.WhichOneof("body") == "header":
+            if part.HasField("header"):
                 header = part.header
-            else:
-                rollouts.append(part.rollout)
+            rollouts.extend(part.rollouts)
         if header is None or not header.ready:
             return False
         if len(rollouts) != header.rollout_count:

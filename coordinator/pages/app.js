@@ -134,8 +134,8 @@ function drawTiles(status) {
   setFigure("t-bcast", seconds(t.p50));
   setText("t-bcast-note", "p50 · p95 " + seconds(t.p95));
   setFigure("tokens", compact(status.tokens_per_s));
-  const working = (status.peers || []).filter((peer) => peer.role === "peer");
-  setText("tokens-note", working.length + (working.length === 1 ? " peer" : " peers"));
+  const working = peersOf(status, (one) => one.role === "peer");
+  setText("tokens-note", working + (working === 1 ? " peer" : " peers"));
   setFigure("utilisation", percent(status.learner_utilisation));
   setFigure("peer-bytes", percent(status.peer_byte_share));
 }
@@ -295,6 +295,10 @@ function peerRow(peer) {
     cell("Fetches from", names(peer.parents || []) || (engine ? NOTHING : "learner"), "parents"), seen);
 }
 
+function peersOf(status, which) {
+  return (status.peers_by_state || []).filter(which).reduce((sum, one) => sum + one.count, 0);
+}
+
 function drawPeers(status) {
   const peers = [...(status.peers || [])].sort((a, b) => (a.role < b.role ? -1 : a.role > b.role ? 1 : a.name < b.name ? -1 : 1));
   byId("peers").replaceChildren(...peers.map(peerRow));
@@ -302,7 +306,9 @@ function drawPeers(status) {
   document.querySelector(".peers").hidden = peers.length === 0;
   const workers = peers.filter((peer) => peer.role === "peer");
   const worst = Math.max(...workers.map((peer) => peer.version_lag ?? 0));
-  setText("peers-note", workers.length ? workers.length + " working, worst lag " + worst + (worst === 1 ? " version" : " versions") : "");
+  const leftOut = status.peers_left_out ? "; " + status.peers_left_out + " more, further ahead, are not listed" : "";
+  const working = peersOf(status, (one) => one.role === "peer");
+  setText("peers-note", workers.length ? working + " working, worst lag " + worst + (worst === 1 ? " version" : " versions") + leftOut : "");
 }
 
 function draw() {

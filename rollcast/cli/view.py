@@ -17,6 +17,7 @@ from rich.text import Text
 
 Status = Mapping[str, Any]
 _BLOCKS = "▁▂▃▄▅▆▇█"
+_GONE = ("left", "lost")  # states of peers that are listed although they have no session
 _SPARK_WIDTH = 60
 _PLAIN_EVERY_S = 5.0
 _NAMES_SHOWN = 2
@@ -63,12 +64,12 @@ class PlainView:
 def line(status: Status) -> str:
     """The run in one line."""
     t_bcast = status["t_bcast_s"]
-    peers = [peer for peer in status["peers"] if peer["role"] == "peer" and peer["state"] not in ("left", "lost")]
+    workers = [one for one in status["peers_by_state"] if one["role"] == "peer" and one["state"] not in _GONE]
     return (
         f"[{_duration(status['elapsed_s'])}] {status['learner_phase']}: step {status['step']}/{status['steps']}"
         f"  version {_number(status['newest_version'])}  reward {_number(status['reward_train'])}"
         f"  T_bcast p95 {_number(t_bcast['p95'])} s  {_number(status['tokens_per_s'], 0)} tokens/s"
-        f"  peers {len(peers)}  {_waiting(status)}"
+        f"  peers {sum(one['count'] for one in workers)}  {_waiting(status)}"
     )
 
 
@@ -82,7 +83,7 @@ def render(status: Status, ended: Mapping[str, int]) -> RenderableType:
         _rewards(status),
         _staleness(status),
         _ages(status),
-        _peers(status["peers"]),
+        _peers(status["peers"], int(status["peers_left_out"])),
         _rollouts(status["rollouts"]),
     ]
     dead = {name: code for name, code in ended.items() if code != 0}
@@ -200,7 +201,7 @@ def age_words(split: Mapping[str, Any] | None) -> str:
     return f"{split['age_steps']:.1f} steps, {split['age_s']:.1f} s: {parts} s"
 
 
-def _peers(peers: Sequence[Mapping[str, Any]]) -> RenderableType:
+def _peers(peers: Sequence[Mapping[str, Any]], left_out: int) -> RenderableType:
     table = Table("peer", "state", "version", "lag", "tokens/s", "open", "accepted", "dropped", "from", "seen")
     table.box = None
     for peer in peers:
@@ -218,7 +219,7 @@ def _peers(peers: Sequence[Mapping[str, Any]]) -> RenderableType:
             f"{peer['last_seen_s']:.0f} s",
         )
         table.add_row(*(Text(cell) for cell in cells))  # as text: a peer's name is no markup
-    return table
+    return Group(table, Text(f"… and {left_out} more, further ahead than these", style="dim")) if left_out else table
 
 
 def _names(names: Sequence[str]) -> str:

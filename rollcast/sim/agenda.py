@@ -31,14 +31,28 @@ class Agenda:
         Returns:
             whether it is done.
         """
+        if done is None:
+            self._run_all(until_s)
+            return False
         heap, pop = self._heap, heapq.heappop
-        if done is not None and done():
+        if done():
             return True
         while heap and heap[0][0] <= until_s:
             self.now, _, call, arguments = pop(heap)
             self.done += 1
             call(*arguments)
-            if done is not None and done():
+            if done():
                 return True
         self.now = max(self.now, until_s)
         return False
+
+    def _run_all(self, until_s: float) -> None:
+        heap, pop, made = self._heap, heapq.heappop, 0
+        try:
+            while heap and heap[0][0] <= until_s:
+                self.now, _, call, arguments = pop(heap)
+                made += 1
+                call(*arguments)
+        finally:
+            self.done += made
+        self.now = max(self.now, until_s)

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar, assert_never
 
 from coordinator import actions as act
@@ -94,7 +95,7 @@ class CoordinatorNode(Server):
             self.fail(written.exception())
             return
         settings = core_settings(self.ground.settings, self.ground.chance.seed)
-        restored = run_now(resume._restored(store, settings.staleness_limit, incarnation))
+        restored = run_now(resume._restored(store, self.ground.settings.age_max, incarnation))
         self._prompts = int(_now(store.mixture_position()) or 0)
         self.core = CoordinatorCore(settings, restored)
         self.ground.oracle.coordinator_started(incarnation, restored, self.agenda.now)
@@ -133,20 +134,22 @@ class CoordinatorNode(Server):
         if self._applying:
             return
         self._applying = True
+        now, settings, oracle = self.agenda.now, self.ground.settings, self.ground.oracle
         while self._queue and self.core is not None:
             event = self._queue.popleft()
             self.events += 1
+            dearer_checks = self.events % settings.validate_every == 0
             try:
-                actions = self.core.handle(event, self.agenda.now)
-                if self.ground.settings.own_checks and self.events % self.ground.settings.validate_every == 0:
+                actions = self.core.handle(event, now)
+                if dearer_checks and settings.own_checks:
                     self.core.validate()
             except (AssertionError, ValueError, KeyError) as error:
                 self.fail(error)
                 return
             self._cause = event
-            self.ground.oracle.coordinator_told(event, actions, self.agenda.now)
-            if self.events % self.ground.settings.validate_every == 0:
-                self.ground.oracle.coordinator_counts(self.core, self.agenda.now)
+            oracle.coordinator_told(event, actions, now)
+            if dearer_checks:
+                oracle.coordinator_counts(self.core, now)
             for action in actions:
                 self._carry_out(action)
         self._applying = False
@@ -266,17 +269,25 @@ class CoordinatorNode(Server):
         store = self.store
         if store is None:  # the process ended while it carried out the actions before
             return
-        match action:
+        match action:  # the most frequent ones first
+            case act.RecordAttempt():
+                self._kept(store.record_attempt(action))
+            case act.StoreRollout():
+                self._kept(store.store_rollouts([action]), ev.RolloutStored(action.rollout_id))
+            case act.AnswerUpload():
+                self._answer_upload(action)
+            case act.ScoreRollout():
+                self.verifiers.score(action, self._verified)
             case act.SendLeases():
                 self._send(action.peer_id, "leases", action.leases)
+            case act.SendAnnouncement():
+                self._announce_to(action)
             case act.RevokeLeases():
                 self._send(action.peer_id, "revoke", action)
             case act.SendPlan():
                 self._send(action.peer_id, "plan", action)
             case act.SendProbe():
                 self._send(action.peer_id, "probe", action.probe_id)
-            case act.SendAnnouncement():
-                self._announce_to(action)
             case act.StopPeer():
                 self._send(action.peer_id, "stop", action.reason)
             case act.EndSession():
@@ -285,18 +296,10 @@ class CoordinatorNode(Server):
                 self.later(0.01, self._supply, action.count)
             case act.RecordGroup():
                 self._kept(store.record_group(action, action.problem_id))
-            case act.RecordAttempt():
-                self._kept(store.record_attempt(action))
             case act.CloseAttempt():
                 self._kept(store.close_attempt(action))
             case act.CloseGroup():
                 self._kept(store.close_group(action))
-            case act.StoreRollout():
-                self._kept(store.store_rollouts([action]), ev.RolloutStored(action.rollout_id))
-            case act.AnswerUpload():
-                self._answer_upload(action)
-            case act.ScoreRollout():
-                self.verifiers.score(action, self._verified)
             case act.RecordBatch():
                 self._kept(store.record_batch(action), ev.BatchRecorded(action.step))
             case act.ServeBatch():
@@ -315,14 +318,14 @@ class CoordinatorNode(Server):
                 assert_never(action)
 
     def _kept(self, change: asyncio.Future[Any], then: ev.Event | None = None) -> None:
-        def done(change: asyncio.Future[Any]) -> None:
-            error = change.exception()
-            if error is not None:
-                self.fail(error)
-            elif then is not None:
-                self.apply(then)
+        change.add_done_callback(self._made if then is None else partial(self._made, then=then))
 
-        change.add_done_callback(done)
+    def _made(self, change: asyncio.Future[Any], then: ev.Event | None = None) -> None:
+        error = change.exception()
+        if error is not None:
+            self.fail(error)
+        elif then is not None:
+            self.apply(then)
 
     def _announce_to(self, action: act.SendAnnouncement) -> None:
         stored = self.tables.version(action.version)

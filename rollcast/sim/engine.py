@@ -13,9 +13,9 @@ from rollcast.wire.rollouts import Segment
 STOP_TOKEN = 1
 
 
-def token_at(seed: int, position: int) -> int:
-    """The token that a slot's seed draws here, whoever draws it."""
-    return 2 + (seed + position * 2654435761) % 61
+def tokens_of(seed: int, start: int, end: int) -> list[int]:
+    """The tokens that a slot's seed draws at these positions, whoever draws them."""
+    return [2 + (seed + position * 2654435761) % 61 for position in range(start, end)]
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class Engine:
         assert self._weights is not None
         end = min(row.length, row.position + tokens_max)
         ended, stops = end == row.length, row.length < self._lengths.most
-        tokens = [token_at(row.seed, position) for position in range(row.position, end)]
+        tokens = tokens_of(row.seed, row.position, end)
         if ended and stops:
             tokens[-1] = STOP_TOKEN
         row.position = end

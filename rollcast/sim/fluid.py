@@ -102,14 +102,14 @@ class FluidReceiver:
             node.later(1.0, self._received, verified)
             return
         self._receiving = None
-        held = node.disk.names("version-")
-        if held and held[-1] > f"version-{verified.version:09d}":
+        held, name = node.disk.names("version-"), f"version-{verified.version:09d}"
+        if held and held[-1] > name:
             return
         node.disk.remove(f"part-{verified.version}")
-        node.disk.write(f"version-{verified.version:09d}", verified)
-        node.later(node.disk.sync_s(), node.disk.sync, f"version-{verified.version:09d}")
-        for name in node.disk.names("version-")[: -node.ground.settings.versions_kept]:
-            node.disk.remove(name)
+        node.disk.write(name, verified)
+        node.later(node.disk.sync_s(), node.disk.sync, name)
+        for old in node.disk.names("version-")[: -node.ground.settings.versions_kept]:
+            node.disk.remove(old)
         node.verified(verified)
 
     def _part_of(self, version: Version) -> float:

@@ -15,7 +15,7 @@ from coordinator import actions as act
 from coordinator import events as ev
 from coordinator.core import CoordinatorCore
 from coordinator.restored import Restored
-from rollcast.sim.engine import STOP_TOKEN, token_at
+from rollcast.sim.engine import STOP_TOKEN, tokens_of
 from rollcast.sim.settings import FleetSettings
 from rollcast.sim.verdicts import Verdicts
 from rollcast.wire.ids import PeerId
@@ -210,10 +210,11 @@ class LedgerJudge:
             self._blame("I6", f"the filled slot {slot} is issued again", slot)
         if len(live) >= 2:
             self._blame("I6", f"a third live attempt at the slot {slot}", slot)
-        if any(books.attempts[other].token >= action.fencing_token for other in live):
-            self._blame("I6", f"the fencing token of the slot {slot} does not rise", slot)
-        if any(books.attempts[other].seed not in (-1, action.seed) for other in live):
-            self._blame("I6", f"the slot {slot} has another seed", slot)
+        for other in [books.attempts[one] for one in live]:
+            if other.token >= action.fencing_token:
+                self._blame("I6", f"the fencing token of the slot {slot} does not rise", slot)
+            if other.seed not in (-1, action.seed):
+                self._blame("I6", f"the slot {slot} has another seed", slot)
         live.append(key)
         books.attempts[key] = Issued(slot, action.fencing_token, action.peer_id, action.seed)
         books.counts["issued"] += 1
@@ -274,15 +275,17 @@ class LedgerJudge:
         tokens = rollout.completion_token_ids
         if not 0 < len(tokens) <= self._settings.lengths.most or max(tokens) >= 64:
             return "its tokens cannot be"
-        if rollout.finish_reason == "interrupted" or any(one.role != "assistant" for one in rollout.segments):
+        if rollout.finish_reason == "interrupted":
             return "it is no finished completion"
         for segment in rollout.segments:
+            if segment.role != "assistant":
+                return "it is no finished completion"
             if self._versions.get(segment.version) != segment.epoch:
                 return f"it claims version {segment.version} of epoch {segment.epoch}, which was not announced"
         if rollout.segments[-1].peer_id != peer_id:
             return "another peer made it"
         if seed >= 0 and peer_id not in self.liars:
-            expected = [token_at(seed, position) for position in range(len(tokens))]
+            expected = tokens_of(seed, 0, len(tokens))
             if rollout.finish_reason == "stop":
                 expected[-1] = STOP_TOKEN
             if tuple(expected) != tokens:

@@ -56,6 +56,8 @@ class Network:
         self._mute: dict[str, int] = {}  # nothing leaves them
         self._apart: dict[tuple[str, str], int] = {}
         self._waiting: list[Stream] = []
+        self.cuts = 0
+        """Places and pairs that are cut off: while there are none everybody reaches everybody."""
 
     def add(self, name: str, line: Line) -> None:
         """A place with its access link."""
@@ -68,9 +70,9 @@ class Network:
         """One way, in good weather."""
         return self.lines[source].delay_s + self.lines[target].delay_s
 
-    def message_s(self, source: str, target: str) -> float:
-        """How long one small message takes now."""
-        weather, seconds = self.weather, self.lines[source].delay_s + self.lines[target].delay_s
+    def message_s(self, delay_s: float) -> float:
+        """How long one small message takes now, if it takes so long in good weather."""
+        weather, seconds = self.weather, delay_s
         if weather.jitter_s:
             seconds += weather.jitter_s * self._random.random()
         while weather.loss and self._random.random() < weather.loss:
@@ -81,9 +83,9 @@ class Network:
 
     def reaches(self, source: str, target: str) -> bool:
         """Whether packets get from one to the other."""
-        return not (self._apart and (source, target) in self._apart) and not (
-            (self._mute and source in self._mute) or (self._deaf and target in self._deaf)
-        )
+        if not self.cuts:
+            return True
+        return (source, target) not in self._apart and source not in self._mute and target not in self._deaf
 
     def cut(self, source: str, target: str) -> None:
         """Nothing gets from one to the other until ``mend``; an empty name stands for everybody."""
@@ -93,6 +95,7 @@ class Network:
             self._mute[source] = self._mute.get(source, 0) + 1
         else:
             self._apart[(source, target)] = self._apart.get((source, target), 0) + 1
+        self._count_cuts()
 
     def mend(self, source: str, target: str) -> None:
         """Undo one ``cut``; what waited is sent again."""
@@ -102,9 +105,13 @@ class Network:
             _less(self._mute, source)
         else:
             _less(self._apart, (source, target))
+        self._count_cuts()
         waiting, self._waiting = self._waiting, []
         for stream in waiting:
             stream.resume()
+
+    def _count_cuts(self) -> None:
+        self.cuts = len(self._apart) + len(self._mute) + len(self._deaf)
 
     def wait(self, stream: Stream) -> None:
         """Told when something may get through again."""
@@ -126,7 +133,7 @@ class Stream:
         deliver: called at the other end with each message.
     """
 
-    __slots__ = ("_deliver", "_flow", "_held", "_last_s", "_network", "open", "source", "target")
+    __slots__ = ("_delay_s", "_deliver", "_flow", "_held", "_last_s", "_network", "open", "source", "target")
 
     def __init__(self, network: Network, source: str, target: str, deliver: Callable[[Any], None]) -> None:
         self.source = source
@@ -134,6 +141,7 @@ class Stream:
         self.open = True
         self._network = network
         self._deliver = deliver
+        self._delay_s = network.delay_s(source, target)
         self._last_s = 0.0
         self._held: deque[Any] = deque()
         self._flow: Flow | None = None
@@ -142,14 +150,14 @@ class Stream:
         """Send a message; one without a size takes the delay only. ``sent``: called once it has left our uplink."""
         if not self.open:
             return
-        if size_bytes:
+        if not size_bytes:
+            self._post(message)
+        else:
             network = self._network
             if self._flow is None:
                 self._flow = Flow(network.ports[self.source], network.ports[self.target])
             arrived = partial(self._arrive, message)
             network.ports[self.source].send(self._flow, Frame(size_bytes, sent, arrived))
-        else:
-            self._post(message)
 
     def close(self) -> None:
         """What is still on its way is lost."""
@@ -167,14 +175,16 @@ class Stream:
     def _post(self, message: Any) -> None:
         network = self._network
         agenda = network.agenda
-        at_s = agenda.now + network.message_s(self.source, self.target)
-        self._last_s = at_s = max(at_s, self._last_s)
+        at_s = agenda.now + network.message_s(self._delay_s)
+        if at_s < self._last_s:
+            at_s = self._last_s
+        self._last_s = at_s
         agenda.after(at_s - agenda.now, self._arrive, message)
 
     def _arrive(self, message: Any) -> None:
         if not self.open:
             return
-        if self._held or not self._network.reaches(self.source, self.target):
+        if self._held or (self._network.cuts and not self._network.reaches(self.source, self.target)):
             if not self._held:
                 self._network.wait(self)
             self._held.append(message)

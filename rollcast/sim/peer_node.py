@@ -205,7 +205,7 @@ class PeerNode(Process):
             uplink_measured_s=60.0,
             uplink_probe_id=self._probe_id,
             downlink_bytes_per_second=self.line.down_bytes_s,
-            **(_NO_TRAFFIC | receiver),
+            **(_NO_TRAFFIC | receiver if receiver else _NO_TRAFFIC),
         )
 
     def accuse(self, culprit: PeerId, version: Version, index: int, reason: str) -> None:
@@ -236,13 +236,21 @@ class PeerNode(Process):
             self._perform(action)
         wake_s = worker.next_wake_s()
         if wake_s is not None and (self._wake_at is None or wake_s < self._wake_at):
-            self._wake_at = max(wake_s, self.agenda.now + 0.001)
-            self.later(self._wake_at - self.agenda.now, self._wake, self._wake_at)
+            self._wake_by(wake_s)
 
     def _wake(self, at_s: float) -> None:
-        if self._wake_at == at_s:
-            self._wake_at = None
+        if self._wake_at != at_s or self.worker is None:
+            return
+        self._wake_at = None
+        wake_s = self.worker.next_wake_s()
+        if wake_s is not None and wake_s > self.agenda.now:  # what it was for has come about otherwise
+            self._wake_by(wake_s)
+        else:
             self.tell(Tick())
+
+    def _wake_by(self, wake_s: float) -> None:
+        self._wake_at = max(wake_s, self.agenda.now + 0.001)
+        self.later(self._wake_at - self.agenda.now, self._wake, self._wake_at)
 
     def _say(self, message: Any) -> None:
         if self.link is not None:

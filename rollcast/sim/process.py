@@ -65,7 +65,10 @@ class Process:
 
     def here(self, life: int, call: Call, *arguments: Any) -> None:
         """Something arrives for this life of the process."""
-        self._call(life, call, arguments)
+        if life == self.life and self.running and not self.frozen and not self._due:
+            call(*arguments)
+        else:
+            self._call(life, call, arguments)
 
     # ---------------------------------------------------------------- what takes several steps
 

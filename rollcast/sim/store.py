@@ -20,7 +20,7 @@ from coordinator.actions import (
     RecordGroup,
     StoreRollout,
 )
-from coordinator.restored import RestoredGroup
+from coordinator.restored import RestoredFinished, RestoredGroup
 from coordinator.store import BatchEntry, HighWater, ProblemReward, StoreCounts, StoredVersion
 from rollcast.runtime.errors import RollcastError, StoreError
 from rollcast.sim.disk import Disk
@@ -37,11 +37,12 @@ COMMIT_MAX = 1024  # changes in one transaction, as in the real store
 class Change(Generic[T]):
     """A change on its way to the disk: as much of a future as its callers use."""
 
-    __slots__ = ("_callbacks", "_change", "_error", "_finished", "_result", "_store")
+    __slots__ = ("_arguments", "_callbacks", "_change", "_error", "_finished", "_result", "_store")
 
-    def __init__(self, store: MemoryStore, change: Callable[[], T]) -> None:
+    def __init__(self, store: MemoryStore, change: Callable[..., T], arguments: tuple[Any, ...]) -> None:
         self._store = store
         self._change = change
+        self._arguments = arguments
         self._finished = False
         self._result: Any = None
         self._error: Exception | None = None
@@ -76,7 +77,7 @@ class Change(Generic[T]):
     def make(self) -> None:
         """Change the tables."""
         try:
-            self._result = self._change()
+            self._result = self._change(*self._arguments)
         except RollcastError as error:
             self._error = error
 
@@ -127,9 +128,9 @@ class MemoryStore:
             self._queue = []
             self._committed()
 
-    def submit(self, change: Callable[[], T]) -> asyncio.Future[T]:
+    def submit(self, change: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
         """Queue a change, in the order of calls."""
-        waiting = Change(self, change)
+        waiting = Change(self, change, arguments)
         if self._failure is not None or self._closed:
             waiting.refuse(self._failure or StoreError("the store is closed"))
             waiting.tell()
@@ -174,19 +175,19 @@ class MemoryStore:
         return self._failure
 
     def record_group(self, action: RecordGroup, problem_json: str) -> asyncio.Future[None]:
-        return self.submit(lambda: self.tables.record_group(action, problem_json))
+        return self.submit(self.tables.record_group, action, problem_json)
 
     def close_group(self, action: CloseGroup) -> asyncio.Future[None]:
-        return self.submit(lambda: self.tables.close_group(action))
+        return self.submit(self.tables.close_group, action)
 
     def record_attempt(self, action: RecordAttempt) -> asyncio.Future[None]:
-        return self.submit(lambda: self.tables.record_attempt(action))
+        return self.submit(self.tables.record_attempt, action)
 
     def close_attempt(self, action: CloseAttempt) -> asyncio.Future[None]:
-        return self.submit(lambda: self.tables.close_attempt(action))
+        return self.submit(self.tables.close_attempt, action)
 
     def store_rollouts(self, actions: Sequence[StoreRollout]) -> asyncio.Future[None]:
-        return self.submit(lambda: self.tables.store_rollouts(actions))
+        return self.submit(self.tables.store_rollouts, actions)
 
     def record_score(
         self,
@@ -197,13 +198,16 @@ class MemoryStore:
         error: str = "",
         problem: ProblemReward | None = None,
     ) -> asyncio.Future[None]:
-        return self.submit(lambda: self.tables.record_score(rollout_id, reward, exact, error, problem))
+        return self.submit(self.tables.record_score, rollout_id, reward, exact, error, problem)
 
     def problem_rewards(self) -> asyncio.Future[list[ProblemReward]]:
         return self.submit(self.tables.problem_rewards)
 
     def rollout(self, rollout_id: RolloutId) -> asyncio.Future[pb.Rollout | None]:
-        return self.submit(lambda: self.tables.rollout(rollout_id))
+        return self.submit(self.tables.rollout, rollout_id)
+
+    def finished_attempts(self, count: int) -> asyncio.Future[list[RestoredFinished]]:
+        return self.submit(self.tables.finished_attempts, count)
 
     def open_groups(self) -> asyncio.Future[list[RestoredGroup]]:
         return self.submit(self.tables.open_groups)
@@ -212,58 +216,58 @@ class MemoryStore:
         return self.submit(self.tables.open_problems)
 
     def record_batch(self, action: RecordBatch) -> asyncio.Future[None]:
-        return self.submit(lambda: self.tables.record_batch(action))
+        return self.submit(self.tables.record_batch, action)
 
     def record_epoch(self, action: RecordEpoch) -> asyncio.Future[None]:
-        return self.submit(lambda: self.tables.record_epoch(action))
+        return self.submit(self.tables.record_epoch, action)
 
     def epochs(self) -> asyncio.Future[list[RecordEpoch]]:
         return self.submit(self.tables.epochs)
 
     def batch_size(self, step: Step) -> asyncio.Future[int]:
-        return self.submit(lambda: self.tables.batch_size(step))
+        return self.submit(self.tables.batch_size, step)
 
     def batch(self, step: Step, first: int = 0, count: int | None = None) -> asyncio.Future[list[BatchEntry]]:
-        return self.submit(lambda: self.tables.batch(step, first, count))
+        return self.submit(self.tables.batch, step, first, count)
 
     def recorded_batches(self) -> asyncio.Future[int]:
         return self.submit(self.tables.recorded_batches)
 
     def record_version(self, epoch: Epoch, version: Version, announcement: bytes) -> asyncio.Future[bool]:
-        return self.submit(lambda: self.tables.record_version(epoch, version, announcement))
+        return self.submit(self.tables.record_version, epoch, version, announcement)
 
     def version(self, version: Version) -> asyncio.Future[StoredVersion | None]:
-        return self.submit(lambda: self.tables.version(version))
+        return self.submit(self.tables.version, version)
 
     def newest_version(self) -> asyncio.Future[StoredVersion | None]:
         return self.submit(self.tables.newest_version)
 
     def newest_versions(self, count: int) -> asyncio.Future[list[StoredVersion]]:
-        return self.submit(lambda: self.tables.newest_versions(count))
+        return self.submit(self.tables.newest_versions, count)
 
     def create_invite(self, token_hash: bytes, role: str, *, quota: int, expires_unix_s: float) -> asyncio.Future[None]:
-        return self.submit(lambda: self.tables.create_invite(token_hash, role, quota, expires_unix_s))
+        return self.submit(self.tables.create_invite, token_hash, role, quota, expires_unix_s)
 
     def claim_invite(self, token_hash: bytes, role: str, peer_id: PeerId, *, now_unix_s: float) -> asyncio.Future[None]:
-        return self.submit(lambda: self.tables.claim_invite(token_hash, role, peer_id, now_unix_s))
+        return self.submit(self.tables.claim_invite, token_hash, role, peer_id, now_unix_s)
 
     def record_step(self, step: Step, figures: Mapping[str, float]) -> asyncio.Future[None]:
-        return self.submit(lambda: self.tables.record_step(step, figures))
+        return self.submit(self.tables.record_step, step, figures)
 
     def steps(self) -> asyncio.Future[list[tuple[Step, dict[str, float]]]]:
         return self.submit(self.tables.steps)
 
     def record_event(self, kind: str, subject: str, detail: str, *, cause: str) -> asyncio.Future[None]:
-        return self.submit(lambda: self.tables.record_event(kind, subject, detail, cause))
+        return self.submit(self.tables.record_event, kind, subject, detail, cause)
 
     def record_note(self, note: Note, *, cause: str) -> asyncio.Future[None]:
         return self.record_event(note.kind, note.subject, note.detail, cause=cause)
 
     def set_meta(self, key: str, value: str) -> asyncio.Future[None]:
-        return self.submit(lambda: self.tables.set_meta(key, value))
+        return self.submit(self.tables.set_meta, key, value)
 
     def get_meta(self, key: str) -> asyncio.Future[str | None]:
-        return self.submit(lambda: self.tables.get_meta(key))
+        return self.submit(self.tables.get_meta, key)
 
     def counts(self) -> asyncio.Future[StoreCounts]:
         return self.submit(self.tables.counts)

@@ -16,7 +16,7 @@ from coordinator.actions import (
     StoreRollout,
 )
 from coordinator.events import Prompt
-from coordinator.restored import RestoredAttempt, RestoredGroup, RestoredRollout
+from coordinator.restored import RestoredAttempt, RestoredFinished, RestoredGroup, RestoredRollout
 from coordinator.store import BatchEntry, HighWater, ProblemReward, StoreCounts, StoredVersion
 from rollcast.runtime.errors import JoinRefused, StoreError
 from rollcast.wire.ids import Epoch, GroupId, PeerId, RolloutId, Step, Version
@@ -40,6 +40,7 @@ class Group:
     problem_json: str
     over: bool = False
     attempts: dict[Key, Attempt] = field(default_factory=dict)
+    by_slot: dict[int, list[Attempt]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -77,6 +78,7 @@ class Tables:
         self._batches: dict[Step, tuple[RolloutId, ...]] = {}
         self._epochs: list[RecordEpoch] = []
         self._versions: dict[tuple[Epoch, Version], bytes] = {}
+        self._newest_epochs: dict[Version, Epoch] = {}  # in which a version was announced
         self._invites: dict[bytes, Invite] = {}
         self._steps: dict[Step, dict[str, float]] = {}
         self._meta: dict[str, str] = {}
@@ -118,10 +120,11 @@ class Tables:
             raise _contradicted(f"lease {action.lease_id} was issued before")
         if group is None or group.over:
             raise _contradicted(f"group {action.group_id} is not open")
-        slot = [one for one in group.attempts.values() if one.action.sample_index == action.sample_index]
-        if sum(one.state == "open" for one in slot) >= 2:
+        slot = group.by_slot.setdefault(action.sample_index, [])
+        if len(slot) >= 2 and sum(one.state == "open" for one in slot) >= 2:
             raise _contradicted(f"two attempts at slot {action.sample_index} of group {action.group_id} are under way")
         attempt = group.attempts[key] = Attempt(action)
+        slot.append(attempt)
         self._attempts[key] = (action.group_id, attempt)
         self._issued += 1
 
@@ -166,6 +169,15 @@ class Tables:
 
     def open_groups(self) -> list[RestoredGroup]:
         return [self._restored(group_id, group) for group_id, group in sorted(self._open().items())]
+
+    def finished_attempts(self, count: int) -> list[RestoredFinished]:
+        over = [(key, one) for key, one in sorted(self._attempts.items()) if one[1].state in ("trained", "dropped")]
+        accepted = {stored.key for stored in self._rollouts.values()}
+        return [
+            RestoredFinished(action.lease_id, action.sample_index, action.peer_id, group_id, key in accepted)
+            for key, (group_id, attempt) in over[-count:]
+            for action in [attempt.action]
+        ]
 
     def open_problems(self) -> list[str]:
         return [group.problem_json for _, group in sorted(self._open().items())]
@@ -230,11 +242,12 @@ class Tables:
         if known is not None and known != announcement:
             raise StoreError(f"version {version} of epoch {epoch} was announced before with other content")
         self._versions[(epoch, version)] = announcement
+        self._newest_epochs[version] = max(epoch, self._newest_epochs.get(version, epoch))
         return known is None
 
     def version(self, version: Version) -> StoredVersion | None:
-        found = [key for key in self._versions if key[1] == version]
-        return None if not found else StoredVersion(*max(found), self._versions[max(found)])
+        epoch = self._newest_epochs.get(version)
+        return None if epoch is None else StoredVersion(epoch, version, self._versions[(epoch, version)])
 
     def newest_version(self) -> StoredVersion | None:
         newest = self.newest_versions(1)
@@ -299,9 +312,8 @@ class Tables:
 
     def _rivals(self, found: tuple[GroupId, Attempt]) -> list[Attempt]:
         group_id, attempt = found
-        others = self._groups[group_id].attempts.values()
-        index = attempt.action.sample_index
-        return [one for one in others if one is not attempt and one.action.sample_index == index]
+        slot = self._groups[group_id].by_slot[attempt.action.sample_index]
+        return [one for one in slot if one is not attempt] if len(slot) > 1 else []
 
     def _store(self, action: StoreRollout) -> None:
         group_id, attempt = found = self._attempts[(action.rollout.lease_id, action.rollout.sample_index)]
@@ -336,6 +348,7 @@ class Tables:
             del self._batches[step]
         for key in [key for key in self._versions if key[1] < horizon]:
             del self._versions[key]
+            self._newest_epochs.pop(key[1], None)
 
     def _forget_group(self, group_id: GroupId) -> list[tuple[Key, Attempt]]:
         attempts = list(self._groups.pop(group_id).attempts.items())

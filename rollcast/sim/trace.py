@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+import msgspec
 from blake3 import blake3
+
+_encoder = msgspec.msgpack.Encoder()
 
 _GATHERED = 512  # entries hashed at once
 _KEPT = 20_000
 
 
 class Trace:
-    """Entries (time, kind, subject, ...). Subjects and what follows must have a stable ``repr``."""
+    """Entries (time, kind, subject, ...) of numbers, texts, and tuples of them."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -39,6 +42,6 @@ class Trace:
         return [f"{entry[0]:.3f} " + " ".join(map(str, entry[1:])) for entry in found[-count:]]
 
     def _gather(self) -> None:
-        self._hash.update(repr(self._gathered).encode())
+        self._hash.update(_encoder.encode(self._gathered))
         self._newest.extend(self._gathered)
         self._gathered.clear()

@@ -78,11 +78,15 @@ class Rollout:
     @property
     def oldest_version(self) -> Version:
         """Version of the oldest segment: what staleness is measured from."""
+        if len(self.segments) == 1:
+            return self.segments[0].version
         return min(segment.version for segment in self.segments)
 
     @property
     def newest_version(self) -> Version:
         """Version of the newest segment."""
+        if len(self.segments) == 1:
+            return self.segments[0].version
         return max(segment.version for segment in self.segments)
 
     @property

@@ -89,6 +89,13 @@ def read_record(text: str) -> TokenizerRecord:
     return TokenizerRecord(size, digest)
 
 
+class _TextOf(dict[int, str]):
+    """Text of each id."""
+
+    def __missing__(self, token_id: int) -> str:
+        return UNKNOWN
+
+
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
     """Ids: 0 padding, 1 end of sequence, then ``pieces`` in order, then ``characters`` in order.
@@ -101,7 +108,7 @@ class Tokenizer:
     characters: str
     _ids: dict[str, int] = field(init=False, repr=False, compare=False)
     _texts: tuple[str, ...] = field(init=False, repr=False, compare=False)
-    _text_of: dict[int, str] = field(init=False, repr=False, compare=False)
+    _text_of: _TextOf = field(init=False, repr=False, compare=False)
     _longest_first: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -112,7 +119,7 @@ class Tokenizer:
             raise TaskError("a tokenizer's pieces and characters must all be different")
         object.__setattr__(self, "_texts", texts)
         object.__setattr__(self, "_ids", {text: index + 2 for index, text in enumerate(texts)})
-        object.__setattr__(self, "_text_of", dict(enumerate(texts, start=2)))
+        object.__setattr__(self, "_text_of", _TextOf(enumerate(texts, start=2)))
         object.__setattr__(self, "_longest_first", tuple(sorted(self.pieces, key=len, reverse=True)))
 
     @property
@@ -165,8 +172,8 @@ class Tokenizer:
         known = list(ids)
         if self.eos_id in known:
             del known[known.index(self.eos_id) :]
-        # One lookup a token and no more: completions are long, and the coordinator decodes every one.
-        return "".join([self._text_of.get(token_id, UNKNOWN) for token_id in known])
+        # One lookup a token, and no bytecode: completions are long, and the coordinator decodes every one.
+        return "".join(map(self._text_of.__getitem__, known))
 
     def to_json(self) -> str:
         """As it travels to learner and peers."""

@@ -113,3 +113,8 @@ def test_summary_table() -> None:
     assert "0.290 -> 0.910" in text
     assert "20 stale" in text
     assert "0.100 / - s" in text
+
+
+def test_peers_that_are_not_listed_are_counted() -> None:
+    status = sample_status(peers_left_out=9488)
+    assert "and 9488 more" in text_of(render(status, {}))

@@ -39,6 +39,7 @@ from rollcast.wire.rollouts import LeaseGrant
 from tests.coordinator.core_world import announced, held, joined, prompt, received, rollout, settings
 
 TICK_S = 1.0
+AFTERWARDS = 8  # steps that the run would still have: at its end it begins no group more than it needs
 P90 = 1.2816  # of the normal distribution
 
 
@@ -127,7 +128,7 @@ class ClosedLoop:
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         values: dict[str, Any] = {
-            "steps": scenario.steps,
+            "steps": scenario.steps + AFTERWARDS,
             "staleness_limit": scenario.staleness_limit,
             "groups_per_step": scenario.groups_per_step,
             "samples_per_group": scenario.samples_per_group,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 from coordinator.staleness_ledger import PARTS
@@ -40,8 +41,51 @@ def split_means(rollouts: int, age_steps: float, unknown: int = 0) -> dict[str, 
     return {"rollouts": rollouts, "unknown": unknown, "age_steps": age_steps, "age_s": 2.1, **seconds}
 
 
+def _peers() -> list[dict[str, Any]]:
+    return [
+        peer(
+            "origin",
+            role="origin",
+            state="serving",
+            reason="keeps the last 8 versions",
+            tokens_per_s=0.0,
+            chunk_bytes_from_origin=0,
+            chunk_bytes_from_peers=0,
+            chunk_bytes_sent=210_000_000,
+            t_bcast_s=None,
+            open_slots=0,
+            accepted=0,
+            dropped=0,
+            hardware="",
+            parents=[],
+        ),
+        peer("peer-1", parents=["origin"], chunk_bytes_from_origin=402_000_000, chunk_bytes_from_peers=0),
+        peer(
+            "peer-2",
+            state="receiving",
+            reason="receiving version 88: 31 of 96 chunks",
+            version_lag=1,
+            active_version=86,
+        ),
+        peer(
+            "peer-3",
+            state="lost",
+            reason="silent for 5.2 s, its leases were given out again",
+            last_seen_s=5.2,
+            tokens_per_s=0.0,
+            open_slots=0,
+            version_lag=5,
+            active_version=82,
+            dropped=84,
+            parents=["peer-2", "peer-1"],
+        ),
+    ]
+
+
 def sample_status(**changes: Any) -> dict[str, Any]:
     """A status of 87 steps of 200."""
+    peers = changes.get("peers", _peers())
+    states = Counter((one["role"], one["state"]) for one in peers)
     rewards = [0.34 + 0.58 * (1 - math.exp(-step / 38)) + 0.035 * math.sin(step * 2.3) for step in range(87)]
     return {
         "run_name": "local",
@@ -95,44 +139,9 @@ def sample_status(**changes: Any) -> dict[str, Any]:
         "waiting_for": "3 of 32 groups, 19 rollouts still being generated",
         "waiting_since_s": 0.8,
         "next": "step 88 is trained as soon as they are scored",
-        "peers": [
-            peer(
-                "origin",
-                role="origin",
-                state="serving",
-                reason="keeps the last 8 versions",
-                tokens_per_s=0.0,
-                chunk_bytes_from_origin=0,
-                chunk_bytes_from_peers=0,
-                chunk_bytes_sent=210_000_000,
-                t_bcast_s=None,
-                open_slots=0,
-                accepted=0,
-                dropped=0,
-                hardware="",
-                parents=[],
-            ),
-            peer("peer-1", parents=["origin"], chunk_bytes_from_origin=402_000_000, chunk_bytes_from_peers=0),
-            peer(
-                "peer-2",
-                state="receiving",
-                reason="receiving version 88: 31 of 96 chunks",
-                version_lag=1,
-                active_version=86,
-            ),
-            peer(
-                "peer-3",
-                state="lost",
-                reason="silent for 5.2 s, its leases were given out again",
-                last_seen_s=5.2,
-                tokens_per_s=0.0,
-                open_slots=0,
-                version_lag=5,
-                active_version=82,
-                dropped=84,
-                parents=["peer-2", "peer-1"],
-            ),
-        ],
+        "peers": peers,
+        "peers_left_out": 0,
+        "peers_by_state": [{"role": role, "state": state, "count": states[role, state]} for role, state in states],
         "rollouts": {
             "issued": 23_040,
             "accepted": 22_510,

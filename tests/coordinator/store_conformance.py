@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from coordinator.actions import CloseGroup, Note, RecordEpoch
 from coordinator.events import Prompt
-from coordinator.restored import RestoredAttempt, RestoredGroup, RestoredRollout
+from coordinator.restored import RestoredAttempt, RestoredFinished, RestoredGroup, RestoredRollout
 from coordinator.store import CompactingStore, HighWater, ProblemReward, RunStore, StoreCounts, StoredVersion
 from rollcast.runtime.errors import JoinRefused, StoreError
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Step, Version
@@ -238,6 +238,24 @@ class StoreConformance(ABC):
         assert await again.open_problems() == [f'{{"problem":{number}}}' for number in range(2, 6)]
         await again.close_group(CloseGroup(GroupId(5)))
         assert [one.group_id for one in await again.open_groups()] == [2, 3, 4]
+        await again.close()
+
+    async def test_what_is_over_is_remembered_with_whether_it_was_accepted(
+        self, store: RunStore, tmp_path: Path
+    ) -> None:
+        await score(store, 1, 2)
+        await fill(store, 3)
+        await issue(store, 4, 5)
+        store.record_batch(batch(0, 1))
+        store.close_attempt(close(3))
+        store.close_attempt(close(5, "lease_expired"))
+        again = await self.opened_again(store, tmp_path)
+        over = [
+            RestoredFinished(LeaseId(number), 0, PEER, GroupId(number), stored)
+            for number, stored in ((1, True), (3, True), (5, False))
+        ]
+        assert await again.finished_attempts(9) == over
+        assert await again.finished_attempts(2) == over[1:]
         await again.close()
 
     async def test_changes_are_made_in_order_without_waiting(self, store: RunStore) -> None:

@@ -408,3 +408,16 @@ def test_the_learner_is_heard() -> None:
     assert world.tell(LearnerStatusChanged("warm_start", "epoch 1 of 3", {"reward_before": 0.2})) == []
     status = world.core.status(0.0)
     assert (status.learner_phase, status.learner_detail, status.reward_before) == ("warm_start", "epoch 1 of 3", 0.2)
+
+
+def test_a_heartbeat_that_tells_nothing_new_makes_nobody_look_for_work() -> None:
+    world = World()
+    world.start("a")
+    members = world.core._state.members
+    world.tell(heartbeat("a", active=0))
+    assert members.take_changed() == []
+    world.tell(announced(1))
+    world.tell(heartbeat("a", active=1))
+    assert members.take_changed() == []  # it was looked at at once
+    world.tell(heartbeat("a", active=1, state="draining"))
+    assert len(members.shares) == 0

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.forecast import Forecast
+from coordinator.forecast import Forecast, _Sorted
 from coordinator.groups import Attempt
 from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId
 
@@ -100,3 +100,20 @@ def test_steps_under_way_and_how_long_stragglers_are() -> None:
     assert beyond is not None
     assert beyond > 1.5
     assert forecast.spread_beyond(100.0) is None
+
+
+@pytest.mark.parametrize(("size", "every"), [(8, 3), (16, 16), (32, 4)])
+def test_quantiles_are_of_the_newest_measurements_when_they_were_last_sorted(size: int, every: int) -> None:
+    sorted_now_and_then, values = _Sorted(size, every), [float(number * 7 % 11) for number in range(60)]
+    for count, value in enumerate(values, 1):
+        sorted_now_and_then.add(value)
+        until = count if count <= every else count - count % every
+        known = sorted(values[max(0, until - size) : until])
+        assert len(sorted_now_and_then) == min(count, size)
+        assert [sorted_now_and_then.quantile(share) for share in (0.0, 0.5, 1.0)] == [
+            known[0],
+            known[(len(known) + 1) // 2 - 1],
+            known[-1],
+        ]
+        larger = [one for one in known if one >= 5.0]
+        assert sorted_now_and_then.median_above(5.0) == (larger[len(larger) // 2] if larger else None)

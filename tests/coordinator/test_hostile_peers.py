@@ -89,3 +89,18 @@ def test_a_peer_that_asks_and_takes_it_back_costs_no_memory() -> None:
         shares.leave(PeerId("fickle"))
     shares.validate()
     assert sum(len(line) for line in shares._lines.values()) <= 2 + 64
+
+
+def test_nobody_goes_on_from_what_a_peer_drew_that_sent_what_cannot_be() -> None:
+    """Whoever repeats a beginning answers for the whole rollout: what a liar drew is not handed on to be repeated."""
+    world = World(sampling=LONG, staleness_limit=4)
+    world.start("a", "b")
+    world.tell(wants("a", 2))
+    (lease, _), _ = world.take("a")
+    send(world, lease, 0, 0, 1)
+    forged = Segment("assistant", Epoch(0), Version(9), PeerId("a"), (5, 6), b"\1\1")
+    part = PartialRollout(lease.lease_id, lease.fencing_token, 1, 0, (forged,))
+    assert only(world.tell(PartialReceived(PeerId("a"), part)), Penalise)
+    world.tell(LeasesReturned(PeerId("a"), (lease.lease_id,), "no"))
+    world.tell(wants("b", 2))
+    assert [slot.prefix for _, slot in world.take("b")] == [(), ()]

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
+import msgspec
 import pytest
 
 from coordinator.events import LinkFacts, PeerFacts
@@ -15,7 +14,7 @@ A = PeerId("a")
 def facts(
     uplink: float = 0.0, *, measured_s: float = 1.0, age_s: float = 0.0, downlink: float = 0.0, probe_id: int = 0
 ) -> PeerFacts:
-    return replace(
+    return msgspec.structs.replace(
         heartbeat("a").facts,
         uplink_bytes_per_second=uplink,
         uplink_measured_s=measured_s,
@@ -88,7 +87,9 @@ def test_a_downlink_limits_only_where_others_receive_far_more() -> None:
 
 def test_round_trips_are_the_median_of_links_and_probes_the_last_one() -> None:
     rates = LinkRates()
-    rates.observe(A, replace(facts(probe_id=7), links=(link(0.03), link(0.0), link(0.01), link(0.2))), 0.0)
+    rates.observe(
+        A, msgspec.structs.replace(facts(probe_id=7), links=(link(0.03), link(0.0), link(0.01), link(0.2))), 0.0
+    )
     assert rates.estimate(A, 0.0).rtt_s == 0.03
     assert (rates.probe_id(A), rates.probe_id(PeerId("stranger"))) == (7, 0)
     rates.observe(A, facts(), 1.0)

@@ -21,6 +21,16 @@ def test_with_half_again_as_many_workers_hardly_anything_is_in_vain_and_the_lear
     assert unpaced.dropped_share > 0.2, unpaced
 
 
+def test_where_groups_with_a_long_rollout_come_too_late_the_learner_does_not_wait_for_their_places() -> None:
+    scenario = replace(BASE, sigma=0.8, generate_median_s=30.0, longest=10.0, groups_per_step=8)
+    paced = outcome(scenario)
+    assert paced.utilisation >= 0.98, paced
+    assert paced.dropped_share > 0.1, "S is too small for one group in seven"
+    roomy = outcome(replace(scenario, staleness_extra=2, steps=20))
+    assert roomy.utilisation >= 0.98, roomy
+    assert roomy.dropped_share < paced.dropped_share / 2, roomy
+
+
 def test_a_few_slow_peers_do_not_spoil_the_work_of_all() -> None:
     scenario = replace(BASE, speeds=SOME_SLOW, groups_per_step=16, steps=32)
     paced, counted = outcome(scenario), outcome(scenario, "count")

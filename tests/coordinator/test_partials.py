@@ -71,6 +71,26 @@ def test_memory_is_bounded_and_the_longest_unchanged_goes_first() -> None:
     assert list(partials.prefixes(GROUP, range(3), Version(0), Epoch(0))) == [1, 2]
 
 
+def test_whoever_sends_most_pushes_out_its_own_and_not_what_others_drew() -> None:
+    partials = Partials(8)
+
+    def sends(peer: str, index: int, *tokens: int) -> None:
+        one = Attempt(LeaseId(index), FencingToken(1), GROUP, index, PeerId(peer), deadline=9.0)
+        assert partials.add(one, 0, (segment(*tokens, peer=peer),))
+        partials.validate()
+
+    sends("a", 0, 5, 6)
+    for index in range(10, 20):
+        sends("greedy", index, 7, 8)
+    sends("b", 1, 5, 6)  # it has nothing yet: the greedy one makes room
+    kept = partials.prefixes(GROUP, range(20), Version(0), Epoch(0))
+    assert list(kept) == [0, 1, 18, 19]
+    sends("b", 2, 5, 6, 7, 8, 9, 9, 9, 9, 9)
+    assert 0 in partials.prefixes(GROUP, range(20), Version(0), Epoch(0))
+    partials.forget(PeerId("greedy"))
+    partials.validate()
+
+
 def test_evidence_is_no_part_of_a_beginning() -> None:
     one = Segment("assistant", Epoch(0), Version(0), PeerId("a"), (5,), b"\1", (float("nan"),))
     assert bare((one,)) == (segment(5),)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from coordinator.actions import Neighbour, PlanPart, StripePart
 from coordinator.relay_model import DIRECT_STRIPE, Plan, PlanShape, RelayNode, Stripe
 from coordinator.relay_parts import PartsMaker
@@ -83,3 +85,13 @@ def test_fallbacks_are_parents_of_parents_then_the_origin_then_mirrors() -> None
     assert parts(plan, *nodes, fallbacks_max=1)[C].fallbacks == (at(ROOT),)
     nodes[1] = node(A, may_relay=False)
     assert parts(plan, *nodes)[C].fallbacks == (at(ROOT),)
+
+
+def test_a_neighbour_is_the_same_object_in_the_next_plan_until_its_address_changes() -> None:
+    maker, nodes = PartsMaker(PlanShape()), [node(ROOT), node(A), node(B), node(H, dialable=False)]
+    before = maker.make(nodes, MESH)[H].neighbours
+    after = maker.make(nodes, MESH)[H].neighbours
+    assert all(one is other for one, other in zip(before, after, strict=True))
+    moved = [replace(one, address="elsewhere:1") if one.peer_id == A else one for one in nodes]
+    addresses = {one.peer_id: one.address for one in maker.make(moved, MESH)[H].neighbours}
+    assert addresses == {ROOT: "0:1", A: "elsewhere:1", B: "b:1"}

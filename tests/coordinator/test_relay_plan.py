@@ -70,17 +70,17 @@ def test_what_moved_enough_to_plan_again() -> None:
     plan = planner()
     plan.replan([origin(), node("a"), node("b", None)])
     rates = {"a": (1.0, 1.2, 0.7, 1.5, 0.4), "b": (1.0,)}
-    drifts = {name: [plan.drift(node(name, RATE * share)) for share in shares] for name, shares in rates.items()}
+    drifts = {name: [plan.drift(PeerId(name), RATE * share, 1.0) for share in shares] for name, shares in rates.items()}
     assert drifts == {"a": ["none", "none", "moved", "moved", "slowed"], "b": ["moved"]}
-    assert plan.drift(node("b", None)) == plan.drift(node("stranger")) == "none"
+    assert plan.drift(PeerId("b"), None, 0.0) == plan.drift(PeerId("stranger"), RATE, 1.0) == "none"
 
 
 def test_rates_that_are_hardly_trusted_count_little() -> None:
     plan = RelayPlanner(PlanShape(unknown_uplink_bytes_per_second=RATE))
     fast = replace(node("a", 100 * RATE), uplink_confidence=0.0)
     plan.replan([origin(), fast, node("b"), node("c")])
-    assert plan.drift(fast) == "none"
-    assert plan.drift(replace(fast, uplink_confidence=1.0)) == "moved"
+    assert plan.drift(PeerId("a"), 100 * RATE, 0.0) == "none"
+    assert plan.drift(PeerId("a"), 100 * RATE, 1.0) == "moved"
 
 
 def test_a_set_that_grows_and_shrinks_about_the_limit_does_not_switch_to_and_fro() -> None:

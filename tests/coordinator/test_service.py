@@ -95,8 +95,8 @@ async def test_a_whole_step(tmp_path: Path) -> None:
             batch = asyncio.create_task(fetch_batch(learner, 0))
             await work(peer, info)
             header, *rollouts = await batch
-            assert header.header.rollout_count == len(rollouts) == 4
-            assert sorted(part.rollout.reward for part in rollouts) == [0.0, 0.0, 1.0, 1.0]
+            assert header.header.rollout_count == 4
+            assert sorted(one.reward for part in rollouts for one in part.rollouts) == [0.0, 0.0, 1.0, 1.0]
             await learner.stub.ReportStep(pb.StepReport(step=1, values={"reward_mean": 0.5, "loss": float("nan")}))
             await check_screens(coordinator)
             await learner.stub.ReportStatus(pb.LearnerStatus(phase="finished", values={"reward_after": 0.9}))

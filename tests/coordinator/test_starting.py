@@ -1,9 +1,11 @@
 from __future__ import annotations
 
-from coordinator.actions import CloseAttempt, RecordBatch, RevokeLeases, ScoreRollout, StoreRollout
+from dataclasses import replace
+
+from coordinator.actions import AnswerUpload, CloseAttempt, RecordBatch, RevokeLeases, ScoreRollout, StoreRollout
 from coordinator.core import CoordinatorCore, Restored
 from coordinator.events import BatchRequested, RolloutScored, Started, Tick
-from coordinator.restored import RestoredAttempt, RestoredGroup, RestoredRollout
+from coordinator.restored import RestoredAttempt, RestoredFinished, RestoredGroup, RestoredRollout
 from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, RolloutId, Step, Version
 from rollcast.wire.rollouts import Rollout
 from tests.coordinator.core_world import World, held, joined, only, prompt, received, rollout, settings, wants
@@ -92,5 +94,25 @@ def rollout_of(lease_id: LeaseId, group_id: GroupId, index: int) -> Rollout:
     world.start("a")
     world.tell(wants("a", 1))
     ((grant, _),) = world.take("a")
-    changes = {"lease_id": lease_id, "fencing_token": FencingToken(lease_id), "group_id": group_id}
-    return rollout(grant, index, **changes)
+    made = rollout(grant, index)
+    return replace(made, lease_id=lease_id, fencing_token=FencingToken(lease_id), group_id=group_id)
+
+
+def test_uploads_that_a_coordinator_before_us_answered_have_the_same_answer_again() -> None:
+    finished = (
+        RestoredFinished(LeaseId(3), 0, PeerId("a"), GroupId(7), True),
+        RestoredFinished(LeaseId(4), 0, PeerId("a"), GroupId(7), False),
+    )
+    world = World()
+    world.core = CoordinatorCore(settings(), replace(RESTORED, finished=finished))
+    world.tell(Started())
+    for name in ("a", "b"):
+        world.tell(joined(name))
+
+    def answer(peer: str, lease: int) -> tuple[bool, str]:
+        (said,) = only(world.tell(received(peer, 1, rollout_of(LeaseId(lease), GroupId(7), 0))), AnswerUpload)
+        return said.accepted, said.reason
+
+    assert answer("a", 3) == (True, "")
+    assert answer("a", 4) == (False, "late_duplicate")
+    assert answer("b", 3) == answer("a", 5) == (False, "fenced")

@@ -16,6 +16,18 @@ def test_groups_still_needed_count_down_to_the_last_step() -> None:
     assert [state.step_of_turn(ahead) for ahead in (0, 1, 2, 5)] == [0, 0, 1, 2]
 
 
+def test_places_of_groups_that_will_come_too_late_are_not_counted_once_the_learner_had_to_wait() -> None:
+    state = CoreState(settings(steps=30, groups_per_step=2))
+    state.group_yield.ended(8, in_time=False)
+    assert state.step_of_turn(8) == 4
+    for step in range(16):
+        assert not state.forecast.learner_waited, "a run that just begins has to wait"
+        state.forecast.learner(70.0 * step - 10.0, recorded=step, waits=True)
+        state.forecast.learner(70.0 * step, recorded=step + 1, waits=False)
+    assert state.forecast.learner_waited
+    assert state.step_of_turn(8) == 2
+
+
 def test_closing_tells_each_holder_once_and_counts_for_it() -> None:
     state = CoreState(settings(samples_per_group=4))
     group = state.book.open_group(prompt(0))

@@ -92,6 +92,12 @@ def test_the_status_of_a_short_run() -> None:
     world.tell(PeerLeft(PeerId("b"), "stopped by its owner"))
     status = world.core.status(24.0).to_json()
     peers, staleness = status.pop("peers"), status.pop("staleness")
+    assert status.pop("peers_left_out") == 0
+    assert status.pop("peers_by_state") == (
+        {"role": "origin", "state": "joined", "count": 1},
+        {"role": "peer", "state": "generating", "count": 1},
+        {"role": "peer", "state": "left", "count": 1},
+    )
     assert staleness["split"]["last"]["rollouts"] == 2
     assert status == {
         "run_name": "local",
@@ -187,3 +193,22 @@ def test_an_ended_run_is_finished_if_the_learner_says_so(learner_phase: str, pha
     world.tell(LearnerStatusChanged(learner_phase, "", {}))
     world.tell(RunEnded("over", True))
     assert world.core.status(0.0).phase == phase
+
+
+def test_of_very_many_peers_those_that_need_a_look_are_listed_and_all_are_counted() -> None:
+    world = World(validate_every_event=False)
+    world.start()
+    for number in range(600):
+        world.tell(joined(f"p{number}"))
+        world.tell(held(f"p{number}", 0))
+    world.tell(joined("newcomer"))
+    world.tell(PeerLeft(PeerId("p7"), "gone"))
+    status = world.core.status(0.0)
+    *listed, gone = status.peers
+    assert (len(listed), status.peers_left_out) == (512, 1 + 600 - 512)
+    assert (listed[0].name, listed[1].name, listed[-1].name, gone.state) == ("origin", "p0", "newcomer", "left")
+    assert [(one.role, one.state, one.count) for one in status.peers_by_state] == [
+        ("origin", "joined", 1),
+        ("peer", "joined", 600),
+        ("peer", "left", 1),
+    ]

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.event_archive import write_segment
 from coordinator.ledger import Ledger
+from coordinator.store import StoryEntry
 from coordinator.story import Story, parse, tell
 from rollcast.runtime.errors import ConfigError, StoreError
 from rollcast.wire.ids import Epoch, Step, Version
@@ -105,3 +107,22 @@ def test_without_a_ledger_that_is_said(tmp_path: Path) -> None:
     (tmp_path / "broken.sqlite").write_text("not a database" * 100)
     with pytest.raises(StoreError, match="cannot read"):
         tell(tmp_path / "broken.sqlite", "lease 1")
+
+
+async def test_what_was_moved_to_the_archive_is_told_too(ledger: Path) -> None:
+    peer = "12D3KooWformer"
+    entries = [
+        StoryEntry(0, 1.0, "peer_joined", peer, "castor as peer", f"peer {peer}"),
+        StoryEntry(-1, 2.0, "penalised", peer, "uploaded nonsense", "upload 7"),
+        StoryEntry(-2, 3.0, "learner_waited", "step 0", "[[]]", "step 0"),
+        StoryEntry(1, 4.0, "peer_joined", work.PEER, "archived, and not deleted yet", "peer"),
+    ]
+    write_segment(ledger.parent / "events", entries, 1 << 20)
+    assert whats(tell(ledger, "peer castor")) == [
+        f"peer joined ({peer}): castor as peer",
+        f"penalised ({peer}): uploaded nonsense",
+    ]
+    assert "learner waited (step 0): [[]]" in whats(tell(ledger, "step 0"))
+    assert [what for what in whats(tell(ledger, "peer atlas")) if "joined" in what] == [
+        f"peer joined ({work.PEER}): atlas as peer"
+    ]

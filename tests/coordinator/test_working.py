@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinator.actions import CloseAttempt, Penalise, RevokeLeases, StoreRollout
-from coordinator.events import PartialReceived, PeerLeft, Tick
+from coordinator.events import LeasesReturned, PartialReceived, PeerLeft, Tick
 from rollcast.wire.ids import FencingToken, LeaseId, PeerId
 from rollcast.wire.rollouts import LeaseGrant, PartialRollout, Segment
 from tests.coordinator.core_world import World, heartbeat, held, joined, only, received, rollout, wants
@@ -69,18 +69,6 @@ def test_a_peer_that_is_back_in_time_costs_nothing() -> None:
     assert only(made.tell(received("a", 1, rollout(lease, 0))), StoreRollout) != []
 
 
-def test_a_peer_that_began_anew_works_and_what_it_forgot_is_given_out() -> None:
-    made, _ = world()
-    made.tell(PeerLeft(A, "killed"))
-    made.tell(joined("a"))
-    made.tell(held("a", 0))
-    made.tell(wants("a", 4))  # all that it may hold: it holds nothing
-    assert [grant.group_id for grant, _ in made.take("a")] == [2, 2, 3, 3]
-    passes(made, 3.0, "a", "b")
-    made.tell(wants("b", 2))
-    assert [grant.group_id for grant, _ in made.take("b")] == [1, 1]
-
-
 def test_coming_back_again_and_again_gives_no_more_than_twice_the_capacity() -> None:
     made = World(staleness_limit=9, validate_every_event=True)
     made.start("a")
@@ -90,6 +78,41 @@ def test_coming_back_again_and_again_gives_no_more_than_twice_the_capacity() -> 
         made.tell(joined("a"))
         made.tell(held("a", 0))
     assert made.core._state.book.held_count(A) == 8
+
+
+def test_a_peer_that_only_hands_back_is_given_work_more_and_more_seldom_until_it_does_some() -> None:
+    made = World(staleness_limit=9, validate_every_event=True)
+    made.start("a")
+
+    def handed_back() -> bool:
+        """Whether it was given something; it did not want it."""
+        leases = made.take("a")
+        made.tell(LeasesReturned(A, tuple(lease.lease_id for lease, _ in leases), "no"))
+        return bool(leases)
+
+    for _ in range(4):
+        made.tell(wants("a", 2))
+        assert handed_back()
+    given_at = []
+    for second in range(1, 12):
+        made.now = float(second)
+        made.tell(wants("a", 2))
+        made.tell(Tick())
+        if handed_back():
+            given_at.append(second)
+    assert given_at == [1, 3, 7]
+    (shown,) = [one for one in made.core.status(made.now).peers if one.peer_id == A]
+    assert "given no work for 8 s: it handed leases back 7 times in a row" in shown.reason
+    made.now = 15.0
+    made.tell(Tick())
+    (lease, slot), *_ = made.take("a")
+    made.tell(received("a", 1, rollout(lease, slot.sample_index)))  # and it is stored
+    made.tell(wants("a", 2))
+    assert handed_back()
+    made.tell(wants("a", 2))
+    assert made.take("a"), "it may again"
+    (shown,) = [one for one in made.core.status(made.now).peers if one.peer_id == A]
+    assert shown.reason == ""
 
 
 def test_goodbye_ends_at_once_and_the_deadline_at_last() -> None:

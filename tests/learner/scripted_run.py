@@ -222,7 +222,7 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
         header.publish_every_steps = self.script.kappa(step)
         yield pb.BatchPart(header=header)
         for rollout in rollouts:
-            yield pb.BatchPart(rollout=rollout)
+            yield pb.BatchPart(rollouts=[rollout])
 
     async def Announce(self, request: pb.VersionAnnouncement, context: Any) -> pb.AnnounceReply:
         verified = verify_announcement(request, run_id=RUN_ID, learner_public_key=self.authority.learner.public_key)

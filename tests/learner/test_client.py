@@ -117,7 +117,7 @@ def header(step: int = 3, count: int = 2) -> pb.BatchPart:
     return pb.BatchPart(header=pb.BatchHeader(step=step, ready=True, rollout_count=count))
 
 
-ROLLOUT = pb.BatchPart(rollout=pb.TrainingRollout(rollout_id=1))
+ROLLOUT = pb.BatchPart(rollouts=[pb.TrainingRollout(rollout_id=1)])
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,8 @@ async def test_odd_batches_are_refused(authority: Authority, world: World, parts
         with pytest.raises(MalformedMessage):
             await client.next_batch(3, rollouts=2, wait_s=0.1)
         other.parts = (header(), ROLLOUT, ROLLOUT)
-        assert await client.next_batch(3, rollouts=2, wait_s=0.1) == Batch(3, False, (ROLLOUT.rollout, ROLLOUT.rollout))
+        only = ROLLOUT.rollouts[0]
+        assert await client.next_batch(3, rollouts=2, wait_s=0.1) == Batch(3, False, (only, only))
     await other.stop()
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from random import Random
+
 from peer.lease_book import LeaseBook
 from rollcast.wire.ids import LeaseId
 from rollcast.wire.rollouts import LeaseGrant
@@ -51,7 +54,7 @@ def test_expiry_gives_up_slots_not_begun() -> None:
     assert book.next_expiry_s() == 10.0
     assert book.is_generating(LeaseId(1), 0)
     assert book.generated(LeaseId(1), 0) is not None
-    assert book.next_expiry_s() is None
+    assert book.next_expiry_s() == math.inf
 
 
 def test_slots_being_generated_expire_one_period_later() -> None:
@@ -76,3 +79,27 @@ def test_what_is_given_up_is_forgotten() -> None:
     assert book.give_up([LeaseId(1), LeaseId(7)]) == 3
     assert book.generated(LeaseId(1), 0) is None
     assert book.ids_where(lambda lease: True) == (2,)
+
+
+def test_what_is_counted_along_the_way_is_what_leases_hold() -> None:
+    book, random, now = LeaseBook(), Random(7), 0.0
+    for number in range(1, 300):
+        now += random.random()
+        match random.randrange(5):
+            case 0:
+                book.add(grant(number, random.randint(1, 3), deadline_s=random.uniform(1.0, 9.0)), now)
+            case 1:
+                for item in book.take(key(0), 2):
+                    if random.random() < 0.5:
+                        book.generated(item.lease.lease_id, item.slot.sample_index)
+            case 2:
+                for lease in [lease for lease in book if lease.waiting][:1]:
+                    book.skip(lease.grant.lease_id, next(iter(lease.waiting)))
+            case 3:
+                book.give_up([LeaseId(random.randint(1, number))])
+            case _:
+                book.expire(now)
+        held = list(book)
+        assert book.unfinished == sum(lease.unfinished for lease in held)
+        times = [lease.expires_s if lease.waiting else lease.gone_s for lease in held]
+        assert book.next_expiry_s() == min(times, default=math.inf)

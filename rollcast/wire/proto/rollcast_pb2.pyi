@@ -697,12 +697,12 @@ class TrainingRollout(_message.Message):
     def __init__(self, rollout_id: _Optional[int] = ..., group_id: _Optional[int] = ..., sample_index: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., reward: _Optional[float] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ...) -> None: ...
 
 class BatchPart(_message.Message):
-    __slots__ = ("header", "rollout")
+    __slots__ = ("header", "rollouts")
     HEADER_FIELD_NUMBER: _ClassVar[int]
-    ROLLOUT_FIELD_NUMBER: _ClassVar[int]
+    ROLLOUTS_FIELD_NUMBER: _ClassVar[int]
     header: BatchHeader
-    rollout: TrainingRollout
-    def __init__(self, header: _Optional[_Union[BatchHeader, _Mapping]] = ..., rollout: _Optional[_Union[TrainingRollout, _Mapping]] = ...) -> None: ...
+    rollouts: _containers.RepeatedCompositeFieldContainer[TrainingRollout]
+    def __init__(self, header: _Optional[_Union[BatchHeader, _Mapping]] = ..., rollouts: _Optional[_Iterable[_Union[TrainingRollout, _Mapping]]] = ...) -> None: ...
 
 class BatchHeader(_message.Message):
     __slots__ = ("step", "ready", "waiting_for", "rollout_count", "replayed", "publish_every_steps")
