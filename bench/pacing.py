@@ -3,7 +3,8 @@ and goodput while a quarter of 16 workers is killed each minute.
 
 The staleness limit is S_needed (rollcast/sim/scenario.py). ``dropped_share`` counts attempts made in vain: too old, or
 too late for their slot, or handed back, as a share of all that ended. Without pacing whoever asks is given work. Where
-running rollouts go on with new versions ("continue"), they are uploaded as each ends, not as their batch does.
+running rollouts go on with new versions ("continue"), they are uploaded as each ends, not as their batch does. With a
+long tail of lengths ("tail") some groups take longer than S allows, whatever is begun when.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import partial
 
 from bench.machine import Outcome
 from rollcast.sim.fleet import Fleet
-from rollcast.sim.scenario import paced
+from rollcast.sim.scenario import long_tailed, paced
 from rollcast.sim.settings import FleetSettings
 
 SURPLUS = 1.5
@@ -37,6 +38,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
         "predict": base,
         "none": replace(base, pacing="none"),
         "continue": replace(base, slice_tokens=2, continue_across_versions=True),
+        "tail": long_tailed(32, SURPLUS),
     }
     for name, settings in fleets.items():
         figures |= {f"{key}_{name}": value for key, value in _paced(settings, arguments.seed, seconds).items()}

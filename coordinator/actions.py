@@ -234,6 +234,11 @@ class Penalise:
     reason: str
     quarantined: bool
 
+    @property
+    def kind(self) -> str:
+        """Of its entry in the run's story."""
+        return "quarantined" if self.quarantined else "penalised"
+
 
 @dataclass(frozen=True, slots=True)
 class Note:

@@ -326,9 +326,7 @@ class Shell:
             case RecordEpoch():
                 self._kept(self._ledger.record_epoch(action), EpochRecorded(action.epoch))
             case Penalise():
-                self._rows.write(
-                    "quarantined" if action.quarantined else "penalised", action.peer_id, action.reason, self._cause
-                )
+                self._rows.write(action.kind, action.peer_id, action.reason, self._cause)
             case Note():
                 self._rows.write(action.kind, action.subject, action.detail, self._cause)
             case FailRun():

@@ -12,6 +12,7 @@ from rollcast.sim.settings import FleetSettings, Lengths
 
 # Of two log-normal completions with sigma 0.4 the longer one, in medians: its mean and its 90th percentile.
 _LONGER_OF_TWO, _LONGER_OF_TWO_P90 = 1.25, 1.92
+_LONGER_OF_TWO_TAILED, _TAILED_P90 = 1.9, 2.8  # with sigma 0.8: of the longer one the mean, of one the p90
 _BCAST_S = 13.0  # of a realistic fleet's versions, by the fluid bound
 
 SECONDS = 90.0  # in which faults happen
@@ -97,6 +98,23 @@ def paced(peers: int, surplus: float = 1.25) -> FleetSettings:
     base = replace(realistic(peers), speed_sigma=0.1)
     batch_s = base.token_s * base.lengths.median * _LONGER_OF_TWO
     late_s = base.token_s * base.lengths.median * _LONGER_OF_TWO_P90
+    rollouts = peers * base.concurrent_rollouts * base.train_s / batch_s / surplus
+    groups = max(1, round(rollouts / base.samples_per_group))
+    needed = math.ceil((_BCAST_S + base.load_s + batch_s + late_s) / base.train_s + 1.0)
+    return replace(base, groups_per_step=groups, staleness_limit=needed)
+
+
+def long_tailed(peers: int, surplus: float) -> FleetSettings:
+    """A paced fleet whose lengths have a long tail, uploaded one by one; S = S_needed by the p90 of one rollout."""
+    base = replace(
+        realistic(peers),
+        speed_sigma=0.1,
+        lengths=Lengths(median=16.0, sigma=0.8, most=200),
+        slice_tokens=2,
+        lease_deadline_s=1500.0,
+    )
+    median_s = base.token_s * base.lengths.median
+    batch_s, late_s = median_s * _LONGER_OF_TWO_TAILED, median_s * _TAILED_P90
     rollouts = peers * base.concurrent_rollouts * base.train_s / batch_s / surplus
     groups = max(1, round(rollouts / base.samples_per_group))
     needed = math.ceil((_BCAST_S + base.load_s + batch_s + late_s) / base.train_s + 1.0)

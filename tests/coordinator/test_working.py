@@ -132,11 +132,11 @@ def test_a_second_peer_goes_on_from_what_the_first_one_sent() -> None:
     made, lease = world()
     drawn = Segment("assistant", lease.epoch, made.core.newest_version or lease.oldest_useful_version, A, (5,), b"\1")
     part = PartialRollout(lease.lease_id, lease.fencing_token, 1, 0, (drawn,))
+    lie = replace(part, segments=(replace(drawn, peer_id=B),))
+    assert [type(one) for one in made.tell(PartialReceived(A, lie))] == [Penalise]
     assert made.tell(PartialReceived(A, part)) == []
     assert made.tell(PartialReceived(B, part)) == [], "not its attempt"
     assert made.tell(PartialReceived(A, replace(part, fencing_token=FencingToken(99)))) == []
-    lie = replace(part, segments=(replace(drawn, peer_id=B),))
-    assert [type(one) for one in made.tell(PartialReceived(A, lie))] == [Penalise]
     made.tell(PeerLeft(A, "preempted"))
     passes(made, 3.0, "b")
     made.tell(wants("b", 2))
