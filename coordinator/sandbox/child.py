@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from typing import Any, NoReturn
 
@@ -37,6 +38,8 @@ def main() -> int:
         return run(order, missing, report, tasks=spare)
     inside = os.fork()
     if inside:
+        # Told to end: process 1 takes all others with it, and when it is reaped none is left.
+        signal.signal(signal.SIGTERM, lambda *_: os.kill(inside, signal.SIGKILL))
         os.close(report)
         return status_of(os.waitpid(inside, 0)[1])
     confine.die_with_parent()
@@ -72,6 +75,7 @@ def run(order: dict[str, Any], missing: dict[str, str], report: int, *, tasks: i
 
 def become(order: dict[str, Any], missing: dict[str, str], report: int, tasks: int) -> NoReturn:
     """The last steps, in the process that becomes the program."""
+    confine.die_with_parent()
     folder = order["folder"]
     for name, text in order["files"].items():
         with open(os.path.join(folder, name), "w", encoding="utf-8", errors="replace") as file:

@@ -112,8 +112,7 @@ def test_huge_memory_fails() -> None:
 
 
 def test_an_endless_loop_is_stopped() -> None:
-    ended = run("while True: pass", wall_s=0.4)
-    assert (ended.outcome, ended.status) == ("timeout", -9)
+    assert run("while True: pass", wall_s=0.4).outcome == "timeout"
 
 
 def test_a_program_that_closes_its_streams_is_stopped_too() -> None:
