@@ -183,7 +183,7 @@ def _watch(process: subprocess.Popen[bytes], limits: Limits) -> tuple[Outcome, t
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Nothing of it is left when this returns: it ends its namespace itself, and its group is killed in any case."""
+    """Nothing of it is left when this returns: child.py ends and reaps all that is inside before it ends itself."""
     for stream in (process.stdout, process.stderr):
         if stream is not None:
             stream.close()
