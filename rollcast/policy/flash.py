@@ -30,7 +30,7 @@ def flash_attention(queries: jax.Array, keys: jax.Array, values: jax.Array, segm
     return mixed[:, :time]
 
 
-@jax.custom_vjp
+@jax.custom_vjp  # type: ignore[untyped-decorator]
 def _attend(queries: jax.Array, keys: jax.Array, values: jax.Array, segments: jax.Array) -> jax.Array:
     return _forward(queries, keys, values, segments)[0]
 

@@ -49,7 +49,8 @@ def course(trainer: Trainer, folder: Path, *, resume: bool, steps: int = 2) -> d
     batch = tiny_batch(REWARDS)
     apart = np.random.default_rng(0).normal(0.0, 0.2, batch.tokens.shape).astype(np.float32) * batch.loss_mask
     metrics = []
-    for _ in range(steps):
+    for number in range(steps):
+        print(f"step {number}", file=sys.stderr, flush=True)
         snapshot = trainer.snapshot()
         params = thaw(MODEL, snapshot.tensors, snapshot.state_bytes)
         behaviour = behaviour_by_version(trainer, batch, lambda _, params=params: params)  # type: ignore[misc]
@@ -73,6 +74,8 @@ def main() -> None:
     parser.add_argument("--process-id", type=int, default=0)
     parser.add_argument("--address", default="")
     parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--then", help="one more mesh, which resumes from the last one's checkpoint")
     arguments = parser.parse_args()
     meshes = [tuple(map(int, text.split(","))) for text in arguments.mesh]
     if arguments.processes == 1:
@@ -80,6 +83,10 @@ def main() -> None:
             course(Trainer(MODEL, config_for(mesh)), arguments.folder / str(number), resume=arguments.resume)
             for number, mesh in enumerate(meshes)
         ]
+        if arguments.then:
+            mesh = tuple(map(int, arguments.then.split(",")))
+            last = arguments.folder / str(len(meshes) - 1)
+            found.append(course(Trainer(MODEL, config_for(mesh)), last, resume=True, steps=0))
         print(json.dumps(found))
         return
     team = join(arguments.address, arguments.processes, arguments.process_id, join_timeout_s=60, lost_s=10)
@@ -87,7 +94,7 @@ def main() -> None:
         status = Follower(config_for(meshes[0]), team).follow()
     else:
         trainer = LeadTrainer(MODEL, config_for(meshes[0]), team)
-        print(json.dumps([course(trainer, arguments.folder / "0", resume=arguments.resume)]))
+        print(json.dumps([course(trainer, arguments.folder / "0", resume=arguments.resume, steps=arguments.steps)]))
         status = 0
         trainer.end(status)
     sys.stdout.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -10,12 +11,16 @@ import numpy as np
 import pytest
 from jax import export
 
+from learner.config import LearnerConfig
+from learner.trainer import Trainer
 from rollcast.policy.attention import Kernel
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.logprobs import Forward, completion_logprobs
-from rollcast.policy.params import abstract_params, abstract_snapshot
+from rollcast.policy.decoding import STOP_TOKENS_MAX, Controls
+from rollcast.policy.params import abstract_snapshot
+from rollcast.policy.sampler import Sampler
 from rollcast.policy.vocabulary import Tiles
 
+PLATFORMS = ("tpu", "cuda", "cpu")
 MODEL = ModelConfig(
     vocabulary_size=512,
     layers=1,
@@ -29,28 +34,67 @@ MODEL = ModelConfig(
 ROWS, TIME = 2, 256
 
 
-def gradient(kernel: Kernel) -> Any:
-    """Gradients of log-probabilities, blocks computed again, a tile of the logits at a time."""
-    forward = Forward(remat=True, tiles=Tiles(elements=ROWS * TIME * 128), kernel=kernel)
-
-    def total(params: dict[str, jax.Array], *arrays: jax.Array) -> jax.Array:
-        found = completion_logprobs(MODEL, params, *arrays, forward)
-        return jnp.sum(found.logprobs) + jnp.sum(found.entropies)
-
-    return jax.jit(jax.grad(total))
+@pytest.fixture(scope="module")
+def trainer() -> Trainer:
+    """Blocks are computed again, and the logits come a tile at a time."""
+    made = Trainer(MODEL, LearnerConfig(remat="blocks"))
+    made._forward = dataclasses.replace(made._forward, tiles=Tiles(elements=ROWS * TIME * 128))
+    return made
 
 
-def arrays() -> list[jax.ShapeDtypeStruct]:
-    whole = jax.ShapeDtypeStruct((ROWS, TIME), jnp.int32)
-    return [whole, whole, whole, jax.ShapeDtypeStruct((ROWS, TIME), jnp.float32)]
+def part() -> Any:
+    """What a micro-batch is, as shapes: what the forward pass reads, the factors, and shares."""
+    from learner.trainer import _Factors
+
+    def rows(dtype: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((ROWS, TIME), dtype)
+
+    read = {name: rows(jnp.int32) for name in ("tokens", "positions", "segments")} | {"temperature": rows(jnp.float32)}
+    reals = [rows(jnp.float32) for _ in range(3)]
+    return read, _Factors(rows(jnp.bool_), *reals, None, None), rows(jnp.float32)
 
 
-@pytest.mark.parametrize(
-    ("platform", "kernel", "call"),
-    [("tpu", "splash", "tpu_custom_call"), ("cuda", "blocks", ""), ("cpu", "dense", "")],
-)
-def test_the_gradient_is_lowered(platform: str, kernel: Kernel, call: str) -> None:
-    lowered = export.export(gradient(kernel), platforms=[platform])(abstract_params(MODEL), *arrays())
+@pytest.mark.parametrize(("platform", "kernel"), [("tpu", "splash"), ("cuda", "blocks"), ("cpu", "dense")])
+def test_the_train_step_is_lowered(trainer: Trainer, platform: str, kernel: Kernel) -> None:
+    trainer._forward = dataclasses.replace(trainer._forward, kernel=kernel)
+    trainer._gradients._add.clear_cache()
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), trainer.params())
+    lowered = export.export(trainer._gradients._add, platforms=[platform])(shapes, shapes, part(), 1)
     assert lowered.platforms == (platform,)
-    assert call in lowered.mlir_module()
-    assert len(lowered.out_avals) == len(abstract_params(MODEL))
+    assert ("tpu_custom_call" in lowered.mlir_module()) == (kernel == "splash")
+
+
+def test_the_optimiser_is_lowered(trainer: Trainer) -> None:
+    def shapes(tree: Any) -> Any:
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
+
+    params, state = shapes(trainer.params()), shapes(trainer._optimiser_state)
+    lowered = export.export(trainer._updates._step, platforms=PLATFORMS)(params, state, params)  # type: ignore[attr-defined]
+    assert lowered.platforms == PLATFORMS
+
+
+def test_the_sampler_is_lowered() -> None:
+    sampler = Sampler(MODEL, prompt_tokens_max=16, new_tokens_max=16, batch_size=ROWS)
+    pages = jax.eval_shape(sampler.new_pages)
+
+    def rows(dtype: Any, *more: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((ROWS, *more), dtype)
+
+    number, one = rows(jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
+    tables = rows(jnp.int32, sampler.table_pages)
+    controls = Controls(
+        tables,
+        number,
+        number,
+        number,
+        rows(jnp.uint32, 2),
+        rows(jnp.int32, STOP_TOKENS_MAX),
+        rows(jnp.float32),
+        jax.ShapeDtypeStruct((), np.float32),
+    )
+    snapshot = abstract_snapshot(MODEL)
+    decode = export.export(sampler.decode, platforms=PLATFORMS)(snapshot, pages, controls, one, one)
+    extend = export.export(sampler.extend, platforms=PLATFORMS)(
+        snapshot, pages, tables, rows(jnp.int32, 16), number, number
+    )
+    assert decode.platforms == extend.platforms == PLATFORMS
