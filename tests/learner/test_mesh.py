@@ -88,19 +88,20 @@ def test_what_lies_as_it_should_stays_and_a_copy_shares_no_memory() -> None:
     assert np.all(Gathered(there)["embedding"] == 1.0)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_every_mesh_has_the_same_loss_and_a_checkpoint_fits_another_one(tmp_path: Path) -> None:
     """On 8 virtual devices, in a process of its own: their number is fixed when jax starts."""
     environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
 
     def run(*arguments: str) -> list[dict[str, Any]]:
         command = [sys.executable, "-m", "tests.learner.several", str(tmp_path), *arguments]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=380, check=False)
         assert done.returncode == 0, done.stderr
         found: list[dict[str, Any]] = json.loads(done.stdout)
         return found
 
     one, many, again = run("--mesh", "1,1,1", "--mesh", "2,2,2", "--then", "1,1,1")
-    for other in (many,):
-        for mine, theirs in zip(one["metrics"], other["metrics"], strict=True):
-            assert theirs == pytest.approx(mine, abs=1e-5)
+    for mine, theirs in zip(one["metrics"], many["metrics"], strict=True):
+        assert theirs == pytest.approx(mine, abs=1e-5)
     assert again["restored"] == many["digest"]
