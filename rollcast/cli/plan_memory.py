@@ -56,7 +56,7 @@ def plan_memory(
     config
         TOML file of `rollcast up`, or of a learner (then rollouts have the coordinator's default lengths).
     attention
-        fused: as on GPUs and TPUs, attention scores are never whole; plain: as on a CPU.
+        fused: attention scores are never whole; plain: they are, as for short rows where there is no fused kernel.
     setting
         section.key=value on top of the file; may be given several times.
     json_output

@@ -175,7 +175,7 @@ def learner_memory(model: ModelConfig, shape: LearnerShape) -> Estimate:
         "optimiser step": {"gradients (float32)": masters, "the step's own": _shared(int(copies), shards)},
         "publishing": {"a tensor's codes": _shared(largest * 4, shards)},
     }
-    host = {"snapshot while publishing": 2 * snapshot, "published versions": shape.versions_in_memory * snapshot}
+    host = {"snapshot while publishing": snapshot, "published versions": shape.versions_in_memory * snapshot}
     if shape.offload:
         host["optimiser states, offloaded"] = moments * shape.data
     return Estimate(resident, phases, host)
