@@ -187,3 +187,16 @@ def test_an_ended_run_is_finished_if_the_learner_says_so(learner_phase: str, pha
     world.tell(LearnerStatusChanged(learner_phase, "", {}))
     world.tell(RunEnded("over", True))
     assert world.core.status(0.0).phase == phase
+
+
+def test_evaluations_are_told_by_set() -> None:
+    world = World()
+    figures = {
+        "eval_held_out_pass_at_1": 0.5,
+        "eval_held_out_pass_at_1_low": 0.4,
+        "eval_hard_version": 8.0,
+        "eval_s": 2.0,
+    }
+    world.tell(LearnerStatusChanged("training", "", figures))
+    found = world.core.status(0.0).evaluations
+    assert found == {"held_out": {"pass_at_1": 0.5, "pass_at_1_low": 0.4}, "hard": {"version": 8.0}}
