@@ -57,11 +57,7 @@ class Trainer:
         self._updates = updates(learner_config.optimiser, learner_config.optimiser.learning_rate, self.mesh)
         self._gradients = Gradients(self._loss, self.mesh, micro_batch_tokens)
         self._logprobs = ForwardPasses(self._score, self.mesh, micro_batch_tokens)
-        self.set_params(
-            starting_params(
-                learner_config, model_config, lambda name, leaf: placed_params(self.mesh, {name: leaf})[name]
-            )
-        )
+        self.set_params(starting_params(learner_config, model_config, self._placed_one))
 
     def params(self) -> Params:
         """Current float32 parameters, on the devices."""
@@ -155,6 +151,10 @@ class Trainer:
                 cause="its tensors differ in name, shape or dtype",
                 fix="resume with the configuration that the run was started with",
             )
+
+    def _placed_one(self, name: str, leaf: Any) -> Any:
+        """A tensor that was read, where it belongs; with several processes all of them place the whole later."""
+        return leaf if jax.process_count() > 1 else placed_params(self.mesh, {name: leaf})[name]
 
     def _state_tree(self) -> dict[str, Any]:
         tree: dict[str, Any] = {"parameters": self._params, "optimiser": self._optimiser_state}
