@@ -81,10 +81,10 @@ class Trainer:
         """
         judgement = None if self.critic is None else self.critic.judge(batch)
         factors = self._factors(batch, behaviour_logprobs, judgement)
-        passes, mini_batches = self._config.objective.passes, self._config.objective.mini_batches
         rows = batch.tokens.shape[0]
+        mini_batches = min(self._config.objective.mini_batches, rows)
         reports = []
-        for number in range(passes):
+        for number in range(self._config.objective.epochs_per_batch * mini_batches):
             # Every mini_batches-th row: a group's completions fall into different parts.
             part = np.arange(number % mini_batches, rows, mini_batches)
             chosen = batch.select(part)
@@ -171,7 +171,7 @@ class Trainer:
             loss_mask=batch.loss_mask,
             advantages=batch.advantages if judgement is None else judgement.advantages,
             # A part's weights add up to its share of the batch; each step is to be as long as one on the whole.
-            weights=batch.weights * np.float32(objective.mini_batches),
+            weights=batch.weights * np.float32(min(objective.mini_batches, len(batch.weights))),
             behaviour_logprobs=behaviour,
             proximal_logprobs=self._logprobs(self._params, batch) if several else None,
             reference_logprobs=None if self._reference is None else self._logprobs(self._reference, batch),
