@@ -25,10 +25,14 @@ _ALONE_TIMEOUT_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a benchmark returns: the settings it ran with, and its figures by key."""
+    """What a benchmark returns: the settings it ran with, and its figures by key.
+
+    missing: keys that have no value on this machine: null.
+    """
 
     settings: dict[str, Any]
     figures: dict[str, float]
+    missing: tuple[str, ...] = ()
 
 
 def describe_machine() -> dict[str, Any]:

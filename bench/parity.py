@@ -165,7 +165,7 @@ class _Theirs:
 
 
 def _whole(config: ModelConfig, params: Params, tokens: Any) -> Logits:
-    @jax.jit
+    @jax.jit  # type: ignore[untyped-decorator]
     def forward(params: Params, tokens: jax.Array) -> jax.Array:
         model = bind(config, params)
         positions = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
@@ -175,7 +175,7 @@ def _whole(config: ModelConfig, params: Params, tokens: Any) -> Logits:
 
 
 def _through_cache(config: ModelConfig, params: Params, tokens: Any, prompt: int) -> Logits:
-    @jax.jit
+    @jax.jit  # type: ignore[untyped-decorator]
     def read(params: Params, pages: Any, part: jax.Array, start: jax.Array) -> tuple[jax.Array, Any]:
         model = bind(config, params)
         counts = jnp.full((1,), part.shape[1], jnp.int32)

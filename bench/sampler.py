@@ -164,8 +164,7 @@ def products_s(config: ModelConfig, batch: int) -> float:
         shapes.append((config.width, config.vocabulary_size))
     weights = [jnp.ones(shape, jnp.float32) for shape in shapes]
 
-    @jax.jit
-    def products(weights: list[jax.Array], start: jax.Array) -> jax.Array:
+    def in_a_row(weights: list[jax.Array], start: jax.Array) -> jax.Array:
         def turn(_: jax.Array, carry: jax.Array) -> jax.Array:
             for weight in weights:
                 # Each product needs all of the one before, so that none can be left out or cut down.
@@ -174,6 +173,7 @@ def products_s(config: ModelConfig, batch: int) -> float:
 
         return jax.lax.fori_loop(0, REPEATS, turn, start)
 
+    products = jax.jit(in_a_row)
     start = jnp.ones((batch, max(shape[0] for shape in shapes)), jnp.float32)
     jax.block_until_ready(products(weights, start))
     return min(_seconds(lambda: jax.block_until_ready(products(weights, start))) for _ in range(REPEATS)) / REPEATS
@@ -181,7 +181,8 @@ def products_s(config: ModelConfig, batch: int) -> float:
 
 def cache_bytes(config: ModelConfig, batch: int, arguments: argparse.Namespace) -> float:
     """Keys and values that a decode step reads, in the middle of a completion."""
-    return batch * (arguments.prompt + arguments.tokens / 2) * page_bytes(config, PAGE_TOKENS) / PAGE_TOKENS
+    context_tokens: float = arguments.prompt + arguments.tokens / 2
+    return batch * context_tokens * page_bytes(config, PAGE_TOKENS) / PAGE_TOKENS
 
 
 def _bandwidth() -> float:
@@ -189,7 +190,8 @@ def _bandwidth() -> float:
     array = jnp.ones(BANDWIDTH_BYTES // 4, jnp.float32).reshape(2, -1)
     add = jax.jit(lambda array: array.sum(axis=1))
     jax.block_until_ready(add(array))
-    return BANDWIDTH_BYTES / min(_seconds(lambda: jax.block_until_ready(add(array))) for _ in range(REPEATS))
+    fastest_s: float = min(_seconds(lambda: jax.block_until_ready(add(array))) for _ in range(REPEATS))
+    return BANDWIDTH_BYTES / fastest_s
 
 
 def _seconds(work: Callable[[], Any]) -> float:

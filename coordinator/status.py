@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 from typing import Any
@@ -16,6 +17,8 @@ from coordinator.membership import Member
 from coordinator.mismatch_status import MismatchStatus, mismatch_status
 from coordinator.staleness_status import StalenessStatus, build_staleness_status
 from coordinator.state import CoreState
+
+_EVALUATION = re.compile(r"eval_([a-z0-9_-]+)_(pass_at_\d+(?:_low|_high)?|version|problems)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,7 @@ class Status:
     peer_byte_share: float | None
     learner_utilisation: float | None
     mismatch: MismatchStatus | None
+    evaluations: dict[str, dict[str, float]]  # newest one beside training, by set
     reward_history: tuple[tuple[int, float], ...]
     elapsed_s: float
 
@@ -260,9 +264,19 @@ def build_status(state: CoreState, waiting: Waiting, *, now: float, elapsed_s: f
         peer_byte_share=state.traffic.peer_share,
         learner_utilisation=state.progress.utilisation,
         mismatch=mismatch_status(values, [(one.peer_id, one.name, one.hardware) for one in state.members]),
+        evaluations=_evaluations(values),
         reward_history=tuple(state.progress.reward_history.points()),
         elapsed_s=elapsed_s,
     )
+
+
+def _evaluations(values: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """From eval_SET_NAME to {SET: {NAME: value}}; NAME begins with pass_at, version or problems."""
+    found: dict[str, dict[str, float]] = {}
+    for key, value in values.items():
+        if (match := _EVALUATION.fullmatch(key)) is not None:
+            found.setdefault(match[1], {})[match[2]] = value
+    return found
 
 
 def _phase(state: CoreState) -> str:

@@ -91,6 +91,7 @@ def build_summary(status: Mapping[str, Any], config: CoordinatorConfig) -> dict[
         **{key: status.get(key) for key in SUMMARY_KEYS_FROM_STATUS},
         "version": status.get("newest_version"),
         "epoch": status.get("epoch"),
+        "evaluations": dict(status.get("evaluations") or {}),
         "staleness": _staleness(status.get("staleness") or {}),
         "t_bcast_s": {"p50": t_bcast.get("p50"), "p95": t_bcast.get("p95")},
         "rollouts": {

@@ -18,7 +18,6 @@ from learner.mesh import placed_params
 from learner.optimiser import updates
 from learner.packing import PackedBatch
 from learner.passes import FloatArray, ForwardPasses, Gradients, forward_of, inputs
-from rollcast.policy.attention import segment_attend
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.logprobs import Forward
 from rollcast.policy.params import Params, bind
@@ -105,7 +104,7 @@ def value_estimates(
 ) -> jax.Array:
     """Value f32 [rows, time] before each token, from what comes before it; 0 for the first token of a row."""
     model = bind(config, params)
-    hidden = model(tokens, positions, segment_attend(segments), forward.around).astype(jnp.float32)
+    hidden = model(tokens, positions, forward.attend(segments), forward.around).astype(jnp.float32)
     after = (hidden @ params[HEAD] + params[BIAS])[..., 0]
     return jnp.pad(after[:, :-1], ((0, 0), (1, 0)))
 

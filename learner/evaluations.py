@@ -85,6 +85,7 @@ class Evaluations:
             return
         if self._task is not None and not self._task.done():
             self.passed_over += 1
+            self._reporter.note(evaluations_passed_over=float(self.passed_over))
             _log.warning("evaluation passed over", step=step, because="the one before is still under way")
             return
         self._task = asyncio.create_task(self._measure(version, params_of, kept), name="evaluation")

@@ -110,7 +110,8 @@ class Follower:
         return int(order.text)
 
     def _build(self, told: dict[str, Any]) -> Trainer:
-        values = self._config.model_dump() | told["shared"]
+        # The leader reads the model to start from; its values come when it places them.
+        values = self._config.model_dump() | told["shared"] | {"init_from": None}
         return Trainer(ModelConfig.model_validate(told["model"]), LearnerConfig.model_validate(values))
 
     def _carry_out(self, trainer: Trainer, order: Order) -> None:

@@ -48,7 +48,7 @@ class Gradients:
     def of(self, params: Params, whole: Any, sequences_per_row: int) -> tuple[Params, dict[str, jax.Array]]:
         """Gradients, like the parameters, and the sums of the metrics; whole: tree of host arrays [rows, ...]."""
         total: Params = self._zeros(params)
-        metrics = []
+        metrics: list[dict[str, jax.Array]] = []
         rows, time = jax.tree.leaves(whole)[0].shape[:2]
         vary = sequences_per_row > 1
         each = rows_each(rows, time, self._micro_batch_tokens, row_shards(self._mesh), vary=vary)

@@ -57,11 +57,7 @@ class Trainer:
         self._updates = updates(learner_config.optimiser, learner_config.optimiser.learning_rate, self.mesh)
         self._gradients = Gradients(self._loss, self.mesh, micro_batch_tokens)
         self._logprobs = ForwardPasses(self._score, self.mesh, micro_batch_tokens)
-        self.set_params(
-            starting_params(
-                learner_config, model_config, lambda name, leaf: placed_params(self.mesh, {name: leaf})[name]
-            )
-        )
+        self.set_params(starting_params(learner_config, model_config, self._placed_one))
 
     def params(self) -> Params:
         """Current float32 parameters, on the devices."""
@@ -85,10 +81,10 @@ class Trainer:
         """
         judgement = None if self.critic is None else self.critic.judge(batch)
         factors = self._factors(batch, behaviour_logprobs, judgement)
-        passes, mini_batches = self._config.objective.passes, self._config.objective.mini_batches
         rows = batch.tokens.shape[0]
+        mini_batches = min(self._config.objective.mini_batches, rows)
         reports = []
-        for number in range(passes):
+        for number in range(self._config.objective.epochs_per_batch * mini_batches):
             # Every mini_batches-th row: a group's completions fall into different parts.
             part = np.arange(number % mini_batches, rows, mini_batches)
             chosen = batch.select(part)
@@ -156,6 +152,10 @@ class Trainer:
                 fix="resume with the configuration that the run was started with",
             )
 
+    def _placed_one(self, name: str, leaf: Any) -> Any:
+        """A tensor that was read, where it belongs; with several processes all of them place the whole later."""
+        return leaf if jax.process_count() > 1 else placed_params(self.mesh, {name: leaf})[name]
+
     def _state_tree(self) -> dict[str, Any]:
         tree: dict[str, Any] = {"parameters": self._params, "optimiser": self._optimiser_state}
         if self._reference is not None:
@@ -171,7 +171,7 @@ class Trainer:
             loss_mask=batch.loss_mask,
             advantages=batch.advantages if judgement is None else judgement.advantages,
             # A part's weights add up to its share of the batch; each step is to be as long as one on the whole.
-            weights=batch.weights * np.float32(objective.mini_batches),
+            weights=batch.weights * np.float32(min(objective.mini_batches, len(batch.weights))),
             behaviour_logprobs=behaviour,
             proximal_logprobs=self._logprobs(self._params, batch) if several else None,
             reference_logprobs=None if self._reference is None else self._logprobs(self._reference, batch),

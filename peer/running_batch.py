@@ -53,6 +53,7 @@ class RunningBatch:
 
     def __init__(self, batch_id: int, work: Iterable[SlotWork], key: VersionKey, now: float) -> None:
         self.batch_id = batch_id
+        self.begun_s = now
         self.key = key
         self._rollouts: dict[Key, RunningRollout] = {}
         self.begin_slice(key, now, work)

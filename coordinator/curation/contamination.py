@@ -1,14 +1,19 @@
-"""Finding prompts that contain problems of evaluation sets, by the share of n-grams that they have in common."""
+"""Finding prompts that contain problems of evaluation sets, by the share of n-grams that they have in common.
+
+N-grams that many problems of the sets have are their common wording and count for nothing.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coordinator.curation.words import gram_hashes, words_of
 
 WORDS_LEAST = 5  # of an evaluation problem that is looked for inside other texts; shorter ones must be the whole prompt
+COMMON_ITEMS = 3  # an n-gram of more problems than this, and than COMMON_SHARE of all, is wording, not a problem
+COMMON_SHARE = 0.02
 PROMPT_SHOWN = 200
 
 
@@ -25,7 +30,7 @@ class Overlap:
 class _Item:
     set: str
     prompt: str
-    grams: int
+    grams: int  # that are not common
 
 
 class EvaluationTexts:
@@ -41,10 +46,12 @@ class EvaluationTexts:
         self._items: list[_Item] = []
         self._by_gram: dict[int, list[int]] = {}
         self._whole: dict[int, int] = {}
+        self._wording: frozenset[int] = frozenset()
         self._short_lengths: set[int] = set()
         for name, prompts in sets:
             for prompt in prompts:
                 self._add(name, prompt)
+        self._forget_wording()
 
     def __len__(self) -> int:
         return len(self._items)
@@ -59,6 +66,7 @@ class EvaluationTexts:
         for length in self._short_lengths:
             if length < len(words):
                 grams = grams | gram_hashes(words, length)
+        grams = grams - self._wording
         hits = Counter(number for gram in grams for number in self._by_gram.get(gram, ()))
         best: Overlap | None = None
         for number, count in sorted(hits.items()):
@@ -77,4 +85,12 @@ class EvaluationTexts:
             self._short_lengths.add(len(words))
         for gram in grams:
             self._by_gram.setdefault(gram, []).append(number)
-        self._items.append(_Item(name, prompt[:PROMPT_SHOWN], max(1, len(grams))))
+        self._items.append(_Item(name, prompt[:PROMPT_SHOWN], len(grams)))
+
+    def _forget_wording(self) -> None:
+        """What many problems say is how they are worded: "Solve the following equation" contaminates nothing."""
+        most = max(COMMON_ITEMS, COMMON_SHARE * len(self._items))
+        common = {gram for gram, numbers in self._by_gram.items() if len(numbers) > most}
+        lost = Counter(number for gram in common for number in self._by_gram.pop(gram))
+        self._items = [replace(item, grams=item.grams - lost[number]) for number, item in enumerate(self._items)]
+        self._wording = frozenset(common)

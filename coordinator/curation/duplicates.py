@@ -36,7 +36,7 @@ class ExactDuplicates:
 class NearDuplicates:
     """MinHash signatures of prompts kept so far, found again by bands (Broder 1997; Leskovec et al., chapter 3).
 
-    About a kilobyte for each prompt kept.
+    Prompts with other numbers are other problems, however alike their wording. About a kilobyte for each prompt kept.
 
     Args:
         similarity: Jaccard similarity of word shingles, estimated, from which on a prompt counts as the same.
@@ -48,6 +48,7 @@ class NearDuplicates:
         self._factors = np.array(draws[:PERMUTATIONS], np.uint64) | np.uint64(1)
         self._terms = np.array(draws[PERMUTATIONS:], np.uint64)
         self._signatures = array("Q")
+        self._numbers = array("Q")
         self._bands: dict[int, int] = {}
 
     def similar(self, words: list[str]) -> float:
@@ -55,16 +56,17 @@ class NearDuplicates:
 
         The first prompt of a band stays its representative.
         """
-        signature = self._signature(words)
+        signature, numbers = self._signature(words), hash64(" ".join(sorted(filter(str.isdigit, words))))
         keys = self._band_keys(signature)
-        candidates = {self._bands[key] for key in keys if key in self._bands}
-        nearest = max((self._estimate(signature, one) for one in sorted(candidates)), default=0.0)
+        candidates = {self._bands[key ^ numbers] for key in keys if key ^ numbers in self._bands}
+        same = [one for one in sorted(candidates) if self._numbers[one] == numbers]
+        nearest = max((self._estimate(signature, one) for one in same), default=0.0)
         if nearest >= self._similarity:
             return nearest
-        number = len(self._signatures) // PERMUTATIONS
         self._signatures.extend(signature.tolist())
+        self._numbers.append(numbers)
         for key in keys:
-            self._bands.setdefault(key, number)
+            self._bands.setdefault(key ^ numbers, len(self._numbers) - 1)
         return 0.0
 
     def _signature(self, words: list[str]) -> np.ndarray[Any, np.dtype[np.uint64]]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+from contextlib import suppress
 from typing import Any, NoReturn
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # confine.py alone, none of the package
@@ -37,6 +39,8 @@ def main() -> int:
         return run(order, missing, report, tasks=spare)
     inside = os.fork()
     if inside:
+        # Told to end: process 1 takes all others with it, and when it is reaped none is left.
+        signal.signal(signal.SIGTERM, lambda *_: os.kill(inside, signal.SIGKILL))
         os.close(report)
         return status_of(os.waitpid(inside, 0)[1])
     confine.die_with_parent()
@@ -55,23 +59,44 @@ def attempt(missing: dict[str, str], name: str, step: Any) -> bool:
 
 
 def run(order: dict[str, Any], missing: dict[str, str], report: int, *, tasks: int) -> int:
-    """Start the program in its own process and wait for it; everything else of the namespace ends when we do."""
+    """Run the program in a process group of its own and wait for it; then end whatever it has left behind.
+
+    The program cannot leave its group (seccomp), and its orphans become our children.
+    """
+    attempt(missing, "reaping", confine.adopt_orphans)
     program = os.fork()
     if not program:
+        os.setpgid(0, 0)
         try:
             become(order, missing, report, tasks)
         except BaseException as error:
             os.write(2, f"sandbox: {error}\n".encode())
             os._exit(126)
+    with suppress(OSError):  # it may have been faster
+        os.setpgid(program, program)
+    signal.signal(signal.SIGTERM, lambda *_: kill_group(program))
     os.close(report)
+    result = -1
     while True:
-        ended, status = os.wait()  # process 1 gets the orphans too
+        try:
+            ended, status = os.wait()
+        except ChildProcessError:
+            return result
         if ended == program:
-            return status_of(status)
+            result = status_of(status)
+        if result >= 0:
+            kill_group(program)
+
+
+def kill_group(group: int) -> None:
+    """Kill what is left of a process group."""
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
 
 
 def become(order: dict[str, Any], missing: dict[str, str], report: int, tasks: int) -> NoReturn:
     """The last steps, in the process that becomes the program."""
+    confine.die_with_parent()
     folder = order["folder"]
     for name, text in order["files"].items():
         with open(os.path.join(folder, name), "w", encoding="utf-8", errors="replace") as file:

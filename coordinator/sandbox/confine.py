@@ -35,6 +35,11 @@ def die_with_parent() -> None:
     _check(_libc.prctl(1, 9, 0, 0, 0))  # PR_SET_PDEATHSIG
 
 
+def adopt_orphans() -> None:
+    """Processes whose parents ended become our children, so that we can reap them."""
+    _check(_libc.prctl(36, 1, 0, 0, 0))  # PR_SET_CHILD_SUBREAPER
+
+
 def show_to_others(paths: Iterable[str]) -> None:
     """For root only: make folders visible to other users that only root can reach, for us and our children."""
     hidden = {path: folder for path in paths if (folder := _hidden_by(path)) is not None}

@@ -21,6 +21,7 @@ from typing import IO, Literal
 from rollcast.runtime.errors import TaskError
 
 CHILD = str(Path(__file__).with_name("child.py"))
+TERMINATE_TIMEOUT_S = 2.0  # to kill what is inside and reap it
 DEATH_TIMEOUT_S = 5.0
 READ_BYTES = 64 << 10
 FOLDER_BYTES_FILES = 4  # the folder in memory holds this many files of the largest size
@@ -182,12 +183,15 @@ def _watch(process: subprocess.Popen[bytes], limits: Limits) -> tuple[Outcome, t
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Nothing of it is left when this returns: its group is killed, and with process 1 all of its namespace."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    """Nothing of it is left when this returns: child.py ends and reaps all that is inside before it ends itself."""
     for stream in (process.stdout, process.stderr):
         if stream is not None:
             stream.close()
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(TERMINATE_TIMEOUT_S)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait(DEATH_TIMEOUT_S)
 
 

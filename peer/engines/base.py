@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from rollcast.policy.stop_strings import Decode
 from rollcast.wire.ids import Epoch, Version
 from rollcast.wire.records import VersionRecord
 from rollcast.wire.rollouts import FinishReason, Sampling
@@ -39,6 +40,7 @@ class WarmUp:
 
     prompt_tokens_max: int
     sampling: Sampling
+    decode: Decode | None = None  # the run's tokenizer, where there are stop strings
 
 
 class Generation(Protocol):
@@ -102,7 +104,8 @@ class Engine(Protocol):
         """One completion a request, under the version active now until it is renewed; nothing is drawn yet.
 
         Raises:
-            ValueError: no version is active, or a request leaves nothing to draw.
+            ValueError: no version is active, a request leaves nothing to draw, or it has stop strings and the work that
+                is expected has no tokenizer.
         """
         ...
 

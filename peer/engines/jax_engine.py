@@ -144,7 +144,9 @@ class JaxGeneration:
         longest = max((len(request.prompt_token_ids) for request in requests), default=1)
         most_new = max((request.sampling.max_new_tokens for request in requests), default=1)
         sampler = engine._sampler(weights.config, longest, most_new)
-        self._drawing = sampler.begin(weights.params, [_sample_request(item) for item in requests], _NO_SAMPLING)
+        decode = None if engine._work is None else engine._work.decode
+        asked = [_sample_request(item) for item in requests]
+        self._drawing = sampler.begin(weights.params, asked, _NO_SAMPLING, decode=decode)
         self._drawn_with = weights
 
     def add(self, requests: Sequence[GenerateRequest]) -> None:

@@ -18,6 +18,7 @@ from peer.engines.base import Drawn, GenerateRequest, WarmUp
 from peer.engines.torch_model import TorchModel, Weights, read_model, weights_of
 from peer.engines.torch_rows import Batch, Row
 from rollcast.policy.config import ModelConfig
+from rollcast.policy.stop_strings import Decode, stop_strings
 from rollcast.wire.ids import Epoch, Version
 from rollcast.wire.records import VersionRecord, state_hash
 
@@ -38,6 +39,7 @@ class TorchEngine:
     def __init__(self, *, concurrent_rollouts: int) -> None:
         self._rows = concurrent_rollouts
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._decode: Decode | None = None
         self._model: TorchModel | None = None
         self._active: _Loaded | None = None
         self._beside: _Loaded | None = None
@@ -45,7 +47,8 @@ class TorchEngine:
         self._loading = ThreadPoolExecutor(1, thread_name_prefix="load")
 
     def expect(self, work: WarmUp) -> None:
-        """Nothing is compiled."""
+        """Nothing is compiled; the tokenizer is kept."""
+        self._decode = work.decode
 
     async def load(self, record: VersionRecord, state: memoryview) -> bytes:
         """Put the bytes on the device (see Engine.load)."""
@@ -118,8 +121,9 @@ class TorchGeneration:
         """More requests, for rows that become free (see Generation.add)."""
         if any(len(item.already_generated) >= item.sampling.max_new_tokens for item in requests):
             raise ValueError("a request leaves nothing to draw")
-        for item in requests:
-            self._waiting.append(Row(self._asked, item, list(item.already_generated)))
+        stops = [stop_strings(item.sampling, self._engine._decode) for item in requests]
+        for item, stop in zip(requests, stops, strict=True):
+            self._waiting.append(Row(self._asked, item, list(item.already_generated), stop))
             self._asked += 1
 
     async def draw(self, tokens_max: int) -> list[Drawn]:

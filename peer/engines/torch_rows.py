@@ -11,6 +11,7 @@ from peer.engines.base import GenerateRequest
 from peer.engines.torch_model import TorchModel
 from peer.engines.torch_noise import gumbel, seed_bits
 from rollcast.policy.noise import seed_words
+from rollcast.policy.stop_strings import StopStrings
 from rollcast.wire.rollouts import FinishReason
 
 
@@ -21,6 +22,7 @@ class Row:
     number: int
     request: GenerateRequest
     drawn: list[int]
+    stop: StopStrings | None
     new: list[int] = field(default_factory=list)  # since the last slice
     logprobs: list[float] = field(default_factory=list)  # of those
     finish_reason: FinishReason | None = None
@@ -35,7 +37,8 @@ class Row:
         self.drawn.append(token)
         self.new.append(token)
         self.logprobs.append(logprob)
-        if token in self.request.sampling.stop_token_ids:
+        by_text = self.stop is not None and self.stop.end(self.drawn, len(self.drawn) - 1) is not None
+        if by_text or token in self.request.sampling.stop_token_ids:
             self.finish_reason = "stop"
         elif len(self.drawn) >= self.request.sampling.max_new_tokens:
             self.finish_reason = "length"

@@ -24,7 +24,12 @@ app.command("rollcast.cli.roles:coordinator", name="coordinator", help="Run the 
 app.command("rollcast.cli.roles:learner", name="learner", help="Run the learner.")
 app.command("rollcast.cli.roles:peer", name="peer", help='Run a peer, or with role = "origin" the origin.')
 app.command("rollcast.cli.evaluate:evaluate", name="eval", help="Print pass@k of a run's newest checkpoint.")
-app.command("rollcast.cli.export:export", name="export", help="Write a run's policy as a model for other software.")
+app.command(
+    "rollcast.cli.export:export",
+    name="export",
+    version_flags=[],  # its own --version is one of the policy
+    help="Write a run's policy as a model for other software.",
+)
 app.command(
     "rollcast.cli.plan_memory:plan_memory",
     name="plan-memory",

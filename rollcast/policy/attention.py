@@ -8,12 +8,22 @@ key_value_heads, head_size]; what comes back is like the queries.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+
+from rollcast.policy.flash import flash_attention
 
 #: layer, queries, keys, values -> mixed values.
 Attend = Callable[[int, jax.Array, jax.Array, jax.Array], jax.Array]
+
+#: dense: scores of whole rows. blocks: rollcast.policy.flash. cudnn: NVIDIA's fused kernel. splash: jax's for TPUs.
+Kernel = Literal["dense", "blocks", "cudnn", "splash"]
+
+_LANE = 128  # what sizes must be multiples of on a TPU
+_DENSE_TOKENS_MAX = 512  # up to here scores of whole rows are small, and faster than blocks
 
 # Score of a masked key: far below any real score, and finite so that rows without a single key stay finite.
 MASKED_SCORE = -1e30
@@ -40,11 +50,62 @@ def within_segments(segments: jax.Array) -> jax.Array:
     return jnp.tril(jnp.ones((time, time), bool))[None] & same
 
 
-def segment_attend(segments: jax.Array) -> Attend:
-    """Causal attention within each sequence of a row: for training, and for reading prompts (see within_segments)."""
+def segment_attend(segments: jax.Array, kernel: Kernel | None = None, mesh: Mesh | None = None) -> Attend:
+    """Causal attention within each sequence of a row: for training, and for reading prompts (see within_segments).
+
+    kernel: how it is computed; None: what suits the device, the length and the dtype. mesh: what the rows are divided
+    among, for kernels that must be told.
+    """
     allowed = within_segments(segments)
 
     def attend(_layer: int, queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
-        return attend_where(queries, keys, values, allowed)
+        match kernel or kernel_for(jax.default_backend(), queries.shape[1], queries.shape[3], queries.dtype):
+            case "dense":
+                return attend_where(queries, keys, values, allowed)
+            case "blocks":
+                return flash_attention(queries, keys, values, segments)
+            case "cudnn":
+                mask = allowed[:, None] | jnp.eye(allowed.shape[1], dtype=bool)  # a row without a key would be NaN
+                return jax.nn.dot_product_attention(queries, keys, values, mask=mask, implementation="cudnn")
+            case "splash":
+                return splash(queries, keys, values, segments, mesh)
 
     return attend
+
+
+def kernel_for(backend: str, time: int, head_size: int, dtype: Any) -> Kernel:
+    """Which kernel a backend ("cpu", "gpu", "tpu") gets for rows of ``time`` tokens."""
+    if backend == "gpu" and jnp.dtype(dtype) in (jnp.bfloat16, jnp.float16) and head_size % 8 == 0:
+        return "cudnn"
+    if backend == "tpu" and time % _LANE == 0 and head_size % _LANE == 0:
+        return "splash"
+    return "dense" if time <= _DENSE_TOKENS_MAX else "blocks"
+
+
+def splash(queries: jax.Array, keys: jax.Array, values: jax.Array, segments: jax.Array, mesh: Mesh | None) -> jax.Array:
+    """jax's TPU kernel, one call a row; each device has its own rows and heads where there is a mesh."""
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
+
+    def rows(queries: jax.Array, keys: jax.Array, values: jax.Array, segments: jax.Array) -> jax.Array:
+        time, heads, head_size = queries.shape[1:]
+        causal = splash_attention_mask.CausalMask((time, time))
+        kernel = splash_attention_kernel.make_splash_mha_single_device(
+            splash_attention_mask.MultiHeadMask([causal] * heads)
+        )
+
+        def row(query: jax.Array, key: jax.Array, value: jax.Array, own: jax.Array) -> jax.Array:
+            mixed: jax.Array = kernel(query, key, value, splash_attention_kernel.SegmentIds(own, own))
+            return mixed
+
+        heads_first = (jnp.moveaxis(array, 1, 2) for array in (queries * head_size**-0.5, keys, values))
+        return jnp.moveaxis(jax.vmap(row)(*heads_first, segments), 1, 2)
+
+    if mesh is None:
+        return rows(queries, keys, values, segments)
+    *row_axes, head_axis = mesh.axis_names
+    by_head = PartitionSpec(tuple(row_axes), None, head_axis)
+    specs = (by_head, by_head, by_head, PartitionSpec(tuple(row_axes)))
+    mixed: jax.Array = jax.shard_map(rows, mesh=mesh, in_specs=specs, out_specs=by_head, check_vma=False)(
+        queries, keys, values, segments
+    )
+    return mixed

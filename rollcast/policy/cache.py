@@ -4,9 +4,11 @@ One pool of pages serves all sequences (Kwon et al. 2023, section 4.2). A sequen
 hold its tokens in order, so that sequences with the same beginning share its pages. Page 0 is nobody's: what must go
 nowhere is written there.
 
-New tokens attend to each other directly and to what is in the pages through an online softmax (Milakov and
-Gimelshein 2018), a run of pages at a time, and only as far as the longest sequence reaches. A run that a sequence does
-not reach changes nothing for it, not even a rounding: its result does not depend on the lengths of others.
+New tokens' keys and values are written first, layer by layer, and then attended to like all before them, through an
+online softmax (Milakov and Gimelshein 2018), a run of pages at a time and only as far as the longest sequence reaches.
+A run that a sequence does not reach changes nothing for it, not even a rounding: its result does not depend on the
+lengths of others. Each layer has arrays of its own that are written before they are read: in any other order the
+compiler copies all pages at every step.
 """
 
 from __future__ import annotations
@@ -27,27 +29,27 @@ RUN_TOKENS_ELSEWHERE = 1024
 
 
 class Pages(NamedTuple):
-    """All pages of all layers, in the model's carrier dtype.
+    """All pages, an array a layer, in the model's carrier dtype.
 
-    Keys lie [pages, layers, key_value_heads, head_size, page_tokens]: scores then are sums of whole vectors of tokens.
-    Values lie [pages, layers, key_value_heads, page_tokens, head_size].
+    Keys lie [pages, key_value_heads, head_size, page_tokens]: scores then are sums of whole vectors of tokens.
+    Values lie [pages, key_value_heads, page_tokens, head_size].
     """
 
-    keys: jax.Array
-    values: jax.Array
+    keys: tuple[jax.Array, ...]
+    values: tuple[jax.Array, ...]
 
     @property
     def page_tokens(self) -> int:
         """Tokens of one page."""
-        return int(self.values.shape[3])
+        return int(self.values[0].shape[2])
 
 
 def empty_pages(config: ModelConfig, pages: int, page_tokens: int) -> Pages:
     """A pool of ``pages`` pages, the page that is nobody's included."""
-    start, dtype = (pages, config.layers, config.key_value_heads), jnp.dtype(config.carrier_dtype)
+    start, dtype = (pages, config.key_value_heads), jnp.dtype(config.carrier_dtype)
     return Pages(
-        jnp.zeros((*start, config.head_size, page_tokens), dtype),
-        jnp.zeros((*start, page_tokens, config.head_size), dtype),
+        tuple(jnp.zeros((*start, config.head_size, page_tokens), dtype) for _ in range(config.layers)),
+        tuple(jnp.zeros((*start, page_tokens, config.head_size), dtype) for _ in range(config.layers)),
     )
 
 
@@ -59,7 +61,8 @@ def page_bytes(config: ModelConfig, page_tokens: int) -> int:
 
 def copy_pages(pages: Pages, sources: Any, targets: Any) -> Pages:
     """Copy whole pages, i32 [copies] each; 0 to 0 where there is nothing to copy."""
-    return Pages(pages.keys.at[targets].set(pages.keys[sources]), pages.values.at[targets].set(pages.values[sources]))
+    copied: Pages = jax.tree.map(lambda layer: layer.at[targets].set(layer[sources]), pages)
+    return copied
 
 
 def extend(
@@ -70,85 +73,68 @@ def extend(
     tables: i32 [batch, pages of a sequence]. counts: i32 [batch], tokens that count; the rest is padding and its keys
     and values go nowhere. Returns hidden states [batch, time, width] (those of padding mean nothing) and the pages.
     """
-    time = tokens.shape[1]
-    positions = starts[:, None] + jnp.arange(time, dtype=jnp.int32)[None, :]
-    news: list[tuple[jax.Array, jax.Array]] = []
+    time, size = tokens.shape[1], pages.page_tokens
+    steps = jnp.arange(time, dtype=jnp.int32)[None, :]
+    positions = starts[:, None] + steps
+    slots = jnp.clip(positions // size, 0, tables.shape[1] - 1)
+    rows = jnp.where(steps < counts[:, None], jnp.take_along_axis(tables, slots, axis=1), 0).reshape(-1)
+    places = (positions % size).reshape(-1)
+    written: list[tuple[jax.Array, jax.Array]] = []
 
     def attend(layer: int, queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
-        news.append((keys, values))
-        return attend_with_pages(queries, keys, values, pages, tables, starts, layer)
+        shape = (-1, *keys.shape[2:])
+        now = (
+            pages.keys[layer].at[rows, :, :, places].set(keys.reshape(shape)),
+            pages.values[layer].at[rows, :, places].set(values.reshape(shape)),
+        )
+        written.append(now)
+        return attend_to_pages(queries, *now, tables, positions)
 
     hidden = model(tokens, positions, attend)
-    size = pages.page_tokens
-    counted = jnp.arange(time, dtype=jnp.int32)[None, :] < counts[:, None]
-    slots = jnp.clip(positions // size, 0, tables.shape[1] - 1)
-    rows = jnp.where(counted, jnp.take_along_axis(tables, slots, axis=1), 0).reshape(-1)
-    places = (positions % size).reshape(-1)
-
-    def flat(parts: list[jax.Array]) -> jax.Array:  # [batch * time, layers, key_value_heads, head_size]
-        stacked = jnp.stack(parts, axis=2)
-        return stacked.reshape(-1, *stacked.shape[2:])
-
-    keys = pages.keys.at[rows, :, :, :, places].set(flat([new[0] for new in news]))
-    values = pages.values.at[rows, :, :, places].set(flat([new[1] for new in news]))
-    return hidden, Pages(keys, values)
+    return hidden, Pages(tuple(keys for keys, _ in written), tuple(values for _, values in written))
 
 
 class _Softmax(NamedTuple):
-    """An online softmax, f32 [batch, key_value_heads, queries of a head] and acc [..., head_size]."""
+    """An online softmax, f32 [batch, key_value_heads, queries of a head]; mixed has head_size behind."""
 
     highest: jax.Array
     total: jax.Array
     mixed: jax.Array
 
 
-def attend_with_pages(
-    queries: jax.Array,
-    keys: jax.Array,
-    values: jax.Array,
-    pages: Pages,
-    tables: jax.Array,
-    starts: jax.Array,
-    layer: int,
+def attend_to_pages(
+    queries: jax.Array, keys: jax.Array, values: jax.Array, tables: jax.Array, positions: jax.Array
 ) -> jax.Array:
-    """Causal grouped-query attention of new tokens to themselves and to the ``starts`` tokens before them.
+    """Grouped-query attention of queries at ``positions`` i32 [batch, time] to all tokens up to there.
 
-    queries [batch, time, query_heads, head_size]; keys, values [batch, time, key_value_heads, head_size] of the same
-    tokens. Scores and softmax in float32. Returns what attention.Attend does.
+    queries [batch, time, query_heads, head_size]; keys, values: one layer of Pages. Scores and softmax in float32.
+    Returns what attention.Attend does.
     """
     batch, time, query_heads, head_size = queries.shape
-    heads = keys.shape[2]
+    heads, page_tokens = values.shape[1:3]
     grouped = queries.reshape(batch, time, heads, query_heads // heads, head_size).transpose(0, 2, 3, 1, 4)
-    rows = grouped.reshape(batch, heads, -1, head_size)  # query (group, time), time fastest
-    scale = head_size**-0.5
-
-    own_scores = jnp.einsum("bkqh,btkh->bkqt", rows, keys, preferred_element_type=jnp.float32) * scale
-    causal = jnp.tile(jnp.tril(jnp.ones((time, time), bool)), (query_heads // heads, 1))
-    own_scores = jnp.where(causal, own_scores, MASKED_SCORE)
-    highest = own_scores.max(-1)
-    weights = jnp.exp(own_scores - highest[..., None])
-    mixed = jnp.einsum("bkqt,btkh->bkqh", weights.astype(values.dtype), values, preferred_element_type=jnp.float32)
-    state = _Softmax(highest, weights.sum(-1), mixed)
-
-    turn_pages = _turn_pages(pages.page_tokens, tables.shape[1])
-    turn_tokens = turn_pages * pages.page_tokens
+    rows = grouped.reshape(batch, heads, -1, head_size)  # queries of a head: (group, time), time fastest
+    last = jnp.tile(positions, (1, query_heads // heads))
+    turn_pages = _turn_pages(page_tokens, tables.shape[1])
+    turn_tokens = turn_pages * page_tokens
 
     def turn(index: jax.Array, state: _Softmax) -> _Softmax:
         chosen = jax.lax.dynamic_slice_in_dim(tables, index * turn_pages, turn_pages, axis=1)
-        past_keys, past_values = pages.keys[chosen, layer], pages.values[chosen, layer]
-        scores = jnp.einsum("bkqh,bnkhs->bkqns", rows, past_keys, preferred_element_type=jnp.float32) * scale
-        scores = scores.reshape(*scores.shape[:3], turn_tokens)
-        seen = index * turn_tokens + jnp.arange(turn_tokens, dtype=jnp.int32)[None, :] < starts[:, None]
-        scores = jnp.where(seen[:, None, None, :], scores, MASKED_SCORE)
+        scores = jnp.einsum("bkqh,bnkhs->bkqns", rows, keys[chosen], preferred_element_type=jnp.float32)
+        scores = scores.reshape(*scores.shape[:3], turn_tokens) * head_size**-0.5
+        seen = index * turn_tokens + jnp.arange(turn_tokens, dtype=jnp.int32) <= last[..., None]
+        scores = jnp.where(seen[:, None], scores, MASKED_SCORE)
         highest = jnp.maximum(state.highest, scores.max(-1))
         weights = jnp.exp(scores - highest[..., None])
         kept = jnp.exp(state.highest - highest)
-        parts = weights.reshape(*weights.shape[:3], turn_pages, -1).astype(past_values.dtype)
-        new = jnp.einsum("bkqns,bnksh->bkqh", parts, past_values, preferred_element_type=jnp.float32)
+        parts = weights.reshape(*weights.shape[:3], turn_pages, page_tokens).astype(values.dtype)
+        new = jnp.einsum("bkqns,bnksh->bkqh", parts, values[chosen], preferred_element_type=jnp.float32)
         return _Softmax(highest, state.total * kept + weights.sum(-1), state.mixed * kept[..., None] + new)
 
-    turns = (jnp.max(starts) + turn_tokens - 1) // turn_tokens
-    state = jax.lax.fori_loop(0, turns, turn, state)
+    # Every query sees the first slot of the first run, so that no maximum stays at this.
+    highest = jnp.full(rows.shape[:3], MASKED_SCORE, jnp.float32)
+    nothing = _Softmax(highest, jnp.zeros_like(highest), jnp.zeros(rows.shape, jnp.float32))
+    state = jax.lax.fori_loop(0, jnp.max(positions) // turn_tokens + 1, turn, nothing)
     result = (state.mixed / state.total[..., None]).astype(queries.dtype)
     result = result.reshape(batch, heads, query_heads // heads, time, head_size)
     return result.transpose(0, 3, 1, 2, 4).reshape(queries.shape)

@@ -15,6 +15,7 @@ from rollcast.policy.decoding import Controls, stop_row
 from rollcast.policy.noise import seed_words
 from rollcast.policy.page_pool import NOBODY, Reservation
 from rollcast.policy.params import Params
+from rollcast.policy.stop_strings import Decode, StopStrings, stop_strings
 from rollcast.wire.rollouts import FinishReason, Sampling
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class _Sequence:
     sampling: Sampling
     drawn: list[int]
     finish_reason: FinishReason | None = None
+    stop: StopStrings | None = None
     pages: Reservation | None = None
     table: tuple[int, ...] = ()
 
@@ -83,8 +85,11 @@ class _Piece:
 class Drawing:
     """Completions under way; ``Sampler.begin`` makes it. What they have read stays on the device between two slices."""
 
-    def __init__(self, sampler: Sampler, params: Params, sampling: Sampling, greedy: bool) -> None:
+    def __init__(
+        self, sampler: Sampler, params: Params, sampling: Sampling, greedy: bool, decode: Decode | None
+    ) -> None:
         self._sampler = sampler
+        self._decode = decode
         self._params = params
         self._sampling = sampling
         self._noise_scale = np.float32(0.0 if greedy else 1.0)
@@ -112,6 +117,7 @@ class Drawing:
         for item in new:
             self._sampler.check(item.request, item.sampling)
             self._pool.require(self._tokens_max(item))
+            item.stop = stop_strings(item.sampling, self._decode)
         self._asked += len(new)
         self._waiting += new
 
@@ -249,8 +255,12 @@ class Drawing:
         return controls
 
     def _take_in(self, row: int, item: _Sequence, tokens: list[int], logprobs: list[float]) -> Completion:
+        known = len(item.drawn)
         item.drawn += tokens
-        if tokens and tokens[-1] in item.sampling.stop_token_ids:
+        end = item.stop.end(item.drawn, known) if item.stop is not None else None
+        if end is not None:  # what was drawn behind it is as if it had never been
+            del item.drawn[end:], tokens[end - known :], logprobs[end - known :]
+        if end is not None or (tokens and tokens[-1] in item.sampling.stop_token_ids):
             item.finish_reason = "stop"
         elif not item.left:
             item.finish_reason = "length"

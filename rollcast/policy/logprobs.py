@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Sharding
+from jax.sharding import NamedSharding
 
-from rollcast.policy.attention import segment_attend
+from rollcast.policy.attention import Attend, Kernel, segment_attend
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params, bind
 from rollcast.policy.vocabulary import Tiles, token_scores
@@ -23,11 +23,17 @@ class Forward:
     remat: forget what is inside a block and compute it again in the backward pass.
     tiles: how much of the logits exists at a time.
     rows: where rows of activations lie; None: on one device.
+    kernel: of attention; see segment_attend.
     """
 
     remat: bool = False
     tiles: Tiles = field(default_factory=Tiles)
-    rows: Sharding | None = None
+    rows: NamedSharding | None = None
+    kernel: Kernel | None = None
+
+    def attend(self, segments: jax.Array) -> Attend:
+        """Attention as this says."""
+        return segment_attend(segments, self.kernel, None if self.rows is None else self.rows.mesh)
 
     def around(self, run: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
         """A block's computation as this says; for Decoder."""
@@ -66,7 +72,7 @@ def completion_logprobs(
     padding may be anything.
     """
     model = bind(config, params)
-    hidden = model(tokens, positions, segment_attend(segments), forward.around)
+    hidden = model(tokens, positions, forward.attend(segments), forward.around)
     per_token = jnp.where(segments > 0, temperature if temperature.ndim == 2 else temperature[:, None], 1.0)
     # What stands at t predicts the token at t + 1; the last column predicts nothing, and only keeps the shape.
     following = ((0, 0), (0, 1))

@@ -22,6 +22,7 @@ from rollcast.policy.drawing import Completion, Drawing, SampleRequest
 from rollcast.policy.noise import seed_words
 from rollcast.policy.page_pool import PagePool
 from rollcast.policy.params import Params, bind
+from rollcast.policy.stop_strings import Decode
 from rollcast.wire.rollouts import Sampling
 
 __all__ = ["PAGE_TOKENS", "STOP_TOKENS_MAX", "Completion", "Drawing", "SampleRequest", "Sampler"]
@@ -79,10 +80,18 @@ class Sampler:
         return [_joined(made) for made in pieces]
 
     def begin(
-        self, params: Params, requests: Sequence[SampleRequest], sampling: Sampling, greedy: bool = False
+        self,
+        params: Params,
+        requests: Sequence[SampleRequest],
+        sampling: Sampling,
+        greedy: bool = False,
+        decode: Decode | None = None,
     ) -> Drawing:
-        """Requests to be drawn a slice at a time; nothing is computed yet (see generate for arguments and errors)."""
-        drawing = Drawing(self, params, sampling, greedy)
+        """Requests to be drawn a slice at a time; nothing is computed yet (see generate for arguments and errors).
+
+        decode: the tokenizer, where there are stop strings.
+        """
+        drawing = Drawing(self, params, sampling, greedy, decode)
         drawing.add(requests)
         return drawing
 

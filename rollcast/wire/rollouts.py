@@ -23,6 +23,8 @@ class Sampling:
     temperature: float
     max_new_tokens: int
     stop_token_ids: tuple[int, ...]
+    stop_strings: tuple[str, ...] = ()
+    """A completion also ends with the first token that completes one of these."""
 
 
 @dataclass(frozen=True, slots=True)

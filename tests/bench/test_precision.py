@@ -12,8 +12,8 @@ from tests.policy.tiny import TINY
 
 
 def test_a_snapshot_in_e4m3_is_the_learners_own_forward_pass() -> None:
-    config = TINY.model_copy(update=precision.FLOWS["unified"])
-    found = precision.mismatch(config, initial_params(TINY, 0), [(1, 2, 3), (4, 5)] * 4, Sampling(1.0, 6, ()))
+    config = TINY.model_copy(update=precision.FLOWS["unified"] | {"layers": 1})
+    found = precision.mismatch(config, initial_params(config, 0), [(1, 2, 3), (4, 5)] * 4, Sampling(1.0, 6, ()))
     assert found["identical"] == 1.0
     assert 0.0 <= found["mean"] <= found["p99"] < 0.1
     assert found["outside"] == 0.0

@@ -1,14 +1,23 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from bench import staleness
 from bench.demonstration import Course, Demonstration
 from bench.machine import Outcome
+from learner.config import LearnerConfig
 from learner.objective_config import ALGORITHMS, ObjectiveConfig
+from learner.packing import PackedBatch
+from learner.trainer import Trainer
+from rollcast.cli.files import load
+from rollcast.cli.up_config import UpConfig
+from rollcast.policy.sampler import Completion, Sampler, SampleRequest
 from rollcast.runtime.errors import ConfigError
 
 SMALL = [
@@ -31,6 +40,52 @@ def bench(folder: Path, *arguments: str) -> Outcome:
     return staleness.run(parser.parse_args([*SMALL, "--cache", str(folder), *arguments]))
 
 
+class CountingTrainer:
+    """Its parameters are the number of steps taken; remembers which made and which judged each batch."""
+
+    def __init__(self) -> None:
+        self.drew: list[int] = []
+        self.judged: list[int] = []
+
+    def set_params(self, _params: Any) -> None:
+        self._steps = 0
+
+    def params(self) -> Any:
+        return {"steps": self._steps}
+
+    def placed(self, params: Any) -> Any:
+        return params
+
+    def behaviour_logprobs(self, params: Any, packed: PackedBatch) -> Any:
+        self.judged.append(int(params["steps"]))
+        return np.zeros(packed.tokens.shape, np.float32)
+
+    def train_step(self, _batch: PackedBatch, _behaviour: Any) -> dict[str, float]:
+        self._steps += 1
+        return {"kl_k3": float(self._steps)}
+
+    def generate(self, params: Any, requests: Sequence[SampleRequest], *_rest: Any) -> list[Completion]:
+        """In the place of the sampler's."""
+        self.drew.append(int(params["steps"]))
+        return [Completion((1,), (-1.0,), "stop") for _ in requests]
+
+
+def test_every_rollout_is_exactly_so_old_and_judged_under_the_version_that_drew_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load(Path("configs/local.toml"), "up", SMALL[1::2][:-1])
+    assert isinstance(config, UpConfig)
+    trainer = CountingTrainer()
+    monkeypatch.setattr(Sampler, "generate", lambda _self, *given: trainer.generate(*given))
+    demonstration = Demonstration(config, 1, tmp_path)
+    monkeypatch.setattr(demonstration, "_started", dict)
+    course = demonstration.train(LearnerConfig(), cast(Trainer, trainer), staleness=2, steps=5)
+    assert trainer.drew == [0, 0, 0, 0, 1, 2, 5], "an evaluation, five steps, an evaluation"
+    assert trainer.judged == [0, 0, 0, 1, 2]
+    assert course == Course(0.0, 0.0, {"kl_k3": 3.0})
+
+
+@pytest.mark.slow
 def test_there_is_one_figure_for_each_algorithm_and_staleness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A policy that learned nothing is never right: let it be by chance.
     monkeypatch.setattr(Demonstration, "_verify", lambda _self, _problem, tokens: (tokens[0] % 2, tokens[0] % 2 == 1))

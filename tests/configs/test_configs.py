@@ -11,6 +11,7 @@ from rollcast.cli.files import guess_role, load
 CONFIGS = Path(__file__).parents[2] / "configs"
 ROLES = {
     "local.toml": "up",
+    "qwen3-4b-math.toml": "up",
     "coordinator.toml": "coordinator",
     "learner.toml": "learner",
     "origin.toml": "peer",

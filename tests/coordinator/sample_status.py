@@ -93,6 +93,9 @@ def sample_status(**changes: Any) -> dict[str, Any]:
         "phase": "training",
         "learner_phase": "training",
         "learner_detail": "step 88",
+        "evaluations": {
+            "held_out": {"pass_at_1": 0.71, "pass_at_1_low": 0.67, "pass_at_1_high": 0.75, "version": 80.0}
+        },
         "mismatch": {
             "kl_k3": 3e-7,
             "ratio_mean": 1.0001,

@@ -130,6 +130,7 @@ def test_the_status_of_a_short_run() -> None:
         "peer_byte_share": 0.75,
         "learner_utilisation": None,
         "mismatch": None,
+        "evaluations": {},
         "reward_history": ((1, 0.5),),
         "elapsed_s": 24.0,
     }
@@ -212,3 +213,16 @@ def test_of_very_many_peers_those_that_need_a_look_are_listed_and_all_are_counte
         ("peer", "joined", 600),
         ("peer", "left", 1),
     ]
+
+
+def test_evaluations_are_told_by_set() -> None:
+    world = World()
+    figures = {
+        "eval_held_out_pass_at_1": 0.5,
+        "eval_held_out_pass_at_1_low": 0.4,
+        "eval_hard_version": 8.0,
+        "eval_s": 2.0,
+    }
+    world.tell(LearnerStatusChanged("training", "", figures))
+    found = world.core.status(0.0).evaluations
+    assert found == {"held_out": {"pass_at_1": 0.5, "pass_at_1_low": 0.4}, "hard": {"version": 8.0}}

@@ -16,7 +16,7 @@ import pytest
 
 from coordinator.tasks.adapter import Problem
 from coordinator.tasks.build import build_task, task_config_to_json
-from coordinator.tasks.config import JsonlTask, ReasoningGymTask
+from coordinator.tasks.config import CodeCheck, JsonlTask, ReasoningGymTask
 from coordinator.verifier_pool import COMPLETION_LENGTH_MAX, Verdict, VerifierPool, VerifyItem
 from rollcast.runtime.errors import TaskError
 
@@ -96,6 +96,44 @@ async def test_a_real_task(capsys: pytest.CaptureFixture[str]) -> None:
     assert not any(runs(pid) for pid in pids)
     with capsys.disabled():
         print(f"\nverifiers: start {started_s:.2f} s, 256 rollouts {1000 * scored_s:.0f} ms")
+
+
+def code_pool(folder: Path, timeout_s: float, total_timeout_s: float) -> VerifierPool:
+    check = CodeCheck(total_timeout_s=total_timeout_s, test_timeout_s=total_timeout_s)
+    config = JsonlTask(kind="jsonl", path=folder / "never-read.jsonl", check=check)
+    return VerifierPool(task_config_to_json(config), 0, 1, timeout_s, 100)
+
+
+ADD = Problem("jsonl:0", "add", "", {"tests": {"statements": ["assert add(1, 2) == 3"]}})
+
+
+async def test_programs_are_checked_by_their_tests(tmp_path: Path) -> None:
+    pool = code_pool(tmp_path, 30.0, 20.0)
+    await pool.start()
+    programs = ("```python\ndef add(a, b): return a + b\n```", "def add(a, b): return 0", "import os; os.abort()")
+    try:
+        found = await asyncio.gather(*(pool.score(VerifyItem(n, ADD, one)) for n, one in enumerate(programs)))
+    finally:
+        await pool.close()
+    assert found == [Verdict(0, 1.0, True), Verdict(1, 0.0, False), Verdict(2, 0.0, False)]
+
+
+async def test_a_program_dies_with_its_verifier(tmp_path: Path) -> None:
+    pool = code_pool(tmp_path, 0.5, 60.0)
+    await pool.start()
+    try:
+        program = "import os\nfor _ in range(3): os.fork()\nwhile True: pass"
+        assert await pool.score(VerifyItem(1, ADD, program)) == Verdict(1, 0.0, False, "timeout")
+        assert until(lambda: not any(map(in_a_sandbox, psutil.process_iter())))
+    finally:
+        await pool.close()
+
+
+def in_a_sandbox(process: psutil.Process) -> bool:
+    try:
+        return "rollcast-sandbox-" in " ".join(process.cmdline())
+    except psutil.Error:
+        return False
 
 
 async def test_a_wrong_task_is_refused_with_its_reason() -> None:

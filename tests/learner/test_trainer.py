@@ -136,18 +136,26 @@ def test_the_seed_decides_the_first_parameters() -> None:
     assert not np.array_equal(other["embedding"], expected["embedding"])
 
 
-def test_several_steps_a_batch_go_further_from_where_it_began() -> None:
-    values = {"algorithm": "decoupled-ppo", "epochs_per_batch": 2, "kl": "k3", "kl_coefficient": 0.01}
-    config = LearnerConfig.model_validate(CONFIG.model_dump() | {"objective": values})
+def test_several_steps_a_batch_weigh_sequences_that_share_rows_by_their_first_policy() -> None:
+    values = {"algorithm": "decoupled-ppo", "importance": "sequence", "mini_batches": 1, "epochs_per_batch": 2}
+    config = LearnerConfig.model_validate(
+        CONFIG.model_dump() | {"objective": values | {"kl": "k3", "kl_coefficient": 0.1}}
+    )
     trainer = tiny_trainer(config)
-    batch = tiny_batch(REWARDS)
-    behaviour = trainer.behaviour_logprobs(trainer.params(), batch)
-    first = copied(trainer.params())
+    rows = [tiny_row(index, (4 + index % 4, 3, 1)[: 1 + index % 3], reward, 0) for index, reward in enumerate(REWARDS)]
+    batch = pack(rows, time=3 * TIME, objective=config.objective, completion_tokens_max=4, shared=True)
+    mask = batch.loss_mask
+    # A behaviour that differs from token to token, so that a ratio over the wrong tokens is another ratio.
+    behaviour = np.where(mask, -2.0 - 0.05 * batch.tokens, 0.0).astype(np.float32)
+    first, apart = copied(trainer.params()), trainer.behaviour_logprobs(trainer.params(), batch) - behaviour
     report = trainer.train_step(batch, behaviour)
-    assert {"importance_mean", "importance_bounded", "reference_kl"} <= set(report)
-    assert report["importance_mean"] == pytest.approx(1.0, abs=1e-5), "the rollouts are of the step's own policy"
-    assert report["ratio_mean"] != pytest.approx(1.0, abs=1e-6), "later passes have left it"
+    weights = np.zeros(mask.shape)
+    for row, number in {*zip(*np.nonzero(mask)[:1], batch.segments[mask], strict=True)}:
+        own = mask[row] & (batch.segments[row] == number)
+        weights[row][own] = min(np.exp(apart[row][own].mean()), 2.0)
+    assert report["importance_mean"] == pytest.approx(weights[mask].mean(), abs=1e-5)
+    assert report["reference_kl"] > 1e-6, "the second pass is of another policy than the first"
     state = trainer.state()
     assert all(np.array_equal(state[f"reference/{name}"], leaf) for name, leaf in first.items())
     counts = [leaf for name, leaf in state.items() if name.startswith("optimiser/") and name.endswith("count")]
-    assert [int(count) for count in counts] == [4]
+    assert [int(count) for count in counts] == [2]

@@ -28,6 +28,11 @@ def requests(count: int, *, first_seed: int = 0, sampling: Sampling = SAMPLING) 
     return [GenerateRequest((5, 6, 7 + index % 3), first_seed + index, sampling) for index in range(count)]
 
 
+def letters(ids: Sequence[int]) -> str:
+    """A letter for each token."""
+    return "".join(chr(ord("a") + token) for token in ids)
+
+
 async def complete(
     generation: Generation, count: int, slice_tokens: int = 100, ended: Collection[int] = ()
 ) -> list[list[Drawn]]:
@@ -214,6 +219,26 @@ class EngineConformance:
             expected = shares[token] if self.knows_its_logprobs else 1.0 / FAKE_TOKENS
             deviation = math.sqrt(expected * (1.0 - expected) / RANDOM_DRAWS)
             assert abs(count / RANDOM_DRAWS - expected) < 6.0 * deviation + 1e-3
+
+    async def test_a_stop_string_ends_a_completion_with_the_token_that_completes_it(self, engine: Engine) -> None:
+        engine.expect(WarmUp(prompt_tokens_max=16, sampling=SAMPLING, decode=letters))
+        await self.put(engine, 0)
+        for whole in await generate(engine, requests(6)):
+            text = letters(whole.token_ids)
+            for strings in ((text[1:3] or text,), ("nowhere", text[-1])):
+                sampling = replace(SAMPLING, stop_strings=strings)
+                asked = [replace(one, sampling=sampling) for one in requests(6)][whole.request]
+                end = min(text.find(one) + len(one) for one in strings if one in text)
+                for slice_tokens in (1, 4):
+                    (item,) = await generate(engine, [asked], slice_tokens)
+                    assert item.token_ids == whole.token_ids[:end]
+                    assert len(item.logprobs) == end
+                    assert item.finish_reason == "stop"
+
+    async def test_stop_strings_without_a_tokenizer_are_refused(self, engine: Engine) -> None:
+        await self.put(engine, 0)
+        with pytest.raises(ValueError, match="tokenizer"):
+            engine.begin(requests(1, sampling=replace(SAMPLING, stop_strings=("x",))))
 
     async def test_a_batch_is_of_one_version_although_the_next_is_loaded_meanwhile(self, engine: Engine) -> None:
         await self.put(engine, 0)

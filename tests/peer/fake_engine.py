@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from blake3 import blake3
 
 from peer.engines.base import Drawn, GenerateRequest, WarmUp
+from rollcast.policy.stop_strings import Decode, stop_strings
 from rollcast.wire.ids import Version
 from rollcast.wire.records import VersionRecord, state_hash
 from rollcast.wire.rollouts import FinishReason
@@ -21,6 +22,7 @@ class FakeEngine:
 
     def __init__(self, token_s: float = 0.0) -> None:
         self.expected: list[WarmUp] = []
+        self.decode: Decode | None = None
         self.loads: list[Version] = []
         self.batches: list[tuple[Version, int]] = []
         self.released = asyncio.Event()
@@ -32,6 +34,7 @@ class FakeEngine:
 
     def expect(self, work: WarmUp) -> None:
         self.expected.append(work)
+        self.decode = work.decode
 
     async def load(self, record: VersionRecord, state: memoryview) -> bytes:
         copied = bytes(state)
@@ -51,6 +54,8 @@ class FakeEngine:
             raise ValueError("no version is active")
         if any(len(item.already_generated) >= item.sampling.max_new_tokens for item in requests):
             raise ValueError("a request leaves nothing to draw")
+        for item in requests:
+            stop_strings(item.sampling, self.decode)
         self.batches.append((self.active[0].version, len(requests)))
         return FakeGeneration(self, self.active, requests)
 
@@ -99,6 +104,9 @@ class FakeGeneration:
         while self._ended[index] is None and len(tokens) < begin + tokens_max:
             token, self._ended[index] = next_token(state, self._requests[index], tokens)
             tokens.append(token)
+            stop = stop_strings(self._requests[index].sampling, self._engine.decode)
+            if stop is not None and stop.end(tokens, len(tokens) - 1) is not None:
+                self._ended[index] = "stop"
         new = tuple(tokens[begin:])
         return Drawn(index, record.epoch, record.version, new, (-1.0,) * len(new), self._ended[index])
 

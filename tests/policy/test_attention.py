@@ -3,7 +3,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from rollcast.policy.attention import segment_attend, within_segments
+from rollcast.policy.attention import kernel_for, segment_attend, within_segments
 
 
 def test_a_token_sees_itself_and_what_is_before_it_in_its_own_sequence() -> None:
@@ -23,3 +23,13 @@ def test_packed_sequences_mix_as_they_do_alone() -> None:
     packed = segment_attend(jnp.array([[1, 1, 2, 2, 2]], jnp.int32))(0, queries, keys, values)
     alone = segment_attend(jnp.ones((1, 3), jnp.int32))(0, queries[:, 2:], keys[:, 2:], values[:, 2:])
     np.testing.assert_allclose(packed[:, 2:], alone, atol=1e-6)
+
+
+def test_each_device_gets_the_kernel_that_it_has() -> None:
+    assert kernel_for("cpu", 512, 64, jnp.float32) == "dense"
+    assert kernel_for("cpu", 513, 64, jnp.float32) == "blocks"
+    assert kernel_for("gpu", 4096, 128, jnp.bfloat16) == "cudnn"
+    assert kernel_for("gpu", 4096, 128, jnp.float32) == "blocks"
+    assert kernel_for("tpu", 4096, 128, jnp.bfloat16) == "splash"
+    assert kernel_for("tpu", 4097, 128, jnp.bfloat16) == "blocks"
+    assert kernel_for("tpu", 256, 64, jnp.bfloat16) == "dense"

@@ -18,7 +18,7 @@ FAR = 3  # a second sequence of which nothing may be seen: its page
 def logits_by_pieces(params: Params, pieces: list[list[int]], pad: int) -> list[jax.Array]:
     """Logits after every token, read piece by piece beside a longer sequence; each piece padded by ``pad`` tokens."""
     pages = empty_pages(TINY, pages=9, page_tokens=PAGE)
-    pages = pages._replace(keys=pages.keys + 100.0, values=pages.values + 100.0)  # what is not ours must not be seen
+    pages = jax.tree.map(lambda layer: layer + 100.0, pages)  # what is not ours must not be seen
     tables = jnp.array([TABLE, (FAR, 8, FAR, 8)], jnp.int32)
     read = jax.jit(lambda pages, *inputs: extend(bind(TINY, params), pages, tables, *inputs))
     model = jax.jit(lambda hidden: bind(TINY, params).logits(hidden))
@@ -52,9 +52,8 @@ def test_longer_sequences_beside_it_change_nothing_to_the_bit() -> None:
 
 def test_pages_are_copied_whole_and_nothing_else_changes() -> None:
     pages = empty_pages(TINY, pages=4, page_tokens=PAGE)
-    pages = pages._replace(
-        keys=jnp.arange(pages.keys.size, dtype=jnp.float32).reshape(pages.keys.shape), values=pages.values + 1.0
-    )
+    pages = jax.tree.map(lambda layer: jnp.arange(layer.size, dtype=jnp.float32).reshape(layer.shape), pages)
     copied = jax.jit(copy_pages)(pages, jnp.array([2, 0]), jnp.array([3, 0]))
-    assert np.array_equal(copied.keys, pages.keys[jnp.array([0, 1, 2, 2])])
-    assert pages.keys.nbytes + pages.values.nbytes == 4 * page_bytes(TINY, PAGE)
+    for before, after in zip(jax.tree.leaves(pages), jax.tree.leaves(copied), strict=True):
+        assert np.array_equal(after, before[jnp.array([0, 1, 2, 2])])
+    assert sum(leaf.nbytes for leaf in jax.tree.leaves(pages)) == 4 * page_bytes(TINY, PAGE)

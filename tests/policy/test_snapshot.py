@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from itertools import pairwise
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -19,9 +21,10 @@ from tests.policy.test_model import forward
 from tests.policy.tiny import TINY
 
 HALF = TINY.model_copy(update={"precision": "bfloat16", "width": 64, "tied_embeddings": False})
-EIGHTH = TINY.model_copy(update={"precision": "fp8"})
+EIGHTH = TINY.model_copy(update={"precision": "fp8", "layers": 1})
 EIGHTH_BF16 = EIGHTH.model_copy(update={"carrier": "bfloat16"})
-NAIVE = TINY.model_copy(update={"precision": "fp8-naive"})
+NAIVE = EIGHTH.model_copy(update={"precision": "fp8-naive"})
+jit_quantise = jax.jit(functools.partial(quantise, block=WEIGHT_BLOCK))
 INPUTS = (jnp.array([[1, 2, 3]], jnp.int32), jnp.array([[0, 1, 2]], jnp.int32), jnp.ones((1, 3), jnp.int32))
 
 
@@ -63,7 +66,7 @@ def test_kernels_of_the_blocks_are_codes_and_exponents(config: ModelConfig) -> N
     thawed = thaw(config, snapshot.tensors, snapshot.state_bytes)
     for name, value in params.items():
         if name.endswith(".kernel"):
-            codes, exponents = quantise(value, WEIGHT_BLOCK)
+            codes, exponents = jit_quantise(value)
             np.testing.assert_array_equal(thawed[name], codes)
             np.testing.assert_array_equal(thawed[f"{name}_scale"], exponents)
         else:
@@ -83,12 +86,6 @@ def test_the_naive_flow_publishes_what_it_makes_of_its_bfloat16_copy() -> None:
     snapshot = freeze(NAIVE, params)
     half = {name: value.astype(jnp.bfloat16).astype(jnp.float32) for name, value in params.items()}
     assert snapshot == freeze(EIGHTH_BF16, half)
-    thawed = thaw(NAIVE, snapshot.tensors, snapshot.state_bytes)
-    learner, rollout = forward(NAIVE, params, *INPUTS), forward(NAIVE, thawed, *INPUTS)
-    bfloat16 = NAIVE.model_copy(update={"precision": "bfloat16"})
-    np.testing.assert_array_equal(learner, forward(bfloat16, params, *INPUTS))
-    np.testing.assert_array_equal(rollout, forward(EIGHTH_BF16, half, *INPUTS))
-    assert float(jnp.abs(learner - rollout).max()) > 1e-3
 
 
 def test_a_delta_of_two_versions_in_e4m3_is_small_and_exact() -> None:

@@ -142,9 +142,9 @@ def _much_room(init: Any) -> Any:
 
 
 def _never_scored(mark_scored: Any) -> Any:
-    def mutated(self: LeaseBook, rollout_id: Any) -> Any:
+    def mutated(self: LeaseBook, rollout_id: Any, reward: float = 0.0) -> Any:
         unscored = self.unscored
-        done = mark_scored(self, rollout_id)
+        done = mark_scored(self, rollout_id, reward)
         self.unscored = unscored
         return done
 

@@ -39,3 +39,11 @@ def test_short_problems_are_found_whole_or_inside_if_they_say_enough(texts: Eval
     assert inside is not None
     assert inside.set == "short"
     assert len(texts) == 3
+
+
+def test_common_wording_contaminates_nothing() -> None:
+    worded = "State the final answer to the following arithmetic problem and nothing else: {} plus {}".format
+    texts = EvaluationTexts([("sums", [worded(n, n + 1) for n in range(20)])], 8)
+    assert found(texts, worded(3, 4)) == Overlap("sums", worded(3, 4), 1.0)
+    other = found(texts, worded(70, 80))
+    assert other is None or other.share < 0.5

@@ -1,0 +1,102 @@
+"""A learner that trains, and then publishes a version while it trains on: peak memory of either, as one JSON object.
+
+Peaks are the kernel's (VmHWM of /proc/self/status), reset between the two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+from bench.learner_step import Step
+from learner.config import PublishConfig
+from learner.publisher import Publisher
+from learner.versions import RetainedVersions
+from rollcast.policy.snapshot import Snapshot
+from rollcast.wire.identity import Identity
+from rollcast.wire.ids import Version
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+MIB = 1 << 20
+STEPS = 2
+SHAPE = {"width": 512, "layers": 6, "vocabulary": 8192, "rows": 8, "row_tokens": 128, "micro_batch_tokens": 512}
+
+
+class _Nowhere:
+    async def push(self, prepared: Any) -> None:
+        return
+
+
+async def _announce(_: pb.VersionAnnouncement) -> bool:
+    return True
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for name, value in SHAPE.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
+    arguments = parser.parse_args(namespace=argparse.Namespace(remat="none"))
+    with tempfile.TemporaryDirectory() as folder:
+        json.dump(measure(arguments, Path(folder)), sys.stdout)
+
+
+def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, float]:
+    """Train with one version kept, then publish the next one beside training."""
+    step = Step(arguments, "float32")
+    publisher = Publisher(
+        identity=Identity.load_or_create(folder / "learner.key"),
+        run=pb.RunInfo(run_id="bench"),
+        model_json=step.model.model_dump_json(),
+        config=PublishConfig(),
+        retained=RetainedVersions(folder, in_memory=1),
+        origin=_Nowhere(),
+        announce=_announce,
+    )
+    step.run()
+    publisher.prepare(Version(1), step.trainer.snapshot())
+    reset_peak()
+    for _ in range(STEPS):
+        step.run()
+    training = peak_bytes()
+    reset_peak()
+    snapshot = step.trainer.snapshot()
+    publish_beside_training(publisher, snapshot, step)
+    publishing, size = peak_bytes(), len(snapshot.state_bytes)
+    return {
+        "training_mib": training / MIB,
+        "snapshot_mib": size / MIB,
+        "publishing_mib": publishing / MIB,
+        "publish_over_mib": (publishing - training - size) / MIB,
+    }
+
+
+def publish_beside_training(publisher: Publisher, snapshot: Snapshot, step: Step) -> None:
+    """Hash, encode, sign and keep in one thread, train in this one until that has ended."""
+    publishing = threading.Thread(target=publisher.prepare, args=(Version(2), snapshot))
+    publishing.start()
+    step.run()
+    while publishing.is_alive():
+        step.run()
+    publishing.join()
+
+
+def reset_peak() -> None:
+    """Let the peak begin anew at what is used now (proc(5), /proc/pid/clear_refs)."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_bytes() -> int:
+    """Most resident memory since the last reset."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return 1024 * int(line.split()[1])
+    raise OSError("the kernel tells no peak")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""`rollcast export RUN OUT`: a run's policy as a model that other software loads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+from rollcast.cli.options import Json
+
+
+def export(
+    run: Path,
+    out: Path,
+    /,
+    *,
+    to: Literal["hf"] = "hf",
+    version: int | None = None,
+    dtype: Literal["bf16", "f32"] = "bf16",
+    tokenizer: Path | None = None,
+    file_gb: float = 5.0,
+    json_output: Json = False,
+) -> int:
+    """Write safetensors, config.json and tokenizer files, as the Hugging Face Hub has them.
+
+    Parameters
+    ----------
+    run
+        the learner's run folder, for example runs/latest.
+    out
+        a new folder.
+    to
+        the form: of the Hugging Face Hub.
+    version
+        a published version that the run still keeps; the newest checkpoint by default.
+    dtype
+        of the weights. Training goes on in f32; peers read what the run's precision says.
+    tokenizer
+        folder with tokenizer files; by default those that the run started from.
+    file_gb
+        gigabytes of one file of weights.
+    json_output
+        print one JSON object.
+    """
+    from learner.export import export as write
+
+    done = write(
+        run,
+        out,
+        version=version,
+        dtype="bfloat16" if dtype == "bf16" else "float32",
+        tokenizer_folder=tokenizer,
+        file_bytes_max=max(1, int(file_gb * 1e9)),
+    )
+    if json_output:
+        print(
+            json.dumps({"step": done.step, "folder": str(done.folder), "weight_bytes": done.weight_bytes, "form": to})
+        )
+    else:
+        print(f"step {done.step} as {done.folder}: {done.weight_bytes / 1e6:,.1f} MB of weights in {dtype}")
+    return 0

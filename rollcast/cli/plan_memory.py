@@ -1,0 +1,210 @@
+"""`rollcast plan-memory CONFIG`: what learner and peers need in memory, part by part, and which hardware holds them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from rich.console import Console
+from rich.table import Table
+
+from rollcast.cli.files import guess_role, load
+from rollcast.cli.options import Json, Settings
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.fitting import LearnerFit, PeerFit, learner_fits, peer_fits
+from rollcast.policy.hardware import GIB
+from rollcast.policy.memory import (
+    Bytes,
+    Estimate,
+    LearnerShape,
+    PeerShape,
+    learner_memory,
+    parameter_bytes,
+    peer_memory,
+)
+from rollcast.runtime.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Everything that is said of one configuration."""
+
+    model: ModelConfig
+    learner: Estimate
+    peer: Estimate
+    learner_fits: list[LearnerFit]
+    peer_fits: list[PeerFit]
+    devices: int  # of the configured mesh
+    rollouts: int  # drawn at once by a peer, as configured
+
+
+def plan_memory(
+    config: Path,
+    /,
+    *,
+    attention: Literal["fused", "plain"] = "fused",
+    setting: Settings = (),
+    json_output: Json = False,
+) -> int:
+    """Print bytes by part for learner and peer, and on which hardware they fit.
+
+    Parameters
+    ----------
+    config
+        TOML file of `rollcast up`, or of a learner (then rollouts have the coordinator's default lengths).
+    attention
+        fused: attention scores are never whole; plain: they are, as for short rows where there is no fused kernel.
+    setting
+        section.key=value on top of the file; may be given several times.
+    json_output
+        print one JSON object.
+    """
+    plan = plan_of(config, setting, fused=attention == "fused")
+    if json_output:
+        print(json.dumps(as_json(plan)))
+    else:
+        _show(plan)
+    return 0
+
+
+def plan_of(path: Path, settings: tuple[str, ...] = (), *, fused: bool = True) -> MemoryPlan:
+    """The plan of a configuration file.
+
+    Raises:
+        ConfigError: the file is of neither kind, or the vocabulary's size is not known.
+        ModelError: the model in learner.init_from cannot be read.
+    """
+    up = _whole(path, settings)
+    learner, sampling = up.learner, up.coordinator.sampling
+    row_tokens = sampling.prompt_tokens_max + sampling.new_tokens_max
+    model = _model(learner)
+    optimiser, mesh, objective = learner.optimiser, learner.mesh, learner.objective
+    shape = LearnerShape(
+        row_tokens=max(row_tokens, learner.packed_row_tokens),
+        micro_batch_tokens=optimiser.micro_batch_tokens,
+        state_dtype=optimiser.state_dtype,
+        offload=optimiser.offload,
+        remat=learner.remat == "blocks",
+        reference=objective.kl not in (None, "none"),
+        critic=objective.advantage == "critic",
+        data=mesh.data,
+        fsdp=mesh.fsdp,
+        tensor=mesh.tensor,
+        fused_attention=fused,
+        versions_in_memory=up.coordinator.run.staleness_limit + 2,
+    )
+    engine = up.peer.engine
+    drawn = PeerShape(engine.concurrent_rollouts, row_tokens, engine.cache_tokens)
+    return MemoryPlan(
+        model,
+        learner_memory(model, shape),
+        peer_memory(model, drawn),
+        learner_fits(model, shape),
+        peer_fits(model, drawn),
+        shape.devices,
+        engine.concurrent_rollouts,
+    )
+
+
+def as_json(plan: MemoryPlan) -> dict[str, Any]:
+    """The plan in plain values: bytes, and hardware by name."""
+    return {
+        "parameters": parameter_bytes(plan.model, 1),
+        "learner": _estimate_json(plan.learner) | {"devices": plan.devices},
+        "peer": _estimate_json(plan.peer) | {"concurrent_rollouts": plan.rollouts},
+        "learner_fits": {
+            fit.hardware.name: {"as_configured": fit.as_configured, "fsdp": fit.fsdp, "peak_bytes": fit.peak_bytes}
+            for fit in plan.learner_fits
+        },
+        "peer_fits": {
+            fit.hardware.name: {"as_configured": fit.as_configured, "rollouts_max": fit.rollouts_max}
+            for fit in plan.peer_fits
+        },
+    }
+
+
+def summary(plan: MemoryPlan) -> list[str]:
+    """What fits where, in lines that a configuration file can quote."""
+    mesh = f"on the configured {plan.devices} device{'s' if plan.devices > 1 else ''}"
+    learner = [fit.hardware.name for fit in plan.learner_fits if fit.as_configured]
+    spread: dict[int, list[str]] = {}
+    for fit in plan.learner_fits:
+        if not fit.as_configured and fit.fsdp:
+            spread.setdefault(fit.fsdp, []).append(fit.hardware.name)
+    lines = [f"learner, {plan.learner.peak / GIB:.0f} GiB {mesh}: {', '.join(learner) or 'none'}"]
+    lines += [f"learner with mesh.fsdp = {fsdp}: {', '.join(names)}" for fsdp, names in sorted(spread.items())]
+    peers = [fit.hardware.name for fit in plan.peer_fits if fit.as_configured]
+    lines.append(f"peer, {plan.peer.peak / GIB:.0f} GiB with {plan.rollouts} rollouts: {', '.join(peers) or 'none'}")
+    fewer = [
+        f"{fit.hardware.name} ({fit.rollouts_max})"
+        for fit in plan.peer_fits
+        if not fit.as_configured and fit.rollouts_max
+    ]
+    if fewer:
+        lines.append(f"peer with fewer rollouts: {', '.join(fewer)}")
+    lines.append(
+        f"host memory: learner {plan.learner.host_peak / GIB:.0f} GiB, peer {plan.peer.host_peak / GIB:.0f} GiB"
+    )
+    return lines
+
+
+def _whole(path: Path, settings: tuple[str, ...]) -> Any:
+    from rollcast.cli.up_config import UpConfig
+
+    role = guess_role(path)
+    if role == "up":
+        return load(path, "up", settings)
+    if role == "learner":
+        return UpConfig.model_validate({"learner": load(path, "learner", settings)})
+    raise ConfigError(f"{path} is of a {role}", cause="the model is the learner's", fix="give a file of up or learner")
+
+
+def _model(learner: Any) -> ModelConfig:
+    from rollcast.policy.hf_load import model_config
+
+    model = cast(ModelConfig, learner.model)
+    if learner.init_from is not None and learner.init_from.is_dir():
+        model = model_config(learner.init_from, precision=model.precision, carrier=model.carrier)
+    if not model.vocabulary_size:
+        raise ConfigError(
+            "the size of the vocabulary is not known",
+            cause="it comes from the task's tokenizer once the run starts",
+            fix="set learner.model.vocabulary_size or learner.model.preset",
+        )
+    return model
+
+
+def _estimate_json(estimate: Estimate) -> dict[str, Any]:
+    return {
+        "resident": estimate.resident,
+        "phases": {name: dict(parts) for name, parts in estimate.phases.items()},
+        "peak_bytes": estimate.peak,
+        "host": estimate.host,
+    }
+
+
+def _show(plan: MemoryPlan) -> None:
+    console = Console()
+    console.print(f"{parameter_bytes(plan.model, 1) / 1e9:.2f} billion parameters, precision {plan.model.precision}")
+    for title, estimate in (("learner, each device", plan.learner), ("peer", plan.peer)):
+        console.print(_table(title, estimate))
+    for line in summary(plan):
+        console.print(line, soft_wrap=True)
+
+
+def _table(title: str, estimate: Estimate) -> Table:
+    table = Table("when", "what", "GiB", title=title)
+
+    def add(when: str, parts: Mapping[str, int] | Bytes) -> None:
+        for name, size in parts.items():
+            table.add_row(when, name, f"{size / GIB:.2f}")
+
+    add("always", estimate.resident)
+    for phase, parts in estimate.phases.items():
+        add(phase, parts)
+    table.add_row("peak", "", f"{estimate.peak / GIB:.2f}")
+    add("host", estimate.host)
+    return table

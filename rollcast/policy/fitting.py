@@ -1,0 +1,71 @@
+"""Which hardware holds a learner or a peer, and how much must be spread over several devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.hardware import CATALOGUE, Hardware
+from rollcast.policy.memory import LearnerShape, PeerShape, learner_memory, peer_memory
+
+ROLLOUTS_MAX = 4096
+"""Rollouts drawn at once beyond which nobody is interested."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerFit:
+    """How a learner lies on one kind of device; ``fsdp`` 0: on none of its sizes."""
+
+    hardware: Hardware
+    as_configured: bool  # the mesh of the configuration is enough
+    fsdp: int  # smallest number of devices that parameters, gradients and states must be spread over
+    peak_bytes: int  # of one of them then
+
+
+@dataclass(frozen=True, slots=True)
+class PeerFit:
+    """How a peer lies on one device; ``rollouts_max`` 0: not at all."""
+
+    hardware: Hardware
+    as_configured: bool
+    rollouts_max: int  # drawn at once, at the configured length
+    peak_bytes: int  # as configured
+
+
+def learner_fits(
+    model: ModelConfig, shape: LearnerShape, catalogue: Iterable[Hardware] = CATALOGUE
+) -> list[LearnerFit]:
+    """For each kind of device: whether the configured mesh is enough, and the least fsdp that is."""
+    return [_learner_fit(model, shape, hardware) for hardware in catalogue]
+
+
+def peer_fits(model: ModelConfig, shape: PeerShape, catalogue: Iterable[Hardware] = CATALOGUE) -> list[PeerFit]:
+    """For each kind of device: whether the configured concurrency fits, and the most that does."""
+    return [_peer_fit(model, shape, hardware) for hardware in catalogue]
+
+
+def _learner_fit(model: ModelConfig, shape: LearnerShape, hardware: Hardware) -> LearnerFit:
+    configured = learner_memory(model, shape).peak
+    enough = shape.devices <= hardware.devices_max and configured <= hardware.usable_bytes
+    fsdp, peak = 1, 0
+    while fsdp <= min(hardware.devices_max, model.width):
+        # Each device then has its own rows: what is in memory of a micro-batch is one row at least.
+        peak = learner_memory(model, replace(shape, data=1, fsdp=fsdp, tensor=1)).peak
+        if peak <= hardware.usable_bytes:
+            return LearnerFit(hardware, enough, fsdp, peak)
+        fsdp *= 2
+    return LearnerFit(hardware, enough, 0, peak)
+
+
+def _peer_fit(model: ModelConfig, shape: PeerShape, hardware: Hardware) -> PeerFit:
+    def fits(rollouts: int) -> bool:
+        return peer_memory(model, replace(shape, concurrent_rollouts=rollouts, cache_tokens=0)).peak <= limit
+
+    limit = hardware.usable_bytes
+    low, high = 0, ROLLOUTS_MAX
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    configured = peer_memory(model, shape).peak
+    return PeerFit(hardware, configured <= limit, low, configured)

@@ -1,0 +1,48 @@
+"""What people train and draw on: a catalogue of accelerators with their memory, and what of it a model can use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+GIB = 1 << 30
+
+USABLE_SHARE = 0.9
+"""Of a device's memory: the rest is the runtime's, and what fragmentation wastes. jax takes 0.75 on a GPU unless
+XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 is set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """One kind of device. ``devices_max``: that a learner can span, in one machine or one slice."""
+
+    name: str
+    kind: Literal["consumer", "datacentre", "tpu"]
+    memory_gib: float
+    devices_max: int
+
+    @property
+    def usable_bytes(self) -> int:
+        """Of one device."""
+        return int(self.memory_gib * GIB * USABLE_SHARE)
+
+
+#: Memory as the vendors' data sheets give it, GiB that the driver reports where it differs from the name.
+CATALOGUE = (
+    Hardware("RTX 3060 12GB", "consumer", 12, 1),
+    Hardware("RTX 4080 / 5080 16GB", "consumer", 16, 1),
+    Hardware("RTX 3090 / 4090 24GB", "consumer", 24, 4),
+    Hardware("RTX 5090 32GB", "consumer", 31.8, 4),
+    Hardware("RTX 6000 Ada / L40S 48GB", "datacentre", 45, 8),
+    Hardware("RTX PRO 6000 96GB", "datacentre", 95, 8),
+    Hardware("T4 16GB", "datacentre", 15, 4),
+    Hardware("L4 / A10G 24GB", "datacentre", 22.5, 8),
+    Hardware("A100 40GB", "datacentre", 40, 8),
+    Hardware("A100 / H100 80GB", "datacentre", 80, 8),
+    Hardware("H200 141GB", "datacentre", 140, 8),
+    Hardware("B200 180GB", "datacentre", 179, 8),
+    Hardware("TPU v4", "tpu", 32, 4096),
+    Hardware("TPU v5e", "tpu", 16, 256),
+    Hardware("TPU v5p", "tpu", 95, 8960),
+    Hardware("TPU v6e", "tpu", 32, 256),
+)

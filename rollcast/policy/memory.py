@@ -1,0 +1,231 @@
+"""Bytes that a model takes in memory: of a learner's devices and host, and of a peer. Arithmetic only.
+
+Parameters, moments and caches are counted exactly. What a forward and backward pass keeps is a count of numbers per
+token and layer that was fitted to what XLA reports for compiled steps (tests/policy/test_memory.py holds it to that
+within ACTIVATION_MARGIN).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.shapes import parameter_shapes
+
+Bytes = dict[str, int]  # part -> bytes
+StateDtype = Literal["float32", "bfloat16", "int8"]
+
+ACTIVATION_MARGIN = 0.25
+"""Largest relative error of the activation estimate against XLA's own report."""
+
+_MOMENT_BLOCK = 256  # elements that share a scale at most (learner.moments)
+_FP8_BLOCK = 128  # rows and columns that share a scale (rollcast.policy.quantise)
+_LOGIT_TILE = 1 << 24  # logits that exist at a time (rollcast.policy.vocabulary)
+_TILE_COPIES = 3  # of a tile: logits, shares and their gradient
+_SAMPLED_COPIES = 3  # of a peer's logits: raw, with noise, log-probabilities
+_PAGE_TOKENS = 16  # of the paged cache
+_READ_TOKENS = 512  # of prompts that a peer reads at once (rollcast.policy.sampler)
+
+# Bytes per token and layer that a backward pass needs, by what they are proportional to: width, query heads x size,
+# key-value heads x size, inner width, query heads x row length (attention that is not fused).
+# Of bfloat16: half, and room for norms and softmax, which are float32.
+_KEPT = {"float32": (16, 12, 16, 20, 4), "bfloat16": (12, 8, 10, 10, 6)}
+_WIDTHS_UNDER_WAY = 11  # further float32 numbers per token and width at the peak, once and not in every layer
+# Copies of the parameters in float32 that an optimiser step makes on its way, beside gradients, moments and results.
+_STEP_COPIES: Mapping[StateDtype, float] = {"float32": 1.05, "bfloat16": 1.6, "int8": 1.6}
+_OFFLOADED_STEP_COPIES = 8  # of the largest tensor
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerShape:
+    """What a learner's memory follows from, beside the model."""
+
+    row_tokens: int  # longest row
+    micro_batch_tokens: int
+    state_dtype: StateDtype = "float32"
+    offload: bool = False
+    remat: bool = False
+    reference: bool = False  # a second copy of the parameters, for a KL term
+    critic: bool = False
+    data: int = 1
+    fsdp: int = 1
+    tensor: int = 1
+    fused_attention: bool = False  # scores are never whole
+    versions_in_memory: int = 2  # published versions in the host's memory
+
+    @property
+    def devices(self) -> int:
+        """That the mesh has."""
+        return self.data * self.fsdp * self.tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PeerShape:
+    """What a peer's memory follows from, beside the model."""
+
+    concurrent_rollouts: int
+    row_tokens: int  # longest prompt and completion
+    cache_tokens: int = 0  # as configured; 0: enough for all
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Bytes of one device and of the host. ``phases`` need their parts beside ``resident``, one after the other."""
+
+    resident: Bytes
+    phases: Mapping[str, Bytes]
+    host: Bytes
+
+    @property
+    def peak(self) -> int:
+        """Bytes of the device at the worst moment."""
+        return sum(self.resident.values()) + max((sum(phase.values()) for phase in self.phases.values()), default=0)
+
+    @property
+    def host_peak(self) -> int:
+        """Bytes of the host."""
+        return sum(self.host.values())
+
+
+def parameter_bytes(model: ModelConfig, item_bytes: int = 4) -> int:
+    """All parameters at so many bytes each."""
+    return sum(map(math.prod, parameter_shapes(model).values())) * item_bytes
+
+
+def snapshot_bytes(model: ModelConfig) -> int:
+    """A version as peers read it: rounded parameters, or codes and scales of kernels and the rest in the carrier."""
+    item = 4 if model.carrier_dtype == "float32" else 2
+    if not model.precision.startswith("fp8"):
+        return parameter_bytes(model, item)
+    total = 0
+    for name, shape in parameter_shapes(model).items():
+        if name.endswith(".kernel") and name != "head.kernel":
+            blocks = math.prod(-(-size // _FP8_BLOCK) for size in shape)
+            total += math.prod(shape) + blocks
+        else:
+            total += math.prod(shape) * item
+    return total
+
+
+def moment_bytes(model: ModelConfig, dtype: StateDtype) -> int:
+    """Adam's two moments and its counter. Vectors are float32 in every form."""
+    total = 4
+    for shape in parameter_shapes(model).values():
+        size = math.prod(shape)
+        if len(shape) < 2 or dtype == "float32":
+            total += 8 * size
+        elif dtype == "bfloat16":
+            total += 4 * size
+        else:
+            block = next(one for one in range(min(_MOMENT_BLOCK, shape[-1]), 0, -1) if shape[-1] % one == 0)
+            total += 2 * (size + 4 * (size // block))
+    return total
+
+
+def activation_bytes(model: ModelConfig, shape: LearnerShape) -> int:
+    """What one micro-batch needs on a device beside parameters and gradients, tiles of logits not counted.
+
+    With remat each layer keeps what enters it, and one layer at a time all the rest.
+    """
+    tokens = tokens_per_device(shape)
+    kept = _layer_bytes(model, shape)
+    item = 4 if model.carrier_dtype == "float32" else 2
+    under_way = 4 * _WIDTHS_UNDER_WAY * model.width
+    layers = model.layers * model.width * item + kept if shape.remat else model.layers * kept
+    return tokens * (layers + under_way)
+
+
+def tokens_per_device(shape: LearnerShape) -> int:
+    """Tokens of a micro-batch on one device, one whole row at least."""
+    rows = max(1, shape.micro_batch_tokens // shape.row_tokens // (shape.data * shape.fsdp))
+    return rows * shape.row_tokens
+
+
+def cache_bytes_per_token(model: ModelConfig) -> int:
+    """Keys and values of one token in all layers."""
+    item = 4 if model.carrier_dtype == "float32" else 2
+    return 2 * model.layers * model.key_value_heads * model.head_size * item
+
+
+def learner_memory(model: ModelConfig, shape: LearnerShape) -> Estimate:
+    """A learner, each device of its mesh and the host."""
+    shards = shape.fsdp * shape.tensor
+    masters, moments = _shared(parameter_bytes(model), shards), moment_bytes(model, shape.state_dtype)
+    snapshot = snapshot_bytes(model)
+    resident = {"parameters (float32)": masters}
+    if not shape.offload:
+        resident[f"optimiser states ({shape.state_dtype})"] = _shared(moments, shards)
+    if shape.reference:
+        resident["reference parameters (float32)"] = masters
+    if shape.critic:
+        resident["critic and its states"] = masters + _shared(moments, shards)
+    largest = max(map(math.prod, parameter_shapes(model).values()))
+    copies = (
+        _OFFLOADED_STEP_COPIES * 4 * largest if shape.offload else _STEP_COPIES[shape.state_dtype] * 4 * _count(model)
+    )
+    passes = {"activations": activation_bytes(model, shape), "tiles of logits": _tile_bytes(model, shape)}
+    if shards > 1:
+        passes["layers gathered"] = 2 * 4 * _layer_parameters(model)
+    phases = {
+        "behaviour": {"an older version": _shared(snapshot, shards), **_without_backward(model, shape, passes)},
+        "gradients": {"gradients (float32)": masters, **passes},
+        "optimiser step": {"gradients (float32)": masters, "the step's own": _shared(int(copies), shards)},
+        "publishing": {"a tensor's codes": _shared(largest * 4, shards)},
+    }
+    host = {"snapshot while publishing": snapshot, "published versions": shape.versions_in_memory * snapshot}
+    if shape.offload:
+        host["optimiser states, offloaded"] = moments * shape.data
+    return Estimate(resident, phases, host)
+
+
+def peer_memory(model: ModelConfig, shape: PeerShape) -> Estimate:
+    """A peer with its engine on one device."""
+    snapshot = snapshot_bytes(model)
+    pages = -(-shape.row_tokens // _PAGE_TOKENS) + 1
+    tokens = shape.cache_tokens or shape.concurrent_rollouts * pages * _PAGE_TOKENS
+    resident = {"weights": snapshot, "keys and values": tokens * cache_bytes_per_token(model)}
+    read = min(_READ_TOKENS, shape.concurrent_rollouts * shape.row_tokens)
+    reading = LearnerShape(shape.row_tokens, read, fused_attention=True)
+    phases = {
+        "reading prompts": {"activations": read * _layer_bytes(model, reading)},
+        "drawing": {"logits": _SAMPLED_COPIES * 4 * shape.concurrent_rollouts * model.vocabulary_size},
+        "new version": {"weights that come": snapshot},
+    }
+    return Estimate(resident, phases, {"state and delta": 2 * snapshot})
+
+
+def _layer_bytes(model: ModelConfig, shape: LearnerShape) -> int:
+    """Per token: what the backward pass of one layer needs on a device. Heads and inner size are shared by tensor."""
+    width, query, key, inner, scores = _KEPT[model.carrier_dtype]
+    shared = query * model.query_heads * model.head_size + key * model.key_value_heads * model.head_size
+    shared += inner * model.feed_forward_width
+    if not shape.fused_attention:
+        shared += scores * model.query_heads * shape.row_tokens
+    return width * model.width + -(-shared // shape.tensor)
+
+
+def _without_backward(model: ModelConfig, shape: LearnerShape, passes: Bytes) -> Bytes:
+    """A forward pass alone keeps one layer's numbers, and no gradient of a tile."""
+    one_layer = tokens_per_device(shape) * _layer_bytes(model, shape)
+    return passes | {"activations": one_layer, "tiles of logits": passes["tiles of logits"] * 2 // _TILE_COPIES}
+
+
+def _tile_bytes(model: ModelConfig, shape: LearnerShape) -> int:
+    logits = min(_LOGIT_TILE, tokens_per_device(shape) * model.vocabulary_size)
+    return _TILE_COPIES * 4 * -(-logits // shape.tensor)
+
+
+def _count(model: ModelConfig) -> int:
+    return parameter_bytes(model, 1)
+
+
+def _layer_parameters(model: ModelConfig) -> int:
+    one = parameter_shapes(model.model_copy(update={"layers": 1}))
+    return sum(math.prod(shape) for name, shape in one.items() if name.startswith("layers."))
+
+
+def _shared(size_bytes: int, shards: int) -> int:
+    return -(-size_bytes // shards)

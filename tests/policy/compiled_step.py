@@ -1,0 +1,44 @@
+"""Prints what XLA says of compiled gradient steps: a JSON list of bytes beside arguments and results.
+
+Run with XLA's memory-saving scheduler, which is the one that accelerators have; it is set for a whole process.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import jax
+import numpy as np
+
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.logprobs import Forward, completion_logprobs
+from rollcast.policy.params import abstract_params
+from rollcast.policy.vocabulary import Tiles
+
+ROWS, TIME, TILE = 8, 64, 1 << 12
+
+
+def temporary_bytes(model: ModelConfig, *, remat: bool) -> int:
+    def loss(params: Any, tokens: jax.Array, positions: jax.Array, segments: jax.Array) -> jax.Array:
+        ones = jax.numpy.ones(ROWS)
+        forward = Forward(remat=remat, tiles=Tiles(elements=TILE))
+        return completion_logprobs(model, params, tokens, positions, segments, ones, forward).logprobs.sum()
+
+    def add(params: Any, total: Any, *arrays: jax.Array) -> Any:
+        return jax.tree.map(jax.numpy.add, total, jax.grad(loss)(params, *arrays))
+
+    params = abstract_params(model)
+    array = jax.ShapeDtypeStruct((ROWS, TIME), np.int32)
+    compiled = jax.jit(add, donate_argnums=1).lower(params, params, array, array, array).compile()
+    return int(compiled.memory_analysis().temp_size_in_bytes)
+
+
+def main() -> None:
+    cases = json.loads(sys.argv[1])
+    print(json.dumps([temporary_bytes(ModelConfig(**case["model"]), remat=case["remat"]) for case in cases]))
+
+
+if __name__ == "__main__":
+    main()

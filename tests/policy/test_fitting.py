@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.fitting import learner_fits, peer_fits
+from rollcast.policy.hardware import Hardware
+from rollcast.policy.memory import LearnerShape, PeerShape, learner_memory, peer_memory
+
+MODEL = ModelConfig(preset="qwen3-0.6b")
+LEARNER = LearnerShape(row_tokens=2048, micro_batch_tokens=4096, remat=True, fused_attention=True)
+PEER = PeerShape(concurrent_rollouts=16, row_tokens=2048)
+GIANT, SMALL, TINY = (Hardware(str(size), "datacentre", size, 8) for size in (1000, 6, 0.5))
+
+
+def test_a_large_device_holds_it_as_it_is() -> None:
+    (fit,) = learner_fits(MODEL, LEARNER, [GIANT])
+    assert (fit.as_configured, fit.fsdp, fit.peak_bytes) == (True, 1, learner_memory(MODEL, LEARNER).peak)
+
+
+def test_a_small_one_must_be_several() -> None:
+    (fit,) = learner_fits(MODEL, LEARNER, [SMALL])
+    assert not fit.as_configured
+    assert fit.fsdp in (2, 4, 8)
+    assert fit.peak_bytes <= SMALL.usable_bytes
+    halved = LearnerShape(2048, 4096, remat=True, fused_attention=True, fsdp=fit.fsdp // 2)
+    assert learner_memory(MODEL, halved).peak > SMALL.usable_bytes
+
+
+def test_nothing_helps_where_a_row_does_not_fit() -> None:
+    (fit,) = learner_fits(MODEL, LEARNER, [TINY])
+    assert (fit.as_configured, fit.fsdp) == (False, 0)
+
+
+def test_a_mesh_larger_than_the_machine_does_not_fit() -> None:
+    wide = LearnerShape(2048, 4096, data=16)
+    assert [fit.as_configured for fit in learner_fits(MODEL, wide, [GIANT])] == [False]
+
+
+def test_a_peer_draws_as_many_rollouts_as_its_memory_holds() -> None:
+    giant, small, tiny = peer_fits(MODEL, PEER, [GIANT, SMALL, TINY])
+    assert giant.as_configured
+    assert (tiny.as_configured, tiny.rollouts_max) == (False, 0)
+    most = small.rollouts_max
+    assert 1 <= most < giant.rollouts_max
+    at, beyond = (peer_memory(MODEL, PeerShape(count, 2048)).peak for count in (most, most + 1))
+    assert at <= SMALL.usable_bytes < beyond

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import jax
+import pytest
+
+from learner.config import LearnerConfig, OptimiserConfig
+from learner.mesh import make_mesh
+from learner.optimiser import updates
+from rollcast.policy.cache import page_bytes
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.memory import (
+    ACTIVATION_MARGIN,
+    LearnerShape,
+    PeerShape,
+    StateDtype,
+    activation_bytes,
+    cache_bytes_per_token,
+    learner_memory,
+    moment_bytes,
+    parameter_bytes,
+    peer_memory,
+    snapshot_bytes,
+    tokens_per_device,
+)
+from rollcast.policy.params import abstract_params, initial_params
+from rollcast.policy.snapshot import freeze
+from tests.policy.compiled_step import ROWS, TIME
+from tests.policy.tiny import TINY
+
+UNTIED = TINY.model_copy(update={"tied_embeddings": False, "attention_bias": True, "width": 48})
+WIDE = {"vocabulary_size": 256, "width": 192, "query_heads": 6, "key_value_heads": 3, "head_size": 32}
+SHAPE = LearnerShape(row_tokens=TIME, micro_batch_tokens=ROWS * TIME)
+
+
+@pytest.mark.parametrize("model", [TINY, UNTIED])
+def test_parameters_are_counted_exactly(model: ModelConfig) -> None:
+    assert parameter_bytes(model) == sum(value.nbytes for value in initial_params(model, 0).values())
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "fp8"])
+def test_snapshots_are_counted_exactly(precision: str) -> None:
+    config = UNTIED.model_copy(update={"precision": precision})
+    assert snapshot_bytes(config) == len(freeze(config, initial_params(config, 0)).state_bytes)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_moments_are_counted_exactly(dtype: StateDtype) -> None:
+    made = updates(OptimiserConfig(state_dtype=dtype), 1e-3, make_mesh(LearnerConfig().mesh))
+    state = jax.eval_shape(made.init, abstract_params(UNTIED))
+    assert moment_bytes(UNTIED, dtype) == sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+
+
+def test_the_cache_is_counted_exactly() -> None:
+    assert 16 * cache_bytes_per_token(UNTIED) == page_bytes(UNTIED, 16)
+
+
+def test_activations_are_what_xla_reports() -> None:
+    shapes: list[tuple[int, bool]] = [(384, False), (768, True)]
+    cases: list[dict[str, Any]] = [
+        {"model": WIDE | {"layers": 3, "feed_forward_width": size}, "remat": remat} for size, remat in shapes
+    ]
+    flags = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
+    result = subprocess.run(
+        [sys.executable, "-m", "tests.policy.compiled_step", json.dumps(cases)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=os.environ | {"XLA_FLAGS": flags},
+    )
+    assert result.returncode == 0, result.stderr
+    for case, measured in zip(cases, json.loads(result.stdout), strict=True):
+        shape = LearnerShape(TIME, ROWS * TIME, remat=bool(case["remat"]))
+        estimate = activation_bytes(ModelConfig.model_validate(case["model"]), shape)
+        assert estimate == pytest.approx(measured, rel=ACTIVATION_MARGIN), case
+
+
+def test_a_micro_batch_is_one_row_at_least_on_every_device() -> None:
+    assert tokens_per_device(LearnerShape(row_tokens=100, micro_batch_tokens=10)) == 100
+    assert tokens_per_device(LearnerShape(row_tokens=100, micro_batch_tokens=850)) == 800
+    assert tokens_per_device(LearnerShape(row_tokens=100, micro_batch_tokens=800, data=2, fsdp=2)) == 200
+
+
+def test_the_peak_is_the_worst_phase_beside_what_stays() -> None:
+    estimate = learner_memory(TINY, SHAPE)
+    assert set(estimate.phases) == {"behaviour", "gradients", "optimiser step", "publishing"}
+    phase = max(sum(parts.values()) for parts in estimate.phases.values())
+    assert estimate.peak == parameter_bytes(TINY) + moment_bytes(TINY, "float32") + phase
+    assert estimate.host_peak == (1 + SHAPE.versions_in_memory) * snapshot_bytes(TINY)
+
+
+def test_sharding_offloading_and_rematerialisation_save_what_they_should() -> None:
+    model = ModelConfig(preset="qwen3-0.6b")
+    plain = LearnerShape(row_tokens=4096, micro_batch_tokens=16_384)
+    whole = learner_memory(model, plain)
+    offloaded = learner_memory(model, LearnerShape(4096, 16_384, offload=True))
+    assert sum(whole.resident.values()) - sum(offloaded.resident.values()) == moment_bytes(model, "float32")
+    assert offloaded.host_peak - whole.host_peak == moment_bytes(model, "float32")
+    shared = learner_memory(model, LearnerShape(4096, 16_384, fsdp=4))
+    assert sum(shared.resident.values()) == pytest.approx(sum(whole.resident.values()) / 4, rel=0.01)
+    kept = [activation_bytes(model, LearnerShape(4096, 16_384, remat=remat)) for remat in (False, True)]
+    assert kept[1] < kept[0] / 8
+    assert activation_bytes(model, LearnerShape(4096, 16_384, fused_attention=True)) < kept[0] / 2
+    more = LearnerShape(4096, 16_384, reference=True, critic=True)
+    assert learner_memory(model, more).peak > whole.peak + 3 * parameter_bytes(model)
+
+
+def test_a_peer_holds_weights_keys_and_values_and_the_version_that_comes() -> None:
+    estimate = peer_memory(TINY, PeerShape(concurrent_rollouts=4, row_tokens=40))
+    assert estimate.resident == {
+        "weights": snapshot_bytes(TINY),
+        "keys and values": 4 * 4 * 16 * cache_bytes_per_token(TINY),
+    }
+    assert estimate.phases["new version"] == {"weights that come": snapshot_bytes(TINY)}
+    small = peer_memory(TINY, PeerShape(concurrent_rollouts=4, row_tokens=40, cache_tokens=64))
+    assert small.resident["keys and values"] == 64 * cache_bytes_per_token(TINY)
