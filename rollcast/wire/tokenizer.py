@@ -192,7 +192,11 @@ class Tokenizer:
         one_by_one = {"type": "Split", "pattern": {"Regex": r"[\s\S]"}, "behavior": "Isolated", "invert": False}
         parts = {"normalizer": None, "pre_tokenizer": one_by_one, "post_processor": None, "decoder": {"type": "Fuse"}}
         head = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added}
-        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": special[0], "eos_token": special[1]}
+        settings: dict[str, Any] = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "pad_token": special[0],
+            "eos_token": special[1],
+        }
         settings |= {"clean_up_tokenization_spaces": False}
         return {"tokenizer.json": {**head, **parts, "model": model}, "tokenizer_config.json": settings}
 

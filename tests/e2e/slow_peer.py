@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from peer.engines import jax_engine
-from peer.engines.base import GenerateRequest
+from peer.engines.base import Drawn
 from rollcast.cli.main import main
 
-_BATCH_S = 0.3
-_begin = jax_engine.JaxEngine.begin
+_SLICE_S = 0.3
+_draw = jax_engine.JaxGeneration._draw
 
 
 def be_slow(flag: Path) -> None:
-    def begin_late(engine: jax_engine.JaxEngine, requests: Sequence[GenerateRequest]) -> jax_engine.JaxGeneration:
+    def draw_slowly(generation: jax_engine.JaxGeneration, weights: Any, tokens_max: int) -> list[Drawn]:
         if flag.exists():
-            time.sleep(_BATCH_S)
-        return _begin(engine, requests)
+            time.sleep(_SLICE_S)
+        return _draw(generation, weights, tokens_max)
 
-    jax_engine.JaxEngine.begin = begin_late  # type: ignore[method-assign]
+    jax_engine.JaxGeneration._draw = draw_slowly  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -75,12 +75,18 @@ def main() -> None:
     parser.add_argument("--address", default="")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--init-from", type=Path, help="a model's folder, which only the leader is given")
     parser.add_argument("--then", help="one more mesh, which resumes from the last one's checkpoint")
     arguments = parser.parse_args()
     meshes = [tuple(map(int, text.split(","))) for text in arguments.mesh]
+    from_folder = {"init_from": arguments.init_from}
     if arguments.processes == 1:
         found = [
-            course(Trainer(MODEL, config_for(mesh)), arguments.folder / str(number), resume=arguments.resume)
+            course(
+                Trainer(MODEL, config_for(mesh).model_copy(update=from_folder)),
+                arguments.folder / str(number),
+                resume=arguments.resume,
+            )
             for number, mesh in enumerate(meshes)
         ]
         if arguments.then:
@@ -93,7 +99,7 @@ def main() -> None:
     if arguments.process_id:
         status = Follower(config_for(meshes[0]), team).follow()
     else:
-        trainer = LeadTrainer(MODEL, config_for(meshes[0]), team)
+        trainer = LeadTrainer(MODEL, config_for(meshes[0]).model_copy(update=from_folder), team)
         print(json.dumps([course(trainer, arguments.folder / "0", resume=arguments.resume, steps=arguments.steps)]))
         status = 0
         trainer.end(status)

@@ -19,7 +19,9 @@ import pytest
 from learner.config import DistributedConfig, LearnerConfig
 from learner.processes import run_processes
 from learner.trainer import Trainer
+from tests.learner.several import MODEL as SEVERAL
 from tests.learner.tiny import CONFIG, MODEL
+from tests.policy.hub_files import model_folder, random_params
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -64,7 +66,7 @@ def pair(folder: Path, *more: str) -> dict[str, Any]:
         output, errors = leader.communicate(timeout=300)
         assert leader.returncode == 0, errors
         assert follower.wait(60) == 0
-    found: dict[str, Any] = json.loads(output)[0]
+    found: dict[str, Any] = json.loads(output.splitlines()[-1])[0]  # gloo greets on the first line
     return found
 
 
@@ -96,6 +98,16 @@ def test_two_processes_are_as_one_and_checkpoints_go_both_ways(tmp_path: Path) -
     assert further_one["restored"] == two["digest"]
     for mine, theirs in zip(further_one["metrics"], further_two["metrics"], strict=True):
         assert theirs == pytest.approx(mine, abs=1e-5)
+
+
+@pytest.mark.slow
+def test_two_processes_start_from_a_published_model_that_the_leader_has(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "model", SEVERAL, random_params(SEVERAL))
+    two, one = (run(tmp_path / name, "--init-from", str(folder)) for name, run in (("two", pair), ("one", alone)))
+    fresh = alone(tmp_path / "fresh")
+    for mine, theirs, other in zip(one["metrics"], two["metrics"], fresh["metrics"], strict=True):
+        assert theirs == pytest.approx(mine, abs=1e-5)
+        assert theirs["entropy"] != pytest.approx(other["entropy"], abs=1e-5)
 
 
 @pytest.mark.slow
