@@ -58,12 +58,13 @@ class Gradients:
         for part in parts(whole, each):
             total, values = self._add(params, total, part, sequences_per_row)
             metrics.append(values)
-        names = metrics[0]
-        return total, {name: jnp.sum(jnp.stack([part[name] for part in metrics])) for name in names}
+        summed: dict[str, jax.Array] = jax.tree.map(lambda *leaves: jnp.sum(jnp.stack(leaves)), *metrics)
+        return total, summed
 
     def _nothing(self, params: Params) -> Params:
         zeros = jax.tree.map(jnp.zeros_like, params)
-        return jax.lax.with_sharding_constraint(zeros, params_shardings(self._mesh, params))
+        placed: Params = jax.lax.with_sharding_constraint(zeros, params_shardings(self._mesh, params))
+        return placed
 
     def _add_part(
         self, params: Params, total: Params, part: Any, sequences_per_row: int
