@@ -25,6 +25,9 @@ from rollcast.policy.vocabulary import Tiles
 # one fixed size compile once and waste half a pass a version on average.
 FORWARD_ROWS = 32
 
+# Logits at a time: 64 MiB of float32, and on a CPU 8 MiB, which its caches hold (a fifth faster than 64).
+_TILE, _CPU_TILE = 1 << 24, 1 << 21
+
 FloatArray = np.ndarray[Any, np.dtype[np.float32]]
 Loss = Callable[[Params, Any, int], tuple[jax.Array, dict[str, jax.Array]]]
 
@@ -55,12 +58,13 @@ class Gradients:
         for part in parts(whole, each):
             total, values = self._add(params, total, part, sequences_per_row)
             metrics.append(values)
-        names = metrics[0]
-        return total, {name: jnp.sum(jnp.stack([part[name] for part in metrics])) for name in names}
+        summed: dict[str, jax.Array] = jax.tree.map(lambda *leaves: jnp.sum(jnp.stack(leaves)), *metrics)
+        return total, summed
 
     def _nothing(self, params: Params) -> Params:
         zeros = jax.tree.map(jnp.zeros_like, params)
-        return jax.lax.with_sharding_constraint(zeros, params_shardings(self._mesh, params))
+        placed: Params = jax.lax.with_sharding_constraint(zeros, params_shardings(self._mesh, params))
+        return placed
 
     def _add_part(
         self, params: Params, total: Params, part: Any, sequences_per_row: int
@@ -123,7 +127,8 @@ def rows_each(rows: int, time: int, micro_batch_tokens: int, shards: int, *, var
 
 def forward_of(config: LearnerConfig, mesh: Mesh) -> Forward:
     """How this configuration computes a forward pass on this mesh."""
-    tiles = Tiles(vocabulary_shards=mesh.shape[TENSOR])
+    on_cpu = mesh.devices.flat[0].platform == "cpu"
+    tiles = Tiles(_CPU_TILE if on_cpu else _TILE, vocabulary_shards=mesh.shape[TENSOR])
     return Forward(config.remat == "blocks", tiles, rows_sharding(mesh) if mesh.size > 1 else None)
 
 
