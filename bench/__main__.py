@@ -31,7 +31,7 @@ BENCHES = {
     "parity": "logits against Hugging Face transformers: three families, cache included, tied and untied",
     "precision": "log-probabilities of learner and rollout apart, by precision; whether naive fp8 harms training",
     "sampler": "tokens a second against transformers generate at batch 1 to 256, and the share of the roofline",
-    "learner": "the learner's step against the matmul roofline, its memory while publishing, its loss on several devices",
+    "learner": "the learner's step against the matmul roofline, memory while publishing, loss on several devices",
     "broadcast": "time until the last peer holds a verified copy / physical limit, in an emulated wide-area network",
 }
 
