@@ -35,7 +35,8 @@ def advantages(config: ObjectiveConfig, rewards: Array, group_ids: Array) -> Arr
         case "batch-normalised":
             return batch_normalised(rewards, config.advantage_epsilon)
         case "batch-mean":
-            return rewards - rewards.mean()
+            centred: Array = rewards - rewards.mean()
+            return centred
         case "critic":
             return np.zeros(len(rewards))
         case _:

@@ -136,7 +136,8 @@ class ObjectiveConfig(ConfigModel):
         if not isinstance(given, dict):
             return given
         algorithm = given.get("algorithm", "grpo")
-        return {**PRESETS.get(algorithm, {}), **given} if isinstance(algorithm, str) else given
+        preset = next((settings for name, settings in PRESETS.items() if name == algorithm), {})
+        return {**preset, **given}
 
     @model_validator(mode="after")
     def _makes_sense(self) -> ObjectiveConfig:
