@@ -3,7 +3,7 @@
 The learner scores what rollouts drew: its masters in the training forward, against a frozen snapshot in the sampler.
 ``FLOW_mean``, ``FLOW_p99``: of |log p learner - log p rollout| over the tokens that the trained demonstration policy
 drew. ``FLOW_outside``: share of them whose ratio lies outside [0.8, 1.28]. ``FLOW_identical``: 1 where masters and
-snapshot give the same bits at the same shapes. ``random_...``: the same of 27 M random weights, the worst case.
+snapshot give the same bits at the same shapes. ``random_...``: the same of 26 M random weights, the worst case.
 ``ratio``: naive_mean / unified_mean.
 
 With --search the demonstration is trained by bf16, unified fp8 and naive fp8 in several settings instead, see
