@@ -353,11 +353,10 @@ class Shell:
         verdict = await self._problems.score(action.rollout_id, action.problem_id, action.completion_token_ids)
         problem = self._problems.rewarded(action.problem_id, verdict.reward)
         # Before the event: a batch may be recorded because of it, and the ledger keeps the order of our calls.
-        self._kept(
-            self._ledger.record_score(
-                action.rollout_id, verdict.reward, exact=verdict.exact, error=verdict.error, problem=problem
-            )
+        kept = self._ledger.record_score(
+            action.rollout_id, verdict.reward, exact=verdict.exact, error=verdict.error, problem=problem
         )
+        self._kept(kept)
         self.apply(RolloutScored(action.rollout_id, verdict.reward, verdict.error))
 
     # ---------------------------------------------------------------- work beside the loop
@@ -389,9 +388,7 @@ class Shell:
 
     def _work_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if task.cancelled():
-            return
-        error = task.exception()
+        error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception) and not self.ended_because:
             self.fail(error)
 

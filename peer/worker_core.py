@@ -322,9 +322,8 @@ class WorkerCore:
         return [EndBatch(batch.batch_id)]
 
     def _can_begin(self) -> bool:
-        return (
-            self._takes_work() and self._batch is None and self._swap.active is not None and not self._swap.activating
-        )
+        swap = self._swap
+        return self._takes_work() and self._batch is None and swap.active is not None and not swap.activating
 
     def _generate(self, now: float) -> list[Action]:
         active = self._swap.active
@@ -341,10 +340,8 @@ class WorkerCore:
         return [GenerateBatch(self._batch_id, work, self._speed.next_slice_tokens())]
 
     def _upload(self, now: float) -> list[Action]:
-        actions: list[Action] = []
-        while (upload := self._spool.start_upload(now)) is not None:
-            actions.append(UploadRollouts(*upload))
-        return actions
+        uploads = iter(lambda: self._spool.start_upload(now), None)
+        return [UploadRollouts(*upload) for upload in uploads]
 
     def _ask_for_work(self) -> list[Action]:
         free = self._free_slots()
@@ -354,7 +351,7 @@ class WorkerCore:
         return [RequestWork(free)]
 
     def _free_slots(self) -> int:
-        if self._swap.active is None or self._stopping is not None or self._spool.is_full(self._spool_bytes_max):
+        if self._swap.active is None or not self._takes_work():
             return 0
         return max(0, min(self._held_slots_wanted, self._spool_max - len(self._spool)) - self._book.unfinished)
 
