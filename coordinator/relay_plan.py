@@ -32,7 +32,7 @@ Drift = Literal["none", "moved", "slowed"]
 class RelayPlanner:
     """The plan in force, and who has been told which part of it."""
 
-    def __init__(self, shape: PlanShape) -> None:
+    def __init__(self, shape: PlanShape, after: int = 0) -> None:
         self._shape = shape
         self._parts_maker = PartsMaker(shape)
         self._told: dict[PeerId, PlanPart] = {}
@@ -43,7 +43,7 @@ class RelayPlanner:
         self._stripe_ids: dict[PeerId, StripeId] = {}  # of a mesh
         self._groups: Groups | None = None  # of trees
         self.plan: Plan | None = None
-        self.plan_id = PlanId(0)
+        self.plan_id = PlanId(after)
 
     # ---------------------------------------------------------------- questions
 

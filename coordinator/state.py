@@ -59,7 +59,8 @@ class CoreState:
             recorded=restored.recorded_batches,
         )
         self.prompts = PromptQueue(groups_per_step=settings.groups_per_step, ahead_max=settings.prompts_ahead_max)
-        self.relay = RelayPlanner(settings.plan_shape)
+        # Peers follow no older plan than they have: those of a coordinator after us are newer than all of ours.
+        self.relay = RelayPlanner(settings.plan_shape, max(0, restored.incarnation - 1) << 32)
         self.links = LinkRates()
         self.accounts = RolloutAccounts(
             issued=restored.issued,
