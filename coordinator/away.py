@@ -18,9 +18,9 @@ class _Grace:
 
 @dataclass(slots=True)
 class _Earlier:
-    """Live attempts of a peer from before its present session: those of leases up to ``last_lease``."""
+    """Live attempts of a peer from before its present session: those of leases up to ``ids_before``."""
 
-    last_lease: LeaseId
+    ids_before: LeaseId
     count: int
 
 
@@ -53,14 +53,14 @@ class Away:
         self.lost |= found
         return found
 
-    def came_back(self, peer_id: PeerId, attempts: int, last_lease: LeaseId) -> set[AttemptKey]:
+    def came_back(self, peer_id: PeerId, attempts: int, ids_before: LeaseId) -> set[AttemptKey]:
         """The peer is here again, with so many live attempts of leases up to this one. Returns those found again."""
         self._grace.pop(peer_id, None)
         self._earlier.pop(peer_id, None)
         found = self._lost_by_peer.pop(peer_id, set())
         self.lost -= found
         if attempts:
-            self._earlier[peer_id] = _Earlier(last_lease, attempts)
+            self._earlier[peer_id] = _Earlier(ids_before, attempts)
         return found
 
     def ended(self, peer_id: PeerId, key: AttemptKey) -> None:
@@ -75,7 +75,7 @@ class Away:
             lost.discard(key)
             if not lost:
                 del self._lost_by_peer[peer_id]
-        if earlier is not None and key[0] <= earlier.last_lease:
+        if earlier is not None and key[0] <= earlier.ids_before:
             earlier.count -= 1
             if not earlier.count:
                 del self._earlier[peer_id]
@@ -93,4 +93,4 @@ class Away:
             assert lost <= live[peer_id].keys(), "an attempt that is over is lost"
         assert self.lost == {key for lost in self._lost_by_peer.values() for key in lost}, "lost attempts"
         for peer_id, earlier in self._earlier.items():
-            assert earlier.count == sum(key[0] <= earlier.last_lease for key in live[peer_id]), "earlier attempts"
+            assert earlier.count == sum(key[0] <= earlier.ids_before for key in live[peer_id]), "earlier attempts"

@@ -37,7 +37,7 @@ class LeaseBook:
         samples_per_group: int,
         finished_kept: int,
         last_group: int = 0,
-        last_lease: int = 0,
+        ids_before: int = 0,
         finished: Iterable[RestoredFinished] = (),
     ) -> None:
         self._run_seed = run_seed
@@ -56,7 +56,7 @@ class LeaseBook:
         )
         self._away = Away()
         self._last_group = last_group
-        self._last_lease = last_lease
+        self._last_lease = ids_before
         self.unscored = 0  # rollouts received and not scored
         self._freed: dict[PeerId, None] = {}
 

@@ -60,7 +60,7 @@ class RestoredFinished:
 class Restored:
     """Where the coordinators before this one left the run. ``groups`` are in order of their ids."""
 
-    incarnation: int = 0  # rises with every start, so that no lease id is ever used twice
+    incarnation: int = 0  # rises with every start, so that no id is ever used twice
     epochs: tuple[RecordEpoch, ...] = ()  # that were opened, oldest first
     versions: Mapping[Version, int] = field(default_factory=dict)  # the newest that count: chunks by version
     recorded_batches: int = 0
@@ -77,6 +77,6 @@ class Restored:
     finished: tuple[RestoredFinished, ...] = ()  # the newest attempts that are over, for uploads that are repeated
 
     @property
-    def last_lease(self) -> int:
-        """Lease ids and fencing tokens of this incarnation are larger."""
+    def ids_before(self) -> int:
+        """Lease ids, fencing tokens and plan ids of this incarnation are larger."""
         return self.incarnation * IDS_PER_INCARNATION

@@ -51,7 +51,7 @@ class CoreState:
             samples_per_group=settings.samples_per_group,
             finished_kept=settings.finished_attempts_kept,
             last_group=restored.last_group,
-            last_lease=restored.last_lease,
+            ids_before=restored.ids_before,
             finished=restored.finished[-settings.finished_attempts_kept :],
         )
         self.batches = Batches(
@@ -59,8 +59,8 @@ class CoreState:
             recorded=restored.recorded_batches,
         )
         self.prompts = PromptQueue(groups_per_step=settings.groups_per_step, ahead_max=settings.prompts_ahead_max)
-        # Peers follow no older plan than they have: those of a coordinator after us are newer than all of ours.
-        self.relay = RelayPlanner(settings.plan_shape, max(0, restored.incarnation - 1) << 32)
+        # Peers follow no older plan than they have: those of the coordinators before us are older than all of ours.
+        self.relay = RelayPlanner(settings.plan_shape, restored.ids_before)
         self.links = LinkRates()
         self.accounts = RolloutAccounts(
             issued=restored.issued,

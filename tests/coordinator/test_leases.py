@@ -135,7 +135,7 @@ def test_finished_attempts_are_remembered_up_to_a_bound() -> None:
 
 
 def test_ids_go_on_after_a_restart() -> None:
-    leases = LeaseBook(run_seed=7, samples_per_group=1, finished_kept=10, last_group=41, last_lease=99)
+    leases = LeaseBook(run_seed=7, samples_per_group=1, finished_kept=10, last_group=41, ids_before=99)
     group = leases.open_group(prompt(0))
     (attempt,) = leases.issue(group, [0], A, deadline=1.0)
     assert (group.group_id, attempt.lease_id, attempt.fencing_token) == (42, 100, 100)

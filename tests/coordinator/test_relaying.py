@@ -3,11 +3,13 @@ from __future__ import annotations
 from typing import Any
 
 from coordinator.actions import SendPlan, SendProbe
+from coordinator.core import CoordinatorCore
 from coordinator.events import PeerLeft, Tick
 from coordinator.probing import ProbeSettings
 from coordinator.relay_model import PlanShape
+from coordinator.restored import Restored
 from rollcast.wire.ids import PeerId
-from tests.coordinator.core_world import World, announced, heartbeat, held, joined, only
+from tests.coordinator.core_world import World, announced, heartbeat, held, joined, only, settings
 
 RATE = 1e6
 
@@ -99,6 +101,19 @@ def test_in_trees_those_whose_uplink_nobody_knows_are_probed_while_nothing_is_on
     assert following.peer_id != probe.peer_id
     assert following.probe_id == probe.probe_id + 1
     fleet.tell(PeerLeft(following.peer_id, "gone"))
+
+
+def test_plans_after_a_restart_are_newer_than_all_before_it() -> None:
+    """A peer follows no older plan than it has: it would go on dialling an origin that came back elsewhere."""
+    ids = []
+    for incarnation in (1, 2):
+        world = World()
+        world.core = CoordinatorCore(settings(), Restored(incarnation=incarnation))
+        world.tell(joined("origin", role="origin"))
+        ids.append([plan.plan_id for plan in only(world.tell(joined("a")), SendPlan)])
+    before, after = ids
+    assert before
+    assert min(after) > max(before) + 1_000_000, "however often it was planned before"
 
 
 def test_in_a_mesh_nobody_is_probed() -> None:

@@ -31,7 +31,7 @@ async def test_each_start_is_an_incarnation_of_its_own(tmp_path: Path) -> None:
         ledger = await opened(tmp_path)
         start = await open_run(ledger, RunFolder(tmp_path), RUN)
         run_ids.add(start.run_id)
-        last_leases.append(start.restored.last_lease)
+        last_leases.append(start.restored.ids_before)
         await ledger.close()
     assert len(run_ids) == 1
     assert last_leases == [1 << 32, 2 << 32, 3 << 32]

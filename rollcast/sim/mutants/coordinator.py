@@ -250,7 +250,7 @@ MUTANTS = (
         "lease-ids-used-again",
         "I6",
         "after a crash lease ids go on above those that were stored, not above those that were sent",
-        (Patch(Restored, "last_lease", plain(property(lambda self: _stored_last(self)))),),
+        (Patch(Restored, "ids_before", plain(property(lambda self: _stored_last(self)))),),
     ),
     Mutant(
         "losers-stay-live",
