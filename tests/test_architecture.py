@@ -140,7 +140,7 @@ PURE = (
     "rollcast/wire/tokenizer.py",
     "rollcast/wire/rollouts.py",
     "rollcast/policy/page_pool.py",
-    "rollcast/policy/stop_strings.py",
+    "rollcast/wire/stop_strings.py",
     "learner/objective.py",
     "learner/objective_config.py",
     "learner/factors.py",

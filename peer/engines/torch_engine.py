@@ -16,9 +16,9 @@ from peer.engines.base import Drawn, GenerateRequest, WarmUp
 from peer.engines.held_versions import HeldVersions, LoadedVersion
 from peer.engines.torch_model import TorchModel, Weights, read_model, weights_of
 from peer.engines.torch_rows import Batch, Row
-from rollcast.policy.stop_strings import Decode, stop_strings
 from rollcast.wire.ids import Version
 from rollcast.wire.records import VersionRecord, state_hash
+from rollcast.wire.stop_strings import Decode, stop_strings
 
 _Loaded = LoadedVersion[Weights]
 
