@@ -150,7 +150,7 @@ class Demonstration:
                 objective=learner.objective,
                 completion_tokens_max=self.sampling.max_new_tokens,
             )
-            logprobs = behaviour_by_version(trainer, packed, dict(versions).__getitem__)
+            logprobs = behaviour_by_version(trainer, packed, dict(versions).__getitem__).logprobs
             reports.append(trainer.train_step(packed, logprobs))
         means = {name: float(np.mean([report[name] for report in reports])) for name in reports[0]}
         return Course(before, self.accuracy(trainer.params()), means)

@@ -148,6 +148,7 @@ PURE = (
     "learner/aggregates.py",
     "learner/advantages.py",
     "learner/push.py",
+    "learner/sampling_check.py",
     "learner/batch_check.py",
     "learner/epochs.py",
     "peer/relay_wire.py",

@@ -120,8 +120,9 @@ function drawProgress(status) {
 /** How far reported log-probabilities are from the learner's, or the alarm. */
 function engineWords(mismatch) {
   if (!mismatch) return "no log-probabilities reported yet";
-  const figures = "k3-KL " + mismatch.kl_k3.toExponential(1) + " nats a token, mean ratio " + fixed(mismatch.ratio_mean, 3)
-    + ", " + percent(mismatch.outside_share) + " outside the clip";
+  const lacks = ", " + percent(mismatch.sampling_lacks_share) + " of the randomness missing";
+  const figures = mismatch.reported_share === 0 ? "no log-probabilities reported" + lacks : "k3-KL " + mismatch.kl_k3.toExponential(1) + " nats a token, mean ratio " + fixed(mismatch.ratio_mean, 3)
+    + ", " + percent(mismatch.outside_share) + " outside the clip" + lacks;
   return mismatch.alarm ? mismatch.alarm + " · all: " + figures : "agree with the learner: " + figures;
 }
 

@@ -193,7 +193,7 @@ def stream_batch(step: int) -> PackedBatch:
 def train(trainer: Trainer, steps: range) -> None:
     for step in steps:
         packed = stream_batch(step)
-        trainer.train_step(packed, behaviour_by_version(trainer, packed, lambda version: trainer.params()))
+        trainer.train_step(packed, behaviour_by_version(trainer, packed, lambda version: trainer.params()).logprobs)
 
 
 def digest(trainer: Trainer) -> str:
