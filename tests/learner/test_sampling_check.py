@@ -64,9 +64,8 @@ def test_greedy_and_cool_draws_alarm_within_some_hundred_tokens(spread: float) -
     assert not drawn(shares, draws(random, hot)).alarms(CHECK), "what is unlikely is chosen by other things too"
 
 
-def rollouts(trainer: Trainer, peer: PeerId, first_seed: int, greedy: bool) -> list[TrainingRow]:
-    sampling = Sampling(1.0, 6, ())
-    sampler = Sampler(MODEL, 4, 6, 16)
+def rollouts(trainer: Trainer, sampler: Sampler, peer: PeerId, first_seed: int) -> list[TrainingRow]:
+    sampling, greedy = Sampling(1.0, 6, ()), peer == GREEDY
     asked = [SampleRequest((2, 3, 4 + number % 4), first_seed + number) for number in range(16)]
     rows = []
     for number, made in enumerate(sampler.generate(trainer.params(), asked, sampling, greedy)):
@@ -84,9 +83,9 @@ def test_an_engine_that_draws_greedily_and_reports_honestly_is_found() -> None:
     trainer = Trainer(MODEL, CONFIG)
     # As a trained policy: not all tokens alike.
     trainer.set_params({name: 20.0 * leaf if name == "embedding" else leaf for name, leaf in trainer.params().items()})
-    watch = SamplingWatch(CHECK)
+    watch, sampler = SamplingWatch(CHECK), Sampler(MODEL, 4, 6, 16)
     for step in range(6):
-        rows = rollouts(trainer, HONEST, 1000 * step, False) + rollouts(trainer, GREEDY, 1000 * step + 500, True)
+        rows = rollouts(trainer, sampler, HONEST, 1000 * step) + rollouts(trainer, sampler, GREEDY, 1000 * step + 500)
         packed = batch(rows)
         found = watch.figures(rows, packed, trainer.behaviour(trainer.params(), packed))
     assert found["sampling_peers_alarming"] == 1.0
@@ -126,4 +125,5 @@ def test_older_batches_fade_and_peers_remembered_are_bounded() -> None:
     found = watch.figures(many, packed, statistics(packed, -2.0, 2.0, 1.0))
     assert len(watch._by_peer) == WATCHED_MAX
     assert len([name for name in found if name.startswith("lacks:")]) == 16
-    assert watch.figures([], batch(rows), statistics(packed, 0.0, 0.0, 0.0)) == {}
+    nothing = batch(rows)
+    assert watch.figures(rows, nothing, statistics(nothing, float("nan"), 0.0, 0.0)) == {}
