@@ -181,6 +181,7 @@ def test_ctrl_c_stops_everything_in_order(tmp_path: Path, cache: Path) -> None:
         f'learner.compilation_cache="{cache}"',
         f'peer.engine.compilation_cache="{cache}"',
         "coordinator.run.steps=100000",
+        "learner.warm_start.steps_max=0",
     ]
     for setting in settings:
         command += ["--set", setting]
