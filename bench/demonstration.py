@@ -5,7 +5,9 @@ Everything else is the run's own: task and verifier, sampler, warm start, packin
 
 from __future__ import annotations
 
+import argparse
 import hashlib
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -41,6 +43,21 @@ class Course:
     before: float
     after: float
     means: dict[str, float]
+
+    def tell(self, name: str) -> None:
+        """On stderr, while others are still trained."""
+        said = " ".join(f"{key} {value:.4g}" for key, value in self.means.items())
+        print(f"{name}: {self.before:.3f} -> {self.after:.3f}  {said}", file=sys.stderr)
+
+
+def said_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What both benchmarks that train courses name among their settings."""
+    return {
+        "config": str(arguments.config),
+        "set": arguments.set,
+        "steps": arguments.steps,
+        "seeds": arguments.seeds,
+    }
 
 
 class Demonstration:
@@ -133,7 +150,7 @@ class Demonstration:
                 objective=learner.objective,
                 completion_tokens_max=self.sampling.max_new_tokens,
             )
-            logprobs = behaviour_by_version(trainer, packed, dict(versions).__getitem__)
+            logprobs = behaviour_by_version(trainer, packed, dict(versions).__getitem__).logprobs
             reports.append(trainer.train_step(packed, logprobs))
         means = {name: float(np.mean([report[name] for report in reports])) for name in reports[0]}
         return Course(before, self.accuracy(trainer.params()), means)

@@ -10,13 +10,12 @@ naive is more than 0.02 below bf16 with every seed. Each training is told as it 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from bench.demonstration import Course, Demonstration
+from bench.demonstration import Course, Demonstration, said_settings
 from bench.machine import Outcome
 from learner.trainer import Trainer
 from rollcast.cli.up_config import UpConfig
@@ -80,15 +79,8 @@ def run(arguments: argparse.Namespace, config: UpConfig) -> Outcome:
         for seed in range(first, first + arguments.seeds):
             for flow, course in _trainings(config, SETTINGS[name], seed, arguments).items():
                 courses[name, flow].append(course)
-                said = " ".join(f"{key} {value:.4g}" for key, value in course.means.items())
-                print(f"{name} seed {seed} {flow}: {course.before:.3f} -> {course.after:.3f}  {said}", file=sys.stderr)
-    settings = {
-        "config": str(arguments.config),
-        "set": arguments.set,
-        "steps": arguments.steps,
-        "seeds": arguments.seeds,
-        "settings": {name: repr(SETTINGS[name]) for name in names},
-    }
+                course.tell(f"{name} seed {seed} {flow}")
+    settings = said_settings(arguments) | {"settings": {name: repr(SETTINGS[name]) for name in names}}
     return Outcome(settings, figures(courses))
 
 

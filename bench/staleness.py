@@ -9,13 +9,12 @@ which is grpo without ratio and clip, and "gspo-wide", with a clip for short ans
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from bench.demonstration import Course, Demonstration
+from bench.demonstration import Course, Demonstration, said_settings
 from bench.machine import Outcome
 from learner.objective_config import ALGORITHMS
 from learner.trainer import Trainer
@@ -64,14 +63,9 @@ def run(arguments: argparse.Namespace) -> Outcome:
             for lag in lags:
                 course = demonstration.train(learner, trainer, lag, arguments.steps)
                 courses[name, lag].append(course)
-                said = " ".join(f"{key} {value:.4g}" for key, value in course.means.items())
-                print(f"seed {seed} {name} S={lag}: {course.before:.3f} -> {course.after:.3f}  {said}", file=sys.stderr)
-    settings = {
-        "config": str(arguments.config),
-        "set": arguments.set,
-        "steps": arguments.steps,
+                course.tell(f"seed {seed} {name} S={lag}")
+    settings = said_settings(arguments) | {
         "learning_rate": arguments.learning_rate,
-        "seeds": arguments.seeds,
         "objectives": {name: OBJECTIVES[name] for name in names},
     }
     return Outcome(settings, figures_of(courses))

@@ -31,6 +31,7 @@ from coordinator.rpc import ControlServer, Servicer
 from coordinator.rpc_access import RoleGate
 from coordinator.rpc_learner import LearnerCalls
 from coordinator.rpc_peers import PeerCalls, Welcoming
+from coordinator.rpc_tokenizer import TokenizerCalls
 from coordinator.samples import SampleBook
 from coordinator.sessions import Sessions
 from coordinator.shell import Shell
@@ -207,7 +208,8 @@ def _assemble(
     stack: AsyncExitStack,
 ) -> Coordinator:
     run_id = start.run_id
-    sampling = Sampling(config.sampling.temperature, config.sampling.new_tokens_max, problems.tokenizer.stop_ids)
+    drawn, ends = config.sampling, problems.tokenizer.stop_ids
+    sampling = Sampling(drawn.temperature, drawn.new_tokens_max, ends, drawn.stop_strings)
     settings = core_settings(config, run_id, sampling, vocabulary_size=problems.tokenizer.size)
     record = _start_record(config, folder, settings, start.restored, stack)
     sessions = Sessions()
@@ -282,6 +284,7 @@ def _servicer(coordinator: Coordinator) -> Servicer:
         continue_across_versions=config.lease.on_new_version == "continue",
         partial_interval_s=config.lease.partial_interval_s,
         software=f"rollcast {software_version()}",
+        tokenizer_json=coordinator.problems.tokenizer.to_json() if config.sampling.stop_strings else "",
     )
     run = pb.RunInfo(
         protocol=range_to_pb(),
@@ -296,6 +299,7 @@ def _servicer(coordinator: Coordinator) -> Servicer:
     )
     return Servicer(
         PeerCalls(coordinator.shell, coordinator.sessions, coordinator.desk, welcoming),
+        TokenizerCalls(config.tokenizer.folder),
         LearnerCalls(
             run=run,
             learner_public_key=coordinator.learner_public_key,

@@ -19,6 +19,9 @@ from coordinator.tasks.config import (
 )
 from rollcast.runtime.config import ConfigModel
 from rollcast.wire import limits
+from rollcast.wire.tokenizer import UNKNOWN
+
+StopString = Annotated[str, Field(min_length=1, max_length=limits.STOP_STRING_LENGTH_MAX)]
 
 
 class RunConfig(ConfigModel):
@@ -70,6 +73,15 @@ class SamplingConfig(ConfigModel):
     """Longest prompt in tokens; longer problems are skipped and counted. All rows are padded to it: keep it tight."""
     new_tokens_max: int = Field(4, ge=1)
     """Longest completion in tokens, end of sequence included. Rows are padded to it as well."""
+    stop_strings: tuple[StopString, ...] = Field((), max_length=limits.STOP_STRINGS_MAX)
+    """A completion also ends with the token that completes one of these in its text; that text is part of it."""
+
+    @field_validator("stop_strings")
+    @classmethod
+    def _text_that_tokens_have(cls, strings: tuple[str, ...]) -> tuple[str, ...]:
+        if any(UNKNOWN in text for text in strings):
+            raise ValueError("U+FFFD stands for tokens without text, and is no stop string")
+        return strings
 
 
 class TokenizerConfig(ConfigModel):

@@ -155,6 +155,7 @@ class RolloutReceived:
     upload_id: UploadId
     peer_id: PeerId
     rollout: Rollout
+    text_end: int | None = None  # tokens up to the first that completes a stop string
 
 
 @dataclass(frozen=True, slots=True)

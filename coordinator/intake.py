@@ -10,7 +10,7 @@ from coordinator.actions import Action, AnswerUpload, Note, Penalise, ScoreRollo
 from coordinator.events import MalformedRollout, PartialReceived, RolloutReceived, RolloutScored, RolloutStored
 from coordinator.groups import Attempt, AttemptKey
 from coordinator.partials import bare, tokens_of
-from coordinator.rollout_checks import malformed_partial, malformed_rollout, unfinished
+from coordinator.rollout_checks import malformed_partial, malformed_rollout, sent_past_its_end, unfinished
 from coordinator.staleness import age_at
 from coordinator.state import CoreState
 from rollcast.wire.ids import PeerId, RolloutId, UploadId
@@ -58,11 +58,17 @@ class Intake:
             return self._close(event, attempt, "rolled_back")  # it cannot know yet: not its fault
         if attempt.prefix is None and any(segment.peer_id != event.peer_id for segment in rollout.segments):
             return self._close(event, attempt, "revoked")  # it may go on from what a coordinator before us gave it
-        malformed = malformed_rollout(self._state, event.peer_id, rollout, attempt.prefix or ())
+        prefix = attempt.prefix or ()
+        culprit = sent_past_its_end(prefix, event.text_end)
+        if culprit is not None:  # whoever went on from there could not know
+            what = "sent a part of a rollout that has a stop string in it"
+            return [self._penalise(culprit, what), *self._close(event, attempt, "revoked")]
+        malformed = malformed_rollout(self._state, event.peer_id, rollout, prefix, event.text_end)
         if malformed:
             return [self._penalise(event.peer_id, malformed), *self._close(event, attempt, "malformed")]
         if rollout.finish_reason == "interrupted":  # somebody else goes on from there
-            self._keep_interrupted(attempt, rollout)
+            if event.text_end is None:
+                self._keep_interrupted(attempt, rollout)
             return self._close(event, attempt, "returned")
         if age_at(self._state.batches.next_step, rollout.oldest_version) > self._state.rules.age_max:
             return self._close(event, attempt, "stale")

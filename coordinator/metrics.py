@@ -44,6 +44,8 @@ MISMATCH = (
     ("rollcast_mismatch_outside_ratio", "Share of tokens whose ratio is outside [0.8, 1.28].", "outside_share"),
     ("rollcast_mismatch_reported_ratio", "Share of trained tokens with a reported log p.", "reported_share"),
     ("rollcast_mismatch_peers_alarming", "Peers beyond a threshold of the learner's [mismatch].", "peers_alarming"),
+    ("rollcast_sampling_lacks_ratio", "Share of the randomness that tokens should have.", "sampling_lacks_share"),
+    ("rollcast_sampling_peers_alarming", "Peers whose tokens are too likely for chance.", "sampling_peers_alarming"),
 )
 
 
@@ -113,6 +115,8 @@ def _mismatch(mismatch: Mapping[str, Any] | None) -> Iterable[Metric]:
     if mismatch:
         text = "k3-KL of one peer's reported log-probabilities, of the worst."
         yield _one_label("rollcast_mismatch_peer_kl_k3", text, "peer", mismatch["peers"])
+        text = "Share of the randomness that one peer's tokens should have and lack, of the worst."
+        yield _one_label("rollcast_sampling_peer_lacks_ratio", text, "peer", mismatch["sampling_peers"])
 
 
 def _t_bcast(t_bcast: Mapping[str, Any]) -> Iterable[Metric]:

@@ -1,11 +1,13 @@
-"""What the learner says of log-probabilities that peers report, as people see it. Pure."""
+"""What the learner says of peers' tokens and of the log-probabilities that they report, as people see it. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-PEER_KEY = "kl_k3:"  # a learner's figure of one peer: this and its id
+KL_KEY = "kl_k3:"  # learner's figures of one peer: one of these and its id
+LACKS_KEY = "lacks:"
+PEER_KEYS = (KL_KEY, LACKS_KEY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,31 +20,58 @@ class MismatchStatus:
     reported_share: float
     peers_alarming: int
     peers: dict[str, float]  # k3-KL of the worst, by name
+    sampling_lacks_share: float  # of the randomness that tokens should have; of the last batches
+    sampling_peers_alarming: int
+    sampling_peers: dict[str, float]  # the same share of the worst, by name
     alarm: str  # empty: all is well
 
 
 def mismatch_status(values: Mapping[str, float], engines: Iterable[tuple[str, str, str]]) -> MismatchStatus | None:
-    """From the figures of the newest step; None where nobody reports. engines: (peer id, name, hardware)."""
-    if "mismatch_kl_k3" not in values:
+    """From the figures of the newest step; None where it has none. engines: (peer id, name, hardware)."""
+    if "mismatch_kl_k3" not in values and "sampling_lacks_share" not in values:
         return None
     known = {peer_id: (name, hardware) for peer_id, name, hardware in engines}
-    by_id = {key.removeprefix(PEER_KEY): value for key, value in values.items() if key.startswith(PEER_KEY)}
-    worst = max(by_id, key=lambda peer_id: by_id[peer_id], default="")
-    alarming = int(values.get("mismatch_peers_alarming", 0.0))
-    alarm = ""
-    if alarming and worst:
-        name, hardware = known.get(worst, (worst, "left"))
-        whom = "1 peer" if alarming == 1 else f"{alarming} peers"
-        alarm = (
-            f"log-probabilities of {whom} are not the learner's: most of {name} ({hardware}), "
-            f"k3-KL {by_id[worst]:.3g} nats a token"
+    divergence, lacks = _by_peer(values, KL_KEY), _by_peer(values, LACKS_KEY)
+    other, cool = (int(values.get(f"{kind}_peers_alarming", 0.0)) for kind in ("mismatch", "sampling"))
+    alarms: list[str] = []
+    if other and divergence:
+        worst = max(divergence, key=lambda peer_id: divergence[peer_id])
+        alarms.append(
+            f"log-probabilities of {_peers(other)} are not the learner's: most of {_named(known, worst)}, "
+            f"k3-KL {divergence[worst]:.3g} nats a token"
+        )
+    if cool and lacks:
+        worst = max(lacks, key=lambda peer_id: lacks[peer_id])
+        alarms.append(
+            f"tokens of {_peers(cool)} are likelier than chance allows, as if drawn greedily or at a lower "
+            f"temperature: most of {_named(known, worst)}, {lacks[worst]:.0%} of the randomness is missing"
         )
     return MismatchStatus(
-        kl_k3=values["mismatch_kl_k3"],
+        kl_k3=values.get("mismatch_kl_k3", 0.0),
         ratio_mean=values.get("mismatch_ratio_mean", 1.0),
         outside_share=values.get("mismatch_outside_share", 0.0),
         reported_share=values.get("mismatch_reported_share", 0.0),
-        peers_alarming=alarming,
-        peers={known.get(peer_id, (peer_id, ""))[0]: value for peer_id, value in by_id.items()},
-        alarm=alarm,
+        peers_alarming=other,
+        peers=_with_names(divergence, known),
+        sampling_lacks_share=values.get("sampling_lacks_share", 0.0),
+        sampling_peers_alarming=cool,
+        sampling_peers=_with_names(lacks, known),
+        alarm="; ".join(alarms),
     )
+
+
+def _by_peer(values: Mapping[str, float], key: str) -> dict[str, float]:
+    return {name.removeprefix(key): value for name, value in values.items() if name.startswith(key)}
+
+
+def _with_names(by_id: Mapping[str, float], known: Mapping[str, tuple[str, str]]) -> dict[str, float]:
+    return {known.get(peer_id, (peer_id, ""))[0]: value for peer_id, value in by_id.items()}
+
+
+def _named(known: Mapping[str, tuple[str, str]], peer_id: str) -> str:
+    name, hardware = known.get(peer_id, (peer_id, "left"))
+    return f"{name} ({hardware})"
+
+
+def _peers(count: int) -> str:
+    return "1 peer" if count == 1 else f"{count} peers"

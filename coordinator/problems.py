@@ -19,13 +19,14 @@ from coordinator.tasks.build import EVALUATION, task_config_to_json, with_evalua
 from coordinator.tasks.evaluation_sets import HELD_OUT
 from coordinator.tasks.mixture import Example, PromptMixture
 from coordinator.tasks.thread import TaskThread
-from coordinator.tasks.tokenizers import kept_tokenizer
+from coordinator.tasks.tokenizers import check_stop_strings, kept_tokenizer
 from coordinator.tasks.volatility import Volatility
 from coordinator.verifier_pool import Verdict, VerifierPool, VerifyItem
 from rollcast.runtime.errors import MalformedMessage, TaskError
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import RolloutId
 from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.stop_strings import StopStrings
 from rollcast.wire.tokenizer import TextTokenizer
 
 T = TypeVar("T")
@@ -48,12 +49,14 @@ class Problems:
         thread: TaskThread,
         loading: asyncio.Task[Loaded],
         volatility: Volatility | None,
+        stop_strings: Sequence[str] = (),
     ) -> None:
         self.tokenizer = tokenizer
         self._pool = pool
         self._thread = thread
         self._loading = loading
         self._volatility = volatility
+        self.ends = StopStrings(stop_strings, tokenizer.decode)
         self._drawn: OrderedDict[str, Problem] = OrderedDict()
 
     @classmethod
@@ -73,6 +76,7 @@ class Problems:
         Raises:
             TaskError: the task or its data is wrong, or too small for the held-out problems.
             ModelError: the model's tokenizer cannot be used.
+            ConfigError: a stop string has characters that no completion has.
             MissingExtra: its library is not installed.
         """
         verifier = config.verifier
@@ -91,12 +95,13 @@ class Problems:
                 tokenizer = (await loading).mixture.tokenizer
             else:
                 tokenizer = await asyncio.to_thread(kept_tokenizer, config.tokenizer, tokenizer_json)
+            check_stop_strings(tokenizer, config.sampling.stop_strings)
         except BaseException:
             loading.cancel()
             thread.close()
             await pool.close()
             raise
-        problems = cls(tokenizer, pool, thread, loading, volatility)
+        problems = cls(tokenizer, pool, thread, loading, volatility, config.sampling.stop_strings)
         problems._keep(drawn)
         return problems
 
@@ -179,7 +184,7 @@ class Problems:
             MalformedMessage: there is no such problem.
         """
         _, problem = await self.evaluated(example_id)
-        return await self._pool.score(VerifyItem(example_id, problem, self.tokenizer.decode(token_ids)))
+        return await self._pool.score(VerifyItem(example_id, problem, self._text(token_ids)))
 
     async def score_completion(self, completion: pb.Completion, book: SampleBook | None) -> pb.CompletionScore:
         """Verify a learner's completion of a problem of an evaluation set, and keep it for people if it says so.
@@ -194,9 +199,13 @@ class Problems:
             name, problem = await self.evaluated(completion.example_id)
             problem = replace(problem, problem_id=problem.problem_id.removeprefix(f"{EVALUATION}{name}/"))
             outcome = (verdict.reward, verdict.exact, verdict.error)
-            text = self.tokenizer.decode(token_ids)
+            text = self._text(token_ids)
             await book.keep(sample_of(name, completion.version, problem, completion.sample_index, text, outcome))
         return pb.CompletionScore(example_id=completion.example_id, reward=verdict.reward, exact=verdict.exact)
+
+    def _text(self, token_ids: Sequence[int]) -> str:
+        """Of a completion that was drawn without looking at its text: what comes after its end does not count."""
+        return self.tokenizer.decode(self.ends.cut(token_ids))
 
     async def evaluated(self, example_id: int) -> tuple[str, Problem]:
         """The evaluation set and the problem of this id.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coordinator.figures import Series, Window
-from coordinator.mismatch_status import PEER_KEY
+from coordinator.mismatch_status import PEER_KEYS
 from rollcast.wire.ids import Step
 
 
@@ -35,7 +35,7 @@ class LearnerProgress:
             return  # replayed after a restart: already counted
         self.step = step
         # Peers come and go: their figures are those of the newest step and no others.
-        self.values = {name: value for name, value in self.values.items() if not name.startswith(PEER_KEY)}
+        self.values = {name: value for name, value in self.values.items() if not name.startswith(PEER_KEYS)}
         self.values.update(values)
         reward = values.get("reward_mean")
         if reward is not None and math.isfinite(reward):

@@ -12,8 +12,13 @@ from rollcast.wire.ids import PeerId
 from rollcast.wire.rollouts import PartialRollout, Rollout, Segment
 
 
-def malformed_rollout(state: CoreState, peer_id: PeerId, rollout: Rollout, prefix: Prefix) -> str:
-    """Why this rollout cannot be what it claims, or empty. It must begin with what its slot was given, unchanged."""
+def malformed_rollout(
+    state: CoreState, peer_id: PeerId, rollout: Rollout, prefix: Prefix, text_end: int | None = None
+) -> str:
+    """Why this rollout cannot be what it claims, or empty. It must begin with what its slot was given, unchanged.
+
+    text_end: see RolloutReceived; whoever drew the token behind it is to blame, so not where the prefix has it.
+    """
     if not rollout.segments:
         return "uploaded a rollout without segments"
     if prefix and bare(rollout.segments[: len(prefix)]) != prefix:
@@ -22,12 +27,28 @@ def malformed_rollout(state: CoreState, peer_id: PeerId, rollout: Rollout, prefi
         problem = _malformed_segment(state, peer_id, segment)
         if problem:
             return problem
-    tokens = len(rollout.completion_token_ids)
-    if not 0 < tokens <= state.settings.sampling.max_new_tokens:
-        return f"uploaded {tokens} generated tokens"
+    tokens = rollout.completion_token_ids
+    if not 0 < len(tokens) <= state.settings.sampling.max_new_tokens:
+        return f"uploaded {len(tokens)} generated tokens"
+    if any(stop in tokens[:-1] for stop in state.settings.sampling.stop_token_ids):
+        return "uploaded a rollout that goes on after its end"
+    if text_end is not None and tokens_of(prefix) < text_end < len(tokens):
+        return "uploaded a rollout that goes on after a stop string"
     if not any(1 in segment.loss_mask for segment in rollout.segments):
         return "uploaded a rollout without a token to train on"
     return ""
+
+
+def sent_past_its_end(prefix: Prefix, text_end: int | None) -> PeerId | None:
+    """Who sent, as a part of a rollout that goes on, tokens that complete a stop string; None: nobody did."""
+    if text_end is None or text_end > tokens_of(prefix):
+        return None
+    position = 0
+    for segment in prefix:
+        position += len(segment.token_ids)
+        if text_end <= position:
+            return segment.peer_id
+    return None
 
 
 def malformed_partial(state: CoreState, peer_id: PeerId, partial: PartialRollout) -> str:

@@ -10,6 +10,7 @@ import structlog
 from coordinator.rpc_access import RoleGate
 from coordinator.rpc_learner import LearnerCalls
 from coordinator.rpc_peers import PeerCalls
+from coordinator.rpc_tokenizer import TokenizerCalls
 from rollcast.runtime.errors import PortInUse
 from rollcast.runtime.process import bind_error
 from rollcast.wire.proto import rollcast_pb2_grpc as pb_grpc
@@ -23,9 +24,10 @@ CONCURRENT_CALLS_MAX = 32_768  # of all callers together; a peer has a session a
 class Servicer:
     """Every call of the control port, by role."""
 
-    def __init__(self, peers: PeerCalls, learner: LearnerCalls) -> None:
+    def __init__(self, peers: PeerCalls, tokenizer: TokenizerCalls, learner: LearnerCalls) -> None:
         self.Session = peers.Session
         self.UploadRollouts = peers.UploadRollouts
+        self.TokenizerFile = tokenizer.TokenizerFile
         self.OpenLearner = learner.OpenLearner
         self.Examples = learner.Examples
         self.HeldOut = learner.HeldOut

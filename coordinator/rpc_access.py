@@ -22,6 +22,7 @@ LEARNER: frozenset[Role] = frozenset({"learner"})
 ROLES_BY_METHOD: dict[str, frozenset[Role]] = {
     "Session": MEMBERS,
     "UploadRollouts": frozenset({"peer"}),
+    "TokenizerFile": frozenset({"peer"}),
     "OpenLearner": LEARNER,
     "Examples": LEARNER,
     "HeldOut": LEARNER,

@@ -67,6 +67,7 @@ class Welcoming:
     continue_across_versions: bool
     partial_interval_s: float
     software: str
+    tokenizer_json: str = ""
 
     def message(self) -> pb.CoordinatorMessage:
         return pb.CoordinatorMessage(
@@ -82,6 +83,7 @@ class Welcoming:
                 prefetch_batches=self.prefetch_batches,
                 continue_across_versions=self.continue_across_versions,
                 partial_interval_s=self.partial_interval_s,
+                tokenizer_json=self.tokenizer_json,
             )
         )
 

@@ -68,7 +68,7 @@ from coordinator.resume import AGE_SPLIT, ELAPSED_S, LEARNER_FINISHED, LEARNER_V
 from coordinator.sessions import Sessions
 from coordinator.store import RunStore
 from coordinator.summary import MetricsLog, step_metrics
-from coordinator.waiting_calls import WaitingCalls
+from coordinator.waiting_calls import WaitingCalls, answered
 from rollcast.runtime.errors import EpochOver, RollcastError, StoreError
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import FencingToken, LeaseId, PeerId, Step, UploadId, Version
@@ -162,10 +162,9 @@ class Shell:
     def upload(self, peer_id: PeerId, rollout: Rollout) -> asyncio.Future[AnswerUpload]:
         """Take a rollout in; the answer comes once it is durable or refused."""
         if self._refuses_uploads():
-            refused: asyncio.Future[AnswerUpload] = asyncio.get_running_loop().create_future()
-            refused.set_result(AnswerUpload(UploadId(0), rollout.lease_id, rollout.sample_index, False, "busy"))
-            return refused
-        return self._calls.upload(lambda upload_id: RolloutReceived(upload_id, peer_id, rollout))
+            return answered(AnswerUpload(UploadId(0), rollout.lease_id, rollout.sample_index, False, "busy"))
+        end = self._problems.ends.end(rollout.completion_token_ids, 0)
+        return self._calls.upload(lambda upload_id: RolloutReceived(upload_id, peer_id, rollout, end))
 
     def upload_malformed(self, peer_id: PeerId, message: pb.Rollout, problem: str) -> asyncio.Future[AnswerUpload]:
         """Take in what is no rollout; its lease, token and sample are believed as far as they name its own attempt."""

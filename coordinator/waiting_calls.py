@@ -52,11 +52,11 @@ class WaitingCalls:
         self._uploads[upload_id] = answer
         arrived_at = self._clock()
 
-        def answered(_: asyncio.Future[AnswerUpload]) -> None:
+        def forget(_: asyncio.Future[AnswerUpload]) -> None:
             del self._uploads[upload_id]
             self._observe_answer_s(self._clock() - arrived_at)
 
-        answer.add_done_callback(answered)
+        answer.add_done_callback(forget)
         self._apply(event_of(upload_id))
         return answer
 
@@ -95,3 +95,10 @@ class WaitingCalls:
 def _answer(waiting: asyncio.Future[ActionT] | None, action: ActionT) -> None:
     if waiting is not None and not waiting.done():
         waiting.set_result(action)
+
+
+def answered(answer: AnswerUpload) -> asyncio.Future[AnswerUpload]:
+    """An upload's answer without asking the core."""
+    future: asyncio.Future[AnswerUpload] = asyncio.get_running_loop().create_future()
+    future.set_result(answer)
+    return future

@@ -158,6 +158,17 @@ class MismatchConfig(ConfigModel):
     """Share of tokens whose ratio is outside [0.8, 1.28]."""
 
 
+class SamplingCheckConfig(ConfigModel):
+    """When a peer's tokens are so much likelier than chance allows that people should know."""
+
+    lacking_share_max: float = Field(0.1, gt=0.0, lt=1.0)
+    """Share of the randomness that its tokens should have and lack. Greedy sampling lacks most of it."""
+    sigmas: float = Field(5.0, gt=0.0)
+    """How improbable it must be, in standard errors."""
+    keep: float = Field(0.95, ge=0.0, lt=1.0)
+    """Weight that earlier batches of a peer keep with each new one: 0.95 remembers some 20."""
+
+
 class LearnerConfig(ConfigModel):
     """The learner: trains, checkpoints, publishes signed versions."""
 
@@ -176,6 +187,8 @@ class LearnerConfig(ConfigModel):
     """RL objective."""
     mismatch: MismatchConfig = MismatchConfig()
     """Alarms about log-probabilities that peers report."""
+    sampling_check: SamplingCheckConfig = SamplingCheckConfig()
+    """What is said of peers that do not draw at random."""
     mesh: MeshConfig = MeshConfig()
     """Devices."""
     remat: Literal["none", "blocks"] = "none"

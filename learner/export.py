@@ -11,7 +11,7 @@ from typing import Any
 
 from learner.offline_eval import load_policy
 from learner.versions import RetainedVersions
-from rollcast.policy.config import ModelConfig
+from rollcast.policy.config import ModelConfig, described_model
 from rollcast.policy.hf_save import FILE_BYTES_MAX, FileDtype, save_model
 from rollcast.policy.params import Params
 from rollcast.policy.quantise import WEIGHT_BLOCK, Quantised, dequantise
@@ -107,8 +107,8 @@ def _published(run_folder: Path, version: Version) -> Policy:
     if not folder.is_dir():
         raise CheckpointError(f"{run_folder} has no versions", fix="give the learner's run folder")
     record, state = RetainedVersions(folder, in_memory=0).base(version)
-    model = ModelConfig.model_validate_json(record.model_json)
     try:
+        model = described_model(record)
         frozen = thaw(model, record.tensors, state)
     except MalformedMessage as error:
         raise CheckpointError(f"version {version} cannot be read", cause=error.what, fix=error.fix) from None

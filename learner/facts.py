@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from learner.batch_check import BatchRules
 from learner.checkpoint import HostState
@@ -45,7 +45,9 @@ class RunFacts:
             )
         check_group_size(config.objective, info.samples_per_group)
         model = starting_model(config, read_record(info.tokenizer_json))
-        return cls(info, model, sampling_from_pb(info.sampling))
+        # The learner has no text: the coordinator cuts what it has sampled for an evaluation, before it is scored.
+        sampling = replace(sampling_from_pb(info.sampling), stop_strings=())
+        return cls(info, model, sampling)
 
     @property
     def model_json(self) -> str:

@@ -22,6 +22,7 @@ from learner.passes import FloatArray
 from learner.team import Order, Team
 from learner.trainer import Trainer
 from rollcast.policy.config import ModelConfig
+from rollcast.policy.logprobs import TokenStatistics
 from rollcast.policy.params import Params
 from rollcast.policy.snapshot import Snapshot
 
@@ -59,10 +60,10 @@ class LeadTrainer(Trainer):
         self._team.post(Order("place", text=json.dumps(tensors)))
         return super().placed(params)
 
-    def behaviour_logprobs(self, params: Params, packed: PackedBatch) -> FloatArray:
+    def behaviour(self, params: Params, packed: PackedBatch) -> TokenStatistics:
         """See Trainer; ``params`` are the last ones that were `placed`."""
         self._team.post(_batch_order("score", packed))
-        return super().behaviour_logprobs(params, packed)
+        return super().behaviour(params, packed)
 
     def snapshot(self) -> Snapshot:
         self._team.post(Order("gather"))
@@ -120,7 +121,7 @@ class Follower:
                 batch = _batch(order)
                 trainer.train_step(batch, order.arrays["behaviour_logprobs"])
             case "score":
-                trainer.behaviour_logprobs(self._older, _batch(order))
+                trainer.behaviour(self._older, _batch(order))
             case "place":
                 tensors = {
                     name: _nothing(tuple(shape), np.dtype(dtype))

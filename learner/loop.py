@@ -19,7 +19,7 @@ import structlog
 from learner.batch_check import BatchRules, check_batch
 from learner.checkpoint import HostState
 from learner.client import LONG_POLL_S, Batch, NotReady
-from learner.config import MismatchConfig
+from learner.config import MismatchConfig, SamplingCheckConfig
 from learner.epochs import Replay
 from learner.evaluations import Evaluations
 from learner.kill_points import kill_point
@@ -29,6 +29,7 @@ from learner.packing import TrainingRow, pack
 from learner.publications import Publications
 from learner.publisher import Publisher
 from learner.reporter import StatusReporter
+from learner.sampling_check import SamplingWatch
 from learner.saves import Saves
 from learner.trained import TrainedIds
 from learner.trainer import Trainer, behaviour_by_version
@@ -69,6 +70,7 @@ class LoopSettings:
     packed_row_tokens: int  # rollouts share rows of at least so many tokens; 0: they do not
     rules: BatchRules
     mismatch: MismatchConfig
+    sampling_check: SamplingCheckConfig
 
     def checkpoints(self, step: int) -> bool:
         """Whether the state after ``step`` steps is saved."""
@@ -126,6 +128,7 @@ class TrainingLoop:
         self._saved_step = position.step
         self._kappa = settings.publish_every_steps
         self._time = StepTime()
+        self._sampling = SamplingWatch(settings.sampling_check)
 
     @property
     def step(self) -> int:
@@ -247,10 +250,11 @@ class TrainingLoop:
             behaviour = behaviour_by_version(self._parts.trainer, packed, self._params_of)
         kill_point("behaviour_done")
         with self._time.part("train_s"):
-            values = self._parts.trainer.train_step(packed, behaviour)
+            values = self._parts.trainer.train_step(packed, behaviour.logprobs)
         tokens = int(packed.loss_mask.sum())
-        mismatch = figures(compare(rows, packed, behaviour), tokens, self._settings.mismatch)
-        return values | mismatch | {"tokens": float(tokens)}
+        mismatch = figures(compare(rows, packed, behaviour.logprobs), tokens, self._settings.mismatch)
+        sampling = self._sampling.figures(rows, packed, behaviour)
+        return values | mismatch | sampling | {"tokens": float(tokens)}
 
     def _params_of(self, version: int) -> Params:
         tensors, state = self._parts.retained.used(Version(version))

@@ -9,8 +9,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -23,6 +24,9 @@ from rollcast.runtime.errors import ConfigError
 DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
 ROWS = (DATA, FSDP)
 """What the rows of a batch are divided among."""
+
+# Kinds of placement remembered: a model has some ten of them.
+_PLACEMENTS_MAX = 256
 
 Axes = str | tuple[str, ...] | None  # what a dimension is divided among
 
@@ -134,12 +138,19 @@ def _spread(value: Any, sharding: NamedSharding) -> jax.Array:
     by_process = Mesh(devices.reshape(processes, -1), ("process", "device"), axis_types=(AxisType.Auto,) * 2)
     pieces = NamedSharding(by_process, PartitionSpec("process"))
     stacked = jax.make_array_from_process_local_data(pieces, own[None], (processes, *value.shape))
-    target = np.dtype(value.dtype)
+    array: jax.Array = _first_piece(sharding, np.dtype(value.dtype))(stacked)
+    return array
 
-    def first(leaf: jax.Array) -> jax.Array:
-        return jax.lax.bitcast_convert_type(leaf[0], target)
 
-    return jax.jit(first, out_shardings=sharding)(stacked)
+# jax compiles once for each function that it is given: these are the same ones for every tensor of a kind.
+@functools.lru_cache(maxsize=_PLACEMENTS_MAX)
+def _first_piece(sharding: NamedSharding, dtype: np.dtype[Any]) -> Callable[[jax.Array], jax.Array]:
+    return jax.jit(lambda leaf: jax.lax.bitcast_convert_type(leaf[0], dtype), out_shardings=sharding)
+
+
+@functools.lru_cache(maxsize=_PLACEMENTS_MAX)
+def _everywhere(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
+    return jax.jit(lambda whole: whole, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
 def placed_params(mesh: Mesh, params: Mapping[str, Any]) -> dict[str, jax.Array]:
@@ -156,8 +167,7 @@ def placed_params(mesh: Mesh, params: Mapping[str, Any]) -> dict[str, jax.Array]
 def gathered(array: jax.Array) -> np.ndarray[Any, Any]:
     """A copy in this host's memory. Where the array lies on several processes' devices, all of them must ask for it."""
     if not array.is_fully_addressable:
-        everywhere = NamedSharding(array.sharding.mesh, PartitionSpec())
-        array = jax.jit(lambda whole: whole, out_shardings=everywhere)(array).addressable_data(0)
+        array = _everywhere(array.sharding.mesh)(array).addressable_data(0)
     return np.array(array)
 
 

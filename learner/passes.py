@@ -76,25 +76,22 @@ class Gradients:
 
 
 class ForwardPasses:
-    """A function of parameters and `inputs` for every row of a batch of any size, f32 [rows, time]."""
+    """A function of parameters and `inputs` for every row of a batch of any size: a tree of f32 [rows, time]."""
 
-    def __init__(
-        self, function: Callable[[Params, dict[str, Any]], jax.Array], mesh: Mesh, micro_batch_tokens: int
-    ) -> None:
+    def __init__(self, function: Callable[[Params, dict[str, Any]], Any], mesh: Mesh, micro_batch_tokens: int) -> None:
         self._function = function
         self._mesh = mesh
         self._micro_batch_tokens = micro_batch_tokens
         self._compiled = jax.jit(self._run)
 
-    def __call__(self, params: Params, batch: PackedBatch) -> FloatArray:
+    def __call__(self, params: Params, batch: PackedBatch) -> Any:
         rows, time = batch.tokens.shape
         shards = row_shards(self._mesh)
         each = -(-min(FORWARD_ROWS, max(1, self._micro_batch_tokens // time)) // shards) * shards
         found = [self._compiled(params, part) for part in parts(inputs(batch), each)]
-        result: FloatArray = np.concatenate([np.asarray(one) for one in found])[:rows]
-        return result
+        return jax.tree.map(lambda *leaves: np.concatenate([np.asarray(one) for one in leaves])[:rows], *found)
 
-    def _run(self, params: Params, arrays: dict[str, Any]) -> jax.Array:
+    def _run(self, params: Params, arrays: dict[str, Any]) -> Any:
         rows = jax.lax.with_sharding_constraint(arrays, rows_sharding(self._mesh))
         everywhere = NamedSharding(self._mesh, PartitionSpec())
         return jax.lax.with_sharding_constraint(self._function(params, rows), everywhere)

@@ -316,6 +316,7 @@ class _Life:
             packed_row_tokens=config.packed_row_tokens,
             rules=self._facts.rules,
             mismatch=config.mismatch,
+            sampling_check=config.sampling_check,
         )
 
     def _host_state(self, at: Position) -> HostState:

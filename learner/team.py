@@ -151,6 +151,8 @@ def join(coordinator_address: str, processes: int, process_id: int, *, join_time
             heartbeat_timeout_seconds=max(1, int(lost_s)),
             shutdown_timeout_seconds=max(1, int(lost_s)),
         )
+        # Processes tell each other of their devices at the first use: all of them do it here, none while it waits.
+        jax.devices()
     except RuntimeError as error:
         raise ProcessFailed(
             f"the {processes} learner processes did not meet at {coordinator_address} within {join_timeout_s:g} s",

@@ -19,7 +19,7 @@ from learner.packing import PackedBatch
 from learner.passes import FloatArray, ForwardPasses, Gradients, forward_of, inputs
 from learner.starting_model import starting_params
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.logprobs import completion_logprobs
+from rollcast.policy.logprobs import TokenStatistics, completion_logprobs
 from rollcast.policy.params import Params
 from rollcast.policy.snapshot import Snapshot, freeze
 from rollcast.runtime.errors import CheckpointError
@@ -56,7 +56,7 @@ class Trainer:
         micro_batch_tokens = learner_config.optimiser.micro_batch_tokens
         self._updates = updates(learner_config.optimiser, learner_config.optimiser.learning_rate, self.mesh)
         self._gradients = Gradients(self._loss, self.mesh, micro_batch_tokens)
-        self._logprobs = ForwardPasses(self._score, self.mesh, micro_batch_tokens)
+        self._statistics = ForwardPasses(self._score, self.mesh, micro_batch_tokens)
         self.set_params(starting_params(learner_config, model_config, self._placed_one))
 
     def params(self) -> Params:
@@ -95,12 +95,13 @@ class Trainer:
         fetched = jax.device_get(reports)
         return {name: float(np.mean([report[name] for report in fetched])) for name in fetched[0]}
 
-    def behaviour_logprobs(self, params: Params, packed: PackedBatch) -> FloatArray:
-        """log p f32 [rows, time] of every token under ``params`` (`placed`) at the tokens' temperatures.
+    def behaviour(self, params: Params, packed: PackedBatch) -> TokenStatistics:
+        """Of every token under ``params`` (`placed`) at the tokens' temperatures, on the host.
 
         Values outside the loss mask are those of prompt or padding and mean nothing to the loss.
         """
-        return self._logprobs(params, packed)
+        statistics: TokenStatistics = self._statistics(params, packed)
+        return statistics
 
     def placed(self, params: Params) -> Params:
         """Parameters of another version, on the devices as our own are."""
@@ -173,8 +174,8 @@ class Trainer:
             # A part's weights add up to its share of the batch; each step is to be as long as one on the whole.
             weights=batch.weights * np.float32(min(objective.mini_batches, len(batch.weights))),
             behaviour_logprobs=behaviour,
-            proximal_logprobs=self._logprobs(self._params, batch) if several else None,
-            reference_logprobs=None if self._reference is None else self._logprobs(self._reference, batch),
+            proximal_logprobs=self._statistics(self._params, batch).logprobs if several else None,
+            reference_logprobs=None if self._reference is None else self._statistics(self._reference, batch).logprobs,
         )
 
     def _step(self, batch: PackedBatch, factors: _Factors) -> dict[str, Any]:
@@ -184,8 +185,8 @@ class Trainer:
         self._params, self._optimiser_state, norm = self._updates.apply(gradients, self._optimiser_state, self._params)
         return values | {"grad_norm": norm}
 
-    def _score(self, params: Params, arrays: dict[str, jax.Array]) -> jax.Array:
-        return completion_logprobs(self.model_config, params, **arrays, forward=self._forward).logprobs
+    def _score(self, params: Params, arrays: dict[str, jax.Array]) -> TokenStatistics:
+        return completion_logprobs(self.model_config, params, **arrays, forward=self._forward)
 
     def _loss(self, params: Params, part: Any, sequences_per_row: int) -> tuple[jax.Array, dict[str, jax.Array]]:
         read, given, token_weights = part
@@ -213,17 +214,18 @@ class Trainer:
 
 def behaviour_by_version(
     trainer: Trainer, packed: PackedBatch, params_of_version: Callable[[int], Params]
-) -> FloatArray:
-    """Behaviour log-probabilities f32 [rows, time], each token under the version that made it; 0 off the loss mask.
+) -> TokenStatistics:
+    """Each token under the version that made it, f32 [rows, time]; 0 off the loss mask.
 
     params_of_version thaws one retained version; versions are asked for one after the other, oldest first.
     """
-    result = np.zeros(packed.tokens.shape, np.float32)
+    result = TokenStatistics(*(np.zeros(packed.tokens.shape, np.float32) for _ in TokenStatistics._fields))
     for version in packed.versions():
         made = (packed.token_versions == version) & packed.loss_mask
         rows = np.flatnonzero(made.any(axis=1))
-        logprobs = trainer.behaviour_logprobs(trainer.placed(params_of_version(version)), packed.select(rows))
-        result[rows] = np.where(made[rows], logprobs, result[rows])
+        found = trainer.behaviour(trainer.placed(params_of_version(version)), packed.select(rows))
+        for whole, part in zip(result, found, strict=True):
+            whole[rows] = np.where(made[rows], part, whole[rows])
     return result
 
 

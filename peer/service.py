@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from random import Random
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from peer.config import PeerConfig
 from peer.engines.base import Engine, WarmUp
 from peer.relay import Relay
 from peer.renewal import Renewal
+from peer.run_text import RunText
 from peer.session import Session, SessionSettings
 from peer.startup import Place, make_engine, open_store, state_folder_lock, take_place
 from peer.uploads import Uploader
@@ -118,6 +120,8 @@ class PeerProcess:
             on_give_up=self._cannot_store,
         )
         self._session = self._make_session(random)
+        self._text = RunText(config.state_folder / "tokenizers", lambda: self._session.stub, random)
+        self._waiting_for_text: asyncio.Task[None] | None = None
         self._renewal = Renewal(
             enrolment.credentials,
             folder=config.state_folder,
@@ -187,9 +191,10 @@ class PeerProcess:
                 raise errors[0]
             return 0
         finally:
-            for task in parts.values():
+            ending = [*parts.values(), *([self._waiting_for_text] if self._waiting_for_text is not None else [])]
+            for task in ending:
                 task.cancel()
-            await asyncio.gather(*parts.values(), return_exceptions=True)
+            await asyncio.gather(*ending, return_exceptions=True)
             self._store.close()
 
     async def _end(self, reason: str, parts: dict[str, asyncio.Task[Any]]) -> None:
@@ -208,15 +213,39 @@ class PeerProcess:
 
     def opened(self, welcome: pb.Welcome) -> None:
         """See SessionListener."""
-        if self._engine is not None and welcome.prompt_tokens_max and welcome.HasField("sampling"):
+        if self._engine is None:
+            return
+        if welcome.prompt_tokens_max and welcome.HasField("sampling"):
             sampling = sampling_from_pb(welcome.sampling)
-            self._engine.expect(WarmUp(welcome.prompt_tokens_max, sampling))
+            decode = self._text.known(welcome.tokenizer_json, sampling.stop_token_ids)
+            work = WarmUp(welcome.prompt_tokens_max, sampling, decode)
+            self._engine.expect(work)
+            if sampling.stop_strings and decode is None:
+                self._waiting_for_text = asyncio.create_task(self._work_with_text(self._engine, work, welcome))
+                self._waiting_for_text.add_done_callback(self._text_came)
+                return
+        self._ask_for_work(welcome)
+
+    async def _work_with_text(self, engine: Engine, work: WarmUp, welcome: pb.Welcome) -> None:
+        """Ask for work only once its ends can be seen; versions come and are loaded meanwhile."""
+        decode = await self._text.decode(welcome.tokenizer_json, work.sampling.stop_token_ids)
+        engine.expect(replace(work, decode=decode))
+        self._ask_for_work(welcome)
+
+    def _text_came(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._stop_reason.done():
+            self._stop_reason.set_exception(error)
+
+    def _ask_for_work(self, welcome: pb.Welcome) -> None:
         if self._worker is not None:
             held = welcome.prefetch_batches or 2.0
             self._worker.tell(SessionOpened(held, welcome.partial_interval_s, welcome.continue_across_versions))
 
     def lost(self, reason: str) -> None:
         """See SessionListener."""
+        if self._waiting_for_text is not None:
+            self._waiting_for_text.cancel()
         if self._worker is not None:
             self._worker.tell(SessionLost(reason))
 

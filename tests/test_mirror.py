@@ -57,6 +57,8 @@ TESTED_IN = {
     "rollcast/sim/verdicts.py": "tests/sim/test_mutants.py",
     "rollcast/sim/verifiers.py": "tests/sim/test_simulation.py",
     "rollcast/sim/versions.py": "tests/sim/test_simulation.py",
+    "coordinator/curation/written.py": "tests/cli/test_curate.py",
+    "rollcast/cli/curate_options.py": "tests/cli/test_curate.py",
     "rollcast/cli/backup.py": "tests/coordinator/test_backup.py",
     "rollcast/cli/configuration.py": "tests/cli/test_main.py",
     "rollcast/cli/evaluate.py": "tests/e2e/test_run.py",

@@ -117,11 +117,13 @@ function drawProgress(status) {
   setText("next", status.next || NOTHING);
 }
 
-/** How far reported log-probabilities are from the learner's, or the alarm. */
+/** How far reported log-probabilities are from the learner's and draws from random ones, or the alarm. */
 function engineWords(mismatch) {
   if (!mismatch) return "no log-probabilities reported yet";
-  const figures = "k3-KL " + mismatch.kl_k3.toExponential(1) + " nats a token, mean ratio " + fixed(mismatch.ratio_mean, 3)
+  const reported = "k3-KL " + mismatch.kl_k3.toExponential(1) + " nats a token, mean ratio " + fixed(mismatch.ratio_mean, 3)
     + ", " + percent(mismatch.outside_share) + " outside the clip";
+  const missing = percent(Math.max(0, mismatch.sampling_lacks_share)) + " of the randomness missing";
+  const figures = (mismatch.reported_share ? reported : "no log-probabilities reported") + ", " + missing;
   return mismatch.alarm ? mismatch.alarm + " · all: " + figures : "agree with the learner: " + figures;
 }
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from coordinator.config import TokenizerConfig
-from rollcast.runtime.errors import TaskError
+from rollcast.runtime.errors import ConfigError, TaskError
 from rollcast.wire.hub_tokenizer import ChatSettings, HubTokenizer
 from rollcast.wire.tokenizer import TextTokenizer, Tokenizer
 
@@ -37,3 +37,20 @@ def kept_tokenizer(config: TokenizerConfig, kept_json: str) -> TextTokenizer:
             fix="restore coordinator.tokenizer and the files in its folder, or choose another run_folder",
         )
     return tokenizer
+
+
+def check_stop_strings(tokenizer: TextTokenizer, strings: Sequence[str]) -> None:
+    """That completions can hold each of them.
+
+    Raises:
+        ConfigError: one has a character that the task's own tokenizer lacks.
+    """
+    for text in strings if isinstance(tokenizer, Tokenizer) else ():
+        try:
+            tokenizer.encode(text)
+        except TaskError as error:
+            raise ConfigError(
+                f"no completion can hold the stop string {text!r}",
+                cause=error.what,
+                fix="correct sampling.stop_strings, or use a published model's tokenizer",
+            ) from None

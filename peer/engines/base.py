@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from rollcast.policy.stop_strings import Decode
 from rollcast.wire.ids import Epoch, Version
 from rollcast.wire.records import VersionRecord
 from rollcast.wire.rollouts import FinishReason, Sampling
+from rollcast.wire.stop_strings import Decode
 
 
 @dataclass(frozen=True, slots=True)

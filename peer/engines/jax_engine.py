@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import jax
-from pydantic import ValidationError
 
 from peer.engines.base import Drawn, GenerateRequest, WarmUp
+from peer.engines.held_versions import HeldVersions, LoadedVersion
 from rollcast.policy.compilation import use_compilation_cache
-from rollcast.policy.config import ModelConfig
+from rollcast.policy.config import ModelConfig, described_model
 from rollcast.policy.params import Params
 from rollcast.policy.sampler import Sampler, SampleRequest
 from rollcast.policy.snapshot import freeze, thaw
-from rollcast.runtime.errors import MalformedMessage
-from rollcast.wire.ids import Epoch, Version
+from rollcast.wire.ids import Version
 from rollcast.wire.records import VersionRecord, state_hash
 from rollcast.wire.rollouts import Sampling
 
@@ -31,14 +27,7 @@ _SHAPES_MAX = 16
 _NO_SAMPLING = Sampling(1.0, 1, ())
 
 
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    """One version's weights on the device."""
-
-    epoch: Epoch
-    version: Version
-    config: ModelConfig
-    params: Params
+_Loaded = LoadedVersion[Params]
 
 
 class JaxEngine:
@@ -52,11 +41,8 @@ class JaxEngine:
         self._rows = concurrent_rollouts
         self._cache_tokens = cache_tokens
         self._work: WarmUp | None = None
-        self._active: _Loaded | None = None
-        self._beside: _Loaded | None = None
+        self._held: HeldVersions[Params] = HeldVersions()
         self._compiled: set[Sampler] = set()
-        self._generating = ThreadPoolExecutor(1, thread_name_prefix="generate")
-        self._loading = ThreadPoolExecutor(1, thread_name_prefix="load")
 
     def expect(self, work: WarmUp) -> None:
         """Loads from now on compile for this work before they return."""
@@ -64,28 +50,18 @@ class JaxEngine:
 
     async def load(self, record: VersionRecord, state: memoryview) -> bytes:
         """Put the weights on the device and compile (see Engine.load)."""
-        self._beside = None  # never three versions in the device's memory
-        work = self._work
-        loop = asyncio.get_running_loop()
-        loaded, loaded_hash = await loop.run_in_executor(self._loading, self._load, record, state, work)
-        self._beside = loaded
-        return loaded_hash
+        return await self._held.load(functools.partial(self._load, record, state, self._work))
 
     async def activate(self, version: Version) -> None:
-        """Swap by one assignment: a generation reads it when it begins or is renewed (see Engine.activate)."""
-        if self._beside is None or self._beside.version != version:
-            raise ValueError(f"version {version} is not loaded")
-        if self._active is not None and version <= self._active.version:
-            raise ValueError(f"version {version} is not newer than {self._active.version}")
-        self._active, self._beside = self._beside, None
+        """Swap (see Engine.activate)."""
+        self._held.activate(version)
 
     def begin(self, requests: Sequence[GenerateRequest]) -> JaxGeneration:
         """As many at a time as there are rows (see Engine.begin)."""
-        if self._active is None:
-            raise ValueError("no version is active")
+        active = self._held.require_active()
         if any(len(item.already_generated) >= item.sampling.max_new_tokens for item in requests):
             raise ValueError("a request leaves nothing to draw")
-        return JaxGeneration(self, self._active, tuple(requests))
+        return JaxGeneration(self, active, tuple(requests))
 
     @property
     def hardware(self) -> str:
@@ -96,26 +72,17 @@ class JaxEngine:
     @property
     def active_version(self) -> Version | None:
         """The version that the next generation begins with."""
-        return None if self._active is None else self._active.version
+        return self._held.active_version
 
     async def close(self) -> None:
         """Forget the weights; a slice still running ends in its thread."""
-        self._generating.shutdown(wait=False, cancel_futures=True)
-        self._loading.shutdown(wait=False, cancel_futures=True)
-        self._active = self._beside = None
+        self._held.close()
 
     def _load(self, record: VersionRecord, state: memoryview, work: WarmUp | None) -> tuple[_Loaded, bytes]:
-        try:
-            config = ModelConfig.model_validate_json(record.model_json)
-        except ValidationError as error:
-            raise MalformedMessage(
-                f"version {record.version} describes a model that this release cannot run",
-                cause=str(error.errors()[0]["msg"]),
-                fix="run the same release on the learner and on the peers",
-            ) from None
+        config = described_model(record)
         # A copy: the store may drop its file while the device arrays still share the memory they came from.
         params = thaw(config, record.tensors, bytes(state))
-        loaded = _Loaded(record.epoch, record.version, config, params)
+        loaded = LoadedVersion(record.epoch, record.version, config, params)
         if work is not None:
             self._compile(loaded, work)
         return loaded, state_hash(freeze(config, params).state_bytes)
@@ -123,7 +90,7 @@ class JaxEngine:
     def _compile(self, loaded: _Loaded, work: WarmUp) -> None:
         sampler = self._sampler(loaded.config, work.prompt_tokens_max, work.sampling.max_new_tokens)
         if sampler not in self._compiled:
-            sampler.compile(loaded.params)
+            sampler.compile(loaded.weights)
             self._compiled.add(sampler)
 
     def _sampler(self, config: ModelConfig, prompt_tokens: int, new_tokens: int) -> Sampler:
@@ -146,7 +113,7 @@ class JaxGeneration:
         sampler = engine._sampler(weights.config, longest, most_new)
         decode = None if engine._work is None else engine._work.decode
         asked = [_sample_request(item) for item in requests]
-        self._drawing = sampler.begin(weights.params, asked, _NO_SAMPLING, decode=decode)
+        self._drawing = sampler.begin(weights.weights, asked, _NO_SAMPLING, decode=decode)
         self._drawn_with = weights
 
     def add(self, requests: Sequence[GenerateRequest]) -> None:
@@ -155,17 +122,15 @@ class JaxGeneration:
 
     async def draw(self, tokens_max: int) -> list[Drawn]:
         """One slice, in the engine's thread (see Generation.draw)."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._engine._generating, self._draw, self._weights, tokens_max)
+        return await self._engine._held.generate(functools.partial(self._draw, self._weights, tokens_max))
 
     def renew(self) -> None:
         """Take the active weights; the next slice reads again what was drawn (see Generation.renew)."""
-        if self._engine._active is not None:
-            self._weights = self._engine._active
+        self._weights = self._engine._held.active or self._weights
 
     def _draw(self, weights: _Loaded, tokens_max: int) -> list[Drawn]:
         if self._drawn_with is not weights:
-            self._drawing.renew(weights.params)
+            self._drawing.renew(weights.weights)
         self._drawn_with = weights
         return [
             Drawn(number, weights.epoch, weights.version, made.token_ids, made.logprobs, made.finish_reason)

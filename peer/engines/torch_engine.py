@@ -6,31 +6,21 @@ the model at other views. The buffer of a version lives as long as it is active,
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from peer.engines.base import Drawn, GenerateRequest, WarmUp
+from peer.engines.held_versions import HeldVersions, LoadedVersion
 from peer.engines.torch_model import TorchModel, Weights, read_model, weights_of
 from peer.engines.torch_rows import Batch, Row
-from rollcast.policy.config import ModelConfig
-from rollcast.policy.stop_strings import Decode, stop_strings
-from rollcast.wire.ids import Epoch, Version
+from rollcast.wire.ids import Version
 from rollcast.wire.records import VersionRecord, state_hash
+from rollcast.wire.stop_strings import Decode, stop_strings
 
-
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    """One version's weights on the device."""
-
-    epoch: Epoch
-    version: Version
-    config: ModelConfig
-    weights: Weights
+_Loaded = LoadedVersion[Weights]
 
 
 class TorchEngine:
@@ -41,10 +31,7 @@ class TorchEngine:
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._decode: Decode | None = None
         self._model: TorchModel | None = None
-        self._active: _Loaded | None = None
-        self._beside: _Loaded | None = None
-        self._generating = ThreadPoolExecutor(1, thread_name_prefix="generate")
-        self._loading = ThreadPoolExecutor(1, thread_name_prefix="load")
+        self._held: HeldVersions[Weights] = HeldVersions()
 
     def expect(self, work: WarmUp) -> None:
         """Nothing is compiled; the tokenizer is kept."""
@@ -52,24 +39,15 @@ class TorchEngine:
 
     async def load(self, record: VersionRecord, state: memoryview) -> bytes:
         """Put the bytes on the device (see Engine.load)."""
-        self._beside = None  # never three versions in the device's memory
-        loop = asyncio.get_running_loop()
-        self._beside, loaded_hash = await loop.run_in_executor(self._loading, self._load, record, state)
-        return loaded_hash
+        return await self._held.load(partial(self._load, record, state))
 
     async def activate(self, version: Version) -> None:
-        """Swap by one assignment: a generation reads it when it begins or is renewed (see Engine.activate)."""
-        if self._beside is None or self._beside.version != version:
-            raise ValueError(f"version {version} is not loaded")
-        if self._active is not None and version <= self._active.version:
-            raise ValueError(f"version {version} is not newer than {self._active.version}")
-        self._active, self._beside = self._beside, None
+        """Swap (see Engine.activate)."""
+        self._held.activate(version)
 
     def begin(self, requests: Sequence[GenerateRequest]) -> TorchGeneration:
         """As many at a time as there are rows (see Engine.begin)."""
-        if self._active is None:
-            raise ValueError("no version is active")
-        generation = TorchGeneration(self, self._active)
+        generation = TorchGeneration(self, self._held.require_active())
         generation.add(requests)
         return generation
 
@@ -82,13 +60,12 @@ class TorchEngine:
     @property
     def active_version(self) -> Version | None:
         """The version that the next generation begins with."""
-        return None if self._active is None else self._active.version
+        return self._held.active_version
 
     async def close(self) -> None:
         """Forget the weights; a slice still running ends in its thread."""
-        self._generating.shutdown(wait=False, cancel_futures=True)
-        self._loading.shutdown(wait=False, cancel_futures=True)
-        self._active = self._beside = self._model = None
+        self._held.close()
+        self._model = None
 
     def _load(self, record: VersionRecord, state: memoryview) -> tuple[_Loaded, bytes]:
         config = read_model(record)
@@ -96,7 +73,7 @@ class TorchEngine:
         buffer = torch.frombuffer(bytearray(state), dtype=torch.uint8).to(self._device)
         weights = weights_of(record, buffer)
         read_back = memoryview(buffer.cpu().numpy())
-        return _Loaded(record.epoch, record.version, config, weights), state_hash(read_back)
+        return LoadedVersion(record.epoch, record.version, config, weights), state_hash(read_back)
 
     def _pointed_at(self, loaded: _Loaded) -> TorchModel:
         """The model, computing with these weights; only the generating thread comes here."""
@@ -128,13 +105,11 @@ class TorchGeneration:
 
     async def draw(self, tokens_max: int) -> list[Drawn]:
         """One slice, in the engine's thread (see Generation.draw)."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._engine._generating, self._draw, self._weights, tokens_max)
+        return await self._engine._held.generate(partial(self._draw, self._weights, tokens_max))
 
     def renew(self) -> None:
         """Take the active weights; the next slice reads again what was drawn (see Generation.renew)."""
-        if self._engine._active is not None:
-            self._weights = self._engine._active
+        self._weights = self._engine._held.active or self._weights
 
     def _draw(self, weights: _Loaded, tokens_max: int) -> list[Drawn]:
         model = self._engine._pointed_at(weights)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
-from rollcast.policy.config import ModelConfig
+from rollcast.policy.config import ModelConfig, described_model
 from rollcast.policy.hf_config import family_of, write_config
 from rollcast.policy.hf_names import hf_name, is_transposed
 from rollcast.policy.shapes import parameter_shapes
@@ -28,14 +27,7 @@ def read_model(record: VersionRecord) -> ModelConfig:
     Raises:
         MalformedMessage: this release or this engine cannot run it, or the record's tensors are not its own.
     """
-    try:
-        config = ModelConfig.model_validate_json(record.model_json)
-    except ValidationError as error:
-        raise MalformedMessage(
-            f"version {record.version} describes a model that this release cannot run",
-            cause=str(error.errors()[0]["msg"]),
-            fix="run the same release on the learner and on the peers",
-        ) from None
+    config = described_model(record)
     if config.precision not in _DTYPES:
         raise MalformedMessage(
             f"the torch engine cannot run a model in {config.precision}",

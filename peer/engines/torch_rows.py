@@ -11,8 +11,8 @@ from peer.engines.base import GenerateRequest
 from peer.engines.torch_model import TorchModel
 from peer.engines.torch_noise import gumbel, seed_bits
 from rollcast.policy.noise import seed_words
-from rollcast.policy.stop_strings import StopStrings
 from rollcast.wire.rollouts import FinishReason
+from rollcast.wire.stop_strings import StopStrings
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ from learner.offline_eval import Drawing, load_policy
 from rollcast.cli.run_tools import SCORE_DEADLINE_S, run_config, run_tokenizer
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.stop_strings import StopStrings
 from rollcast.wire.tokenizer import TextTokenizer
 
 START_DEADLINE_S = 180.0
@@ -55,7 +56,7 @@ def profiling(run: Path, learner_folder: Path, task: RowsTask, samples: int, kep
         )
         run_there(pool.start(), START_DEADLINE_S)
         try:
-            scores = _Scores(pool, tokenizer, run_there)
+            scores = _Scores(pool, tokenizer, config.sampling.stop_strings, run_there)
             limits = TokenLimits(tokenizer, config.sampling.prompt_tokens_max, config.sampling.new_tokens_max)
             drawing = Drawing(host, params, CHUNK_ROWS * samples, scores.score, config.run.seed)
             yield _Profiler(file, limits, drawing, scores, samples).profile
@@ -66,8 +67,11 @@ def profiling(run: Path, learner_folder: Path, task: RowsTask, samples: int, kep
 class _Scores:
     """Verifies completions of the rows of one chunk, whose places in it are their example_ids."""
 
-    def __init__(self, pool: VerifierPool, tokenizer: TextTokenizer, run_there: RunThere) -> None:
+    def __init__(
+        self, pool: VerifierPool, tokenizer: TextTokenizer, stop_strings: Sequence[str], run_there: RunThere
+    ) -> None:
         self._pool = pool
+        self._ends = StopStrings(stop_strings, tokenizer.decode)
         self._tokenizer = tokenizer
         self._run_there = run_there
         self.problems: dict[int, Problem] = {}
@@ -78,7 +82,11 @@ class _Scores:
 
     async def _score_all(self, completions: Sequence[pb.Completion]) -> list[pb.CompletionScore]:
         items = [
-            VerifyItem(number, self.problems[one.example_id], self._tokenizer.decode(tuple(one.token_ids)))
+            VerifyItem(
+                number,
+                self.problems[one.example_id],
+                self._tokenizer.decode(self._ends.cut(tuple(one.token_ids))),
+            )
             for number, one in enumerate(completions)
         ]
         verdicts = await asyncio.gather(*(self._pool.score(item) for item in items))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from rollcast.policy.published import ARCHITECTURES
 from rollcast.runtime.config import ConfigModel
+from rollcast.runtime.errors import MalformedMessage
+from rollcast.wire.records import VersionRecord
 
 
 class RopeScaling(ConfigModel):
@@ -89,3 +91,19 @@ class ModelConfig(ConfigModel):
         if self.precision == "fp8-naive":
             return "bfloat16"
         return self.carrier if self.precision == "fp8" else self.precision
+
+
+def described_model(record: VersionRecord) -> ModelConfig:
+    """The architecture that a version is of.
+
+    Raises:
+        MalformedMessage: this release does not know it.
+    """
+    try:
+        return ModelConfig.model_validate_json(record.model_json)
+    except ValidationError as error:
+        raise MalformedMessage(
+            f"version {record.version} describes a model that this release cannot run",
+            cause=str(error.errors()[0]["msg"]),
+            fix="run the same release on the learner and on the peers",
+        ) from None

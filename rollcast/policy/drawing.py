@@ -15,8 +15,8 @@ from rollcast.policy.decoding import Controls, stop_row
 from rollcast.policy.noise import seed_words
 from rollcast.policy.page_pool import NOBODY, Reservation
 from rollcast.policy.params import Params
-from rollcast.policy.stop_strings import Decode, StopStrings, stop_strings
 from rollcast.wire.rollouts import FinishReason, Sampling
+from rollcast.wire.stop_strings import Decode, StopStrings, stop_strings
 
 if TYPE_CHECKING:
     from rollcast.policy.sampler import Sampler

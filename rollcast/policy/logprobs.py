@@ -51,10 +51,11 @@ PLAIN = Forward()
 
 
 class TokenStatistics(NamedTuple):
-    """Per token, f32 [rows, time]; both are 0 for the first token of a sequence, which nothing predicts."""
+    """Per token, f32 [rows, time]; all are 0 for the first token of a sequence, which nothing predicts."""
 
     logprobs: jax.Array  # log p(token | tokens before it) at the token's temperature
     entropies: jax.Array  # of the distribution that the token was drawn from, nats
+    variances: jax.Array  # of log p under that distribution, nats squared; not differentiated
 
 
 def completion_logprobs(
@@ -77,8 +78,6 @@ def completion_logprobs(
     # What stands at t predicts the token at t + 1; the last column predicts nothing, and only keeps the shape.
     following = ((0, 0), (0, 1))
     targets, scale = jnp.pad(tokens[:, 1:], following), jnp.pad(per_token[:, 1:], following, constant_values=1.0)
-    logprobs, entropies = token_scores(hidden, model.output_weights(), targets, scale, forward.tiles)
+    scores = token_scores(hidden, model.output_weights(), targets, scale, forward.tiles)
     goes_on = jnp.pad((segments[:, 1:] == segments[:, :-1]) & (segments[:, 1:] > 0), ((0, 0), (1, 0)))
-    return TokenStatistics(
-        jnp.where(goes_on, jnp.roll(logprobs, 1, axis=1), 0.0), jnp.where(goes_on, jnp.roll(entropies, 1, axis=1), 0.0)
-    )
+    return TokenStatistics(*(jnp.where(goes_on, jnp.roll(one, 1, axis=1), 0.0) for one in scores))

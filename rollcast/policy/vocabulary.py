@@ -1,4 +1,4 @@
-"""Log-probability and entropy of tokens from hidden states, a tile of the logits at a time.
+"""How likely tokens are, and their distributions' entropy and spread, from hidden states, a tile of logits at a time.
 
 The logits of a long batch over a large vocabulary are far larger than the model: 32,768 tokens over 151,936 words are
 20 GB. Softmax and its gradient need only a few sums over the vocabulary (Milakov and Gimelshein 2018, "Online
@@ -38,16 +38,25 @@ class _Sums(NamedTuple):
     highest: jax.Array  # m, the highest x so far
     total: jax.Array  # sum of exp(x - m)
     spread: jax.Array  # sum of exp(x - m) * (x - m)
+    squares: jax.Array  # sum of exp(x - m) * (x - m)^2
     picked: jax.Array  # x of the target
+
+
+class TokenScores(NamedTuple):
+    """Per token, f32 [rows, time]."""
+
+    logprobs: jax.Array  # of the target
+    entropies: jax.Array  # of its distribution, nats
+    variances: jax.Array  # of log p under its distribution, nats squared; not differentiated
 
 
 def token_scores(
     hidden: jax.Array, weights: jax.Array, targets: jax.Array, temperature: jax.Array, tiles: Tiles
-) -> tuple[jax.Array, jax.Array]:
-    """log p of each target and the entropy (nats) of its distribution, softmax(hidden @ weights / temperature).
+) -> TokenScores:
+    """Each target under its distribution, softmax(hidden @ weights / temperature).
 
     hidden: [rows, time, width]. weights: [width, vocabulary], read in hidden's dtype. targets: i32 [rows, time].
-    temperature: f32 [rows, time], not differentiated. Returns f32 [rows, time] twice; logits are float32.
+    temperature: f32 [rows, time], not differentiated. Logits are float32.
     """
     rows, time, _ = hidden.shape
     vocabulary = weights.shape[1]
@@ -61,7 +70,7 @@ def token_scores(
     columns = min(shard, max(_LANE, per_shard // _LANE * _LANE))
     shape = (columns, tiles.vocabulary_shards)
     if parts == 1:
-        scores: tuple[jax.Array, jax.Array] = _tiled_scores(shape, hidden, weights, targets, temperature)
+        scores: TokenScores = _tiled_scores(shape, hidden, weights, targets, temperature)
         return scores
     spare = parts * length - time
 
@@ -70,28 +79,30 @@ def token_scores(
         padded = jnp.pad(array, widths, constant_values=jnp.asarray(fill, array.dtype))
         return jnp.moveaxis(padded.reshape(rows, parts, length, *array.shape[2:]), 1, 0)
 
-    def part(pieces: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-        scores: tuple[jax.Array, jax.Array] = _tiled_scores(shape, pieces[0], weights, *pieces[1:])
+    def part(pieces: tuple[jax.Array, ...]) -> TokenScores:
+        scores: TokenScores = _tiled_scores(shape, pieces[0], weights, *pieces[1:])
         return scores
 
     found = jax.lax.map(part, (cut(hidden, 0.0), cut(targets, 0), cut(temperature, 1.0)))
-    logprobs, entropies = (jnp.moveaxis(one, 0, 1).reshape(rows, -1)[:, :time] for one in found)
-    return logprobs, entropies
+    return TokenScores(*(jnp.moveaxis(one, 0, 1).reshape(rows, -1)[:, :time] for one in found))
 
 
-def _scores_at_once(
-    hidden: jax.Array, weights: jax.Array, targets: jax.Array, temperature: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+def _scores_at_once(hidden: jax.Array, weights: jax.Array, targets: jax.Array, temperature: jax.Array) -> TokenScores:
     logits = jnp.matmul(hidden, weights.astype(hidden.dtype), preferred_element_type=jnp.float32)
     distribution = jax.nn.log_softmax(logits / temperature[..., None], axis=-1)
     picked = jnp.take_along_axis(distribution, targets[..., None], axis=-1)[..., 0]
-    return picked, -jnp.sum(jnp.exp(distribution) * distribution, axis=-1)
+    p = jnp.exp(distribution)
+    entropies = -jnp.sum(p * distribution, axis=-1)
+    # The variance is a gauge: nothing is to follow its gradient.
+    fixed, logs, centre = jax.lax.stop_gradient((p, distribution, entropies))
+    variances = jnp.sum(fixed * jnp.square(logs + centre[..., None]), axis=-1)
+    return TokenScores(picked, entropies, variances)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _tiled_scores(
     shape: tuple[int, int], hidden: jax.Array, weights: jax.Array, targets: jax.Array, temperature: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+) -> TokenScores:
     return _forward(shape, hidden, weights, targets, temperature)[0]
 
 
@@ -135,7 +146,7 @@ def _count(shape: tuple[int, int], weights: jax.Array) -> int:
 
 def _forward(
     shape: tuple[int, int], hidden: jax.Array, weights: jax.Array, targets: jax.Array, temperature: jax.Array
-) -> tuple[tuple[jax.Array, jax.Array], Any]:
+) -> tuple[TokenScores, Any]:
     def add(index: Any, sums: _Sums) -> _Sums:
         tile = _tile(index, shape, hidden, weights, targets, temperature)
         highest = jnp.maximum(sums.highest, jnp.max(jnp.where(tile.fresh, tile.x, _LOWEST), axis=(-2, -1)))
@@ -147,22 +158,25 @@ def _forward(
             highest,
             kept * sums.total + jnp.sum(shares, axis=(-2, -1)),
             kept * (sums.spread + sums.total * lower) + jnp.sum(shares * above, axis=(-2, -1)),
+            kept * (sums.squares + lower * (2.0 * sums.spread + sums.total * lower))
+            + jnp.sum(shares * jnp.square(above), axis=(-2, -1)),
             sums.picked + jnp.sum(jnp.where(tile.targets, tile.x, 0.0), axis=(-2, -1)),
         )
 
     zeros = jnp.zeros(targets.shape, jnp.float32)
-    nothing = _Sums(jnp.full(targets.shape, _LOWEST, jnp.float32), zeros, zeros, zeros)
+    nothing = _Sums(jnp.full(targets.shape, _LOWEST, jnp.float32), zeros, zeros, zeros, zeros)
     sums: _Sums = jax.lax.fori_loop(0, _count(shape, weights), add, nothing)
     log_total = jnp.log(sums.total)
     mean = sums.spread / sums.total  # of x - m
-    scores = (sums.picked - sums.highest - log_total, log_total - mean)
+    variances = jnp.maximum(sums.squares / sums.total - jnp.square(mean), 0.0)
+    scores = TokenScores(sums.picked - sums.highest - log_total, log_total - mean, variances)
     return scores, (hidden, weights, targets, temperature, sums.highest + log_total, sums.highest + mean)
 
 
-def _backward(shape: tuple[int, int], residuals: Any, cotangents: tuple[jax.Array, jax.Array]) -> tuple[Any, ...]:
+def _backward(shape: tuple[int, int], residuals: Any, cotangents: TokenScores) -> tuple[Any, ...]:
     """d log p / dx = [target] - p and d entropy / dx = -p (x - E[x])."""
     hidden, weights, targets, temperature, log_normaliser, mean = residuals
-    of_logprob, of_entropy = (one[..., None, None] for one in cotangents)
+    of_logprob, of_entropy = (one[..., None, None] for one in (cotangents.logprobs, cotangents.entropies))
     columns, shards = shape
 
     def add(index: Any, gradients: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:

@@ -32,6 +32,38 @@ class ChatSettings:
     arguments: Mapping[str, Any] = field(default_factory=dict)  # of the template, such as enable_thinking
 
 
+class HubDecoder:
+    """Text of token ids, all that a peer needs of a published tokenizer.
+
+    Args:
+        library: see parse_tokenizer.
+        stop_ids: each of them ends a completion.
+    """
+
+    def __init__(self, library: Any, stop_ids: tuple[int, ...]) -> None:
+        self._library = library
+        self._stop_ids = stop_ids
+        self._known = known_ids(library)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text up to the first stop id, special tokens included; ids without text give U+FFFD each."""
+        texts: list[str] = []
+        run: list[int] = []
+        for token_id in ids:
+            if token_id in self._stop_ids:
+                break
+            if token_id in self._known:
+                run.append(token_id)
+            else:
+                texts += [self._text(run), UNKNOWN]
+                run = []
+        return "".join([*texts, self._text(run)])
+
+    def _text(self, ids: list[int]) -> str:
+        text: str = self._library.decode(ids, skip_special_tokens=False) if ids else ""
+        return text
+
+
 class HubTokenizer:
     """See rollcast.wire.tokenizer.TextTokenizer.
 
@@ -51,13 +83,14 @@ class HubTokenizer:
         data = files.read_bytes(TOKENIZER, TOKENIZER_BYTES_MAX)
         settings = files.read_json_if_there(TOKENIZER_CONFIG)
         self._chat = chat or ChatSettings()
-        self._tokenizer = _parse(data, folder)
-        self._known = frozenset(self._tokenizer.get_vocab(with_added_tokens=True).values())
+        self._tokenizer = parse_tokenizer(data, str(folder / TOKENIZER))
+        self._known = known_ids(self._tokenizer)
         self._special = tuple(
             token.content for _, token in sorted(self._tokenizer.get_added_tokens_decoder().items()) if token.special
         )
         self.size = self._size(files, folder)
         self.eos_id, self.stop_ids = self._ends(files, settings, folder)
+        self._decoder = HubDecoder(self._tokenizer, self.stop_ids)
         source = _template_source(files, settings) if self._chat.enabled else ""
         special = {name: _content(settings.get(name)) for name in ("bos_token", "eos_token", "pad_token")}
         self._template = ChatTemplate(source, special | dict(self._chat.arguments)) if source else None
@@ -80,18 +113,8 @@ class HubTokenizer:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text up to the first stop id, special tokens included; ids without text give U+FFFD each."""
-        texts: list[str] = []
-        run: list[int] = []
-        for token_id in ids:
-            if token_id in self.stop_ids:
-                break
-            if token_id in self._known:
-                run.append(token_id)
-            else:
-                texts += [self._text(run), UNKNOWN]
-                run = []
-        return "".join([*texts, self._text(run)])
+        """See HubDecoder."""
+        return self._decoder.decode(ids)
 
     def to_json(self) -> str:
         """Hashes of what it is made of: the files stay where they are."""
@@ -102,10 +125,6 @@ class HubTokenizer:
 
     def __hash__(self) -> int:
         return hash(self._json)
-
-    def _text(self, ids: list[int]) -> str:
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=False) if ids else ""
-        return text
 
     def _check(self, text: str) -> None:
         found = next((one for one in self._special if one in text), None)
@@ -155,16 +174,27 @@ class HubTokenizer:
         return json.dumps({"hub": record})
 
 
-def _parse(data: bytes, folder: Path) -> Any:
+def known_ids(library: Any) -> frozenset[int]:
+    """Ids that have a text."""
+    return frozenset(library.get_vocab(with_added_tokens=True).values())
+
+
+def parse_tokenizer(data: bytes, source: str) -> Any:
+    """The library's own tokenizer of a tokenizer.json; ``source`` says where that is from.
+
+    Raises:
+        ModelError: the data is no tokenizer.
+        MissingExtra: tokenizers is not installed.
+    """
     try:
         from tokenizers import Tokenizer as LibraryTokenizer
     except ImportError as error:
-        fix = "pip install 'rollcast[coordinator]'"
+        fix = "pip install 'rollcast[coordinator]', or 'rollcast[peer]' on a peer"
         raise MissingExtra("a model's tokenizer needs the package tokenizers", cause=str(error), fix=fix) from None
     try:
         return LibraryTokenizer.from_buffer(data)
     except Exception as error:  # the library raises plain Exception
-        raise ModelError(f"{folder / TOKENIZER} is not a tokenizer", cause=str(error)[:300]) from None
+        raise ModelError(f"{source} is not a tokenizer", cause=str(error)[:300]) from None
 
 
 def _template_source(files: ModelFolder, settings: Mapping[str, Any]) -> str:

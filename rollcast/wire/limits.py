@@ -46,6 +46,10 @@ HELD_LEASES_MAX = 1 << 16
 """Leases that a peer may name when it comes back."""
 STOP_TOKENS_MAX = 64
 """Stop tokens of one lease."""
+STOP_STRINGS_MAX = 16
+"""Stop strings of one lease."""
+STOP_STRING_LENGTH_MAX = 256
+"""Characters of one."""
 TEMPERATURE_MAX = 100.0
 """Sampling temperature; 0 is greedy."""
 ROLLOUTS_PER_UPLOAD_MAX = 4096

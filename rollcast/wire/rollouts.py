@@ -119,6 +119,7 @@ def sampling_to_pb(sampling: Sampling) -> pb.Sampling:
         temperature=sampling.temperature,
         max_new_tokens=sampling.max_new_tokens,
         stop_token_ids=sampling.stop_token_ids,
+        stop_strings=sampling.stop_strings,
     )
 
 
@@ -193,12 +194,16 @@ def sampling_from_pb(message: pb.Sampling) -> Sampling:
     """Checked.
 
     Raises:
-        MalformedMessage: temperature, length or number of stop tokens out of range.
+        MalformedMessage: temperature, length, number of stop tokens, or number or length of stop strings out of range.
     """
     require(0.0 <= message.temperature <= limits.TEMPERATURE_MAX, "temperature out of range")
     require(1 <= message.max_new_tokens <= limits.ROLLOUT_TOKENS_MAX, "max_new_tokens out of range")
     require(len(message.stop_token_ids) <= limits.STOP_TOKENS_MAX, "too many stop tokens")
-    return Sampling(message.temperature, message.max_new_tokens, tokens_from_pb(message.stop_token_ids))
+    require(len(message.stop_strings) <= limits.STOP_STRINGS_MAX, "too many stop strings")
+    lengths_are_right = all(1 <= len(text) <= limits.STOP_STRING_LENGTH_MAX for text in message.stop_strings)
+    require(lengths_are_right, "a stop string's length is out of range")
+    stop_token_ids = tokens_from_pb(message.stop_token_ids)
+    return Sampling(message.temperature, message.max_new_tokens, stop_token_ids, tuple(message.stop_strings))
 
 
 def lease_from_pb(message: pb.Lease) -> LeaseGrant:

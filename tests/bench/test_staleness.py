@@ -17,6 +17,7 @@ from learner.packing import PackedBatch
 from learner.trainer import Trainer
 from rollcast.cli.files import load
 from rollcast.cli.up_config import UpConfig
+from rollcast.policy.logprobs import TokenStatistics
 from rollcast.policy.sampler import Completion, Sampler, SampleRequest
 from rollcast.runtime.errors import ConfigError
 
@@ -56,9 +57,9 @@ class CountingTrainer:
     def placed(self, params: Any) -> Any:
         return params
 
-    def behaviour_logprobs(self, params: Any, packed: PackedBatch) -> Any:
+    def behaviour(self, params: Any, packed: PackedBatch) -> Any:
         self.judged.append(int(params["steps"]))
-        return np.zeros(packed.tokens.shape, np.float32)
+        return TokenStatistics(*(np.zeros(packed.tokens.shape, np.float32) for _ in TokenStatistics._fields))
 
     def train_step(self, _batch: PackedBatch, _behaviour: Any) -> dict[str, float]:
         self._steps += 1

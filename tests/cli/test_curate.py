@@ -6,8 +6,14 @@ from typing import Any
 
 import pytest
 
-from rollcast.cli.curate import curate
+from rollcast.cli.main import app
 from rollcast.runtime.errors import ConfigError, TaskError
+
+
+def curate(source: Path, out: Path, *options: str | Path) -> Any:
+    """As from the command line."""
+    command = ["curate", source, "--out", out, *options]
+    return app([str(word) for word in command], result_action="return_value", exit_on_error=False)
 
 
 def write(path: Path, *rows: dict[str, Any]) -> Path:
@@ -40,16 +46,10 @@ def test_rows_worth_training_on_are_written_and_the_others_counted(
     test_set = write(tmp_path / "test.jsonl", {"question": "3+3 = ?"}, {"question": "3+3?"})
     out, removed = tmp_path / "clean.jsonl", tmp_path / "removed.jsonl"
     status = curate(
-        str(source),
-        out=out,
-        prompt="question",
-        metadata=("level",),
-        against=(f"test={test_set}",),
-        pass_rates=(rates,),
-        low=0.1,
-        high=0.9,
-        removed=removed,
-        json_output=True,
+        source,
+        out,
+        *("--prompt", "question", "--metadata", "level", "--against", f"test={test_set}"),
+        *("--pass-rates", rates, "--low", "0.1", "--high", "0.9", "--removed", removed, "--json"),
     )
     assert status == 0
     assert lines(out) == [{"level": 1, "prompt": "1+1?", "answer": "2", "pass_rate": 0.5, "samples": 8}]
@@ -63,7 +63,7 @@ def test_rows_worth_training_on_are_written_and_the_others_counted(
 
 def test_the_table_names_every_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write(tmp_path / "raw.jsonl", *ROWS)
-    curate(str(source), out=tmp_path / "clean.jsonl", prompt="question")
+    curate(source, tmp_path / "clean.jsonl", "--prompt", "question")
     shown = capsys.readouterr().out
     for words in ("read", "removed: exact duplicate", "removed: malformed", "kept", "answers normalised: marks"):
         assert words in shown
@@ -73,14 +73,14 @@ def test_the_table_names_every_reason(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_the_same_again_gives_the_same_file(tmp_path: Path) -> None:
     source = write(tmp_path / "raw.jsonl", *ROWS)
     for name in ("a.jsonl", "b.jsonl"):
-        curate(str(source), out=tmp_path / name, prompt="question")
+        curate(source, tmp_path / name, "--prompt", "question")
     assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
 
 
 def test_a_failure_leaves_the_file_before_alone(tmp_path: Path) -> None:
     out = write(tmp_path / "clean.jsonl", {"prompt": "old", "answer": "1"})
     with pytest.raises(TaskError, match="cannot read the task file"):
-        curate(str(tmp_path / "none.jsonl"), out=out)
+        curate(tmp_path / "none.jsonl", out)
     assert lines(out) == [{"prompt": "old", "answer": "1"}]
     assert not list(tmp_path.glob(".*.tmp"))
 
@@ -88,14 +88,14 @@ def test_a_failure_leaves_the_file_before_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"low": 0.5}, "need pass rates"),
-        ({"low": 0.5, "high": 0.1}, "out of range"),
-        ({"overlap": 0.0}, "out of range"),
-        ({"against": ("test.jsonl",)}, "names no set"),
-        ({"pass_rates": (Path("a"),), "profile": Path("b")}, "cannot be used together"),
+        ("--low 0.5", "need pass rates"),
+        ("--low 0.5 --high 0.1", "out of range"),
+        ("--overlap 0", "out of range"),
+        ("--against test.jsonl", "names no set"),
+        ("--pass-rates a --profile b", "cannot be used together"),
     ],
 )
-def test_options_that_do_not_go_together(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+def test_options_that_do_not_go_together(tmp_path: Path, options: str, words: str) -> None:
     source = write(tmp_path / "raw.jsonl", *ROWS)
     with pytest.raises(ConfigError, match=words):
-        curate(str(source), out=tmp_path / "clean.jsonl", prompt="question", **options)
+        curate(source, tmp_path / "clean.jsonl", *options.split())

@@ -16,9 +16,18 @@ from coordinator.actions import (
     SendLeases,
     StoreRollout,
 )
-from coordinator.events import BatchRequested, MalformedRollout, PeerLeft, RolloutScored, RolloutStored, RunEnded
+from coordinator.events import (
+    BatchRequested,
+    MalformedRollout,
+    PartialReceived,
+    PeerLeft,
+    RolloutReceived,
+    RolloutScored,
+    RolloutStored,
+    RunEnded,
+)
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Step, UploadId, Version
-from rollcast.wire.rollouts import LeaseGrant, Segment
+from rollcast.wire.rollouts import LeaseGrant, PartialRollout, Segment
 from tests.coordinator.core_world import World, announced, held, joined, only, received, rollout, wants
 
 
@@ -253,3 +262,20 @@ def test_a_free_place_is_used_as_soon_as_a_rollout_is_received() -> None:
     assert world.take("a") == []
     world.tell(received("a", 1, rollout(leases[0][0], 0)))
     assert only(world.tell(received("a", 2, rollout(leases[1][0], 1))), SendLeases) != []
+
+
+def test_whoever_sent_a_stop_string_as_a_part_is_to_blame_for_what_came_after_it() -> None:
+    world, lease = world_with_lease()
+    sent = PartialRollout(lease.lease_id, lease.fencing_token, 0, 0, (segment(),))
+    world.tell(PartialReceived(PeerId("a"), sent))
+    world.tell(PeerLeft(PeerId("a"), "gone", finished=True))
+    world.tell(wants("b", 2))
+    ((continued, slot),) = [(grant, slot) for grant, slot in world.take("b") if slot.prefix]
+    own = segment(peer="b", tokens=1)
+    item = rollout(continued, slot.sample_index, segments=(*slot.prefix, own), peer="b")
+    event = RolloutReceived(UploadId(1), PeerId("b"), item, text_end=2)
+    assert world.tell(event) == [
+        Penalise(PeerId("a"), "sent a part of a rollout that has a stop string in it", False),
+        CloseAttempt(continued.lease_id, slot.sample_index, "revoked"),
+        answer(1, continued, slot.sample_index, "revoked"),
+    ]

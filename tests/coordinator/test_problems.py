@@ -100,3 +100,21 @@ def test_skips_are_logged_when_they_grow_and_at_most_once_a_minute() -> None:
             skips.look(now_s)
     assert [entry["answer_too_long"] for entry in logs] == [3, 4, 5]
     assert {entry["event"] for entry in logs} == {"problems skipped"}
+
+
+async def test_what_an_evaluation_drew_behind_a_stop_string_is_not_scored(tmp_path: Path) -> None:
+    path = tmp_path / "problems.jsonl"
+    path.write_text("".join(f'{{"prompt": "{number}+1=", "answer": "{number + 1}"}}\n' for number in range(64)))
+    values: dict[str, Any] = {"task": {"kind": "jsonl", "path": str(path)}, "held_out_problems": 4}
+    problems = await Problems.start(CoordinatorConfig.model_validate(values), None)
+    (example, *_) = await problems.held_out(4)
+    answer = (await problems.evaluated(example.example_id))[1].answer
+    await problems.close()
+    for strings, exact in (((), False), ((answer,), True)):
+        values["sampling"] = {"stop_strings": strings}
+        problems = await Problems.start(CoordinatorConfig.model_validate(values), None)
+        try:
+            tokens = problems.tokenizer.encode(f"{answer}0")
+            assert (await problems.score_held_out(example.example_id, tokens)).exact is exact
+        finally:
+            await problems.close()

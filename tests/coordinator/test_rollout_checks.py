@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.rollout_checks import malformed_partial, malformed_rollout, unfinished
+from coordinator.rollout_checks import malformed_partial, malformed_rollout, sent_past_its_end, unfinished
 from rollcast.wire.ids import Epoch, FencingToken, LeaseId, PeerId, Version
 from rollcast.wire.rollouts import PartialRollout, Segment
 from tests.coordinator.core_world import World, rollout, wants
@@ -59,3 +59,20 @@ def test_a_part_leaves_something_to_draw(position: int, parts: tuple[Segment, ..
 
 def test_nothing_drawn_is_unfinished_too() -> None:
     assert unfinished(world().core._state, ()) == ""
+
+
+def test_nothing_comes_after_an_end() -> None:
+    here = world()
+    (lease, _), *_ = here.take("a")
+    state = here.core._state
+    after_token = rollout(lease, 0, segments=(segment(5, 1, 6),))
+    assert malformed_rollout(state, A, after_token, ()) == "uploaded a rollout that goes on after its end"
+    whole = rollout(lease, 0, segments=(segment(5, 6, 7),))
+    for text_end, what in ((None, ""), (3, ""), (2, "uploaded a rollout that goes on after a stop string")):
+        assert malformed_rollout(state, A, whole, (), text_end) == what
+
+
+@pytest.mark.parametrize(("text_end", "culprit"), [(None, None), (1, "b"), (2, "b"), (3, "c"), (4, None)])
+def test_who_sent_an_end_as_a_part_is_named(text_end: int | None, culprit: str | None) -> None:
+    prefix = (segment(5, 6, peer="b"), segment(7, peer="c"))
+    assert sent_past_its_end(prefix, text_end) == culprit

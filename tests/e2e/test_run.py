@@ -23,6 +23,8 @@ from rollcast.cli.fleet import Endpoints, Fleet
 from rollcast.cli.up import new_run_folder
 from rollcast.cli.up_config import UpConfig
 from rollcast.cli.watch import run_fleet
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parents[2]
 CORRUPTING, DYING, SLOW = (
@@ -30,6 +32,7 @@ CORRUPTING, DYING, SLOW = (
 )
 
 STEPS = 150
+STOP_STRING = "77"
 
 #: Small enough for seconds; everything else is the shipped configuration.
 SMALL = [
@@ -99,7 +102,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.timeout(280)
 def test_the_run_survives_a_corrupting_relay_and_a_killed_peer_and_coordinator(tmp_path: Path, cache: Path) -> None:
     kept = "coordinator.store.margin_steps=1000"  # nothing is compacted: who made what is looked up afterwards
-    fleet = make_fleet(tmp_path, cache, f"coordinator.run.steps={STEPS}", "peers=1", kept)
+    stop = f'coordinator.sampling.stop_strings=["{STOP_STRING}"]'
+    fleet = make_fleet(tmp_path, cache, f"coordinator.run.steps={STEPS}", "peers=1", kept, stop)
     slow = tmp_path / "slow"
     fleet.programs |= {"peer-1": [*CORRUPTING, str(slow)], "peer-2": DYING}
     fleet.programs |= {name: [*SLOW, str(slow)] for name in ("peer-3", "peer-late")}
@@ -133,6 +137,7 @@ def test_the_run_survives_a_corrupting_relay_and_a_killed_peer_and_coordinator(t
         assert trained + gone == STEPS * 16 * 4
         (workers,) = database.execute("SELECT count(DISTINCT peer_id) FROM rollouts").fetchone()
         assert workers == 3  # all but the dead one, the late one included
+        _assert_stop_strings_end_rollouts(database)
     assert {name for name, status in fleet.ended().items() if status == 0} >= {"coordinator", "learner", "origin"}
     assert fleet.ended()["peer-3"] == fleet.ended()["peer-late"] == 0
 
@@ -149,6 +154,23 @@ def test_the_run_survives_a_corrupting_relay_and_a_killed_peer_and_coordinator(t
     assert 0.0 <= found["pass_at"]["1"]["mean"] <= found["pass_at"]["8"]["mean"] <= 1.0
 
 
+def _assert_stop_strings_end_rollouts(database: sqlite3.Connection) -> None:
+    """The token that completes one is a rollout's last; without one it ends as ever."""
+    (kept,) = database.execute("SELECT value FROM meta WHERE key = 'tokenizer'").fetchone()
+    tokenizer = Tokenizer.from_json(kept)
+    rollouts = [pb.Rollout.FromString(body) for (body,) in database.execute("SELECT body FROM rollouts")]
+    by_text = 0
+    for rollout in rollouts:
+        tokens = [token for segment in rollout.segments for token in segment.token_ids]
+        assert STOP_STRING not in tokenizer.decode(tokens[:-1])
+        if tokens[-1] != tokenizer.eos_id and STOP_STRING in tokenizer.decode(tokens):
+            by_text += 1
+            assert rollout.finish_reason == pb.STOP
+        else:
+            assert rollout.finish_reason == (pb.STOP if tokens[-1] == tokenizer.eos_id else pb.LENGTH)
+    assert by_text > 0
+
+
 @pytest.mark.e2e
 @pytest.mark.timeout(200)
 def test_ctrl_c_stops_everything_in_order(tmp_path: Path, cache: Path) -> None:
@@ -159,6 +181,7 @@ def test_ctrl_c_stops_everything_in_order(tmp_path: Path, cache: Path) -> None:
         f'learner.compilation_cache="{cache}"',
         f'peer.engine.compilation_cache="{cache}"',
         "coordinator.run.steps=100000",
+        "learner.warm_start.steps_max=0",
     ]
     for setting in settings:
         command += ["--set", setting]

@@ -53,7 +53,7 @@ def course(trainer: Trainer, folder: Path, *, resume: bool, steps: int = 2) -> d
         print(f"step {number}", file=sys.stderr, flush=True)
         snapshot = trainer.snapshot()
         params = thaw(MODEL, snapshot.tensors, snapshot.state_bytes)
-        behaviour = behaviour_by_version(trainer, batch, lambda _, params=params: params)  # type: ignore[misc]
+        behaviour = behaviour_by_version(trainer, batch, lambda _, params=params: params).logprobs  # type: ignore[misc]
         metrics.append(trainer.train_step(batch, behaviour - apart))
     state = trainer.state()
     start = 0 if restored is None else restored.host.step

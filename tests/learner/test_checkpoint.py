@@ -193,7 +193,7 @@ def stream_batch(step: int) -> PackedBatch:
 def train(trainer: Trainer, steps: range) -> None:
     for step in steps:
         packed = stream_batch(step)
-        trainer.train_step(packed, behaviour_by_version(trainer, packed, lambda version: trainer.params()))
+        trainer.train_step(packed, behaviour_by_version(trainer, packed, lambda version: trainer.params()).logprobs)
 
 
 def digest(trainer: Trainer) -> str:
@@ -207,13 +207,10 @@ def digest(trainer: Trainer) -> str:
 def test_a_resumed_learner_equals_one_that_never_stopped(folder: Path) -> None:
     config = LearnerConfig(seed=3)
     uninterrupted = Trainer(MODEL, config)
-    train(uninterrupted, range(6))
-
-    first = Trainer(MODEL, config)
-    train(first, range(3))
-    checkpoints = Checkpoints(folder, keep=2)
-    checkpoints.save(first.state(), host(3))
-    del first
+    train(uninterrupted, range(2))
+    Checkpoints(folder, keep=2).save(uninterrupted.state(), host(2))
+    train(uninterrupted, range(2, 4))
+    expected = digest(uninterrupted)
     jax.clear_caches()  # the second life compiles anew
 
     second = Trainer(MODEL, config.model_copy(update={"seed": 99}))
@@ -221,5 +218,5 @@ def test_a_resumed_learner_equals_one_that_never_stopped(folder: Path) -> None:
     saved = checkpoints.restore(lambda _: second.state())
     assert saved is not None
     second.restore(saved.state)
-    train(second, range(saved.host.step, 6))
-    assert digest(second) == digest(uninterrupted)
+    train(second, range(saved.host.step, 4))
+    assert digest(second) == expected

@@ -54,14 +54,14 @@ def test_at_first_the_advantage_is_the_reward_compared_with_the_batch(critic: Cr
 
 def test_values_come_closer_to_the_returns(trainer: Trainer, critic: Critic) -> None:
     batch = tiny_batch(REWARDS)
-    behaviour = trainer.behaviour_logprobs(trainer.params(), batch)
+    behaviour = trainer.behaviour(trainer.params(), batch).logprobs
     errors = [trainer.train_step(batch, behaviour)["value_error"] for _ in range(15)]
     assert errors[-1] < 0.5 * errors[0]
 
 
 def test_a_critic_goes_on_from_a_checkpoint_with_the_same_bits(trainer: Trainer, critic: Critic) -> None:
     batch = tiny_batch(REWARDS)
-    behaviour = trainer.behaviour_logprobs(trainer.params(), batch)
+    behaviour = trainer.behaviour(trainer.params(), batch).logprobs
     trainer.train_step(batch, behaviour)
     state = trainer.state()
     assert any(name.startswith("critic/") for name in state)

@@ -37,7 +37,7 @@ def copied(params: Params) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.
 
 def test_on_policy_ratios_are_one_and_the_loss_is_minus_the_mean_advantage(fresh: Trainer) -> None:
     batch = tiny_batch(REWARDS)
-    values = fresh.train_step(batch, fresh.behaviour_logprobs(fresh.params(), batch))
+    values = fresh.train_step(batch, fresh.behaviour(fresh.params(), batch).logprobs)
     assert set(values) == {"loss", "grad_norm", "ratio_mean", "clip_fraction", "kl_k3", "entropy"}
     assert values["ratio_mean"] == pytest.approx(1.0, abs=1e-5)
     assert values["clip_fraction"] == 0.0
@@ -49,10 +49,10 @@ def test_on_policy_ratios_are_one_and_the_loss_is_minus_the_mean_advantage(fresh
 
 def test_rewarded_completions_become_likelier_and_others_less_likely(fresh: Trainer) -> None:
     batch = tiny_batch(REWARDS)
-    before = fresh.behaviour_logprobs(fresh.params(), batch)
+    before = fresh.behaviour(fresh.params(), batch).logprobs
     for _ in range(5):
         fresh.train_step(batch, before)
-    change = np.where(batch.loss_mask, fresh.behaviour_logprobs(fresh.params(), batch) - before, 0.0).sum(1)
+    change = np.where(batch.loss_mask, fresh.behaviour(fresh.params(), batch).logprobs - before, 0.0).sum(1)
     advantages = batch.advantages.sum(1)
     assert np.all(change[advantages > 0] > 0.0)
     assert change[advantages < 0].mean() < 0.0
@@ -61,7 +61,7 @@ def test_rewarded_completions_become_likelier_and_others_less_likely(fresh: Trai
 def test_equal_rewards_change_nothing(fresh: Trainer) -> None:
     before = copied(fresh.params())
     batch = tiny_batch([1.0] * 8)
-    values = fresh.train_step(batch, fresh.behaviour_logprobs(fresh.params(), batch))
+    values = fresh.train_step(batch, fresh.behaviour(fresh.params(), batch).logprobs)
     assert values["grad_norm"] == 0.0
     assert all(np.array_equal(before[name], value) for name, value in fresh.params().items())
 
@@ -77,7 +77,7 @@ def test_micro_batches_give_the_gradient_of_the_whole(fresh: Trainer) -> None:
 
 def test_a_restored_state_goes_on_with_the_same_bits(fresh: Trainer) -> None:
     batch = tiny_batch(REWARDS)
-    behaviour = fresh.behaviour_logprobs(fresh.params(), batch)
+    behaviour = fresh.behaviour(fresh.params(), batch).logprobs
     fresh.train_step(batch, behaviour)
     state = fresh.state()
     kept = {name: value.copy() for name, value in state.items()}
@@ -101,8 +101,8 @@ def test_a_foreign_checkpoint_is_refused(fresh: Trainer) -> None:
 def test_behaviour_does_not_depend_on_how_rows_are_grouped(fresh: Trainer) -> None:
     rows = FORWARD_ROWS + 8
     batch = tiny_batch([0.0] * rows)
-    together = fresh.behaviour_logprobs(fresh.params(), batch)
-    part = fresh.behaviour_logprobs(fresh.params(), batch.select(np.arange(rows - 3, rows)))
+    together = fresh.behaviour(fresh.params(), batch).logprobs
+    part = fresh.behaviour(fresh.params(), batch.select(np.arange(rows - 3, rows))).logprobs
     np.testing.assert_allclose(part, together[-3:], atol=2e-6)
     assert together.dtype == np.float32
 
@@ -111,8 +111,8 @@ def test_each_token_is_scored_under_the_version_that_made_it(fresh: Trainer) -> 
     versions = {7: initial_params(MODEL, 7), 9: initial_params(MODEL, 9)}
     rows = [tiny_row(0, (4, 5, 1), 0.0, 7, 9), tiny_row(1, (4, 5, 1), 1.0, 9)]
     batch = pack(rows, time=TIME, objective=ObjectiveConfig(), completion_tokens_max=4)
-    found = behaviour_by_version(fresh, batch, versions.__getitem__)
-    scores = {version: fresh.behaviour_logprobs(params, batch) for version, params in versions.items()}
+    found = behaviour_by_version(fresh, batch, versions.__getitem__).logprobs
+    scores = {version: fresh.behaviour(params, batch).logprobs for version, params in versions.items()}
     np.testing.assert_allclose(found[0, 2:5], [scores[7][0, 2], *scores[9][0, 3:5]], atol=2e-6)
     np.testing.assert_allclose(found[1, 2:5], scores[9][1, 2:5], atol=2e-6)
     assert np.all(found[~batch.loss_mask] == 0.0)
@@ -147,7 +147,7 @@ def test_several_steps_a_batch_weigh_sequences_that_share_rows_by_their_first_po
     mask = batch.loss_mask
     # A behaviour that differs from token to token, so that a ratio over the wrong tokens is another ratio.
     behaviour = np.where(mask, -2.0 - 0.05 * batch.tokens, 0.0).astype(np.float32)
-    first, apart = copied(trainer.params()), trainer.behaviour_logprobs(trainer.params(), batch) - behaviour
+    first, apart = copied(trainer.params()), trainer.behaviour(trainer.params(), batch).logprobs - behaviour
     report = trainer.train_step(batch, behaviour)
     weights = np.zeros(mask.shape)
     for row, number in {*zip(*np.nonzero(mask)[:1], batch.segments[mask], strict=True)}:

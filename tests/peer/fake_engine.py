@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from blake3 import blake3
 
 from peer.engines.base import Drawn, GenerateRequest, WarmUp
-from rollcast.policy.stop_strings import Decode, stop_strings
 from rollcast.wire.ids import Version
 from rollcast.wire.records import VersionRecord, state_hash
 from rollcast.wire.rollouts import FinishReason
+from rollcast.wire.stop_strings import Decode, stop_strings
 
 VOCABULARY = 32
 STOP_SHARE = 8  # one token in so many is a stop token

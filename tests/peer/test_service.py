@@ -18,11 +18,12 @@ from peer.config import PeerConfig
 from peer.engines.base import Engine
 from peer.renewal import Renewal
 from peer.service import run
-from rollcast.runtime.errors import RollcastError, StoreError, Unreachable
+from rollcast.runtime.errors import MalformedMessage, RollcastError, StoreError, Unreachable
 from rollcast.wire.identity import Identity
 from rollcast.wire.ids import RunId
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.stored_encoding import StoredEncoding
+from rollcast.wire.tokenizer import Tokenizer
 from tests.peer.fake_engine import FakeEngine
 from tests.peer.joined_peer import joined_config, keep_version, welcome_to
 from tests.peer.relay_world import disk_full, push_version
@@ -312,3 +313,35 @@ async def test_the_origin_never_imports_jax(tmp_path: Path) -> None:
             session.send(pb.CoordinatorMessage(stop=pb.Stop(reason="the run is finished")))
             _, stderr = await process.communicate()
         assert process.returncode == 0, stderr.decode()
+
+
+async def test_work_is_asked_for_once_the_tokenizer_of_the_stop_strings_is_there(tmp_path: Path) -> None:
+    letters = Tokenizer((), "abcdefghijklmnopqrstuvwxyz0123456789")
+    stopping = welcome_to(RUN_ID, tokenizer_json=letters.to_json())
+    stopping.welcome.sampling.stop_strings.append("a")
+    async with scripted_coordinator(tmp_path) as coordinator:
+        keep_version(tmp_path / "peer", 2)
+        peer = start(joined_config(tmp_path / "peer", coordinator))
+        session = await coordinator.next_session(stopping)
+        session.send(pb.CoordinatorMessage(announcement=announcement_of(2)))
+        await session.expect("work_request", lambda asked: asked.free_slots > 0)
+        session.send(leases(grant(1, 4, stop_strings=("a",), stop_token_ids=(), max_new_tokens=64)))
+        async with asyncio.timeout(10.0):
+            while len(coordinator.uploaded) < 4:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        texts = [letters.decode(rollout.completion_token_ids) for rollout in coordinator.uploaded]
+        ended = [text for text, one in zip(texts, coordinator.uploaded, strict=True) if one.finish_reason == "stop"]
+        assert ended
+        assert all(text.index("a") == len(text) - 1 for text in ended)
+        peer.stop.set()
+        assert await peer.status() == 0
+
+
+async def test_a_tokenizer_that_is_none_ends_the_peer_with_its_reason(tmp_path: Path) -> None:
+    stopping = welcome_to(RUN_ID, tokenizer_json="no json")
+    stopping.welcome.sampling.stop_strings.append("a")
+    async with scripted_coordinator(tmp_path) as coordinator:
+        peer = start(joined_config(tmp_path / "peer", coordinator))
+        await coordinator.next_session(stopping)
+        with pytest.raises(MalformedMessage, match="tokenizer"):
+            await peer.status()

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rollcast.policy.vocabulary import Tiles, token_scores
+from rollcast.policy.vocabulary import Tiles, TokenScores, token_scores
 
 ROWS, TIME, WIDTH, VOCABULARY = 2, 6, 8, 300
 AT_ONCE = Tiles(elements=1 << 24)
@@ -24,21 +24,23 @@ def inputs() -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     return jnp.asarray(hidden), jnp.asarray(weights), jnp.asarray(targets), jnp.asarray(temperature)
 
 
-def value(hidden: jax.Array, weights: jax.Array, tiles: Tiles) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+def value(hidden: jax.Array, weights: jax.Array, tiles: Tiles) -> tuple[jax.Array, TokenScores]:
     _, _, targets, temperature = inputs()
-    logprobs, entropies = token_scores(hidden, weights, targets, temperature, tiles)
+    scores = token_scores(hidden, weights, targets, temperature, tiles)
     of_token = jnp.asarray(np.random.default_rng(1).normal(size=(ROWS, TIME)), jnp.float32)
-    return jnp.sum(of_token * logprobs + 0.3 * of_token**2 * entropies), (logprobs, entropies)
+    return jnp.sum(of_token * scores.logprobs + 0.3 * of_token**2 * scores.entropies + scores.variances), scores
 
 
 def test_each_target_is_scored_at_its_temperature() -> None:
     hidden, weights, targets, temperature = inputs()
-    logprobs, entropies = token_scores(hidden, weights, targets, temperature, AT_ONCE)
+    logprobs, entropies, variances = token_scores(hidden, weights, targets, temperature, AT_ONCE)
     x = np.asarray(hidden, np.float64) @ np.asarray(weights, np.float64) / np.asarray(temperature)[..., None]
     shares = np.exp(x) / np.exp(x).sum(-1, keepdims=True)
     picked = np.take_along_axis(shares, np.asarray(targets)[..., None], -1)[..., 0]
     np.testing.assert_allclose(logprobs, np.log(picked), atol=5e-6)
     np.testing.assert_allclose(entropies, -(shares * np.log(shares)).sum(-1), atol=5e-6)
+    expected = (shares * np.log(shares) ** 2).sum(-1) - (shares * np.log(shares)).sum(-1) ** 2
+    np.testing.assert_allclose(variances, expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +72,7 @@ def test_the_logits_are_never_whole() -> None:
     tiles = Tiles(elements=rows * time * 128)
 
     def total(hidden: jax.Array, weights: jax.Array, targets: jax.Array, temperature: jax.Array) -> jax.Array:
-        logprobs, entropies = token_scores(hidden, weights, targets, temperature, tiles)
+        logprobs, entropies, _ = token_scores(hidden, weights, targets, temperature, tiles)
         return jnp.sum(logprobs) + jnp.sum(entropies)
 
     text = str(jax.make_jaxpr(jax.grad(total, argnums=(0, 1)))(*arrays))

@@ -33,6 +33,7 @@ samplings = st.builds(
     temperature=st.floats(0.0, limits.TEMPERATURE_MAX),
     max_new_tokens=st.integers(1, limits.ROLLOUT_TOKENS_MAX),
     stop_token_ids=tokens,
+    stop_strings=st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=8), max_size=3).map(tuple),
 )
 slots = st.lists(
     st.builds(Slot, st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)),
@@ -134,6 +135,9 @@ LEASE_ATTACKS: dict[str, Callable[[pb.Lease], object]] = {
     "temperature NaN": lambda lease: setattr(lease.sampling, "temperature", math.nan),
     "endless completion": lambda lease: setattr(lease.sampling, "max_new_tokens", 2**31),
     "many stops": lambda lease: lease.sampling.stop_token_ids.extend(range(limits.STOP_TOKENS_MAX + 1)),
+    "many stop strings": lambda lease: lease.sampling.stop_strings.extend(["x"] * (limits.STOP_STRINGS_MAX + 1)),
+    "an empty stop string": lambda lease: lease.sampling.stop_strings.append(""),
+    "a long stop string": lambda lease: lease.sampling.stop_strings.append("x" * (limits.STOP_STRING_LENGTH_MAX + 1)),
     "many slots": lambda lease: lease.slots.extend(
         pb.Slot(sample_index=index + 10) for index in range(limits.SLOTS_PER_LEASE_MAX)
     ),

@@ -137,14 +137,16 @@ class Segment(_message.Message):
     def __init__(self, role: _Optional[_Union[SegmentRole, str]] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ..., peer_id: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., loss_mask: _Optional[bytes] = ..., reported_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Sampling(_message.Message):
-    __slots__ = ("temperature", "max_new_tokens", "stop_token_ids")
+    __slots__ = ("temperature", "max_new_tokens", "stop_token_ids", "stop_strings")
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     MAX_NEW_TOKENS_FIELD_NUMBER: _ClassVar[int]
     STOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    STOP_STRINGS_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     max_new_tokens: int
     stop_token_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, temperature: _Optional[float] = ..., max_new_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    stop_strings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, temperature: _Optional[float] = ..., max_new_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., stop_strings: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Slot(_message.Message):
     __slots__ = ("sample_index", "seed", "prefix")
@@ -417,7 +419,7 @@ class PeerMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., work_request: _Optional[_Union[WorkRequest, _Mapping]] = ..., version_held: _Optional[_Union[VersionHeld, _Mapping]] = ..., lease_return: _Optional[_Union[LeaseReturn, _Mapping]] = ..., accusation: _Optional[_Union[Accusation, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., certificate_request: _Optional[_Union[CertificateRequest, _Mapping]] = ..., partial_rollout: _Optional[_Union[PartialRollout, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("protocol", "run_id", "learner_public_key", "heartbeat_interval_s", "heartbeat_timeout_s", "software", "prompt_tokens_max", "sampling", "prefetch_batches", "continue_across_versions", "partial_interval_s")
+    __slots__ = ("protocol", "run_id", "learner_public_key", "heartbeat_interval_s", "heartbeat_timeout_s", "software", "prompt_tokens_max", "sampling", "prefetch_batches", "continue_across_versions", "partial_interval_s", "tokenizer_json")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     LEARNER_PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
@@ -429,6 +431,7 @@ class Welcome(_message.Message):
     PREFETCH_BATCHES_FIELD_NUMBER: _ClassVar[int]
     CONTINUE_ACROSS_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     PARTIAL_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    TOKENIZER_JSON_FIELD_NUMBER: _ClassVar[int]
     protocol: ProtocolRange
     run_id: str
     learner_public_key: bytes
@@ -440,7 +443,20 @@ class Welcome(_message.Message):
     prefetch_batches: float
     continue_across_versions: bool
     partial_interval_s: float
-    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., run_id: _Optional[str] = ..., learner_public_key: _Optional[bytes] = ..., heartbeat_interval_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., software: _Optional[str] = ..., prompt_tokens_max: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., prefetch_batches: _Optional[float] = ..., continue_across_versions: _Optional[bool] = ..., partial_interval_s: _Optional[float] = ...) -> None: ...
+    tokenizer_json: str
+    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., run_id: _Optional[str] = ..., learner_public_key: _Optional[bytes] = ..., heartbeat_interval_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., software: _Optional[str] = ..., prompt_tokens_max: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., prefetch_batches: _Optional[float] = ..., continue_across_versions: _Optional[bool] = ..., partial_interval_s: _Optional[float] = ..., tokenizer_json: _Optional[str] = ...) -> None: ...
+
+class TokenizerRequest(_message.Message):
+    __slots__ = ("sha256",)
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    sha256: str
+    def __init__(self, sha256: _Optional[str] = ...) -> None: ...
+
+class TokenizerPart(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class PlanNeighbour(_message.Message):
     __slots__ = ("peer_id", "role", "address", "we_dial", "lan")

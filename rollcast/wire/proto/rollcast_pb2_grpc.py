@@ -44,6 +44,11 @@ class CoordinatorStub:
                 request_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.RolloutUpload.SerializeToString,
                 response_deserializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.UploadReply.FromString,
                 _registered_method=True)
+        self.TokenizerFile = channel.unary_stream(
+                '/rollcast.v1.Coordinator/TokenizerFile',
+                request_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.TokenizerRequest.SerializeToString,
+                response_deserializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.TokenizerPart.FromString,
+                _registered_method=True)
         self.OpenLearner = channel.unary_unary(
                 '/rollcast.v1.Coordinator/OpenLearner',
                 request_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.LearnerHello.SerializeToString,
@@ -101,6 +106,12 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UploadRollouts(self, request_iterator, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TokenizerFile(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -173,6 +184,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.UploadRollouts,
                     request_deserializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.RolloutUpload.FromString,
                     response_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.UploadReply.SerializeToString,
+            ),
+            'TokenizerFile': grpc.unary_stream_rpc_method_handler(
+                    servicer.TokenizerFile,
+                    request_deserializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.TokenizerRequest.FromString,
+                    response_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.TokenizerPart.SerializeToString,
             ),
             'OpenLearner': grpc.unary_unary_rpc_method_handler(
                     servicer.OpenLearner,
@@ -274,6 +290,33 @@ class Coordinator:
             '/rollcast.v1.Coordinator/UploadRollouts',
             rollcast_dot_wire_dot_proto_dot_rollcast__pb2.RolloutUpload.SerializeToString,
             rollcast_dot_wire_dot_proto_dot_rollcast__pb2.UploadReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TokenizerFile(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/rollcast.v1.Coordinator/TokenizerFile',
+            rollcast_dot_wire_dot_proto_dot_rollcast__pb2.TokenizerRequest.SerializeToString,
+            rollcast_dot_wire_dot_proto_dot_rollcast__pb2.TokenizerPart.FromString,
             options,
             channel_credentials,
             insecure,

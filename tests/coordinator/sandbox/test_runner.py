@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from coordinator.sandbox import runner
 from coordinator.sandbox.runner import Ended, Limits, run_python
 from rollcast.runtime.errors import TaskError
+from tests.coordinator.sandbox.processes import alive, own_temporary_folder
 
 
 def run(program: str, stdin: bytes = b"", **limits: float) -> Ended:
@@ -19,24 +22,19 @@ def run(program: str, stdin: bytes = b"", **limits: float) -> Ended:
     return run_python({"main.py": program}, "main.py", stdin, Limits(**settings))  # type: ignore[arg-type]
 
 
-def alive(marker: str) -> list[str]:
-    """Command lines of processes that have the marker."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        try:
-            command = (folder / "cmdline").read_bytes().decode(errors="replace")
-        except OSError:
-            continue
-        if folder.name.isdecimal() and marker in command:
-            found.append(command)
-    return found
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where this test's sandboxes are."""
+    with own_temporary_folder() as folder:
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
+        yield folder
 
 
-def test_a_program_runs() -> None:
+def test_a_program_runs(temporary: Path) -> None:
     ended = run("import os, sys; print(input() * 2); print(os.getcwd(), file=sys.stderr); sys.exit(3)", b"ab\n")
     assert (ended.outcome, ended.status, ended.stdout) == ("exited", 3, b"abab\n")
     folder = ended.stderr.decode().strip()
-    assert "rollcast-sandbox-" in folder
+    assert folder.startswith(f"{temporary}/rollcast-sandbox-")
     assert not os.path.exists(folder)
     assert ended.missing == {}
 
@@ -87,17 +85,17 @@ print(open("own").read())
     assert not (tmp_path / "new").exists()
 
 
-def test_a_fork_bomb_ends() -> None:
+def test_a_fork_bomb_ends(temporary: Path) -> None:
     began_s = time.monotonic()
     ended = run("import os, time\nwhile True:\n    try: os.fork()\n    except OSError: pass", wall_s=0.6)
     assert ended.outcome == "timeout"
     assert time.monotonic() - began_s < 15.0
-    assert alive("rollcast-sandbox-") == []
+    assert alive(temporary) == []
 
 
-def test_children_do_not_outlive_the_program() -> None:
+def test_children_do_not_outlive_the_program(temporary: Path) -> None:
     run("import os, time\nif os.fork() == 0:\n    os.close(1); os.close(2); time.sleep(60)")
-    assert alive("rollcast-sandbox-") == []
+    assert alive(temporary) == []
 
 
 def test_nobody_else_is_killed() -> None:
@@ -156,12 +154,12 @@ def other_kernel(monkeypatch: pytest.MonkeyPatch, folder: Path, call: str, refus
     monkeypatch.setattr(runner, "CHILD", str(folder / "child.py"))
 
 
-def test_without_namespaces_it_still_holds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_namespaces_it_still_holds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, temporary: Path) -> None:
     other_kernel(monkeypatch, tmp_path, "_libc.unshare(flags)", "_libc.unshare(1 << 40)")
     ended = run("import os\nprint('ran')\nif os.fork() == 0:\n    os.close(1); os.close(2)\n    while True: pass")
     assert (ended.outcome, ended.stdout) == ("exited", b"ran\n")
     assert list(ended.missing) == ["namespaces"]
-    assert alive("rollcast-sandbox-") == []
+    assert alive(temporary) == []
     assert b"PermissionError" in run("import socket; socket.socket()").stderr
     assert b"PermissionError" in run("open('/etc/passwd')").stderr
     assert b"Resource temporarily" in run("import os\nwhile True: os.fork()").stderr

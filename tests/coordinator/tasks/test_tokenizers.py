@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from coordinator.config import TokenizerConfig
-from coordinator.tasks.tokenizers import kept_tokenizer, run_tokenizer
-from rollcast.runtime.errors import TaskError
+from coordinator.tasks.tokenizers import check_stop_strings, kept_tokenizer, run_tokenizer
+from rollcast.runtime.errors import ConfigError, TaskError
+from rollcast.wire.hub_tokenizer import HubTokenizer
 from rollcast.wire.tokenizer import Tokenizer
 from tests.wire.hub_tokenizer_files import tokenizer_folder
 
@@ -26,3 +27,10 @@ def test_a_run_goes_on_with_the_tokenizer_that_it_began_with(tmp_path: Path) -> 
     for changed in (config.model_copy(update={"system_prompt": "Be brief."}), TokenizerConfig(folder=config.folder)):
         with pytest.raises(TaskError, match="not the one that the run began with"):
             kept_tokenizer(changed, kept)
+
+
+def test_a_stop_string_that_no_completion_can_hold_is_refused(tmp_path: Path) -> None:
+    check_stop_strings(SMALL, ("1+", "22"))
+    with pytest.raises(ConfigError, match="no completion can hold the stop string '3'"):
+        check_stop_strings(SMALL, ("1", "3"))
+    check_stop_strings(HubTokenizer(tokenizer_folder(tmp_path / "model")), ("</answer>", "é"))

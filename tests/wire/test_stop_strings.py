@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollcast.policy.stop_strings import StopStrings
+from rollcast.wire.stop_strings import StopStrings
 
 PIECES = [b"a", b"b", b"ab", b"\xc3", b"\xa9", b"\n", b"END"]  # the fourth and fifth are one character together
 
@@ -29,6 +29,12 @@ def test_the_first_token_that_completes_a_string_is_found_however_tokens_come(
         found = stop.end(tokens[: known + slice_tokens], known)
         known = min(len(tokens), known + slice_tokens)
     assert found == expected
+
+
+def test_what_comes_after_an_end_is_cut() -> None:
+    assert StopStrings(("b",), decode).cut([0, 1, 0]) == [0, 1]
+    assert StopStrings(("x",), decode).cut([0, 1, 0]) == [0, 1, 0]
+    assert StopStrings((), decode).cut([0, 1, 0]) == [0, 1, 0]
 
 
 def test_an_empty_string_is_refused() -> None:

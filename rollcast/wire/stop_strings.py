@@ -33,13 +33,17 @@ class StopStrings:
         However the tokens come in, the same token is found: it is the first with which the text holds a string.
         """
         start = max(0, known - self._reach)
-        if known >= len(drawn) or not self._held(drawn[start:]):
+        if not self._strings or known >= len(drawn) or not self._held(drawn[start:]):
             return None
         few, many = known, len(drawn)  # held by ``many`` tokens and not by ``few``
         while many - few > 1:
             middle = (few + many) // 2
             few, many = (few, middle) if self._held(drawn[start:middle]) else (middle, many)
         return many
+
+    def cut(self, tokens: Sequence[int]) -> Sequence[int]:
+        """The tokens up to their end by text; all of them where there is none."""
+        return tokens[: self.end(tokens, 0)]
 
     def _held(self, tokens: Sequence[int]) -> bool:
         text = self._decode(tokens)
