@@ -44,6 +44,10 @@ JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
 
 #: Decisions only: these modules take time and randomness as arguments and do no I/O.
 PURE = (
+    "peer/donor/ceilings.py",
+    "peer/donor/conduct.py",
+    "peer/donor/quota.py",
+    "peer/donor/schedule.py",
     "coordinator/core.py",
     "coordinator/membership.py",
     "coordinator/leases.py",

@@ -21,6 +21,7 @@ DATA = {
         "peer/config.py",
     ),
     *("peer/relay_actions.py", "peer/relay_events.py", "peer/worker_events.py"),
+    "peer/donor/readings.py",
     *("learner/config.py", "peer/engines/base.py"),
 }
 
