@@ -44,6 +44,9 @@ JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
 
 #: Decisions only: these modules take time and randomness as arguments and do no I/O.
 PURE = (
+    "peer/halting.py",
+    "peer/partial_pace.py",
+    "peer/slots_asked.py",
     "peer/donor/ceilings.py",
     "peer/donor/conduct.py",
     "peer/donor/quota.py",
