@@ -10,7 +10,7 @@ from peer.donor.readings import Readings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceilings:
-    """Limits on what a machine is put through; None: no such limit.
+    """Limits on what a machine is put through; None: no such limit. What cannot be read counts as beyond its limit.
 
     Args:
         cpu_celsius_max, gpu_celsius_max: work stops above, and goes on ``celsius_gap`` below.
@@ -58,8 +58,17 @@ class CeilingWatch:
         return tuple(found)
 
 
+def _unknown(what: str) -> str:
+    """A limit that cannot be watched is kept by doing nothing: its owner relies on it."""
+    return f"{what} is limited, and cannot be read on this machine"
+
+
 def _hot(what: str, celsius: float | None, most: float | None, gap: float, holding: bool) -> str:
-    if celsius is None or most is None or celsius <= (most - gap if holding else most):
+    if most is None:
+        return ""
+    if celsius is None:
+        return _unknown(f"the {what}'s temperature")
+    if celsius <= (most - gap if holding else most):
         return ""
     return (
         f"{what} at {celsius:.0f} °C, above {most:.0f} °C"
@@ -78,7 +87,11 @@ def _gpu_hot(ceilings: Ceilings, now: Readings, holding: bool) -> str:
 
 def _power(ceilings: Ceilings, now: Readings, holding: bool) -> str:
     most = ceilings.power_watts_max
-    if most is None or now.power_watts is None or now.power_watts <= most * (_GOES_ON_AT if holding else 1.0):
+    if most is None:
+        return ""
+    if now.power_watts is None:
+        return _unknown("power")
+    if now.power_watts <= most * (_GOES_ON_AT if holding else 1.0):
         return ""
     return f"accelerators draw {now.power_watts:.0f} W, the limit is {most:.0f} W"
 
@@ -90,14 +103,20 @@ def _battery(ceilings: Ceilings, now: Readings, holding: bool) -> str:
     if least >= 1.0:
         return "on battery"
     charge = now.battery_share
-    if charge is None or charge >= least + (_SHARE_GAP if holding else 0.0):
+    if charge is None:
+        return _unknown("the battery's charge")
+    if charge >= least + (_SHARE_GAP if holding else 0.0):
         return ""
     return f"battery at {charge:.0%}, below {least:.0%}"
 
 
 def _in_use(ceilings: Ceilings, now: Readings, _holding: bool) -> str:
     least = ceilings.idle_s_min
-    if least is None or now.idle_s is None or now.idle_s >= least:
+    if least is None:
+        return ""
+    if now.idle_s is None:
+        return _unknown("use of the machine by its owner")
+    if now.idle_s >= least:
         return ""
     return f"the machine is in use; work begins {least - now.idle_s:.0f} s after the last touch"
 
@@ -105,13 +124,21 @@ def _in_use(ceilings: Ceilings, now: Readings, _holding: bool) -> str:
 def _others(ceilings: Ceilings, now: Readings, holding: bool) -> str:
     most = ceilings.others_cpu_share_max
     share = now.others_cpu_share
-    if most is None or share is None or share <= most * (_GOES_ON_AT if holding else 1.0):
+    if most is None:
+        return ""
+    if share is None:
+        return _unknown("use of the processor by other programs")
+    if share <= most * (_GOES_ON_AT if holding else 1.0):
         return ""
     return f"other programs use {share:.0%} of the processor, the limit is {most:.0%}"
 
 
 def _free(what: str, free: int | None, least: int | None, holding: bool) -> str:
-    if free is None or least is None or free >= least * (_BYTES_GAP if holding else 1.0):
+    if least is None:
+        return ""
+    if free is None:
+        return _unknown(f"free {what}")
+    if free >= least * (_BYTES_GAP if holding else 1.0):
         return ""
     return f"{free / _GIB:.1f} GiB of {what} free, the limit is {least / _GIB:.1f} GiB"
 

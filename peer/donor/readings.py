@@ -12,7 +12,7 @@ class Readings:
     Args:
         cpu_celsius, gpu_celsius: of the hottest sensor of its kind.
         power_watts: that the accelerators draw together.
-        on_battery: whether it runs on its battery.
+        on_battery: whether it runs on its battery; None: it has none.
         battery_share: charge, 0 to 1.
         idle_s: since the owner last touched keyboard or mouse, or a terminal.
         others_cpu_share: of all cores, used by processes that are not ours.

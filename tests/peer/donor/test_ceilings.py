@@ -56,18 +56,22 @@ def test_a_ceiling_lets_go_only_beyond_its_gap(
     assert not watch.reasons(between)
 
 
-def test_what_the_machine_does_not_tell_holds_nothing_back() -> None:
+def test_a_limit_that_cannot_be_watched_holds_everything_back() -> None:
     everything = Ceilings(
         cpu_celsius_max=1,
         gpu_celsius_max=1,
         power_watts_max=1,
-        battery_share_min=1.0,
+        battery_share_min=0.5,
         idle_s_min=1,
         others_cpu_share_max=0,
         memory_free_bytes_min=1,
         disk_free_bytes_min=1,
     )
-    assert CeilingWatch(everything).reasons(Readings()) == ()
+    reasons = CeilingWatch(everything).reasons(Readings(on_battery=True))
+    assert len(reasons) == 8
+    assert all(reason.endswith("cannot be read on this machine") for reason in reasons)
+    assert CeilingWatch(Ceilings()).reasons(Readings()) == ()
+    assert CeilingWatch(Ceilings(battery_share_min=0.5)).reasons(Readings()) == (), "it has none"
 
 
 def test_a_battery_of_any_charge_holds_back_where_only_the_mains_will_do() -> None:
