@@ -15,7 +15,8 @@ class Halt:
     Args:
         stopping: it ends as soon as what it has is uploaded.
         resting: it draws nothing for now, and goes on later.
-        finishing: it completes what it holds, then ends.
+        finishing: it completes what it holds and takes nothing new.
+        ends: whether it stops then.
         since_s: when drawing had to end.
     """
 
@@ -23,6 +24,7 @@ class Halt:
     resting: str = ""
     resting_state: RestingState = "resting"
     finishing: str = ""
+    ends: bool = True
     since_s: float = 0.0
 
     @property

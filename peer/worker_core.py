@@ -169,8 +169,8 @@ class WorkerCore:
                 self._spool.failed(upload_id, now + retry_after_s)
             case Rest(reason, state):
                 self._halt.rest(reason, state, now)
-            case FinishRequested(reason):
-                self._halt.finishing = reason
+            case FinishRequested(reason, ends):
+                self._halt.finishing, self._halt.ends = reason, ends
             case StopRequested(reason):
                 return self._begin_drain(reason, now)
             case Tick():
@@ -356,7 +356,7 @@ class WorkerCore:
     def _end_drain(self, now: float) -> list[Action]:
         if not self._halt.stopping:
             held = self._batch is not None or self._book.unfinished or len(self._spool)
-            if held or not self._halt.finishing:
+            if held or not (self._halt.finishing and self._halt.ends):
                 return []
             self._halt.stop(self._halt.finishing, now)
         unsent = self._batch is not None or len(self._spool) > 0

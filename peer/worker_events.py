@@ -136,9 +136,10 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class FinishRequested:
-    """Complete what is held, take nothing new, then end."""
+    """Complete what is held and take nothing new; an empty reason: take work again. ``ends``: once nothing is held."""
 
     reason: str
+    ends: bool = True
 
 
 @dataclass(frozen=True, slots=True)

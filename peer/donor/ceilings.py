@@ -28,8 +28,8 @@ class Ceilings:
     battery_share_min: float | None = None
     idle_s_min: float | None = None
     others_cpu_share_max: float | None = None
-    memory_free_bytes_min: int | None = None
-    disk_free_bytes_min: int | None = None
+    memory_free_bytes_min: float | None = None
+    disk_free_bytes_min: float | None = None
 
 
 _GIB = 2**30
@@ -133,7 +133,7 @@ def _others(ceilings: Ceilings, now: Readings, holding: bool) -> str:
     return f"other programs use {share:.0%} of the processor, the limit is {most:.0%}"
 
 
-def _free(what: str, free: int | None, least: int | None, holding: bool) -> str:
+def _free(what: str, free: int | None, least: float | None, holding: bool) -> str:
     if least is None:
         return ""
     if free is None:

@@ -326,3 +326,10 @@ def test_who_finishes_completes_what_it_holds_and_ends() -> None:
     assert isinstance(last, UploadRollouts)
     assert core.handle(UploadAnswered(last.upload_id, accept(last.rollouts), 0.5), 4.1) == [Finish("its owner asked")]
     assert core.finished
+
+
+def test_who_finishes_for_a_while_takes_work_again_when_told() -> None:
+    core = ready_core()
+    core.handle(FinishRequested("back at noon", ends=False), 2.0)
+    assert core.status(2.0).state == "finishing"
+    assert core.handle(FinishRequested(""), 3.0) == [RequestWork(8)]
