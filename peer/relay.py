@@ -110,7 +110,7 @@ class Relay:
             mirror_folder=mirror_folder_of(config.mirror, store),
         )
         direct = DirectTransport(config.link, credentials, run_id, self.admit)
-        self._traffic = direct.traffic
+        self.traffic = direct.traffic
         mirrors = MirrorTransport(config.mirror, self._versions.known, direct.traffic)
         self._transport = Transports(direct, mirrors)
         self._links: dict[LinkId, RelayLink] = {}
@@ -185,7 +185,7 @@ class Relay:
         """Where the relay stands."""
         links = [link.link for link_id, link in self._links.items() if link_id in self._core.state.links]
         now = asyncio.get_running_loop().time()
-        stats = stats_of(self._core.state, links, self._traffic, self._chunk_bytes_sent, now)
+        stats = stats_of(self._core.state, links, self.traffic, self._chunk_bytes_sent, now)
         stats.report.uplink_probe_id = self._prober.last_id
         stats.report.delta_bytes_saved = self._versions.delta_bytes_saved
         return stats

@@ -48,6 +48,8 @@ PURE = (
     "peer/partial_pace.py",
     "peer/slots_asked.py",
     "peer/donor/ceilings.py",
+    "peer/donor/describing.py",
+    "peer/network_gate.py",
     "peer/donor/conduct.py",
     "peer/donor/quota.py",
     "peer/donor/schedule.py",

@@ -27,6 +27,7 @@ DATA = {
 
 #: Parts that only make sense together, and what tests them together.
 TESTED_IN = {
+    "peer/donor/daemon.py": "tests/peer/test_service.py",
     "rollcast/sim/chunked.py": "tests/sim/test_simulation.py",
     "rollcast/sim/control_link.py": "tests/sim/test_simulation.py",
     "rollcast/sim/coordinator_node.py": "tests/sim/test_simulation.py",

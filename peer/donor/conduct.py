@@ -127,7 +127,7 @@ class Conduct:
     def __init__(self, rules: Rules, quota: Quota, asked: Asked | None = None) -> None:
         self._rules = rules
         self._quota = quota
-        self.asked = asked or Asked()
+        self.asked = _at_start(asked or Asked())
         self._watch = CeilingWatch(rules.ceilings)
         self._ceiling_reasons: tuple[str, ...] = ()
         self._rest_until = float("-inf")  # on the monotonic clock
@@ -195,6 +195,13 @@ class Conduct:
             receive.append(f"this month's download is used up until {self._quota.resets_on(today)}")
         reason = "; ".join(dict.fromkeys((*compute, *receive, *send)))
         return Allowed(not compute, not send, not receive, "resting" if compute else "on", reason)
+
+
+def _at_start(asked: Asked) -> Asked:
+    """Nothing is held at a start: what was to be finished is, and whoever starts the process wants it to work."""
+    if asked.wish != "finish":
+        return asked
+    return Asked() if asked.until is None else Asked("pause", asked.until)
 
 
 def _until(until: datetime | None) -> str:

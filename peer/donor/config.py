@@ -51,7 +51,7 @@ class LimitsConfig(ConfigModel):
     """Share of the processor that other programs may use before work rests."""
     memory_free_gib_min: float | None = Field(None, gt=0.0)
     """Free memory (GiB) below which work rests."""
-    disk_free_gib_min: float | None = Field(2.0, gt=0.0)
+    disk_free_gib_min: float | None = Field(None, gt=0.0)
     """Free disk (GiB) under the state folder below which work rests."""
     vram_share_max: float | None = Field(None, gt=0.0, le=1.0)
     """Share of an accelerator's memory that the engine may take; none: its own default."""

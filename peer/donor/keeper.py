@@ -22,7 +22,7 @@ from peer.donor.conduct import (
     Wish,
 )
 from peer.donor.memory import DonorMemory
-from peer.donor.quota import Quota
+from peer.donor.quota import MonthUse, Quota
 from peer.donor.readings import Readings
 from peer.donor.sensors import Sensors
 
@@ -71,6 +71,11 @@ class Keeper:
         """What is done now."""
         self.readings = Readings()
         """What the last look saw."""
+
+    @property
+    def used(self) -> MonthUse:
+        """What was moved this month."""
+        return self._quota.use
 
     def ask(self, wish: Wish, for_s: float | None = None) -> Allowed:
         """The owner asks for something; done at once. Returns what is allowed now.

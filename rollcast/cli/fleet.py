@@ -198,6 +198,7 @@ class Fleet:
             "invite_file": self._invite("peer"),
             "state_folder": self.folder.root / "peers" / name,
             "engine": engine.model_copy(update={"compilation_cache": cache}),
+            "limits": self.config.peer.limits.model_copy(update={"polite": False}),  # the learner waits for it here
         }
         self._write_config(name, self.config.peer.model_copy(update=changes))
 

@@ -67,6 +67,12 @@ def test_finishing_goes_on_relaying_until_it_stops() -> None:
     assert (allow.allowed.state, allow.allowed.compute, allow.allowed.send) == ("finishing", True, True)
 
 
+def test_a_start_after_finishing_works_or_waits_until_it_should() -> None:
+    until = MONDAY + timedelta(hours=1)
+    assert conduct(asked=Asked("finish")).asked == Asked()
+    assert conduct(asked=Asked("finish", until)).asked == Asked("pause", until)
+
+
 def test_a_ceiling_stops_computing_only_and_for_a_while() -> None:
     one = conduct(Rules(ceilings=Ceilings(cpu_celsius_max=80)))
     one.handle(COOL, 0.0, MONDAY)

@@ -9,10 +9,10 @@ from peer.donor.quota import MonthUse
 from peer.donor.schedule import Schedule
 
 
-def test_nothing_set_limits_nothing_but_the_disk() -> None:
+def test_nothing_set_limits_nothing() -> None:
     rules = LimitsConfig().rules()
     assert rules.compute == rules.network == Schedule()
-    assert rules.ceilings == Ceilings(disk_free_bytes_min=2 * 2**30)
+    assert rules.ceilings == Ceilings()
 
 
 def test_units_are_those_of_their_names() -> None:
