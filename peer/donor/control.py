@@ -16,6 +16,7 @@ import structlog
 from rollcast.runtime.errors import MalformedMessage, RollcastError
 from rollcast.runtime.process import bind_error
 from rollcast.wire.donor_control import DEADLINE_S, REQUEST_BYTES_MAX, parse, socket_path
+from rollcast.wire.error_json import error_to_json
 
 log = structlog.get_logger()
 
@@ -78,7 +79,7 @@ class Control:
                 await writer.wait_closed()
 
     def answer(self, line: bytes) -> dict[str, Any]:
-        """The reply to one request; an error becomes {"error": {"code", "what", "fix"}}."""
+        """The reply to one request; an error becomes {"error": its JSON}."""
         try:
             values = parse(line)
             command = self._commands.get(str(values.get("do")))
@@ -89,7 +90,7 @@ class Control:
                 )
             return command(_seconds(values.get("for_s")))
         except RollcastError as error:
-            return {"error": {"code": error.code, "what": error.what, "cause": error.cause, "fix": error.fix}}
+            return {"error": error_to_json(error)}
 
 
 def _seconds(value: Any) -> float | None:

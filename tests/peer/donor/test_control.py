@@ -12,6 +12,7 @@ import pytest
 from peer.donor.control import Control
 from rollcast.runtime.errors import DaemonAway, RunFolderError
 from rollcast.wire.donor_control import REQUEST_BYTES_MAX, request, socket_path
+from rollcast.wire.error_json import error_from_json
 
 
 def fail(_: float | None) -> dict[str, Any]:
@@ -57,13 +58,14 @@ async def test_a_line_without_end_is_cut_off(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_command_is_said(line: bytes, what: str) -> None:
-    error = Control(COMMANDS).answer(line)["error"]
-    assert error["code"] == "RC305"
-    assert what in error["what"]
+    error = error_from_json(Control(COMMANDS).answer(line)["error"])
+    assert error is not None
+    assert error.code == "RC305"
+    assert what in error.what
 
 
 def test_an_error_of_ours_reaches_the_owner() -> None:
     line = json.dumps({"do": "fail"}).encode()
-    assert Control(COMMANDS).answer(line) == {
-        "error": {"code": "RC104", "what": "cannot write", "cause": "disk full", "fix": "free some space"}
-    }
+    error = error_from_json(Control(COMMANDS).answer(line)["error"])
+    assert error is not None
+    assert (error.code, error.what, error.cause, error.fix) == ("RC104", "cannot write", "disk full", "free some space")
