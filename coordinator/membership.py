@@ -14,7 +14,7 @@ from rollcast.wire.ids import PeerId, Version
 _STANDINGS_KEPT = 16384  # identities remembered after they left; quarantined ones are kept beyond it
 _DEPARTED_KEPT = 16  # shown to the operator until they return or others leave
 _PEERS_FOR_SECOND_ACCUSER = 3  # with fewer there may be nobody else who could accuse
-_RESTING_STATES = frozenset({"draining", "paused"})  # about to leave, or its owner wants the machine for now
+_RESTING_STATES = frozenset({"draining", "finishing", "paused"})  # about to leave, or its owner wants the machine
 _ACCUSED_CHUNKS_KEPT = 64  # per identity; far above any sensible quarantine threshold
 
 

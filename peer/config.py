@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr
 
+from peer.donor.config import LimitsConfig
 from rollcast.runtime.config import ConfigModel
 
 
@@ -108,6 +109,8 @@ class PeerConfig(ConfigModel):
     """Versions on disk."""
     mirror: MirrorConfig = MirrorConfig()
     """Mirrors."""
+    limits: LimitsConfig = LimitsConfig()
+    """What this machine may be used for, and when."""
     join_timeout_s: float = Field(60.0, gt=0.0)
     """Seconds to reach the coordinator at start before giving up."""
     reconnect_timeout_s: float = Field(120.0, gt=0.0)

@@ -81,6 +81,13 @@ class LeaseBook:
         """Leases with slots that ``active`` may generate, oldest first."""
         return [lease for lease in self if lease.waiting and lease.servable_by(active)]
 
+    def why_not_servable(self, active: VersionKey) -> str:
+        """What leases need that ``active`` may not serve; empty: there are none."""
+        oldest = [lease.grant.oldest_useful_version for lease in self if not lease.servable_by(active)]
+        if not oldest:
+            return ""
+        return f"{len(oldest)} leases need version {min(oldest)} or newer; version {active.version} is active"
+
     def take(self, active: VersionKey, count: int) -> tuple[SlotWork, ...]:
         """Move up to ``count`` slots from waiting to generating."""
         work: list[SlotWork] = []

@@ -66,6 +66,11 @@ class LinkTraffic:
         return far if far.measured_s else self._near.meter.uplink(now)
 
     @property
+    def moved_far_bytes(self) -> tuple[int, int]:
+        """Bytes sent and received so far, beyond our own network."""
+        return self._far.meter.sent_bytes, self._far.meter.received_bytes
+
+    @property
     def downlink_bytes_per_second(self) -> float:
         """The fastest second of receiving lately, from others or, where nothing came from them, from our network."""
         return self._far.meter.downlink_bytes_per_second or self._near.meter.downlink_bytes_per_second

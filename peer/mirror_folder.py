@@ -17,8 +17,10 @@ from pathlib import Path
 import structlog
 from google.protobuf.message import DecodeError
 
+from peer.config import MirrorConfig
 from rollcast.runtime.errors import MalformedMessage, StoreError
 from rollcast.runtime.run_folder import fsync_folder
+from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.ids import Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.records import parse_announcement
@@ -141,3 +143,8 @@ def _fsync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def mirror_folder_of(config: MirrorConfig, store: ChunkStore) -> MirrorFolder | None:
+    """The folder that was configured, if one was."""
+    return None if config.folder is None else MirrorFolder(config.folder, store.folder, config.keep_versions)

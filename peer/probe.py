@@ -4,14 +4,39 @@ from __future__ import annotations
 
 import asyncio
 
+import structlog
+
 from peer.transport import Link
 from rollcast.wire.limits import PADDING_BYTES_MAX, PROBE_BYTES_MAX
 from rollcast.wire.proto import rollcast_pb2 as pb
+
+log = structlog.get_logger()
 
 _SECONDS_MAX = 5.0
 _PAUSE_S = 0.005
 # Enough on its way to keep a fast uplink busy between two looks.
 _UNSENT_BYTES_MOST = 4 * PADDING_BYTES_MAX
+
+
+class Prober:
+    """Carries out one probe at a time."""
+
+    def __init__(self) -> None:
+        self._running = False
+        self.last_id = 0
+        """Of the last probe that was carried out; 0: none."""
+
+    async def run(self, link: Link, probe: pb.Probe) -> None:
+        """Send padding on the link; beside another probe, nothing."""
+        if self._running:
+            return
+        self._running = True
+        try:
+            rate = await run_probe(link, bytes_max=probe.bytes_max, seconds_max=probe.seconds_max)
+            log.info("uplink probed", bytes_per_second=round(rate))
+            self.last_id = probe.probe_id
+        finally:
+            self._running = False
 
 
 async def run_probe(link: Link, *, bytes_max: int, seconds_max: float) -> float:

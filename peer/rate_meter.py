@@ -42,6 +42,10 @@ class RateMeter:
         self._second_bytes = 0
         self._epoch_began_s = float("-inf")
         self._fastest = (0, 0)  # bytes in a second: of the last epoch, of this one
+        self.sent_bytes = 0
+        """All that left."""
+        self.received_bytes = 0
+        """All that came."""
 
     def busy(self, waiting: bool, now: float) -> None:
         """Whether anything waits to leave, from ``now`` on."""
@@ -56,11 +60,13 @@ class RateMeter:
 
     def sent(self, size_bytes: int, now: float) -> None:
         """So many bytes left this process."""
+        self.sent_bytes += size_bytes
         if self._busy_since_s is not None:
             self._pending_bytes += size_bytes
 
     def received(self, size_bytes: int, now: float) -> None:
         """So many bytes came."""
+        self.received_bytes += size_bytes
         if now >= self._second_began_s + 1.0:
             if now >= self._epoch_began_s + _EPOCH_S:
                 missed = now >= self._epoch_began_s + 2 * _EPOCH_S

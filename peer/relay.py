@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import assert_never
@@ -13,9 +14,10 @@ import structlog
 from peer.config import PeerConfig
 from peer.direct_transport import DirectTransport
 from peer.http_ranges import shown
-from peer.mirror_folder import MirrorFolder
+from peer.mirror_folder import mirror_folder_of
 from peer.mirror_transport import MirrorTransport, own_mirrors
-from peer.probe import run_probe
+from peer.network_gate import NetworkGate
+from peer.probe import Prober
 from peer.relay_actions import (
     AbandonVersion,
     Accuse,
@@ -105,19 +107,19 @@ class Relay:
             post=self._post,
             progress=self._progress,
             on_complete=on_complete,
-            mirror_folder=_mirror_folder(config, store),
+            mirror_folder=mirror_folder_of(config.mirror, store),
         )
         direct = DirectTransport(config.link, credentials, run_id, self.admit)
-        self._traffic = direct.traffic
+        self.traffic = direct.traffic
         mirrors = MirrorTransport(config.mirror, self._versions.known, direct.traffic)
         self._transport = Transports(direct, mirrors)
         self._links: dict[LinkId, RelayLink] = {}
         self._last_link = 0
         self._chunk_bytes_sent = 0
         self._paused = False
-        self._bytes_received: dict[int, int] = {}
-        self._probing = False
-        self._probe_id = 0
+        self._bytes_received: Counter[int] = Counter()
+        self._prober = Prober()
+        self._gate = NetworkGate()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
 
@@ -165,34 +167,33 @@ class Relay:
 
     def bytes_received(self, version: int) -> int:
         """Bytes of chunks that came for a version, whatever encoding; of the newest versions only."""
-        return self._bytes_received.get(version, 0)
+        return self._bytes_received[version]
 
     def probe(self, probe: pb.Probe) -> None:
         """Measure our uplink by sending padding to a neighbour; the result shows in ``stats``."""
         link = self._core.state.link_to.get(PeerId(probe.peer_id))
-        if link is not None and not self._probing:
-            self._probing = True
-            self._spawn(self._probe(self._links[link.link].link, probe))
+        if link is not None and self._gate.send:
+            self._spawn(self._prober.run(self._links[link.link].link, probe))
 
-    async def _probe(self, link: Link, probe: pb.Probe) -> None:
-        try:
-            rate = await run_probe(link, bytes_max=probe.bytes_max, seconds_max=probe.seconds_max)
-            log.info("uplink probed", bytes_per_second=round(rate))
-            self._probe_id = probe.probe_id
-        finally:
-            self._probing = False
+    def allow(self, gate: NetworkGate) -> None:
+        """What may pass from now on. Where nothing may come in every link ends, and none is opened."""
+        self._gate = gate
+        for link in () if gate.links else list(self._links.values()):
+            link.close(gate.reason)
 
     def stats(self) -> RelayStats:
         """Where the relay stands."""
         links = [link.link for link_id, link in self._links.items() if link_id in self._core.state.links]
         now = asyncio.get_running_loop().time()
-        stats = stats_of(self._core.state, links, self._traffic, self._chunk_bytes_sent, now)
-        stats.report.uplink_probe_id = self._probe_id
+        stats = stats_of(self._core.state, links, self.traffic, self._chunk_bytes_sent, now)
+        stats.report.uplink_probe_id = self._prober.last_id
         stats.report.delta_bytes_saved = self._versions.delta_bytes_saved
         return stats
 
     def admit(self, caller: Caller) -> str:
         """Why a caller may not have a link with us; empty where it may."""
+        if not self._gate.links:
+            return self._gate.reason
         accepted = ("learner", "origin", "peer") if self.role == "origin" else ("origin", "peer")
         return "" if caller.role in accepted else f"a {self.role} accepts no links from a {caller.role}"
 
@@ -259,6 +260,9 @@ class Relay:
             self._handle(LinkUp(link.link_id, link.link.peer_id, link.link.role, link.link.dialled))
 
     async def _dial(self, neighbour: Neighbour) -> None:
+        if not self._gate.links:
+            self._handle(DialFailed(neighbour.peer_id, self._gate.reason, random.random()))
+            return
         try:
             link = await self._transport.dial(neighbour.peer_id, neighbour.address)
         except RollcastError as error:
@@ -292,10 +296,9 @@ class Relay:
             self._handle(LinkDown(link.link_id, reason, random.random()))
 
     def _count(self, frame: ChunkFrame) -> None:
-        counts = self._bytes_received
-        counts[frame.version] = counts.get(frame.version, 0) + len(frame.payload)
-        if len(counts) > _VERSIONS_COUNTED:
-            del counts[min(counts)]
+        self._bytes_received[frame.version] += len(frame.payload)
+        if len(self._bytes_received) > _VERSIONS_COUNTED:
+            del self._bytes_received[min(self._bytes_received)]
 
     def _on_message(self, link: RelayLink, message: pb.LinkMessage) -> None:
         match message.WhichOneof("body"):
@@ -350,8 +353,10 @@ class Relay:
                 assert_never(action)
 
     def _send_chunk(self, action: SendChunk) -> None:
-        payload = self._versions.chunk(action.key, action.index)
-        if payload is None:
+        if not self._gate.send:
+            self._handle(ChunkSent(action.link))  # whoever waits for it asks the next, as when a chunk is late
+            return
+        if (payload := self._versions.chunk(action.key, action.index)) is None:
             self._spawn(self._send_from_disk(action))
         else:
             self._send_payload(action, payload)
@@ -393,8 +398,3 @@ class Relay:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("relay task failed", exc_info=error)
-
-
-def _mirror_folder(config: PeerConfig, store: ChunkStore) -> MirrorFolder | None:
-    folder = config.mirror.folder
-    return None if folder is None else MirrorFolder(folder, store.folder, config.mirror.keep_versions)

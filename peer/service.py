@@ -13,7 +13,10 @@ from typing import Any, TypeVar
 import structlog
 
 from peer.config import PeerConfig
+from peer.donor.daemon import Donor, be_polite
+from peer.donor.describing import describe
 from peer.engines.base import Engine, WarmUp
+from peer.network_gate import NetworkGate
 from peer.relay import Relay
 from peer.renewal import Renewal
 from peer.run_text import RunText
@@ -23,8 +26,11 @@ from peer.uploads import Uploader
 from peer.worker import Worker
 from peer.worker_core import WorkerCore
 from peer.worker_events import (
+    Event,
+    FinishRequested,
     LeasesGranted,
     LeasesRevoked,
+    Rest,
     SessionLost,
     SessionOpened,
     StopRequested,
@@ -69,6 +75,8 @@ async def run(
     Raises:
         RollcastError: see peer.startup, peer.session and peer.worker.
     """
+    if config.limits.polite and config.role == "peer":
+        be_polite()
     with state_folder_lock(config.state_folder):
         started = await unless(stop, _start(config, engine_factory))
         if started is None:
@@ -129,6 +137,8 @@ class PeerProcess:
             renewed=self._relay.renew,  # the session takes it up when it connects again
             random=random,
         )
+        self._started_s = asyncio.get_running_loop().time()
+        self._donor = Donor(config, self)
         self._worker = None if engine is None else self._make_worker(engine, random)
 
     def _make_session(self, random: Random) -> Session:
@@ -165,6 +175,7 @@ class PeerProcess:
             send=self._send,
             peer_id=self._enrolment.peer_id,
             random=random,
+            judged=self._donor.judged,
         )
 
     async def run(self, stop: asyncio.Event) -> int:
@@ -174,6 +185,7 @@ class PeerProcess:
         parts: dict[str, asyncio.Task[Any]] = {
             "session": asyncio.create_task(self._session.run()),
             "renewal": asyncio.create_task(self._renewal.run()),
+            "donor": asyncio.create_task(self._donor.run()),
             "signal": asyncio.create_task(stop.wait()),
             "stop": asyncio.create_task(_result_of(self._stop_reason)),
         }
@@ -185,7 +197,8 @@ class PeerProcess:
             if errors:
                 reason = str(errors[0]).splitlines()[0]
             else:
-                reason = self._stop_reason.result() if self._stop_reason.done() else STOPPED_BY_SIGNAL
+                ended = [parts[name].result() for name in ("stop", "worker") if name in parts and parts[name].done()]
+                reason = ended[0] if ended else STOPPED_BY_SIGNAL
             await self._end(reason, parts)
             if errors:
                 raise errors[0]
@@ -278,9 +291,42 @@ class PeerProcess:
             case other:
                 log.warning("message of the coordinator without a meaning here", kind=other)
 
-    def _tell_worker(self, event: LeasesGranted | LeasesRevoked | VersionHeardOf | VersionVerified) -> None:
+    def _tell_worker(self, event: Event) -> None:
         if self._worker is not None:
             self._worker.tell(event)
+
+    # ------------------------------------------------------------ what the owner asks for (see DonorHost)
+
+    def rest(self, event: Rest) -> None:
+        self._tell_worker(event)
+
+    def finish(self, event: FinishRequested) -> None:
+        if self._worker is not None:
+            self._worker.tell(event)
+        elif event.ends and not self._stop_reason.done():
+            self._stop_reason.set_result(event.reason)
+
+    def allow_network(self, gate: NetworkGate) -> None:
+        self._relay.allow(gate)
+
+    @property
+    def moved_far_bytes(self) -> tuple[int, int]:
+        return self._relay.traffic.moved_far_bytes
+
+    @property
+    def holds_work(self) -> bool:
+        return self._worker is not None and bool(self._worker.held_leases)
+
+    def describe(self) -> dict[str, Any]:
+        return describe(
+            self._hello(),
+            self._heartbeat_now(),
+            run_id=self._enrolment.run_id,
+            peer_id=self._enrolment.peer_id,
+            coordinator=self._enrolment.grpc_address,
+            connected=self._session.stub is not None,
+            uptime_s=asyncio.get_running_loop().time() - self._started_s,
+        )
 
     # ------------------------------------------------------------ relay
 
@@ -324,6 +370,9 @@ class PeerProcess:
 
     def _heartbeat(self) -> pb.Heartbeat:
         self._sequence += 1
+        return self._heartbeat_now()
+
+    def _heartbeat_now(self) -> pb.Heartbeat:
         relay = self._relay.stats()
         receiving = None if relay.receiving is None else Receiving(relay.receiving, relay.have, relay.total)
         status = self._origin_status(receiving) if self._worker is None else self._worker.status(receiving)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -141,3 +142,16 @@ def _key(rollout: Rollout) -> Key:
 
 def _size_bytes(rollout: Rollout) -> int:
     return ROLLOUT_BYTES + TOKEN_BYTES * sum(len(segment.token_ids) for segment in rollout.segments)
+
+
+def counted(answered: Iterable[tuple[Rollout, Verdict]]) -> tuple[int, Counter[str]]:
+    """How many were accepted whole, and why the others were not; what was interrupted counts as that."""
+    accepted, refused = 0, Counter[str]()
+    for rollout, verdict in answered:
+        if rollout.finish_reason == "interrupted":
+            refused["interrupted"] += 1
+        elif verdict.accepted:
+            accepted += 1
+        else:
+            refused[verdict.reason] += 1
+    return accepted, refused

@@ -50,6 +50,10 @@ log = structlog.get_logger()
 TICK_MIN_S = 0.001  # between two wakes of the core
 
 
+#: Rollouts that were handed in, and the coordinator's verdicts on them.
+Judged = Callable[[tuple[Rollout, ...], tuple[Verdict, ...]], None]
+
+
 class Uploads(Protocol):
     """Where finished rollouts go (peer.uploads.Uploader)."""
 
@@ -69,7 +73,9 @@ class Worker:
         send: Callable[[pb.PeerMessage], None],
         peer_id: PeerId,
         random: Random,
+        judged: Judged = lambda rollouts, verdicts: None,
     ) -> None:
+        """``judged`` hears of every verdict."""
         self._core = core
         self._engine = engine
         self._store = store
@@ -77,6 +83,7 @@ class Worker:
         self._send = send
         self._peer_id = peer_id
         self._random = random
+        self._judged = judged
         self._retry_delays = self._delays()
         self._generation: Generation | None = None
         self._work: dict[int, SlotWork] = {}  # what it draws, by the number of the request
@@ -236,6 +243,7 @@ class Worker:
             log.warning("upload failed", rollouts=len(action.rollouts), cause=error.cause or error.what)
             self.tell(UploadFailed(action.upload_id, error.what, next(self._retry_delays)))
             return
+        self._judged(action.rollouts, verdicts)
         if len(verdicts) == len(action.rollouts):
             self._retry_delays = self._delays()
         self.tell(UploadAnswered(action.upload_id, verdicts, next(self._retry_delays)))

@@ -11,9 +11,12 @@ from collections import Counter
 from typing import assert_never
 
 from peer.batch_patience import BatchPatience
+from peer.halting import Halt
 from peer.lease_book import HeldLease, LeaseBook
+from peer.partial_pace import PARTIALS_AT_ONCE_MAX, PartialPace
 from peer.running_batch import RunningBatch, finished_by_prefix, fits_prefixes, rollout_of
-from peer.spool import Spool
+from peer.slots_asked import SlotsAsked
+from peer.spool import Spool, counted
 from peer.version_swap import VersionSwap
 from peer.worker_events import (
     Action,
@@ -21,11 +24,13 @@ from peer.worker_events import (
     EndBatch,
     Event,
     Finish,
+    FinishRequested,
     GenerateBatch,
     LeasesGranted,
     LeasesRevoked,
     ReportVersionHeld,
     RequestWork,
+    Rest,
     ReturnLeases,
     RolloutsDropped,
     SendPartials,
@@ -49,8 +54,6 @@ from rollcast.wire.rollouts import LeaseGrant, Rollout
 
 HELD_BATCHES_MAX = 8  # batches of slots held at most, whatever the coordinator allows
 SPOOL_BATCHES = 16  # finished batches kept while the coordinator is away
-PARTIALS_AT_ONCE_MAX = 256  # partial results sent together: well within the session's outbox
-PARTIALS_PER_SECOND_MAX = 50.0  # large batches are told of more seldom: a session has a budget of messages
 DRAIN_SLICE_S = 0.7  # of the 2 s that a stopping worker has, what the slice being drawn may take
 DRAIN_UPLOAD_S = 1.0  # what that slice and the uploads may take
 
@@ -77,16 +80,14 @@ class WorkerCore:
         self._swap = VersionSwap()
         self._batch: RunningBatch | None = None
         self._batch_id = 0
+        self._abandoned: int | None = None  # a batch that was given up while a slice of it was drawn, which goes on
         self._patience = BatchPatience()
         self._connected = False
         self._last_loss = ""
-        # What the coordinator believes that we can take: our last word less what it granted since.
-        self._free_slots_told: int | None = None
-        self._partial_interval_s = 0.0
-        self._partials_due_s = 0.0
+        self._slots_asked = SlotsAsked()
+        self._partial_pace = PartialPace()
         self._continue_across_versions = False
-        self._stopping: str | None = None
-        self._drain_begun_s = 0.0
+        self._halt = Halt()
         self._finished = False
         self.accepted = 0
         self.dropped: Counter[str] = Counter()
@@ -110,8 +111,8 @@ class WorkerCore:
         if self._finished:
             return []
         actions = self._take_in(event, now)
-        actions += self._expire(now)
-        actions += self._swap_version() if self._stopping is None else self._interrupt(now)
+        actions += self._drop("lease_expired", self._book.expire(now) + self._spool.expire(now))
+        actions += self._swap_version() if self._halt.draws else self._interrupt(now)
         actions += self._draw_on(now)
         actions += self._generate(now)
         if self._connected:
@@ -125,8 +126,10 @@ class WorkerCore:
         if self._finished:
             return None
         wake_s = min(self._book.next_expiry_s(), self._spool.next_wake_s() if self._connected else math.inf)
-        if self._stopping is not None:
-            wake_s = min(wake_s, self._drain_begun_s + (DRAIN_UPLOAD_S if self._batch is None else DRAIN_SLICE_S))
+        if not self._halt.draws and self._batch is not None:
+            wake_s = min(wake_s, self._halt.since_s + DRAIN_SLICE_S)
+        elif self._halt.stopping:
+            wake_s = min(wake_s, self._halt.since_s + DRAIN_UPLOAD_S)
         active = self._swap.active
         if active is not None and self._can_begin():
             for lease in self._book.servable(active)[:1]:
@@ -135,8 +138,7 @@ class WorkerCore:
 
     def status(self, now: float, receiving: Receiving | None = None) -> WorkerStatus:
         """State and reason in words, and the counters."""
-        state, reason = self._state(receiving)
-        return WorkerStatus(state, reason, self._swap.active, self._speed.tokens, self._speed.per_second(now))
+        return WorkerStatus(*self._state(receiving), self._swap.active, self._speed.tokens, self._speed.per_second(now))
 
     # ------------------------------------------------------------ events
 
@@ -165,6 +167,10 @@ class WorkerCore:
                 return self._upload_answered(event, now)
             case UploadFailed(upload_id, _, retry_after_s):
                 self._spool.failed(upload_id, now + retry_after_s)
+            case Rest(reason, state):
+                self._halt.rest(reason, state, now)
+            case FinishRequested(reason, ends):
+                self._halt.finishing, self._halt.ends = reason, ends
             case StopRequested(reason):
                 return self._begin_drain(reason, now)
             case Tick():
@@ -174,10 +180,9 @@ class WorkerCore:
         return []
 
     def _opened(self, event: SessionOpened, now: float) -> list[Action]:
-        self._connected, self._free_slots_told = True, None
+        self._connected, self._slots_asked = True, SlotsAsked()
         self._held_slots_wanted = int(self._batch_slots * max(1.0, min(event.held_batches, HELD_BATCHES_MAX)))
-        self._partial_interval_s = event.partial_interval_s
-        self._partials_due_s = now + event.partial_interval_s
+        self._partial_pace = PartialPace(event.partial_interval_s, now)
         self._continue_across_versions = event.continue_across_versions
         self._spool.retry_now()
         if self._batch is not None:
@@ -188,8 +193,7 @@ class WorkerCore:
     def _grant(self, event: LeasesGranted, now: float) -> list[Action]:
         refused: dict[str, list[LeaseId]] = {}
         for grant in event.leases:
-            if self._free_slots_told is not None:
-                self._free_slots_told = max(0, self._free_slots_told - len(grant.slots))
+            self._slots_asked.granted(len(grant.slots))
             if self._book.knows(grant.lease_id):
                 continue
             reason = self._why_refused(grant)
@@ -202,8 +206,8 @@ class WorkerCore:
     def _why_refused(self, grant: LeaseGrant) -> str:
         # Leases may cross our last word on the way, so up to twice what we ask for is taken.
         held = self._book.unfinished + len(grant.slots)
-        if self._stopping is not None:
-            return "stopping"
+        if not self._halt.takes_work:
+            return self._halt.in_words
         if held > 2 * self._held_slots_wanted or held + len(self._spool) > self._spool_max:
             return "more than asked for"
         if self._swap.active is not None and grant.epoch < self._swap.active.epoch:
@@ -231,6 +235,8 @@ class WorkerCore:
 
     def _slice_drawn(self, event: SliceDrawn, now: float) -> list[Action]:
         batch = self._batch
+        if event.batch_id == self._abandoned:
+            self._abandoned = None
         if batch is None or batch.batch_id != event.batch_id:
             return []
         tokens = sum(len(item.segment.token_ids) for item in event.drawn if item.segment is not None)
@@ -241,11 +247,10 @@ class WorkerCore:
             self._spool_rollout(rollout)
         if not len(batch):
             return self._end_batch(batch, now)
-        due = self._partial_interval_s > 0.0 and now >= self._partials_due_s
-        if not due or not self._connected or self._stopping is not None:
+        if not self._partial_pace.is_due(now) or not self._connected or not self._halt.draws:
             return []
         partials = batch.partials(PARTIALS_AT_ONCE_MAX)
-        self._partials_due_s = now + max(self._partial_interval_s, len(partials) / PARTIALS_PER_SECOND_MAX)
+        self._partial_pace.sent(len(partials), now)
         return [SendPartials(partials)]
 
     def _spool_rollout(self, rollout: Rollout) -> None:
@@ -254,50 +259,41 @@ class WorkerCore:
             self._spool.add(rollout, lease.gone_s)
 
     def _upload_answered(self, event: UploadAnswered, now: float) -> list[Action]:
-        refused: Counter[str] = Counter()
-        for rollout, verdict in self._spool.answered(event.upload_id, event.verdicts, now + event.retry_after_s):
-            if rollout.finish_reason == "interrupted":
-                refused["interrupted"] += 1
-            elif verdict.accepted:
-                self.accepted += 1
-            else:
-                refused[verdict.reason] += 1
+        answered = self._spool.answered(event.upload_id, event.verdicts, now + event.retry_after_s)
+        accepted, refused = counted(answered)
+        self.accepted += accepted
         return [action for reason, count in sorted(refused.items()) for action in self._drop(reason, count)]
 
     def _begin_drain(self, reason: str, now: float) -> list[Action]:
-        if self._stopping is not None:
+        if not self._halt.stop(reason, now):
             return []
-        self._stopping, self._drain_begun_s = reason, now
         self._spool.retry_now()
-        return [*self._ask_for_work(), *self._return_idle_leases(reason)]
+        return [*self._ask_for_work(), *self._return_idle_leases()]
 
-    def _return_idle_leases(self, reason: str) -> list[Action]:
+    def _return_idle_leases(self) -> list[Action]:
         """Returning a lease ends it: those with rollouts on their way are returned once these are uploaded."""
         busy = self._spool.lease_ids() | (set() if self._batch is None else self._batch.lease_ids())
         idle = self._book.ids_where(lambda lease: lease.grant.lease_id not in busy)
-        return self._return_leases(idle, f"stopping: {reason}")
+        return self._return_leases(idle, self._halt.in_words)
 
     # ------------------------------------------------------------ what follows
 
-    def _expire(self, now: float) -> list[Action]:
-        return self._drop("lease_expired", self._book.expire(now) + self._spool.expire(now))
-
     def _interrupt(self, now: float) -> list[Action]:
-        """A stopping worker gives what the batch has so far once its slice has ended, or takes too long."""
+        """Who must stop drawing gives what the batch has so far once its slice has ended, or takes too long."""
         batch = self._batch
-        if self._stopping is None or batch is None:
+        if batch is None:
+            return self._return_idle_leases() if len(self._book) else []
+        if batch.slice_running and now < self._halt.since_s + DRAIN_SLICE_S:
             return []
-        if batch.slice_running and now < self._drain_begun_s + DRAIN_SLICE_S:
-            return []
-        self._batch = None
+        self._batch, self._abandoned = None, batch.batch_id if batch.slice_running else None
         for rollout in batch.interrupted(now):
             self._spool_rollout(rollout)
-        return [EndBatch(batch.batch_id), *self._return_idle_leases(self._stopping)]
+        return [EndBatch(batch.batch_id), *self._return_idle_leases()]
 
     def _swap_version(self) -> list[Action]:
         batch = self._batch
         between_slices = batch is not None and not batch.slice_running and batch.may_renew()
-        return self._swap.step(may_swap=batch is None or (self._continue_across_versions and between_slices))
+        return self._swap.step(may_swap=self._at_rest or (self._continue_across_versions and between_slices))
 
     def _draw_on(self, now: float) -> list[Action]:
         batch, active = self._batch, self._swap.active
@@ -308,22 +304,26 @@ class WorkerCore:
             return self._end_batch(batch, now)
         renew = batch.key != active
         # Where versions are swapped between two batches, this one must come to an end.
-        fill = self._takes_work() and (self._continue_across_versions or not self._swap.waits)
+        fill = self._may_begin() and (self._continue_across_versions or not self._swap.waits)
         more = self._book.take(active, self._batch_slots - len(batch)) if fill else ()
         batch.begin_slice(active, now, more)
         return [DrawOn(batch.batch_id, self._speed.next_slice_tokens(), renew, more)]
 
-    def _takes_work(self) -> bool:
-        return self._stopping is None and not self._spool.is_full(self._spool_bytes_max)
+    def _may_begin(self) -> bool:
+        return self._halt.draws and not self._spool.is_full(self._spool_bytes_max)
 
     def _end_batch(self, batch: RunningBatch, now: float) -> list[Action]:
         self._batch = None
         self._patience.ended(batch.begun_s, now, connected=self._connected)
         return [EndBatch(batch.batch_id)]
 
+    @property
+    def _at_rest(self) -> bool:
+        return self._batch is None and self._abandoned is None
+
     def _can_begin(self) -> bool:
         swap = self._swap
-        return self._takes_work() and self._batch is None and swap.active is not None and not swap.activating
+        return self._may_begin() and self._at_rest and swap.active is not None and not swap.activating
 
     def _generate(self, now: float) -> list[Action]:
         active = self._swap.active
@@ -331,12 +331,13 @@ class WorkerCore:
             return []
         servable = self._book.servable(active)
         slots = sum(len(lease.waiting) for lease in servable)
-        if not slots or (slots < self._batch_slots and now < self._patience.until_s(servable[0].received_s)):
+        more_may_come = slots < self._batch_slots and self._halt.takes_work
+        if not slots or (more_may_come and now < self._patience.until_s(servable[0].received_s)):
             return []
         work = self._book.take(active, self._batch_slots)
         self._batch_id += 1
         self._batch = RunningBatch(self._batch_id, work, active, now)
-        self._partials_due_s = now + self._partial_interval_s
+        self._partial_pace.began(now)
         return [GenerateBatch(self._batch_id, work, self._speed.next_slice_tokens())]
 
     def _upload(self, now: float) -> list[Action]:
@@ -345,26 +346,26 @@ class WorkerCore:
 
     def _ask_for_work(self) -> list[Action]:
         free = self._free_slots()
-        if not self._connected or free == self._free_slots_told or (free == 0 and self._free_slots_told is None):
-            return []
-        self._free_slots_told = free
-        return [RequestWork(free)]
+        return [RequestWork(free)] if self._connected and self._slots_asked.is_news(free) else []
 
     def _free_slots(self) -> int:
-        if self._swap.active is None or not self._takes_work():
+        if self._swap.active is None or not self._halt.takes_work or not self._may_begin():
             return 0
         return max(0, min(self._held_slots_wanted, self._spool_max - len(self._spool)) - self._book.unfinished)
 
     def _end_drain(self, now: float) -> list[Action]:
-        if self._stopping is None:
-            return []
+        if not self._halt.stopping:
+            held = self._batch is not None or self._book.unfinished or len(self._spool)
+            if held or not (self._halt.finishing and self._halt.ends):
+                return []
+            self._halt.stop(self._halt.finishing, now)
         unsent = self._batch is not None or len(self._spool) > 0
-        if self._connected and unsent and now < self._drain_begun_s + DRAIN_UPLOAD_S:
+        if self._connected and unsent and now < self._halt.since_s + DRAIN_UPLOAD_S:
             return []
         self._finished = True
         actions = self._drop("stopped", self._spool.clear())
-        actions += self._return_leases(self._book.ids_where(lambda _: True), f"stopping: {self._stopping}")
-        return [*actions, Finish(self._stopping)]
+        actions += self._return_leases(self._book.ids_where(lambda _: True), self._halt.in_words)
+        return [*actions, Finish(self._halt.stopping)]
 
     def _return_leases(self, lease_ids: tuple[LeaseId, ...], reason: str) -> list[Action]:
         if not lease_ids:
@@ -373,13 +374,15 @@ class WorkerCore:
         return [ReturnLeases(lease_ids, reason)] if self._connected else []
 
     def _drop(self, reason: str, count: int) -> list[Action]:
-        if count:
-            self.dropped[reason] += count
-        return [RolloutsDropped(reason, count)] if count else []
+        if not count:
+            return []
+        self.dropped[reason] += count
+        return [RolloutsDropped(reason, count)]
 
     def _state(self, receiving: Receiving | None) -> tuple[PeerState, str]:
-        if self._stopping is not None:
-            return "draining", f"{self._stopping}; {len(self._spool)} finished rollouts to upload"
+        halted = self._halt.status(unfinished=self._book.unfinished, unsent=len(self._spool))
+        if halted is not None:
+            return halted
         if self._batch is not None:
             return "generating", f"{len(self._batch)} rollouts with version {self._batch.key.version}"
         if receiving is not None:
@@ -393,7 +396,4 @@ class WorkerCore:
             return f"the coordinator is away: {self._last_loss or 'not reached yet'}"
         if self._free_slots() == 0 and self._book.unfinished < self._held_slots_wanted:
             return f"{len(self._spool)} finished rollouts wait for the coordinator's verdict"
-        waiting = [lease.grant.oldest_useful_version for lease in self._book if not lease.servable_by(active)]
-        if waiting:
-            return f"{len(waiting)} leases need version {min(waiting)} or newer; version {active.version} is active"
-        return "no lease; waiting for the coordinator's pacing"
+        return self._book.why_not_servable(active) or "no lease; waiting for the coordinator's pacing"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from rollcast.wire.ids import Epoch, LeaseId, Version
 from rollcast.wire.rollouts import FinishReason, LeaseGrant, PartialRollout, Rollout, Segment, Slot
@@ -122,6 +123,25 @@ class UploadFailed:
     retry_after_s: float
 
 
+RestingState = Literal["paused", "resting"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """The owner wants the machine, or it is hot, or it is not the hour: draw nothing. An empty reason: go on."""
+
+    reason: str
+    state: RestingState = "resting"
+
+
+@dataclass(frozen=True, slots=True)
+class FinishRequested:
+    """Complete what is held and take nothing new; an empty reason: take work again. ``ends``: once nothing is held."""
+
+    reason: str
+    ends: bool = True
+
+
 @dataclass(frozen=True, slots=True)
 class StopRequested:
     """By a signal or by the coordinator."""
@@ -146,6 +166,8 @@ Event = (
     | SliceDrawn
     | UploadAnswered
     | UploadFailed
+    | Rest
+    | FinishRequested
     | StopRequested
     | Tick
 )

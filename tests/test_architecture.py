@@ -44,6 +44,15 @@ JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
 
 #: Decisions only: these modules take time and randomness as arguments and do no I/O.
 PURE = (
+    "peer/halting.py",
+    "peer/partial_pace.py",
+    "peer/slots_asked.py",
+    "peer/donor/ceilings.py",
+    "peer/donor/describing.py",
+    "peer/network_gate.py",
+    "peer/donor/conduct.py",
+    "peer/donor/quota.py",
+    "peer/donor/schedule.py",
     "coordinator/core.py",
     "coordinator/membership.py",
     "coordinator/leases.py",

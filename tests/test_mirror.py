@@ -21,11 +21,13 @@ DATA = {
         "peer/config.py",
     ),
     *("peer/relay_actions.py", "peer/relay_events.py", "peer/worker_events.py"),
+    "peer/donor/readings.py",
     *("learner/config.py", "peer/engines/base.py"),
 }
 
 #: Parts that only make sense together, and what tests them together.
 TESTED_IN = {
+    "peer/donor/daemon.py": "tests/peer/test_service.py",
     "rollcast/sim/chunked.py": "tests/sim/test_simulation.py",
     "rollcast/sim/control_link.py": "tests/sim/test_simulation.py",
     "rollcast/sim/coordinator_node.py": "tests/sim/test_simulation.py",

@@ -91,7 +91,7 @@ class Daemons:
         files = self._files("coordinator", "coordinator", self._coordinator_config(), "--log-file")
         self._spawn(0, "coordinator", [*cli, "coordinator", *files, "--with-parent"])
         files = self._files("origin", "origin", self._peer_config(0), "--log-file")
-        self._spawn(0, "origin", [*cli, "peer", *files, "--with-parent"])
+        self._spawn(0, "origin", [*cli, "peer", "run", *files, "--with-parent"])
         for number in self._case.receivers:
             self.start_peer(number)
         limits = [str(self._case.size_bytes), str(len(self._case.receivers)), str(self._case.limit_s)]

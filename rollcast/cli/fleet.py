@@ -23,6 +23,8 @@ from rollcast.runtime.run_folder import RunFolder, write_atomically, write_json
 from rollcast.runtime.waits import deadline
 from rollcast.wire.identity import Identity
 
+#: Role -> the command that runs it, where it is not the role's name.
+_COMMANDS = {"peer": ("peer", "run")}
 #: Without these the run cannot go on; a peer may die at any time.
 ESSENTIAL = ("coordinator", "learner", "origin")
 _ASKED_TO_STOP = (-signal.SIGTERM, -signal.SIGINT)
@@ -198,6 +200,7 @@ class Fleet:
             "invite_file": self._invite("peer"),
             "state_folder": self.folder.root / "peers" / name,
             "engine": engine.model_copy(update={"compilation_cache": cache}),
+            "limits": self.config.peer.limits.model_copy(update={"polite": False}),  # the learner waits for it here
         }
         self._write_config(name, self.config.peer.model_copy(update=changes))
 
@@ -210,7 +213,7 @@ class Fleet:
         program = self.programs.get(name, [sys.executable, "-m", "rollcast.cli.main"])
         with log.open("ab") as output:
             self.processes[name] = subprocess.Popen(
-                [*program, role, str(config), "--log-file", str(log), "--with-parent"],
+                [*program, *_COMMANDS.get(role, (role,)), str(config), "--log-file", str(log), "--with-parent"],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -22,7 +22,11 @@ app.command(
 )
 app.command("rollcast.cli.roles:coordinator", name="coordinator", help="Run the coordinator.")
 app.command("rollcast.cli.roles:learner", name="learner", help="Run the learner.")
-app.command("rollcast.cli.roles:peer", name="peer", help='Run a peer, or with role = "origin" the origin.')
+app.command(
+    "rollcast.cli.peer:app",
+    name="peer",
+    help="Run a peer on a spare machine (or the origin), and stay in charge of it.",
+)
 app.command("rollcast.cli.evaluate:evaluate", name="eval", help="Print pass@k of a run's newest checkpoint.")
 app.command(
     "rollcast.cli.export:export",

@@ -23,7 +23,8 @@
     ├── EpochOver              RC602  exit 76   another learner has gone on with the run
     ├── ModelError             RC603  exit 65   a model's files or its architecture cannot be used
     ├── CacheTooSmall          RC604  exit 69   a rollout does not fit into the engine's memory for keys and values
-    └── ProcessFailed          RC701  exit 70   a process that we started ended badly
+    ├── ProcessFailed          RC701  exit 70   a process that we started ended badly
+    └── DaemonAway             RC702  exit 69   no peer runs from this state folder
 
 Exit statuses follow sysexits.h. docs/errors.md has a section for each code; a test keeps the two in step.
 """
@@ -155,3 +156,7 @@ class CacheTooSmall(RollcastError):
 
 class ProcessFailed(RollcastError):
     code, exit_code = "RC701", 70
+
+
+class DaemonAway(RollcastError):
+    code, exit_code = "RC702", 69

@@ -70,7 +70,7 @@ def test_every_key_has_a_meaning(role: str) -> None:
 def test_unknown_key_is_one_clear_error(tmp_path: Path) -> None:
     file = tmp_path / "peer.toml"
     file.write_text('[engine]\nconcurrent_rollout = 8\n[link]\nhost = "127.0.0.1"\n')
-    result = rollcast("peer", str(file))
+    result = rollcast("peer", "run", str(file))
     assert result.returncode == 64
     assert result.stderr.startswith("RC101: ")
     assert "did you mean 'concurrent_rollouts'" in result.stderr
@@ -93,12 +93,12 @@ def test_dry_run_with_settings_starts_nothing(tmp_path: Path) -> None:
 
 
 def test_options_from_the_environment() -> None:
-    result = rollcast("peer", str(CONFIGS / "peer.toml"), ROLLCAST_PEER_DRY_RUN="true")
+    result = rollcast("peer", "run", str(CONFIGS / "peer.toml"), ROLLCAST_PEER_RUN_DRY_RUN="true")
     assert json.loads(result.stdout)["role"] == "peer"
 
 
 def test_an_invite_is_never_shown() -> None:
-    result = rollcast("peer", str(CONFIGS / "peer.toml"), "--dry-run", "--set", "invite=rollcast1-abcdef")
+    result = rollcast("peer", "run", str(CONFIGS / "peer.toml"), "--dry-run", "--set", "invite=rollcast1-abcdef")
     assert json.loads(result.stdout)["invite"] == "**********"
     assert "abcdef" not in result.stdout + result.stderr
 

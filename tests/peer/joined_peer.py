@@ -43,6 +43,7 @@ def joined_config(folder: Path, coordinator: ScriptedCoordinator, role: Role = "
         token="token",
     )
     fields = {"role": role, "name": folder.name, "invite": invite.encode(), "state_folder": folder}
+    fields["limits"] = {"polite": False}  # this process is the test's
     return PeerConfig.model_validate({**fields, "engine": {"concurrent_rollouts": 4}, **changes})
 
 

@@ -46,3 +46,4 @@ def test_the_uplink_to_others_goes_before_that_to_our_network() -> None:
     assert traffic.uplink(3.0).bytes_per_second == 50.0
     near.meter.received(500, 3.0)
     assert traffic.downlink_bytes_per_second == 500.0
+    assert traffic.moved_far_bytes == (50, 0)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from peer.mirror_folder import MirrorFolder
+from peer.config import MirrorConfig
+from peer.mirror_folder import MirrorFolder, mirror_folder_of
 from rollcast.runtime.errors import StoreError
 from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.chunks import chunk_list
@@ -145,3 +146,10 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StoreError, match="cannot keep versions in"):
         MirrorFolder(tmp_path / "file", tmp_path / "store", 3)
+
+
+def test_without_a_folder_in_the_configuration_there_is_none(tmp_path: Path) -> None:
+    store = ChunkStore(tmp_path / "store", 2)
+    assert mirror_folder_of(MirrorConfig(), store) is None
+    assert mirror_folder_of(MirrorConfig(folder=tmp_path / "mirror"), store) is not None
+    store.close()

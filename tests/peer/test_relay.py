@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from peer.chunk_memory import ChunkMemory
+from peer.network_gate import NetworkGate
 from peer.stream_link import StreamLink
 from peer.transport import Link
 from rollcast.runtime.errors import RollcastError, WrongKey
@@ -308,6 +309,32 @@ async def test_an_upload_cap_is_kept(tmp_path: Path) -> None:
         await until(lambda: a.completed)
         burst_bytes = bytes_per_second * 0.05
         assert loop.time() - begun_s > (len(published.state) - burst_bytes) / bytes_per_second
+
+
+async def test_who_may_not_send_still_receives_and_others_get_it_elsewhere(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        origin, a, b = await world.add("origin", "a", "b")
+        a.relay.allow(NetworkGate(send=False, reason="this month's upload is used up"))
+        await world.plan(origin, a, b)
+        published = world.published(0)
+        await world.push(published)
+        world.announce(published)
+        await until(lambda: a.completed and b.completed)
+        assert a.report.chunk_bytes_sent == 0
+
+
+async def test_who_is_paused_has_no_links_until_it_goes_on(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        origin, a = await world.add("origin", "a")
+        await world.plan(origin, a)
+        await until(lambda: a.report.links)
+        a.relay.allow(NetworkGate(send=False, receive=False, reason="paused by its owner"))
+        await until(lambda: not a.report.links and not origin.report.links)
+        published = world.published(0)
+        await world.push(published)
+        world.announce(published)
+        a.relay.allow(NetworkGate())
+        await until(lambda: a.completed)
 
 
 async def test_a_probe_shows_in_the_report(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from peer.engines.base import Engine
 from peer.renewal import Renewal
 from peer.service import run
 from rollcast.runtime.errors import MalformedMessage, RollcastError, StoreError, Unreachable
+from rollcast.wire.donor_control import request
 from rollcast.wire.identity import Identity
 from rollcast.wire.ids import RunId
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -345,3 +346,39 @@ async def test_a_tokenizer_that_is_none_ends_the_peer_with_its_reason(tmp_path: 
         await coordinator.next_session(stopping)
         with pytest.raises(MalformedMessage, match="tokenizer"):
             await peer.status()
+
+
+async def asked(process: Process, do: str, **values: Any) -> dict[str, Any]:
+    return await asyncio.to_thread(request, process.config.state_folder, {"do": do, **values})
+
+
+async def test_an_owner_pauses_and_goes_on_by_command(tmp_path: Path) -> None:
+    async with scripted_coordinator(tmp_path) as coordinator:
+        process, session = await begin_working(coordinator, tmp_path / "peer")
+        session.send(leases(grant(1, 4)))
+        await session.expect("work_request", lambda work: work.free_slots == 8)
+        assert await asked(process, "pause") == {"state": "paused", "reason": "paused by its owner"}
+        await session.expect("work_request", lambda work: work.free_slots == 0)
+        await session.expect("heartbeat", lambda beat: beat.state == "paused")
+        report = await asked(process, "status")
+        assert (report["state"], report["version_active"], report["connected"]) == ("paused", 2, True)
+        assert report["today"] == report["total"] == {"accepted": 4}
+        session.received.clear()
+        assert (await asked(process, "resume"))["state"] == "on"
+        await session.expect("work_request", lambda work: work.free_slots == 8)
+        process.stop.set()
+        assert await process.status() == 0
+
+
+async def test_an_owner_lets_a_peer_finish_what_it_holds(tmp_path: Path) -> None:
+    async with scripted_coordinator(tmp_path) as coordinator:
+        process, session = await begin_working(coordinator, tmp_path / "peer")
+        process.engine.released.clear()
+        session.send(leases(grant(1, 4)))
+        await session.expect("heartbeat", lambda beat: beat.state == "generating")
+        assert (await asked(process, "finish"))["state"] == "finishing"
+        await session.expect("heartbeat", lambda beat: beat.state == "finishing")
+        process.engine.released.set()
+        assert await process.status() == 0
+        assert len(coordinator.uploaded) == 4
+        assert (await session.expect("goodbye")).reason == "its owner asked"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from peer.spool import ROLLOUT_BYTES, TOKEN_BYTES, UPLOAD_ROLLOUTS_MAX, UPLOADS_IN_FLIGHT_MAX, Spool
+from collections import Counter
+from dataclasses import replace
+
+from peer.spool import ROLLOUT_BYTES, TOKEN_BYTES, UPLOAD_ROLLOUTS_MAX, UPLOADS_IN_FLIGHT_MAX, Spool, counted
 from peer.worker_events import Verdict
 from rollcast.wire.ids import LeaseId
 from rollcast.wire.rollouts import Rollout
@@ -84,3 +87,13 @@ def test_the_memory_of_rollouts_is_counted_until_they_are_gone() -> None:
     spool, _ = filled(2)
     spool.clear()
     assert spool.size_bytes == 0
+
+
+def test_verdicts_are_counted_by_reason_and_what_was_interrupted_apart() -> None:
+    whole, other, cut = (rollout(item) for item in work(grant(1, slots=3)))
+    answered = [
+        (whole, verdict(0)),
+        (other, verdict(1, "fenced")),
+        (replace(cut, finish_reason="interrupted"), verdict(2)),
+    ]
+    assert counted(answered) == (1, Counter({"fenced": 1, "interrupted": 1}))

@@ -229,7 +229,9 @@ def test_stopping_returns_leases_uploads_what_is_finished_and_ends() -> None:
         ReturnLeases((LeaseId(2),), "stopping: stopped by a signal"),
     ]
     assert core.status(2.1).state == "draining"
-    assert core.handle(LeasesGranted((grant(3),)), 2.2) == [ReturnLeases((LeaseId(3),), "stopping")]
+    assert core.handle(LeasesGranted((grant(3),)), 2.2) == [
+        ReturnLeases((LeaseId(3),), "stopping: stopped by a signal")
+    ]
     assert core.handle(UploadAnswered(1, accept(made), 0.5), 2.3) == [
         ReturnLeases((LeaseId(1),), "stopping: stopped by a signal"),
         Finish("stopped by a signal"),

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from peer.partial_pace import PARTIALS_AT_ONCE_MAX
 from peer.spool import ROLLOUT_BYTES, TOKEN_BYTES
-from peer.worker_core import DRAIN_SLICE_S, DRAIN_UPLOAD_S, PARTIALS_AT_ONCE_MAX
+from peer.worker_core import DRAIN_SLICE_S, DRAIN_UPLOAD_S
 from peer.worker_events import (
     ActivateVersion,
     DrawOn,
     EndBatch,
     Finish,
+    FinishRequested,
     GenerateBatch,
     LeasesGranted,
     ReportVersionHeld,
     RequestWork,
+    Rest,
     ReturnLeases,
     RolloutsDropped,
     SendPartials,
@@ -274,3 +277,59 @@ def test_no_batch_begins_while_finished_rollouts_fill_their_memory() -> None:
         GenerateBatch(2, work(second), SLICE),
         RequestWork(4),
     ]
+
+
+def test_who_rests_gives_back_what_it_holds_once_its_slice_has_ended_and_goes_on_later() -> None:
+    core = ready_core()
+    lease, other = grant(1, 4), grant(2, 2)
+    core.handle(LeasesGranted((lease, other)), 1.0)
+    assert core.handle(Rest("hot"), 2.0) == [RequestWork(0)]
+    assert core.next_wake_s() == 2.0 + DRAIN_SLICE_S
+    assert core.handle(LeasesGranted((grant(3),)), 2.1) == [ReturnLeases((LeaseId(3),), "resting: hot")]
+    ended = SliceDrawn(1, tuple(drawn(item, (3, 4), None) for item in work(lease)))
+    end, returned, upload = core.handle(ended, 2.3)
+    assert (end, returned) == (EndBatch(1), ReturnLeases((LeaseId(2),), "resting: hot"))
+    assert isinstance(upload, UploadRollouts)
+    assert {made.finish_reason for made in upload.rollouts} == {"interrupted"}, "another peer can go on with them"
+    assert core.status(2.3).state == "resting"
+    core.handle(UploadAnswered(upload.upload_id, accept(upload.rollouts), 0.5), 2.4)
+    assert core.held_leases == []
+    assert core.handle(Rest(""), 9.0) == [RequestWork(8)]
+    assert core.handle(LeasesGranted((grant(4, 4),)), 9.1) == [GenerateBatch(2, work(grant(4, 4)), SLICE)]
+
+
+def test_nothing_is_drawn_or_swapped_beside_a_slice_that_was_given_up() -> None:
+    core = ready_core()
+    lease = grant(1, 4)
+    core.handle(LeasesGranted((lease,)), 1.0)
+    core.handle(Rest("paused by its owner", "paused"), 2.0)
+    assert core.handle(Tick(), 2.0 + DRAIN_SLICE_S)[0] == EndBatch(1)
+    core.handle(Rest(""), 3.0)
+    assert core.handle(LeasesGranted((grant(2, 4),)), 3.1) == [], "the engine still draws the slice"
+    core.handle(VersionVerified(key(1)), 3.2)
+    assert core.handle(VersionLoaded(key(1)), 3.3) == []
+    assert core.handle(SliceDrawn(1, ()), 3.4) == [ActivateVersion(key(1))]
+    assert core.handle(VersionActivated(key(1)), 3.5) == [GenerateBatch(2, work(grant(2, 4)), SLICE)]
+
+
+def test_who_finishes_completes_what_it_holds_and_ends() -> None:
+    core = ready_core()
+    lease, other = grant(1, 4), grant(2, 2)
+    core.handle(LeasesGranted((lease, other)), 1.0)
+    assert core.handle(FinishRequested("its owner asked"), 2.0) == [RequestWork(0)]
+    assert core.status(2.0).reason == "its owner asked; 6 rollouts to go"
+    end, generate, upload = core.handle(finished(1, work(lease)), 3.0)
+    assert (end, generate) == (EndBatch(1), GenerateBatch(2, work(other), SLICE))
+    assert isinstance(upload, UploadRollouts)
+    core.handle(UploadAnswered(upload.upload_id, accept(upload.rollouts), 0.5), 3.1)
+    _, last = core.handle(finished(2, work(other)), 4.0)
+    assert isinstance(last, UploadRollouts)
+    assert core.handle(UploadAnswered(last.upload_id, accept(last.rollouts), 0.5), 4.1) == [Finish("its owner asked")]
+    assert core.finished
+
+
+def test_who_finishes_for_a_while_takes_work_again_when_told() -> None:
+    core = ready_core()
+    core.handle(FinishRequested("back at noon", ends=False), 2.0)
+    assert core.status(2.0).state == "finishing"
+    assert core.handle(FinishRequested(""), 3.0) == [RequestWork(8)]

@@ -22,6 +22,7 @@ from peer.worker_events import (
     LeasesRevoked,
     LoadVersion,
     RequestWork,
+    Rest,
     SendPartials,
     SessionLost,
     SessionOpened,
@@ -66,6 +67,7 @@ class WorkerHistory(RuleBasedStateMachine):
         self.active_versions: list[VersionKey] = []
         self.uploads: dict[int, tuple[Rollout, ...]] = {}
         self.given: set[Slot] = set()
+        self.resting = False
 
     def tell(self, event: Any) -> None:
         for action in self.core.handle(event, self.now):
@@ -75,6 +77,8 @@ class WorkerHistory(RuleBasedStateMachine):
         match action:
             case GenerateBatch(_, items, _):
                 assert not self.batch, "one batch at a time"
+                assert self.slice is None, "one slice at a time"
+                assert not self.resting
                 assert len(items) <= 4
                 self.batch = {(item.lease.lease_id, item.slot.sample_index): item for item in items}
                 self.generated.update(self.batch.keys())
@@ -86,6 +90,7 @@ class WorkerHistory(RuleBasedStateMachine):
                 self.slice, self.batch_key = action, self.active_versions[-1]
             case DrawOn(_, _, renew):
                 assert self.slice is None, "one slice at a time"
+                assert not self.resting
                 assert renew == (self.batch_key != self.active_versions[-1])
                 self.slice, self.batch_key = action, self.active_versions[-1]
             case EndBatch():
@@ -199,6 +204,11 @@ class WorkerHistory(RuleBasedStateMachine):
             self.told = dict(self.prefix)
             opened = SessionOpened(partial_interval_s=1.0, continue_across_versions=continues)
             self.tell(opened if connected else SessionLost("test"))
+
+    @rule(reason=st.sampled_from(["", "hot"]))
+    def rest(self, reason: str) -> None:
+        self.tell(Rest(reason))
+        self.resting = bool(reason)
 
     @rule(seconds=st.floats(0.0, 3.0))
     def wait(self, seconds: float) -> None:

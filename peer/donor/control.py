@@ -1,0 +1,101 @@
+"""The daemon's end of the control socket: answers its owner's commands (rollcast.wire.donor_control)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from rollcast.runtime.errors import MalformedMessage, RollcastError
+from rollcast.runtime.process import bind_error
+from rollcast.wire.donor_control import DEADLINE_S, REQUEST_BYTES_MAX, parse, socket_path
+from rollcast.wire.error_json import error_to_json
+
+log = structlog.get_logger()
+
+CONNECTIONS_MAX = 16
+_FOR_S_MAX = 366 * 86400.0
+
+#: What a command does: its argument for_s, if it takes one, and the reply.
+Command = Callable[[float | None], dict[str, Any]]
+
+
+class Control:
+    """Serves commands by name.
+
+    Args:
+        commands: by name; run on the event loop, and must not block.
+    """
+
+    def __init__(self, commands: dict[str, Command]) -> None:
+        self._commands = commands
+        self._open = 0
+
+    @asynccontextmanager
+    async def serving(self, state_folder: Path) -> AsyncIterator[None]:
+        """Listen while the body runs. The state folder must be ours alone: a socket left behind there is removed.
+
+        Raises:
+            PortInUse: the socket cannot be made.
+        """
+        path = socket_path(state_folder)
+        path.unlink(missing_ok=True)
+        mask = os.umask(0o177)
+        try:
+            server = await asyncio.start_unix_server(self._connected, path, limit=REQUEST_BYTES_MAX)
+        except OSError as error:
+            raise bind_error(str(path), error, setting="state_folder") from None
+        finally:
+            os.umask(mask)
+        try:
+            yield
+        finally:
+            server.close()
+            path.unlink(missing_ok=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._open >= CONNECTIONS_MAX:
+            writer.transport.abort()
+            return
+        self._open += 1
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                line = await reader.readline()
+                writer.write(json.dumps(self.answer(line)).encode() + b"\n")
+                await writer.drain()
+        except (TimeoutError, ConnectionError, ValueError):  # ValueError: a line longer than the limit
+            pass  # whoever asked sees the connection end
+        finally:
+            self._open -= 1
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    def answer(self, line: bytes) -> dict[str, Any]:
+        """The reply to one request; an error becomes {"error": its JSON}."""
+        try:
+            values = parse(line)
+            command = self._commands.get(str(values.get("do")))
+            if command is None:
+                raise MalformedMessage(
+                    f"this peer knows no command {str(values.get('do'))[:40]!r}",
+                    fix="use the same version of rollcast for the command line and the daemon",
+                )
+            return command(_seconds(values.get("for_s")))
+        except RollcastError as error:
+            return {"error": error_to_json(error)}
+
+
+def _seconds(value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _FOR_S_MAX:
+        raise MalformedMessage("for_s must be seconds: more than 0, at most a year")
+    return float(value)

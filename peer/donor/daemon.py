@@ -1,0 +1,164 @@
+"""The owner's side of a peer process: limits that hold, commands, receipts and the report."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from datetime import datetime
+from typing import Any, Protocol
+
+import psutil
+import structlog
+
+from peer.config import PeerConfig
+from peer.donor.conduct import Allowed, Conduct, Wish
+from peer.donor.control import Control
+from peer.donor.gpu_sensors import GpuSensors
+from peer.donor.keeper import Keeper
+from peer.donor.memory import DonorMemory
+from peer.donor.receipts import ACCEPTED, Receipt, Receipts
+from peer.donor.report import machine_report
+from peer.donor.sensors import Sensors
+from peer.network_gate import NetworkGate
+from peer.spool import BUSY
+from peer.worker_events import FinishRequested, Rest, RestingState, Verdict
+from rollcast.wire.rollouts import Rollout
+
+log = structlog.get_logger()
+
+RECEIPTS_FOLDER = "receipts"
+_SAVE_RECEIPTS_S = 60.0
+_NICENESS = 19  # the lowest priority
+
+
+class DonorHost(Protocol):
+    """What the process does for its owner."""
+
+    def rest(self, event: Rest) -> None:
+        """Draw nothing, or go on."""
+
+    def finish(self, event: FinishRequested) -> None:
+        """Take nothing new, and end where the event says so."""
+
+    def allow_network(self, gate: NetworkGate) -> None:
+        """Let chunks pass, or not."""
+
+    @property
+    def moved_far_bytes(self) -> tuple[int, int]:
+        """Bytes sent and received so far beyond the local network."""
+
+    @property
+    def holds_work(self) -> bool:
+        """Whether leases or finished rollouts are held."""
+
+    def describe(self) -> dict[str, Any]:
+        """What peer.donor.report.DonorReport has of the process itself."""
+
+
+class Donor:
+    """Args: config: with the owner's limits. host: the process."""
+
+    def __init__(self, config: PeerConfig, host: DonorHost) -> None:
+        self._config = config
+        self._host = host
+        self._memory = DonorMemory(config.state_folder)
+        self._quota = config.limits.quota(self._memory.use)
+        rules = config.limits.rules()
+        self._keeper = Keeper(
+            Conduct(rules, self._quota, self._memory.asked),
+            self._quota,
+            Sensors(config.state_folder, GpuSensors.here(), wants_idle=rules.ceilings.idle_s_min is not None),
+            self._memory,
+            moved=lambda: host.moved_far_bytes,
+            apply=self._apply,
+            finish=self._finish,
+            holds_work=lambda: host.holds_work,
+        )
+        self.receipts = Receipts(config.state_folder / RECEIPTS_FOLDER)
+        self._resting = self._finishing = False
+
+    async def run(self) -> None:
+        """Keep limits and answer commands until cancelled.
+
+        Raises:
+            RollcastError: the socket cannot be made, or the state folder not be written.
+        """
+        commands = {
+            "status": lambda _: self.report(),
+            "pause": lambda for_s: self._ask("pause", for_s),
+            "resume": lambda _: self._ask("run", None),
+            "finish": lambda for_s: self._ask("finish", for_s),
+        }
+        async with AsyncExitStack() as stack:
+            stack.callback(self.receipts.save)
+            await stack.enter_async_context(Control(commands).serving(self._config.state_folder))
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._keeper.run())
+                tasks.create_task(self._save_receipts())
+
+    async def _save_receipts(self) -> None:
+        while True:
+            await asyncio.sleep(_SAVE_RECEIPTS_S)
+            self.receipts.save()
+
+    def judged(self, rollouts: Iterable[Rollout], verdicts: Iterable[Verdict]) -> None:
+        """The coordinator's verdicts on rollouts that were handed in; those to be sent again are not final."""
+        local = datetime.now()
+        by_key = {(rollout.lease_id, rollout.sample_index): rollout for rollout in rollouts}
+        receipts = [
+            _receipt(by_key[key], verdict, local)
+            for verdict in verdicts
+            if verdict.reason != BUSY and (key := (verdict.lease_id, verdict.sample_index)) in by_key
+        ]
+        self.receipts.add(receipts, local)
+
+    def report(self) -> dict[str, Any]:
+        """See peer.donor.report.DonorReport."""
+        return machine_report(self._host.describe(), self._keeper, self._memory, self.receipts, self._config)
+
+    # ------------------------------------------------------------ what the owner asks for
+
+    def _ask(self, wish: Wish, for_s: float | None) -> dict[str, Any]:
+        allowed = self._keeper.ask(wish, for_s)
+        return {"state": allowed.state, "reason": allowed.reason}
+
+    def _finish(self, until: datetime | None) -> None:
+        self._finishing = True
+        reason = "its owner asked" if until is None else f"its owner asked, back {until:%a %H:%M}"
+        self._host.finish(FinishRequested(reason, ends=until is None))
+
+    def _apply(self, allowed: Allowed) -> None:
+        self._host.allow_network(NetworkGate(allowed.send, allowed.receive, allowed.reason))
+        state: RestingState = "paused" if allowed.state == "paused" else "resting"
+        if not allowed.compute or self._resting:
+            self._host.rest(Rest("" if allowed.compute else allowed.reason, state))
+        self._resting = not allowed.compute
+        if self._finishing and allowed.state != "finishing":
+            self._finishing = False
+            self._host.finish(FinishRequested(""))
+
+
+def be_polite() -> None:
+    """Give this process, and the threads that it starts from now on, the lowest priority on processor and disk."""
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
+        psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
+    except (OSError, AttributeError, psutil.Error) as error:
+        log.warning("this process keeps its priority", cause=str(error))
+
+
+def _receipt(rollout: Rollout, verdict: Verdict, local: datetime) -> Receipt:
+    if rollout.finish_reason == "interrupted":
+        outcome = "interrupted"
+    else:
+        outcome = ACCEPTED if verdict.accepted else verdict.reason
+    return Receipt(
+        at=local.isoformat(timespec="seconds"),
+        lease_id=rollout.lease_id,
+        sample_index=rollout.sample_index,
+        version=max((segment.version for segment in rollout.segments), default=-1),
+        tokens=sum(len(segment.token_ids) for segment in rollout.segments),
+        verdict=outcome,
+    )

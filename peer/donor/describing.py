@@ -1,0 +1,61 @@
+"""What a peer says to the coordinator about itself, as its owner's screens show it. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+
+def describe(
+    hello: pb.Hello,
+    heartbeat: pb.Heartbeat,
+    *,
+    run_id: str,
+    peer_id: str,
+    coordinator: str,
+    connected: bool,
+    uptime_s: float,
+) -> dict[str, Any]:
+    """The process's part of the report (peer.donor.report)."""
+    receiving = None
+    if heartbeat.receiving_chunks_total:
+        receiving = {
+            "version": heartbeat.receiving_version,
+            "chunks_have": heartbeat.receiving_chunks_have,
+            "chunks_total": heartbeat.receiving_chunks_total,
+            "map": list(heartbeat.receiving_map),
+        }
+    return {
+        "name": hello.name,
+        "peer_id": peer_id,
+        "run_id": run_id,
+        "software": hello.software,
+        "hardware": hello.hardware,
+        "uptime_s": uptime_s,
+        "coordinator": coordinator,
+        "connected": connected,
+        "state": heartbeat.state,
+        "reason": heartbeat.reason,
+        "version_active": heartbeat.active_version if heartbeat.has_active_version else None,
+        "version_newest": max(hello.held_versions, default=None),
+        "receiving": receiving,
+        "tokens_per_second": heartbeat.tokens_per_second,
+        "tokens_generated": heartbeat.tokens_generated,
+        "links": [_link(link) for link in heartbeat.links],
+        "chunk_bytes_from_origin": heartbeat.chunk_bytes_from_origin,
+        "chunk_bytes_from_peers": heartbeat.chunk_bytes_from_peers,
+        "chunk_bytes_sent": heartbeat.chunk_bytes_sent,
+        "upload_bytes_per_second": heartbeat.uplink_bytes_per_second,
+        "download_bytes_per_second": heartbeat.downlink_bytes_per_second,
+    }
+
+
+def _link(link: pb.LinkReport) -> dict[str, Any]:
+    return {
+        "peer_id": link.peer_id,
+        "transport": link.transport,
+        "rtt_s": link.rtt_s,
+        "bytes_sent": link.bytes_sent,
+        "bytes_received": link.bytes_received,
+    }

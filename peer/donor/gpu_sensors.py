@@ -1,0 +1,67 @@
+"""Temperature, power and memory of NVIDIA accelerators, through NVML where it is there."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+log = structlog.get_logger()
+
+
+class GpuSensors:
+    """Readings over all devices; None where there is none, or it does not tell.
+
+    Args:
+        nvml: the module ``pynvml`` (distribution nvidia-ml-py), initialised; None: no accelerator.
+    """
+
+    def __init__(self, nvml: Any) -> None:
+        self._nvml: Any = nvml
+
+    @classmethod
+    def here(cls) -> GpuSensors:
+        """Of this machine."""
+        try:
+            nvml = importlib.import_module("pynvml")
+            nvml.nvmlInit()
+        except Exception as error:  # no library, no driver, no device: NVML's errors have a base only where it is there
+            log.info("no accelerator tells its temperature", cause=str(error))
+            return cls(None)
+        return cls(nvml)
+
+    def celsius(self) -> float | None:
+        """The hottest device."""
+        nvml = self._nvml
+        read = self._each(lambda device: nvml.nvmlDeviceGetTemperature(device, nvml.NVML_TEMPERATURE_GPU))
+        return max(read, default=None)
+
+    def watts(self) -> float | None:
+        """All devices together."""
+        nvml = self._nvml
+        read = self._each(lambda device: nvml.nvmlDeviceGetPowerUsage(device) / 1000.0)
+        return sum(read) if read else None
+
+    def memory_used_bytes(self, pids: set[int]) -> int | None:
+        """By these processes, on all devices."""
+        nvml = self._nvml
+
+        def used(device: Any) -> float:
+            running = nvml.nvmlDeviceGetComputeRunningProcesses(device)
+            return float(sum(one.usedGpuMemory or 0 for one in running if one.pid in pids))
+
+        read = self._each(used)
+        return int(sum(read)) if read else None
+
+    def _each(self, read: Callable[[Any], float]) -> list[float]:
+        if self._nvml is None:
+            return []
+        found: list[float] = []
+        for index in range(self._nvml.nvmlDeviceGetCount()):
+            try:
+                found.append(float(read(self._nvml.nvmlDeviceGetHandleByIndex(index))))
+            except self._nvml.NVMLError:  # this device does not tell this
+                continue
+        return found

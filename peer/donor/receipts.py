@@ -1,0 +1,119 @@
+"""What became of every rollout that this machine handed in: counts by day and reason, and the verdicts one by one.
+
+Verdicts go to one JSON-lines file a day; the oldest files make room. Counts are kept for good, in one small file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+
+import structlog
+
+from rollcast.runtime.run_folder import run_folder_error, write_atomically
+
+log = structlog.get_logger()
+
+ACCEPTED = "accepted"
+_COUNTS_FILE = "counts.json"
+_COUNTS_BYTES_MAX = 1 << 20
+_DAYS_COUNTED = 400
+_DAY_BYTES_MAX = 32 << 20  # of one day's verdicts
+_DAYS_KEPT = 30
+_NEWEST_KEPT = 200  # in memory, for screens
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """One rollout's verdict.
+
+    Args:
+        at: local time, as 2026-11-22T08:00:00.
+        verdict: "accepted", or why it was not.
+        tokens: of the completion, those of an earlier attempt included.
+    """
+
+    at: str
+    lease_id: int
+    sample_index: int
+    version: int
+    tokens: int
+    verdict: str
+
+
+class Receipts:
+    """Reads its folder at the start; a damaged file of counts counts as none, and that is logged."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._days = self._read()
+        self.newest: deque[Receipt] = deque(maxlen=_NEWEST_KEPT)
+
+    def today(self, local: datetime) -> dict[str, int]:
+        """Counts by verdict of this day."""
+        return dict(self._days.get(f"{local:%Y-%m-%d}", {}))
+
+    def total(self) -> dict[str, int]:
+        """Counts by verdict since the beginning, of the days that are remembered."""
+        total: Counter[str] = Counter()
+        for counts in self._days.values():
+            total.update(counts)
+        return dict(total)
+
+    def add(self, receipts: Iterable[Receipt], local: datetime) -> None:
+        """Count verdicts and append them to the day's file.
+
+        Raises:
+            RunFolderError: it cannot be written.
+        """
+        day = f"{local:%Y-%m-%d}"
+        new = list(receipts)
+        counts = self._days.setdefault(day, Counter())
+        counts.update(receipt.verdict for receipt in new)
+        self.newest.extend(new)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            path = self._folder / f"{day}.jsonl"
+            if not path.exists():
+                self._make_room()
+            elif path.stat().st_size > _DAY_BYTES_MAX:
+                return
+            with path.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(asdict(receipt)) + "\n" for receipt in new)
+        except OSError as error:
+            raise run_folder_error(self._folder, error) from None
+
+    def save(self) -> None:
+        """Write the counts durably.
+
+        Raises:
+            RunFolderError: they cannot be written.
+        """
+        newest = dict(sorted(self._days.items())[-_DAYS_COUNTED:])
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._folder / _COUNTS_FILE, json.dumps(newest).encode())
+        except OSError as error:
+            raise run_folder_error(self._folder, error) from None
+
+    def _make_room(self) -> None:
+        for path in sorted(self._folder.glob("*.jsonl"))[: -_DAYS_KEPT + 1 or None]:
+            path.unlink(missing_ok=True)
+
+    def _read(self) -> dict[str, Counter[str]]:
+        try:
+            with (self._folder / _COUNTS_FILE).open("rb") as file:
+                values = json.loads(file.read(_COUNTS_BYTES_MAX))
+            return {
+                str(day): Counter({str(verdict): int(count) for verdict, count in counts.items()})
+                for day, counts in values.items()
+            }
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, AttributeError, TypeError) as error:
+            log.warning("earlier receipts cannot be read: counting begins anew", cause=str(error))
+            return {}

@@ -1,0 +1,54 @@
+"""What the owner's screens show of this machine: one plain dictionary, the same for command line and page.
+
+name, peer_id, run_id, software, hardware, uptime_s
+coordinator, connected              host:port of the session, and whether it is open
+state, reason, until                what it does and why: its owner's limits first, then the worker's own state
+version_active, version_newest      generated with; the newest held (null: none yet)
+receiving                           version, chunks held, chunks in all, map of 0 to 255 by run of chunks; or null
+tokens_per_second, tokens_generated
+today, total, newest                rollouts handed in by verdict; the newest receipts
+links                               open chunk links: peer_id, transport, rtt_s, bytes each way
+chunk_bytes_*, *_bytes_per_second
+limits, used, readings              as configured; moved this month; of sensors (null: this machine does not tell)
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from peer.config import PeerConfig
+from peer.donor.keeper import Keeper
+from peer.donor.memory import DonorMemory
+from peer.donor.receipts import Receipts
+
+_NEWEST_SHOWN = 50
+
+
+def machine_report(
+    process: dict[str, Any], keeper: Keeper, memory: DonorMemory, receipts: Receipts, config: PeerConfig
+) -> dict[str, Any]:
+    """The report; ``process`` has what the process knows of itself."""
+    allowed, local = keeper.allowed, datetime.now()
+    own = {"state": process["state"], "reason": process["reason"]}
+    if allowed.state != "on":
+        own = {"state": allowed.state, "reason": allowed.reason}
+    elif allowed.reason:
+        own["reason"] = "; ".join(filter(None, (own["reason"], allowed.reason)))
+    until = memory.asked.until
+    return {
+        **process,
+        **own,
+        "until": None if until is None else until.isoformat(timespec="minutes"),
+        "today": receipts.today(local),
+        "total": receipts.total(),
+        "newest": [asdict(receipt) for receipt in list(receipts.newest)[-_NEWEST_SHOWN:]],
+        "limits": {
+            **config.limits.model_dump(mode="json"),
+            "upload_mbit_s_max": config.link.upload_mbit_s_max,
+            "download_mbit_s_max": config.link.download_mbit_s_max,
+        },
+        "used": asdict(keeper.used),
+        "readings": asdict(keeper.readings),
+    }

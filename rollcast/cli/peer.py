@@ -1,0 +1,13 @@
+"""`rollcast peer ...`: what the owner of a spare machine types. Light: `status` must answer at once."""
+
+from __future__ import annotations
+
+from cyclopts import App
+
+app = App(name="peer", help="Give a spare machine's time to a run, and stay in charge of it.")
+app.command("rollcast.cli.roles:peer", name="run", help='Run a peer, or with role = "origin" the origin.')
+app.command("rollcast.cli.peer_control:status", name="status", help="Say what this machine does now, and why.")
+app.command("rollcast.cli.peer_control:pause", name="pause", help="Stop at once: no work, no chunks.")
+app.command("rollcast.cli.peer_control:resume", name="resume", help="Work again.")
+app.command("rollcast.cli.peer_control:finish", name="finish", help="Complete what is held, then stop.")
+app.command("rollcast.cli.peer_identity:app", name="id", help="This machine's identity: show, back up, restore.")

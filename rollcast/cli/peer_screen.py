@@ -1,0 +1,104 @@
+"""One screen about this machine, from its report (peer.donor.report). Plain text: it must be there at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rollcast.cli.durations import in_words
+
+_BAR = 24
+_LINKS_SHOWN = 8
+
+
+def screen(report: dict[str, Any]) -> str:
+    """Lines of at most about 100 characters."""
+    blocks = (_head(report), _version(report), _work(report), _network(report), _machine(report))
+    return "\n".join(line for block in blocks for line in block)
+
+
+def _head(report: dict[str, Any]) -> list[str]:
+    reason = f" - {report['reason']}" if report["reason"] else ""
+    until = f" (until {report['until'].replace('T', ' ')})" if report["until"] else ""
+    session = "connected to" if report["connected"] else "waiting for"
+    return [
+        f"{report['state']}{reason}{until}",
+        f"{report['name']}  {report['peer_id']}  up {in_words(report['uptime_s'])}  {report['software']}",
+        f"run {report['run_id']}, {session} {report['coordinator']}",
+    ]
+
+
+def _version(report: dict[str, Any]) -> list[str]:
+    active, newest = report["version_active"], report["version_newest"]
+    said = "none yet" if active is None else f"{active}"
+    line = f"version   generates with {said}; newest held {'none yet' if newest is None else newest}"
+    receiving = report["receiving"]
+    if receiving is None:
+        return [line]
+    share = receiving["chunks_have"] / receiving["chunks_total"]
+    bar = "#" * round(share * _BAR)
+    return [line, f"receiving {receiving['version']}  [{bar:<{_BAR}}] {share:4.0%}"]
+
+
+def _work(report: dict[str, Any]) -> list[str]:
+    speed = (
+        f"speed     {report['tokens_per_second']:,.0f} tokens/s, {report['tokens_generated']:,} tokens since the start"
+    )
+    return [speed, f"today     {_verdicts(report['today'])}", f"in all    {_verdicts(report['total'])}"]
+
+
+def _verdicts(counts: dict[str, int]) -> str:
+    others = [f"{count:,} {verdict}" for verdict, count in sorted(counts.items()) if verdict != "accepted"]
+    return ", ".join([f"{counts.get('accepted', 0):,} accepted", *others])
+
+
+def _network(report: dict[str, Any]) -> list[str]:
+    limits, used = report["limits"], report["used"]
+    lines = [
+        f"up        {_rate(report['upload_bytes_per_second'], limits['upload_mbit_s_max'])}"
+        f", {_quota(used['sent_bytes'], limits['upload_gb_month'])}",
+        f"down      {_rate(report['download_bytes_per_second'], limits['download_mbit_s_max'])}"
+        f", {_quota(used['received_bytes'], limits['download_gb_month'])}",
+    ]
+    links = report["links"]
+    for link in links[:_LINKS_SHOWN]:
+        rtt = f"{link['rtt_s'] * 1000:.0f} ms" if link["rtt_s"] else "- ms"
+        moved = f"sent {_size(link['bytes_sent'])}, received {_size(link['bytes_received'])}"
+        lines.append(f"link      {link['peer_id'][-12:]}  {link['transport']}  {rtt}  {moved}")
+    if len(links) > _LINKS_SHOWN:
+        lines.append(f"          and {len(links) - _LINKS_SHOWN} more links")
+    return lines
+
+
+def _rate(bytes_per_second: float, cap_mbit_s: float | None) -> str:
+    measured = f"{bytes_per_second * 8e-6:.1f} Mbit/s measured" if bytes_per_second else "not measured yet"
+    return measured if cap_mbit_s is None else f"{measured}, cap {cap_mbit_s:g} Mbit/s"
+
+
+def _quota(used_bytes: int, limit_gb: float | None) -> str:
+    return f"{_size(used_bytes)} this month" + ("" if limit_gb is None else f" of {limit_gb:g} GB")
+
+
+def _size(size_bytes: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if size_bytes < 1000.0:
+            return f"{size_bytes:.3g} {unit}"
+        size_bytes /= 1000.0
+    return f"{size_bytes:,.1f} GB"
+
+
+def _machine(report: dict[str, Any]) -> list[str]:
+    readings = report["readings"]
+    parts = [
+        _reading("processor", readings["cpu_celsius"], "{:.0f} °C"),
+        _reading("accelerator", readings["gpu_celsius"], "{:.0f} °C"),
+        _reading("power", readings["power_watts"], "{:.0f} W"),
+        _reading("others use", readings["others_cpu_share"], "{:.0%} of the processor"),
+        _reading("memory used", readings["memory_used_bytes"], "{:,.0f} MB", 1e-6),
+        _reading("disk free", readings["disk_free_bytes"], "{:,.1f} GB", 1e-9),
+    ]
+    said = ", ".join(part for part in parts if part)
+    return [f"machine   {report['hardware']}"] + ([f"          {said}"] if said else [])
+
+
+def _reading(what: str, value: float | None, form: str, scale: float = 1.0) -> str:
+    return "" if value is None else f"{what} {form.format(value * scale)}"

@@ -1,0 +1,91 @@
+"""How the command line and a peer's daemon talk on one machine: one line of JSON each way over a Unix socket.
+
+The socket is in the peer's state folder, for its owner only. This module imports nothing but the standard library and
+our errors: `rollcast peer status` must answer at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rollcast.runtime.errors import DaemonAway, MalformedMessage, WaitTimedOut
+
+REQUEST_BYTES_MAX = 4096
+REPLY_BYTES_MAX = 1 << 20
+DEADLINE_S = 5.0
+_NAME = "control.sock"
+_PATH_BYTES_MAX = 100  # a Unix socket's path has at most 107 bytes
+
+
+def socket_path(state_folder: Path) -> Path:
+    """Where the daemon of this state folder listens: in the folder, or where its path is too long in a short one."""
+    path = state_folder.absolute() / _NAME
+    if len(os.fsencode(path)) <= _PATH_BYTES_MAX:
+        return path
+    short = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
+    digest = hashlib.sha256(os.fsencode(state_folder.absolute())).hexdigest()[:16]
+    return short / f"rollcast-{os.getuid()}-{digest}.sock"
+
+
+def request(state_folder: Path, values: dict[str, Any], deadline_s: float = DEADLINE_S) -> dict[str, Any]:
+    """Ask the daemon something.
+
+    Returns:
+        its reply.
+
+    Raises:
+        DaemonAway: no peer runs from this state folder.
+        WaitTimedOut: it does not answer.
+        MalformedMessage: what it answers is no reply.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(deadline_s)
+        try:
+            connection.connect(os.fspath(socket_path(state_folder)))
+            connection.sendall(json.dumps(values).encode() + b"\n")
+            connection.shutdown(socket.SHUT_WR)
+            reply = _read(connection)
+        except TimeoutError:
+            raise WaitTimedOut(
+                f"the peer of {state_folder} did not answer within {deadline_s:g} s",
+                fix="look at its log; restart it if it hangs",
+            ) from None
+        except OSError as error:
+            raise DaemonAway(
+                f"no peer runs from {state_folder}",
+                cause=error.strerror or str(error),
+                fix="start it with `rollcast peer run`, or name its folder with --state-folder",
+            ) from None
+    return parse(reply)
+
+
+def parse(line: bytes) -> dict[str, Any]:
+    """One message.
+
+    Raises:
+        MalformedMessage: it is not one JSON object.
+    """
+    try:
+        values = json.loads(line)
+    except ValueError:
+        values = None
+    if not isinstance(values, dict):
+        raise MalformedMessage("this is no message between a peer and its command line")
+    return values
+
+
+def _read(connection: socket.socket) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    while part := connection.recv(65536):
+        parts.append(part)
+        size += len(part)
+        if size > REPLY_BYTES_MAX:
+            raise MalformedMessage(f"a reply has at most {REPLY_BYTES_MAX} bytes")
+    return b"".join(parts)

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from peer.donor.describing import describe
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+
+def test_what_a_heartbeat_says_is_what_its_owner_sees() -> None:
+    heartbeat = pb.Heartbeat(
+        state="generating",
+        reason="4 rollouts with version 7",
+        has_active_version=True,
+        active_version=7,
+        receiving_version=8,
+        receiving_chunks_have=3,
+        receiving_chunks_total=40,
+        receiving_map=b"\xff\x00",
+        links=[pb.LinkReport(peer_id="12D3", transport="direct", rtt_s=0.02, bytes_sent=5, bytes_received=6)],
+    )
+    said = describe(
+        pb.Hello(name="attic", held_versions=[6, 7]),
+        heartbeat,
+        run_id="run",
+        peer_id="me",
+        coordinator="host:1",
+        connected=True,
+        uptime_s=3.0,
+    )
+    assert (said["name"], said["version_active"], said["version_newest"]) == ("attic", 7, 7)
+    assert said["receiving"] == {"version": 8, "chunks_have": 3, "chunks_total": 40, "map": [255, 0]}
+    assert said["links"] == [
+        {"peer_id": "12D3", "transport": "direct", "rtt_s": 0.02, "bytes_sent": 5, "bytes_received": 6}
+    ]
+
+
+def test_a_peer_that_has_just_begun_holds_nothing() -> None:
+    fields = {"run_id": "", "peer_id": "", "coordinator": "", "connected": False, "uptime_s": 0.0}
+    said = describe(pb.Hello(), pb.Heartbeat(state="starting"), **fields)
+    assert said["version_active"] is said["version_newest"] is said["receiving"] is None

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from peer.config import PeerConfig
+from peer.donor.conduct import ALL, Allowed, Asked
+from peer.donor.keeper import Keeper
+from peer.donor.memory import DonorMemory
+from peer.donor.quota import MonthUse
+from peer.donor.readings import Readings
+from peer.donor.receipts import Receipts
+from peer.donor.report import machine_report
+
+
+class PlayedKeeper:
+    used = MonthUse("2026-11", 5, 6)
+    readings = Readings(cpu_celsius=50.0)
+
+    def __init__(self, allowed: Allowed) -> None:
+        self.allowed = allowed
+
+
+@pytest.mark.parametrize(
+    ("allowed", "state", "reason"),
+    [
+        (ALL, "generating", "4 rollouts"),
+        (Allowed(False, False, False, "paused", "paused by its owner"), "paused", "paused by its owner"),
+        (Allowed(True, False, True, "on", "upload used up"), "generating", "4 rollouts; upload used up"),
+    ],
+)
+def test_the_owners_limits_go_before_the_workers_state(
+    tmp_path: Path, allowed: Allowed, state: str, reason: str
+) -> None:
+    memory = DonorMemory(tmp_path)
+    memory.save(Asked("pause", datetime(2026, 11, 22, 12, 30)), MonthUse())
+    process: dict[str, Any] = {"state": "generating", "reason": "4 rollouts", "name": "attic"}
+    keeper = cast(Keeper, PlayedKeeper(allowed))
+    config = PeerConfig.model_validate({"link": {"upload_mbit_s_max": 5}})
+    report = machine_report(process, keeper, memory, Receipts(tmp_path / "receipts"), config)
+    assert (report["state"], report["reason"], report["name"]) == (state, reason, "attic")
+    assert report["until"] == "2026-11-22T12:30"
+    assert report["used"]["sent_bytes"] == 5
+    assert report["readings"]["cpu_celsius"] == 50.0
+    assert report["limits"]["upload_mbit_s_max"] == 5.0
