@@ -27,7 +27,7 @@ from rollcast.wire.stored_encoding import StoredEncoding
 from rollcast.wire.tokenizer import Tokenizer
 from tests.peer.fake_engine import FakeEngine
 from tests.peer.joined_peer import joined_config, keep_version, welcome_to
-from tests.peer.relay_world import disk_full, push_version
+from tests.peer.relay_world import disk_full, push_version, until
 from tests.peer.scripted_coordinator import (
     RUN_ID,
     ScriptedCoordinator,
@@ -356,7 +356,7 @@ async def test_an_owner_pauses_and_goes_on_by_command(tmp_path: Path) -> None:
     async with scripted_coordinator(tmp_path) as coordinator:
         process, session = await begin_working(coordinator, tmp_path / "peer")
         session.send(leases(grant(1, 4)))
-        await session.expect("work_request", lambda work: work.free_slots == 8)
+        await until(lambda: list((process.config.state_folder / "receipts").glob("*.jsonl")))
         assert await asked(process, "pause") == {"state": "paused", "reason": "paused by its owner"}
         await session.expect("work_request", lambda work: work.free_slots == 0)
         await session.expect("heartbeat", lambda beat: beat.state == "paused")
