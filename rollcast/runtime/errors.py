@@ -23,7 +23,10 @@
     ├── EpochOver              RC602  exit 76   another learner has gone on with the run
     ├── ModelError             RC603  exit 65   a model's files or its architecture cannot be used
     ├── CacheTooSmall          RC604  exit 69   a rollout does not fit into the engine's memory for keys and values
-    └── ProcessFailed          RC701  exit 70   a process that we started ended badly
+    ├── ProcessFailed          RC701  exit 70   a process that we started ended badly
+    ├── PoolError              RC901  exit 65   a pool of workers cannot be read, or nothing in it can be used
+    ├── PlanFileError          RC902  exit 65   a file is not a plan of this version of Rollcast
+    └── OffersUnavailable      RC903  exit 69   the list of machines for rent cannot be had
 
 Exit statuses follow sysexits.h. docs/errors.md has a section for each code; a test keeps the two in step.
 """
@@ -155,3 +158,15 @@ class CacheTooSmall(RollcastError):
 
 class ProcessFailed(RollcastError):
     code, exit_code = "RC701", 70
+
+
+class PoolError(RollcastError):
+    code, exit_code = "RC901", 65
+
+
+class PlanFileError(RollcastError):
+    code, exit_code = "RC902", 65
+
+
+class OffersUnavailable(RollcastError):
+    code, exit_code = "RC903", 69
