@@ -22,6 +22,7 @@ class Conduct:
             end first, and nothing takes their places meanwhile.
         t_publish_s: from the end of a learner step to its version's announcement: hashing, writing, pushing.
         t_turn_s: from a rollout's end to the lease that takes its place: a round trip and what is durable in between.
+        reconnect_grace_s: after which the work of a worker that is away is given to others.
     """
 
     samples_per_group: int = 1
@@ -32,3 +33,4 @@ class Conduct:
     continue_across_versions: bool = False
     t_publish_s: float = 0.0
     t_turn_s: float = 0.0
+    reconnect_grace_s: float = 3.0
