@@ -39,16 +39,15 @@ _BISECTIONS = 60  # of the rate of a tree: to the last bit of a float64
 def stripe_factor(topology: Topology) -> float:
     """Eta of ``rho = eta M / tau``: what a finite number of stripes costs over the fluid bound; no unit.
 
-    A tree is one stripe. 1 for a chain and a star, whose bounds hold as they stand. Between the measured numbers of
-    stripes it is interpolated in 1 / stripes, in which the loss of whole copies is linear.
+    1 for a tree, a chain and a star, whose bounds count whole copies and hold as they stand. Between the measured
+    numbers of stripes it is interpolated in 1 / stripes, in which the loss of whole copies is linear.
     """
-    if topology.shape in ("chain", "star"):
+    if topology.shape != "stripes":
         return 1.0
-    stripes = topology.stripes if topology.shape == "stripes" else 1
-    if stripes < 1:
+    if topology.stripes < 1:
         raise ValueError("stripes must be at least 1")
     inverse, eta = zip(*_ETA_BY_INVERSE_STRIPES, strict=True)
-    return float(np.interp(1.0 / stripes, inverse, eta))
+    return float(np.interp(1.0 / topology.stripes, inverse, eta))
 
 
 def broadcast_rate(source_upload: float, uploads: Rates, downloads: Rates, topology: Topology) -> float:

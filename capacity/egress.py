@@ -4,12 +4,17 @@ Each receiver's copy is sent by somebody: n copies a version, whatever the shape
 the price of an outgoing byte runs from nothing (a home line) to 0.15 $/GB (a cloud): one outgoing copy of an 8B bf16
 version each minute at 0.09 $/GB costs 89 $/h (design notes on capacity).
 
-stripes  In proportion to uplinks, the source at least one copy: with real uplinks as weights all senders finish
-         together (Mutualcast; Li, Chou and Zhang 2005). Where the relay row binds this is every uplink full, so that
-         worker i sends ``u_i T_bcast / eta`` bytes a version: its column in the programme.
-tree     Whole copies by the places of the fastest tree, filled from the fastest uplink down.
-chain    Everybody but the last sends one copy.
-star     The source sends all.
+Two answers: ``copies_by_uplink`` is what relays do that share the work by their links,
+
+stripes  in proportion to uplinks, the source at least one copy: with real uplinks as weights all senders finish
+         together (Mutualcast; Li, Chou and Zhang 2005);
+tree     whole copies by the places of the fastest tree, filled from the fastest uplink down;
+chain    everybody but the last sends one copy;
+star     the source sends all;
+
+``cheapest_copies`` is the least that the same set can cost: the cheapest senders first, as much as each can send in
+time.
+Where the relay row binds, every uplink is full and the two agree.
 """
 
 from __future__ import annotations
@@ -20,13 +25,25 @@ from typing import assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from capacity.broadcast_bound import broadcast_rate, stripe_factor, tree_places
+from capacity.broadcast_bound import broadcast_rate, tree_places
 from capacity.topologies import Topology
 
 GB = 1e9  # bytes in the unit of egress prices
 SECONDS_PER_HOUR = 3600.0
 
-Rates = NDArray[np.float64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Copies:
+    """Copies of each version that the source sends, and each receiver, shape [n], in the order given."""
+
+    source: float
+    receivers: Floats
+
+    @property
+    def total(self) -> float:
+        return self.source + float(self.receivers.sum())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,17 +51,15 @@ class Egress:
     """Dollars an hour for what is sent: by the origin, and by each worker, shape [n], in the order given."""
 
     origin_usd_per_hour: float
-    workers_usd_per_hour: NDArray[np.float64]
+    workers_usd_per_hour: Floats
 
     @property
     def usd_per_hour(self) -> float:
         return self.origin_usd_per_hour + float(self.workers_usd_per_hour.sum())
 
 
-def copies_sent(
-    source_upload: float, uploads: Rates, downloads: Rates, topology: Topology
-) -> tuple[float, NDArray[np.float64]]:
-    """Copies of each version that the source sends, and each receiver, shape [n]; together n.
+def copies_by_uplink(source_upload: float, uploads: Floats, downloads: Floats, topology: Topology) -> Copies:
+    """Who sends how much where relays share the work by their links; n copies together.
 
     Args:
         source_upload: U0, bytes per second.
@@ -57,93 +72,88 @@ def copies_sent(
     uploads = np.asarray(uploads, np.float64)
     receivers = uploads.size
     if receivers == 0:
-        return 0.0, np.zeros(0)
+        return Copies(0.0, np.zeros(0))
     match topology.shape:
         case "star":
-            return float(receivers), np.zeros(receivers)
+            return Copies(float(receivers), np.zeros(receivers))
         case "chain":
             sent = np.ones(receivers)
             sent[int(uploads.argmin())] = 0.0
-            return 1.0, sent
+            return Copies(1.0, sent)
         case "tree":
-            rate = broadcast_rate(source_upload, uploads, downloads, topology)
-            return _tree_copies(source_upload, uploads, rate)
+            return _tree_copies(source_upload, uploads, broadcast_rate(source_upload, uploads, downloads, topology))
         case "stripes":
             return _proportional_copies(source_upload, uploads)
         case _:
             assert_never(topology.shape)
 
 
-def egress_usd_per_hour(
-    *,
-    update_bytes: float,
-    publish_period_s: float,
-    source_upload: float,
-    source_usd_per_gb: float,
-    uploads: Rates,
-    downloads: Rates,
-    usd_per_gb: Rates,
-    topology: Topology,
-) -> Egress:
-    """What a chosen set pays for its traffic.
+def cheapest_copies(source_room: float, source_usd_per_gb: float, room: Floats, usd_per_gb: Floats) -> Copies | None:
+    """Who sends how much at the least cost; the source at least one copy, since nobody else has the version at first.
 
     Args:
-        update_bytes: M.
+        source_room: copies that the source can send in time.
+        room: shape [n], copies that each receiver can pass on in time.
+        usd_per_gb: shape [n], price of what it sends.
+
+    Returns:
+        None where all of them together cannot send n copies in time.
+    """
+    receivers = len(room)
+    if receivers == 0:
+        return Copies(0.0, np.zeros(0))
+    if source_room < 1.0:
+        return None
+    rooms = np.append(np.asarray(room, np.float64), source_room - 1.0)
+    cheapest_first = np.argsort(np.append(usd_per_gb, source_usd_per_gb), kind="stable")
+    filled = np.minimum(np.cumsum(rooms[cheapest_first]), receivers - 1.0)
+    if filled[-1] < (receivers - 1.0) * (1 - 1e-9):
+        return None
+    sent = np.empty(receivers + 1)
+    sent[cheapest_first] = np.diff(filled, prepend=0.0)
+    return Copies(1.0 + float(sent[-1]), sent[:-1])
+
+
+def egress_usd_per_hour(
+    copies: Copies, *, update_bytes: float, publish_period_s: float, source_usd_per_gb: float, usd_per_gb: Floats
+) -> Egress:
+    """What a set of workers pays for its traffic.
+
+    Args:
+        copies: who sends how much of each version.
+        update_bytes: M, of one version.
         publish_period_s: seconds between two versions: kappa T_train.
         usd_per_gb: shape [n], price of what each receiver sends; 1 GB = 1e9 bytes.
-        source_upload, uploads, downloads: see copies_sent.
 
     Raises:
-        ValueError: the period is not positive; see also broadcast_bound.broadcast_rate.
+        ValueError: the period is not positive.
     """
     if not publish_period_s > 0:
         raise ValueError("publish_period_s must be positive")
-    source_copies, copies = copies_sent(source_upload, uploads, downloads, topology)
-    gb_per_hour_per_copy = update_bytes / GB * SECONDS_PER_HOUR / publish_period_s
+    gb_per_hour_of_a_copy = update_bytes / GB * SECONDS_PER_HOUR / publish_period_s
     return Egress(
-        source_copies * gb_per_hour_per_copy * source_usd_per_gb,
-        copies * gb_per_hour_per_copy * np.asarray(usd_per_gb, np.float64),
+        copies.source * gb_per_hour_of_a_copy * source_usd_per_gb,
+        copies.receivers * gb_per_hour_of_a_copy * np.asarray(usd_per_gb, np.float64),
     )
 
 
-def share_usd_per_hour(
-    *, t_bcast_s: float, publish_period_s: float, uploads: Rates, usd_per_gb: Rates, topology: Topology
-) -> NDArray[np.float64]:
-    """What a receiver's uplink costs while it is full for the whole broadcast: the cost column of the programme.
-
-    That is what it sends where the relay row binds, and more than it sends where there is uplink to spare.
-
-    Args:
-        t_bcast_s: tau, what the broadcast may take.
-        uploads: shape [n], bytes per second; 0 where it may not relay.
-
-    Returns:
-        Shape [n], dollars per hour.
-    """
-    uploads = np.asarray(uploads, np.float64)
-    if topology.shape == "star":
-        return np.zeros(uploads.size)
-    sent_gb = uploads * t_bcast_s / stripe_factor(topology) / GB
-    return np.asarray(sent_gb * np.asarray(usd_per_gb, np.float64) * SECONDS_PER_HOUR / publish_period_s)
-
-
-def _proportional_copies(source_upload: float, uploads: Rates) -> tuple[float, NDArray[np.float64]]:
+def _proportional_copies(source_upload: float, uploads: Floats) -> Copies:
     receivers, relayed_upload = uploads.size, float(uploads.sum())
     if relayed_upload == 0.0:
-        return float(receivers), np.zeros(receivers)
+        return Copies(float(receivers), np.zeros(receivers))
     source_copies = max(1.0, receivers * source_upload / (source_upload + relayed_upload))
-    return source_copies, uploads * ((receivers - source_copies) / relayed_upload)
+    return Copies(source_copies, uploads * ((receivers - source_copies) / relayed_upload))
 
 
-def _tree_copies(source_upload: float, uploads: Rates, rate: float) -> tuple[float, NDArray[np.float64]]:
+def _tree_copies(source_upload: float, uploads: Floats, rate: float) -> Copies:
     receivers = uploads.size
     if rate <= 0.0:
-        return float(receivers), np.zeros(receivers)
-    # A rate is one of the u_i / j: take a hair less, or rounding would lose a place.
+        return Copies(float(receivers), np.zeros(receivers))
+    # The rate is one of the u_i / j: take a hair less, or rounding would lose a place.
     source_places, places = tree_places(source_upload, uploads, rate * (1 - 1e-12))
     fastest_first = np.argsort(-uploads, kind="stable")
     source_copies = min(receivers, source_places)
     filled = np.minimum(np.cumsum(places[fastest_first]), receivers - source_copies)
     sent = np.zeros(receivers)
     sent[fastest_first] = np.diff(filled, prepend=0)
-    return float(source_copies), sent
+    return Copies(float(source_copies), sent)
