@@ -8,7 +8,7 @@ from typing import Literal
 from capacity.demand import Demand
 from capacity.workers import Speed, Worker
 
-RowName = Literal["rate", "relay", "learner_uplink", "downlink", "region", "chance", "budget"]
+RowName = Literal["rate", "relay", "learner_uplink", "downlink", "region", "chance", "budget", "staleness", "pins"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,7 @@ class Candidate:
         useful_rollouts_per_second: after preemption and swaps, were it on.
         reduced_usd_per_hour: its reduced cost in the LP: by how much its price would have to fall for it to be chosen.
         reason: why it is on or off, in words.
+        copies_sent: of each version, that it passes on in this plan; who sends for less sends first.
     """
 
     worker: Worker
@@ -56,6 +57,7 @@ class Candidate:
     useful_rollouts_per_second: float
     reduced_usd_per_hour: float
     reason: str
+    copies_sent: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +77,12 @@ class Plan:
         t_gen_p90_s: of the slowest chosen worker.
         staleness_needed: of the chosen set; at most S.
         workers_usd_per_hour, egress_usd_per_hour: of the chosen set; the origin's egress is in the latter.
-        lp_bound_usd_per_hour: no set costs less: the certificate. At the same split.
-        gap: (cost - bound) / bound; 0 where the bound is 0.
+        lp_bound_usd_per_hour: no set costs less: the certificate. At the same split; incumbents at their discount.
+        gap: (cost - bound) / bound, incumbents at their discount; 0 where the bound is 0.
         utilisation: predicted share of the time in which the learner trains.
         solve_s: wall time.
+        bound_over_splits_usd_per_hour: the smallest bound of all splits tried.
+        splits_tried: how many they were.
     """
 
     demand: Demand
@@ -97,6 +101,8 @@ class Plan:
     utilisation: float
     solve_s: float
     infeasible: Infeasible | None = None
+    bound_over_splits_usd_per_hour: float = 0.0
+    splits_tried: int = 0
 
     @property
     def feasible(self) -> bool:

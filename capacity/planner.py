@@ -1,0 +1,179 @@
+"""The cheapest set of workers that keeps the learner busy, with a bound below which no set goes.
+
+Per split of the staleness budget: the linear relaxation (its optimum is the bound), rounding, swaps, and a small
+mixed-integer programme over the workers in doubt. Splits are tried in the order of their bounds, until the next bound
+is not below the best set found. Sources: docs/capacity.md, where the derivation and the measurements are.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from capacity.columns import Columns, Mask, columns_of
+from capacity.core_milp import CORE_COLUMNS, best_in_core
+from capacity.demand import Demand
+from capacity.infeasible import explained
+from capacity.linear import Relaxation, relax
+from capacity.plans import Plan
+from capacity.programme import Programme, programme_of
+from capacity.reach import farthest
+from capacity.remedies import remedies_of
+from capacity.rounding import dropped, rounded, weights_of
+from capacity.splits import splits_of
+from capacity.swaps import improved
+from capacity.totals import Totals, totals_of
+from capacity.workers import Worker
+from capacity.written_plan import refused_plan, written_plan
+
+GAP_OF_POOLS = 1e-4  # of pools beyond the core: a set so close to the bound is not searched further
+GAP_MIN = 1e-9  # of small pools: the best set itself
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """Args:
+    incumbent_discount: share by which the price of a worker that is on counts less, so that a set is left only for
+        one that is cheaper by more than that.
+    time_limit_s: for the mixed-integer programme of one split.
+    splits: how many splits of the staleness budget are tried at most.
+    clock: seconds; for ``Plan.solve_s``.
+    """
+
+    incumbent_discount: float = 0.0
+    time_limit_s: float = 0.4
+    splits: int = 12
+    clock: Callable[[], float] = time.perf_counter
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Solution:
+    """A feasible set of one split. Args: usd_per_hour: with egress, incumbents discounted."""
+
+    relaxation: Relaxation
+    chosen: Mask
+    usd_per_hour: float
+
+
+def plan(demand: Demand, workers: Sequence[Worker], options: PlanOptions = PlanOptions()) -> Plan:
+    """Choose workers.
+
+    Returns:
+        A plan; where no set will do, one in which nobody is chosen and ``infeasible`` says why.
+
+    Raises:
+        ValueError: two workers have one id.
+    """
+    started_s = options.clock()
+    columns = columns_of(workers)
+    relaxations = relaxed_splits(demand, columns, options)
+    best = best_of(relaxations, options)
+    if best is None or over_budget(demand, best):
+        written = _refused(demand, columns, best, options)
+    else:
+        written = written_plan(best.relaxation, best.chosen, best.usd_per_hour)
+    bound = min((relaxation.bound for relaxation in relaxations), default=0.0)
+    return replace(
+        written,
+        solve_s=options.clock() - started_s,
+        bound_over_splits_usd_per_hour=bound,
+        splits_tried=len(relaxations),
+    )
+
+
+def over_budget(demand: Demand, solution: Solution) -> bool:
+    return demand.usd_per_hour_max is not None and solution.usd_per_hour > demand.usd_per_hour_max
+
+
+def possible(demand: Demand, columns: Columns, options: PlanOptions) -> bool:
+    """Whether a set holds all rows. By the pool's reach, and by solving only where that is not all there is to it."""
+    reach = farthest(demand, columns, options.splits)
+    if reach is None or reach.stopped_by is not None:
+        return False
+    asked_more = demand.share_without_a_region > 0 or demand.chance_z > 0 or demand.usd_per_hour_max is not None
+    if not asked_more and not (columns.pin > 0).any():
+        return True
+    best = best_of(relaxed_splits(demand, columns, options), options)
+    return best is not None and not over_budget(demand, best)
+
+
+def _refused(demand: Demand, columns: Columns, best: Solution | None, options: PlanOptions) -> Plan:
+    """The plan that chooses nobody, with why. Args: best: of all but the budget's row."""
+
+    def holds(changed: Demand, changed_columns: Columns) -> bool:
+        return possible(changed, changed_columns, options)
+
+    remedies = remedies_of(demand, columns, holds)
+    cheapest = best.usd_per_hour if best is not None else None
+    words = tuple(str(remedy) for remedy in remedies)
+    if cheapest is not None:
+        words = (f"budget: {demand.usd_per_hour_max:.4g} -> {cheapest:.4g} $/h", *words)
+    reach = farthest(demand, columns, options.splits)
+    return refused_plan(demand, columns, reach, explained(demand, columns, reach, cheapest, words))
+
+
+def relaxed_splits(demand: Demand, columns: Columns, options: PlanOptions) -> list[Relaxation]:
+    """The relaxations that have a solution, those of the smallest bound first."""
+    found: list[Relaxation] = []
+    for split in splits_of(demand, columns, options.splits):
+        programme = programme_of(demand, columns, split, options.incumbent_discount)
+        if not holds_pinned(programme):
+            continue
+        relaxation = relax(programme, found[-1] if found else None)
+        if relaxation is not None:
+            found.append(relaxation)
+    return sorted(found, key=lambda relaxation: relaxation.bound)
+
+
+def holds_pinned(programme: Programme) -> bool:
+    """Whether every worker that the operator wants on can be on at this split."""
+    return bool((programme.eligible | (programme.columns.pin <= 0)).all())
+
+
+def best_of(relaxations: list[Relaxation], options: PlanOptions) -> Solution | None:
+    """The best set over the splits; a split whose bound is not below it is not searched."""
+    best: Solution | None = None
+    for relaxation in relaxations:
+        near = GAP_OF_POOLS if len(relaxation.x) > CORE_COLUMNS else GAP_MIN
+        if best is not None and relaxation.bound >= best.usd_per_hour * (1 - near):
+            break
+        found = solved(relaxation, options.time_limit_s, near)
+        if found is not None and (best is None or found.usd_per_hour < best.usd_per_hour):
+            best = found
+    return best
+
+
+def solved(relaxation: Relaxation, time_limit_s: float, near: float) -> Solution | None:
+    """A set near the bound of this split; None if none was found.
+
+    Args:
+        near: relative; a set so close to the bound is not improved further.
+    """
+    totals = totals_of(relaxation.programme)
+    chosen = polished(relaxation, totals, rounded(relaxation))
+    best = solution_of(relaxation, totals, chosen)
+    if best is None or best.usd_per_hour > relaxation.bound * (1 + near) + GAP_MIN:
+        core = best_in_core(relaxation, chosen, time_limit_s, near if best is not None else 0.0)
+        found = solution_of(relaxation, totals, core) if core is not None else None
+        if found is not None and (best is None or found.usd_per_hour < best.usd_per_hour):
+            best = found
+    return best
+
+
+def polished(relaxation: Relaxation, totals: Totals, chosen: Mask) -> Mask:
+    weights = weights_of(relaxation, totals, chosen)
+    chosen = improved(relaxation, totals, chosen, weights)
+    active = relaxation.programme.columns.active
+    return dropped(totals, chosen, np.lexsort((-relaxation.reduced, active)))
+
+
+def solution_of(relaxation: Relaxation, totals: Totals, chosen: Mask) -> Solution | None:
+    sums = totals.of(chosen)[None, :]
+    if not totals.feasible(sums)[0]:
+        return None
+    usd = float(totals.usd_per_hour(sums)[0])
+    return Solution(relaxation, chosen, usd) if math.isfinite(usd) else None
