@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from capacity.offers import Offer
 from capacity.pool_columns import RULES, ColumnRule, Record, Value
 from capacity.pool_files import Row
+from capacity.pool_rows import PoolRow
 from rollcast.runtime.errors import PoolError
 
 Reason = Literal[
@@ -58,10 +58,10 @@ class Filled:
 
 @dataclass(frozen=True, slots=True)
 class CheckedPool:
-    """Args: rows: how many there were; ``len(offers) + len(skipped) = rows``."""
+    """Args: rows: how many there were; ``len(taken) + len(skipped) = rows``."""
 
     rows: int
-    offers: tuple[Offer, ...]
+    taken: tuple[PoolRow, ...]
     skipped: tuple[Skipped, ...] = ()
     filled: tuple[Filled, ...] = ()
 
@@ -90,18 +90,16 @@ def check_pool(rows: Sequence[Row], assumed: Record | None = None) -> CheckedPoo
         PoolError: it has more than WORKERS_MAX workers.
     """
     progress = _Progress(assumed or {})
-    offers: list[Offer] = []
+    taken: list[PoolRow] = []
     skipped: list[Skipped] = []
     for row in rows:
         try:
-            offers.append(_offer(row, progress))
+            taken.append(_taken(row, progress))
         except _Refusal as refusal:
             name, value = str(row.values.get("worker_id", "")), "" if refusal.value is None else str(refusal.value)
             skipped.append(Skipped(row.where, name, refusal.reason, refusal.column, value, refusal.detail))
-    filled = tuple(
-        Filled(column, value, count, origin) for (column, value, origin), count in sorted(progress.filled.items())
-    )
-    return CheckedPool(len(rows), tuple(offers), tuple(skipped), filled)
+    filled = [Filled(column, value, count, origin) for (column, value, origin), count in progress.filled.items()]
+    return CheckedPool(len(rows), tuple(taken), tuple(skipped), tuple(sorted(filled, key=filled_line)))
 
 
 def skipped_lines(skipped: Iterable[Skipped]) -> list[str]:
@@ -131,7 +129,7 @@ def _example(skipped: Skipped) -> str:
     return f"{name}: {skipped.value}" if skipped.value and skipped.reason != "duplicate" else name
 
 
-def _offer(row: Row, progress: _Progress) -> Offer:
+def _taken(row: Row, progress: _Progress) -> PoolRow:
     filled: list[tuple[str, Value, Origin]] = []
     record = dict(row.values)
     for column, value in progress.assumed.items():
@@ -150,12 +148,12 @@ def _offer(row: Row, progress: _Progress) -> Offer:
                 filled.append((rule.name, rule.default, "default"))
     _check_speed(values)
     whole: dict[str, Any] = dict.fromkeys(_OPTIONAL) | values
-    offer = Offer(where=row.where, **whole)
-    _check_names(offer, progress)
-    if not offer.preemptions_per_hour:
+    taken = PoolRow(where=row.where, **whole)
+    _check_names(taken, progress)
+    if not taken.preemptions_per_hour:
         filled = [one for one in filled if one[0] != "lost_per_preemption_s"]
     progress.filled.update(filled)
-    return offer
+    return taken
 
 
 def _believed(rule: ColumnRule, value: Value) -> Value:
@@ -217,10 +215,10 @@ def _check_speed(values: dict[str, Any]) -> None:
         raise _Refusal("missing", "concurrency", None, f"{measured[0]} says little without it")
 
 
-def _check_names(offer: Offer, progress: _Progress) -> None:
-    if len(progress.names) + offer.count > WORKERS_MAX:
+def _check_names(row: PoolRow, progress: _Progress) -> None:
+    if len(progress.names) + row.count > WORKERS_MAX:
         raise PoolError(f"the pool has more than {WORKERS_MAX} workers", fix="check the column `count`, or filter it")
-    names = offer.worker_ids
+    names = row.worker_ids
     taken = next((name for name in names if name in progress.names), None)
     if taken is not None:
         raise _Refusal("duplicate", "worker_id", taken, "an earlier row has this name")

@@ -27,9 +27,9 @@ def row(**changes: object) -> Row:
 
 def test_a_good_row_is_taken_with_its_units() -> None:
     pool = check_pool([row(gpus=2, relays="no", count="3")])
-    (offer,) = pool.offers
-    assert (offer.usd_per_hour, offer.upload_mbit_per_second, offer.gpus, offer.relays) == (0.4, 500.0, 2, False)
-    assert offer.worker_ids == ("a-1", "a-2", "a-3")
+    (taken,) = pool.taken
+    assert (taken.usd_per_hour, taken.upload_mbit_per_second, taken.gpus, taken.relays) == (0.4, 500.0, 2, False)
+    assert taken.worker_ids == ("a-1", "a-2", "a-3")
     assert pool.skipped == ()
 
 
@@ -58,20 +58,20 @@ def test_a_good_row_is_taken_with_its_units() -> None:
 )
 def test_what_is_missing_zero_or_absurd_is_skipped(changes: dict[str, object], reason: str, column: str) -> None:
     pool = check_pool([row(**changes)])
-    assert pool.offers == ()
+    assert pool.taken == ()
     assert [(one.reason, one.column) for one in pool.skipped] == [(reason, column)]
 
 
 def test_a_donated_machine_costs_nothing() -> None:
     pool = check_pool([row(donated="yes", usd_per_hour=None, egress_usd_per_gb=None)])
-    assert (pool.offers[0].usd_per_hour, pool.offers[0].egress_usd_per_gb) == (0.0, 0.0)
+    assert (pool.taken[0].usd_per_hour, pool.taken[0].egress_usd_per_gb) == (0.0, 0.0)
     assert "usd_per_hour = 0.0 as it is donated, in 1 row" in [filled_line(one) for one in pool.filled]
 
 
 def test_assumptions_fill_what_is_empty_only_and_are_counted() -> None:
     rows = [row(), row(worker_id="b", egress_usd_per_gb=None), row(worker_id="c", egress_usd_per_gb=None)]
     pool = check_pool(rows, {"egress_usd_per_gb": "0.09"})
-    assert [offer.egress_usd_per_gb for offer in pool.offers] == [0.0, 0.09, 0.09]
+    assert [row.egress_usd_per_gb for row in pool.taken] == [0.0, 0.09, 0.09]
     assert "egress_usd_per_gb = 0.09 as assumed, in 2 rows" in [filled_line(one) for one in pool.filled]
     absurd = check_pool(rows, {"egress_usd_per_gb": "9"})
     assert [one.reason for one in absurd.skipped] == ["absurd", "absurd"]
@@ -84,7 +84,7 @@ def test_defaults_that_matter_are_told() -> None:
 
 def test_names_are_unique_counted_ones_too() -> None:
     pool = check_pool([row(count=2), row(worker_id="a-2"), row(worker_id="b")])
-    assert [offer.worker_id for offer in pool.offers] == ["a", "b"]
+    assert [row.worker_id for row in pool.taken] == ["a", "b"]
     assert pool.skipped[0].reason == "duplicate"
 
 
@@ -114,7 +114,7 @@ def test_a_pool_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_row_is_taken_or_skipped(records: list[Record]) -> None:
     rows = [Row(f"line {number}", {**GOOD, **record}) for number, record in enumerate(records)]
     pool = check_pool(rows)
-    assert len(pool.offers) + len(pool.skipped) == pool.rows == len(rows)
-    for offer in pool.offers:
-        assert offer.usd_per_hour > 0 or offer.donated
-        assert 0 < offer.upload_mbit_per_second < 1e6
+    assert len(pool.taken) + len(pool.skipped) == pool.rows == len(rows)
+    for taken in pool.taken:
+        assert taken.usd_per_hour > 0 or taken.donated
+        assert 0 < taken.upload_mbit_per_second < 1e6

@@ -10,7 +10,7 @@ BYTES_PER_MBIT = 1e6 / 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class PoolRow:
     """Machines that can be had, or are there: ``count`` alike. Fields and units as in pool_columns.py.
 
     Args:
