@@ -7,8 +7,8 @@
     chance     sum x_i useful_i - z sqrt(sum x_i v_i) >= phi R / T_train
 
 With ``r = M / tau`` the copies ``f`` that an uplink u passes on within tau are exact for every topology:
-``u / (eta r)`` with stripes, ``floor(u / r)`` in a tree, at most one of these in a chain, none in a star (capacity/broadcast_bound.py).
-With stripes the relay row is the one of the design notes, divided by rho = eta M / tau.
+``u / (eta r)`` with stripes, ``floor(u / r)`` in a tree, at most one of these in a chain, none in a star
+(capacity/broadcast_bound.py). With stripes the relay row is the one of the design notes, divided by rho = eta M / tau.
 
 Egress is linear too: n copies are sent by somebody each version, the cheapest senders first, none beyond its ``f``. So
 it is the optimum of a transport whose senders with one price are one variable.

@@ -4,45 +4,48 @@ from __future__ import annotations
 
 import numpy as np
 
-from capacity.columns import Floats, Mask
-from capacity.programme import Programme, usd_per_hour_of_a_copy
+from capacity.columns import Mask
+from capacity.egress import Copies, Egress, cheapest_copies, egress_usd_per_hour
+from capacity.programme import Programme
 
 
-def copies_sent(programme: Programme, chosen: Mask) -> tuple[Floats, float]:
-    """Copies of a version that each worker and the origin send; shape [n], and a number.
+def copies_sent(programme: Programme, chosen: Mask) -> Copies:
+    """Copies of a version that the origin and each worker send, shape [n]: the cheapest that the set can do.
 
-    Workers of one price share in proportion to what they can send; the origin sends at least one copy. By exact prices,
-    where the programme may have rounded them to levels.
+    Workers of one price share in proportion to what they can send, so that no uplink is full while another is idle.
+
+    Raises:
+        ValueError: the set cannot send a copy to each of its workers in time.
     """
-    receivers = float(chosen.sum())
+    places = np.flatnonzero(chosen)
     sent = np.zeros(len(programme.columns))
-    if receivers == 0 or programme.demand.update_bytes == 0:
-        return sent, 0.0
-    prices = programme.columns.egress_usd_per_gb
-    origin_price = programme.demand.learner_egress_usd_per_gb
-    feeding = chosen & (programme.feeds > 0)
-    left, origin = receivers - 1.0, 1.0
-    for price in np.unique(np.append(prices[feeding], origin_price)):
-        here = feeding & (prices == price)
-        origin_room = programme.origin_feeds - 1.0 if price == origin_price else 0.0
-        room = float(programme.feeds[here].sum()) + origin_room
-        share = min(1.0, left / room) if room > 0 else 0.0
-        sent[here] = programme.feeds[here] * share
-        origin += origin_room * share
-        left -= room * share
-    return sent, origin
+    if programme.demand.update_bytes == 0:
+        return Copies(0.0, sent)
+    feeds, prices = programme.feeds[places], programme.columns.egress_usd_per_gb[places]
+    source_usd_per_gb = programme.demand.learner_egress_usd_per_gb
+    cheapest = cheapest_copies(programme.origin_feeds, source_usd_per_gb, feeds, prices)
+    if cheapest is None:
+        raise ValueError("the set cannot send a copy to each of its workers in time")
+    for price in np.unique(prices):
+        here = prices == price
+        room = float(feeds[here].sum())
+        if room > 0:
+            sent[places[here]] = feeds[here] * (float(cheapest.receivers[here].sum()) / room)
+    return Copies(cheapest.source, sent)
 
 
-def egress_usd_per_hour(programme: Programme, sent: Floats, origin_copies: float) -> tuple[Floats, float]:
-    """USD/h of each worker's copies, shape [n], and of the origin's."""
-    per_copy = usd_per_hour_of_a_copy(programme.demand)
-    return (
-        sent * programme.columns.egress_usd_per_gb * per_copy,
-        origin_copies * programme.demand.learner_egress_usd_per_gb * per_copy,
+def egress_of(programme: Programme, copies: Copies) -> Egress:
+    """USD/h of the origin's and of each worker's copies, shape [n]."""
+    demand = programme.demand
+    return egress_usd_per_hour(
+        copies,
+        update_bytes=demand.update_bytes,
+        publish_period_s=demand.publish_every_steps * demand.t_train_s,
+        source_usd_per_gb=demand.learner_egress_usd_per_gb,
+        usd_per_gb=programme.columns.egress_usd_per_gb,
     )
 
 
-def marginal_usd_per_gb(programme: Programme, sent: Floats) -> float:
-    """The dearest price at which somebody sends: cheaper relays are worth their whole uplink."""
-    sending = sent > 0
-    return float(programme.columns.egress_usd_per_gb[sending].max()) if sending.any() else 0.0
+def marginal_usd_per_gb(programme: Programme, copies: Copies) -> float:
+    """The dearest price at which a worker sends: cheaper relays are worth their whole uplink."""
+    return float(programme.columns.egress_usd_per_gb[copies.receivers > 0].max(initial=0.0))

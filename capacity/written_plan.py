@@ -7,12 +7,13 @@ import numpy as np
 from capacity.broadcast_bound import broadcast_seconds
 from capacity.columns import Columns, Floats, Mask
 from capacity.demand import Demand
+from capacity.egress import Copies
 from capacity.linear import Relaxation
 from capacity.plans import Candidate, Infeasible, Plan, Row, Split
 from capacity.programme import Programme, origin_feeds
 from capacity.reach import Reach
 from capacity.reasons import reasons_of
-from capacity.senders import copies_sent, egress_usd_per_hour, marginal_usd_per_gb
+from capacity.senders import copies_sent, egress_of, marginal_usd_per_gb
 from capacity.staleness import staleness_needed
 
 ROUNDING = 1e-9  # of the time that a version has: a set at the limit is not over it
@@ -26,17 +27,17 @@ def written_plan(relaxation: Relaxation, chosen: Mask, usd_per_hour: float) -> P
     """
     programme, columns = relaxation.programme, relaxation.programme.columns
     demand = programme.demand
-    sent, origin_copies = copies_sent(programme, chosen)
-    egress, origin_egress = egress_usd_per_hour(programme, sent, origin_copies)
-    t_bcast_s = _t_bcast_s(programme, chosen, sent)
+    copies = copies_sent(programme, chosen)
+    egress = egress_of(programme, copies)
+    t_bcast_s = _t_bcast_s(programme, chosen, copies.receivers)
     t_gen_s = _t_gen_p90_s(programme, chosen)
     rate = float(programme.useful[chosen].sum())
     needed = programme.rate_needed or 0.0
-    workers_usd, egress_usd = float(columns.price[chosen].sum()), float(egress[chosen].sum()) + origin_egress
+    workers_usd, egress_usd = float(columns.price[chosen].sum()), egress.usd_per_hour
     return Plan(
         demand=demand,
-        candidates=_candidates(relaxation, chosen, sent, egress),
-        rows=rows_of(relaxation, chosen, workers_usd + egress_usd),
+        candidates=_candidates(relaxation, chosen, copies, egress.workers_usd_per_hour),
+        rows=rows_of(relaxation, chosen, copies, workers_usd + egress_usd),
         split=programme.split,
         rate_rollouts_per_second=rate,
         rate_needed_rollouts_per_second=needed,
@@ -69,12 +70,12 @@ def _t_gen_p90_s(programme: Programme, chosen: Mask) -> float:
     return float(columns.speed_p90[columns.kind, programme.speed][chosen].max(initial=0.0))
 
 
-def _candidates(relaxation: Relaxation, chosen: Mask, sent: Floats, egress: Floats) -> tuple[Candidate, ...]:
+def _candidates(relaxation: Relaxation, chosen: Mask, copies: Copies, egress: Floats) -> tuple[Candidate, ...]:
     programme, columns = relaxation.programme, relaxation.programme.columns
-    would_send = programme.feeds * (columns.egress_usd_per_gb < marginal_usd_per_gb(programme, sent))
-    would_cost, _ = egress_usd_per_hour(programme, would_send, 0.0)
+    would_send = programme.feeds * (columns.egress_usd_per_gb < marginal_usd_per_gb(programme, copies))
+    would_cost = egress_of(programme, Copies(0.0, would_send)).workers_usd_per_hour
     usd = columns.price + np.where(chosen, egress, would_cost)
-    reasons = reasons_of(programme, chosen, relaxation.reduced, usd, sent)
+    reasons = reasons_of(programme, chosen, relaxation.reduced, usd, copies.receivers)
     fields = zip(
         columns.workers,
         chosen.tolist(),
@@ -83,7 +84,7 @@ def _candidates(relaxation: Relaxation, chosen: Mask, sent: Floats, egress: Floa
         programme.useful.tolist(),
         relaxation.reduced.tolist(),
         reasons,
-        sent.tolist(),
+        copies.receivers.tolist(),
         strict=True,
     )
     return tuple(
@@ -92,14 +93,14 @@ def _candidates(relaxation: Relaxation, chosen: Mask, sent: Floats, egress: Floa
     )
 
 
-def rows_of(relaxation: Relaxation, chosen: Mask, usd_per_hour: float) -> tuple[Row, ...]:
+def rows_of(relaxation: Relaxation, chosen: Mask, copies: Copies, usd_per_hour: float) -> tuple[Row, ...]:
     """Every row of the programme at the chosen set."""
     programme, duals = relaxation.programme, relaxation.duals
     demand, columns = programme.demand, programme.columns
     rate = float(programme.useful[chosen].sum())
     rows = [Row("rate", "", "rollouts/s", rate, programme.rate_bought, True, duals.get(("rate", ""), 0.0))]
     if demand.update_bytes > 0:
-        rows += _relay_rows(relaxation, chosen)
+        rows += _relay_rows(relaxation, chosen, copies)
     if demand.chance_z > 0:
         deviation = float(np.sqrt(programme.variance[chosen].sum()))
         value, shadow = rate - demand.chance_z * deviation, duals.get(("chance", ""), 0.0)
@@ -115,10 +116,11 @@ def rows_of(relaxation: Relaxation, chosen: Mask, usd_per_hour: float) -> tuple[
     return tuple(rows)
 
 
-def _relay_rows(relaxation: Relaxation, chosen: Mask) -> list[Row]:
+def _relay_rows(relaxation: Relaxation, chosen: Mask, copies: Copies) -> list[Row]:
+    """The relay row counts the uplinks of those who send: the cheapest who are enough."""
     programme = relaxation.programme
     rho, uplink = programme.copy_bytes_per_second, programme.demand.learner_upload_bytes_per_second
-    taken = float((1.0 - programme.feeds[chosen]).sum()) * rho
+    taken = (float(chosen.sum()) - float(programme.feeds[copies.receivers > 0].sum())) * rho
     slowest = float(programme.columns.download[chosen].min(initial=np.inf))
     shadow = relaxation.duals.get(("relay", ""), 0.0) / rho
     from_origin = origin_feeds(programme.demand, programme.split.t_bcast_s) * rho
