@@ -47,16 +47,18 @@ class FleetModel:
         self._demand, self._conduct, self._workers = demand, conduct, workers
         self._per_group = max(1, min(conduct.samples_per_group, demand.rollouts_per_step))
         self._groups_per_step = max(1, round(demand.rollouts_per_step / self._per_group))
-        self._pace = Pace(demand.t_score_s)
+        self._pace = Pace(demand.t_train_s, demand.t_score_s)
         self._draws = Draws(seed)
         self._now = 0.0
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._order = 0
         self._book: list[Group] = []  # open and ready groups, oldest first
         self._ready: list[Group] = []
+        self._line: dict[int, ModelWorker] = {}  # who has room
         self._clock_s = 0.0  # virtual time of who was served last
         self._step = 0  # of the next batch
         self._wanted = True
+        self._steps_done, self._stepped_at = 0, 0.0
         self._newest = 0  # version
         self._newest_announced = -1
         self._publishing_until = 0.0
@@ -74,11 +76,18 @@ class FleetModel:
         if self._order == 0 or self._now == 0.0:
             self._after(0.0, self._announce, 0)
         self._run(self._now + warm_up_steps * train_s)
-        before = (self._now, self._step, self._trained, self._dropped, self._age_steps, len(self._t_bcast_s))
+        before = (
+            self._stepped_at,
+            self._steps_done,
+            self._trained,
+            self._dropped,
+            self._age_steps,
+            len(self._t_bcast_s),
+        )
         self._run(self._now + steps * train_s)
         return Measured(
-            seconds=self._now - before[0],
-            train_s=(self._step - before[1]) * train_s,
+            seconds=max(self._stepped_at - before[0], (steps * train_s) * (self._steps_done == before[1])),
+            train_s=(self._steps_done - before[1]) * train_s,
             trained=self._trained - before[2],
             dropped=self._dropped - before[3],
             age_steps=self._age_steps - before[4],
@@ -113,7 +122,7 @@ class FleetModel:
             return False
         urgent_first = sorted(self._ready, key=lambda group: not group.too_old(self._step + 1, limit))
         for group in urgent_first[:count]:
-            self._age_steps += self._per_group * (self._step - (group.oldest or 0))
+            self._age_steps += self._per_group * self._step - group.versions
             self._trained += self._per_group
             self._remove(group)
         self._wanted = False
@@ -128,7 +137,7 @@ class FleetModel:
 
     def _trained_one(self) -> None:
         """A step is done: its version is published, and the next batch asked for."""
-        wait_s = 0.0
+        self._steps_done, self._stepped_at, wait_s = self._step, self._now, 0.0
         if self._step - self._newest >= self._demand.publish_every_steps:
             wait_s = max(0.0, self._publishing_until - self._now)
             self._newest = self._step
@@ -164,6 +173,7 @@ class FleetModel:
             return
         worker.held, worker.aside = version, False
         self._no_longer_missing(worker, version)
+        self._queue(worker)
         self._after(self._demand.t_load_s, self._loaded, worker, version)
         self._issue()
 
@@ -177,6 +187,7 @@ class FleetModel:
 
     def _loaded(self, worker: ModelWorker, version: int) -> None:
         worker.loaded = max(worker.loaded, version)
+        self._queue(worker)
         self._begin(worker)
         self._issue()
 
@@ -199,7 +210,6 @@ class FleetModel:
         worker.running += slots
         times = [delay_s + worker.slot_s(self._draws) for _ in slots]
         if self._conduct.whole_batches:
-            worker.begun_at = self._now
             self._after(max(times), self._finished, worker, worker.life, slots)
             return
         for slot, seconds in zip(slots, times, strict=True):
@@ -215,7 +225,11 @@ class FleetModel:
             self._begin(worker)
         elif worker.waiting:
             self._after(self._conduct.t_turn_s + _BURST_S, self._begin, worker)
-        self._after(self._conduct.t_turn_s, self._issue)
+        self._after(self._conduct.t_turn_s, self._asks, worker)
+
+    def _asks(self, worker: ModelWorker) -> None:
+        self._queue(worker)
+        self._issue()
 
     def _fill(self, worker: ModelWorker, slot: Slot) -> None:
         group = slot.group
@@ -225,8 +239,10 @@ class FleetModel:
             self._dropped += 1
             group.vacant += 1
             return
-        self._pace.answered(worker.speeds, slot.load, self._now - slot.issued_at)
+        self._pace.answered(worker.per_s, slot.load, self._now - slot.issued_at)
+        worker.answered(slot.load, self._now - slot.issued_at)
         group.oldest = slot.version if group.oldest is None else min(group.oldest, slot.version)
+        group.versions += slot.version
         group.unfilled -= 1
         if not group.unfilled:
             self._after(self._demand.t_score_s, self._scored, group)
@@ -239,14 +255,14 @@ class FleetModel:
             self._moved()
 
     def _preempted(self, worker: ModelWorker) -> None:
-        """Taken away with what it was doing; back when as much is lost as is lost on average."""
+        """Taken away with what it was doing, for a while."""
         assert worker.lives_s is not None
-        progress_s = self._now - worker.begun_at if worker.running else 0.0
         lost = worker.running + worker.waiting
         worker.running, worker.waiting = [], []
         worker.life, worker.away, worker.receiving = worker.life + 1, True, -1
+        self._line.pop(worker.number, None)
         self._no_longer_missing(worker, self._newest_announced)
-        away_s = max(0.0, worker.lost_s - progress_s)
+        away_s = worker.away_s
         self._after(min(away_s, self._conduct.reconnect_grace_s), self._give_up, lost)
         self._after(away_s, self._back, worker)
         self._after(away_s - worker.lives_s * math.log(self._draws.uniform()), self._preempted, worker)
@@ -262,7 +278,7 @@ class FleetModel:
         if worker.held < self._newest_announced and worker.announced(self._newest_announced, self._now):
             self._after(worker.copy_s, self._held, worker, self._newest_announced)
         self._begin(worker)
-        self._issue()
+        self._asks(worker)
 
     # ---------------------------------------------------------------- pacing
 
@@ -304,13 +320,21 @@ class FleetModel:
         """Idle ones first, then who is furthest behind."""
         best: ModelWorker | None = None
         best_key = (True, math.inf)
-        for worker in self._workers:
-            if worker.held < oldest or worker.aside or worker.room(self._conduct) <= 0:
+        for worker in self._line.values():
+            if worker.held < oldest or worker.aside:
                 continue
-            key = (worker.holds >= worker.concurrency, max(worker.virtual_s, self._clock_s))
+            key = (worker.holds >= worker.concurrency, worker.virtual_s)
             if key < best_key:
                 best, best_key = worker, key
         return best
+
+    def _queue(self, worker: ModelWorker) -> None:
+        """Something changed for it: it stands in line, or does not."""
+        if worker.room(self._conduct) <= 0:
+            self._line.pop(worker.number, None)
+        elif worker.number not in self._line:
+            worker.virtual_s = max(worker.virtual_s, self._clock_s)
+            self._line[worker.number] = worker
 
     def _group_for(self, worker: ModelWorker) -> Group | None:
         taken = min(worker.room(self._conduct), self._per_group)
@@ -340,7 +364,7 @@ class FleetModel:
         if ahead < self._groups_per_step and self._now >= self._pace.starves_at():
             return True
         unfilled = self._per_group if group is None else group.unfilled
-        later = self._pace.steps_until_ready(worker.speeds, load, unfilled, self._now, begun=group is not None)
+        later = self._pace.steps_until_ready(worker.per_s, load, unfilled, self._now, begun=group is not None)
         return later is None or self._step + later - oldest <= limit
 
     def _grant(self, worker: ModelWorker, group: Group) -> None:
@@ -349,8 +373,10 @@ class FleetModel:
         needs = max(0, self._turn(self._book.index(group)) - self._demand.staleness_limit)
         worker.waiting += [Slot(group, load, self._now, needs) for _ in range(count)]
         group.vacant -= count
-        self._clock_s = worker.virtual_s = max(worker.virtual_s, self._clock_s)
+        self._clock_s = max(worker.virtual_s, self._clock_s)
         worker.served(count)
+        self._line.pop(worker.number)
+        self._queue(worker)
 
 
 def t_bcast_of(measured: Measured) -> float | None:

@@ -21,11 +21,13 @@ class Group:
         vacant: slots that nobody works at.
         unfilled: slots without a rollout.
         oldest: version of its rollouts so far; None before the first.
+        versions: sum over its rollouts.
     """
 
     vacant: int
     unfilled: int
     oldest: int | None = None
+    versions: int = 0
     over: bool = False  # in a batch, or dropped
 
     def too_old(self, step: int, limit: int) -> bool:
@@ -52,7 +54,7 @@ class ModelWorker:
         median_s, sigma: of the time of one slot.
         copy_s: from the announcement of a version to its verified copy here.
         lives_s: mean time between two preemptions; None: none.
-        lost_s: of its work, each time.
+        away_s: until it, or one in its place, works again.
     """
 
     number: int
@@ -61,7 +63,7 @@ class ModelWorker:
     sigma: float
     copy_s: float
     lives_s: float | None = None
-    lost_s: float = 0.0
+    away_s: float = 0.0
     held: int = -1  # verified
     loaded: int = -1
     active: int = -1
@@ -70,12 +72,11 @@ class ModelWorker:
     receive_from: float = 0.0
     waiting: list[Slot] = field(default_factory=list)
     running: list[Slot] = field(default_factory=list)
-    begun_at: float = 0.0
     life: int = 0
     away: bool = False
     aside: bool = False
-    in_line: bool = False
     virtual_s: float = 0.0
+    per_s: float = 0.0  # measured, in slots a second
     speeds: deque[float] = field(default_factory=lambda: deque(maxlen=_SPEED_WINDOW))
 
     @property
@@ -85,23 +86,27 @@ class ModelWorker:
 
     def room(self, conduct: Conduct) -> int:
         """Slots that it can be given now."""
-        if self.away or self.held < 0 or self.active < 0 and self.loaded < 0:
+        if self.away or self.held < 0 or (self.active < 0 and self.loaded < 0):
             return 0
         most = int(conduct.prefetch_batches * self.concurrency)
         if self.speeds:
-            most = min(most, max(self.concurrency, int(median(self.speeds) * conduct.prefetch_s)))
+            most = min(most, max(self.concurrency, int(self.per_s * conduct.prefetch_s)))
         return most - self.holds
+
+    def answered(self, load: int, turnaround_s: float) -> None:
+        """One of its slots was made in so long, while it held so many."""
+        self.speeds.append(load / turnaround_s)
+        self.per_s = median(self.speeds)
 
     def served(self, slots: int) -> None:
         """Its share of the work went on by so many slots."""
-        per_s = median(self.speeds) if self.speeds else self.concurrency / self.median_s
-        self.virtual_s += slots / per_s
+        self.virtual_s += slots / (self.per_s or self.concurrency / self.median_s)
 
     def announced(self, version: int, now: float) -> bool:
         """Whether it begins to receive this version: what is more than half here is finished first."""
-        if self.receiving >= 0 and self.receive_until > now:
-            if 2.0 * (self.receive_until - now) < self.receive_until - self.receive_from:
-                return False
+        left_s = self.receive_until - now
+        if self.receiving >= 0 and 0.0 < 2.0 * left_s < self.receive_until - self.receive_from:
+            return False
         self.receiving, self.receive_from, self.receive_until = version, now, now + self.copy_s
         return True
 

@@ -25,16 +25,16 @@ _CHANCE_ONCE_BEGUN = 0.2
 class Pace:
     """What is measured of a fleet, and what it lets begin. Seconds of the model's clock."""
 
-    def __init__(self, t_score_s: float) -> None:
+    def __init__(self, t_train_s: float, t_score_s: float) -> None:
         self.chance = _CHANCE_FIRST
-        self.period_s = self.learner_s = 0.0  # 0: not measured yet
+        self.period_s = 0.0  # 0: not measured yet
+        self._train_s = t_train_s
         self.recorded_at = 0.0
         self.asked_at: float | None = 0.0
         self._t_score_s = t_score_s
         self._ceiling = _CHANCE_MAX
         self._since_wait = _PERIODS
         self._periods: deque[float] = deque(maxlen=_PERIODS)
-        self._busy: deque[float] = deque(maxlen=_PERIODS)
         self._spread: deque[float] = deque(maxlen=_SPREAD_WINDOW)
         self._turnarounds: deque[float] = deque(maxlen=_SPREAD_WINDOW)
         self._spread_sorted: list[float] = []
@@ -44,18 +44,15 @@ class Pace:
 
     # ---------------------------------------------------------------- measurements
 
-    def answered(self, speeds: deque[float], load: int, turnaround_s: float) -> None:
-        """A rollout came; ``speeds``: the newest ones of its worker, in slots a second."""
-        if speeds:
-            self._spread.append(turnaround_s * median(speeds) / load)
-        speeds.append(load / turnaround_s)
+    def answered(self, per_s: float, load: int, turnaround_s: float) -> None:
+        """A rollout came of a worker that was known to make so many slots a second; 0: not known."""
+        if per_s:
+            self._spread.append(turnaround_s * per_s / load)
         self._turnarounds.append(turnaround_s)
 
     def waits(self, now: float) -> None:
         """The learner wants a batch that is not there yet."""
         self.asked_at = now
-        self._busy.append(now - self.recorded_at)
-        self.learner_s = median(self._busy)
 
     def formed(self, now: float, trained: int, stale: int) -> None:
         """A batch was formed; so many rollouts were trained, and dropped for their age, since the one before."""
@@ -70,8 +67,8 @@ class Pace:
         turnarounds = sorted(self._turnarounds)
         if turnarounds:
             self._usual_s = _quantile(turnarounds, 0.5)
-        if len(turnarounds) >= _SPREAD_NEEDED and self.learner_s:
-            self._under_way = (_quantile(turnarounds, 0.9) + self._t_score_s) / self.learner_s
+        if len(turnarounds) >= _SPREAD_NEEDED:
+            self._under_way = (_quantile(turnarounds, 0.9) + self._t_score_s) / self._train_s
 
     def _learn_caution(self, now: float, trained: int, stale: int) -> None:
         waited_s = 0.0 if self.asked_at is None else now - self.asked_at
@@ -116,14 +113,12 @@ class Pace:
         """When the learner will have waited for longer than attempts usually take."""
         return math.inf if self.asked_at is None else self.asked_at + self._usual_s
 
-    def steps_until_ready(
-        self, speeds: Sequence[float], load: int, unfilled: int, now: float, *, begun: bool
-    ) -> int | None:
+    def steps_until_ready(self, per_s: float, load: int, unfilled: int, now: float, *, begun: bool) -> int | None:
         """Batches formed before so many slots, begun now, are ready with the chance wanted; None: not known."""
         if len(self._spread) < _SPREAD_NEEDED or not self.period_s:
             return None
         chance = min(self.chance, _CHANCE_ONCE_BEGUN) if begun else self.chance
-        typical_s = load / median(speeds) if speeds else self._usual_s
+        typical_s = load / per_s if per_s else self._usual_s
         spread = _quantile(self._spread_sorted, chance ** (1.0 / max(1, unfilled))) if self._spread_sorted else 1.0
         next_in_s = max(0.0, self.recorded_at + self.period_s - now) if self.asked_at is None else 0.0
         return max(0, math.ceil((typical_s * spread + self._t_score_s - next_in_s) / self.period_s))

@@ -12,7 +12,7 @@ from capacity.conduct import Conduct
 from capacity.demand import Demand
 from capacity.fleet_model import FleetModel, t_bcast_of
 from capacity.fleet_model_parts import ModelWorker
-from capacity.slot_times import fit_log_normal
+from capacity.slot_times import fit_log_normal, mean_rest
 from capacity.workers import Speed, Worker
 
 WARM_UP_STEPS, STEPS = 40, 80
@@ -66,6 +66,5 @@ def _model_worker(number: int, worker: Worker, speed: Speed, copy_s: float, cond
     mean_s = speed.concurrency / speed.rollouts_per_second
     median_s, sigma = fit_log_normal(mean_s, speed.t_gen_p90_s, longest_of)
     lives_s = 3600.0 / worker.preemptions_per_hour if worker.preemptions_per_hour > 0 else None
-    return ModelWorker(
-        number, speed.concurrency, median_s, sigma, copy_s, lives_s=lives_s, lost_s=worker.lost_per_preemption_s
-    )
+    away_s = max(0.0, worker.lost_per_preemption_s - median_s * mean_rest(sigma, longest_of))
+    return ModelWorker(number, speed.concurrency, median_s, sigma, copy_s, lives_s=lives_s, away_s=away_s)

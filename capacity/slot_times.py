@@ -49,22 +49,33 @@ def fit_log_normal(mean_s: float, p90_s: float, longest_of: int = 1) -> tuple[fl
     """
     if mean_s <= 0 or longest_of < 1:
         raise ValueError("mean_s must be positive and longest_of at least 1")
-    ratio, top = p90_s / mean_s, _SIGMA_MAX
-    if longest_of == 1:
-        top = _NORMAL.inv_cdf(0.9)  # the ratio of p90 and mean falls again above
-    low, high = 0.0, top
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if _p90_over_mean(middle, longest_of) < ratio else (low, middle)
-    sigma = high if high < top else _most_spread(longest_of, top)
+    sigma = _sigma_of(round(p90_s / mean_s, 6), longest_of)
     return mean_s / mean_of_longest(sigma, longest_of), sigma
 
 
+@lru_cache(maxsize=1024)
+def _sigma_of(ratio: float, count: int) -> float:
+    """Of the logarithm, where p90 / mean of the longest of so many is this ratio."""
+    top = _SIGMA_MAX if count > 1 else _NORMAL.inv_cdf(0.9)  # the ratio of one falls again above
+    low, high = 0.0, top
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if _p90_over_mean(middle, count) < ratio else (low, middle)
+    return high if high < top else _most_spread(count, top)
+
+
+@lru_cache(maxsize=1024)
 def mean_of_longest(sigma: float, count: int) -> float:
     """Mean of the longest of so many log-normal times, in medians of one."""
     if count == 1:
         return math.exp(sigma * sigma / 2.0)
     return sum(math.exp(sigma * z) for z in _longest_points(count)) / _POINTS
+
+
+def mean_rest(sigma: float, count: int) -> float:
+    """What is left on average of the longest of so many at a random moment, in medians: E[X^2] / 2 E[X] (renewals)."""
+    squares = sum(math.exp(2.0 * sigma * z) for z in _longest_points(count)) / _POINTS
+    return squares / (2.0 * mean_of_longest(sigma, count))
 
 
 @lru_cache(maxsize=64)

@@ -28,7 +28,7 @@ class Oracle:
         self._verdicts = Verdicts(trace)
         self.ledger = LedgerJudge(settings, self._verdicts)
         self._active: dict[str, int] = {}
-        self._spool_max = 16 * settings.concurrent_rollouts + 2 * settings.concurrent_rollouts
+        self._spool_max = (16 + 2) * settings.concurrent_rollouts_max
         self._trained_at: dict[int, int] = {}
         self.steps = 0  # learner steps completed, at most
         self.last_progress_s = 0.0

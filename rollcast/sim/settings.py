@@ -31,6 +31,14 @@ class Lengths:
         return max(1, min(self.most, round(self.median * _drawing.lognormvariate(0.0, self.sigma))))
 
 
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """One peer's engine: how fast it is, where 1 is ordinary, and how many rollouts it draws at once."""
+
+    speed: float
+    concurrent_rollouts: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSettings:
     """Durations in seconds, sizes in bytes, steps in learner steps.
@@ -80,6 +88,7 @@ class FleetSettings:
     verify_s: float = 0.1  # median of one rollout
     verifiers: int = 4
     # peers
+    engines: tuple[EngineSettings, ...] = ()  # of peers, in turn; none: as many at once for all, and speeds are drawn
     concurrent_rollouts: int = 2
     token_s: float = 0.2  # of a peer of speed 1
     speed_sigma: float = 0.3  # of the logarithm of a peer's speed
@@ -88,6 +97,7 @@ class FleetSettings:
     slice_s: float = 1.0
     partial_interval_s: float = 2.0
     continue_across_versions: bool = False
+    pauses_while_receiving: bool = False  # real peers do not; with "fluid" receiving only
     rollout_bytes: float = 20e3
     # versions
     receiving: Receiving = "fluid"
@@ -108,6 +118,11 @@ class FleetSettings:
     def age_max(self) -> int:
         """The oldest that a trained rollout may be, in learner steps."""
         return self.staleness_limit + (self.late_steps_max if self.late_policy == "correct" else 0)
+
+    @property
+    def concurrent_rollouts_max(self) -> int:
+        """Of any peer."""
+        return max((one.concurrent_rollouts for one in self.engines), default=self.concurrent_rollouts)
 
     @property
     def rollouts_per_step(self) -> int:
