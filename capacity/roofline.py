@@ -1,14 +1,15 @@
 """What a GPU makes, from its memory bandwidth, its arithmetic and one timed decode.
 
 Each decode step reads the weights once and every rollout's keys and values so far, and does two operations per weight
-and rollout:
+and rollout. Prompts of rollouts that begin are read in between, at two operations per weight and token:
 
-    memory  = (weights + concurrency context kv_bytes) / bandwidth
-    compute = 2 parameters concurrency / flops
-    ms/token = 1000 max(memory, compute) / efficiency
+    memory   = (weights + concurrency context kv_bytes) / bandwidth
+    compute  = 2 parameters concurrency / flops
+    prompts  = 2 parameters concurrency prompt_per_token / flops
+    ms/token = 1000 (max(memory, compute) + prompts) / efficiency
 
-The efficiency is one figure per engine and GPU type, fitted from one timed decode. Against 6 GPU types and 27 modelled
-settings the errors are in docs/capacity-model.md. Sources of the method: the roofline of Williams, Waterman and
+The efficiency is one figure per engine, GPU and size of model, fitted from one timed decode; a small model's is lower,
+since a step's fixed cost counts for more. Errors: `python -m bench roofline` and docs/capacity-model.md. Sources of the method: the roofline of Williams, Waterman and
 Patterson (2009), applied to decoding as in Pope et al., "Efficiently scaling transformer inference" (2022), section 2.
 """
 
@@ -70,13 +71,17 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class TimedDecode:
-    """One measurement: so many rollouts at once, at this mean context in tokens, took so many ms a token each."""
+    """One measurement: so many rollouts at once, at this mean context in tokens, took so many ms a token each.
+
+    ``prompt_per_token``: tokens of prompts that were read per token generated meanwhile.
+    """
 
     gpu: Gpu
     model: ModelShape
     concurrency: float
     context: float
     ms_per_token: float
+    prompt_per_token: float = 0.0
 
 
 #: Of an engine that nobody timed: between the 0.60 and 0.89 fitted to 6 GPU types (docs/capacity-model.md).
@@ -86,7 +91,13 @@ MEMORY_SHARE = 0.9
 
 
 def decode_ms_per_token(
-    gpu: Gpu, model: ModelShape, concurrency: float, context: float, efficiency: float = UNTIMED_EFFICIENCY
+    gpu: Gpu,
+    model: ModelShape,
+    concurrency: float,
+    context: float,
+    efficiency: float = UNTIMED_EFFICIENCY,
+    *,
+    prompt_per_token: float = 0.0,
 ) -> float:
     """Milliseconds between two tokens of one rollout.
 
@@ -94,16 +105,17 @@ def decode_ms_per_token(
         concurrency: rollouts under way at once; not whole where it is a mean.
         context: tokens that each of them has so far on average, the prompt included.
         efficiency: share of the roofline that the engine reaches, see fit_efficiency.
+        prompt_per_token: tokens of prompts read per token generated: mean prompt / mean rollout.
 
     Raises:
-        ValueError: concurrency or efficiency is not positive, or context is negative.
+        ValueError: concurrency or efficiency is not positive, or a number of tokens is negative.
     """
-    if not concurrency > 0 or not efficiency > 0 or not context >= 0:
-        raise ValueError("concurrency and efficiency must be positive, context not negative")
+    if not concurrency > 0 or not efficiency > 0 or not context >= 0 or not prompt_per_token >= 0:
+        raise ValueError("concurrency and efficiency must be positive, context and prompts not negative")
     read_weights = model.weight_bytes * _share_read(model, concurrency)
     memory_s = (read_weights + concurrency * context * model.kv_bytes_per_token) / gpu.bandwidth_bytes_per_second
     compute_s = 2.0 * model.computed_parameters * concurrency / gpu.flops_per_second
-    return 1000.0 * max(memory_s, compute_s) / efficiency
+    return 1000.0 * (max(memory_s, compute_s) + compute_s * prompt_per_token) / efficiency
 
 
 def fit_efficiency(timed: TimedDecode) -> float:
@@ -114,8 +126,19 @@ def fit_efficiency(timed: TimedDecode) -> float:
     """
     if not timed.ms_per_token > 0:
         raise ValueError("ms_per_token must be positive")
-    ideal_ms = decode_ms_per_token(timed.gpu, timed.model, timed.concurrency, timed.context, efficiency=1.0)
-    return ideal_ms / timed.ms_per_token
+    return predicted_ms(timed, efficiency=1.0) / timed.ms_per_token
+
+
+def predicted_ms(timed: TimedDecode, efficiency: float) -> float:
+    """What the roofline says of a measurement's setting, ms per token."""
+    return decode_ms_per_token(
+        timed.gpu,
+        timed.model,
+        timed.concurrency,
+        timed.context,
+        efficiency,
+        prompt_per_token=timed.prompt_per_token,
+    )
 
 
 def concurrency_max(gpu: Gpu, model: ModelShape, context: float, gpus: int = 1) -> int:
@@ -123,12 +146,6 @@ def concurrency_max(gpu: Gpu, model: ModelShape, context: float, gpus: int = 1) 
     free_bytes = MEMORY_SHARE * gpu.memory_bytes * gpus - model.weight_bytes
     cache_bytes = max(1.0, context) * model.kv_bytes_per_token
     return max(0, int(free_bytes / cache_bytes))
-
-
-def prefill_s(gpu: Gpu, model: ModelShape, prompt_tokens: float, efficiency: float = UNTIMED_EFFICIENCY) -> float:
-    """Seconds to read one prompt: arithmetic, or one pass over the weights for short prompts."""
-    compute_s = 2.0 * model.computed_parameters * prompt_tokens / gpu.flops_per_second
-    return max(compute_s, model.weight_bytes / gpu.bandwidth_bytes_per_second) / efficiency
 
 
 def speeds_of(
@@ -143,7 +160,7 @@ def speeds_of(
     """What one GPU makes at each concurrency whose cache fits into its memory; ascending, empty if none does.
 
     A slot is refilled as soon as its rollout ends, so the mean context is the prompt and what a rollout under way has
-    made so far, and mu is the concurrency over the mean seconds of a rollout.
+    made so far, and mu is the concurrency over the mean seconds of a rollout. Reading prompts is spread over the tokens.
 
     Args:
         lengths: of what is generated, tokens.
@@ -154,13 +171,13 @@ def speeds_of(
     """
     context = prompt_tokens + lengths.mean_made_so_far
     fitting = concurrency_max(gpu, model, context)
-    first_s = prefill_s(gpu, model, prompt_tokens, efficiency) if prompt_tokens else 0.0
+    prompt_per_token = prompt_tokens / lengths.mean
     speeds = []
     for concurrency in sorted(set(concurrencies)):
         if concurrency > fitting:
             break
-        pace_ms = decode_ms_per_token(gpu, model, concurrency, context, efficiency)
-        times = generation_times(lengths, ms_per_token=pace_ms, first_token_s=first_s)
+        pace_ms = decode_ms_per_token(gpu, model, concurrency, context, efficiency, prompt_per_token=prompt_per_token)
+        times = generation_times(lengths, ms_per_token=pace_ms)
         speeds.append(Speed(concurrency, concurrency / times.mean_s, times.p90_s, times.mean_s))
     return tuple(speeds)
 

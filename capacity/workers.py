@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from capacity.preemption import lost_share
+
 Pin = Literal["", "on", "off"]
 
 
@@ -61,7 +63,7 @@ class Worker:
     @property
     def preemption_loss(self) -> float:
         """q: share of its work that preemptions cost, at most 1."""
-        return min(1.0, self.preemptions_per_hour * self.lost_per_preemption_s / 3600.0)
+        return lost_share(self.preemptions_per_hour, self.lost_per_preemption_s)
 
     def fastest_within(self, t_gen_s: float) -> Speed | None:
         """Its fastest speed whose p90 takes at most so long; None if none does."""
