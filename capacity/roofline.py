@@ -9,8 +9,9 @@ and rollout. Prompts of rollouts that begin are read in between, at two operatio
     ms/token = 1000 (max(memory, compute) + prompts) / efficiency
 
 The efficiency is one figure per engine, GPU and size of model, fitted from one timed decode; a small model's is lower,
-since a step's fixed cost counts for more. Errors: `python -m bench roofline` and docs/capacity-model.md. Sources of the method: the roofline of Williams, Waterman and
-Patterson (2009), applied to decoding as in Pope et al., "Efficiently scaling transformer inference" (2022), section 2.
+since a step's fixed cost counts for more. Errors: `python -m bench roofline` and docs/capacity-model.md. Sources of the
+method: the roofline of Williams, Waterman and Patterson (2009), applied to decoding as in Pope et al., "Efficiently
+scaling transformer inference" (2022), section 2.
 """
 
 from __future__ import annotations
@@ -160,7 +161,8 @@ def speeds_of(
     """What one GPU makes at each concurrency whose cache fits into its memory; ascending, empty if none does.
 
     A slot is refilled as soon as its rollout ends, so the mean context is the prompt and what a rollout under way has
-    made so far, and mu is the concurrency over the mean seconds of a rollout. Reading prompts is spread over the tokens.
+    made so far, and mu is the concurrency over the mean seconds of a rollout. The reading of prompts is spread over the
+    tokens.
 
     Args:
         lengths: of what is generated, tokens.
