@@ -32,6 +32,7 @@ BENCHES = {
     "precision": "log-probabilities of learner and rollout apart, by precision; whether naive fp8 harms training",
     "sampler": "tokens a second against transformers generate at batch 1 to 256, and the share of the roofline",
     "learner": "the learner's step against the matmul roofline, memory while publishing, loss on several devices",
+    "capacity": "plans for 10,000 workers: seconds, gap to the bound, and what simpler rules cost",
     "golden": "8 GB from Virginia to nine AWS regions: direct, and over the tree of widest paths",
     "roofline": "milliseconds per token from one timed decode, against engines measured and modelled by others",
     "broadcast": "time until the last peer holds a verified copy / physical limit, in an emulated wide-area network",

@@ -18,8 +18,8 @@ from capacity.columns import Floats, Ints
 from capacity.matrix import Matrix, matrix_of
 from capacity.programme import Programme
 
-WORKING_COLUMNS = 1500  # of the first round of sifting
-ADDED_COLUMNS = 1000  # at most, in a round
+WORKING_COLUMNS = 800  # of the first round of sifting
+ADDED_COLUMNS = 500  # at most, in a round
 DEVIATION_ROUNDS = 6  # of placing the tangent of the chance row
 DEVIATION_TOLERANCE = 1e-4  # relative: where it stands still
 REDUCED_COST_TOLERANCE = 1e-9  # of the dearest column's cost

@@ -19,19 +19,20 @@ from capacity.core_milp import CORE_COLUMNS, best_in_core
 from capacity.demand import Demand
 from capacity.infeasible import explained
 from capacity.linear import Relaxation, relax
-from capacity.plans import Plan
+from capacity.plans import Plan, Split
 from capacity.programme import Programme, programme_of
 from capacity.reach import farthest
 from capacity.remedies import remedies_of
 from capacity.rounding import dropped, rounded, weights_of
-from capacity.splits import splits_of
+from capacity.splits import explore
 from capacity.swaps import improved
-from capacity.totals import Totals, totals_of
+from capacity.totals import Totals, Weights, totals_of
 from capacity.workers import Worker
 from capacity.written_plan import refused_plan, written_plan
 
-GAP_OF_POOLS = 1e-4  # of pools beyond the core: a set so close to the bound is not searched further
+GAP_OF_POOLS = 3e-4  # of pools beyond the core: nearer than prices are known; a set so close is not searched further
 GAP_MIN = 1e-9  # of small pools: the best set itself
+WEIGHINGS, HEAVIER = 4, 10.0  # of broken rows, until a set holds them
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +120,16 @@ def _refused(demand: Demand, columns: Columns, best: Solution | None, options: P
 def relaxed_splits(demand: Demand, columns: Columns, options: PlanOptions) -> list[Relaxation]:
     """The relaxations that have a solution, those of the smallest bound first."""
     found: list[Relaxation] = []
-    for split in splits_of(demand, columns, options.splits):
+
+    def bound(split: Split) -> float:
         programme = programme_of(demand, columns, split, options.incumbent_discount)
-        if not holds_pinned(programme):
-            continue
-        relaxation = relax(programme, found[-1] if found else None)
-        if relaxation is not None:
-            found.append(relaxation)
+        relaxation = relax(programme, found[-1] if found else None) if holds_pinned(programme) else None
+        if relaxation is None:
+            return math.inf
+        found.append(relaxation)
+        return relaxation.bound
+
+    explore(demand, columns, options.splits, bound)
     return sorted(found, key=lambda relaxation: relaxation.bound)
 
 
@@ -165,8 +169,13 @@ def solved(relaxation: Relaxation, time_limit_s: float, near: float) -> Solution
 
 
 def polished(relaxation: Relaxation, totals: Totals, chosen: Mask) -> Mask:
+    """Swaps, with broken rows counting more and more until a set holds them all; then without who is not needed."""
     weights = weights_of(relaxation, totals, chosen)
-    chosen = improved(relaxation, totals, chosen, weights)
+    for _ in range(WEIGHINGS):
+        chosen = improved(relaxation, totals, chosen, weights)
+        if totals.feasible(totals.of(chosen)[None, :])[0]:
+            break
+        weights = Weights(weights.rate * HEAVIER, weights.copies * HEAVIER)
     active = relaxation.programme.columns.active
     return dropped(totals, chosen, np.lexsort((-relaxation.reduced, active)))
 

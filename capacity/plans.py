@@ -48,6 +48,7 @@ class Candidate:
         reduced_usd_per_hour: its reduced cost in the LP: by how much its price would have to fall for it to be chosen.
         reason: why it is on or off, in words.
         copies_sent: of each version, that it passes on in this plan; who sends for less sends first.
+        barred: whether it could not be chosen at any price: too slow, or its link is.
     """
 
     worker: Worker
@@ -58,6 +59,7 @@ class Candidate:
     reduced_usd_per_hour: float
     reason: str
     copies_sent: float = 0.0
+    barred: bool = False
 
 
 @dataclass(frozen=True, slots=True)

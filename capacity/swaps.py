@@ -1,6 +1,13 @@
-"""Local search from a rounded set: one in, one out, 1-1, 1-2 and 2-1 swaps among the workers in doubt."""
+"""Local search from a rounded set: one in, one out, 1-1, 1-2, 2-1 and 2-2 swaps among the workers in doubt.
+
+Broken rows count at more than their shadow prices, so that the search may cross them; thousands of sets are judged on
+the way, and the best of those that hold every row is kept.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,35 +17,66 @@ from capacity.linear import Relaxation
 from capacity.totals import Totals, Weights
 
 IN_DOUBT = 48  # chosen workers of the largest reduced cost, and others of the smallest, that are tried
-IN_PAIRS = 24  # of each, in pairs
+IN_PAIRS = 24  # of each, in 1-2 and 2-1 swaps
+IN_TWO_PAIRS = 8  # of each, in 2-2 swaps
 MOVES_MAX = 200
 GAIN_MIN = 1e-12  # relative: a smaller gain is a rounding
 
 Pairs = NDArray[np.int64]
 
 
-def improved(
-    relaxation: Relaxation, totals: Totals, chosen: Mask, weights: Weights, moves_max: int = MOVES_MAX
-) -> Mask:
-    """Best move first, until none gains: by cost and what broken rows count. Shape [n], as ``chosen``.
+@dataclass(slots=True)
+class _Search:
+    """A set on its way, and the best set met that holds every row."""
 
-    Single moves are tried first; pairs only where no single one gains.
+    totals: Totals
+    weights: Weights
+    chosen: Mask
+    sums: Floats
+    value: float
+    best: Mask | None = None
+    best_usd: float = np.inf
+
+    def tried(self, removed: Pairs, added: Pairs) -> bool:
+        """Judge moves, shape [moves, 2] each and -1 where a place is not used; make the best one, if it gains."""
+        features = self.totals.features  # -1 is its last row: nobody
+        changed = self.sums + features[added].sum(axis=1) - features[removed].sum(axis=1)
+        usd, rate, copies = self.totals.judged(changed)
+        self._keep_best(np.where((rate == 0) & (copies == 0), usd, np.inf), removed, added)
+        values = usd + self.weights.rate * rate + self.weights.copies * copies
+        move = int(values.argmin())
+        if values[move] >= self.value - GAIN_MIN * max(1.0, abs(self.value)):
+            return False
+        self.chosen = _moved(self.chosen, removed[move], added[move])
+        self.sums, self.value = changed[move], float(values[move])
+        return True
+
+    def _keep_best(self, usd: Floats, removed: Pairs, added: Pairs) -> None:
+        move = int(usd.argmin())
+        if usd[move] < self.best_usd:
+            self.best, self.best_usd = _moved(self.chosen, removed[move], added[move]), float(usd[move])
+
+
+def improved(relaxation: Relaxation, totals: Totals, chosen: Mask, weights: Weights) -> Mask:
+    """Best move first until none gains; the best set met that holds every row, or where it ended if none does.
+
+    Single moves are tried first, larger ones only where no smaller one gains. Shape [n], as ``chosen``.
     """
-    chosen, sums = chosen.copy(), totals.of(chosen)
-    value = float(totals.penalised(sums[None, :], weights)[0])
-    for _ in range(moves_max):
-        inside, outside = _in_doubt(relaxation, chosen)
-        best = None
-        for moves in (_single, _paired):
-            removed, added = moves(inside, outside)
-            if len(removed):
-                best = _best(totals, weights, sums, removed, added, value)
-            if best is not None:
-                break
-        if best is None:
+    sums = totals.of(chosen)
+    search = _Search(totals, weights, chosen, sums, float(totals.penalised(sums[None, :], weights)[0]))
+    if totals.feasible(sums[None, :])[0]:
+        search.best, search.best_usd = chosen, search.value
+    for _ in range(MOVES_MAX):
+        inside, outside = _in_doubt(relaxation, search.chosen)
+        if not any(moves[0].size and search.tried(*moves) for moves in _moves(inside, outside)):
             break
-        out, into, sums, value = best
-        chosen[out], chosen[into] = False, True
+    return search.chosen if search.best is None else search.best
+
+
+def _moved(chosen: Mask, removed: Ints, added: Ints) -> Mask:
+    chosen = chosen.copy()
+    chosen[removed[removed >= 0]] = False
+    chosen[added[added >= 0]] = True
     return chosen
 
 
@@ -53,40 +91,26 @@ def _in_doubt(relaxation: Relaxation, chosen: Mask) -> tuple[Ints, Ints]:
     return inside, outside[np.argsort(reduced[outside], kind="stable")]
 
 
-def _single(inside: Ints, outside: Ints) -> tuple[Pairs, Pairs]:
-    """Moves as (removed, added), shape [moves, 2] each; -1 where a place is not used."""
-    out, into = np.meshgrid(np.append(inside, -1), np.append(outside, -1), indexing="ij")
-    removed, added = out.ravel(), into.ravel()
-    real = (removed >= 0) | (added >= 0)
-    nobody = np.full(int(real.sum()), -1)
-    return np.column_stack([removed[real], nobody]), np.column_stack([added[real], nobody])
+def _moves(inside: Ints, outside: Ints) -> Iterator[tuple[Pairs, Pairs]]:
+    """Neighbourhoods as (removed, added), the small ones first."""
+    yield _crossed(_alone(inside), _alone(outside))
+    one_out, one_in = _alone(inside[:IN_PAIRS]), _alone(outside[:IN_PAIRS])
+    yield _crossed(one_out, _pairs(outside[:IN_PAIRS]))
+    yield _crossed(_pairs(inside[:IN_PAIRS]), one_in)
+    yield _crossed(_pairs(inside[:IN_TWO_PAIRS]), _pairs(outside[:IN_TWO_PAIRS]))
 
 
-def _paired(inside: Ints, outside: Ints) -> tuple[Pairs, Pairs]:
-    """1-2 and 2-1 swaps, and two in or two out."""
-    inside, outside = inside[:IN_PAIRS], outside[:IN_PAIRS]
-    one_out, two_in = _crossed(inside, outside)
-    one_in, two_out = _crossed(outside, inside)
-    return np.concatenate([one_out, two_out]), np.concatenate([two_in, one_in])
+def _alone(places: Ints) -> Pairs:
+    """Each one, and nobody; shape [places + 1, 2]."""
+    first = np.append(places, -1)
+    return np.column_stack([first, np.full(first.size, -1)])
 
 
-def _crossed(ones: Ints, twos: Ints) -> tuple[Pairs, Pairs]:
-    """Every one (and nobody) against every pair; shapes [moves, 2]."""
-    first, second = np.triu_indices(twos.size, k=1)
-    ones = np.append(ones, -1)
-    single = np.repeat(ones, first.size)
-    pairs = np.column_stack([np.tile(twos[first], ones.size), np.tile(twos[second], ones.size)])
-    return np.column_stack([single, np.full(single.size, -1)]), pairs
+def _pairs(places: Ints) -> Pairs:
+    first, second = np.triu_indices(places.size, k=1)
+    return np.column_stack([places[first], places[second]])
 
 
-def _best(
-    totals: Totals, weights: Weights, sums: Floats, removed: Pairs, added: Pairs, value: float
-) -> tuple[Ints, Ints, Floats, float] | None:
-    features = totals.features  # -1 is its last row: nobody
-    changed = sums + features[added].sum(axis=1) - features[removed].sum(axis=1)
-    values = totals.penalised(changed, weights)
-    best = int(values.argmin())
-    if values[best] >= value - GAIN_MIN * max(1.0, abs(value)):
-        return None
-    out, into = removed[best], added[best]
-    return out[out >= 0], into[into >= 0], changed[best], float(values[best])
+def _crossed(removed: Pairs, added: Pairs) -> tuple[Pairs, Pairs]:
+    """Every removal with every addition; shape [moves, 2] each."""
+    return np.repeat(removed, len(added), axis=0), np.tile(added, (len(removed), 1))

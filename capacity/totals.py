@@ -35,32 +35,42 @@ class Totals:
         sums: Floats = self.features[:-1][chosen].sum(axis=0)
         return sums
 
-    def usd_per_hour(self, totals: Floats) -> Floats:
-        """Price and egress; shape [m] for totals of shape [m, d]. Copies that nobody can send cost nothing."""
-        usd: Floats = totals[:, COST] + sending(self.programme, totals)[0]
-        return usd
+    def judged(self, totals: Floats) -> tuple[Floats, Floats, Floats]:
+        """USD/h with egress, rollouts/s missing in the worst row about rate, copies that nobody can send; shape [m].
 
-    def missing(self, totals: Floats) -> tuple[Floats, Floats]:
-        """Rollouts/s missing in the worst row about rate, and copies that nobody can send; shape [m]."""
-        programme, demand = self.programme, self.programme.demand
-        reached = totals[:, RATE] - demand.chance_z * np.sqrt(np.maximum(0.0, totals[:, VARIANCE]))
-        rate = programme.rate_bought - reached
-        if demand.share_without_a_region > 0 and programme.columns.regions:
-            left = demand.share_without_a_region * (programme.rate_needed or 0.0)
-            largest = totals[:, LEVELS + programme.level_copy_usd.size :].max(axis=1)
-            rate = np.maximum(rate, left - (totals[:, RATE] - largest))
+        Args:
+            totals: shape [m, d]; copies that nobody can send cost nothing.
+        """
+        programme = self.programme
+        egress, copies, _ = sending(programme, totals)
+        rate = self._rate_missing(totals)
         rate = np.where(rate <= TOLERANCE * programme.rate_bought, 0.0, rate)
-        copies = sending(programme, totals)[1]
-        return rate, np.where(copies <= TOLERANCE * np.maximum(1.0, totals[:, RECEIVERS]), 0.0, copies)
+        copies = np.where(copies <= TOLERANCE * np.maximum(1.0, totals[:, RECEIVERS]), 0.0, copies)
+        return totals[:, COST] + egress, rate, copies
+
+    def usd_per_hour(self, totals: Floats) -> Floats:
+        """Price and egress; shape [m] for totals of shape [m, d]."""
+        return self.judged(totals)[0]
 
     def feasible(self, totals: Floats) -> Mask:
-        rate, copies = self.missing(totals)
+        _, rate, copies = self.judged(totals)
         holds: Mask = (rate == 0) & (copies == 0)
         return holds
 
     def penalised(self, totals: Floats, weights: Weights) -> Floats:
-        rate, copies = self.missing(totals)
-        return self.usd_per_hour(totals) + weights.rate * rate + weights.copies * copies
+        usd, rate, copies = self.judged(totals)
+        return usd + weights.rate * rate + weights.copies * copies
+
+    def _rate_missing(self, totals: Floats) -> Floats:
+        programme, demand = self.programme, self.programme.demand
+        missing: Floats = programme.rate_bought - totals[:, RATE]
+        if demand.chance_z > 0:
+            missing = missing + demand.chance_z * np.sqrt(np.maximum(0.0, totals[:, VARIANCE]))
+        if demand.share_without_a_region > 0 and programme.columns.regions:
+            left = demand.share_without_a_region * (programme.rate_needed or 0.0)
+            largest = totals[:, LEVELS + programme.level_copy_usd.size :].max(axis=1)
+            missing = np.maximum(missing, left - (totals[:, RATE] - largest))
+        return missing
 
 
 def totals_of(programme: Programme) -> Totals:

@@ -85,11 +85,12 @@ def _candidates(relaxation: Relaxation, chosen: Mask, copies: Copies, egress: Fl
         relaxation.reduced.tolist(),
         reasons,
         copies.receivers.tolist(),
+        (~programme.eligible).tolist(),
         strict=True,
     )
     return tuple(
-        Candidate(worker, on, worker.speeds[speed] if speed >= 0 else None, price, useful, reduced, reason, copies)
-        for worker, on, speed, price, useful, reduced, reason, copies in fields
+        Candidate(worker, on, worker.speeds[speed] if speed >= 0 else None, price, useful, reduced, reason, copies, barred)
+        for worker, on, speed, price, useful, reduced, reason, copies, barred in fields
     )
 
 
