@@ -26,7 +26,8 @@
     ├── ProcessFailed          RC701  exit 70   a process that we started ended badly
     ├── PoolError              RC901  exit 65   a pool of workers cannot be read, or nothing in it can be used
     ├── PlanFileError          RC902  exit 65   a file is not a plan of this version of Rollcast
-    └── OffersUnavailable      RC903  exit 69   the list of machines for rent cannot be had
+    ├── OffersUnavailable      RC903  exit 69   the list of machines for rent cannot be had
+    └── ProviderFailed         RC904  exit 69   a provider cannot start, stop or list workers
 
 Exit statuses follow sysexits.h. docs/errors.md has a section for each code; a test keeps the two in step.
 """
@@ -170,3 +171,7 @@ class PlanFileError(RollcastError):
 
 class OffersUnavailable(RollcastError):
     code, exit_code = "RC903", 69
+
+
+class ProviderFailed(RollcastError):
+    code, exit_code = "RC904", 69
