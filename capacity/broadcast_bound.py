@@ -118,7 +118,8 @@ def _tree_rate(uploads: Rates, ends: float) -> float:
         return 0.0
 
     def reaches_all(rate: float) -> bool:
-        return float(np.floor(uploads / rate).sum()) >= receivers
+        with np.errstate(over="ignore"):  # so slow a rate that everybody can send any number of copies
+            return float(np.floor(uploads / rate).sum()) >= receivers
 
     if reaches_all(ends):
         return ends
