@@ -152,11 +152,11 @@ class Forecast:
         """
         if waits and self._asked_at is None:
             self._asked_at = now
-            self._was_busy(now)
+            if self._recorded_at is not None:
+                self._busy.append(now - self._recorded_at)
+                self.learner_s = percentile_of(self._busy, 50)
         if recorded == self._recorded:
             return
-        if self._asked_at is None:
-            self._was_busy(now)  # it was served at once
         if self._recorded_at is not None:
             self._periods.append(now - self._recorded_at)
             self.step_period_s = percentile_of(self._periods, 50)
@@ -164,12 +164,6 @@ class Forecast:
         self._ended = (trained, stale)
         self._recorded, self._recorded_at = recorded, now
         self._asked_at = now if waits else None
-
-    def _was_busy(self, now: float) -> None:
-        """The learner asks for a batch: until now it worked on the one before."""
-        if self._recorded_at is not None:
-            self._busy.append(now - self._recorded_at)
-            self.learner_s = percentile_of(self._busy, 50)
 
     def _learn_caution(self, now: float, trained: int, stale: int) -> None:
         """A learner that waits is worse than work in vain; where neither happens nothing need change."""

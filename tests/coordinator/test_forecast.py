@@ -70,13 +70,6 @@ def test_the_learners_pace_is_measured() -> None:
     assert [forecast.steps_within(seconds, 350.0) for seconds in (10.0, 11.0, 70.0, 71.0)] == [0, 1, 1, 2]
 
 
-def test_the_pace_of_a_learner_that_never_waits_is_measured_too() -> None:
-    forecast = Forecast()
-    for step in range(5):
-        forecast.learner(60.0 * step, recorded=step, waits=False)
-    assert forecast.learner_s == pytest.approx(60.0), "else what is under way is never known, and too much is begun"
-
-
 def test_caution_grows_while_work_is_in_vain_and_gives_way_to_a_learner_that_waits() -> None:
     forecast = Forecast()
     at_first = forecast.chance_wanted
