@@ -45,7 +45,7 @@ class Account:
 
     def settle(self, now: float) -> None:
         """Count up to now."""
-        self.machine_usd = max(self.machine_usd, self.terms.machine_usd(now - self.opened_at))
+        self.machine_usd = self.terms.machine_usd(now - self.opened_at)
         self.egress_usd = self.terms.egress_usd(self.sent_bytes)
 
     def worst_usd(self, now: float, look_every_s: float) -> float:

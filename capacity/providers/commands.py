@@ -104,3 +104,6 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_REAP_S):
                 await process.wait()
+    # Its pipes stay open where they were not read to their end, or a grandchild holds them; asyncio has no other way.
+    process._transport.close()  # type: ignore[attr-defined]
+    await asyncio.sleep(0)

@@ -22,7 +22,7 @@ PRICES = st.builds(
 WAITS = st.floats(0.01, LOOK_S)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data(), st.floats(0.01, 50.0), st.floats(1.0, 100.0))
 def test_spent_never_exceeds_the_limits(data: st.DataObject, usd_max: float, usd_per_hour_max: float) -> None:
     """Starts whenever they are allowed, workers that send all they may, stops that take their whole tail."""
