@@ -34,6 +34,7 @@ BENCHES = {
     "learner": "the learner's step against the matmul roofline, memory while publishing, loss on several devices",
     "capacity": "plans for 10,000 workers: seconds, gap to the bound, and what simpler rules cost",
     "golden": "8 GB from Virginia to nine AWS regions: direct, and over the tree of widest paths",
+    "shapes": "what stripes, a tree, a chain and a star cost over the fluid bound of a broadcast",
     "roofline": "milliseconds per token from one timed decode, against engines measured and modelled by others",
     "broadcast": "time until the last peer holds a verified copy / physical limit, in an emulated wide-area network",
 }

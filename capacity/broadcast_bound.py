@@ -67,7 +67,7 @@ def broadcast_rate(source_upload: float, uploads: Rates, downloads: Rates, topol
             shared = (source_upload + float(uploads.sum())) / receivers
             return min(ends, shared) / stripe_factor(topology)
         case "tree":
-            return _tree_rate(np.append(uploads, source_upload), ends)
+            return whole_copies_rate(np.append(uploads, source_upload), ends, receivers)
         case "chain":
             links = float(np.partition(uploads, 1)[1]) if receivers > 1 else math.inf
             return min(ends, links)
@@ -107,30 +107,31 @@ def tree_places(source_upload: float, uploads: Rates, rate: float) -> tuple[int,
     return math.floor(source_upload / rate), np.floor(np.asarray(uploads, np.float64) / rate).astype(np.int64)
 
 
-def _tree_rate(uploads: Rates, ends: float) -> float:
-    """Largest rate r <= ends with ``sum floor(u_i / r) >= receivers``; the source is one of the uploads, shape [n + 1].
+def whole_copies_rate(uploads: Rates, rate_max: float, copies: int) -> float:
+    """Largest rate r <= rate_max with ``sum floor(u_i / r) >= copies``: each sender sends whole copies, all at rate r.
 
     The sum only falls as r grows, at the rates ``u_i / j``: bisect to a rate that holds, then step up to the next of
     these, which holds too.
+
+    Args:
+        uploads: shape [senders], bytes per second, the source's among them.
     """
-    receivers = uploads.size - 1
-    if ends <= 0:
+    if rate_max <= 0 or not uploads.any():
         return 0.0
 
     def reaches_all(rate: float) -> bool:
         with np.errstate(over="ignore"):  # so slow a rate that everybody can send any number of copies
-            return float(np.floor(uploads / rate).sum()) >= receivers
+            return float(np.floor(uploads / rate).sum()) >= copies
 
-    if reaches_all(ends):
-        return ends
-    # At total / (2n + 1) there are 2n + 1 places before rounding down, which takes less than one of each of the n + 1
-    # senders: a rate that holds.
-    low, high = float(uploads.sum()) / (2 * receivers + 1), ends
+    if reaches_all(rate_max):
+        return rate_max
+    # Before rounding down there are copies + senders places at this rate; rounding takes less than one of each sender.
+    low, high = float(uploads.sum()) / (copies + uploads.size), rate_max
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         low, high = (middle, high) if reaches_all(middle) else (low, middle)
-    feeding = uploads[uploads >= low]
-    return float((feeding / np.floor(feeding / low)).min())
+    sending = uploads[uploads >= low]
+    return float((sending / np.floor(sending / low)).min())
 
 
 def _check(source_upload: float, uploads: Rates, downloads: Rates) -> None:
