@@ -137,6 +137,7 @@ PURE = (
     "capacity/preemption.py",
     "capacity/roofline.py",
     "capacity/topologies.py",
+    "capacity/version_bytes.py",
     "capacity/widest_path.py",
     "capacity/workers.py",
     "capacity/billing.py",
