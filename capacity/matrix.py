@@ -105,11 +105,11 @@ def _stacked(rows: list[tuple[int, Any, Any]], shape: tuple[int, int]) -> Sparse
 def _add_relaying(builder: _Builder, programme: Programme) -> None:
     """The relay row and, per price level of egress, what its chosen workers can pass on."""
     origin = builder.column(programme.origin_copy_usd, 1.0, programme.origin_feeds)
-    free = programme.level_copy_usd[programme.level] == 0
+    free = programme.level_copy_usd[programme.columns.level] == 0
     taken = {origin: -1.0}
     levels = []
     for level, copy_usd in enumerate(programme.level_copy_usd):
-        places = np.flatnonzero((programme.level == level) & (programme.feeds > 0) & (programme.upper > 0))
+        places = np.flatnonzero((programme.columns.level == level) & (programme.feeds > 0) & (programme.upper > 0))
         if copy_usd > 0 and places.size:
             column = builder.column(float(copy_usd), 0.0, float(programme.feeds[places].sum()))
             taken[column] = -1.0

@@ -21,8 +21,8 @@ from capacity.infeasible import explained
 from capacity.linear import Relaxation, relax
 from capacity.plans import Plan, Split
 from capacity.programme import Programme, programme_of
-from capacity.reach import farthest
-from capacity.remedies import remedies_of
+from capacity.reach import farthest, reach_of
+from capacity.remedies import Remedy, remedies_of
 from capacity.rounding import dropped, rounded, weights_of
 from capacity.splits import explore
 from capacity.swaps import improved
@@ -32,6 +32,7 @@ from capacity.written_plan import refused_plan, written_plan
 
 GAP_OF_POOLS = 3e-4  # of pools beyond the core: nearer than prices are known; a set so close is not searched further
 GAP_MIN = 1e-9  # of small pools: the best set itself
+SPLITS_OF_REMEDIES = 5  # of each change that is tried
 WEIGHINGS, HEAVIER = 4, 10.0  # of broken rows, until a set holds them
 
 
@@ -42,12 +43,14 @@ class PlanOptions:
         one that is cheaper by more than that.
     time_limit_s: for the mixed-integer programme of one split.
     splits: how many splits of the staleness budget are tried at most.
+    remedies: whether to look for changes that help where no set will do; that takes as long as many plans.
     clock: seconds; for ``Plan.solve_s``.
     """
 
     incumbent_discount: float = 0.0
     time_limit_s: float = 0.4
     splits: int = 12
+    remedies: bool = True
     clock: Callable[[], float] = time.perf_counter
 
 
@@ -91,30 +94,44 @@ def over_budget(demand: Demand, solution: Solution) -> bool:
 
 
 def possible(demand: Demand, columns: Columns, options: PlanOptions) -> bool:
-    """Whether a set holds all rows. By the pool's reach, and by solving only where that is not all there is to it."""
+    """Whether the pool reaches the rate at some split and, where more rows are asked for, a relaxation holds them."""
     reach = farthest(demand, columns, options.splits)
     if reach is None or reach.stopped_by is not None:
         return False
-    asked_more = demand.share_without_a_region > 0 or demand.chance_z > 0 or demand.usd_per_hour_max is not None
-    if not asked_more and not (columns.pin > 0).any():
+    if not _asks_more(demand, columns):
         return True
-    best = best_of(relaxed_splits(demand, columns, options), options)
-    return best is not None and not over_budget(demand, best)
+    relaxations = relaxed_splits(demand, columns, options)
+    return bool(relaxations) and relaxations[0].bound <= (demand.usd_per_hour_max or math.inf)
+
+
+def _asks_more(demand: Demand, columns: Columns) -> bool:
+    asked = demand.share_without_a_region > 0 or demand.chance_z > 0 or demand.usd_per_hour_max is not None
+    return asked or bool((columns.pin > 0).any())
 
 
 def _refused(demand: Demand, columns: Columns, best: Solution | None, options: PlanOptions) -> Plan:
     """The plan that chooses nobody, with why. Args: best: of all but the budget's row."""
-
-    def holds(changed: Demand, changed_columns: Columns) -> bool:
-        return possible(changed, changed_columns, options)
-
-    remedies = remedies_of(demand, columns, holds)
     cheapest = best.usd_per_hour if best is not None else None
-    words = tuple(str(remedy) for remedy in remedies)
+    words = tuple(str(remedy) for remedy in remedies(demand, columns, options)) if options.remedies else ()
     if cheapest is not None:
         words = (f"budget: {demand.usd_per_hour_max:.4g} -> {cheapest:.4g} $/h", *words)
     reach = farthest(demand, columns, options.splits)
     return refused_plan(demand, columns, reach, explained(demand, columns, reach, cheapest, words))
+
+
+def remedies(demand: Demand, columns: Columns, options: PlanOptions) -> tuple[Remedy, ...]:
+    """Single changes after which there is a set, the smallest first."""
+    quick = replace(options, splits=min(options.splits, SPLITS_OF_REMEDIES))
+
+    def holds(changed: Demand, changed_columns: Columns) -> bool:
+        return possible(changed, changed_columns, quick)
+
+    def proven(remedy: Remedy) -> bool:
+        best = best_of(relaxed_splits(remedy.demand, remedy.columns, quick), quick)
+        return best is not None and not over_budget(remedy.demand, best)
+
+    found = remedies_of(demand, columns, holds)
+    return tuple(remedy for remedy in found if proven(remedy)) if _asks_more(demand, columns) else found
 
 
 def relaxed_splits(demand: Demand, columns: Columns, options: PlanOptions) -> list[Relaxation]:
@@ -165,6 +182,8 @@ def solved(relaxation: Relaxation, time_limit_s: float, near: float) -> Solution
         found = solution_of(relaxation, totals, core) if core is not None else None
         if found is not None and (best is None or found.usd_per_hour < best.usd_per_hour):
             best = found
+    if best is None:  # not even a small core gave one: begin with the set of the largest rate
+        best = solution_of(relaxation, totals, polished(relaxation, totals, reach_of(relaxation.programme).chosen))
     return best
 
 

@@ -27,7 +27,6 @@ from capacity.plans import Split
 from capacity.rates import rollout_rate_needed
 
 BYTES_PER_GB = 1e9
-PRICE_LEVELS_MAX = 32  # of egress; with more distinct prices each is rounded down to a level: the bound stays a bound
 TOLERANCE = 1e-9  # relative: how far a row may be broken and still count as held
 TOLERANCE_S = 1e-9  # of tau: links that fit exactly must not fail by a rounding
 
@@ -44,8 +43,7 @@ class Programme:
         lower, upper: bounds of x, from pins and eligibility.
         feeds: copies that it passes on within tau.
         origin_feeds: copies that the source sends within tau, at most n.
-        level: index into ``level_copy_usd`` of its price for sending.
-        level_copy_usd: shape [levels], USD/h for one copy of every version, ascending.
+        level_copy_usd: shape [levels of columns], USD/h for one copy of every version, ascending.
         origin_copy_usd: the same for the origin.
         rate_needed: R / T_train, or more where workers pause; None where no rate is enough.
         rate_bought: phi times that.
@@ -65,7 +63,6 @@ class Programme:
     upper: Floats
     feeds: Floats
     origin_feeds: float
-    level: Ints
     level_copy_usd: Floats
     origin_copy_usd: float
     rate_needed: float | None
@@ -93,7 +90,6 @@ def programme_of(demand: Demand, columns: Columns, split: Split, incumbent_disco
         publish_every_steps=demand.publish_every_steps,
         pauses_while_receiving=demand.pauses_while_receiving,
     )
-    level, level_usd_per_gb = price_levels(columns.egress_usd_per_gb)
     per_copy = usd_per_hour_of_a_copy(demand)
     return Programme(
         demand=demand,
@@ -108,8 +104,7 @@ def programme_of(demand: Demand, columns: Columns, split: Split, incumbent_disco
         upper=(eligible & (columns.pin >= 0)).astype(np.float64),
         feeds=feeds,
         origin_feeds=min(origin_feeds(demand, split.t_bcast_s), float(len(columns))),
-        level=level,
-        level_copy_usd=level_usd_per_gb * per_copy,
+        level_copy_usd=columns.level_usd_per_gb * per_copy,
         origin_copy_usd=demand.learner_egress_usd_per_gb * per_copy,
         rate_needed=needed,
         rate_bought=demand.headroom * needed if needed is not None else np.inf,
@@ -154,12 +149,3 @@ def origin_feeds(demand: Demand, tau_s: float) -> float:
         return float(copies_within(demand, upload, tau_s)[0]) if demand.update_bytes > 0 else np.inf
     rate = copy_bytes_per_second(demand, tau_s)
     return demand.learner_upload_bytes_per_second / rate if rate > 0 else np.inf
-
-
-def price_levels(usd_per_gb: Floats) -> tuple[Ints, Floats]:
-    """Which level each price is at, and the levels, ascending; rounded down where there are too many prices."""
-    levels, level = np.unique(usd_per_gb, return_inverse=True)
-    if levels.size > PRICE_LEVELS_MAX:
-        kept = levels[np.linspace(0, levels.size - 1, PRICE_LEVELS_MAX).astype(np.int64)]
-        return np.searchsorted(kept, usd_per_gb, side="right") - 1, kept
-    return level.astype(np.int64).reshape(-1), levels

@@ -10,22 +10,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from capacity.columns import Columns
+from capacity.columns import Columns, Mask
 from capacity.demand import Demand
 from capacity.plans import RowName
-from capacity.programme import Programme, programme_of
+from capacity.programme import TOLERANCE, Programme, programme_of
 from capacity.splits import splits_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reach:
     """Rollouts/s. Args:
-    rate: of a set that holds the relay row, the largest that the knapsack finds.
+    chosen: shape [n], a set that holds the relay row, of the largest rate that the knapsack finds.
+    rate: of that set.
     without_relaying: of all eligible workers, as if copies came from nowhere.
     without_links: of all workers whose rollouts are young enough, slow downlinks too.
     """
 
     programme: Programme
+    chosen: Mask
     rate: float
     without_relaying: float
     without_links: float
@@ -53,16 +55,15 @@ def reach_of(programme: Programme) -> Reach:
     usable = np.flatnonzero(programme.upper > 0)
     links = float(programme.useful[programme.columns.pin >= 0].sum())
     useful, taken = programme.useful[usable], 1.0 - programme.feeds[usable]
-    all_of_them = float(useful.sum())
-    if programme.origin_feeds < 1:
-        return Reach(programme, 0.0, all_of_them, links)
-    giving = taken <= 0
-    rate = float(useful[giving].sum())
-    left = programme.origin_feeds - float(taken[giving].sum())
-    order = np.argsort(taken[~giving] / useful[~giving], kind="stable")
-    copies, rates = taken[~giving][order], useful[~giving][order]
-    fits = np.cumsum(copies) <= left * (1 + 1e-12)
-    return Reach(programme, rate + float(rates[fits].sum()), all_of_them, links)
+    chosen = np.zeros(len(programme.columns), np.bool_)
+    if programme.origin_feeds >= 1:
+        giving = taken <= 0
+        left = programme.origin_feeds - float(taken[giving].sum())
+        others = np.flatnonzero(~giving)
+        others = others[np.argsort(taken[others] / useful[others], kind="stable")]
+        chosen[usable[giving]] = True
+        chosen[usable[others[np.cumsum(taken[others]) <= left * (1 + TOLERANCE)]]] = True
+    return Reach(programme, chosen, float(programme.useful[chosen].sum()), float(useful.sum()), links)
 
 
 def farthest(demand: Demand, columns: Columns, splits: int) -> Reach | None:

@@ -7,19 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import numpy as np
-
-from capacity.columns import Columns, columns_of
+from capacity.columns import Columns
 from capacity.demand import Demand
 from capacity.topologies import Topology
-from capacity.workers import Worker
 
 Knob = Literal["S", "kappa", "uplink", "topology", "deltas", "workers", "budget"]
 
 TOPOLOGIES = (Topology("stripes", 8), Topology("stripes", 16), Topology("tree"), Topology("star"), Topology("chain"))
-S_MAX = 1024
+S_MAX = 256  # more steps than that
 FACTOR_MAX = 4096.0  # of an uplink, or of the bytes of a version
-WORKERS_MAX = 65_536
+WORKERS_MAX = 4096
 PRECISION = 1.02  # of a factor: the answer is at most 2 % larger than need be
 
 
@@ -30,13 +27,14 @@ class Remedy:
     Args:
         change: in words: "4 -> 5".
         size: how large it is, as a share of what there is; a change of shape counts as nothing.
-        demand: with the change made; that of before where more workers are the change.
+        demand, columns: with the change made.
     """
 
     knob: Knob
     change: str
     size: float
     demand: Demand
+    columns: Columns
 
     def __str__(self) -> str:
         return f"{self.knob}: {self.change}"
@@ -70,7 +68,7 @@ def _staleness(demand: Demand, columns: Columns, possible: Possible) -> Remedy |
     if more is None:
         return None
     change = f"{demand.staleness_limit} -> {demand.staleness_limit + more}"
-    return Remedy("S", change, more / max(1, demand.staleness_limit), at(more))
+    return Remedy("S", change, more / max(1, demand.staleness_limit), at(more), columns)
 
 
 def _publishing(demand: Demand, columns: Columns, possible: Possible) -> Remedy | None:
@@ -79,7 +77,7 @@ def _publishing(demand: Demand, columns: Columns, possible: Possible) -> Remedy 
     for steps in sorted(others, key=lambda steps: abs(steps - now)):
         changed = replace(demand, publish_every_steps=steps)
         if possible(changed, columns):
-            return Remedy("kappa", f"{now} -> {steps}", abs(steps - now) / now, changed)
+            return Remedy("kappa", f"{now} -> {steps}", abs(steps - now) / now, changed, columns)
     return None
 
 
@@ -93,14 +91,14 @@ def _uplink(demand: Demand, columns: Columns, possible: Possible) -> Remedy | No
     if factor is None or now <= 0:
         return None
     change = f"{now / 1e6:.4g} MB/s -> {now * factor / 1e6:.4g} MB/s"
-    return Remedy("uplink", change, factor - 1.0, at(factor))
+    return Remedy("uplink", change, factor - 1.0, at(factor), columns)
 
 
 def _topology(demand: Demand, columns: Columns, possible: Possible) -> Remedy | None:
     for topology in TOPOLOGIES:
         changed = replace(demand, topology=topology)
         if topology != demand.topology and possible(changed, columns):
-            return Remedy("topology", f"{demand.topology} -> {topology}", 0.0, changed)
+            return Remedy("topology", f"{demand.topology} -> {topology}", 0.0, changed, columns)
     return None
 
 
@@ -114,42 +112,35 @@ def _deltas(demand: Demand, columns: Columns, possible: Possible) -> Remedy | No
     if factor is None or now <= 0:
         return None
     change = f"versions of {now / factor / 1e6:.4g} MB in place of {now / 1e6:.4g} MB ({1 / factor:.1%} of the bytes)"
-    return Remedy("deltas", change, factor - 1.0, at(factor))
+    return Remedy("deltas", change, factor - 1.0, at(factor), columns)
 
 
 def _workers(demand: Demand, columns: Columns, possible: Possible) -> Remedy | None:
-    """More workers of the one kind, of the fastest and those with the best uplinks, of which the fewest are needed."""
+    """More workers of one kind: the fastest, or the fast one with the best uplink, whichever needs fewer."""
     fastest = columns.speed_rate.max(axis=1)[columns.kind] * columns.kept
-    if not (fastest > 0).any():
-        return None
-    middling = float(np.median(columns.upload))
-    found: list[tuple[int, Worker]] = []
-    for score in (fastest, columns.upload * (fastest > 0), fastest * np.minimum(columns.upload, middling)):
-        model = columns.workers[int(score.argmax())]
-        number = smallest_whole(_possible_with(demand, columns, model, possible), WORKERS_MAX)
+    found: list[tuple[int, int]] = []
+    for place in {int(fastest.argmax()), int((columns.upload * fastest).argmax())} if len(columns) else ():
+
+        def enough(number: int, place: int = place) -> bool:
+            return possible(demand, columns.with_copies(place, number))
+
+        number = smallest_whole(enough, min((number for number, _ in found), default=WORKERS_MAX))
         if number is not None:
-            found.append((number, model))
+            found.append((number, place))
     if not found:
         return None
-    number, model = min(found, key=lambda one: one[0])
+    number, place = min(found)
+    model = columns.workers[place]
     change = f"{number} more like {model.worker_id}" + (f" ({model.hardware})" if model.hardware else "")
-    return Remedy("workers", change, number / len(columns), demand)
-
-
-def _possible_with(demand: Demand, columns: Columns, model: Worker, possible: Possible) -> Callable[[int], bool]:
-    def with_more(number: int) -> bool:
-        more = (replace(model, worker_id=f"{model.worker_id}+{copy}", pin="") for copy in range(number))
-        return possible(demand, columns_of((*columns.workers, *more)))
-
-    return with_more
+    return Remedy("workers", change, number / len(columns), demand, columns.with_copies(place, number))
 
 
 def smallest_whole(holds: Callable[[int], bool], most: int) -> int | None:
     """The smallest number from 1 for which it holds, if it holds for all larger ones; None if not even for ``most``."""
+    if not holds(most):
+        return None
     high = 1
     while not holds(high):
-        if high >= most:
-            return None
         high = min(most, high * 2)
     low = high // 2
     while high - low > 1:

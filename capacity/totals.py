@@ -82,7 +82,7 @@ def totals_of(programme: Programme) -> Totals:
     features[:-1, RECEIVERS] = 1.0
     features[:-1, VARIANCE] = programme.variance
     every = np.arange(size)
-    features[every, LEVELS + programme.level] = programme.feeds
+    features[every, LEVELS + programme.columns.level] = programme.feeds
     if regions:
         known = np.flatnonzero(programme.columns.region >= 0)
         features[known, LEVELS + levels + programme.columns.region[known]] = programme.useful[known]

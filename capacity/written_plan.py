@@ -89,7 +89,9 @@ def _candidates(relaxation: Relaxation, chosen: Mask, copies: Copies, egress: Fl
         strict=True,
     )
     return tuple(
-        Candidate(worker, on, worker.speeds[speed] if speed >= 0 else None, price, useful, reduced, reason, copies, barred)
+        Candidate(
+            worker, on, worker.speeds[speed] if speed >= 0 else None, price, useful, reduced, reason, copies, barred
+        )
         for worker, on, speed, price, useful, reduced, reason, copies, barred in fields
     )
 
