@@ -21,6 +21,7 @@ from capacity.slot_times import Draws
 
 _BURST_S = 0.02  # a batch that is not full waits so long for leases of the same burst
 _GROUPS_TRIED = 8
+_MOMENT_S = 1e-6
 
 
 @dataclass(slots=True)
@@ -47,7 +48,7 @@ class FleetModel:
         self._demand, self._conduct, self._workers = demand, conduct, workers
         self._per_group = max(1, min(conduct.samples_per_group, demand.rollouts_per_step))
         self._groups_per_step = max(1, round(demand.rollouts_per_step / self._per_group))
-        self._pace = Pace(demand.t_train_s, demand.t_score_s)
+        self._pace = Pace(demand.t_score_s)
         self._draws = Draws(seed)
         self._now = 0.0
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -169,8 +170,9 @@ class FleetModel:
                 self._after(worker.copy_s, self._held, worker, version)
 
     def _held(self, worker: ModelWorker, version: int) -> None:
-        if worker.receiving != version or version <= worker.held:
+        if worker.receiving != version:
             return
+        worker.stop_receiving(self._now)
         worker.held, worker.aside = version, False
         self._no_longer_missing(worker, version)
         self._queue(worker)
@@ -208,15 +210,20 @@ class FleetModel:
         if not slots:
             return
         worker.running += slots
+        received_s = worker.received_s(self._now)
         times = [delay_s + worker.slot_s(self._draws) for _ in slots]
         if self._conduct.whole_batches:
-            self._after(max(times), self._finished, worker, worker.life, slots)
+            self._after(max(times), self._finished, worker, worker.life, slots, received_s)
             return
         for slot, seconds in zip(slots, times, strict=True):
-            self._after(seconds, self._finished, worker, worker.life, [slot])
+            self._after(seconds, self._finished, worker, worker.life, [slot], received_s)
 
-    def _finished(self, worker: ModelWorker, life: int, slots: list[Slot]) -> None:
+    def _finished(self, worker: ModelWorker, life: int, slots: list[Slot], received_before_s: float) -> None:
         if life != worker.life:
+            return
+        received_s = worker.received_s(self._now)
+        if self._demand.pauses_while_receiving and received_s - received_before_s > _MOMENT_S:  # it stood still so long
+            self._after(received_s - received_before_s, self._finished, worker, life, slots, received_s)
             return
         for slot in slots:
             worker.running.remove(slot)
@@ -259,7 +266,8 @@ class FleetModel:
         assert worker.lives_s is not None
         lost = worker.running + worker.waiting
         worker.running, worker.waiting = [], []
-        worker.life, worker.away, worker.receiving = worker.life + 1, True, -1
+        worker.life, worker.away = worker.life + 1, True
+        worker.stop_receiving(self._now)
         self._line.pop(worker.number, None)
         self._no_longer_missing(worker, self._newest_announced)
         away_s = worker.away_s

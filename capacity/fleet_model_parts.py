@@ -70,6 +70,7 @@ class ModelWorker:
     receiving: int = -1
     receive_until: float = 0.0
     receive_from: float = 0.0
+    received_before_s: float = 0.0
     waiting: list[Slot] = field(default_factory=list)
     running: list[Slot] = field(default_factory=list)
     life: int = 0
@@ -104,11 +105,21 @@ class ModelWorker:
 
     def announced(self, version: int, now: float) -> bool:
         """Whether it begins to receive this version: what is more than half here is finished first."""
-        left_s = self.receive_until - now
-        if self.receiving >= 0 and 0.0 < 2.0 * left_s < self.receive_until - self.receive_from:
-            return False
+        if self.receiving >= 0:
+            if 2.0 * (self.receive_until - now) < self.receive_until - self.receive_from:
+                return False
+            self.stop_receiving(now)
         self.receiving, self.receive_from, self.receive_until = version, now, now + self.copy_s
         return True
+
+    def stop_receiving(self, now: float) -> None:
+        """The copy is here, or another one comes in its place."""
+        self.received_before_s = self.received_s(now)
+        self.receiving = -1
+
+    def received_s(self, now: float) -> float:
+        """For how long versions were on their way here, in all."""
+        return self.received_before_s + (now - self.receive_from if self.receiving >= 0 else 0.0)
 
     def take(self, most: int) -> list[Slot]:
         """Up to so many slots that the active version may make."""

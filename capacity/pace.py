@@ -25,16 +25,16 @@ _CHANCE_ONCE_BEGUN = 0.2
 class Pace:
     """What is measured of a fleet, and what it lets begin. Seconds of the model's clock."""
 
-    def __init__(self, t_train_s: float, t_score_s: float) -> None:
+    def __init__(self, t_score_s: float) -> None:
         self.chance = _CHANCE_FIRST
-        self.period_s = 0.0  # 0: not measured yet
-        self._train_s = t_train_s
+        self.period_s = self.learner_s = 0.0  # 0: not measured yet
         self.recorded_at = 0.0
         self.asked_at: float | None = 0.0
         self._t_score_s = t_score_s
         self._ceiling = _CHANCE_MAX
         self._since_wait = _PERIODS
         self._periods: deque[float] = deque(maxlen=_PERIODS)
+        self._busy: deque[float] = deque(maxlen=_PERIODS)
         self._spread: deque[float] = deque(maxlen=_SPREAD_WINDOW)
         self._turnarounds: deque[float] = deque(maxlen=_SPREAD_WINDOW)
         self._spread_sorted: list[float] = []
@@ -51,8 +51,10 @@ class Pace:
         self._turnarounds.append(turnaround_s)
 
     def waits(self, now: float) -> None:
-        """The learner wants a batch that is not there yet."""
+        """The learner wants a batch that is not there yet. Only then is its own pace measured, as by the coordinator."""
         self.asked_at = now
+        self._busy.append(now - self.recorded_at)
+        self.learner_s = median(self._busy)
 
     def formed(self, now: float, trained: int, stale: int) -> None:
         """A batch was formed; so many rollouts were trained, and dropped for their age, since the one before."""
@@ -67,8 +69,8 @@ class Pace:
         turnarounds = sorted(self._turnarounds)
         if turnarounds:
             self._usual_s = _quantile(turnarounds, 0.5)
-        if len(turnarounds) >= _SPREAD_NEEDED:
-            self._under_way = (_quantile(turnarounds, 0.9) + self._t_score_s) / self._train_s
+        if len(turnarounds) >= _SPREAD_NEEDED and self.learner_s:
+            self._under_way = (_quantile(turnarounds, 0.9) + self._t_score_s) / self.learner_s
 
     def _learn_caution(self, now: float, trained: int, stale: int) -> None:
         waited_s = 0.0 if self.asked_at is None else now - self.asked_at
