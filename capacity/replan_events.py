@@ -18,6 +18,7 @@ class ReplanSettings:
         dwell_s: a worker that was started stays on for so long, and one that was stopped stays off unless no set
             without it will do.
         interval_s: without any other cause the set is planned anew so often.
+        headroom_kept: share of the headroom above 1 with which the set that is on is still left as it is; 1: all of it.
         gather_s: causes that come within so long are planned together.
         price_change: share of a price that it must change by to be a cause.
         speed_change: the same for a speed or a link.
@@ -30,6 +31,7 @@ class ReplanSettings:
     incumbent_discount: float = 0.3
     dwell_s: float = 300.0
     interval_s: float = 600.0
+    headroom_kept: float = 0.5
     gather_s: float = 2.0
     price_change: float = 0.05
     speed_change: float = 0.2

@@ -248,12 +248,15 @@ def test_dwells_and_pins_hold_whatever_happens(story: list[tuple[object, float]]
                 case Solve(problem):
                     pending = problem.number
                 case Start(name, _):
-                    assert on[name] is False and pins[name] != "off"
+                    assert on[name] is False
+                    assert pins[name] != "off"
                     on[name], started[name] = True, now
                 case Stop(name, _):
-                    assert on[name] is True and pins[name] != "on"
+                    assert on[name] is True
+                    assert pins[name] != "on"
                     assert pins[name] == "off" or now - started.get(name, -1e9) >= SETTINGS.dwell_s
                     on[name] = False
         for name, is_on in on.items():
             known = made.worker(name)
-            assert known is not None and known.active is is_on
+            assert known is not None
+            assert known.active is is_on
