@@ -97,7 +97,7 @@ def _uplink(demand: Demand, columns: Columns, possible: Possible) -> Remedy | No
 def _topology(demand: Demand, columns: Columns, possible: Possible) -> Remedy | None:
     for topology in TOPOLOGIES:
         changed = replace(demand, topology=topology)
-        if topology != demand.topology and possible(changed, columns):
+        if str(topology) != str(demand.topology) and possible(changed, columns):
             return Remedy("topology", f"{demand.topology} -> {topology}", 0.0, changed, columns)
     return None
 
