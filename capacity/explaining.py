@@ -28,7 +28,7 @@ class Explanation:
     """A plan, explained.
 
     Args:
-        binding: names of the rows with a price, the dearest limit first; of an infeasible plan the row that cannot be met.
+        binding: names of the rows with a price, the dearest first; of an infeasible plan the row that cannot be met.
         what: one sentence.
         shadow_prices: of the rows that bind.
         first_left_out: the worker that is off with the smallest reduced cost; None where all are on or barred.

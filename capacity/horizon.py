@@ -1,8 +1,8 @@
 """What a plan costs and how long it takes for so many learner steps, with how sure that is.
 
-Every declared uncertainty is drawn, many times, and carried through: a slower learner needs fewer rollouts a second; slow
-workers make it wait; a late version makes rollouts too old, and the pipeline of S - kappa steps can only turn as fast as
-one version and one rollout go through it. Preemptions are a Poisson number over the whole run.
+Every declared uncertainty is drawn, many times, and carried through: a slower learner needs fewer rollouts a second;
+slow workers make it wait; a late version makes rollouts too old, and the pipeline of S - kappa steps can only turn as
+fast as one version and one rollout go through it. Preemptions are a Poisson number over the whole run.
 """
 
 from __future__ import annotations
@@ -160,12 +160,14 @@ def _kept(plan: Plan, hours: float, rng: np.random.Generator, draws: int) -> Flo
         return np.ones(draws)
     ratio = rng.poisson(expected.sum(), draws) / expected.sum()
     lost_share = float((useful / np.maximum(1e-9, 1.0 - lost)) @ lost / useful.sum())
-    return np.maximum(0.01, 1.0 - lost_share * (ratio - 1.0))
+    left: Floats = np.maximum(0.01, 1.0 - lost_share * (ratio - 1.0))
+    return left
 
 
 def _drawn(rng: np.random.Generator, relative: float, draws: int) -> Floats:
     """Factors about 1, log-normal with that standard deviation of the logarithm; shape [draws]."""
-    return np.exp(rng.standard_normal(draws) * np.log1p(relative))
+    factors: Floats = np.exp(rng.standard_normal(draws) * np.log1p(relative))
+    return factors
 
 
 def _range(values: Floats) -> Range:

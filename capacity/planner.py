@@ -54,6 +54,9 @@ class PlanOptions:
     clock: Callable[[], float] = time.perf_counter
 
 
+DEFAULTS = PlanOptions()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Solution:
     """A feasible set of one split. Args: usd_per_hour: with egress, incumbents discounted."""
@@ -63,7 +66,7 @@ class Solution:
     usd_per_hour: float
 
 
-def plan(demand: Demand, workers: Sequence[Worker], options: PlanOptions = PlanOptions()) -> Plan:
+def plan(demand: Demand, workers: Sequence[Worker], options: PlanOptions = DEFAULTS) -> Plan:
     """Choose workers.
 
     Returns:

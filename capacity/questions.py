@@ -1,4 +1,4 @@
-"""The planner asked the other way round: the smallest S, the largest model, what a dollar buys, which knob helps most."""
+"""The planner asked the other way round: the smallest S, the largest model, what a dollar buys, which knob helps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from capacity.columns import columns_of
 from capacity.demand import Demand
 from capacity.explaining import Explanation, explain
 from capacity.linear import relax
-from capacity.planner import PlanOptions, plan, possible, remedies
+from capacity.planner import DEFAULTS, PlanOptions, plan, possible, remedies
 from capacity.plans import Plan
 from capacity.programme import programme_of
 from capacity.remedies import S_MAX, smallest_whole
@@ -49,7 +49,7 @@ class Bought:
     t_train_s: float
 
 
-def smallest_staleness(demand: Demand, workers: Sequence[Worker], options: PlanOptions = PlanOptions()) -> Plan | None:
+def smallest_staleness(demand: Demand, workers: Sequence[Worker], options: PlanOptions = DEFAULTS) -> Plan | None:
     """The plan at the smallest S at which there is one, within the budget if there is one; None if there is none.
 
     More S only ever adds sets, so the search is a bisection; each S is proven by its plan.
@@ -72,7 +72,7 @@ def smallest_staleness(demand: Demand, workers: Sequence[Worker], options: PlanO
 def largest_model(
     names: Iterable[str],
     scenario: Callable[[str], tuple[Demand, Sequence[Worker]]],
-    options: PlanOptions = PlanOptions(),
+    options: PlanOptions = DEFAULTS,
 ) -> tuple[str, Plan] | None:
     """The first model for which there is a plan, and the plan; None if there is none.
 
@@ -115,10 +115,10 @@ def one_more_dollar(made: Plan, more_usd_per_hour: float = 1.0) -> Bought | None
     return Bought(now, more_usd_per_hour, bought * (low - 1.0), made.demand.t_train_s / low)
 
 
-def best_knob(demand: Demand, workers: Sequence[Worker], options: PlanOptions = PlanOptions()) -> KnobEffect | None:
-    """The single change that helps most: that saves most, or where there is no set the smallest that makes one possible.
+def best_knob(demand: Demand, workers: Sequence[Worker], options: PlanOptions = DEFAULTS) -> KnobEffect | None:
+    """The single change that helps most: that saves most, or where there is no set the smallest that makes one.
 
-    None where nothing helps. Of a change that makes a set possible, what it saves is inf.
+    None where nothing helps. What a change saves is inf where there was no set before.
     """
     columns = columns_of(workers)
     if plan(demand, workers, replace(options, remedies=False)).feasible:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from capacity.columns import Columns, columns_of
 from capacity.demand import Demand
-from capacity.planner import PlanOptions, relaxed_splits
+from capacity.planner import DEFAULTS, PlanOptions, relaxed_splits
 from capacity.remedies import TOPOLOGIES, Knob
 from capacity.workers import Worker
 
@@ -35,7 +35,7 @@ def least_usd_per_hour(demand: Demand, columns: Columns, options: PlanOptions) -
 def single_changes(
     demand: Demand,
     workers: Sequence[Worker],
-    options: PlanOptions = PlanOptions(),
+    options: PlanOptions = DEFAULTS,
 ) -> tuple[KnobEffect, ...]:
     """Every knob turned once, the most helpful first; a change without a set comes last."""
     columns = columns_of(workers)
