@@ -36,6 +36,7 @@ BENCHES = {
     "golden": "8 GB from Virginia to nine AWS regions: direct, and over the tree of widest paths",
     "shapes": "what stripes, a tree, a chain and a star cost over the fluid bound of a broadcast",
     "roofline": "milliseconds per token from one timed decode, against engines measured and modelled by others",
+    "replan": "worker starts an hour and utilisation on recorded and drawn availability, with memory and without",
     "broadcast": "time until the last peer holds a verified copy / physical limit, in an emulated wide-area network",
 }
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import assert_never
 
 from coordinator.events import (
+    ActivationPlanFailed,
+    ActivationPlanned,
     BatchRecorded,
     BatchRequested,
     EpochRecorded,
@@ -19,11 +21,14 @@ from coordinator.events import (
     PeerAccused,
     PeerJoined,
     PeerLeft,
+    PeerPinned,
+    PricesChanged,
     PromptsSupplied,
     RolloutReceived,
     RolloutScored,
     RolloutStored,
     RunEnded,
+    StalenessLimitChanged,
     Started,
     StepFinished,
     Tick,
@@ -56,6 +61,12 @@ def cause_of(event: Event) -> str:
             return f"learner {event.phase}".rstrip()
         case LearnerCalled():
             return "learner"
+        case ActivationPlanned():
+            return f"plan {event.solved.number}"
+        case ActivationPlanFailed():
+            return f"plan {event.number}"
+        case PeerPinned() | PricesChanged() | StalenessLimitChanged():
+            return "operator"
         case RunEnded():
             return "end of the run"
         case PromptsSupplied():

@@ -10,9 +10,12 @@ from typing import assert_never
 
 from coordinator import announcing, ending, epochs, forming, selection, starting
 from coordinator.actions import Action
+from coordinator.activation import Activation
 from coordinator.broadcast_status import BroadcastStatus, build_broadcast_status
 from coordinator.epoch_book import EpochBook
 from coordinator.events import (
+    ActivationPlanFailed,
+    ActivationPlanned,
     BatchRecorded,
     BatchRequested,
     EpochRecorded,
@@ -27,11 +30,14 @@ from coordinator.events import (
     PeerAccused,
     PeerJoined,
     PeerLeft,
+    PeerPinned,
+    PricesChanged,
     PromptsSupplied,
     RolloutReceived,
     RolloutScored,
     RolloutStored,
     RunEnded,
+    StalenessLimitChanged,
     Started,
     StepFinished,
     Tick,
@@ -79,6 +85,7 @@ class CoordinatorCore:
         self._patience = Patience(self._state)
         self._relaying = Relaying(self._state)
         self._presence = Presence(self._state, self._relaying)
+        self._activation = Activation(self._state, self._relaying)
         self._working = Working(self._state)
         self._long_tail = LongTail(self._state)
         self._wait_causes = WaitCauses(self._state)
@@ -125,7 +132,9 @@ class CoordinatorCore:
 
     def status(self, now: float) -> Status:
         """Everything that the screens show."""
-        return build_status(self._state, self.waiting(now), now=now, elapsed_s=self.elapsed_s(now))
+        activation = self._activation.status()
+        waiting = self.waiting(now)
+        return build_status(self._state, waiting, activation, now=now, elapsed_s=self.elapsed_s(now))
 
     def broadcast(self, now: float) -> BroadcastStatus:
         """How the newest version spreads."""
@@ -184,7 +193,7 @@ class CoordinatorCore:
             case Started():
                 return starting.started(self._state, now)
             case PeerJoined():
-                return self._presence.joined(event, now)
+                return self._presence.joined(event, now) + self._activation.joined(event.peer_id)
             case PeerLeft():
                 return self._presence.left(event, now)
             case LeasesReturned():
@@ -216,6 +225,16 @@ class CoordinatorCore:
             case LearnerCalled():
                 self._patience.learner_called(now)
                 return []
+            case ActivationPlanned():
+                return self._activation.planned(event.solved, now)
+            case ActivationPlanFailed():
+                return self._activation.plan_failed(event.number, event.why, now)
+            case PeerPinned():
+                return self._activation.pinned(event, now)
+            case PricesChanged():
+                return self._activation.priced(event, now)
+            case StalenessLimitChanged():
+                return self._activation.limit_changed(event, now)
             case RunEnded():
                 return ending.run_ended(self._state, event)
             case Tick():
@@ -239,7 +258,7 @@ class CoordinatorCore:
         if state.late_wait.running:
             actions += forming.form_batch(state, now)
         actions += self._relaying.replan(now) if state.members.end_demotions(now) else self._relaying.tick(now)
-        actions += self._working.tick(now)
+        actions += self._working.tick(now) + self._activation.tick(now)
         overdue = self._patience.overdue(now)
         actions += issue(state, now) + self._long_tail.tick(now)
         return actions + ([] if overdue is None else [overdue])

@@ -199,6 +199,10 @@ class Forecast:
         spread = self._spread.quantile(chance ** (1.0 / max(1, slots)))
         return typical_s * (spread or 1.0) + (self._scoring_s.quantile(0.9) or 0.0)
 
+    def scoring_s(self, share: float) -> float | None:
+        """From a rollout's receipt to its score, at this quantile."""
+        return self._scoring_s.quantile(share)
+
     def learner_starves(self, now: float) -> bool:
         """Whether it has waited for longer than attempts usually take: what is predicted lets too little begin."""
         usual_s = self._turnaround_s.quantile(0.5)

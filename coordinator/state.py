@@ -62,6 +62,7 @@ class CoreState:
         # Peers follow no older plan than they have: those of the coordinators before us are older than all of ours.
         self.relay = RelayPlanner(settings.plan_shape, restored.ids_before)
         self.links = LinkRates()
+        self.prices = settings.activation.prices
         self.accounts = RolloutAccounts(
             issued=restored.issued,
             accepted=restored.accepted,

@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 
 from capacity.staleness import staleness_needed
+from coordinator.activation_pool import price
+from coordinator.activation_status import ActivationStatus
 from coordinator.admission import steps_too_few
 from coordinator.membership import Member
 from coordinator.mismatch_status import MismatchStatus, mismatch_status
@@ -75,6 +77,9 @@ class PeerStatus:
     hardware: str
     parents: tuple[str, ...]
     quarantined: bool
+    standby: bool  # switched off by the capacity model or the operator
+    pin: str  # on or off where the operator decided that, else empty
+    usd_per_hour: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +135,7 @@ class Status:
     evaluations: dict[str, dict[str, float]]  # newest one beside training, by set
     reward_history: tuple[tuple[int, float], ...]
     elapsed_s: float
+    activation: ActivationStatus
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists, strings and numbers, for json.dumps."""
@@ -209,6 +215,8 @@ class WaitingWatch:
         text = f"prompt groups for the batch of step {state.batches.wanted}: {ready} of {wanted} are ready"
         oldest_useful = state.batches.next_step - state.rules.age_max
         able = [member for member in state.members if member.may_work]
+        if not able and any(member.standing.standby for member in state.members):
+            return f"{text}; every peer that could work is switched off", "the operator, or the capacity model, acts"
         if not able:
             return f"{text}; no peer can work yet", "a peer finishes its first version and asks for work"
         if all(member.version is not None and member.version < oldest_useful for member in able):
@@ -225,7 +233,9 @@ class WaitingWatch:
         return f"{text}; {slots}", "the batch is recorded and served as soon as enough groups are scored"
 
 
-def build_status(state: CoreState, waiting: Waiting, *, now: float, elapsed_s: float) -> Status:
+def build_status(
+    state: CoreState, waiting: Waiting, activation: ActivationStatus, *, now: float, elapsed_s: float
+) -> Status:
     """The status from the core's parts."""
     values, seconds = state.progress.values, state.dissemination.seconds
     shown = _shown(state)
@@ -267,6 +277,7 @@ def build_status(state: CoreState, waiting: Waiting, *, now: float, elapsed_s: f
         evaluations=_evaluations(values),
         reward_history=tuple(state.progress.reward_history.points()),
         elapsed_s=elapsed_s,
+        activation=activation,
     )
 
 
@@ -366,4 +377,7 @@ def _peer_status(state: CoreState, member: Member, now: float) -> PeerStatus:
         hardware=member.hardware,
         parents=tuple(parent.name for parent in parents if parent is not None),
         quarantined=bool(member.standing.quarantined),
+        standby=bool(member.standing.standby),
+        pin=member.standing.pin,
+        usd_per_hour=price(state.prices, member).usd_per_hour,
     )

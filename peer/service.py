@@ -21,6 +21,7 @@ from peer.uploads import Uploader
 from peer.worker import Worker
 from peer.worker_core import WorkerCore
 from peer.worker_events import (
+    ActivationTold,
     LeasesGranted,
     LeasesRevoked,
     SessionLost,
@@ -241,6 +242,8 @@ class PeerProcess:
             case "announcement":
                 # A version that the store holds already is reported by this call.
                 self._tell_worker(VersionHeardOf(_key(self._relay.announce(message.announcement))))
+            case "activation":
+                self._activation_told(message.activation)
             case "certificate":
                 self._renewal.received(message.certificate.certificate_pem)
             case "stop":
@@ -249,7 +252,14 @@ class PeerProcess:
             case other:
                 log.warning("message of the coordinator without a meaning here", kind=other)
 
-    def _tell_worker(self, event: LeasesGranted | LeasesRevoked | VersionHeardOf | VersionVerified) -> None:
+    def _activation_told(self, activation: pb.Activation) -> None:
+        reason = activation.reason[:TEXT_LENGTH_MAX]
+        log.info("switched on" if activation.active else "on standby", reason=reason)
+        self._tell_worker(ActivationTold(activation.active, reason))
+
+    def _tell_worker(
+        self, event: LeasesGranted | LeasesRevoked | VersionHeardOf | VersionVerified | ActivationTold
+    ) -> None:
         if self._worker is not None:
             self._worker.tell(event)
 

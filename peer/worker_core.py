@@ -17,6 +17,7 @@ from peer.spool import Spool
 from peer.version_swap import VersionSwap
 from peer.worker_events import (
     Action,
+    ActivationTold,
     DrawOn,
     EndBatch,
     Event,
@@ -80,16 +81,15 @@ class WorkerCore:
         self._patience = BatchPatience()
         self._connected = False
         self._last_loss = ""
-        # What the coordinator believes that we can take: our last word less what it granted since.
-        self._free_slots_told: int | None = None
+        self._free_slots_told: int | None = None  # our last word, less what the coordinator granted since
         self._partial_interval_s = 0.0
         self._partials_due_s = 0.0
         self._continue_across_versions = False
+        self._standby = ""  # why we are given nothing, empty while we are
         self._stopping: str | None = None
         self._drain_begun_s = 0.0
         self._finished = False
-        self.accepted = 0
-        self.dropped: Counter[str] = Counter()
+        self.accepted, self.dropped = 0, Counter[str]()
 
     @property
     def finished(self) -> bool:
@@ -102,11 +102,7 @@ class WorkerCore:
         return sorted({*self._book.ids_where(lambda _: True), *self._spool.lease_ids()})
 
     def handle(self, event: Event, now: float) -> list[Action]:
-        """Take an event in; ``now`` is monotonic seconds.
-
-        Returns:
-            what to do, in order.
-        """
+        """Take an event in, at ``now`` in monotonic seconds. Returns what to do, in order."""
         if self._finished:
             return []
         actions = self._take_in(event, now)
@@ -165,6 +161,8 @@ class WorkerCore:
                 return self._upload_answered(event, now)
             case UploadFailed(upload_id, _, retry_after_s):
                 self._spool.failed(upload_id, now + retry_after_s)
+            case ActivationTold(active, reason):
+                self._standby = "" if active else reason or "switched off"
             case StopRequested(reason):
                 return self._begin_drain(reason, now)
             case Tick():
@@ -175,6 +173,7 @@ class WorkerCore:
 
     def _opened(self, event: SessionOpened, now: float) -> list[Action]:
         self._connected, self._free_slots_told = True, None
+        self._standby = ""  # said anew where it still holds
         self._held_slots_wanted = int(self._batch_slots * max(1.0, min(event.held_batches, HELD_BATCHES_MAX)))
         self._partial_interval_s = event.partial_interval_s
         self._partials_due_s = now + event.partial_interval_s
@@ -386,6 +385,8 @@ class WorkerCore:
             return "receiving", receiving.in_words
         if self._swap.active is None:
             return "starting", self._swap.why_not_active()
+        if self._standby:
+            return "standby", self._standby
         return "idle", self._why_idle(self._swap.active)
 
     def _why_idle(self, active: VersionKey) -> str:

@@ -123,6 +123,14 @@ class UploadFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class ActivationTold:
+    """The coordinator gives us work, or does not, for this reason: we go on with what we hold, and are ready."""
+
+    active: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class StopRequested:
     """By a signal or by the coordinator."""
 
@@ -146,6 +154,7 @@ Event = (
     | SliceDrawn
     | UploadAnswered
     | UploadFailed
+    | ActivationTold
     | StopRequested
     | Tick
 )

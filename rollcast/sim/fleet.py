@@ -11,6 +11,7 @@ from rollcast.sim.fluid import FluidBroadcast, FluidReceiver
 from rollcast.sim.ground import Ground
 from rollcast.sim.learner_node import LearnerNode
 from rollcast.sim.network import Network
+from rollcast.sim.operator import Operator
 from rollcast.sim.oracle import Oracle
 from rollcast.sim.origin_node import OriginNode
 from rollcast.sim.peer_node import PeerNode
@@ -53,6 +54,8 @@ class Fleet:
         )
         engines = settings.engines or tuple(drawn)
         self.peers = [self._new_peer(number, engines[number % len(engines)]) for number in range(settings.peers)]
+        if settings.operator_every_s:
+            Operator(ground, self.coordinator)
         self.over = False  # nothing is started again
         self._down_s: dict[str, float] = {}
         for process in self.processes:

@@ -12,6 +12,7 @@ from peer.worker_core import WorkerCore
 from peer.worker_events import (
     Action,
     ActivateVersion,
+    ActivationTold,
     DrawOn,
     EndBatch,
     Event,
@@ -185,6 +186,8 @@ class PeerNode(Process):
                     self.receiver.planned(content)
             case "probe":
                 self._probe_id = content
+            case "activation":
+                self.tell(ActivationTold(content.active, content.reason))
             case "stop":
                 self.tell(StopRequested(content))
             case _:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
 
+from coordinator.activation_settings import ActivationSettings
 from coordinator.lateness import LatePolicy
 from rollcast.sim.network import Line, Weather
 
@@ -104,6 +105,10 @@ class FleetSettings:
     version_bytes: float = 4e6
     chunks: int = 6
     versions_kept: int = 3  # on a peer's disk
+    # which peers are on
+    activation: ActivationSettings = field(default_factory=ActivationSettings)
+    plan_s: float = 0.3  # until the planner answers
+    operator_every_s: float = 0.0  # between two things that the operator does, on average; 0: nothing
     # machines
     lines: tuple[Line, ...] = (HOME,)  # of peers, in turn
     server_line: Line = SERVER
