@@ -68,11 +68,12 @@ class Sheet:
 def shown(value: Cell, digits: int | None = None) -> str:
     """A cell as people read it."""
     if value is None:
-        return "–"
+        return "-"
     if isinstance(value, bool):
         return TICK if value else ""
     if isinstance(value, float):
-        return f"{value:,.{2 if digits is None else digits}f}"
+        text = f"{value:,.{2 if digits is None else digits}f}"
+        return text.removeprefix("-") if not text.strip("-0.,") else text
     return f"{value:,}" if isinstance(value, int) else value
 
 

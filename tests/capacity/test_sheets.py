@@ -17,8 +17,12 @@ SHEET = Sheet(
 
 def test_cells_read_well() -> None:
     assert [shown(None), shown(True), shown(False), shown(1234.5, 1), shown(0.25), shown(12345), shown("x")] == [
-        *("–", "✓", "", "1,234.5", "0.25", "12,345", "x")
+        *("-", "✓", "", "1,234.5", "0.25", "12,345", "x")
     ]
+
+
+def test_zero_has_no_sign() -> None:
+    assert (shown(-0.0004, 3), shown(-0.0006, 3)) == ("0.000", "-0.001")
 
 
 def test_csv_keeps_figures_and_text_whole() -> None:
