@@ -26,6 +26,13 @@ DATA = {
 
 #: Parts that only make sense together, and what tests them together.
 TESTED_IN = {
+    "capacity/matrix.py": "tests/capacity/test_linear.py",
+    "capacity/rounding.py": "tests/capacity/test_swaps.py",
+    "capacity/infeasible.py": "tests/capacity/test_remedies.py",
+    "capacity/written_plan.py": "tests/capacity/test_planner.py",
+    "capacity/explaining.py": "tests/capacity/test_questions.py",
+    "capacity/single_changes.py": "tests/capacity/test_questions.py",
+    "bench/capacity_pools.py": "tests/bench/test_capacity.py",
     "rollcast/sim/chunked.py": "tests/sim/test_simulation.py",
     "rollcast/sim/control_link.py": "tests/sim/test_simulation.py",
     "rollcast/sim/coordinator_node.py": "tests/sim/test_simulation.py",
@@ -79,6 +86,7 @@ TESTED_IN = {
     "capacity/fleet_state.py": "tests/capacity/test_fleet.py",
     "capacity/providers/config.py": "tests/capacity/providers/test_local.py",
     "capacity/providers/hosts.py": "tests/capacity/providers/test_local.py",
+    "capacity/providers/making.py": "tests/coordinator/test_providers.py",
     "capacity/providers/launch.py": "tests/capacity/providers/test_host_agent.py",
     "coordinator/assembly.py": "tests/coordinator/test_service.py",
     "coordinator/background.py": "tests/coordinator/test_service.py",
