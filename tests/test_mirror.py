@@ -26,6 +26,7 @@ DATA = {
 
 #: Parts that only make sense together, and what tests them together.
 TESTED_IN = {
+    "capacity/plans.py": "tests/capacity/test_planner.py",
     "capacity/matrix.py": "tests/capacity/test_linear.py",
     "capacity/rounding.py": "tests/capacity/test_swaps.py",
     "capacity/infeasible.py": "tests/capacity/test_remedies.py",
