@@ -45,8 +45,8 @@ def cost_against_staleness(path: Path, series: Mapping[str, Sequence[Point]], su
     figure, axes = _figure("Cost of the cheapest set against the staleness limit", subtitle)
     for number, (name, points) in enumerate(series.items()):
         feasible = [(point.x, point.y) for point in points if point.y is not None]
-        style = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
-        axes.plot([x for x, _ in feasible], [y for _, y in feasible], label=name, drawstyle="default", **style)
+        label = name if feasible else f"{name}: infeasible"
+        axes.plot([x for x, _ in feasible], [y for _, y in feasible], label=label, **_style(number, len(series)))
     nowhere = sorted({point.x for points in series.values() for point in points if point.y is None})
     never = [x for x in nowhere if not any(p.y is not None and p.x == x for points in series.values() for p in points)]
     for number, x in enumerate(never):
@@ -70,13 +70,12 @@ def utilisation_against_workers(path: Path, curve: Sequence[Point], chosen: int,
         axes.annotate(
             f"the plan: {chosen} workers, {at.y:.1%}",
             (at.x, at.y),
-            xytext=(-8, -18) if at.x > curve[-1].x / 2 else (8, -18),
+            xytext=(8, -18),
             textcoords="offset points",
-            ha="right" if at.x > curve[-1].x / 2 else "left",
         )
     axes.set(xlabel="workers on, in the order in which the plan takes them", ylabel="share of time the learner trains")
     axes.set_ylim(0, 1.05)
-    axes.set_xlim(left=0)
+    axes.set_xlim(0, max(point.x for point in curve) * 1.25)
     axes.yaxis.set_major_formatter(_ticker().PercentFormatter(1.0))
     axes.xaxis.set_major_locator(_ticker().MaxNLocator(integer=True))
     _save(figure, path)
@@ -88,8 +87,9 @@ def cost_against_broadcast(path: Path, series: Mapping[str, Sequence[Point]], su
     total = sum(len(points) for points in series.values())
     for number, (name, points) in enumerate(series.items()):
         feasible = [point for point in points if point.y is not None]
-        style = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
-        axes.plot([point.x for point in feasible], [point.y for point in feasible], label=name, linestyle="-", **style)
+        style = _style(number, len(series)) | {"linestyle": "none"}
+        label = name if feasible else f"{name}: infeasible"
+        axes.plot([point.x for point in feasible], [point.y for point in feasible], label=label, **style)
         for point in feasible if total <= _NAMED_MAX else ():
             axes.annotate(point.name, (point.x, point.y), xytext=(5, 5), textcoords="offset points", fontsize=8)
     axes.set(xlabel="T_bcast, s", ylabel="workers and traffic, $/step")
@@ -113,8 +113,10 @@ def timeline(path: Path, moments: Sequence[Moment], subtitle: str) -> None:
     for number, (panel, (label, values)) in enumerate(zip(axes, panels, strict=True)):
         panel.step(hours, values, where="pre", color=COLOURS[number])
         panel.set_ylabel(label)
-        panel.set_ylim(bottom=0)
+        panel.set_ylim(0, max(values) * 1.1 or 1.0)
+        panel.set_xlim(0, hours[-1])
         _plain(panel)
+    axes[0].yaxis.set_major_locator(_ticker().MaxNLocator(integer=True))
     axes[2].set_ylim(0, 1.05)
     axes[2].yaxis.set_major_formatter(_ticker().PercentFormatter(1.0))
     axes[0].set_title(subtitle, loc="left", fontsize=9, color="0.35")
@@ -158,9 +160,22 @@ def _plain(axes: Any) -> None:
     axes.set_axisbelow(True)
 
 
+def _style(number: int, of: int) -> dict[str, Any]:
+    """Earlier curves have larger, hollow markers and broader lines, so that one on top of another shows both."""
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "marker": MARKERS[number % len(MARKERS)],
+        "markersize": 6 + 1.2 * min(4, of - 1 - number),
+        "markerfacecolor": "none",
+        "linewidth": 1.4 + 0.4 * min(4, of - 1 - number),
+        "alpha": 0.9,
+    }
+
+
 def _legend(axes: Any, needed: bool) -> None:
+    """Under the axes, where it covers nothing."""
     if needed:
-        axes.legend(frameon=False, fontsize=9)
+        axes.figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
 
 
 def _ticker() -> Any:
