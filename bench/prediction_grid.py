@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
+from statistics import NormalDist
 
 from capacity.conduct import Conduct
 from capacity.demand import Demand
 from capacity.slot_times import mean_of_longest
 from capacity.workers import Speed, Worker
-from rollcast.sim.validation import publish_s
+from rollcast.sim.validation import NOTICE_S, publish_s
 
 T_TRAIN_S = 60.0
 GENERATE_S = 70.0  # mean time of a batch at an ordinary worker
@@ -54,7 +55,7 @@ class Setting:
         faster = rollouts * self.phi / (useful * productive_s)  # whole groups only: the speeds make up for it
         workers = [self._worker(number, factor * faster, p90_s) for number, factor in enumerate(factors)]
         demand = replace(demand, rollouts_per_step=rollouts)
-        return demand, workers, replace(self.conduct, t_publish_s=publish_s(demand))
+        return demand, workers, replace(self.conduct, t_publish_s=publish_s(demand), t_notice_s=NOTICE_S)
 
     def _demand(self, p90_s: float) -> Demand:
         bcast_s = self.bcast_steps * T_TRAIN_S
@@ -126,6 +127,5 @@ def _points() -> Iterator[Setting]:
 
 
 def _z90(longest_of: int) -> float:
-    from statistics import NormalDist
-
+    """Of the longest of so many standard normal numbers, the 90th percentile."""
     return NormalDist().inv_cdf(0.9 ** (1.0 / longest_of))

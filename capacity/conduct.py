@@ -21,6 +21,7 @@ class Conduct:
         continue_across_versions: whether running rollouts go on with a new version; else those that run come to an
             end first, and nothing takes their places meanwhile.
         t_publish_s: from the end of a learner step to its version's announcement: hashing, writing, pushing.
+        t_notice_s: a message there and one back: an announcement, and the word that its version is held.
         t_turn_s: from a rollout's end to the lease that takes its place: a round trip and what is durable in between.
         reconnect_grace_s: after which the work of a worker that is away is given to others.
     """
@@ -32,5 +33,6 @@ class Conduct:
     whole_batches: bool = False
     continue_across_versions: bool = False
     t_publish_s: float = 0.0
+    t_notice_s: float = 0.0
     t_turn_s: float = 0.0
     reconnect_grace_s: float = 3.0

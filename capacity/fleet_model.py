@@ -16,7 +16,7 @@ from typing import Any
 from capacity.conduct import Conduct
 from capacity.demand import Demand
 from capacity.fleet_model_parts import Group, ModelWorker, Slot
-from capacity.pace import Pace, median
+from capacity.pace import Pace
 from capacity.slot_times import Draws
 
 _BURST_S = 0.02  # a batch that is not full waits so long for leases of the same burst
@@ -388,5 +388,6 @@ class FleetModel:
 
 
 def t_bcast_of(measured: Measured) -> float | None:
-    """Its median; None without a version that reached everybody."""
-    return median(measured.t_bcast_s) if measured.t_bcast_s else None
+    """Its median, the lower one of two; None without a version that reached everybody."""
+    ordered = sorted(measured.t_bcast_s)
+    return ordered[(len(ordered) - 1) // 2] if ordered else None

@@ -22,6 +22,7 @@ _MEDIAN_TOKENS = 64.0  # of a simulated completion: a token stands for some doze
 _LONGEST = 24.0  # times the median, at most
 _SLICES = 32  # in a rollout of median length, where rollouts are uploaded one by one
 _VERIFY_MEAN = math.exp(0.5 * 0.5**2)  # mean / median of what a simulated verifier takes
+NOTICE_S = 0.07  # there and back over two simulated access links, with the jitter and a sync to disk
 _HASH_S = 0.1  # what a simulated learner does to a version besides pushing it
 _LOST = ("stale", "group_stale", "late_duplicate", "returned", "lease_expired")
 
@@ -70,7 +71,7 @@ def validate_plan(plan: Plan, *, seed: int, steps: int = STEPS, conduct: Conduct
     """
     workers_on = [(one.worker, one.speed) for one in plan.chosen if one.speed is not None]
     if conduct is None:
-        conduct = Conduct(whole_batches=True, t_publish_s=publish_s(plan.demand))
+        conduct = Conduct(whole_batches=True, t_publish_s=publish_s(plan.demand), t_notice_s=NOTICE_S)
     return validate(plan.demand, workers_on, conduct, seed=seed, steps=steps)
 
 
@@ -94,8 +95,8 @@ def validate(
 
 
 def publish_s(demand: Demand) -> float:
-    """How long a simulated learner takes to publish: it pushes a version over the line that serves it."""
-    return _HASH_S + demand.update_bytes / demand.learner_upload_bytes_per_second
+    """How long a simulated learner takes to publish: up the line that serves versions, then down the origin's."""
+    return _HASH_S + 2.0 * demand.update_bytes / demand.learner_upload_bytes_per_second
 
 
 def simulate_workers(
