@@ -173,8 +173,8 @@ class SkyPool(ConfigModel):
     """Shell commands that install Rollcast on a new machine."""
     autodown_minutes: int = Field(10, ge=1, le=1440)
     """A machine whose worker has ended takes itself down after so long, whatever became of us."""
-    launch_timeout_s: float = Field(1200.0, gt=0.0)
-    """For a machine to come up."""
+    teardown_s: float = Field(300.0, gt=0.0)
+    """What it takes at most to give a machine back; it is paid for meanwhile."""
     peer: dict[str, Any] = Field(default_factory=dict, max_length=32)
     """Configuration of every peer, on top of that of [providers]."""
 

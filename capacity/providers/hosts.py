@@ -28,6 +28,7 @@ class HostAgent:
     command: what starts the agent there; its standard input and output reach it.
     folder: on that machine, for the folders of workers; ``~`` is the home there.
     systemd: whether workers are units of the user's systemd there.
+    remote: whether it is another machine than ours.
     program: what a worker runs; {python} and {folder} stand for the agent's interpreter and the worker's folder.
     """
 
@@ -36,13 +37,13 @@ class HostAgent:
     folder: str
     systemd: Literal["auto", "always", "never"] = "never"
     program: Sequence[str] = PEER_PROGRAM
-    environment: Mapping[str, str] | None = None
+    remote: bool = True
 
     async def start(
         self, tag: WorkerTag, invite: str, peer: Mapping[str, Any], upload_bytes_per_second: float, deadline_s: float
     ) -> Running:
         """See Provider.start; ``peer`` is the worker's configuration as far as it is not decided here."""
-        config = peer_config(tag, peer, upload_bytes_per_second)
+        config = peer_config(tag, peer, upload_bytes_per_second, remote=self.remote)
         answer = await self._ask(
             {
                 "do": "start",
@@ -76,7 +77,7 @@ class HostAgent:
 
     async def _ask(self, request: dict[str, Any], deadline_s: float) -> dict[str, Any]:
         data = json.dumps({**request, "folder": self.folder}).encode()
-        done = await run_command(self.command, data, deadline_s=deadline_s, environment=self.environment)
+        done = await run_command(self.command, data, deadline_s=deadline_s)
         try:
             answer = json.loads(done.output)
             if done.status == 0 and isinstance(answer, dict):
@@ -99,11 +100,13 @@ class HostAgent:
             raise ProviderFailed(f"{self.where} answers nonsense", cause=str(error)) from None
 
 
-def peer_config(tag: WorkerTag, peer: Mapping[str, Any], upload_bytes_per_second: float) -> dict[str, Any]:
+def peer_config(
+    tag: WorkerTag, peer: Mapping[str, Any], upload_bytes_per_second: float, *, remote: bool
+) -> dict[str, Any]:
     """The configuration of a worker's peer process: the operator's, with an identity and a cap of its own.
 
     A worker whose traffic costs money is capped at what its offer says, towards its own network too: that is the bound
-    that the budget counts on.
+    that the budget counts on. One on another machine cannot be dialled unless its configuration says how.
     """
     config = {
         **peer,
@@ -112,7 +115,9 @@ def peer_config(tag: WorkerTag, peer: Mapping[str, Any], upload_bytes_per_second
         "invite_file": "{folder}/invite.txt",
         "state_folder": "{folder}/state",
     }
+    link = dict(peer.get("link", {}))
+    if remote and not {"host", "advertise"} & link.keys():
+        link["advertise"] = "none"
     if upload_bytes_per_second:
-        link = {**peer.get("link", {}), "lan_exempt": False}
-        config["link"] = link | {"upload_mbit_s_max": upload_bytes_per_second * 8 / 1e6}
-    return config
+        link |= {"lan_exempt": False, "upload_mbit_s_max": upload_bytes_per_second * 8 / 1e6}
+    return {**config, "link": link}

@@ -22,7 +22,11 @@ class LocalProvider:
         self._pool = pool
         self._peer = {**peer, **pool.peer}
         self._agent = HostAgent(
-            where="this machine", command=[sys.executable, *AGENT], folder=str(folder.absolute()), program=program
+            where="this machine",
+            remote=False,
+            command=[sys.executable, *AGENT],
+            folder=str(folder.absolute()),
+            program=program,
         )
 
     @property
