@@ -24,6 +24,10 @@ REASONS_MAX = 512
 
 Planner = Callable[[Demand, Sequence[Worker], PlanOptions], Plan]
 
+#: Where S is too small, a set for an S that is so many steps larger is taken, with that headroom if there is one: short
+#: by one or two steps, half as many workers again as needed keep the learner busy all the same (docs/capacity.md).
+_STEPS_SHORT = (1, 2, 4)
+_HEADROOM_WHERE_SHORT = 1.5
 _NO_SET_HELPS = frozenset({"relay", "learner_uplink", "downlink"})  # more workers make these worse
 _SECONDS_PER_HOUR = 3600.0
 _BYTES_PER_GB = 1e9
@@ -38,16 +42,13 @@ def decide(problem: Problem, planner: Planner = plan) -> Solved:
     made, kept = _made(problem, planner)
     reasons = {one.worker.worker_id: one.reason for one in made.candidates}
     if not made.feasible:
-        return _solved(problem, made, _without_a_set(problem, made, reasons), reasons)
+        short = _with_more_steps(problem, made, planner, reasons)
+        return _solved(problem, made, short or _without_a_set(problem, made, reasons), reasons)
     chosen = {one.worker.worker_id for one in made.chosen}
     for worker_id in kept - chosen:
         reasons[worker_id] = "on: those that are on are enough still"
     chosen |= kept
     chosen |= _free(problem, made, chosen, reasons)
-    for worker_id in chosen.intersection(problem.dwelling):
-        reasons[worker_id] = f"on: it was started less than {problem.settings.dwell_s:g} s ago"
-    for worker_id in set(problem.resting) - chosen:
-        reasons[worker_id] = f"off: it was stopped less than {problem.settings.dwell_s:g} s ago and is not needed"
     return _solved(problem, made, chosen, reasons)
 
 
@@ -76,6 +77,25 @@ def _made(problem: Problem, planner: Planner) -> tuple[Plan, set[str]]:
     if _starts(steady):
         return made, set()
     return steady, {one.worker.worker_id for one in made.chosen if one.worker.active}
+
+
+def _with_more_steps(problem: Problem, made: Plan, planner: Planner, reasons: dict[str, str]) -> set[str]:
+    """The set for a larger S, where S is what there is no set for; empty where that is not it."""
+    assert made.infeasible is not None
+    if made.infeasible.binding == "budget":
+        return set()
+    demand, settings = problem.demand, problem.settings
+    options = PlanOptions(settings.incumbent_discount, settings.time_limit_s, remedies=False)
+    for headroom in (max(_HEADROOM_WHERE_SHORT, demand.headroom), demand.headroom):
+        for steps in _STEPS_SHORT:
+            larger = replace(demand, headroom=headroom, staleness_limit=demand.staleness_limit + steps)
+            found = planner(larger, problem.workers, options)
+            if found.feasible:
+                for one in found.candidates:
+                    word, _, why = one.reason.partition(": ")
+                    reasons[one.worker.worker_id] = f"{word}: S is short by {steps}, as if it were not: {why}"
+                return {one.worker.worker_id for one in found.chosen}
+    return set()
 
 
 def _starts(made: Plan) -> bool:
@@ -161,7 +181,11 @@ def _cheapest_first(one: Candidate) -> tuple[bool, bool, float, str]:
 
 
 def _solved(problem: Problem, made: Plan, chosen: set[str], reasons: dict[str, str]) -> Solved:
-    workers = problem.workers
+    workers, dwell_s = problem.workers, problem.settings.dwell_s
+    for worker_id in chosen.intersection(problem.dwelling):
+        reasons[worker_id] = f"on: it was started less than {dwell_s:g} s ago"
+    for worker_id in set(problem.resting) - chosen:
+        reasons[worker_id] = f"off: it was stopped less than {dwell_s:g} s ago and is not needed"
     turn_on = tuple(
         (one.worker_id, reasons[one.worker_id]) for one in workers if one.worker_id in chosen and not one.active
     )

@@ -29,7 +29,7 @@ from capacity.replan_events import (
 from capacity.replanning import Replanner
 from capacity.workers import Worker
 from coordinator.actions import Action, Note, PlanActivation, SendAnnouncement, TellActivation
-from coordinator.activation_pool import demand_of, is_usable, measure, price, worker_of
+from coordinator.activation_pool import Assumed, demand_of, is_usable, measure, price, worker_of
 from coordinator.activation_status import ActivationStatus, PlannedSet
 from coordinator.announced import NEWEST_KEPT
 from coordinator.events import PeerPinned, PricesChanged, StalenessLimitChanged
@@ -153,20 +153,24 @@ class Activation:
         actions += self._handle(DemandSeen(demand), now)
         idle = 0
         usable: set[PeerId] = set()
+        assumed = Assumed(state)
         for member in list(state.members):
             if not is_usable(member):
                 continue
             usable.add(member.peer_id)
             idle += not member.standing.standby and state.book.held_count(member.peer_id) < member.concurrent_rollouts
-            actions += self._see(member, now)
+            actions += self._see(member, now, assumed)
         for peer_id in [peer_id for peer_id in self._told if peer_id not in usable]:
             del self._told[peer_id]
             actions += self._handle(WorkerGone(peer_id, "left, or may not work"), now)
         return actions + self._measure(now, limited=not idle and state.batches.wanted is not None)
 
-    def _see(self, member: Member, now: float) -> list[Action]:
-        measure(self._state, member, now)
-        worker = worker_of(self._state, member, self._state.prices, now)
+    def _see(self, member: Member, now: float, assumed: Assumed | None = None) -> list[Action]:
+        state = self._state
+        measure(state, member, now)
+        had_nothing_to_do = now - member.joined_at >= state.settings.activation.replan.dwell_s
+        guess = assumed.slots_per_s(member) if assumed is not None and had_nothing_to_do else 0.0
+        worker = worker_of(state, member, state.prices, now, guess)
         if self._told.get(member.peer_id) == worker:
             return []
         self._told[member.peer_id] = worker

@@ -37,14 +37,33 @@ def price(prices: Sequence[Price], member: Member) -> Price:
     return price_of(prices, peer_id=member.peer_id, name=member.name, hardware=member.hardware, region=member.region)
 
 
-def worker_of(state: CoreState, member: Member, prices: Sequence[Price], now: float) -> Worker:
-    """One column of the programme; without speeds where none was measured."""
+class Assumed:
+    """Speeds to assume of peers that had nothing to do and so were never measured: of the slowest that is like them."""
+
+    def __init__(self, state: CoreState) -> None:
+        self._least: dict[str, float] = {}  # slots a second for each that it draws at once, by hardware
+        for member in state.members:
+            per_s = member.standing.slots_per_s
+            if per_s and member.role == "peer":
+                each = per_s / max(1, member.concurrent_rollouts)
+                self._least[member.hardware] = min(each, self._least.get(member.hardware, each))
+
+    def slots_per_s(self, member: Member) -> float:
+        """0 where nobody was measured."""
+        each = self._least.get(member.hardware) or min(self._least.values(), default=0.0)
+        return each * max(1, member.concurrent_rollouts)
+
+
+def worker_of(
+    state: CoreState, member: Member, prices: Sequence[Price], now: float, assumed_per_s: float = 0.0
+) -> Worker:
+    """One column of the programme; without speeds where none was measured and none is assumed."""
     costs, settings = price(prices, member), state.settings.activation
     link = state.links.estimate(member.peer_id, now, upload_cap_bytes_per_second=member.upload_cap_bytes_per_second)
     upload = link.uplink_bytes_per_second or settings.unknown_upload_bytes_per_second
     return Worker(
         worker_id=member.peer_id,
-        speeds=_speeds(state, member),
+        speeds=_speeds(state, member, member.standing.slots_per_s or assumed_per_s),
         usd_per_hour=costs.usd_per_hour,
         upload_bytes_per_second=upload,
         download_bytes_per_second=link.downlink_bytes_per_second or settings.unknown_download_bytes_per_second,
@@ -60,8 +79,8 @@ def worker_of(state: CoreState, member: Member, prices: Sequence[Price], now: fl
     )
 
 
-def _speeds(state: CoreState, member: Member) -> tuple[Speed, ...]:
-    per_s, at_once = member.standing.slots_per_s, max(1, member.concurrent_rollouts)
+def _speeds(state: CoreState, member: Member, per_s: float) -> tuple[Speed, ...]:
+    at_once = max(1, member.concurrent_rollouts)
     if not per_s:
         return ()
     mean_s = at_once / per_s

@@ -18,6 +18,7 @@ from coordinator.core import CoordinatorCore, CoreSettings
 from coordinator.disk_guard import DiskGuard
 from coordinator.events import Event, Started
 from coordinator.http_api import HttpApi, HttpServer, HttpViews
+from coordinator.http_operator import OperatorApi, OrderKeeping, operator_key
 from coordinator.join import JoinDesk
 from coordinator.ledger import Ledger
 from coordinator.metrics import CoordinatorMetrics
@@ -103,7 +104,7 @@ async def started(config: CoordinatorConfig, folder: RunFolder) -> AsyncIterator
         stack.push_async_callback(coordinator.shell.close)
         stack.callback(coordinator.disk.close)
         coordinator.shell.apply(Started())
-        for event in start.replay:
+        for event in (*start.replay, *start.orders.events(coordinator.shell.core.staleness_limits)):
             coordinator.shell.apply(event)
         for work in background.works(coordinator):
             stack.push_async_callback(_cancel, asyncio.create_task(work))
@@ -159,6 +160,9 @@ def core_settings(
         ),
         probes=ProbeSettings(config.relay.probe_bytes_max, config.relay.probe_seconds_max),
         lan_preferred=config.relay.lan_preferred,
+        activation=config.capacity.settings(
+            unknown_upload_bytes_per_second=config.relay.unknown_uplink_bytes_per_second
+        ),
     )
 
 
@@ -260,6 +264,11 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
         HttpViews(shell.status, shell.broadcast, lambda: shell.ended_because, coordinator.metrics.render),
         coordinator.desk,
         hosts=names if is_local else None,
+        operator=OperatorApi(
+            operator_key(coordinator.folder.secrets),
+            shell.core,
+            OrderKeeping(shell.apply, coordinator.ledger, coordinator.start.orders).give,
+        ),
     )
     tls = None if is_local else credentials.ssl_server_context(ask_client=False)
     http = await HttpServer.start(api, host=serve.host, port=serve.http_port or ports.get("http", 0), tls=tls)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from coordinator.capacity_config import CapacityConfig
 from coordinator.tasks.config import (
     SET_NAME,
     TWO_DIGIT_SUMS,
@@ -263,6 +264,8 @@ class CoordinatorConfig(ConfigModel):
     """Relay plans."""
     selection: SelectionConfig = SelectionConfig()
     """Online selection."""
+    capacity: CapacityConfig = CapacityConfig()
+    """Which peers are worth having on."""
     verifier: VerifierConfig = VerifierConfig()
     """Scoring."""
     store: StoreConfig = StoreConfig()

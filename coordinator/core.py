@@ -11,6 +11,7 @@ from typing import assert_never
 from coordinator import announcing, ending, epochs, forming, selection, starting
 from coordinator.actions import Action
 from coordinator.activation import Activation
+from coordinator.activation_settings import Price
 from coordinator.broadcast_status import BroadcastStatus, build_broadcast_status
 from coordinator.epoch_book import EpochBook
 from coordinator.events import (
@@ -59,7 +60,7 @@ from coordinator.state import CoreState, Restored
 from coordinator.status import Status, Waiting, WaitingWatch, build_status
 from coordinator.wait_causes import WaitCauses
 from coordinator.working import Working
-from rollcast.wire.ids import Epoch, Version
+from rollcast.wire.ids import Epoch, PeerId, Version
 
 __all__ = ["CoordinatorCore", "CoreSettings", "Restored", "Status", "Waiting"]
 
@@ -125,6 +126,20 @@ class CoordinatorCore:
     def origin(self) -> Member | None:
         """The origin that the learner pushes to; None until one has joined."""
         return self._state.members.origin
+
+    @property
+    def prices(self) -> tuple[Price, ...]:
+        """What peers cost; the first that matches one holds."""
+        return self._state.prices
+
+    @property
+    def staleness_limits(self) -> range:
+        """The S that may be set while the run goes on."""
+        return range(self.rules.limit_least, self.rules.limit_most + 1)
+
+    def peer_named(self, words: str) -> PeerId | None:
+        """The peer with this id, or the one with this name if only one has it, among those here and gone lately."""
+        return self._state.members.peer_named(words)
 
     def waiting(self, now: float) -> Waiting:
         """What the run waits for."""

@@ -280,6 +280,14 @@ class Members:
         standing.quarantined = f"sent {len(standing.accused_chunks)} corrupt chunks"
         return True
 
+    def peer_named(self, words: str) -> PeerId | None:
+        """The id of the peer with this id, or of the only one of this name, those that left lately included."""
+        known = [one for one in (*self, *(gone.member for gone in self.departed())) if one.role == "peer"]
+        ids = {one.peer_id for one in known if one.peer_id == words} or {
+            one.peer_id for one in known if one.name == words
+        }
+        return ids.pop() if len(ids) == 1 else None
+
     def has_role(self, role: str) -> bool:
         """Whether a member of this role is here, quarantined or not."""
         return any(member.role == role for member in self)
