@@ -40,7 +40,7 @@ class DemandSection(ConfigModel):
     """The learner, the staleness limit, and how versions travel."""
 
     model: str
-    """Whose rollouts are made: a name of the catalogue, for example qwen3-8b; `rollcast capacity offers --models` lists
+    """Whose rollouts are made: a name of the catalogue, for example qwen3-8b; `rollcast capacity offers models` lists
     them. `measured`: workers give measured speeds, and update_bytes is given."""
     rollouts_per_step: int = Field(ge=1)
     """R: rollouts in one batch."""
@@ -116,7 +116,7 @@ class LengthsSection(ConfigModel):
     """How long rollouts are; not used for workers whose rollouts a second and p90 were measured."""
 
     distribution: str = "deepseek-r1"
-    """A distribution of the catalogue (`rollcast capacity offers --lengths` lists them), or a CSV file with
+    """A distribution of the catalogue (`rollcast capacity offers lengths` lists them), or a CSV file with
     low,high,weight in tokens."""
     tokens_max: int = Field(8192, ge=1)
     """Rollouts are cut at so many generated tokens."""

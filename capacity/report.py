@@ -187,10 +187,10 @@ def _cells(candidate: Candidate) -> tuple[Cell, ...]:
 def _likeness(candidate: Candidate) -> tuple[Cell, ...]:
     """What candidates of one line of the table have in common."""
     cells = _cells(candidate)
-    return (*cells[:1], _family(candidate.worker.worker_id), *cells[2:10])
+    return (*cells[:1], family(candidate.worker.worker_id), *cells[2:10])
 
 
-def _family(worker_id: str) -> str:
+def family(worker_id: str) -> str:
     """The row of the pool that a worker is from: without the number that ``count`` adds."""
     head, dash, number = worker_id.rpartition("-")
     return head if dash and number.isdigit() else worker_id
@@ -199,7 +199,7 @@ def _family(worker_id: str) -> str:
 def _shared_cells(alike: list[Candidate]) -> tuple[Cell, ...]:
     """What the columns say already is left out of the reason."""
     cells, first = _cells(alike[0]), alike[0]
-    name = first.worker.worker_id if len(alike) == 1 else f"{len(alike)} x {_family(first.worker.worker_id)}"
+    name = first.worker.worker_id if len(alike) == 1 else f"{len(alike)} x {family(first.worker.worker_id)}"
     why = first.reason.partition(": ")[2] if first.barred or first.worker.pin else ""
     return (cells[0], name, *cells[2:-1], why)
 
