@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from coordinator.capacity_config import CapacityConfig
+from coordinator.providers_config import ProvidersConfig
 from coordinator.tasks.config import (
     SET_NAME,
     TWO_DIGIT_SUMS,
@@ -266,6 +267,8 @@ class CoordinatorConfig(ConfigModel):
     """Online selection."""
     capacity: CapacityConfig = CapacityConfig()
     """Which peers are worth having on."""
+    providers: ProvidersConfig = ProvidersConfig()
+    """Workers that are started and stopped at providers."""
     verifier: VerifierConfig = VerifierConfig()
     """Scoring."""
     store: StoreConfig = StoreConfig()

@@ -137,6 +137,10 @@ class CoordinatorCore:
         """The S that may be set while the run goes on."""
         return range(self.rules.limit_least, self.rules.limit_most + 1)
 
+    def chunk_bytes_sent(self) -> dict[PeerId, int]:
+        """What each member says that it sent to others since its process started."""
+        return {one.peer_id: one.facts.chunk_bytes_sent for one in self._state.members if one.facts is not None}
+
     def peer_named(self, words: str) -> PeerId | None:
         """The peer with this id, or the one with this name if only one has it, among those here and gone lately."""
         return self._state.members.peer_named(words)
