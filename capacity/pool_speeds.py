@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from capacity.catalogue.gpus import gpu_named, gpus
+from capacity.catalogue.served import efficiency_of
 from capacity.lengths import LengthDistribution
 from capacity.pool_checks import Skipped
 from capacity.pool_rows import BYTES_PER_MBIT, PoolRow
@@ -23,14 +24,14 @@ class Rollouts:
         model: None: only measured speeds count.
         lengths: of the generated tokens, cut where the engine cuts.
         prompt_tokens: mean.
-        efficiency: share of the roofline.
+        efficiency: share of the roofline; None: of each hardware as the catalogue has it.
         concurrencies: of one accelerator, among which the planner chooses.
     """
 
     model: ModelShape | None
     lengths: LengthDistribution
     prompt_tokens: float
-    efficiency: float
+    efficiency: float | None
     concurrencies: tuple[int, ...]
 
 
@@ -92,7 +93,7 @@ def _reckoned(row: PoolRow, rollouts: Rollouts) -> tuple[Speed, ...] | Skipped:
         rollouts.model,
         rollouts.lengths,
         rollouts.concurrencies,
-        rollouts.efficiency,
+        rollouts.efficiency or efficiency_of(gpu),
         prompt_tokens=rollouts.prompt_tokens,
     )
     if not speeds:

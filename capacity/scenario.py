@@ -16,7 +16,7 @@ from capacity.plan_json import Inputs
 from capacity.pool_checks import CheckedPool, skipped_lines
 from capacity.pool_rows import BYTES_PER_MBIT
 from capacity.pool_speeds import Rollouts, workers_of
-from capacity.roofline import UNTIMED_EFFICIENCY, ModelShape
+from capacity.roofline import ModelShape
 from capacity.scenario_assumptions import assumptions_of
 from capacity.version_bytes import delta_share
 from capacity.workers import Worker
@@ -116,7 +116,7 @@ def rollouts_of(file: DemandFile) -> Rollouts:
         model=model_of(file.demand.model),
         lengths=lengths_of(file.lengths),
         prompt_tokens=file.lengths.prompt_tokens,
-        efficiency=file.engine.efficiency or UNTIMED_EFFICIENCY,
+        efficiency=file.engine.efficiency,
         concurrencies=file.engine.concurrencies,
     )
 

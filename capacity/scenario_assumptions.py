@@ -7,15 +7,18 @@ from collections.abc import Iterator, Sequence
 
 from capacity.assumptions import Assumption
 from capacity.broadcast_bound import stripe_factor
+from capacity.catalogue.served import efficiencies
 from capacity.demand import Demand
 from capacity.demand_file import DemandFile
 from capacity.pool_rows import BYTES_PER_MBIT, PoolRow
 from capacity.pool_speeds import Pool, Rollouts
+from capacity.roofline import UNTIMED_EFFICIENCY
 from capacity.version_bytes import RELATIVE_UNCERTAINTY
 
 GIVEN, DEFAULT = "given", "by default"
 _PRICE_UNCERTAINTY = 0.5  # capacity/catalogue/data/prices/README.md
-_UNTIMED_UNCERTAINTY = 0.15  # of the efficiency: 0.60 to 0.89 fitted to 6 GPU types
+_TIMED_UNCERTAINTY = 0.03  # of the efficiency: the median error of `bench roofline`
+_UNTIMED_UNCERTAINTY = 0.15  # the same of another engine, model or version than the catalogue's
 _LENGTHS_UNCERTAINTY = 0.5  # another model's lengths stand for this one's
 
 
@@ -63,7 +66,7 @@ def _of_versions(file: DemandFile, demand: Demand, rollouts: Rollouts) -> Iterat
     price = _source(file, "learner_egress_usd_per_gb")
     yield Assumption("origin's traffic", demand.learner_egress_usd_per_gb, "$/GB", price)
     yield Assumption("copies travel in", str(demand.topology), "", _source(file, "topology"))
-    if demand.topology.shape in ("stripes", "tree"):
+    if demand.topology.shape == "stripes":  # the other shapes count whole copies
         eta = stripe_factor(demand.topology)
         yield Assumption("loss of that shape, eta", eta, "x the fluid bound", "measured", 0.03)
     receiving = "stop generating" if demand.pauses_while_receiving else "go on generating"
@@ -84,10 +87,17 @@ def _of_rollouts(file: DemandFile, rollouts: Rollouts, pool: Pool) -> Iterator[A
     if reckoned:
         yield Assumption("workers with reckoned speeds", reckoned, "workers", "roofline of their hardware", 0.15)
         yield Assumption("prompt, mean", file.lengths.prompt_tokens, "tokens", _source(file, "prompt_tokens"))
-        timed = file.engine.efficiency is not None
-        source = GIVEN if timed else "of engines that nobody timed"
-        spread = 0.03 if timed else _UNTIMED_UNCERTAINTY
-        yield Assumption("engine's efficiency", rollouts.efficiency, "of the roofline", source, spread)
+        efficiency, source, spread = _efficiency(rollouts)
+        yield Assumption("engine's efficiency", efficiency, "of the roofline", source, spread)
+
+
+def _efficiency(rollouts: Rollouts) -> tuple[float | str, str, float]:
+    """Its value, source and uncertainty; by hardware where no engine was timed."""
+    if rollouts.efficiency is not None:
+        return rollouts.efficiency, GIVEN, _TIMED_UNCERTAINTY
+    known = [*efficiencies().values(), UNTIMED_EFFICIENCY]
+    source = f"by hardware, others' figures; {UNTIMED_EFFICIENCY} where there are none"
+    return f"{min(known):.2f} to {max(known):.2f}", source, _UNTIMED_UNCERTAINTY
 
 
 def _of_rows(rows: Sequence[PoolRow]) -> Iterator[Assumption]:

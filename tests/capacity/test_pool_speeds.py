@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from capacity.catalogue.models import model_named
@@ -49,6 +51,13 @@ def test_hardware_is_reckoned_and_more_of_it_makes_more() -> None:
         assert together.t_gen_p90_s == alone.t_gen_p90_s
     assert (one.hardware, four.hardware) == ("rtx-4090", "4 x rtx-4090")
     assert (one.upload_bytes_per_second, one.download_bytes_per_second) == (10e6, 20e6)
+
+
+def test_without_a_timed_engine_the_hardware_has_the_catalogues_efficiency() -> None:
+    def rate(rollouts: Rollouts) -> float:
+        return workers_of(rows(hardware="l40s"), rollouts).workers[0].speeds[0].rollouts_per_second
+
+    assert rate(replace(ROLLOUTS, efficiency=None)) / rate(ROLLOUTS) == pytest.approx(0.852 / 0.7, rel=0.001)
 
 
 def test_workers_that_are_alike_share_their_speeds() -> None:

@@ -51,7 +51,10 @@ def test_a_version_is_as_large_as_said() -> None:
         (("demand.encoding=keyframe",), 4_022_468_096 * 2),
         (("demand.update_bytes=5e8",), 5e8),
         (("demand.delta_share=0.5",), 4_022_468_096),
-        (("demand.publish_every_steps=3", "demand.staleness_limit=8"), pytest.approx(0.008 * 3 ** (2 / 3) * 8_044_936_192)),
+        (
+            ("demand.publish_every_steps=3", "demand.staleness_limit=8"),
+            pytest.approx(0.008 * 3 ** (2 / 3) * 8_044_936_192),
+        ),
     ):
         demand = scenario_of(shipped_demand(*settings), shipped_pool(), demand_source="", pool_source="").demand
         assert demand.update_bytes == size
@@ -88,7 +91,7 @@ def test_assumptions_name_every_figure_with_its_source() -> None:
     found = {one.name: one for one in scenario.assumptions}
     for name in ("learner step, T_train", "staleness limit, S", "origin's uplink, U0", "engine's efficiency", "budget"):
         assert found[name].source
-    assert found["engine's efficiency"].source == "of engines that nobody timed"
+    assert found["engine's efficiency"].source == "by hardware, others' figures; 0.7 where there are none"
     assert found["headroom, phi"].source == "by default"
     assert found["prices"].relative_uncertainty == 0.5
     measured = check_pool(
