@@ -29,7 +29,7 @@ from capacity.replan_events import (
 from capacity.replanning import Replanner
 from capacity.workers import Worker
 from coordinator.actions import Action, Note, PlanActivation, SendAnnouncement, TellActivation
-from coordinator.activation_pool import Assumed, demand_of, is_usable, measure, price, worker_of
+from coordinator.activation_pool import Assumed, demand_of, is_usable, learner_step_s, measure, price, worker_of
 from coordinator.activation_status import ActivationStatus, PlannedSet
 from coordinator.announced import NEWEST_KEPT
 from coordinator.events import PeerPinned, PricesChanged, StalenessLimitChanged
@@ -187,7 +187,7 @@ class Activation:
         actions: list[Action] = []
         if limited and state.forecast.learner_starves(now):
             actions += self._handle(Starving(), now)
-        t_train_s = state.forecast.learner_s or 0.0
+        t_train_s = learner_step_s(state) or 0.0
         lasts_s = max(state.settings.activation.replan.interval_s, _MEASURED_LEAST_STEPS * t_train_s)
         if meter.lasts_s(now) >= lasts_s:
             t_bcast_s = state.dissemination.seconds.percentile(50)

@@ -25,7 +25,8 @@ def is_usable(member: Member) -> bool:
 def measure(state: CoreState, member: Member, now: float) -> None:
     """Take the newest measurement of its speed in; one that is older than the forecast remembers stays."""
     per_s = state.forecast.slots_per_s(member.peer_id, now)
-    if not per_s:
+    is_new = now - member.joined_at < state.settings.activation.replan.dwell_s
+    if not per_s or (is_new and not state.forecast.is_settled(member.peer_id)):
         return
     known = member.standing.slots_per_s
     jumps = not known or not 1.0 / _JUMP < per_s / known < _JUMP
@@ -87,9 +88,15 @@ def _speeds(state: CoreState, member: Member, per_s: float) -> tuple[Speed, ...]
     return (Speed(at_once, per_s, mean_s * (state.forecast.spread(0.9) or _SPREAD_UNKNOWN), mean_s),)
 
 
+def learner_step_s(state: CoreState) -> float | None:
+    """T_train: what a step takes without waiting; of a learner that never waits, what it takes."""
+    known = [one for one in (state.forecast.learner_s, state.forecast.step_period_s) if one]
+    return min(known, default=None)
+
+
 def demand_of(state: CoreState, now: float) -> Demand | None:
     """What the learner needs; None before a step was timed and a version announced."""
-    settings, t_train_s, broadcast = state.settings.activation, state.forecast.learner_s, state.dissemination.newest
+    settings, t_train_s, broadcast = state.settings.activation, learner_step_s(state), state.dissemination.newest
     if not t_train_s or broadcast is None:
         return None
     sizes = [one.size_bytes for one in broadcast.encodings]

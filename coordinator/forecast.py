@@ -85,6 +85,11 @@ class _Speed:
         self.per_s = 0.0
         self.measured_at = 0.0
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether its median is of as many attempts as it will ever be."""
+        return len(self._samples) == _SPEED_WINDOW
+
     def add(self, per_s: float, now: float) -> bool:
         """Returns whether there was a figure before."""
         known = bool(self._samples)
@@ -185,6 +190,11 @@ class Forecast:
         """How fast the peer works; None where it was not measured lately."""
         speed = self._speeds.get(peer_id)
         return None if speed is None or now - speed.measured_at > _FORGET_AFTER_S else speed.per_s
+
+    def is_settled(self, peer_id: PeerId) -> bool:
+        """Whether the peer's speed was measured often: its first attempts also took what it needed to begin."""
+        speed = self._speeds.get(peer_id)
+        return speed is not None and speed.is_settled
 
     def typical_s(self, peer_id: PeerId, load: int, now: float) -> float | None:
         """Median time from issue to receipt of one attempt of this peer; of all peers where it was not measured."""

@@ -79,7 +79,7 @@ class Member:
             return self.standing.quarantined
         demoted = f"relays to nobody for a while: {self.standing.demoted}" if self.standing.demoted else ""
         standing = self.standing
-        if standing.standby and said == standing.standby:
+        if standing.standby and self.facts is not None and self.facts.state == "standby":
             said = ""  # it says what we told it
         activation = standing.standby or standing.switched
         return "; ".join(part for part in (activation, said, demoted, standing.resting) if part)
