@@ -81,7 +81,7 @@ class Plan:
         workers_usd_per_hour, egress_usd_per_hour: of the chosen set; the origin's egress is in the latter.
         lp_bound_usd_per_hour: no set costs less: the certificate. At the same split; incumbents at their discount.
         gap: (cost - bound) / bound, incumbents at their discount; 0 where the bound is 0.
-        utilisation: predicted share of the time in which the learner trains.
+        utilisation: share of the time in which the learner trains, by rates alone; capacity.prediction knows waits.
         solve_s: wall time.
         bound_over_splits_usd_per_hour: the smallest bound of all splits tried.
         splits_tried: how many they were.

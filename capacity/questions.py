@@ -18,6 +18,7 @@ from capacity.single_changes import KnobEffect, least_usd_per_hour, single_chang
 from capacity.workers import Worker
 
 HEADROOM_STEPS = 24  # of bisection, of what a dollar buys: to a ten-millionth
+PROOFS_MAX = 8  # of plans: a relaxation may hold rows that no set of whole workers holds
 HEADROOM_FACTOR_MAX = 64.0
 
 __all__ = [
@@ -62,7 +63,7 @@ def smallest_staleness(demand: Demand, workers: Sequence[Worker], options: PlanO
         return replace(demand, staleness_limit=kappa + more)
 
     more = smallest_whole(lambda more: possible(at(more), columns, quick), S_MAX)
-    for steps in range(more, S_MAX + 1) if more is not None else ():
+    for steps in range(more, more + PROOFS_MAX) if more is not None else ():
         made = plan(at(steps), workers, quick)
         if made.feasible:
             return made

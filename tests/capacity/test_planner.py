@@ -48,10 +48,11 @@ def demand(**fields: object) -> Demand:
 
 
 @SLOW
-@given(demands(), pools(most=7))
-def test_a_small_pool_gets_the_best_of_all_sets(wanted: Demand, workers: list[Worker]) -> None:
+@given(demands(), pools(most=7), st.sampled_from([0.0, 0.0, 0.5]))
+def test_a_small_pool_gets_the_best_of_all_sets(wanted: Demand, workers: list[Worker], share: float) -> None:
+    wanted = replace(wanted, share_without_a_region=share)
     best = plan_checks.cheapest_usd_per_hour(wanted, workers)
-    made = plan(wanted, workers, PATIENT)
+    made = plan(wanted, workers, replace(PATIENT, remedies=False))
     assert made.feasible == (best is not None)
     if best is not None:
         assert math.isclose(made.usd_per_hour, best, rel_tol=1e-9, abs_tol=1e-9)
