@@ -27,6 +27,7 @@ BENCHES = {
     "simspeed": "the simulator: virtual seconds per CPU second, every invariant judged",
     "mutants": "bugs planted into the real code, and how many of them the simulator finds within so many seeds",
     "pacing": "rollouts dropped and learner utilisation with half as many workers again as needed; goodput under kills",
+    "prediction": "utilisation, T_bcast and staleness predicted against simulated, or against a run with --local",
     "staleness": "the demonstration task trained with rollouts exactly S steps old, by several algorithms",
     "parity": "logits against Hugging Face transformers: three families, cache included, tied and untied",
     "precision": "log-probabilities of learner and rollout apart, by precision; whether naive fp8 harms training",
@@ -36,6 +37,7 @@ BENCHES = {
     "golden": "8 GB from Virginia to nine AWS regions: direct, and over the tree of widest paths",
     "shapes": "what stripes, a tree, a chain and a star cost over the fluid bound of a broadcast",
     "roofline": "milliseconds per token from one timed decode, against engines measured and modelled by others",
+    "activation": "half of the workers killed, then the rest doubled in price: how soon the set settles, utilisation",
     "replan": "worker starts an hour and utilisation on recorded and drawn availability, with memory and without",
     "broadcast": "time until the last peer holds a verified copy / physical limit, in an emulated wide-area network",
 }
