@@ -24,6 +24,7 @@ from capacity.programme import Programme, programme_of
 from capacity.reach import farthest, reach_of
 from capacity.remedies import Remedy, remedies_of
 from capacity.rounding import dropped, rounded, weights_of
+from capacity.senders import copies_sent, egress_of
 from capacity.splits import explore
 from capacity.swaps import improved
 from capacity.totals import Totals, Weights, totals_of
@@ -203,8 +204,12 @@ def polished(relaxation: Relaxation, totals: Totals, chosen: Mask) -> Mask:
 
 
 def solution_of(relaxation: Relaxation, totals: Totals, chosen: Mask) -> Solution | None:
-    sums = totals.of(chosen)[None, :]
-    if not totals.feasible(sums)[0]:
+    """The set with its cost by exact prices; None if a row is broken."""
+    if not chosen.any() or not totals.feasible(totals.of(chosen)[None, :])[0]:
         return None
-    usd = float(totals.usd_per_hour(sums)[0])
-    return Solution(relaxation, chosen, usd) if math.isfinite(usd) else None
+    programme = relaxation.programme
+    try:
+        egress = egress_of(programme, copies_sent(programme, chosen))
+    except ValueError:  # copies short by a rounding that the totals forgive
+        return None
+    return Solution(relaxation, chosen, float(programme.cost[chosen].sum()) + egress.usd_per_hour)

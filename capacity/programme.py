@@ -41,7 +41,7 @@ class Programme:
         cost: USD/h without egress, incumbents discounted.
         eligible: whether it may be chosen at this split.
         lower, upper: bounds of x, from pins and eligibility.
-        feeds: copies that it passes on within tau.
+        feeds: copies that it passes on within tau, at most n.
         origin_feeds: copies that the source sends within tau, at most n.
         level_copy_usd: shape [levels of columns], USD/h for one copy of every version, ascending.
         origin_copy_usd: the same for the origin.
@@ -82,7 +82,7 @@ def programme_of(demand: Demand, columns: Columns, split: Split, incumbent_disco
     swapping = max(0.0, 1.0 - demand.t_swap_s / (demand.publish_every_steps * demand.t_train_s))
     useful = rate * columns.kept * swapping
     eligible = (useful > 0) & (columns.download >= copy_rate * (1 - TOLERANCE_S))
-    feeds = copies_within(demand, columns.upload, split.t_bcast_s)
+    feeds = np.minimum(copies_within(demand, columns.upload, split.t_bcast_s), float(len(columns)))
     needed = rollout_rate_needed(
         rollouts_per_step=demand.rollouts_per_step,
         t_train_s=demand.t_train_s,

@@ -43,5 +43,5 @@ def _flush() -> None:
     """Python's buffer and C's: what is in them was printed before, or belongs to where it points now."""
     with suppress(ValueError, OSError, AttributeError):
         sys.stdout.flush()
-    with suppress(AttributeError, OSError):
+    with suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).fflush(None)

@@ -170,6 +170,19 @@ def test_who_relays_for_money_is_left_out_where_others_do_it_for_nothing() -> No
     assert starved.egress_usd_per_hour > made.egress_usd_per_hour
 
 
+def test_every_worker_may_have_its_own_price_of_egress() -> None:
+    """More prices than levels: the bound stays below, and costs are by the exact prices."""
+    workers = [
+        worker(number, egress_usd_per_gb=0.0005 * (number + 1), upload_bytes_per_second=1.5e7 + 1e5 * number)
+        for number in range(100)
+    ]
+    wanted = demand(rollouts_per_step=2400, learner_upload_bytes_per_second=1e7, learner_egress_usd_per_gb=0.01)
+    made = plan(wanted, workers)
+    plan_checks.check(made)
+    assert made.egress_usd_per_hour > 0
+    assert 0 <= made.gap < 0.05
+
+
 def test_small_pools_without_a_version_to_send() -> None:
     made = plan(demand(update_bytes=0.0), [worker(number) for number in range(6)])
     assert made.feasible
