@@ -75,6 +75,8 @@ class PeerStatus:
     chunk_bytes_sent: int
     t_bcast_s: float | None  # from the announcement to its newest verified copy
     hardware: str
+    region: str  # as its operator names it, empty if not known
+    concurrent_rollouts: int  # that it draws at once
     parents: tuple[str, ...]
     quarantined: bool
     standby: bool  # switched off by the capacity model or the operator
@@ -120,6 +122,8 @@ class Status:
     staleness_histogram: dict[str, int]
     staleness_max_trained: int | None
     staleness_needed: int | None
+    t_train_s: float | None  # of a step without waiting, median
+    rollouts_per_step: int
     t_bcast_s: Seconds
     tokens_per_s: float
     waiting_for: str
@@ -259,6 +263,8 @@ def build_status(
         exact_after=values.get("exact_after"),
         warm_start_s=values.get("warm_start_s"),
         warm_start_accuracy=values.get("warm_start_accuracy"),
+        t_train_s=state.progress.train_s.percentile(50),
+        rollouts_per_step=state.settings.groups_per_step * state.settings.samples_per_group,
         staleness_histogram={str(age): count for age, count in sorted(state.staleness.histogram.items())},
         staleness_max_trained=state.staleness.max_trained,
         staleness_needed=_staleness_needed(state),
@@ -375,6 +381,8 @@ def _peer_status(state: CoreState, member: Member, now: float) -> PeerStatus:
         chunk_bytes_sent=0 if facts is None else facts.chunk_bytes_sent,
         t_bcast_s=None if times is None else times.seconds.last,
         hardware=member.hardware,
+        region=member.region,
+        concurrent_rollouts=member.concurrent_rollouts,
         parents=tuple(parent.name for parent in parents if parent is not None),
         quarantined=bool(member.standing.quarantined),
         standby=bool(member.standing.standby),

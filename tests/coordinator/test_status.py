@@ -102,6 +102,8 @@ def test_the_status_of_a_short_run() -> None:
     assert staleness["split"]["last"]["rollouts"] == 2
     assert status == {
         "run_name": "local",
+        "t_train_s": None,  # the first step compiles
+        "rollouts_per_step": 2,
         "run_id": "run",
         "phase": "training",
         "learner_phase": "training",
@@ -158,6 +160,8 @@ def test_the_status_of_a_short_run() -> None:
         "chunk_bytes_sent": 0,
         "t_bcast_s": 1.0,
         "hardware": "cpu",
+        "region": "",
+        "concurrent_rollouts": 2,
         "parents": ("origin",),
         "quarantined": False,
         "standby": False,
