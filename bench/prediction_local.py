@@ -2,8 +2,8 @@
 
 Both are runs of `rollcast up` with real processes. Engines and learner are slowed down to declared times
 (bench/programs/throttled.py), so that a machine's other work changes little, and uplinks are capped, so that T_bcast
-depends on who relays. Neither the declared times nor the second run's records are known to the prediction; the caps are,
-as an operator knows his lines.
+depends on who relays. Neither the declared times nor the second run's records are known to the prediction; the caps
+are, as an operator knows his lines.
 """
 
 from __future__ import annotations

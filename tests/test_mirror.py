@@ -26,6 +26,10 @@ DATA = {
 
 #: Parts that only make sense together, and what tests them together.
 TESTED_IN = {
+    "capacity/conduct.py": "tests/capacity/test_prediction.py",
+    "capacity/fleet_model_parts.py": "tests/capacity/test_fleet_model.py",
+    "bench/prediction_grid.py": "tests/bench/test_prediction.py",
+    "bench/prediction_local.py": "tests/bench/test_prediction.py",
     "capacity/plans.py": "tests/capacity/test_planner.py",
     "capacity/matrix.py": "tests/capacity/test_linear.py",
     "capacity/rounding.py": "tests/capacity/test_swaps.py",

@@ -57,7 +57,7 @@ def test_a_version_reaches_everybody_when_the_slowest_copy_is_there() -> None:
 
 def test_what_is_too_old_is_never_trained() -> None:
     tight = replace(DEMAND, staleness_limit=1)
-    measured = measure(tight, 80.0)
+    measured = measure(tight, 80.0, count=8, sigma=0.7)
     assert measured.age_steps <= measured.trained
     assert measured.dropped > 0, "what is begun with a version before is too old for S = 1 now and then"
 
