@@ -139,6 +139,7 @@ TESTED_IN = {
     "bench/delta_network.py": "tests/bench/test_delta.py",
     "bench/materialise.py": "tests/bench/test_delta.py",
     "bench/updates.py": "tests/bench/test_delta.py",
+    "bench/programs/throttled.py": "tests/bench/test_prediction.py",
     "bench/programs/idle_peer.py": "tests/bench/test_broadcast.py",
     "bench/programs/journal_peer.py": "tests/bench/test_chaos.py",
     "bench/programs/libtorrent_node.py": "tests/bench/test_broadcast.py",
