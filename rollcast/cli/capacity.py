@@ -19,6 +19,7 @@ _COMMANDS = {
     "pin": ("capacity_live:pin", "Switch a peer of a run on or off, or leave it to the model."),
     "price": ("capacity_live:price", "Say what peers of a run cost."),
     "staleness": ("capacity_live:staleness", "Set S of a run while it goes on."),
+    "cost": ("capacity_cost:cost", "Show what a run's workers cost, by day and provider."),
     "schema": ("capacity_schema:schema", "Print the JSON Schema of a plan."),
 }
 for _name, (_function, _help) in _COMMANDS.items():
