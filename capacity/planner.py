@@ -33,6 +33,7 @@ from capacity.written_plan import refused_plan, written_plan
 
 GAP_OF_POOLS = 3e-4  # of pools beyond the core: nearer than prices are known; a set so close is not searched further
 GAP_MIN = 1e-9  # of small pools: the best set itself
+PATIENCE = 5  # times the time for the core, where a budget is missed by little
 SPLITS_OF_REMEDIES = 5  # of each change that is tried
 WEIGHINGS, HEAVIER = 4, 10.0  # of broken rows, until a set holds them
 
@@ -66,6 +67,11 @@ class Solution:
     chosen: Mask
     usd_per_hour: float
 
+    @property
+    def undiscounted_usd_per_hour(self) -> float:
+        programme = self.relaxation.programme
+        return self.usd_per_hour + float((programme.columns.price - programme.cost)[self.chosen].sum())
+
 
 def plan(demand: Demand, workers: Sequence[Worker], options: PlanOptions = DEFAULTS) -> Plan:
     """Choose workers.
@@ -80,6 +86,8 @@ def plan(demand: Demand, workers: Sequence[Worker], options: PlanOptions = DEFAU
     columns = columns_of(workers)
     relaxations = relaxed_splits(demand, columns, options)
     best = best_of(relaxations, options)
+    if best is not None and over_budget(demand, best):
+        best = _cheapest(demand, columns, options) or best
     if best is None or over_budget(demand, best):
         written = _refused(demand, columns, best, options)
     else:
@@ -94,7 +102,16 @@ def plan(demand: Demand, workers: Sequence[Worker], options: PlanOptions = DEFAU
 
 
 def over_budget(demand: Demand, solution: Solution) -> bool:
-    return demand.usd_per_hour_max is not None and solution.usd_per_hour > demand.usd_per_hour_max
+    return demand.usd_per_hour_max is not None and solution.undiscounted_usd_per_hour > demand.usd_per_hour_max
+
+
+def _cheapest(demand: Demand, columns: Columns, options: PlanOptions) -> Solution | None:
+    """The best set without regard to incumbents; with more time where the bound says that the budget may be enough."""
+    plain = replace(options, incumbent_discount=0.0)
+    relaxations = relaxed_splits(demand, columns, plain)
+    if not relaxations or relaxations[0].bound > (demand.usd_per_hour_max or math.inf):
+        return best_of(relaxations, plain)
+    return best_of(relaxations, replace(plain, time_limit_s=PATIENCE * plain.time_limit_s), GAP_MIN)
 
 
 def possible(demand: Demand, columns: Columns, options: PlanOptions) -> bool:
@@ -115,7 +132,7 @@ def _asks_more(demand: Demand, columns: Columns) -> bool:
 
 def _refused(demand: Demand, columns: Columns, best: Solution | None, options: PlanOptions) -> Plan:
     """The plan that chooses nobody, with why. Args: best: of all but the budget's row."""
-    cheapest = best.usd_per_hour if best is not None else None
+    cheapest = best.undiscounted_usd_per_hour if best is not None else None
     words = tuple(str(remedy) for remedy in remedies(demand, columns, options)) if options.remedies else ()
     if cheapest is not None:
         words = (f"budget: {demand.usd_per_hour_max:.4g} -> {cheapest:.4g} $/h", *words)
@@ -159,11 +176,15 @@ def holds_pinned(programme: Programme) -> bool:
     return bool((programme.eligible | (programme.columns.pin <= 0)).all())
 
 
-def best_of(relaxations: list[Relaxation], options: PlanOptions) -> Solution | None:
-    """The best set over the splits; a split whose bound is not below it is not searched."""
+def best_of(relaxations: list[Relaxation], options: PlanOptions, gap: float = GAP_OF_POOLS) -> Solution | None:
+    """The best set over the splits; a split whose bound is not below it is not searched.
+
+    Args:
+        gap: relative; a set so close to the bound is not searched further. Small pools get the best set itself.
+    """
     best: Solution | None = None
     for relaxation in relaxations:
-        near = GAP_OF_POOLS if len(relaxation.x) > CORE_COLUMNS else GAP_MIN
+        near = gap if len(relaxation.x) > CORE_COLUMNS else GAP_MIN
         if best is not None and relaxation.bound >= best.usd_per_hour * (1 - near):
             break
         found = solved(relaxation, options.time_limit_s, near)

@@ -138,6 +138,17 @@ def test_an_incumbent_stays_unless_another_is_cheaper_by_more_than_the_discount(
     assert kept.gap == pytest.approx(0.0, abs=1e-9)
 
 
+def test_a_budget_is_kept_at_full_prices_even_if_incumbents_must_go() -> None:
+    old = [worker(number, usd_per_hour=1.1, active=True) for number in range(5)]
+    new = [worker(number + 5, usd_per_hour=1.0) for number in range(5)]
+    made = plan(demand(usd_per_hour_max=5.2), old + new, PlanOptions(incumbent_discount=0.2))
+    assert made.feasible
+    assert made.usd_per_hour <= 5.2
+    refused = plan(demand(usd_per_hour_max=4.9), old + new, PlanOptions(incumbent_discount=0.2))
+    assert refused.infeasible is not None
+    assert refused.infeasible.remedies[0] == "budget: 4.9 -> 5 $/h"
+
+
 def test_pins_are_obeyed() -> None:
     workers = [worker(number, pin="off" if number == 0 else "") for number in range(6)]
     workers.append(worker(6, usd_per_hour=9.0, pin="on"))
