@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from capacity.assumptions import Assumption
+from capacity.horizon import Forecast
 from capacity.plans import Plan
 from capacity.pool_checks import Filled, Skipped
 from rollcast.runtime.errors import PlanFileError
@@ -64,6 +65,7 @@ class PlanDocument:
         software: the version of Rollcast that made it.
         made_at: UTC, ISO 8601.
         totals: derived from the plan, for those who read only this.
+        forecast: of so many learner steps, if it was asked for.
     """
 
     schema: Literal["rollcast.capacity.plan/1"] = SCHEMA
@@ -73,6 +75,7 @@ class PlanDocument:
     assumptions: tuple[Assumption, ...]
     totals: Totals
     plan: Plan
+    forecast: Forecast | None = None
 
 
 def totals_of(plan: Plan) -> Totals:

@@ -12,7 +12,7 @@ _COMMANDS = {
     "explain": ("capacity_explain:explain", "Say what limits a plan, and what would change it."),
     "what-if": ("capacity_what_if:what_if", "Plan for other staleness limits, uplinks, topologies and so on."),
     "replan": ("capacity_replan:replan", "Plan again from a plan, or replay what came and went since."),
-    "calibrate": ("capacity_calibrate:calibrate", "Fit speeds, T_train and T_bcast from a run's records."),
+    "calibrate": ("capacity_calibrate:calibrate_run", "Fit speeds, T_train and T_bcast from a run's records."),
     "validate": ("capacity_validate:validate", "Run a plan through the simulator: predicted beside simulated."),
     "diff": ("capacity_diff:diff", "Compare two plans."),
     "status": ("capacity_live:status", "Show which peers of a run are on, and why."),

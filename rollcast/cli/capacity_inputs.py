@@ -13,11 +13,13 @@ from cyclopts import Parameter
 from capacity.catalogue.gpus import gpu_named
 from capacity.defaults import DEMAND, POOL, default_text
 from capacity.demand_file import DemandFile
+from capacity.live_pool import LiveRun, merged
 from capacity.pool_checks import CheckedPool, check_pool
-from capacity.pool_files import Row, assumed_values, read_pool, rows_of_csv
+from capacity.pool_files import assumed_values, read_pool, rows_of_csv
 from capacity.scenario import Scenario, scenario_of
 from rollcast.cli.options import Settings
 from rollcast.runtime.config import override, parse_config, read_toml
+from rollcast.runtime.errors import ConfigError
 
 _MBIT_PER_GBIT = 1000.0
 
@@ -39,6 +41,13 @@ class PoolOptions:
         only these providers of them.
     hardware
         only this hardware.
+    coordinator
+        address of a running coordinator, for example http://127.0.0.1:7401: its peers and its demand as measured; the
+        file, if one is named, adds what was not measured, by the peers' names.
+    ca_file
+        certificate (PEM) of the run's CA, for an https address.
+    from_run
+        the same from the records of a run's folder; the file adds to them by the peers' ids.
     """
 
     pool: Path | None = None
@@ -46,6 +55,9 @@ class PoolOptions:
     rentable: Annotated[bool, Parameter(negative=())] = False
     provider: Annotated[tuple[str, ...], Parameter(negative=())] = ()
     hardware: Annotated[tuple[str, ...], Parameter(negative=())] = ()
+    coordinator: str = ""
+    ca_file: Path | None = None
+    from_run: Path | None = None
 
 
 @Parameter(name="*")
@@ -86,16 +98,6 @@ class DemandOptions:
     setting: Settings = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A pool's rows and a demand's values, before they are checked."""
-
-    rows: list[Row]
-    pool_source: str
-    demand: dict[str, Any]
-    demand_source: str
-
-
 def today() -> str:
     """YYYY-MM-DD, UTC."""
     return datetime.now(UTC).date().isoformat()
@@ -112,14 +114,16 @@ def scenario(pool: PoolOptions | None, demand: DemandOptions | None) -> Scenario
     Raises:
         PoolError, ConfigError: see pool_files, pool_checks and scenario.
         MissingExtra, OffersUnavailable: machines for rent cannot be looked up.
+        RollcastError: a coordinator or a run's records cannot be read.
     """
     pool, demand = pool or PoolOptions(), demand or DemandOptions()
-    file, demand_source = demand_file(demand)
-    checked, pool_source = checked_pool(pool)
+    live = _live(pool)
+    file, demand_source = demand_file(demand, live)
+    checked, pool_source = checked_pool(pool, live)
     return scenario_of(file, checked, demand_source=demand_source, pool_source=pool_source)
 
 
-def checked_pool(options: PoolOptions) -> tuple[CheckedPool, str]:
+def checked_pool(options: PoolOptions, live: LiveRun | None = None) -> tuple[CheckedPool, str]:
     """Rows that can be believed, of the hardware asked for, and where they are from.
 
     Raises:
@@ -129,8 +133,11 @@ def checked_pool(options: PoolOptions) -> tuple[CheckedPool, str]:
     rows, sources = [], []
     if options.pool is not None:
         rows, sources = read_pool(options.pool), [str(options.pool)]
-    elif not options.rentable:
+    elif not options.rentable and live is None:
         rows, sources = rows_of_csv(default_text(POOL), POOL), ["the shipped example (configs/pool.csv)"]
+    if live is not None:
+        rows = merged(rows, live.rows)
+        sources.append(f"what run {live.run_name} measured")
     if options.rentable:
         from capacity.gpuhunt_offers import OfferFilter, rentable
 
@@ -141,8 +148,8 @@ def checked_pool(options: PoolOptions) -> tuple[CheckedPool, str]:
     return check_pool(kept, assumed_values(options.assume)), " and ".join(sources)
 
 
-def demand_file(options: DemandOptions) -> tuple[DemandFile, str]:
-    """The demand with the options on top, and where it is from.
+def demand_file(options: DemandOptions, live: LiveRun | None = None) -> tuple[DemandFile, str]:
+    """The demand: a file, on top of it what was measured, on top of that the options; and where it is from.
 
     Raises:
         ConfigError: a key is unknown or a value is out of range.
@@ -151,6 +158,20 @@ def demand_file(options: DemandOptions) -> tuple[DemandFile, str]:
         values, source = tomllib.loads(default_text(DEMAND)), "the shipped example (configs/demand.toml)"
     else:
         values, source = read_toml(options.demand), str(options.demand)
+    measured = dict(live.demand) if live is not None else {}
+    if live is not None:
+        source += f" with what run {live.run_name} measured"
+    changes = _given(options)
+    section = dict(values.get("demand", {})) | measured | changes
+    if "model" in changes or "encoding" in changes:
+        section.pop("update_bytes", None)  # it was of another model, or of another encoding
+    values = override(values | {"demand": section}, options.setting)
+    if changes or options.setting:
+        source += " with options"
+    return parse_config(values, DemandFile, source=source), source
+
+
+def _given(options: DemandOptions) -> dict[str, Any]:
     given = {
         "model": options.model,
         "staleness_limit": options.staleness,
@@ -160,14 +181,21 @@ def demand_file(options: DemandOptions) -> tuple[DemandFile, str]:
         "encoding": options.encoding,
         "usd_per_hour_max": options.usd_per_hour_max,
     }
-    changes = {name: value for name, value in given.items() if value is not None}
-    section = dict(values.get("demand", {})) | changes
-    if "model" in changes or "encoding" in changes:
-        section.pop("update_bytes", None)  # it was of another model, or of another encoding
-    values = override(values | {"demand": section}, options.setting)
-    if changes or options.setting:
-        source += " with options"
-    return parse_config(values, DemandFile, source=source), source
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _live(options: PoolOptions) -> LiveRun | None:
+    if options.coordinator and options.from_run is not None:
+        raise ConfigError("--coordinator and --from-run are two sources of one thing", fix="give one of them")
+    if options.coordinator:
+        from rollcast.cli.capacity_live import asked_live
+
+        return asked_live(options.coordinator, options.ca_file)
+    if options.from_run is not None:
+        from rollcast.cli.capacity_live import recorded
+
+        return recorded(options.from_run)
+    return None
 
 
 def _hardware(name: str) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
+from capacity.forecast_report import forecast_sheet
+from capacity.horizon import Forecast, forecast, uncertainty_of
 from capacity.plan_json import PlanDocument, document_of, encode
 from capacity.planner import plan as choose
 from capacity.plans import Plan
@@ -15,15 +18,18 @@ from capacity.report import assumption_sheet, candidate_sheet, infeasible_lines,
 from capacity.scenario import Scenario
 from rollcast.cli.capacity_inputs import DemandOptions, PoolOptions, now, scenario
 from rollcast.cli.capacity_output import FEASIBLE, INFEASIBLE, FormatOption, note, print_sheets
+from rollcast.runtime.errors import ConfigError
 from rollcast.runtime.version import software_version
-
-Flag = Annotated[bool, Parameter(negative=())]
 
 
 def plan(
     *,
     pool: PoolOptions | None = None,
     demand: DemandOptions | None = None,
+    steps: int | None = None,
+    deadline_hours: float | None = None,
+    budget_usd: float | None = None,
+    seed: int = 0,
     all_rows: Annotated[bool, Parameter(name="--all", negative=())] = False,
     form: FormatOption = "table",
     plot: Path | None = None,
@@ -34,6 +40,12 @@ def plan(
 
     Parameters
     ----------
+    steps
+        of the learner: total $ and hours of so many, with p10 to p90, learner and storage included.
+    deadline_hours, budget_usd
+        of the whole run, with --steps: how likely each is kept.
+    seed
+        of the forecast's draws.
     all_rows
         a row for every worker, those that are off too.
     form
@@ -45,14 +57,25 @@ def plan(
         from capacity.plots import check_path
 
         check_path(plot)
-    asked = scenario(pool, demand)
-    document = planned(asked)
-    show(document, form, all_rows=all_rows)
+    document = planned(scenario(pool, demand))
+    whole = None
+    if steps is not None and document.plan.feasible:
+        whole = _forecast(document, steps, seed, deadline_hours, budget_usd)
+    show(replace(document, forecast=whole), form, all_rows=all_rows)
     if plot is not None:
         from rollcast.cli.capacity_plots import draw_utilisation
 
         draw_utilisation(plot, document.plan)
     return FEASIBLE if document.plan.feasible else INFEASIBLE
+
+
+def _forecast(
+    document: PlanDocument, steps: int, seed: int, deadline_hours: float | None, budget_usd: float | None
+) -> Forecast:
+    if steps < 1:
+        raise ConfigError(f"--steps is {steps}", fix="give at least 1")
+    sure = uncertainty_of(document.assumptions)
+    return forecast(document.plan, steps, sure, seed=seed, deadline_hours=deadline_hours, budget_usd=budget_usd)
 
 
 def planned(asked: Scenario) -> PlanDocument:
@@ -81,8 +104,10 @@ def show(document: PlanDocument, form: FormatOption, *, all_rows: bool = False) 
     if made.feasible or all_rows or form != "table":
         sheets.append(workers)
     if form == "html":
-        sheets.append(row_sheet(made))
+        sheets += [row_sheet(made), *([forecast_sheet(document.forecast)] if document.forecast is not None else [])]
     print_sheets(sheets, form, title="plan", main=1)
     if form == "table":
         for line in infeasible_lines(made):
             print(line)
+        if document.forecast is not None:
+            print_sheets([forecast_sheet(document.forecast)], form, title="forecast")
