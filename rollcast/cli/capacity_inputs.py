@@ -188,11 +188,11 @@ def _live(options: PoolOptions) -> LiveRun | None:
     if options.coordinator and options.from_run is not None:
         raise ConfigError("--coordinator and --from-run are two sources of one thing", fix="give one of them")
     if options.coordinator:
-        from rollcast.cli.capacity_live import asked_live
+        from rollcast.cli.capacity_measured import asked_live
 
         return asked_live(options.coordinator, options.ca_file)
     if options.from_run is not None:
-        from rollcast.cli.capacity_live import recorded
+        from rollcast.cli.capacity_measured import recorded
 
         return recorded(options.from_run)
     return None
