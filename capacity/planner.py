@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from capacity.columns import Columns, Mask, columns_of
-from capacity.core_milp import CORE_COLUMNS, best_in_core
+from capacity.core_milp import WHOLE_POOL_COLUMNS, best_in_core
 from capacity.demand import Demand
 from capacity.infeasible import explained
 from capacity.linear import Relaxation, relax
@@ -61,11 +61,17 @@ DEFAULTS = PlanOptions()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Solution:
-    """A feasible set of one split. Args: usd_per_hour: with egress, incumbents discounted."""
+    """A feasible set of one split.
+
+    Args:
+        usd_per_hour: with egress, incumbents discounted.
+        integer_bound: no set of whole workers costs less; 0 where that is not known.
+    """
 
     relaxation: Relaxation
     chosen: Mask
     usd_per_hour: float
+    integer_bound: float = 0.0
 
     @property
     def undiscounted_usd_per_hour(self) -> float:
@@ -98,6 +104,7 @@ def plan(demand: Demand, workers: Sequence[Worker], options: PlanOptions = DEFAU
         solve_s=options.clock() - started_s,
         bound_over_splits_usd_per_hour=bound,
         splits_tried=len(relaxations),
+        integer_bound_usd_per_hour=best.integer_bound if best is not None and written.feasible else 0.0,
     )
 
 
@@ -184,7 +191,7 @@ def best_of(relaxations: list[Relaxation], options: PlanOptions, gap: float = GA
     """
     best: Solution | None = None
     for relaxation in relaxations:
-        near = gap if len(relaxation.x) > CORE_COLUMNS else GAP_MIN
+        near = gap if len(relaxation.x) > WHOLE_POOL_COLUMNS else GAP_MIN
         if best is not None and relaxation.bound >= best.usd_per_hour * (1 - near):
             break
         found = solved(relaxation, options.time_limit_s, near)
@@ -204,9 +211,11 @@ def solved(relaxation: Relaxation, time_limit_s: float, near: float) -> Solution
     best = solution_of(relaxation, totals, chosen)
     if best is None or best.usd_per_hour > relaxation.bound * (1 + near) + GAP_MIN:
         core = best_in_core(relaxation, chosen, time_limit_s, near if best is not None else 0.0)
-        found = solution_of(relaxation, totals, core) if core is not None else None
+        found = solution_of(relaxation, totals, core.chosen) if core is not None else None
         if found is not None and (best is None or found.usd_per_hour < best.usd_per_hour):
             best = found
+        if best is not None and core is not None:
+            best = replace(best, integer_bound=min(core.bound, best.usd_per_hour))
     if best is None:  # not even a small core gave one: begin with the set of the largest rate
         best = solution_of(relaxation, totals, polished(relaxation, totals, reach_of(relaxation.programme).chosen))
     return best

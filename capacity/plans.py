@@ -85,6 +85,8 @@ class Plan:
         solve_s: wall time.
         bound_over_splits_usd_per_hour: the smallest bound of all splits tried.
         splits_tried: how many they were.
+        integer_bound_usd_per_hour: no set of whole workers costs less at the same split, incumbents at their discount;
+            0 where it is not known. Few workers are far above the LP bound, which takes parts of workers.
     """
 
     demand: Demand
@@ -105,6 +107,7 @@ class Plan:
     infeasible: Infeasible | None = None
     bound_over_splits_usd_per_hour: float = 0.0
     splits_tried: int = 0
+    integer_bound_usd_per_hour: float = 0.0
 
     @property
     def feasible(self) -> bool:

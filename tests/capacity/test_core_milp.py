@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from capacity.columns import columns_of
-from capacity.core_milp import best_in_core, core_of
+from capacity.core_milp import WHOLE_POOL_COLUMNS, best_in_core, core_of
 from capacity.linear import Relaxation, relax
 from capacity.plans import Split
 from capacity.programme import programme_of
@@ -43,11 +43,12 @@ def test_the_best_set_of_the_core_is_found(seed: int) -> None:
     sets = np.array(list(itertools.product([False, True], repeat=9)))
     sums = np.array([totals.of(chosen) for chosen in sets])
     best = totals.usd_per_hour(sums)[totals.feasible(sums)].min()
-    assert totals.usd_per_hour(totals.of(found)[None, :])[0] == pytest.approx(best)
+    assert totals.usd_per_hour(totals.of(found.chosen)[None, :])[0] == pytest.approx(best)
+    assert found.bound == pytest.approx(best)
 
 
 def test_the_core_holds_who_was_swapped_and_who_is_in_doubt() -> None:
-    relaxation = relaxation_of(0, 30)
+    relaxation = relaxation_of(0, WHOLE_POOL_COLUMNS + 30)
     surest = int(np.abs(relaxation.reduced).argmax())
     chosen = relaxation.x > 0.5
     assert surest not in core_of(relaxation, chosen, 5)
@@ -56,10 +57,13 @@ def test_the_core_holds_who_was_swapped_and_who_is_in_doubt() -> None:
 
 
 def test_the_others_stay_as_they_are() -> None:
-    relaxation = relaxation_of(1, 120)
+    count = WHOLE_POOL_COLUMNS + 50
+    relaxation = relaxation_of(1, count)
     chosen = relaxation.x > 1e-6
     core = core_of(relaxation, chosen)
     found = best_in_core(relaxation, chosen, time_limit_s=1.0, gap=0.01)
     assert found is not None
-    others = np.setdiff1d(np.arange(120), core)
-    assert (found[others] == chosen[others]).all()
+    others = np.setdiff1d(np.arange(count), core)
+    assert core.size == 80
+    assert found.bound == 0.0
+    assert (found.chosen[others] == chosen[others]).all()

@@ -57,6 +57,7 @@ def test_a_small_pool_gets_the_best_of_all_sets(wanted: Demand, workers: list[Wo
     if best is not None:
         assert math.isclose(made.usd_per_hour, best, rel_tol=1e-9, abs_tol=1e-9)
         plan_checks.check(made)
+        assert made.integer_bound_usd_per_hour <= made.usd_per_hour * (1 + 1e-9)
 
 
 @SLOW
