@@ -1,9 +1,11 @@
-"""Predicted against a real local run: one run is calibrated, and another with fewer peers is predicted from it.
+"""Predicted against real local runs: the second half of a run from its first half, and a run with fewer peers.
 
 Both are runs of `rollcast up` with real processes. Engines and learner are slowed down to declared times
 (bench/programs/throttled.py), so that a machine's other work changes little, and uplinks are capped, so that T_bcast
-depends on who relays. Neither the declared times nor the second run's records are known to the prediction; the caps
-are, as an operator knows his lines.
+depends on who relays. The declared times are not known to the prediction; the caps are, as an operator knows his lines.
+
+``local_error_*``: the first half of the first run is calibrated, its second half predicted. ``local_fewer_error_*``:
+the whole of it is calibrated, and a second run with fewer peers predicted.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from bench import runs
 from bench.machine import Outcome
 from capacity.calibration import Calibration, Links, calibrate
 from capacity.prediction import Prediction, predict
-from capacity.run_records import read_run
+from capacity.run_records import RunRecords, read_run
 from rollcast.cli.fleet import Fleet
 
 _UPLINK_MBIT_S, _ORIGIN_MBIT_S = 1.0, 2.0
@@ -55,31 +56,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
-    first, second = (_measure(arguments, peers) for peers in (arguments.peers, arguments.fewer_peers))
-    predicted = predict_with(first, arguments.fewer_peers, LINKS)
-    utilisation = predicted.utilisation * first.busy_share
-    figures = {
-        "local_error_utilisation": abs(utilisation - second.utilisation) / second.utilisation,
-        "local_error_t_bcast": abs(predicted.t_bcast_s - second.t_bcast_s.value) / second.t_bcast_s.value,
-        "local_error_mean_staleness": abs(predicted.mean_staleness - second.mean_age) / second.mean_age,
-        "utilisation_predicted": utilisation,
-        "utilisation": second.utilisation,
-        "utilisation_calibrated": first.utilisation,
-        "t_bcast_predicted_s": predicted.t_bcast_s,
-        "t_bcast_s": second.t_bcast_s.value,
-        "t_bcast_calibrated_s": first.t_bcast_s.value,
-        "mean_staleness_predicted": predicted.mean_staleness,
-        "mean_staleness": second.mean_age,
-        "t_train_calibrated_s": first.t_train_s.value,
-        "t_train_s": second.t_train_s.value,
-        "mu_calibrated_per_s": _mean_rate(first),
-        "mu_per_s": _mean_rate(second),
-    }
+    first, second = (_records(arguments, peers) for peers in (arguments.peers, arguments.fewer_peers))
+    begin, end = arguments.local_warm_up, arguments.local_steps + 1
+    middle = (begin + end) // 2
+    whole = calibrate(first.between(begin, end))
+    halves = calibrate(first.between(begin, middle)), calibrate(first.between(middle, end))
+    figures = _compared("local", *halves) | _compared("local_fewer", whole, calibrate(second.between(begin, end)))
     settings: dict[str, Any] = {
         name: getattr(arguments, name)
         for name in ("peers", "fewer_peers", "local_steps", "local_warm_up", "token_s", "train_s")
     }
     return Outcome(settings, figures)
+
+
+def _compared(name: str, calibrated: Calibration, found: Calibration) -> dict[str, float]:
+    """What is predicted from one calibration beside what the other one found."""
+    predicted = predict_with(calibrated, len(found.peers), LINKS)
+    pairs = {
+        "utilisation": (predicted.utilisation * calibrated.busy_share, found.utilisation),
+        "t_bcast": (predicted.t_bcast_s, found.t_bcast_s.value),
+        "mean_staleness": (predicted.mean_staleness, found.mean_age),
+    }
+    figures = {f"{name}_error_{key}": abs(said - was) / was for key, (said, was) in pairs.items()}
+    for key, (said, was) in pairs.items():
+        figures |= {f"{name}_{key}_predicted": said, f"{name}_{key}_measured": was}
+    for kind, one in (("calibrated", calibrated), ("measured", found)):
+        figures |= {f"{name}_t_train_s_{kind}": one.t_train_s.value, f"{name}_mu_per_s_{kind}": _mean_rate(one)}
+    return figures
 
 
 LINKS = Links(source=_ORIGIN_MBIT_S * _BYTES, upload=_UPLINK_MBIT_S * _BYTES)
@@ -110,12 +113,9 @@ class _Throttled(runs.Story):
             fleet.programs[f"peer-{number}"] = [*program, str(self._token_s)]
 
 
-def _measure(arguments: argparse.Namespace, peers: int) -> Calibration:
-    steps = arguments.local_steps
-    settings = [*_SMALL, f"peers={peers}", f"coordinator.run.steps={steps}"]
+def _records(arguments: argparse.Namespace, peers: int) -> RunRecords:
+    settings = [*_SMALL, f"peers={peers}", f"coordinator.run.steps={arguments.local_steps}"]
+    story = _Throttled(arguments.token_s, arguments.train_s)
     with tempfile.TemporaryDirectory(prefix="rollcast-bench-") as folder:
-        summary = runs.run(arguments.config, Path(folder), settings, _Throttled(arguments.token_s, arguments.train_s))
-        records = read_run(Path(summary["run_folder"]))
-    found = calibrate(records.between(arguments.local_warm_up, steps + 1))
-    print(f"{peers} peers: {asdict(found)}", file=sys.stderr)
-    return found
+        summary = runs.run(arguments.config, Path(folder), settings, story)
+        return read_run(Path(summary["run_folder"]))

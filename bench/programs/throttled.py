@@ -28,7 +28,7 @@ def throttle_engine(token_s: float) -> None:
         time.sleep(max(0.0, begun_s + token_s * longest - time.monotonic()))
         return drawn
 
-    jax_engine.JaxGeneration._draw = draw_slowly  # type: ignore[method-assign]
+    jax_engine.JaxGeneration._draw = draw_slowly  # type: ignore[method-assign, assignment]
 
 
 def throttle_learner(step_s: float) -> None:
@@ -43,7 +43,7 @@ def throttle_learner(step_s: float) -> None:
         time.sleep(max(0.0, begun_s + step_s - time.monotonic()))
         return values
 
-    Trainer.train_step = train_slowly  # type: ignore[method-assign]
+    Trainer.train_step = train_slowly  # type: ignore[method-assign, assignment]
 
 
 if __name__ == "__main__":
