@@ -122,8 +122,14 @@ def totals_lines(plan: Plan) -> tuple[str, ...]:
         f"{totals.usd_per_step:,.4f} $/step",
         f"T_bcast {plan.t_bcast_s:,.1f} s · T_gen p90 {plan.t_gen_p90_s:,.1f} s · "
         f"S needed {plan.staleness_needed} of {plan.demand.staleness_limit} · utilisation {plan.utilisation:.1%} · "
-        f"no set costs less than {plan.lp_bound_usd_per_hour:,.2f} $/h (LP bound), gap {plan.gap:.2%}",
+        f"no set costs less than {plan.lp_bound_usd_per_hour:,.2f} $/h (LP bound), gap {plan.gap:.2%}{_of_whole(plan)}",
     )
+
+
+def _of_whole(plan: Plan) -> str:
+    """What no set of whole workers can undercut, where that is known: few workers are far above the LP bound."""
+    bound = plan.integer_bound_usd_per_hour
+    return f"; none of whole workers costs less than {bound:,.2f} $/h" if bound > 0 else ""
 
 
 def row_sheet(plan: Plan) -> Sheet:
