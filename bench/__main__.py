@@ -34,6 +34,7 @@ BENCHES = {
     "sampler": "tokens a second against transformers generate at batch 1 to 256, and the share of the roofline",
     "learner": "the learner's step against the matmul roofline, memory while publishing, loss on several devices",
     "capacity": "plans for 10,000 workers: seconds, gap to the bound, and what simpler rules cost",
+    "capacity_cli": "rollcast capacity plan on the shipped pool, from the start of the process to its table",
     "golden": "8 GB from Virginia to nine AWS regions: direct, and over the tree of widest paths",
     "shapes": "what stripes, a tree, a chain and a star cost over the fluid bound of a broadcast",
     "roofline": "milliseconds per token from one timed decode, against engines measured and modelled by others",

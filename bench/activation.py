@@ -6,7 +6,7 @@ First in the simulator, then as real processes on this machine. Engines and the 
 settle_steps: learner steps from an event, or from the end of the dwell of those that were on if that is later, to the
 last switch that follows it; the larger of the two events. flips: switches of a peer that take back an earlier one of
 the same event. utilisation_after: (train_s + behaviour_s) / (step_s - compile_s) of the learner's steps that lie
-between the settling and the next event.
+between the settling and the next event; waited_after: the share of the same time that the learner waited for rollouts.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from rollcast.sim.settings import FleetSettings, Lengths
 
 PEERS, CHEAP = 5, 2
 USD_PER_HOUR = (0.4, 0.5)  # of the cheap ones, and of the others
-STEP_S, TOKEN_S = 5.0, 0.25
-SLOTS = 8  # of a peer: with four tokens it makes eight rollouts a second
+STEP_S, TOKEN_S = 8.0, 0.4
+SLOTS = 8  # of a peer: with four tokens it makes five rollouts a second
 GROUPS, SAMPLES = 16, 4
-DWELL_S, INTERVAL_S, GATHER_S = 10.0, 20.0, 0.5
+DWELL_S, INTERVAL_S, GATHER_S = 16.0, 32.0, 0.5
 KILL_AT, REPRICE_AT, STEPS = 12, 24, 38  # learner steps
 _LOOKED_EVERY_S = 0.25  # of virtual time
 
@@ -58,11 +58,12 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A learner step: its end, how long it took without compiling, and how much of that it trained."""
+    """A learner step: its end, how long it took without compiling, and how much of that it trained and waited."""
 
     ended_s: float
     step_s: float
     busy_s: float
+    wait_s: float = 0.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,7 +81,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 def judged(switches: Sequence[Switch], events: Sequence[float], steps: Sequence[Step]) -> dict[str, float]:
     """The figures. Args: events: when each of them happened, ascending; what is before the first is warm-up."""
-    settle_steps, flips, busy_s, whole_s = 0.0, 0, 0.0, 0.0
+    settle_steps, flips, busy_s, wait_s, whole_s = 0.0, 0, 0.0, 0.0, 0.0
     for number, at_s in enumerate(events):
         until_s = events[number + 1] if number + 1 < len(events) else float("inf")
         before = [one for one in switches if one.at_s <= at_s]
@@ -91,11 +92,13 @@ def judged(switches: Sequence[Switch], events: Sequence[float], steps: Sequence[
         flips += sum(count - 1 for count in Counter(one.peer for one in after).values())
         inside = [one for one in steps if one.ended_s - one.step_s >= settled_s and one.ended_s <= until_s]
         busy_s += sum(one.busy_s for one in inside)
+        wait_s += sum(one.wait_s for one in inside)
         whole_s += sum(one.step_s for one in inside)
     return {
         "settle_steps": max(0.0, settle_steps),
         "flips": flips,
         "utilisation_after": busy_s / whole_s if whole_s else 0.0,
+        "waited_after": wait_s / whole_s if whole_s else 0.0,
         "switches": len(switches),
     }
 
@@ -263,5 +266,6 @@ def _steps(ledger: sqlite3.Connection) -> list[Step]:
     for text, reported_s in ledger.execute("SELECT figures, reported_unix_s FROM steps ORDER BY step"):
         values = json.loads(text)
         busy_s = values["train_s"] + values["behaviour_s"]
-        steps.append(Step(reported_s, values["step_s"] - values.get("compile_s", 0.0), busy_s))
+        whole_s = values["step_s"] - values.get("compile_s", 0.0)
+        steps.append(Step(reported_s, whole_s, busy_s, values["wait_s"]))
     return steps

@@ -95,7 +95,7 @@ class Replanner:
         """When a Tick changes something; inf: not by itself."""
         if self._pending is not None:
             return self._asked_at + self.settings.solve_timeout_s
-        return self._due_at
+        return _NEVER if self._demand is None or not self._workers else self._due_at
 
     # ---------------------------------------------------------------- events
 

@@ -109,7 +109,9 @@ class TestPlans:
     def test_switch_peers_and_say_why(self) -> None:
         made = world()
         problem = planned_problem(made)
-        solved = Solved(number=problem.number, turn_off=(("b", "off: too dear"),), reasons=(("a", "on: free"),), on=1, off=1)
+        solved = Solved(
+            number=problem.number, turn_off=(("b", "off: too dear"),), reasons=(("a", "on: free"),), on=1, off=1
+        )
         actions = made.tell(ActivationPlanned(solved))
         assert TellActivation(PeerId("b"), False, "off: too dear") in actions
         status = made.core.status(made.now)
@@ -154,9 +156,7 @@ class TestPlans:
 class TestStandby:
     def off(self, *, dark: bool, **changes: Any) -> World:
         made = world(**changes)
-        solved = Solved(
-            number=planned_problem(made).number, turn_off=(("b", "off: so"),), dark=("b",) if dark else ()
-        )
+        solved = Solved(number=planned_problem(made).number, turn_off=(("b", "off: so"),), dark=("b",) if dark else ())
         made.tell(ActivationPlanned(solved))
         return made
 
@@ -191,7 +191,7 @@ class TestStalenessLimit:
         made = world()
         made.tell(StalenessLimitChanged(1))
         assert made.core.rules.limit == 1
-        assert made.core.staleness_limits == range(0, 5)
+        assert made.core.staleness_limits == range(5)
 
     def test_is_never_above_that_of_the_start(self) -> None:
         made = world()

@@ -40,7 +40,13 @@ def test_a_price_takes_the_place_of_the_one_for_the_same_peers() -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [{}, {"usd_per_hour": -1.0}, {"usd_per_hour": "much"}, {"usd_per_hour": 1.0, "colour": "red"}, {"usd_per_hour": 1e9}],
+    [
+        {},
+        {"usd_per_hour": -1.0},
+        {"usd_per_hour": "much"},
+        {"usd_per_hour": 1.0, "colour": "red"},
+        {"usd_per_hour": 1e9},
+    ],
 )
 def test_what_is_no_price_is_refused(values: dict[str, Any]) -> None:
     with pytest.raises(MalformedMessage):
