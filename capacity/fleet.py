@@ -86,6 +86,11 @@ class FleetManager:
         """Wanted workers that are not started now, with the reason."""
         return self._held_back
 
+    def failing(self, now: float) -> frozenset[str]:
+        """Offered workers that are left alone for a while."""
+        workers = (offer.worker for offer in self.offers)
+        return frozenset(one.worker_id for one in workers if self._patience.refusal(one.worker_id, one.provider, now))
+
     @property
     def offers(self) -> tuple[Offer, ...]:
         """Of all providers."""

@@ -111,6 +111,15 @@ class TellActivation:
 
 
 @dataclass(frozen=True, slots=True)
+class WantWorker:
+    """A provider should run this worker, or not run it any more; ``reason`` in words."""
+
+    worker_id: str
+    wanted: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class StopPeer:
     """Tell the peer to stop for good, and end its session."""
 
@@ -283,6 +292,7 @@ Action = (
     | SendAnnouncement
     | PlanActivation
     | TellActivation
+    | WantWorker
     | StopPeer
     | EndSession
     | SupplyPrompts

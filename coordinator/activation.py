@@ -28,11 +28,11 @@ from capacity.replan_events import (
 )
 from capacity.replanning import Replanner
 from capacity.workers import Worker
-from coordinator.actions import Action, Note, PlanActivation, SendAnnouncement, TellActivation
+from coordinator.actions import Action, Note, PlanActivation, SendAnnouncement, TellActivation, WantWorker
 from coordinator.activation_pool import Assumed, demand_of, is_usable, learner_step_s, measure, price, worker_of
 from coordinator.activation_status import ActivationStatus, PlannedSet
 from coordinator.announced import NEWEST_KEPT
-from coordinator.events import PeerPinned, PricesChanged, StalenessLimitChanged
+from coordinator.events import PeerPinned, PricesChanged, StalenessLimitChanged, WorkersOffered
 from coordinator.forming import drop_stale
 from coordinator.issuing import issue
 from coordinator.membership import Member
@@ -133,6 +133,11 @@ class Activation:
         self._look_at = now
         return [Note("priced", "capacity", f"{len(event.prices)} prices")]
 
+    def offered(self, event: WorkersOffered, now: float) -> None:
+        """Providers have other workers now, or one of them has come."""
+        self._state.offers.replace(event.workers, event.backed, self._state.settings.activation)
+        self._look_at = now
+
     def limit_changed(self, event: StalenessLimitChanged, now: float) -> list[Action]:
         """S is another one: what is too old for it now is dropped, and the set is planned for it."""
         state = self._state
@@ -160,6 +165,12 @@ class Activation:
             usable.add(member.peer_id)
             idle += not member.standing.standby and state.book.held_count(member.peer_id) < member.concurrent_rollouts
             actions += self._see(member, now, assumed)
+        for worker in state.offers.workers.values():  # after the peers: one of them may have been such a worker
+            worker_id = PeerId(worker.worker_id)
+            usable.add(worker_id)
+            if self._told.get(worker_id) != worker:
+                self._told[worker_id] = worker
+                actions += self._handle(WorkerSeen(worker), now)
         for peer_id in [peer_id for peer_id in self._told if peer_id not in usable]:
             del self._told[peer_id]
             actions += self._handle(WorkerGone(peer_id, "left, or may not work"), now)
@@ -210,16 +221,24 @@ class Activation:
     def _carry_out(self, replanned: Replanned, now: float) -> list[Action]:
         if isinstance(replanned, Solve):
             return [PlanActivation(replanned.problem)]
+        worker_id = self._state.offers.worker_id(replanned.worker_id)
+        wants: list[Action] = []
+        if worker_id and self._acts:
+            wants.append(WantWorker(worker_id, isinstance(replanned, Start), replanned.reason))
+        if replanned.worker_id in self._state.offers.workers:
+            return wants
         peer_id, reason, on = PeerId(replanned.worker_id), replanned.reason, isinstance(replanned, Start)
         if not self._acts and not self._state.members.standing(peer_id).pin:
             self._state.members.standing(peer_id).switched = f"advice: {reason}"
             return []
         receives = on or getattr(replanned, "receives", True)
-        return self._switch(peer_id, on, reason, now, receives=receives)
+        return wants + self._switch(peer_id, on, reason, now, receives=receives)
 
     def _give_reasons(self, solved: Solved) -> None:
         """Those that stay as they are have new reasons too."""
         for worker_id, reason in solved.reasons:
+            if worker_id in self._state.offers.workers:
+                continue
             standing = self._state.members.standing(PeerId(worker_id))
             if not self._acts:
                 standing.switched = f"advice: {reason}"
@@ -270,12 +289,16 @@ class Activation:
             self._state.settings.activation.mode,
             len(on),
             len(peers) - len(on),
-            sum(price(self._state.prices, member).usd_per_hour for member in on) if self._state.prices else 0.0,
+            sum(self._price(member) for member in on) if self._state.prices or self._state.offers.backed else 0.0,
             self._switches,
             None if replanner is None or replanner.plan is None else _planned_set(replanner.plan),
             "" if replanner is None else replanner.failed,
             *factors,
         )
+
+    def _price(self, member: Member) -> float:
+        state = self._state
+        return (state.offers.price_of(member.peer_id) or price(state.prices, member)).usd_per_hour
 
 
 def _planned_set(solved: Solved) -> PlannedSet:

@@ -59,7 +59,8 @@ def worker_of(
     state: CoreState, member: Member, prices: Sequence[Price], now: float, assumed_per_s: float = 0.0
 ) -> Worker:
     """One column of the programme; without speeds where none was measured and none is assumed."""
-    costs, settings = price(prices, member), state.settings.activation
+    costs = state.offers.price_of(member.peer_id) or price(prices, member)
+    settings = state.settings.activation
     link = state.links.estimate(member.peer_id, now, upload_cap_bytes_per_second=member.upload_cap_bytes_per_second)
     upload = link.uplink_bytes_per_second or settings.unknown_upload_bytes_per_second
     return Worker(

@@ -198,6 +198,12 @@ def check(config: CoordinatorConfig) -> None:
             cause="peers must know whose signature on weights to trust",
             fix="set it to what `rollcast identity FILE` prints for the learner's key",
         )
+    if config.providers.pools and config.providers.want == "plan" and config.capacity.mode != "act":
+        raise ConfigError(
+            "nobody decides which workers are started",
+            cause=f'providers.want is "plan", and capacity.mode is "{config.capacity.mode}"',
+            fix='set capacity.mode = "act", or providers.want = "all"',
+        )
     if config.serve.host in ("0.0.0.0", "::") and not config.serve.advertise_host:
         raise ConfigError(
             f"serve.host = {config.serve.host} is no address that others could dial",
@@ -372,7 +378,7 @@ async def _provide(stack: AsyncExitStack, coordinator: Coordinator, endpoints: E
     fleet = await start_fleet(coordinator, invite)
     if fleet is not None:
         stack.push_async_callback(fleet.close)
-        for work in works(fleet, config):
+        for work in works(fleet, config, coordinator.shell):
             stack.push_async_callback(_cancel, asyncio.create_task(work))
 
 

@@ -34,6 +34,7 @@ from coordinator.events import (
     Tick,
     VersionAnnounced,
     VersionHeld,
+    WorkersOffered,
     WorkRequested,
 )
 
@@ -67,6 +68,8 @@ def cause_of(event: Event) -> str:
             return f"plan {event.number}"
         case PeerPinned() | PricesChanged() | StalenessLimitChanged():
             return "operator"
+        case WorkersOffered():
+            return "providers"
         case RunEnded():
             return "end of the run"
         case PromptsSupplied():

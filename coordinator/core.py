@@ -44,6 +44,7 @@ from coordinator.events import (
     Tick,
     VersionAnnounced,
     VersionHeld,
+    WorkersOffered,
     WorkRequested,
 )
 from coordinator.intake import Intake
@@ -136,6 +137,11 @@ class CoordinatorCore:
     def staleness_limits(self) -> range:
         """The S that may be set while the run goes on."""
         return range(self.rules.limit_least, self.rules.limit_most + 1)
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether any peer has a session."""
+        return self._state.members.has_role("peer")
 
     def chunk_bytes_sent(self) -> dict[PeerId, int]:
         """What each member says that it sent to others since its process started."""
@@ -252,6 +258,9 @@ class CoordinatorCore:
                 return self._activation.pinned(event, now)
             case PricesChanged():
                 return self._activation.priced(event, now)
+            case WorkersOffered():
+                self._activation.offered(event, now)
+                return []
             case StalenessLimitChanged():
                 return self._activation.limit_changed(event, now)
             case RunEnded():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from capacity.replan_events import Solved
-from capacity.workers import Pin
+from capacity.workers import Pin, Worker
 from coordinator.activation_settings import Price
 from rollcast.wire.ids import EncodingId, Epoch, FencingToken, LeaseId, PeerId, RolloutId, Step, UploadId, Version
 from rollcast.wire.rollouts import PartialRollout, Rollout
@@ -299,6 +299,18 @@ class PricesChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkersOffered:
+    """What providers could start, in place of what they could before, and which peers run at providers.
+
+    ``workers``: those that are not here; ``active`` if they are wanted already. ``backed``: what each peer that runs
+    at a provider was offered as.
+    """
+
+    workers: tuple[Worker, ...]
+    backed: Mapping[PeerId, Worker]
+
+
+@dataclass(frozen=True, slots=True)
 class StalenessLimitChanged:
     """The operator sets S while the run goes on: from where the newest version may be trained to S at the start."""
 
@@ -348,6 +360,7 @@ Event = (
     | ActivationPlanFailed
     | PeerPinned
     | PricesChanged
+    | WorkersOffered
     | StalenessLimitChanged
     | RunEnded
     | Tick

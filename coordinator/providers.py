@@ -41,6 +41,7 @@ from capacity.fleet_events import (
     WorkerJoined,
     WorkerLeft,
     WorkersListed,
+    WorkersWanted,
 )
 from capacity.fleet_journal import FleetJournal
 from capacity.fleet_rows import JoinedRow, Row, row_of
@@ -112,6 +113,8 @@ class ProviderFleet:
         self._deadlines = deadlines
         self._clock = clock
         self._events: asyncio.Queue[FleetEvent] = asyncio.Queue(EVENTS_MAX)
+        self._wanted: dict[str, str] | None = None
+        self._offered: set[str] = set()
         self._tags: dict[bytes, WorkerTag] = {}
         self._peers = {PeerId(peer): WorkerTag.parse(tag) for tag, peer in journal.content.peers.items()}
         self._here: set[PeerId] = set()
@@ -128,6 +131,25 @@ class ProviderFleet:
             self._events.put_nowait(event)
         except asyncio.QueueFull:
             log.error("event of providers dropped", event_kind=type(event).__name__)
+
+    def want(self, reasons: Mapping[str, str]) -> None:
+        """The whole set of workers that should run, each with the reason."""
+        if self._wanted != reasons:
+            self._wanted = dict(reasons)
+            self.tell(WorkersWanted(self._wanted))
+
+    @property
+    def offers_known(self) -> bool:
+        """Whether every provider has said what it offers."""
+        return self._providers.keys() <= self._offered
+
+    def now(self) -> float:
+        """Unix time as the manager is told it."""
+        return self._clock()
+
+    def peers_here(self) -> dict[PeerId, WorkerTag]:
+        """Peers of ours that have a session, with the worker that each is."""
+        return {peer_id: self._peers[peer_id] for peer_id in self._here if peer_id in self._peers}
 
     def claimed(self, token_digest: bytes, peer_id: PeerId) -> None:
         """An identity has joined with this invite: if it is one of ours, it is that worker's peer."""
@@ -151,6 +173,8 @@ class ProviderFleet:
                 event = await self._events.get()
                 for action in self.manager.handle(event, self._clock()):
                     await self._carry_out(action)
+                if isinstance(event, OffersSeen):
+                    self._offered.add(event.provider)
                 if self.manager.idle:
                     self._idle.set()
         except RollcastError as error:

@@ -11,7 +11,6 @@ import structlog
 
 from capacity.budget import Limits
 from capacity.fleet import FleetManager
-from capacity.fleet_events import WorkersWanted
 from capacity.fleet_journal import FleetJournal
 from capacity.fleet_state import FleetSettings
 from capacity.providers.base import Provider
@@ -20,15 +19,18 @@ from coordinator.join import token_hash
 from coordinator.providers import Deadlines, ProviderFleet, Surroundings, UnixClock, jitter
 from coordinator.providers_config import ProvidersConfig
 from coordinator.providers_status import build_spending
+from coordinator.providers_wanted import Wanting
 from rollcast.wire.ids import PeerId
 from rollcast.wire.invite import Invite
 
 if TYPE_CHECKING:
     from coordinator.assembly import Coordinator
+    from coordinator.shell import Shell
 
 log = structlog.get_logger()
 
 WANT_LOOK_S = 1.0
+ALONE_S = 10.0
 ALL_WANTED = "every worker that is offered is wanted"
 _PROVIDERS = "providers"  # of the run folder
 
@@ -102,19 +104,56 @@ def make_fleet(
     return ProviderFleet(manager, providers, journal, surroundings, deadlines, clock)
 
 
-def works(fleet: ProviderFleet, config: ProvidersConfig) -> list[Coroutine[Any, Any, None]]:
+def works(fleet: ProviderFleet, config: ProvidersConfig, shell: Shell) -> list[Coroutine[Any, Any, None]]:
     """Each runs until it is cancelled."""
-    return [fleet.run(), *([want_all(fleet)] if config.want == "all" else [])]
+    return [fleet.run(), want_all(fleet) if config.want == "all" else want_planned(fleet, shell)]
+
+
+async def want_planned(fleet: ProviderFleet, shell: Shell) -> None:
+    """Want what the capacity model wants: tell it what is offered, and the fleet what it chose."""
+    manager = fleet.manager
+    wanting = Wanting(worker.worker_id for worker in manager.workers())
+    shell.on_want = wanting.take
+    alone = Alone(shell)
+    while True:
+        if not fleet.offers_known:
+            await asyncio.sleep(WANT_LOOK_S)
+            continue
+        offered = wanting.look(
+            manager.offers,
+            begun=frozenset(worker.worker_id for worker in manager.workers()),
+            failing=manager.failing(fleet.now()),
+            here={peer_id: tag.worker_id for peer_id, tag in fleet.peers_here().items()},
+            nobody_works=alone.look(fleet.now()),
+        )
+        if offered is not None and not shell.ended_because:
+            shell.apply(offered)
+        fleet.want(wanting.reasons)
+        await asyncio.sleep(WANT_LOOK_S)
+
+
+class Alone:
+    """Whether there is work and for a while nobody has been here to do it: peers come back to a new coordinator."""
+
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+        self._since: float | None = None
+
+    def look(self, now: float) -> bool:
+        """Called once a second or so."""
+        core = self._shell.core
+        if core.has_peers or core.newest_version is None:
+            self._since = None
+            return False
+        self._since = now if self._since is None else self._since
+        return now - self._since >= ALONE_S
 
 
 async def want_all(fleet: ProviderFleet) -> None:
     """Want whatever is offered, as that changes."""
-    wanted: tuple[str, ...] | None = None
     while True:
-        offered = tuple(offer.worker.worker_id for offer in fleet.manager.offers)
-        if offered != wanted:
-            wanted = offered
-            fleet.tell(WorkersWanted(dict.fromkeys(offered, ALL_WANTED)))
+        if fleet.offers_known:
+            fleet.want(dict.fromkeys((offer.worker.worker_id for offer in fleet.manager.offers), ALL_WANTED))
         await asyncio.sleep(WANT_LOOK_S)
 
 

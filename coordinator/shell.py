@@ -32,6 +32,7 @@ from coordinator.actions import (
     ServeBatch,
     StoreRollout,
     SupplyPrompts,
+    WantWorker,
 )
 from coordinator.activation_planner import ActivationPlanner
 from coordinator.announcements import Announcements
@@ -121,6 +122,7 @@ class Shell:
         self._learner_lives = learner_lives or LearnerLives()
         self._record = record
         self._tasks: set[asyncio.Task[None]] = set()
+        self.on_want: Callable[[WantWorker], None] = lambda action: None
         self.ended_because = ""
         self.ended_for_good = False
         self.finished = asyncio.Event()  # the learner says that the run is done
@@ -300,6 +302,8 @@ class Shell:
                 self._send_announcement(action)
             case CloseAttempt():
                 self._kept(self._ledger.close_attempt(action))
+            case WantWorker():
+                self.on_want(action)
             case PlanActivation():
                 self._start(self._plan_activation(action))
             case SupplyPrompts():

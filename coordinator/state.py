@@ -6,6 +6,7 @@ from collections import Counter
 
 from coordinator.accounting import TOO_SLOW, ChunkTraffic, DropReason, RolloutAccounts
 from coordinator.actions import Action, CloseAttempt, CloseGroup, EndSession, RevokeLeases, StopPeer, SupplyPrompts
+from coordinator.activation_offers import Offers
 from coordinator.announced import AnnouncedVersions
 from coordinator.batches import Batches
 from coordinator.dissemination import Dissemination
@@ -63,6 +64,7 @@ class CoreState:
         self.relay = RelayPlanner(settings.plan_shape, restored.ids_before)
         self.links = LinkRates()
         self.prices = settings.activation.prices
+        self.offers = Offers()
         self.accounts = RolloutAccounts(
             issued=restored.issued,
             accepted=restored.accepted,

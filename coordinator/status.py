@@ -387,5 +387,5 @@ def _peer_status(state: CoreState, member: Member, now: float) -> PeerStatus:
         quarantined=bool(member.standing.quarantined),
         standby=bool(member.standing.standby),
         pin=member.standing.pin,
-        usd_per_hour=price(state.prices, member).usd_per_hour,
+        usd_per_hour=(state.offers.price_of(member.peer_id) or price(state.prices, member)).usd_per_hour,
     )

@@ -162,6 +162,8 @@ PURE = (
     "capacity/deciding.py",
     "capacity/replaying.py",
     "coordinator/activation.py",
+    "coordinator/activation_offers.py",
+    "coordinator/providers_wanted.py",
     "coordinator/activation_pool.py",
     "coordinator/activation_settings.py",
     "coordinator/activation_status.py",

@@ -291,6 +291,8 @@ class CoordinatorNode(Server):
                 self._send(action.peer_id, "probe", action.probe_id)
             case act.TellActivation():
                 self._send(action.peer_id, "activation", action)
+            case act.WantWorker():
+                pass  # no provider is simulated
             case act.PlanActivation():
                 self.later(self.ground.settings.plan_s, self._plan_activation, action)
             case act.StopPeer():

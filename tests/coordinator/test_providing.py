@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -12,10 +14,17 @@ import pytest
 from capacity.fleet_journal import read_journal
 from capacity.fleet_rows import ClosedRow, JoinedRow
 from capacity.providers import host_agent
+from coordinator import providing
+from coordinator.actions import WantWorker
+from coordinator.events import WorkersOffered
 from coordinator.providing import journal_path
+from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
 from tests.capacity.providers.workers import kill_all
+from tests.coordinator.fleet_process import Coordinator as FleetsCoordinator
+from tests.coordinator.fleet_process import fleet_over
 from tests.coordinator.running import Member, Running, changed, running
+from tests.coordinator.test_providers import WAIT_S, live, phases, until
 from tests.coordinator.test_service import open_run
 
 JOIN_S = 100.0  # a peer at the lowest priority loads jax
@@ -56,6 +65,54 @@ async def test_a_peer_is_started_joins_and_is_stopped_with_the_run(tmp_path: Pat
         assert '"spending"' in coordinator.folder.summary.read_text()
     finally:
         kill_all(workers)
+
+
+@dataclass
+class FakeCore:
+    has_peers: bool = False
+    newest_version: int | None = None
+
+
+@dataclass
+class FakeShell:
+    """As much of the coordinator's shell as the wanting of workers needs."""
+
+    core: FakeCore = field(default_factory=FakeCore)
+    ended_because: str = ""
+    told: list[WorkersOffered] = field(default_factory=list)
+    on_want: Callable[[WantWorker], None] = lambda action: None
+
+    def apply(self, event: WorkersOffered) -> None:
+        self.told.append(event)
+
+
+async def test_the_capacity_model_hears_offers_and_its_wishes_are_met(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(providing, "ALONE_S", 0.0)
+    monkeypatch.setattr(providing, "WANT_LOOK_S", 0.1)
+    shell, coordinator = FakeShell(), FleetsCoordinator()
+    try:
+        async with live(fleet_over(tmp_path, coordinator)) as fleet:
+            wanting = asyncio.create_task(providing.want_planned(fleet, cast(Any, shell)))
+            await until(lambda: shell.told)
+            assert [one.worker_id for one in shell.told[0].workers] == ["local-1", "local-2"]
+            await asyncio.sleep(0.3)
+            assert fleet.manager.idle  # there is no version yet, so nothing to do
+            shell.core.newest_version = 0
+            await until(lambda: ("worker_started", "run-1.local-1.1") in coordinator.notes)
+            shell.core.has_peers = True
+            shell.on_want(WantWorker("local-2", True, "on: cheapest"))
+            shell.on_want(WantWorker("local-1", False, "off: too dear"))
+            await until(lambda: phases(fleet) == {"run-1.local-2.1": "joining"})
+            fleet.claimed(b"2", PeerId("p"))
+            coordinator.peers[PeerId("p")] = 0
+            await until(lambda: shell.told[-1].backed)
+            assert shell.told[-1].backed[PeerId("p")].worker_id == "local-2"
+            wanting.cancel()
+            await fleet.end("finished", WAIT_S)
+    finally:
+        kill_all(tmp_path / "workers")
 
 
 async def test_without_providers_there_is_no_money_to_show(tmp_path: Path) -> None:
