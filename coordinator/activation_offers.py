@@ -20,7 +20,10 @@ class Offers:
         """What each peer that runs at a provider was offered as."""
 
     def replace(self, workers: Iterable[Worker], backed: Mapping[PeerId, Worker], unknown: ActivationSettings) -> None:
-        """What is offered now; links that nobody knows are taken to be as those of peers that were not measured."""
+        """What is offered now; links that nobody knows are taken to be as those of peers that were not measured.
+
+        A worker of whom nobody says what it makes cannot be planned with.
+        """
         self.backed = backed
         self.workers = {
             one.worker_id: replace(
@@ -29,6 +32,7 @@ class Offers:
                 download_bytes_per_second=one.download_bytes_per_second or unknown.unknown_download_bytes_per_second,
             )
             for one in workers
+            if one.speeds
         }
 
     def price_of(self, peer_id: PeerId) -> Price | None:

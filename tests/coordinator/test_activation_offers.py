@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from capacity.replan_events import Solved
 from capacity.workers import Speed, Worker
 from coordinator.actions import PlanActivation, TellActivation, WantWorker
@@ -30,6 +32,12 @@ def test_links_that_nobody_knows_are_assumed() -> None:
     offers.replace([worker("box")], {}, ActivationSettings())
     assert offers.workers["box"].upload_bytes_per_second == 1.25e6
     assert offers.workers["box"].download_bytes_per_second == 1.25e8
+
+
+def test_a_worker_of_unknown_speed_is_not_planned_with() -> None:
+    offers = Offers()
+    offers.replace([replace(worker("box"), speeds=())], {}, ActivationSettings())
+    assert offers.workers == {}
 
 
 def test_a_worker_is_meant_by_its_own_id_and_by_its_peers() -> None:

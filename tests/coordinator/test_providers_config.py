@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from coordinator.providers_config import ProvidersConfig
+from peer.config import PeerConfig
 
 HOST = {"id": "box", "address": "box.example"}
 
@@ -35,3 +39,11 @@ def test_each_kind_is_told_by_its_kind() -> None:
 def test_what_cannot_be_is_refused(pools: list[dict[str, Any]], what: str) -> None:
     with pytest.raises(ValueError, match=what):
         ProvidersConfig.model_validate({"pools": pools})
+
+
+def test_the_example_of_the_documentation_is_one() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "providers.md").read_text()
+    (example,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    config = ProvidersConfig.model_validate(tomllib.loads(example)["providers"])
+    assert [pool.kind for pool in config.pools] == ["local", "ssh", "sky"]
+    PeerConfig.model_validate(config.peer)
