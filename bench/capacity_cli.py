@@ -1,7 +1,7 @@
 """``rollcast capacity plan`` on the shipped pool, from the start of the process to the end of its table.
 
-``plan_cold_s`` is wall time, the median of several fresh processes whose files are in the disk cache after one that does
-not count; ``plan_cpu_s`` is the processor time of the same process, which a busy machine does not change as much.
+``plan_cold_s`` is wall time, the median of several fresh processes, whose files are in the disk cache after one that
+does not count; ``plan_cpu_s`` is the processor time of the same processes, which a busy machine changes less.
 ``solve_s`` is the planner's part of it.
 """
 

@@ -27,8 +27,8 @@ def explanation_sheets(plan: Plan, explanation: Explanation, bought: Bought | No
     """Tables, the one of single changes last; of an infeasible plan only why, and what helps."""
     if not plan.feasible:
         why = plan.infeasible.what if plan.infeasible is not None else ""
-        columns = (Column("remedy", "any one of these makes it feasible, smallest change first"),)
-        return [Sheet(f"infeasible: {why}", columns, _remedies(plan))]
+        remedy = Column("remedy", "any one of these makes it feasible, smallest change first")
+        return [Sheet(f"infeasible: {why}", (remedy,), _remedies(plan))]
     limits = row_sheet(plan)
     columns = (Column("row", "limit"), Column("words", "what it is worth", prose=True))
     prices = tuple((f"{one.row.name} {one.row.subject}".strip(), one.words) for one in explanation.shadow_prices)

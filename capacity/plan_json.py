@@ -1,6 +1,6 @@
 """A plan as a JSON document with a versioned schema: `plan` writes it; `explain`, `replan`, `validate`, `diff` read it.
 
-Keys carry their units: `_s` seconds, `_bytes_per_second`, `_usd_per_hour`. docs/capacity-plan.schema.json is the schema.
+Keys carry their units: `_s` seconds, `_bytes_per_second`, `_usd_per_hour`. Schema: docs/capacity-plan.schema.json.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ def cost_against_staleness(path: Path, series: Mapping[str, Sequence[Point]], su
     nowhere = sorted({point.x for points in series.values() for point in points if point.y is None})
     never = [x for x in nowhere if not any(p.y is not None and p.x == x for points in series.values() for p in points)]
     for number, x in enumerate(never):
-        label = "no set of these workers will do" if number == 0 else None
-        axes.axvspan(x - 0.5, x + 0.5, color="0.85", zorder=0, linewidth=0, label=label)
+        why = "no set of these workers will do" if number == 0 else None
+        axes.axvspan(x - 0.5, x + 0.5, color="0.85", zorder=0, linewidth=0, label=why)
     axes.xaxis.set_major_locator(_ticker().MaxNLocator(integer=True))
     axes.set(xlabel="staleness limit S, learner steps", ylabel="workers and traffic, $/h")
     axes.set_ylim(bottom=0)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from capacity.plan_json import read_plan
 from capacity.sheets import Column, Sheet
 from rollcast.cli.capacity_output import FEASIBLE, INFEASIBLE, FormatOption, note, print_json, print_sheets
 from rollcast.runtime.errors import PlanFileError
+
+if TYPE_CHECKING:  # the simulator is imported when it is used
+    from rollcast.sim.validation import Validation
 
 SCHEMA = "rollcast.capacity.validate/1"
 
@@ -43,15 +47,18 @@ def validate(
     if form == "json":
         print_json({"schema": SCHEMA, "holds": holds, "tolerance": tolerance} | found.to_json())
         return FEASIBLE if holds else INFEASIBLE
-    names = {
-        "utilisation": ("learner utilisation", found.predicted.utilisation, found.simulated.utilisation),
-        "t_bcast_s": ("T_bcast, s", found.predicted.t_bcast_s, found.simulated.t_bcast_s),
-        "mean_staleness": ("mean staleness, steps", found.predicted.mean_staleness, found.simulated.mean_staleness),
-    }
-    errors = found.errors()
+    note([f"simulated {found.steps} learner steps after {found.warm_up_steps} to warm up"])
+    print_sheets([_sheet(found, tolerance, holds)], form, title="validation")
+    return FEASIBLE if holds else INFEASIBLE
+
+
+def _sheet(found: Validation, tolerance: float, holds: bool) -> Sheet:
+    """A row for each figure."""
+    predicted, simulated, errors = found.predicted, found.simulated, found.errors()
+    names = {"utilisation": "learner utilisation", "t_bcast_s": "T_bcast, s", "mean_staleness": "mean staleness, steps"}
     rows = tuple(
-        (name, predicted, simulated, errors[key] * 100 if key in errors else None)
-        for key, (name, predicted, simulated) in names.items()
+        (name, getattr(predicted, key), getattr(simulated, key), errors[key] * 100 if key in errors else None)
+        for key, name in names.items()
     )
     columns = (
         Column("figure", "figure"),
@@ -60,7 +67,8 @@ def validate(
         Column("error_percent", "error %", 1),
     )
     verdict = "holds" if holds else "does not hold"
-    line = f"{verdict} within {tolerance:.0%}: {found.workers} workers, {found.steps} steps, seed {seed}, {found.violations} violations"
-    note([f"simulated {found.steps} learner steps after {found.warm_up_steps} to warm up"])
-    print_sheets([Sheet("predicted beside simulated", columns, rows, lines=(line,))], form, title="validation")
-    return FEASIBLE if holds else INFEASIBLE
+    line = (
+        f"{verdict} within {tolerance:.0%}: {found.workers} workers, {found.steps} steps, seed {found.seed}, "
+        f"{found.violations} violations"
+    )
+    return Sheet("predicted beside simulated", columns, rows, lines=(line,))
