@@ -31,9 +31,11 @@ from capacity.totals import Totals, Weights, totals_of
 from capacity.workers import Worker
 from capacity.written_plan import refused_plan, written_plan
 
-GAP_OF_POOLS = 3e-4  # of pools beyond the core: nearer than prices are known; a set so close is not searched further
+GAP_OF_POOLS = 5e-4  # of pools beyond the core: nearer than prices are known; a set so close is not searched further
 GAP_MIN = 1e-9  # of small pools: the best set itself
 PATIENCE = 5  # times the time for the core, where a budget is missed by little
+CORE_MIN_S = 0.05  # in less the core finds nothing
+SPLITS_SEARCHED = 2  # of a large pool: bounds of the others are close, and so are their sets
 SPLITS_OF_REMEDIES = 5  # of each change that is tried
 WEIGHINGS, HEAVIER = 4, 10.0  # of broken rows, until a set holds them
 
@@ -43,7 +45,7 @@ class PlanOptions:
     """Args:
     incumbent_discount: share by which the price of a worker that is on counts less, so that a set is left only for
         one that is cheaper by more than that.
-    time_limit_s: for the mixed-integer programme of one split.
+    time_limit_s: for the mixed-integer programme of one split, or of all of them in a pool beyond 250.
     splits: how many splits of the staleness budget are tried at most.
     remedies: whether to look for changes that help where no set will do; that takes as long as many plans.
     clock: seconds; for ``Plan.solve_s``.
@@ -187,14 +189,19 @@ def best_of(relaxations: list[Relaxation], options: PlanOptions, gap: float = GA
     """The best set over the splits; a split whose bound is not below it is not searched.
 
     Args:
+        relaxations: those of the smallest bound first.
         gap: relative; a set so close to the bound is not searched further. Small pools get the best set itself.
     """
     best: Solution | None = None
-    for relaxation in relaxations:
-        near = gap if len(relaxation.x) > WHOLE_POOL_COLUMNS else GAP_MIN
+    large = bool(relaxations) and len(relaxations[0].x) > WHOLE_POOL_COLUMNS
+    near, left_s = gap if large else GAP_MIN, options.time_limit_s
+    for relaxation in relaxations[: SPLITS_SEARCHED if large else None]:
         if best is not None and relaxation.bound >= best.usd_per_hour * (1 - near):
             break
-        found = solved(relaxation, options.time_limit_s, near)
+        started_s = options.clock()
+        found = solved(relaxation, left_s, near)
+        if large:
+            left_s -= options.clock() - started_s
         if found is not None and (best is None or found.usd_per_hour < best.usd_per_hour):
             best = found
     return best
@@ -209,8 +216,9 @@ def solved(relaxation: Relaxation, time_limit_s: float, near: float) -> Solution
     totals = totals_of(relaxation.programme)
     chosen = polished(relaxation, totals, rounded(relaxation))
     best = solution_of(relaxation, totals, chosen)
-    if best is None or best.usd_per_hour > relaxation.bound * (1 + near) + GAP_MIN:
-        core = best_in_core(relaxation, chosen, time_limit_s, near if best is not None else 0.0)
+    close = best is not None and best.usd_per_hour <= relaxation.bound * (1 + near) + GAP_MIN
+    if not close and (best is None or time_limit_s >= CORE_MIN_S):
+        core = best_in_core(relaxation, chosen, max(time_limit_s, CORE_MIN_S), near if best is not None else 0.0)
         found = solution_of(relaxation, totals, core.chosen) if core is not None else None
         if found is not None and (best is None or found.usd_per_hour < best.usd_per_hour):
             best = found
