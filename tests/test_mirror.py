@@ -47,7 +47,6 @@ TESTED_IN = {
     "rollcast/sim/engine.py": "tests/sim/test_simulation.py",
     "rollcast/sim/faults.py": "tests/sim/test_simulation.py",
     "rollcast/sim/fleet.py": "tests/sim/test_simulation.py",
-    "rollcast/sim/fluid.py": "tests/sim/test_simulation.py",
     "rollcast/sim/ground.py": "tests/sim/test_simulation.py",
     "rollcast/sim/hostile.py": "tests/sim/test_simulation.py",
     "rollcast/sim/judge_ledger.py": "tests/sim/test_mutants.py",
