@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import groupby
 
 from capacity.assumptions import Assumption
@@ -15,6 +14,8 @@ from capacity.sheets import TICK, Cell, Column, Sheet
 
 ROWS_SHOWN = 40
 """Rows of the text table; the others are counted. CSV, HTML and JSON have all."""
+
+_REASONS_SHOWN = 8  # under it: of pinned workers, and of those that cannot be chosen at any price
 
 CANDIDATE_COLUMNS = (
     Column("chosen", "on"),
@@ -80,19 +81,21 @@ def candidate_sheet(plan: Plan) -> Sheet:
 
 
 def short_sheet(plan: Plan, rows_max: int | None = ROWS_SHOWN) -> Sheet:
-    """The same for a screen: candidates that are alike share a row, and only the first ``rows_max`` rows are there."""
+    """The same for a screen: candidates that are alike share a row, and only the first ``rows_max`` rows are there.
+
+    Reasons are under the table, and only those that no column says.
+    """
     rows: list[tuple[Cell, ...]] = []
     for _, members in groupby(in_order(plan.candidates), key=_likeness):
         alike = list(members)
         rows.append(_shared_cells(alike))
     left_out = rows[rows_max:] if rows_max is not None else []
-    lines = [*filter(None, [binding_line(plan)]), *totals_lines(plan)]
+    told = [f"{row[1]}: {row[-1]}" for row in rows if row[-1]]
+    lines = [*told[:_REASONS_SHOWN], *filter(None, [binding_line(plan)]), *totals_lines(plan)]
     if left_out:
         lines.insert(0, f"… and {len(left_out):,} rows more that are off; --all shows them")
-    sheet = Sheet("workers", CANDIDATE_COLUMNS, tuple(rows[:rows_max]), marked=0, lines=tuple(lines))
-    if any(row[-1] for row in sheet.rows):
-        return sheet
-    return replace(sheet, columns=sheet.columns[:-1], rows=tuple(row[:-1] for row in sheet.rows))
+    shown_rows = tuple(row[:-1] for row in rows[:rows_max])
+    return Sheet("workers", CANDIDATE_COLUMNS[:-1], shown_rows, marked=0, lines=tuple(lines))
 
 
 def in_order(candidates: Iterable[Candidate]) -> list[Candidate]:
