@@ -158,7 +158,9 @@ def binding_line(plan: Plan) -> str:
         return ""
     factor, unit = _unit(costly)
     name = _ROW_NAMES[costly.name] + (f" {costly.subject}" if costly.subject else "")
-    return f"what limits: {name}; one {unit} costs {abs(costly.shadow_usd_per_hour) / factor:,.3f} $/h (`explain`)"
+    worth = abs(costly.shadow_usd_per_hour) / factor
+    does = "costs" if costly.at_least else "saves"
+    return f"what limits: {name}; one more {unit.replace('rollouts', 'rollout')} {does} {worth:,.3f} $/h (`explain`)"
 
 
 def infeasible_lines(plan: Plan) -> list[str]:

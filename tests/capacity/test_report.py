@@ -68,9 +68,9 @@ def test_rows_are_in_megabytes_and_the_dearest_comes_first() -> None:
     assert sheet.rows[0][0] == "rollouts made / needed"
     uplink = next(row for row in sheet.rows if row[0] == "the origin's uplink")
     assert (uplink[2], uplink[5]) == (125.0, "MB/s")
-    assert "one rollouts/s costs" in binding_line(made)
+    assert "one more rollout/s costs" in binding_line(made)
     relay = Row("relay", "", "bytes/s", 1.0, 1.0, False, 2e-6)
-    assert "one MB/s costs 2.000 $/h" in binding_line(replace(made, rows=(relay,)))
+    assert "one more MB/s saves 2.000 $/h" in binding_line(replace(made, rows=(relay,)))
     assert binding_line(replace(made, rows=())) == ""
 
 
