@@ -10,16 +10,19 @@ from capacity.replan_events import Problem, ReplanSettings, Solved
 from capacity.workers import Pin
 from coordinator.actions import Action, Note, PlanActivation, SendAnnouncement, SendLeases, TellActivation
 from coordinator.activation_settings import ActivationSettings, Mode, Price
+from coordinator.core import CoordinatorCore
 from coordinator.events import (
     ActivationPlanFailed,
     ActivationPlanned,
     BatchRequested,
+    Event,
     PeerLeft,
     PeerPinned,
     PricesChanged,
     StalenessLimitChanged,
     Tick,
 )
+from coordinator.record_format import FORMAT, Head, Told, checksum, entries_of, frame, pack, told
 from rollcast.wire.ids import PeerId, Step
 from tests.coordinator.core_world import World, announced, held, joined, only, wants
 
@@ -197,3 +200,36 @@ class TestStalenessLimit:
         made = world()
         with pytest.raises(ValueError, match="S must be 0 to 4"):
             made.tell(StalenessLimitChanged(5))
+
+
+def test_a_replay_of_the_record_comes_to_the_same_decisions() -> None:
+    """Through the bytes of the flight record, settings and the planner's answers included."""
+    made = world()
+    head = Head(FORMAT, "", 0.0, 0.0, made.core.settings, None)
+    entries = [pack(head)]
+    live = CoordinatorCore(made.core.settings)
+    for event in story():
+        entries.append(pack(told(made.now, event, live.handle(event, made.now))))
+    first, *rest = entries_of(frame(entries))
+    assert isinstance(first, Head)
+    again = CoordinatorCore(first.settings)
+    for entry in rest:
+        assert isinstance(entry, Told)
+        assert checksum(again.handle(entry.event, entry.now)) == entry.actions_crc
+    assert len(rest) == len(entries) - 1
+
+
+def story() -> list[Event]:
+    solved = Solved(number=1, turn_off=(("b", "off: so"),), reasons=(("a", "on: so"),), dark=("b",), remedies=("S",))
+    return [
+        joined("origin", role="origin"),
+        joined("a"),
+        joined("b"),
+        announced(0),
+        pinned("a", "off"),
+        PricesChanged((Price(hardware="*", usd_per_hour=1.0),)),
+        StalenessLimitChanged(2),
+        ActivationPlanned(solved),
+        ActivationPlanFailed(2, "it broke"),
+        pinned("a", ""),
+    ]
