@@ -69,4 +69,5 @@ def drawn(sheet: Sheet) -> Table:
 
 
 def _text(cell: Cell, column: Column) -> Text:
-    return Text(shown(cell, column.digits), style="green" if cell is True else "")
+    text = "" if cell is None and column.prose else shown(cell, column.digits)
+    return Text(text, style="green" if cell is True else "")
