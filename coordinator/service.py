@@ -51,7 +51,7 @@ async def run(config: CoordinatorConfig, stop: asyncio.Event) -> int:
         coordinator.shell.end_run(reason, final=finished)
         try:
             await _say_goodbye(coordinator)
-            if finished:
+            if finished or failure is not None:  # nobody takes up a run that failed before a person has looked at it
                 await coordinator.providing.end(reason, config.providers.stop_timeout_s)
             await _sum_up(coordinator, reason)
         except Exception:

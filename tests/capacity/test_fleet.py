@@ -294,6 +294,28 @@ def test_an_orphan_in_no_journal_is_stopped_and_paid() -> None:
     assert doing(fleet.tell(listed(tag("a", 8), at=T0))) == []  # that list was asked for before it ended
 
 
+def test_a_start_that_takes_effect_after_its_stop_is_found_and_stopped() -> None:
+    fleet = Fleet()
+    fleet.offer(offer("a"))
+    fleet.want("a")
+    fleet.want()
+    fleet.tell(StopSucceeded(tag("a")))
+    assert fleet.manager.idle
+    actions = fleet.tell(listed(tag("a"), at=T0 + 5.0), 6.0)
+    assert "orphan_found" in fleet.notes(actions)
+    assert StopWorker(tag("a"), "p") in actions
+    assert StartWorker(tag("a", 2), "p") in fleet.want("a") + fleet.tell(StopSucceeded(tag("a")))
+
+
+def test_who_is_left_alone_for_a_while_is_known() -> None:
+    fleet = Fleet()
+    fleet.offer(offer("a"), offer("b"))
+    fleet.want("a")
+    fleet.tell(StartFailed(tag("a"), "no"))
+    assert fleet.manager.failing(fleet.now) == {"a"}
+    assert fleet.manager.failing(fleet.now + 10.0) == frozenset()
+
+
 def test_when_the_run_is_over_everybody_goes_and_nobody_comes() -> None:
     opened = OpenWorker(tag("z"), "p", Terms(usd_per_hour=1.0), T0 - 10.0)
     fleet = Fleet(Restored((opened,), {"z": 1}, marked_at=T0))

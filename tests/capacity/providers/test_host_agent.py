@@ -117,6 +117,44 @@ def test_two_starts_at_once_make_one_worker(folder: Path) -> None:
     stop(folder)
 
 
+SYSTEMD_RUN = """#!/bin/sh
+printf '%s\\n' "$@" > {folder}/systemd-arguments
+while [ "$1" != -- ]; do shift; done
+shift
+setsid "$@" < /dev/null > {folder}/unit-log 2>&1 &
+"""
+
+
+def fake_systemd(folder: Path, monkeypatch: pytest.MonkeyPatch, *, answers: bool = True) -> None:
+    """Programs in the place of the user's service manager."""
+    programs = folder / "bin"
+    programs.mkdir()
+    for name, text in (("systemd-run", SYSTEMD_RUN.format(folder=folder)), ("systemctl", f"#!/bin/sh\n{answers!s}\n")):
+        path = programs / name
+        path.write_text(text.replace("\nTrue\n", "\ntrue\n").replace("\nFalse\n", "\nfalse\n"))
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+
+
+def test_where_the_user_has_a_systemd_a_worker_is_its_unit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_systemd(folder, monkeypatch)
+    start(folder, systemd="auto")
+    arguments = (folder / "systemd-arguments").read_text().splitlines()
+    assert {"--user", "--collect", f"--unit=rollcast-{TAG}", "--property=Nice=19"} <= set(arguments)
+    assert "secret" not in " ".join(arguments)
+    assert listed(folder) == [TAG]
+    stop(folder)
+    assert listed(folder) == []
+
+
+def test_where_systemd_does_not_answer_a_worker_is_a_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_systemd(folder, monkeypatch, answers=False)
+    start(folder, systemd="auto")
+    assert not (folder / "systemd-arguments").exists()
+    assert listed(folder) == [TAG]
+    stop(folder)
+
+
 @pytest.mark.parametrize(
     "changes", [{"tag": "../up"}, {"tag": ".hidden"}, {"files": {"../x.txt": ""}}, {"files": {"authorized_keys": ""}}]
 )
