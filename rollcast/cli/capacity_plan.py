@@ -104,6 +104,7 @@ def show(document: PlanDocument, form: FormatOption, *, all_rows: bool = False) 
     if made.feasible or all_rows or form != "table":
         sheets.append(workers)
     if form == "html":
+        sheets[-1] = replace(workers, lines=(*infeasible_lines(made), *workers.lines))
         sheets += [row_sheet(made), *([forecast_sheet(document.forecast)] if document.forecast is not None else [])]
     print_sheets(sheets, form, title="plan", main=1)
     if form == "table":

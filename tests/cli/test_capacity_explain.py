@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from rollcast.runtime.errors import ConfigError
 from tests.cli.capacity_calls import call
 from tests.cli.small_pool import small_pool
 
@@ -26,6 +27,13 @@ def test_a_plan_in_a_file_is_explained_as_well(tmp_path: Path, capsys: pytest.Ca
     assert document["binding"][0] == "rate"
     assert document["smallest_staleness"] <= 4
     assert document["one_more_dollar"]["rollouts_per_second"] > 0
+
+
+def test_the_largest_model_of_a_pool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = call(capsys, "explain", *small_pool(tmp_path), "--largest-model")
+    assert "the largest model of the catalogue with a set is" in found.out
+    with pytest.raises(ConfigError, match="needs the pool"):
+        call(capsys, "explain", str(tmp_path / "plan.json"), "--largest-model")
 
 
 def test_an_infeasible_plan_has_remedies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,6 +53,8 @@ def test_infeasible_says_why_and_what_helps(tmp_path: Path, capsys: pytest.Captu
     assert "infeasible: " in found.out
     assert "S: 1 -> 2" in found.out
     assert call(capsys, "plan", *small_pool(tmp_path), "--staleness", "1", "--format", "csv").status == 2
+    page = call(capsys, "plan", *small_pool(tmp_path), "--staleness", "1", "--format", "html").out
+    assert "S: 1 -&gt; 2" in page
 
 
 def test_options_count_more_than_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
