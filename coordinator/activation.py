@@ -8,6 +8,8 @@ replay of the record needs no solver.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from capacity.replan_events import (
     Action as Replanned,
 )
@@ -42,6 +44,7 @@ from rollcast.wire.ids import PeerId
 
 _LOOK_S = 1.0
 _MEMBERS_LOOKED_AT_A_SECOND = 1000  # so that looking takes a small share of the coordinator's time
+_MEMBERS_LOOKED_AT_ONCE = 512  # so that nobody waits for it
 _MEASURED_LEAST_STEPS = 4  # in which what a set makes is added up, at least
 _LIMITED_SHARE = 0.05  # of the looks: so often the learner must have waited for busy workers to count as limited
 
@@ -71,6 +74,15 @@ class _Meter:
         return Measured(seconds, (accepted - self._accepted) / seconds, limited, t_bcast_s, t_train_s)
 
 
+@dataclass(slots=True)
+class _Look:
+    """One look at every member, under way."""
+
+    members: list[Member]  # still to be looked at
+    assumed: Assumed
+    idle: int = 0  # that are on and could hold more
+
+
 class Activation:
     """The capacity model's glue to membership and measurements."""
 
@@ -81,6 +93,7 @@ class Activation:
         self._acts = settings.mode == "act"
         self._replanner = None if settings.mode == "off" else Replanner(settings.replan)
         self._look_at = float("-inf")
+        self._looking: _Look | None = None
         self._told: dict[PeerId, Worker] = {}
         self._meter = _Meter()
         self._switches = 0
@@ -98,8 +111,7 @@ class Activation:
         if replanner is None or self._state.ended:
             return []
         if now >= self._look_at:
-            self._look_at = now + max(_LOOK_S, len(self._state.members) / _MEMBERS_LOOKED_AT_A_SECOND)
-            return self._look(replanner, now)
+            return self._look(now)
         return self._handle(Tick(), now) if now >= replanner.next_at else []
 
     def planned(self, solved: Solved, now: float) -> list[Action]:
@@ -149,32 +161,41 @@ class Activation:
 
     # ---------------------------------------------------------------- measurements
 
-    def _look(self, replanner: Replanner, now: float) -> list[Action]:
-        """Tell the replanner what is there and what it makes."""
+    def _look(self, now: float) -> list[Action]:
+        """Tell the replanner what is there and what it makes: of a large fleet a part at a time, the demand last."""
         state, actions = self._state, list[Action]()
         demand = demand_of(state, now)
         if demand is None:
             return []
-        actions += self._handle(DemandSeen(demand), now)
-        idle = 0
-        usable: set[PeerId] = set()
-        assumed = Assumed(state)
-        for member in list(state.members):
-            if not is_usable(member):
+        look = self._looking = self._looking or _Look(list(state.members), Assumed(state))
+        for _ in range(min(len(look.members), _MEMBERS_LOOKED_AT_ONCE)):
+            member = look.members.pop()
+            if state.members.get(member.peer_id) is not member or not is_usable(member):
                 continue
-            usable.add(member.peer_id)
-            idle += not member.standing.standby and state.book.held_count(member.peer_id) < member.concurrent_rollouts
-            actions += self._see(member, now, assumed)
-        for worker in state.offers.workers.values():  # after the peers: one of them may have been such a worker
+            holds = state.book.held_count(member.peer_id)
+            look.idle += not member.standing.standby and holds < member.concurrent_rollouts
+            actions += self._see(member, now, look.assumed)
+        if look.members:
+            return actions
+        self._looking = None
+        self._look_at = now + max(_LOOK_S, len(state.members) / _MEMBERS_LOOKED_AT_A_SECOND)
+        actions += self._see_offers(now) + self._handle(DemandSeen(demand), now)
+        return actions + self._measure(now, limited=not look.idle and state.batches.wanted is not None)
+
+    def _see_offers(self, now: float) -> list[Action]:
+        """After the peers: one of them may have been such a worker. Who is neither is gone."""
+        state, actions, offers = self._state, list[Action](), self._state.offers.workers
+        for worker in offers.values():
             worker_id = PeerId(worker.worker_id)
-            usable.add(worker_id)
             if self._told.get(worker_id) != worker:
                 self._told[worker_id] = worker
                 actions += self._handle(WorkerSeen(worker), now)
-        for peer_id in [peer_id for peer_id in self._told if peer_id not in usable]:
-            del self._told[peer_id]
-            actions += self._handle(WorkerGone(peer_id, "left, or may not work"), now)
-        return actions + self._measure(now, limited=not idle and state.batches.wanted is not None)
+        for peer_id in [peer_id for peer_id in self._told if peer_id not in offers]:
+            member = state.members.get(peer_id)
+            if member is None or not is_usable(member):
+                del self._told[peer_id]
+                actions += self._handle(WorkerGone(peer_id, "left, or may not work"), now)
+        return actions
 
     def _see(self, member: Member, now: float, assumed: Assumed | None = None) -> list[Action]:
         state = self._state
