@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from capacity.replan_events import Problem
 from rollcast.wire.ids import (
     Epoch,
     FencingToken,
@@ -91,6 +92,31 @@ class SendAnnouncement:
 
     peer_id: PeerId
     version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class PlanActivation:
+    """Find out which peers should be on; answered by ActivationPlanned or ActivationPlanFailed. One at a time."""
+
+    problem: Problem
+
+
+@dataclass(frozen=True, slots=True)
+class TellActivation:
+    """Tell the peer that it is switched on, or off: it is then given nothing new. ``reason`` is for its owner."""
+
+    peer_id: PeerId
+    active: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WantWorker:
+    """A provider should run this worker, or not run it any more; ``reason`` in words."""
+
+    worker_id: str
+    wanted: bool
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +290,9 @@ Action = (
     | SendPlan
     | SendProbe
     | SendAnnouncement
+    | PlanActivation
+    | TellActivation
+    | WantWorker
     | StopPeer
     | EndSession
     | SupplyPrompts

@@ -18,7 +18,8 @@ def announced(state: CoreState, event: VersionAnnounced, now: float) -> list[Act
     state.newest_version = event.version
     oldest_useful = oldest_useful_version(state.batches.next_step, state.rules.age_max)
     state.announced.add(event.version, event.chunk_count, oldest_useful=oldest_useful)
-    receivers = [member for member in state.members if member.role == "peer" and not member.standing.quarantined]
+    active = [one for one in state.members if one.role == "peer" and not one.standing.quarantined]
+    receivers = [member for member in active if not member.standing.standby]  # T_bcast is about those that work
     state.dissemination.announced(
         event.version,
         [member.peer_id for member in receivers],
@@ -26,4 +27,4 @@ def announced(state: CoreState, event: VersionAnnounced, now: float) -> list[Act
         plan_id=state.relay.plan_id,
         encodings=event.encodings,
     )
-    return [SendAnnouncement(member.peer_id, event.version) for member in state.members]
+    return [SendAnnouncement(one.peer_id, event.version) for one in state.members if not one.standing.dark]

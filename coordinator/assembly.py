@@ -18,11 +18,13 @@ from coordinator.core import CoordinatorCore, CoreSettings
 from coordinator.disk_guard import DiskGuard
 from coordinator.events import Event, Started
 from coordinator.http_api import HttpApi, HttpServer, HttpViews
+from coordinator.http_operator import OperatorApi, OrderKeeping, operator_key
 from coordinator.join import JoinDesk
 from coordinator.ledger import Ledger
 from coordinator.metrics import CoordinatorMetrics
 from coordinator.probing import ProbeSettings
 from coordinator.problems import Problems
+from coordinator.providing import Providing, start_fleet, works
 from coordinator.record_format import FORMAT, Head
 from coordinator.recorder import Recorder
 from coordinator.relay_model import PlanShape
@@ -80,6 +82,7 @@ class Coordinator:
     metrics: CoordinatorMetrics
     disk: DiskGuard
     start: RunStart
+    providing: Providing
 
     @property
     def learner_public_key(self) -> bytes:
@@ -104,7 +107,7 @@ async def started(config: CoordinatorConfig, folder: RunFolder) -> AsyncIterator
         stack.push_async_callback(coordinator.shell.close)
         stack.callback(coordinator.disk.close)
         coordinator.shell.apply(Started())
-        for event in start.replay:
+        for event in (*start.replay, *start.orders.events(coordinator.shell.core.staleness_limits)):
             coordinator.shell.apply(event)
         for work in background.works(coordinator):
             stack.push_async_callback(_cancel, asyncio.create_task(work))
@@ -112,6 +115,7 @@ async def started(config: CoordinatorConfig, folder: RunFolder) -> AsyncIterator
         if start.learner_finished:
             coordinator.shell.finished.set()
         await _write_invites(coordinator, endpoints)
+        await _provide(stack, coordinator, endpoints)
         await asyncio.to_thread(write_json, folder.endpoints, asdict(endpoints))
         log.info("listening", **asdict(endpoints), run_id=start.run_id)
         yield coordinator
@@ -160,6 +164,9 @@ def core_settings(
         ),
         probes=ProbeSettings(config.relay.probe_bytes_max, config.relay.probe_seconds_max),
         lan_preferred=config.relay.lan_preferred,
+        activation=config.capacity.settings(
+            unknown_upload_bytes_per_second=config.relay.unknown_uplink_bytes_per_second
+        ),
     )
 
 
@@ -192,6 +199,12 @@ def check(config: CoordinatorConfig) -> None:
             cause="peers must know whose signature on weights to trust",
             fix="set it to what `rollcast identity FILE` prints for the learner's key",
         )
+    if config.providers.pools and config.providers.want == "plan" and config.capacity.mode != "act":
+        raise ConfigError(
+            "nobody decides which workers are started",
+            cause=f'providers.want is "plan", and capacity.mode is "{config.capacity.mode}"',
+            fix='set capacity.mode = "act", or providers.want = "all"',
+        )
     if config.serve.host in ("0.0.0.0", "::") and not config.serve.advertise_host:
         raise ConfigError(
             f"serve.host = {config.serve.host} is no address that others could dial",
@@ -215,7 +228,8 @@ def _assemble(
     sessions = Sessions()
     store = config.store
     disk = DiskGuard(folder.root, free_bytes_min=store.free_bytes_min, ballast_bytes=store.ballast_bytes)
-    metrics = CoordinatorMetrics(lambda: shell.status(), lambda: shell.broadcast())
+    providing = Providing()
+    metrics = CoordinatorMetrics(lambda: providing.merged(shell.status()), lambda: shell.broadcast())
     shell = Shell(
         core=CoordinatorCore(settings, start.restored),
         ledger=ledger,
@@ -238,7 +252,7 @@ def _assemble(
         certificate_lifetime_s=config.join.certificate_lifetime_s,
     )
     return Coordinator(
-        config, folder, run_id, sampling, ca, ledger, problems, sessions, shell, desk, metrics, disk, start
+        config, folder, run_id, sampling, ca, ledger, problems, sessions, shell, desk, metrics, disk, start, providing
     )
 
 
@@ -259,9 +273,19 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
     is_local = is_loopback(serve.host)
     names = frozenset({"localhost", "127.0.0.1", "::1", serve.host, advertised})
     api = HttpApi(
-        HttpViews(shell.status, shell.broadcast, lambda: shell.ended_because, coordinator.metrics.render),
+        HttpViews(
+            lambda: coordinator.providing.merged(shell.status()),
+            shell.broadcast,
+            lambda: shell.ended_because,
+            coordinator.metrics.render,
+        ),
         coordinator.desk,
         hosts=names if is_local else None,
+        operator=OperatorApi(
+            operator_key(coordinator.folder.secrets),
+            shell.core,
+            OrderKeeping(shell.apply, coordinator.ledger, coordinator.start.orders).give,
+        ),
     )
     tls = None if is_local else credentials.ssl_server_context(ask_client=False)
     http = await HttpServer.start(api, host=serve.host, port=serve.http_port or ports.get("http", 0), tls=tls)
@@ -325,20 +349,41 @@ async def _write_invites(coordinator: Coordinator, endpoints: Endpoints) -> None
     join = coordinator.config.join
     quotas: tuple[tuple[Role, int], ...] = (("learner", 1), ("origin", join.origins_max), ("peer", join.peers_max))
     for role, quota in quotas:
-        invite = Invite(
-            run_id=coordinator.run_id,
-            role=role,
-            http_url=endpoints.http_url,
-            grpc_address=endpoints.grpc_address,
-            ca_sha256=coordinator.ca.fingerprint,
-            learner_public_key=coordinator.config.learner_public_key,
-            token=await coordinator.desk.new_invite(role, quota=quota, lifetime_s=join.invite_lifetime_s),
-        )
+        invite = await _new_invite(coordinator, endpoints, role, quota=quota, lifetime_s=join.invite_lifetime_s)
         path = coordinator.folder.secrets / f"invite-{role}.txt"
         try:
             await asyncio.to_thread(write_atomically, path, f"{invite.encode()}\n".encode(), mode=0o600)
         except OSError as error:
             raise run_folder_error(path, error) from None
+
+
+async def _new_invite(
+    coordinator: Coordinator, endpoints: Endpoints, role: Role, *, quota: int, lifetime_s: float
+) -> Invite:
+    return Invite(
+        run_id=coordinator.run_id,
+        role=role,
+        http_url=endpoints.http_url,
+        grpc_address=endpoints.grpc_address,
+        ca_sha256=coordinator.ca.fingerprint,
+        learner_public_key=coordinator.config.learner_public_key,
+        token=await coordinator.desk.new_invite(role, quota=quota, lifetime_s=lifetime_s),
+    )
+
+
+async def _provide(stack: AsyncExitStack, coordinator: Coordinator, endpoints: Endpoints) -> None:
+    """Start what starts workers; each of them gets an invite of its own, good for one identity and one start."""
+    config = coordinator.config.providers
+    lifetime_s = 2.0 * config.start_timeout_s
+
+    async def invite() -> str:
+        return (await _new_invite(coordinator, endpoints, "peer", quota=1, lifetime_s=lifetime_s)).encode()
+
+    fleet = await start_fleet(coordinator, invite)
+    if fleet is not None:
+        stack.push_async_callback(fleet.close)
+        for work in works(fleet, config, coordinator.shell):
+            stack.push_async_callback(_cancel, asyncio.create_task(work))
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

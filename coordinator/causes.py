@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import assert_never
 
 from coordinator.events import (
+    ActivationPlanFailed,
+    ActivationPlanned,
     BatchRecorded,
     BatchRequested,
     EpochRecorded,
@@ -19,16 +21,20 @@ from coordinator.events import (
     PeerAccused,
     PeerJoined,
     PeerLeft,
+    PeerPinned,
+    PricesChanged,
     PromptsSupplied,
     RolloutReceived,
     RolloutScored,
     RolloutStored,
     RunEnded,
+    StalenessLimitChanged,
     Started,
     StepFinished,
     Tick,
     VersionAnnounced,
     VersionHeld,
+    WorkersOffered,
     WorkRequested,
 )
 
@@ -56,6 +62,14 @@ def cause_of(event: Event) -> str:
             return f"learner {event.phase}".rstrip()
         case LearnerCalled():
             return "learner"
+        case ActivationPlanned():
+            return f"plan {event.solved.number}"
+        case ActivationPlanFailed():
+            return f"plan {event.number}"
+        case PeerPinned() | PricesChanged() | StalenessLimitChanged():
+            return "operator"
+        case WorkersOffered():
+            return "providers"
         case RunEnded():
             return "end of the run"
         case PromptsSupplied():

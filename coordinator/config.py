@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from coordinator.capacity_config import CapacityConfig
+from coordinator.providers_config import ProvidersConfig
 from coordinator.tasks.config import (
     SET_NAME,
     TWO_DIGIT_SUMS,
@@ -275,6 +277,10 @@ class CoordinatorConfig(ConfigModel):
     """Relay plans."""
     selection: SelectionConfig = SelectionConfig()
     """Online selection."""
+    capacity: CapacityConfig = CapacityConfig()
+    """Which peers are worth having on."""
+    providers: ProvidersConfig = ProvidersConfig()
+    """Workers that are started and stopped at providers."""
     verifier: VerifierConfig = VerifierConfig()
     """Scoring."""
     store: StoreConfig = StoreConfig()

@@ -10,9 +10,13 @@ from typing import assert_never
 
 from coordinator import announcing, ending, epochs, forming, selection, starting
 from coordinator.actions import Action
+from coordinator.activation import Activation
+from coordinator.activation_settings import Price
 from coordinator.broadcast_status import BroadcastStatus, build_broadcast_status
 from coordinator.epoch_book import EpochBook
 from coordinator.events import (
+    ActivationPlanFailed,
+    ActivationPlanned,
     BatchRecorded,
     BatchRequested,
     EpochRecorded,
@@ -27,16 +31,20 @@ from coordinator.events import (
     PeerAccused,
     PeerJoined,
     PeerLeft,
+    PeerPinned,
+    PricesChanged,
     PromptsSupplied,
     RolloutReceived,
     RolloutScored,
     RolloutStored,
     RunEnded,
+    StalenessLimitChanged,
     Started,
     StepFinished,
     Tick,
     VersionAnnounced,
     VersionHeld,
+    WorkersOffered,
     WorkRequested,
 )
 from coordinator.intake import Intake
@@ -53,7 +61,7 @@ from coordinator.state import CoreState, Restored
 from coordinator.status import Status, Waiting, WaitingWatch, build_status
 from coordinator.wait_causes import WaitCauses
 from coordinator.working import Working
-from rollcast.wire.ids import Epoch, Version
+from rollcast.wire.ids import Epoch, PeerId, Version
 
 __all__ = ["CoordinatorCore", "CoreSettings", "Restored", "Status", "Waiting"]
 
@@ -79,6 +87,7 @@ class CoordinatorCore:
         self._patience = Patience(self._state)
         self._relaying = Relaying(self._state)
         self._presence = Presence(self._state, self._relaying)
+        self._activation = Activation(self._state, self._relaying)
         self._working = Working(self._state)
         self._long_tail = LongTail(self._state)
         self._wait_causes = WaitCauses(self._state)
@@ -119,13 +128,38 @@ class CoordinatorCore:
         """The origin that the learner pushes to; None until one has joined."""
         return self._state.members.origin
 
+    @property
+    def prices(self) -> tuple[Price, ...]:
+        """What peers cost; the first that matches one holds."""
+        return self._state.prices
+
+    @property
+    def staleness_limits(self) -> range:
+        """The S that may be set while the run goes on."""
+        return range(self.rules.limit_least, self.rules.limit_most + 1)
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether any peer has a session."""
+        return self._state.members.has_role("peer")
+
+    def chunk_bytes_sent(self) -> dict[PeerId, int]:
+        """What each member says that it sent to others since its process started."""
+        return {one.peer_id: one.facts.chunk_bytes_sent for one in self._state.members if one.facts is not None}
+
+    def peer_named(self, words: str) -> PeerId | None:
+        """The peer with this id, or the one with this name if only one has it, among those here and gone lately."""
+        return self._state.members.peer_named(words)
+
     def waiting(self, now: float) -> Waiting:
         """What the run waits for."""
         return self._waiting.describe(now, self._patience.no_peer_since)
 
     def status(self, now: float) -> Status:
         """Everything that the screens show."""
-        return build_status(self._state, self.waiting(now), now=now, elapsed_s=self.elapsed_s(now))
+        activation = self._activation.status()
+        waiting = self.waiting(now)
+        return build_status(self._state, waiting, activation, now=now, elapsed_s=self.elapsed_s(now))
 
     def broadcast(self, now: float) -> BroadcastStatus:
         """How the newest version spreads."""
@@ -184,7 +218,7 @@ class CoordinatorCore:
             case Started():
                 return starting.started(self._state, now)
             case PeerJoined():
-                return self._presence.joined(event, now)
+                return self._presence.joined(event, now) + self._activation.joined(event.peer_id)
             case PeerLeft():
                 return self._presence.left(event, now)
             case LeasesReturned():
@@ -216,6 +250,19 @@ class CoordinatorCore:
             case LearnerCalled():
                 self._patience.learner_called(now)
                 return []
+            case ActivationPlanned():
+                return self._activation.planned(event.solved, now)
+            case ActivationPlanFailed():
+                return self._activation.plan_failed(event.number, event.why, now)
+            case PeerPinned():
+                return self._activation.pinned(event, now)
+            case PricesChanged():
+                return self._activation.priced(event, now)
+            case WorkersOffered():
+                self._activation.offered(event, now)
+                return []
+            case StalenessLimitChanged():
+                return self._activation.limit_changed(event, now)
             case RunEnded():
                 return ending.run_ended(self._state, event)
             case Tick():
@@ -239,7 +286,7 @@ class CoordinatorCore:
         if state.late_wait.running:
             actions += forming.form_batch(state, now)
         actions += self._relaying.replan(now) if state.members.end_demotions(now) else self._relaying.tick(now)
-        actions += self._working.tick(now)
+        actions += self._working.tick(now) + self._activation.tick(now)
         overdue = self._patience.overdue(now)
         actions += issue(state, now) + self._long_tail.tick(now)
         return actions + ([] if overdue is None else [overdue])

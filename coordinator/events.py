@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from capacity.replan_events import Solved
+from capacity.workers import Pin, Worker
+from coordinator.activation_settings import Price
 from rollcast.wire.ids import EncodingId, Epoch, FencingToken, LeaseId, PeerId, RolloutId, Step, UploadId, Version
 from rollcast.wire.rollouts import PartialRollout, Rollout
 
@@ -267,6 +270,55 @@ class LearnerCalled:
 
 
 @dataclass(frozen=True, slots=True)
+class ActivationPlanned:
+    """Answer to PlanActivation."""
+
+    solved: Solved
+
+
+@dataclass(frozen=True, slots=True)
+class ActivationPlanFailed:
+    """PlanActivation has no answer."""
+
+    number: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerPinned:
+    """The operator switches a peer on or off whatever it costs, or (empty) leaves it to the capacity model again."""
+
+    peer_id: PeerId
+    pin: Pin
+
+
+@dataclass(frozen=True, slots=True)
+class PricesChanged:
+    """The operator says anew what peers cost: the first that matches a peer is its price."""
+
+    prices: tuple[Price, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersOffered:
+    """What providers could start, in place of what they could before, and which peers run at providers.
+
+    ``workers``: those that are not here; ``active`` if they are wanted already. ``backed``: what each peer that runs
+    at a provider was offered as.
+    """
+
+    workers: tuple[Worker, ...]
+    backed: Mapping[PeerId, Worker]
+
+
+@dataclass(frozen=True, slots=True)
+class StalenessLimitChanged:
+    """The operator sets S while the run goes on: from where the newest version may be trained to S at the start."""
+
+    staleness_limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunEnded:
     """The run is over, for good (open leases are revoked, untrained rollouts dropped) or for now.
 
@@ -305,6 +357,12 @@ Event = (
     | StepFinished
     | LearnerStatusChanged
     | LearnerCalled
+    | ActivationPlanned
+    | ActivationPlanFailed
+    | PeerPinned
+    | PricesChanged
+    | WorkersOffered
+    | StalenessLimitChanged
     | RunEnded
     | Tick
 )

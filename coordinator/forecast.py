@@ -85,6 +85,11 @@ class _Speed:
         self.per_s = 0.0
         self.measured_at = 0.0
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether its median is of as many attempts as it will ever be."""
+        return len(self._samples) == _SPEED_WINDOW
+
     def add(self, per_s: float, now: float) -> bool:
         """Returns whether there was a figure before."""
         known = bool(self._samples)
@@ -186,6 +191,11 @@ class Forecast:
         speed = self._speeds.get(peer_id)
         return None if speed is None or now - speed.measured_at > _FORGET_AFTER_S else speed.per_s
 
+    def is_settled(self, peer_id: PeerId) -> bool:
+        """Whether the peer's speed was measured often: its first attempts also took what it needed to begin."""
+        speed = self._speeds.get(peer_id)
+        return speed is not None and speed.is_settled
+
     def typical_s(self, peer_id: PeerId, load: int, now: float) -> float | None:
         """Median time from issue to receipt of one attempt of this peer; of all peers where it was not measured."""
         per_s = self.slots_per_s(peer_id, now)
@@ -198,6 +208,10 @@ class Forecast:
             return None
         spread = self._spread.quantile(chance ** (1.0 / max(1, slots)))
         return typical_s * (spread or 1.0) + (self._scoring_s.quantile(0.9) or 0.0)
+
+    def scoring_s(self, share: float) -> float | None:
+        """From a rollout's receipt to its score, at this quantile."""
+        return self._scoring_s.quantile(share)
 
     def learner_starves(self, now: float) -> bool:
         """Whether it has waited for longer than attempts usually take: what is predicted lets too little begin."""

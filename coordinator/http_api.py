@@ -1,4 +1,4 @@
-"""The HTTP side: health, metrics, status, joins and the page. Everything but a join only reads.
+"""The HTTP side: health, metrics, status, joins, the page. All but joins and the operator's orders only reads.
 
 aiohttp has no deadline of its own for a request's body, none for a whole response, and no cap on connections; all
 three are here. Without TLS it binds loopback only.
@@ -17,6 +17,7 @@ import structlog
 from aiohttp import web
 
 from coordinator import plain_json
+from coordinator.http_operator import OperatorApi
 from coordinator.join import JoinDesk
 from rollcast.runtime import metrics
 from rollcast.runtime.errors import MalformedMessage, RollcastError, StoreError, UnsafeBind, WaitTimedOut
@@ -85,8 +86,11 @@ class _CachedJson:
 class HttpApi:
     """Handlers; all who read a status share its text."""
 
-    def __init__(self, views: HttpViews, desk: JoinDesk, *, hosts: frozenset[str] | None) -> None:
+    def __init__(
+        self, views: HttpViews, desk: JoinDesk, *, hosts: frozenset[str] | None, operator: OperatorApi | None = None
+    ) -> None:
         """``hosts``: names allowed in the Host header (against DNS rebinding); None allows any."""
+        self._operator = operator
         self._views = views
         self._desk = desk
         self._hosts = hosts
@@ -107,6 +111,8 @@ class HttpApi:
         app.router.add_get("/api/v1/broadcast", self._broadcast)
         app.router.add_get("/api/v1/ca", self._ca)
         app.router.add_post("/api/v1/join", self._join)
+        if self._operator is not None:
+            self._operator.add_routes(app)
         for url in self._pages:
             app.router.add_get(url, self._page)
         app.on_response_prepare.append(_add_security_headers)
@@ -130,7 +136,7 @@ class HttpApi:
             return _error_response(503, error)
         except RollcastError as error:
             status = 400 if isinstance(error, MalformedMessage) else 403
-            log.info("join refused", code=error.code, what=error.what)
+            log.info("request refused", path=request.path, code=error.code, what=error.what)
             return _error_response(status, error)
 
     async def _health(self, _request: web.Request) -> web.Response:

@@ -103,6 +103,7 @@ class JoinDesk:
         self._certificate_lifetime_s = certificate_lifetime_s
         self._unix_clock = unix_clock
         self.grpc_address = ""  # known once the control port is bound
+        self.on_claimed: Callable[[bytes, PeerId], None] = lambda token_hash, peer_id: None
 
     @property
     def ca_pem(self) -> bytes:
@@ -114,7 +115,7 @@ class JoinDesk:
         token = secrets.token_urlsafe(TOKEN_BYTES)
         expires_unix_s = self._unix_clock() + lifetime_s
         async with deadline(LEDGER_DEADLINE_S, "the ledger to store an invite"):
-            await self._ledger.create_invite(_digest(token), role, quota=quota, expires_unix_s=expires_unix_s)
+            await self._ledger.create_invite(token_hash(token), role, quota=quota, expires_unix_s=expires_unix_s)
         return token
 
     async def join(self, body: bytes) -> JoinReply:
@@ -135,10 +136,10 @@ class JoinDesk:
         payload = join_payload(self._run_id, request.token, request.csr_pem)
         verify_bytes(request.public_key, JOIN_DOMAIN, payload, request.signature)
         peer_id = peer_id_of(request.public_key)
+        claimed = token_hash(request.token)
         async with deadline(LEDGER_DEADLINE_S, "the ledger to look up an invite"):
-            await self._ledger.claim_invite(
-                _digest(request.token), request.role, peer_id, now_unix_s=self._unix_clock()
-            )
+            await self._ledger.claim_invite(claimed, request.role, peer_id, now_unix_s=self._unix_clock())
+        self.on_claimed(claimed, peer_id)
         certificate = await self.renew(request.csr_pem, peer_id=peer_id, role=request.role)
         log.info("identity joined", peer_id=peer_id, peer_role=request.role)
         return JoinReply(certificate.decode("ascii"), self._run_id, peer_id, self.grpc_address)
@@ -155,7 +156,8 @@ class JoinDesk:
         return await asyncio.to_thread(self._ca.issue, csr_pem, peer_id=peer_id, role=role, lifetime_s=lifetime_s)
 
 
-def _digest(token: str) -> bytes:
+def token_hash(token: str) -> bytes:
+    """What is stored of an invite's token."""
     return hashlib.sha256(token.encode()).digest()
 
 

@@ -11,7 +11,7 @@ policy for what is late anyway, what is trained (the hard gate at batch formatio
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 LatePolicy = Literal["drop", "wait", "correct"]
@@ -36,6 +36,7 @@ class RulesInForce:
 
     def __init__(self, rules: StalenessRules) -> None:
         self.rules = rules
+        self.limit_most = rules.limit  # that ever holds: versions so old are kept by everybody
         self._auto_steps = 1
 
     @property
@@ -47,6 +48,26 @@ class RulesInForce:
     def age_max(self) -> int:
         """The hard gate: the age, in learner steps, up to which a rollout is trained."""
         return self.limit + (self.rules.late_steps_max if self.rules.late_policy == "correct" else 0)
+
+    @property
+    def age_max_ever(self) -> int:
+        """The largest that the gate may become again: what is kept for training is kept for so long."""
+        return self.age_max + self.limit_most - self.limit
+
+    def change_limit(self, limit: int) -> None:
+        """S from now on.
+
+        Raises:
+            ValueError: above the one at the start, for which nobody keeps versions, or too small for kappa.
+        """
+        if not self.limit_least <= limit <= self.limit_most:
+            raise ValueError(f"S must be {self.limit_least} to {self.limit_most}")
+        self.rules = replace(self.rules, limit=limit)
+
+    @property
+    def limit_least(self) -> int:
+        """With a smaller S the newest version would be too old at times."""
+        return max(0, self.rules.publish_every_steps - 1)
 
     @property
     def publish_every_steps(self) -> int:

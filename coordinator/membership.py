@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from capacity.workers import Pin
 from coordinator.events import PeerFacts, PeerJoined
 from coordinator.shares import Shares
 from rollcast.wire.ids import PeerId, Version
@@ -31,6 +32,11 @@ class Standing:
     quarantined: str = ""  # why, empty if it is not
     returns: int = 0  # times that it handed leases back since a rollout of its was accepted
     resting: str = ""  # why it is given no work for a while, empty if it may be
+    standby: str = ""  # why it is switched off, empty if it is on
+    dark: bool = False  # on standby, and not even sent new versions
+    switched: str = ""  # why it is on, or what the capacity model would do with it, in words
+    pin: Pin = ""  # what the operator decided for it
+    slots_per_s: float = 0.0  # smoothed speed, kept while it makes nothing; 0: never measured
 
 
 @dataclass(slots=True)
@@ -61,6 +67,8 @@ class Member:
         """What it says it does; ``joined`` before its first heartbeat."""
         if self.standing.quarantined:
             return "quarantined"
+        if self.standing.standby:
+            return "standby"
         return self.facts.state if self.facts is not None else "joined"
 
     @property
@@ -70,7 +78,11 @@ class Member:
         if self.standing.quarantined:
             return self.standing.quarantined
         demoted = f"relays to nobody for a while: {self.standing.demoted}" if self.standing.demoted else ""
-        return "; ".join(part for part in (said, demoted, self.standing.resting) if part)
+        standing = self.standing
+        if standing.standby and self.facts is not None and self.facts.state == "standby":
+            said = ""  # it says what we told it
+        activation = standing.standby or standing.switched
+        return "; ".join(part for part in (activation, said, demoted, standing.resting) if part)
 
     @property
     def may_relay(self) -> bool:
@@ -82,7 +94,8 @@ class Member:
     @property
     def may_work(self) -> bool:
         """Whether it may be given slots at all."""
-        if self.role != "peer" or self.version is None or self.standing.quarantined:
+        standing = self.standing
+        if self.role != "peer" or self.version is None or standing.quarantined or standing.standby:
             return False
         return self.facts is None or self.facts.state != "draining"
 
@@ -266,6 +279,14 @@ class Members:
         self._changed[culprit.peer_id] = None
         standing.quarantined = f"sent {len(standing.accused_chunks)} corrupt chunks"
         return True
+
+    def peer_named(self, words: str) -> PeerId | None:
+        """The id of the peer with this id, or of the only one of this name, those that left lately included."""
+        known = [one for one in (*self, *(gone.member for gone in self.departed())) if one.role == "peer"]
+        ids = {one.peer_id for one in known if one.peer_id == words} or {
+            one.peer_id for one in known if one.name == words
+        }
+        return ids.pop() if len(ids) == 1 else None
 
     def has_role(self, role: str) -> bool:
         """Whether a member of this role is here, quarantined or not."""

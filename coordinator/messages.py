@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from coordinator.actions import Neighbour, RevokeLeases, SendLeases, SendPlan, SendProbe
+from coordinator.actions import Neighbour, RevokeLeases, SendLeases, SendPlan, SendProbe, TellActivation
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import lease_to_pb
 
@@ -47,6 +47,11 @@ def probe_message(action: SendProbe) -> pb.CoordinatorMessage:
         seconds_max=action.seconds_max,
     )
     return pb.CoordinatorMessage(probe=probe)
+
+
+def activation_message(action: TellActivation) -> pb.CoordinatorMessage:
+    """Whether the peer is on, and why."""
+    return pb.CoordinatorMessage(activation=pb.Activation(active=action.active, reason=action.reason))
 
 
 def announcement_message(announcement: pb.VersionAnnouncement) -> pb.CoordinatorMessage:

@@ -13,7 +13,7 @@ from prometheus_client import Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from coordinator import broadcast_metrics, staleness_metrics
+from coordinator import activation_metrics, broadcast_metrics, providers_status, staleness_metrics
 from coordinator.loop_lag import LoopLag
 from rollcast.runtime import metrics
 
@@ -106,6 +106,8 @@ class _StatusCollector(Collector):
         yield from _peers(status.get("peers", ()))
         yield from _mismatch(status.get("mismatch"))
         yield from _t_bcast(status.get("t_bcast_s") or {})
+        yield from activation_metrics.families(status.get("activation"))
+        yield from providers_status.families(status.get("spending"))
         yield from broadcast_metrics.families(self._broadcast())
 
 

@@ -71,7 +71,8 @@ class Relaying:
             return []
         self._planned_at = now
         self._state.links.settle()
-        return list(self._state.relay.replan([self._node(member, now) for member in self._state.members]))
+        members = [member for member in self._state.members if not member.standing.dark]
+        return list(self._state.relay.replan([self._node(member, now) for member in members]))
 
     def _due_by(self, at: float) -> None:
         self._due_at = min(self._due_at, at)

@@ -16,6 +16,7 @@ from coordinator.core import Restored
 from coordinator.epoch_book import EpochBook
 from coordinator.events import Event, LearnerStatusChanged, StepFinished
 from coordinator.learner_lives import LEARNER_LIVES, LearnerLives
+from coordinator.orders import ORDERS, Orders
 from coordinator.store import ProblemReward, RunStore, StoredVersion
 from coordinator.tasks.adapter import Problem
 from rollcast.runtime.errors import RunFolderError
@@ -55,6 +56,7 @@ class RunStart:
     learner_finished: bool = False  # the last coordinator was killed before the run was summed up
     rewards: tuple[ProblemReward, ...] = ()  # of problems, where they are selected by that
     ports: Mapping[str, int] = field(default_factory=dict)  # "grpc", "http": where members look for us
+    orders: Orders = field(default_factory=Orders)  # of the operator
 
 
 async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig) -> RunStart:
@@ -87,6 +89,7 @@ async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig) -> RunSt
             learner_finished,
             tuple(await ledger.problem_rewards()),
             json.loads(await ledger.get_meta(PORTS) or "{}"),
+            Orders.from_json(await ledger.get_meta(ORDERS) or "{}"),
         )
     log.info(
         "run taken up again",

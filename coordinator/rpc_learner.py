@@ -78,7 +78,7 @@ class LearnerCalls:
             info.recorded_batches = await self._ledger.recorded_batches()
             newest = await self._ledger.newest_version()
         core = self._shell.core
-        info.staleness_limit, info.publish_every_steps = core.rules.age_max, core.rules.publish_every_steps
+        info.staleness_limit, info.publish_every_steps = core.rules.age_max_ever, core.rules.publish_every_steps
         info.epoch = core.epoch
         info.epochs.extend(
             pb.EpochStart(epoch=one.epoch, step_from=one.step_from, step=one.step_to) for one in core.epochs.opened

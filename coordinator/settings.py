@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from coordinator.activation_settings import ActivationSettings
 from coordinator.lateness import LatePolicy, StalenessRules
 from coordinator.probing import ProbeSettings
 from coordinator.relay_model import PlanShape
@@ -89,6 +90,8 @@ class CoreSettings:
     """How much padding peers send to measure uplinks that a plan needs to know."""
     lan_preferred: bool = True
     """Whether peers of one local network are preferred as each other's sources and exempt from caps."""
+    activation: ActivationSettings = field(default_factory=ActivationSettings)
+    """Which peers the capacity model switches on."""
     finished_attempts_kept: int = 65536
     """Finished attempts remembered to answer repeated uploads; a forgotten one is refused, never accepted twice."""
     validate_every_event: bool = False

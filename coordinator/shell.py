@@ -19,25 +19,22 @@ from coordinator.actions import (
     AnswerUpload,
     CloseAttempt,
     CloseGroup,
-    EndSession,
     FailRun,
     Note,
     Penalise,
+    PlanActivation,
     RecordAttempt,
     RecordBatch,
     RecordEpoch,
     RecordGroup,
-    RevokeLeases,
     ScoreRollout,
     SendAnnouncement,
-    SendLeases,
-    SendPlan,
-    SendProbe,
     ServeBatch,
-    StopPeer,
     StoreRollout,
     SupplyPrompts,
+    WantWorker,
 )
+from coordinator.activation_planner import ActivationPlanner
 from coordinator.announcements import Announcements
 from coordinator.batch_reading import BatchReading
 from coordinator.causes import cause_of
@@ -60,9 +57,9 @@ from coordinator.events import (
     StepFinished,
     VersionAnnounced,
 )
-from coordinator.fan_out import FanOut
 from coordinator.learner_lives import LEARNER_LIVES, LearnerLives
-from coordinator.messages import announcement_message, leases_message, plan_message, probe_message, revoke_message
+from coordinator.messages import announcement_message
+from coordinator.peer_sending import PeerSending, ToPeer
 from coordinator.problems import Problems
 from coordinator.resume import AGE_SPLIT, ELAPSED_S, LEARNER_FINISHED, LEARNER_VALUES
 from coordinator.sessions import Sessions
@@ -109,8 +106,7 @@ class Shell:
         self._core = core
         self._ledger = ledger
         self._problems = problems
-        self._sessions = sessions
-        self._fan_out = FanOut(sessions.send)
+        self._to_peers = PeerSending(sessions)
         self._metrics_log = metrics_log
         self._clock = clock
         self._events: list[Event] = []
@@ -118,6 +114,7 @@ class Shell:
         self._applying = False
         self._calls = WaitingCalls(self.apply, clock, observe_answer_s)
         self._announcements = Announcements(ledger)
+        self._planner = ActivationPlanner()
         self.batches = BatchReading(ledger)
         self._rows = EventRows(ledger, clock, self._kept)
         self._refuses_uploads = refuses_uploads
@@ -125,6 +122,7 @@ class Shell:
         self._learner_lives = learner_lives or LearnerLives()
         self._record = record
         self._tasks: set[asyncio.Task[None]] = set()
+        self.on_want: Callable[[WantWorker], None] = lambda action: None
         self.ended_because = ""
         self.ended_for_good = False
         self.finished = asyncio.Event()  # the learner says that the run is done
@@ -287,6 +285,9 @@ class Shell:
     # ---------------------------------------------------------------- actions out
 
     def _carry_out(self, action: Action) -> None:
+        if isinstance(action, ToPeer):
+            self._to_peers.send(action)
+            return
         match action:  # the most frequent ones first
             case RecordAttempt():
                 self._kept(self._ledger.record_attempt(action))
@@ -296,22 +297,14 @@ class Shell:
                 self._calls.answer(action)
             case ScoreRollout():
                 self._start(self._score(action))
-            case SendLeases():
-                self._sessions.send(action.peer_id, leases_message(action))
             case SendAnnouncement():
                 self._send_announcement(action)
             case CloseAttempt():
                 self._kept(self._ledger.close_attempt(action))
-            case RevokeLeases():
-                self._sessions.send(action.peer_id, revoke_message(action))
-            case SendPlan():
-                self._fan_out.send(action.peer_id, plan_message(action))
-            case SendProbe():
-                self._sessions.send(action.peer_id, probe_message(action))
-            case StopPeer():
-                self._sessions.stop(action.peer_id, action.reason)
-            case EndSession():
-                self._sessions.end(action.peer_id, action.reason)
+            case WantWorker():
+                self.on_want(action)
+            case PlanActivation():
+                self._start(self._plan_activation(action))
             case SupplyPrompts():
                 self._start(self._supply_prompts(action))
             case RecordGroup():
@@ -337,13 +330,16 @@ class Shell:
         epoch = self._core.epochs.epoch_of(action.version)
         announcement = self._announcements.in_memory(epoch, action.version)
         if announcement is not None:
-            self._fan_out.send(action.peer_id, announcement_message(announcement))
+            self._to_peers.later(action.peer_id, announcement_message(announcement))
         else:
             self._start(self._send_stored_announcement(action))
 
     async def _send_stored_announcement(self, action: SendAnnouncement) -> None:
         announcement = await self._announcements.stored(action.version)
-        self._fan_out.send(action.peer_id, announcement_message(announcement))
+        self._to_peers.later(action.peer_id, announcement_message(announcement))
+
+    async def _plan_activation(self, action: PlanActivation) -> None:
+        self.apply(await self._planner.solve(action.problem))
 
     async def _supply_prompts(self, action: SupplyPrompts) -> None:
         self.apply(PromptsSupplied(await self._problems.draw(action.count, action.steps)))
@@ -393,7 +389,7 @@ class Shell:
 
     async def close(self) -> None:
         """Drop the work that is still under way."""
-        self._fan_out.close()
+        self._to_peers.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

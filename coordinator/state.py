@@ -6,6 +6,7 @@ from collections import Counter
 
 from coordinator.accounting import TOO_SLOW, ChunkTraffic, DropReason, RolloutAccounts
 from coordinator.actions import Action, CloseAttempt, CloseGroup, EndSession, RevokeLeases, StopPeer, SupplyPrompts
+from coordinator.activation_offers import Offers
 from coordinator.announced import AnnouncedVersions
 from coordinator.batches import Batches
 from coordinator.dissemination import Dissemination
@@ -62,6 +63,8 @@ class CoreState:
         # Peers follow no older plan than they have: those of the coordinators before us are older than all of ours.
         self.relay = RelayPlanner(settings.plan_shape, restored.ids_before)
         self.links = LinkRates()
+        self.prices = settings.activation.prices
+        self.offers = Offers()
         self.accounts = RolloutAccounts(
             issued=restored.issued,
             accepted=restored.accepted,

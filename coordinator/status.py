@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 
 from capacity.staleness import staleness_needed
+from coordinator.activation_pool import price
+from coordinator.activation_status import ActivationStatus
 from coordinator.admission import steps_too_few
 from coordinator.membership import Member
 from coordinator.mismatch_status import MismatchStatus, mismatch_status
@@ -73,8 +75,13 @@ class PeerStatus:
     chunk_bytes_sent: int
     t_bcast_s: float | None  # from the announcement to its newest verified copy
     hardware: str
+    region: str  # as its operator names it, empty if not known
+    concurrent_rollouts: int  # that it draws at once
     parents: tuple[str, ...]
     quarantined: bool
+    standby: bool  # switched off by the capacity model or the operator
+    pin: str  # on or off where the operator decided that, else empty
+    usd_per_hour: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +122,8 @@ class Status:
     staleness_histogram: dict[str, int]
     staleness_max_trained: int | None
     staleness_needed: int | None
+    t_train_s: float | None  # of a step without waiting, median
+    rollouts_per_step: int
     t_bcast_s: Seconds
     tokens_per_s: float
     waiting_for: str
@@ -130,6 +139,7 @@ class Status:
     evaluations: dict[str, dict[str, float]]  # newest one beside training, by set
     reward_history: tuple[tuple[int, float], ...]
     elapsed_s: float
+    activation: ActivationStatus
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists, strings and numbers, for json.dumps."""
@@ -209,6 +219,8 @@ class WaitingWatch:
         text = f"prompt groups for the batch of step {state.batches.wanted}: {ready} of {wanted} are ready"
         oldest_useful = state.batches.next_step - state.rules.age_max
         able = [member for member in state.members if member.may_work]
+        if not able and any(member.standing.standby for member in state.members):
+            return f"{text}; every peer that could work is switched off", "the operator, or the capacity model, acts"
         if not able:
             return f"{text}; no peer can work yet", "a peer finishes its first version and asks for work"
         if all(member.version is not None and member.version < oldest_useful for member in able):
@@ -225,7 +237,9 @@ class WaitingWatch:
         return f"{text}; {slots}", "the batch is recorded and served as soon as enough groups are scored"
 
 
-def build_status(state: CoreState, waiting: Waiting, *, now: float, elapsed_s: float) -> Status:
+def build_status(
+    state: CoreState, waiting: Waiting, activation: ActivationStatus, *, now: float, elapsed_s: float
+) -> Status:
     """The status from the core's parts."""
     values, seconds = state.progress.values, state.dissemination.seconds
     shown = _shown(state)
@@ -249,6 +263,8 @@ def build_status(state: CoreState, waiting: Waiting, *, now: float, elapsed_s: f
         exact_after=values.get("exact_after"),
         warm_start_s=values.get("warm_start_s"),
         warm_start_accuracy=values.get("warm_start_accuracy"),
+        t_train_s=state.progress.train_s.percentile(50),
+        rollouts_per_step=state.settings.groups_per_step * state.settings.samples_per_group,
         staleness_histogram={str(age): count for age, count in sorted(state.staleness.histogram.items())},
         staleness_max_trained=state.staleness.max_trained,
         staleness_needed=_staleness_needed(state),
@@ -267,6 +283,7 @@ def build_status(state: CoreState, waiting: Waiting, *, now: float, elapsed_s: f
         evaluations=_evaluations(values),
         reward_history=tuple(state.progress.reward_history.points()),
         elapsed_s=elapsed_s,
+        activation=activation,
     )
 
 
@@ -364,6 +381,11 @@ def _peer_status(state: CoreState, member: Member, now: float) -> PeerStatus:
         chunk_bytes_sent=0 if facts is None else facts.chunk_bytes_sent,
         t_bcast_s=None if times is None else times.seconds.last,
         hardware=member.hardware,
+        region=member.region,
+        concurrent_rollouts=member.concurrent_rollouts,
         parents=tuple(parent.name for parent in parents if parent is not None),
         quarantined=bool(member.standing.quarantined),
+        standby=bool(member.standing.standby),
+        pin=member.standing.pin,
+        usd_per_hour=(state.offers.price_of(member.peer_id) or price(state.prices, member)).usd_per_hour,
     )

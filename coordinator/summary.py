@@ -34,6 +34,7 @@ SUMMARY_KEYS_FROM_STATUS = (
     "publish_every_steps",
     "peer_byte_share",
     "learner_utilisation",
+    "spending",
 )
 
 

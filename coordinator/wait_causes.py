@@ -88,7 +88,7 @@ class WaitCauses:
         if not able:
             receiving = state.newest_version is not None and state.members.worker_count > 0
             return "broadcast" if receiving else "no peer"
-        oldest_useful = state.batches.next_step - state.settings.staleness_limit
+        oldest_useful = state.batches.next_step - state.rules.limit
         if all(member.version is not None and member.version < oldest_useful for member in able):
             return "broadcast"
         return "pacing" if len(state.prompts) else "prompts"

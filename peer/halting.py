@@ -17,6 +17,7 @@ class Halt:
         resting: it draws nothing for now, and goes on later.
         finishing: it completes what it holds and takes nothing new.
         ends: whether it stops then.
+        standby: the coordinator gives it nothing for now.
         since_s: when drawing had to end.
     """
 
@@ -25,6 +26,7 @@ class Halt:
     resting_state: RestingState = "resting"
     finishing: str = ""
     ends: bool = True
+    standby: str = ""
     since_s: float = 0.0
 
     @property

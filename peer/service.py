@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from random import Random
@@ -16,6 +15,7 @@ from peer.config import PeerConfig
 from peer.donor.daemon import Donor, be_polite
 from peer.donor.describing import describe
 from peer.engines.base import Engine, WarmUp
+from peer.introduction import heartbeat_of, hello_of, origin_status, receiving_of
 from peer.network_gate import NetworkGate
 from peer.relay import Relay
 from peer.renewal import Renewal
@@ -26,6 +26,7 @@ from peer.uploads import Uploader
 from peer.worker import Worker
 from peer.worker_core import WorkerCore
 from peer.worker_events import (
+    ActivationTold,
     Event,
     FinishRequested,
     LeasesGranted,
@@ -38,17 +39,13 @@ from peer.worker_events import (
     VersionKey,
     VersionVerified,
 )
-from peer.worker_status import Receiving, WorkerStatus
-from rollcast import __version__
 from rollcast.runtime.errors import RollcastError, StoreError, WaitTimedOut
 from rollcast.runtime.waits import deadline
-from rollcast.wire import limits
 from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.grpc_client import open_channel
 from rollcast.wire.ids import LeaseId
 from rollcast.wire.limits import TEXT_LENGTH_MAX
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.protocol import range_to_pb
 from rollcast.wire.records import VerifiedVersion
 from rollcast.wire.rollouts import lease_from_pb, sampling_from_pb
 from rollcast.wire.stored_encoding import StoredEncoding
@@ -58,8 +55,6 @@ log = structlog.get_logger()
 ResultT = TypeVar("ResultT")
 DRAIN_TIMEOUT_S = 1.2  # the core ends its drain earlier; of the 2 s that a stopping peer has
 RELAY_CLOSE_TIMEOUT_S = 0.4  # links to close
-
-_BYTES_PER_MEGABIT = 125_000.0
 
 STOPPED_BY_SIGNAL = "stopped by a signal"
 
@@ -283,6 +278,8 @@ class PeerProcess:
             case "announcement":
                 # A version that the store holds already is reported by this call.
                 self._tell_worker(VersionHeardOf(_key(self._relay.announce(message.announcement))))
+            case "activation":
+                self._activation_told(message.activation)
             case "certificate":
                 self._renewal.received(message.certificate.certificate_pem)
             case "stop":
@@ -290,6 +287,11 @@ class PeerProcess:
                     self._stop_reason.set_result(message.stop.reason or "the coordinator stopped us")
             case other:
                 log.warning("message of the coordinator without a meaning here", kind=other)
+
+    def _activation_told(self, activation: pb.Activation) -> None:
+        reason = activation.reason[:TEXT_LENGTH_MAX]
+        log.info("switched on" if activation.active else "on standby", reason=reason)
+        self._tell_worker(ActivationTold(activation.active, reason))
 
     def _tell_worker(self, event: Event) -> None:
         if self._worker is not None:
@@ -350,51 +352,26 @@ class PeerProcess:
     # ------------------------------------------------------------ what we say about ourselves
 
     def _hello(self) -> pb.Hello:
-        engine = self._engine
-        cores = f"{os.cpu_count()} cores"
-        return pb.Hello(
-            protocol=range_to_pb(),
-            software=f"rollcast {__version__}",
-            role=self._config.role,
+        return hello_of(
+            self._config,
             advertise=self._advertise,
-            concurrent_rollouts=0 if engine is None else self._config.engine.concurrent_rollouts,
-            hardware=cores if engine is None else f"{cores}, {engine.hardware}",
+            accelerator=None if self._engine is None else self._engine.hardware,
             held_versions=self._store.versions(),
-            name=self._config.name,
-            region=self._config.link.region,
-            metered=self._config.link.metered,
-            upload_cap_bytes_per_second=(self._config.link.upload_mbit_s_max or 0.0) * _BYTES_PER_MEGABIT,
-            has_held_leases=self._worker is not None,
-            held_leases=() if self._worker is None else self._worker.held_leases[: limits.HELD_LEASES_MAX],
+            held_leases=None if self._worker is None else self._worker.held_leases,
         )
 
     def _heartbeat(self) -> pb.Heartbeat:
         self._sequence += 1
-        return self._heartbeat_now()
+        heartbeat = self._heartbeat_now()
+        heartbeat.sequence = self._sequence
+        return heartbeat
 
     def _heartbeat_now(self) -> pb.Heartbeat:
         relay = self._relay.stats()
-        receiving = None if relay.receiving is None else Receiving(relay.receiving, relay.have, relay.total)
-        status = self._origin_status(receiving) if self._worker is None else self._worker.status(receiving)
-        heartbeat = pb.Heartbeat(
-            sequence=self._sequence,
-            state=status.state,
-            reason="; ".join(filter(None, (relay.store_failure, status.reason)))[:TEXT_LENGTH_MAX],
-            has_active_version=status.active is not None,
-            active_version=0 if status.active is None else status.active.version,
-            tokens_generated=status.tokens_generated,
-            tokens_per_second=status.tokens_per_second,
-        )
-        heartbeat.MergeFrom(relay.report)
-        return heartbeat
-
-    def _origin_status(self, receiving: Receiving | None) -> WorkerStatus:
-        held = self._store.versions()
-        if receiving is not None:
-            have = f"{receiving.chunks_have} of {receiving.chunks_total} chunks"
-            return WorkerStatus("receiving", f"version {receiving.version}: {have}", None, 0, 0.0)
-        reason = f"holds versions {held[0]} to {held[-1]}" if held else "waiting for the learner's first version"
-        return WorkerStatus("idle", reason, None, 0, 0.0)
+        receiving = receiving_of(relay)
+        if self._worker is None:
+            return heartbeat_of(relay, origin_status(self._store.versions(), receiving))
+        return heartbeat_of(relay, self._worker.status(receiving))
 
 
 def _key(verified: VerifiedVersion) -> VersionKey:

@@ -20,6 +20,7 @@ from peer.spool import Spool, counted
 from peer.version_swap import VersionSwap
 from peer.worker_events import (
     Action,
+    ActivationTold,
     DrawOn,
     EndBatch,
     Event,
@@ -89,8 +90,7 @@ class WorkerCore:
         self._continue_across_versions = False
         self._halt = Halt()
         self._finished = False
-        self.accepted = 0
-        self.dropped: Counter[str] = Counter()
+        self.accepted, self.dropped = 0, Counter[str]()
 
     @property
     def finished(self) -> bool:
@@ -103,11 +103,7 @@ class WorkerCore:
         return sorted({*self._book.ids_where(lambda _: True), *self._spool.lease_ids()})
 
     def handle(self, event: Event, now: float) -> list[Action]:
-        """Take an event in; ``now`` is monotonic seconds.
-
-        Returns:
-            what to do, in order.
-        """
+        """Take an event in, at ``now`` in monotonic seconds. Returns what to do, in order."""
         if self._finished:
             return []
         actions = self._take_in(event, now)
@@ -171,6 +167,8 @@ class WorkerCore:
                 self._halt.rest(reason, state, now)
             case FinishRequested(reason, ends):
                 self._halt.finishing, self._halt.ends = reason, ends
+            case ActivationTold(active, reason):
+                self._halt.standby = "" if active else reason or "switched off"
             case StopRequested(reason):
                 return self._begin_drain(reason, now)
             case Tick():
@@ -181,6 +179,7 @@ class WorkerCore:
 
     def _opened(self, event: SessionOpened, now: float) -> list[Action]:
         self._connected, self._slots_asked = True, SlotsAsked()
+        self._halt.standby = ""  # said anew where it still holds
         self._held_slots_wanted = int(self._batch_slots * max(1.0, min(event.held_batches, HELD_BATCHES_MAX)))
         self._partial_pace = PartialPace(event.partial_interval_s, now)
         self._continue_across_versions = event.continue_across_versions
@@ -389,6 +388,8 @@ class WorkerCore:
             return "receiving", receiving.in_words
         if self._swap.active is None:
             return "starting", self._swap.why_not_active()
+        if self._halt.standby:
+            return "standby", self._halt.standby
         return "idle", self._why_idle(self._swap.active)
 
     def _why_idle(self, active: VersionKey) -> str:

@@ -143,6 +143,14 @@ class FinishRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class ActivationTold:
+    """The coordinator gives us work, or does not, for this reason: we go on with what we hold, and are ready."""
+
+    active: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class StopRequested:
     """By a signal or by the coordinator."""
 
@@ -168,6 +176,7 @@ Event = (
     | UploadFailed
     | Rest
     | FinishRequested
+    | ActivationTold
     | StopRequested
     | Tick
 )

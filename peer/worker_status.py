@@ -8,7 +8,9 @@ from typing import Literal
 
 from peer.worker_events import VersionKey
 
-PeerState = Literal["starting", "generating", "idle", "receiving", "resting", "paused", "finishing", "draining"]
+PeerState = Literal[
+    "starting", "generating", "idle", "receiving", "standby", "resting", "paused", "finishing", "draining"
+]
 
 RATE_WINDOW_S = 10.0  # tokens per second are averaged over this long
 FIRST_SLICE_TOKENS = 16  # of the first slice, before any speed is known

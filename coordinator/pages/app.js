@@ -6,7 +6,7 @@ const NOTHING = "–";
 const STALE_AFTER_MS = 4000; // the stream has a message a second
 const STATE_CLASS = {
   generating: "good", receiving: "good", serving: "good", active: "good", idle: "idle", starting: "warn", draining: "warn",
-  lost: "bad", left: "idle", quarantined: "bad",
+  lost: "bad", left: "idle", standby: "idle", quarantined: "bad",
 };
 
 let latest = null;

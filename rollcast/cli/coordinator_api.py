@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,11 +74,47 @@ async def ask(session: aiohttp.ClientSession, target: Target, path: str) -> dict
         MalformedMessage: the answer is no JSON object, or too long.
         RollcastError: what the coordinator answers instead.
     """
+    return await _answer(session, target, "GET", path, {}, None)
+
+
+async def order(session: aiohttp.ClientSession, target: Target, path: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Give an order with the key of the run folder.
+
+    Raises:
+        RunFolderError: the folder has no key.
+        RollcastError: see ask.
+    """
+    path_of_key = RunFolder(target.run_folder).secrets / "operator.key"
+    try:
+        key = path_of_key.read_text().strip()
+    except OSError as error:
+        raise RunFolderError(
+            f"{target.run_folder} has no key for orders",
+            cause=str(error),
+            fix="give the run folder on the coordinator's machine with --run-folder",
+        ) from None
+    return await _answer(session, target, "POST", path, {"Authorization": f"Bearer {key}"}, values)
+
+
+async def _answer(
+    session: aiohttp.ClientSession,
+    target: Target,
+    method: str,
+    path: str,
+    headers: Mapping[str, str],
+    values: Mapping[str, Any] | None,
+) -> dict[str, Any]:
     url = f"{target.http_url()}{path}"
     tls = target.trust() if url.startswith("https:") else True
     try:
-        async with session.get(
-            url, ssl=tls, allow_redirects=False, timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)
+        async with session.request(
+            method,
+            url,
+            json=values,
+            headers=headers,
+            ssl=tls,
+            allow_redirects=False,
+            timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S),
         ) as response:
             data = await read_bounded(response, ANSWER_BYTES_MAX)
             status = response.status

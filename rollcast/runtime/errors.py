@@ -24,7 +24,11 @@
     ├── ModelError             RC603  exit 65   a model's files or its architecture cannot be used
     ├── CacheTooSmall          RC604  exit 69   a rollout does not fit into the engine's memory for keys and values
     ├── ProcessFailed          RC701  exit 70   a process that we started ended badly
-    └── DaemonAway             RC702  exit 69   no peer runs from this state folder
+    ├── DaemonAway             RC702  exit 69   no peer runs from this state folder
+    ├── PoolError              RC901  exit 65   a pool of workers cannot be read, or nothing in it can be used
+    ├── PlanFileError          RC902  exit 65   a file is not a plan of this version of Rollcast
+    ├── OffersUnavailable      RC903  exit 69   the list of machines for rent cannot be had
+    └── ProviderFailed         RC904  exit 69   a provider cannot start, stop or list workers
 
 Exit statuses follow sysexits.h. docs/errors.md has a section for each code; a test keeps the two in step.
 """
@@ -160,3 +164,19 @@ class ProcessFailed(RollcastError):
 
 class DaemonAway(RollcastError):
     code, exit_code = "RC702", 69
+
+
+class PoolError(RollcastError):
+    code, exit_code = "RC901", 65
+
+
+class PlanFileError(RollcastError):
+    code, exit_code = "RC902", 65
+
+
+class OffersUnavailable(RollcastError):
+    code, exit_code = "RC903", 69
+
+
+class ProviderFailed(RollcastError):
+    code, exit_code = "RC904", 69

@@ -46,6 +46,9 @@ class ChunkReceiver:
         kept = self.relay.disk.get(version)
         return kept is None or kept.complete
 
+    def received_s(self, now: float) -> float:
+        return 0.0
+
     def facts(self) -> dict[str, Any]:
         return {}
 

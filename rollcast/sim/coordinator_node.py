@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar, assert_never
 
+from capacity.deciding import decide
 from coordinator import actions as act
 from coordinator import events as ev
 from coordinator import resume
@@ -288,6 +289,12 @@ class CoordinatorNode(Server):
                 self._send(action.peer_id, "plan", action)
             case act.SendProbe():
                 self._send(action.peer_id, "probe", action.probe_id)
+            case act.TellActivation():
+                self._send(action.peer_id, "activation", action)
+            case act.WantWorker():
+                pass  # no provider is simulated
+            case act.PlanActivation():
+                self.later(self.ground.settings.plan_s, self._plan_activation, action)
             case act.StopPeer():
                 self._send(action.peer_id, "stop", action.reason)
             case act.EndSession():
@@ -339,6 +346,10 @@ class CoordinatorNode(Server):
         if session is not None:
             session.dismiss(action.reason)
             self.apply(ev.PeerLeft(action.peer_id, action.reason))
+
+    def _plan_activation(self, action: act.PlanActivation) -> None:
+        solved = decide(action.problem)
+        self.apply(ev.ActivationPlanned(replace(solved, solve_s=self.ground.settings.plan_s)))
 
     def _supply(self, count: int) -> None:
         first, self._prompts = self._prompts, self._prompts + count

@@ -11,13 +11,14 @@ from rollcast.sim.fluid import FluidBroadcast, FluidReceiver
 from rollcast.sim.ground import Ground
 from rollcast.sim.learner_node import LearnerNode
 from rollcast.sim.network import Network
+from rollcast.sim.operator import Operator
 from rollcast.sim.oracle import Oracle
 from rollcast.sim.origin_node import OriginNode
 from rollcast.sim.peer_node import PeerNode
 from rollcast.sim.process import Process
 from rollcast.sim.relay import Relay
 from rollcast.sim.relay_links import RelayHost
-from rollcast.sim.settings import FleetSettings
+from rollcast.sim.settings import EngineSettings, FleetSettings
 from rollcast.sim.trace import Trace
 from rollcast.sim.versions import Signer
 
@@ -47,9 +48,14 @@ class Fleet:
         if settings.receiving == "chunks":
             self.origin.relay = Relay(ground, self.origin, "origin", self.origin.disk, self._hosts, _ignore, _ignore)
         speeds = chance.of("speeds")
-        self.peers = [
-            self._new_peer(number, speeds.lognormvariate(0.0, settings.speed_sigma)) for number in range(settings.peers)
-        ]
+        drawn = (
+            EngineSettings(speeds.lognormvariate(0.0, settings.speed_sigma), settings.concurrent_rollouts)
+            for _ in range(settings.peers)
+        )
+        engines = settings.engines or tuple(drawn)
+        self.peers = [self._new_peer(number, engines[number % len(engines)]) for number in range(settings.peers)]
+        if settings.operator_every_s:
+            Operator(ground, self.coordinator)
         self.over = False  # nothing is started again
         self._down_s: dict[str, float] = {}
         for process in self.processes:
@@ -114,10 +120,10 @@ class Fleet:
         liars = self.ground.oracle.ledger.liars
         return name in liars or 4 * (len(liars) + 1) <= len(self.peers)
 
-    def _new_peer(self, number: int, speed: float) -> PeerNode:
+    def _new_peer(self, number: int, engine: EngineSettings) -> PeerNode:
         name, line = f"peer-{number}", self.settings.lines[number % len(self.settings.lines)]
         self.ground.network.add(name, line)
-        node = PeerNode(self.ground, self.coordinator, name, line, speed)
+        node = PeerNode(self.ground, self.coordinator, name, line, engine)
         if self.settings.receiving == "chunks":
             node.receiver = ChunkReceiver(node, self._hosts)
         else:

@@ -28,12 +28,12 @@ class FluidBroadcast:
     def joined(self, node: PeerNode) -> None:
         """One more that receives and relays."""
         self._peers += 1
-        self._up_bytes_s += node.line.up_bytes_s
+        self._up_bytes_s += node.line.up_bytes_s * node.line.relays
 
     def left(self, node: PeerNode) -> None:
         """One less."""
         self._peers -= 1
-        self._up_bytes_s -= node.line.up_bytes_s
+        self._up_bytes_s -= node.line.up_bytes_s * node.line.relays
 
     def seconds(self, node: PeerNode) -> float:
         """From the announcement to this peer's copy."""
@@ -49,10 +49,10 @@ class FluidReceiver:
         self._broadcast = broadcast
         self._node = node
         self._receiving: VerifiedVersion | None = None
-        self._from_s = self._until_s = 0.0
+        self._from_s = self._until_s = self._received_s = 0.0
 
     def begin(self) -> None:
-        self._receiving = None
+        self._receiving, self._received_s = None, 0.0
         self._broadcast.joined(self._node)
 
     def killed(self) -> None:
@@ -75,6 +75,7 @@ class FluidReceiver:
             if 2.0 * (self._until_s - now) < self._until_s - self._from_s:  # what is more than half here is finished
                 return
             self._keep_part(under_way.version)
+            self._received_s += now - self._from_s
         seconds = self._broadcast.seconds(self._node) * (1.0 - self._part_of(verified.version))
         self._receiving, self._from_s, self._until_s = verified, now, now + seconds
         self._node.later(seconds, self._received, verified)
@@ -91,6 +92,9 @@ class FluidReceiver:
     def complete(self, version: Version) -> bool:
         return self.loadable(version)
 
+    def received_s(self, now: float) -> float:
+        return self._received_s + (0.0 if self._receiving is None else now - self._from_s)
+
     def facts(self) -> dict[str, Any]:
         return {}
 
@@ -102,6 +106,7 @@ class FluidReceiver:
             node.later(1.0, self._received, verified)
             return
         self._receiving = None
+        self._received_s += node.agenda.now - self._from_s
         held, name = node.disk.names("version-"), f"version-{verified.version:09d}"
         if held and held[-1] > name:
             return

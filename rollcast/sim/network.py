@@ -27,6 +27,7 @@ class Line:
     down_bytes_s: float = 2.5e7
     delay_s: float = 0.02
     dialable: bool = True
+    relays: bool = True  # whether fluid broadcasts count its upload
 
 
 @dataclass(slots=True)

@@ -28,8 +28,9 @@ class Oracle:
         self._verdicts = Verdicts(trace)
         self.ledger = LedgerJudge(settings, self._verdicts)
         self._active: dict[str, int] = {}
-        self._spool_max = 16 * settings.concurrent_rollouts + 2 * settings.concurrent_rollouts
+        self._spool_max = (16 + 2) * settings.concurrent_rollouts_max
         self._trained_at: dict[int, int] = {}
+        self._standby: set[str] = set()  # peers that the coordinator switched off
         self.steps = 0  # learner steps completed, at most
         self.last_progress_s = 0.0
         self.ages: dict[int, int] = {}
@@ -58,10 +59,18 @@ class Oracle:
     def coordinator_started(self, incarnation: int, restored: Restored, now: float) -> None:
         self._trace.add(now, "coordinator", incarnation, restored.recorded_batches, len(restored.groups))
         self.ledger.started(restored, now)
+        self._standby.clear()
 
     def coordinator_told(self, event: ev.Event, actions: Sequence[act.Action], now: float) -> None:
         self._trace.add(now, type(event).__name__, getattr(event, "peer_id", None), len(actions))
         self.ledger.see(event, actions, now)
+        for action in actions:
+            if isinstance(action, act.TellActivation):
+                (self._standby.discard if action.active else self._standby.add)(action.peer_id)
+            elif isinstance(action, act.SendLeases):
+                self._verdicts.checks += 1
+                if action.peer_id in self._standby:
+                    self._verdicts.blame("activation", f"{action.peer_id} is off and is given work", now)
 
     def coordinator_counts(self, core: CoordinatorCore, now: float) -> None:
         """Compare the core's accounts with ours; more expensive than the rest."""

@@ -12,6 +12,7 @@ from peer.worker_core import WorkerCore
 from peer.worker_events import (
     Action,
     ActivateVersion,
+    ActivationTold,
     DrawOn,
     EndBatch,
     Event,
@@ -50,6 +51,7 @@ from rollcast.sim.ground import Ground
 from rollcast.sim.hostile import spoiled
 from rollcast.sim.network import Line
 from rollcast.sim.process import Process
+from rollcast.sim.settings import EngineSettings
 from rollcast.wire.ids import PeerId, Version
 from rollcast.wire.records import VerifiedVersion
 from rollcast.wire.rollouts import Rollout
@@ -88,6 +90,10 @@ class Receiver(Protocol):
         """The truth about the chunks of a version: for the judge."""
         ...
 
+    def received_s(self, now: float) -> float:
+        """For how long versions were on their way here in this life, in seconds; 0 where nobody counts it."""
+        ...
+
     def facts(self) -> dict[str, Any]:
         """Its part of a heartbeat."""
         ...
@@ -97,16 +103,19 @@ class PeerNode(Process):
     """Its machine's disk outlives the process.
 
     Args:
-        speed: of its engine; 1 is ordinary.
+        engine: how fast it is, and how many rollouts it draws at once.
     """
 
-    def __init__(self, ground: Ground, coordinator: CoordinatorNode, name: str, line: Line, speed: float) -> None:
+    def __init__(
+        self, ground: Ground, coordinator: CoordinatorNode, name: str, line: Line, engine: EngineSettings
+    ) -> None:
         super().__init__(name, ground.agenda)
         self.ground = ground
         self.coordinator = coordinator
         self.peer_id = PeerId(name)
         self.line = line
-        self.speed = speed
+        self.speed = engine.speed
+        self._concurrent_rollouts = engine.concurrent_rollouts
         self.disk = Disk(ground.chance.of(f"disk of {name}"))
         self.disk.state.sync_s = ground.settings.sync_s
         self.receiver: Receiver | None = None
@@ -126,7 +135,7 @@ class PeerNode(Process):
         settings = self.ground.settings
         self._engine = self._new_engine()
         self.worker = WorkerCore(
-            concurrent_rollouts=settings.concurrent_rollouts,
+            concurrent_rollouts=self._concurrent_rollouts,
             slice_tokens=settings.slice_tokens,
             slice_s=settings.slice_s,
         )
@@ -158,7 +167,7 @@ class PeerNode(Process):
 
     def _joined(self) -> ev.PeerJoined:
         address = f"{self.name}:1" if self.line.dialable else ""
-        slots = self.ground.settings.concurrent_rollouts
+        slots = self._concurrent_rollouts
         held = () if self.worker is None else tuple(self.worker.held_leases)
         return ev.PeerJoined(self.peer_id, "peer", self.name, address, slots, "simulated", held_leases=held)
 
@@ -177,6 +186,8 @@ class PeerNode(Process):
                     self.receiver.planned(content)
             case "probe":
                 self._probe_id = content
+            case "activation":
+                self.tell(ActivationTold(content.active, content.reason))
             case "stop":
                 self.tell(StopRequested(content))
             case _:
@@ -310,10 +321,19 @@ class PeerNode(Process):
         self.tell(VersionActivated(key))
 
     def _draw(self, batch_id: int, tokens_max: int) -> None:
-        self.later(self._engine.slice_s(tokens_max), self._drawn, batch_id, tokens_max)
+        self.later(self._engine.slice_s(tokens_max), self._drawn, batch_id, tokens_max, self._paused_s())
 
-    def _drawn(self, batch_id: int, tokens_max: int) -> None:
+    def _drawn(self, batch_id: int, tokens_max: int, paused_before_s: float) -> None:
+        paused_s = self._paused_s()
+        if paused_s - paused_before_s > 1e-6:  # it stood still meanwhile
+            self.later(paused_s - paused_before_s, self._drawn, batch_id, tokens_max, paused_s)
+            return
         self.tell(SliceDrawn(batch_id, self._engine.draw(tokens_max)))
+
+    def _paused_s(self) -> float:
+        """For how long it has received so far, where it makes nothing meanwhile."""
+        pauses = self.ground.settings.pauses_while_receiving
+        return self.receiver.received_s(self.agenda.now) if pauses and self.receiver is not None else 0.0
 
     def _upload(self, action: UploadRollouts) -> None:
         times = 2 if self.repeats_uploads and self._random.random() < self.repeats_uploads else 1

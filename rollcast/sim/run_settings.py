@@ -46,4 +46,5 @@ def core_settings(settings: FleetSettings, seed: int) -> CoreSettings:
         learner_timeout_s=math.inf,
         scoring_queue_max=settings.scoring_queue_max,
         finished_attempts_kept=settings.finished_attempts_kept,
+        activation=settings.activation,
     )

@@ -6,6 +6,8 @@ import math
 from dataclasses import replace
 from random import Random
 
+from capacity.replan_events import ReplanSettings
+from coordinator.activation_settings import ActivationSettings, Price
 from rollcast.sim.chance import Chance
 from rollcast.sim.network import Line
 from rollcast.sim.settings import FleetSettings, Lengths
@@ -50,6 +52,15 @@ def standard(seed: int) -> FleetSettings:
         lines=tuple(_line(random) for _ in range(4)),
         drop_without_advantage=random.random() < 0.25,
     )
+
+
+def priced(seed: int) -> FleetSettings:
+    """The standard fleet with prices that the capacity model acts on, and an operator who meddles."""
+    random = Chance(seed).of("prices")
+    base = standard(seed)
+    prices = tuple(Price(name=f"peer-{one}", usd_per_hour=round(random.uniform(0.2, 2.0), 2)) for one in range(7))
+    replan = ReplanSettings(dwell_s=6.0, interval_s=10.0, gather_s=0.5)
+    return replace(base, activation=ActivationSettings(mode="act", prices=prices, replan=replan), operator_every_s=6.0)
 
 
 def realistic(peers: int) -> FleetSettings:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
 
+from coordinator.activation_settings import ActivationSettings
 from coordinator.lateness import LatePolicy
 from rollcast.sim.network import Line, Weather
 
@@ -29,6 +30,14 @@ class Lengths:
         """The length of the completion that this seed draws: the same for every attempt at a slot."""
         _drawing.seed(seed)
         return max(1, min(self.most, round(self.median * _drawing.lognormvariate(0.0, self.sigma))))
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """One peer's engine: how fast it is, where 1 is ordinary, and how many rollouts it draws at once."""
+
+    speed: float
+    concurrent_rollouts: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +89,7 @@ class FleetSettings:
     verify_s: float = 0.1  # median of one rollout
     verifiers: int = 4
     # peers
+    engines: tuple[EngineSettings, ...] = ()  # of peers, in turn; none: as many at once for all, and speeds are drawn
     concurrent_rollouts: int = 2
     token_s: float = 0.2  # of a peer of speed 1
     speed_sigma: float = 0.3  # of the logarithm of a peer's speed
@@ -88,12 +98,17 @@ class FleetSettings:
     slice_s: float = 1.0
     partial_interval_s: float = 2.0
     continue_across_versions: bool = False
+    pauses_while_receiving: bool = False  # real peers do not; with "fluid" receiving only
     rollout_bytes: float = 20e3
     # versions
     receiving: Receiving = "fluid"
     version_bytes: float = 4e6
     chunks: int = 6
     versions_kept: int = 3  # on a peer's disk
+    # which peers are on
+    activation: ActivationSettings = field(default_factory=ActivationSettings)
+    plan_s: float = 0.3  # until the planner answers
+    operator_every_s: float = 0.0  # between two things that the operator does, on average; 0: nothing
     # machines
     lines: tuple[Line, ...] = (HOME,)  # of peers, in turn
     server_line: Line = SERVER
@@ -108,6 +123,11 @@ class FleetSettings:
     def age_max(self) -> int:
         """The oldest that a trained rollout may be, in learner steps."""
         return self.staleness_limit + (self.late_steps_max if self.late_policy == "correct" else 0)
+
+    @property
+    def concurrent_rollouts_max(self) -> int:
+        """Of any peer."""
+        return max((one.concurrent_rollouts for one in self.engines), default=self.concurrent_rollouts)
 
     @property
     def rollouts_per_step(self) -> int:

@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from rollcast.cli import coordinator_api
-from rollcast.cli.coordinator_api import Target, ask
+from rollcast.cli.coordinator_api import Target, ask, order
 from rollcast.runtime.errors import (
     ConfigError,
     MalformedMessage,
@@ -113,3 +113,22 @@ async def test_other_answers(
     monkeypatch.setattr(coordinator_api, "ANSWER_BYTES_MAX", 1000)
     with pytest.raises(expected):
         await asked(Target(tmp_path, await serve(answer)))
+
+
+async def test_an_order_carries_the_key_of_the_run_folder(tmp_path: Path) -> None:
+    async def handler(request: web.Request) -> web.Response:
+        return web.json_response({"key": request.headers["Authorization"], "values": await request.json()})
+
+    app = web.Application()
+    app.router.add_post("/x", handler)
+    server = TestServer(app)
+    await server.start_server()
+    target = Target(tmp_path, str(server.make_url("/")))
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(RunFolderError, match="no key for orders"):
+            await order(session, target, "/x", {})
+        (tmp_path / "secrets").mkdir()
+        (tmp_path / "secrets" / "operator.key").write_text("secret\n")
+        answer = await order(session, target, "/x", {"pin": "on"})
+    await server.close()
+    assert answer == {"key": "Bearer secret", "values": {"pin": "on"}}

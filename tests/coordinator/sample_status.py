@@ -29,6 +29,8 @@ def peer(name: str, **changes: Any) -> dict[str, Any]:
         "chunk_bytes_sent": 390_000_000,
         "t_bcast_s": 0.121,
         "hardware": "cpu, 2 cores",
+        "region": "lab",
+        "concurrent_rollouts": 64,
         "parents": ["peer-1"],
         "quarantined": False,
         **changes,
@@ -113,6 +115,8 @@ def sample_status(**changes: Any) -> dict[str, Any]:
         "newest_version": 87,
         "staleness_limit": 4,
         "publish_every_steps": 1,
+        "t_train_s": 0.9,
+        "rollouts_per_step": 64,
         "epoch": 0,
         "staleness": {
             "limit": 4,

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from coordinator.actions import Neighbour, PlanPart, SendPlan, SendProbe, StripePart
-from coordinator.messages import plan_message, probe_message
+from coordinator.actions import Neighbour, PlanPart, SendPlan, SendProbe, StripePart, TellActivation
+from coordinator.messages import activation_message, plan_message, probe_message
 from rollcast.wire.ids import PeerId, PlanId, StripeId
 from rollcast.wire.proto import rollcast_pb2 as pb
 
@@ -35,3 +35,8 @@ def test_a_part_of_the_plan_goes_out_whole() -> None:
 def test_a_probe_names_its_bounds() -> None:
     message = probe_message(SendProbe(PeerId("a"), 4, PeerId("b"), 1000, 2.0))
     assert message.probe == pb.Probe(probe_id=4, peer_id="b", bytes_max=1000, seconds_max=2.0)
+
+
+def test_a_peer_is_told_whether_it_is_on_and_why() -> None:
+    message = activation_message(TellActivation(PeerId("a"), False, "off: too dear"))
+    assert message.activation == pb.Activation(active=False, reason="off: too dear")

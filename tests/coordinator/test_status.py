@@ -92,6 +92,7 @@ def test_the_status_of_a_short_run() -> None:
     world.tell(PeerLeft(PeerId("b"), "stopped by its owner"))
     status = world.core.status(24.0).to_json()
     peers, staleness = status.pop("peers"), status.pop("staleness")
+    assert status.pop("activation")["mode"] == "off"
     assert status.pop("peers_left_out") == 0
     assert status.pop("peers_by_state") == (
         {"role": "origin", "state": "joined", "count": 1},
@@ -101,6 +102,8 @@ def test_the_status_of_a_short_run() -> None:
     assert staleness["split"]["last"]["rollouts"] == 2
     assert status == {
         "run_name": "local",
+        "t_train_s": None,  # the first step compiles
+        "rollouts_per_step": 2,
         "run_id": "run",
         "phase": "training",
         "learner_phase": "training",
@@ -157,8 +160,13 @@ def test_the_status_of_a_short_run() -> None:
         "chunk_bytes_sent": 0,
         "t_bcast_s": 1.0,
         "hardware": "cpu",
+        "region": "",
+        "concurrent_rollouts": 2,
         "parents": ("origin",),
         "quarantined": False,
+        "standby": False,
+        "pin": "",
+        "usd_per_hour": 0.0,
     }
     assert (peers[2]["reason"], peers[2]["tokens_per_s"]) == ("stopped by its owner", 0.0)
 

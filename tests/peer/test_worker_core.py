@@ -6,6 +6,7 @@ from peer.batch_patience import FULL_BATCH_WAIT_S
 from peer.worker_core import DRAIN_UPLOAD_S, WorkerCore
 from peer.worker_events import (
     ActivateVersion,
+    ActivationTold,
     EndBatch,
     Finish,
     GenerateBatch,
@@ -271,3 +272,25 @@ def test_the_state_is_said_in_words() -> None:
     assert said() == ("idle", "no lease; waiting for the coordinator's pacing")
     core.handle(LeasesGranted((grant(1, 4),)), 0.0)
     assert said() == ("generating", "4 rollouts with version 0")
+
+
+def test_on_standby_what_is_held_goes_on_and_the_reason_is_its_state() -> None:
+    core = ready_core()
+    first, second = grant(1), grant(2)
+    assert core.handle(LeasesGranted((first, second)), 1.0) == [GenerateBatch(1, work(first, second), SLICE)]
+    assert core.handle(ActivationTold(False, "off: too dear"), 1.1) == []
+    assert core.status(1.1).state == "generating"
+    idle = ready_core()
+    idle.handle(ActivationTold(False, "off: too dear"), 1.0)
+    assert (idle.status(1.0).state, idle.status(1.0).reason) == ("standby", "off: too dear")
+    idle.handle(ActivationTold(True, "on: cheap"), 2.0)
+    assert idle.status(2.0).state == "idle"
+
+
+def test_standby_is_said_anew_in_each_session() -> None:
+    core = ready_core()
+    core.handle(ActivationTold(False, ""), 1.0)
+    assert core.status(1.0).reason == "switched off"
+    core.handle(SessionLost("gone"), 2.0)
+    core.handle(SessionOpened(), 3.0)
+    assert core.status(3.0).state == "idle"

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from rollcast.runtime.errors import ConfigError
-from rollcast.sim.scenario import realistic, standard
+from rollcast.sim.scenario import priced, realistic, standard
 from rollcast.sim.simulation import Outcome, simulate, simulate_standard
 
 #: Seeds whose stories were bugs once, and some more.
@@ -72,3 +72,11 @@ def test_named_faults_are_the_only_ones_and_the_outcome_is_plain_json() -> None:
     document = json.loads(json.dumps(outcome.to_json()))
     assert document["steps"] == outcome.steps
     assert document["machine"]["realtime_factor"] > 0
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("seed", range(4))
+def test_peers_that_are_switched_on_and_off_break_no_invariant(seed: int) -> None:
+    outcome = clean(simulate(priced(seed), seed, seconds=60.0, faults=()))
+    assert outcome.steps > 5
+    assert outcome.issued == outcome.trained + sum(outcome.dropped.values())

@@ -58,9 +58,9 @@ def _any_other(self: VersionSwap, key: Any) -> bool:
 
 def _asked_before(opened: Any) -> Any:
     def mutated(self: WorkerCore, event: Any, now: float) -> Any:
-        told = self._free_slots_told
+        told = self._slots_asked
         actions = opened(self, event, now)
-        self._free_slots_told = told
+        self._slots_asked = told
         return actions
 
     return mutated

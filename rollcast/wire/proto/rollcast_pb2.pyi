@@ -512,6 +512,14 @@ class Probe(_message.Message):
     seconds_max: float
     def __init__(self, probe_id: _Optional[int] = ..., peer_id: _Optional[str] = ..., bytes_max: _Optional[int] = ..., seconds_max: _Optional[float] = ...) -> None: ...
 
+class Activation(_message.Message):
+    __slots__ = ("active", "reason")
+    ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    active: bool
+    reason: str
+    def __init__(self, active: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class Leases(_message.Message):
     __slots__ = ("leases",)
     LEASES_FIELD_NUMBER: _ClassVar[int]
@@ -549,7 +557,7 @@ class Refused(_message.Message):
     def __init__(self, code: _Optional[str] = ..., what: _Optional[str] = ..., fix: _Optional[str] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("welcome", "leases", "relay_plan", "announcement", "lease_revoke", "stop", "certificate", "refused", "probe")
+    __slots__ = ("welcome", "leases", "relay_plan", "announcement", "lease_revoke", "stop", "certificate", "refused", "probe", "activation")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
     RELAY_PLAN_FIELD_NUMBER: _ClassVar[int]
@@ -559,6 +567,7 @@ class CoordinatorMessage(_message.Message):
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     PROBE_FIELD_NUMBER: _ClassVar[int]
+    ACTIVATION_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     leases: Leases
     relay_plan: RelayPlan
@@ -568,7 +577,8 @@ class CoordinatorMessage(_message.Message):
     certificate: Certificate
     refused: Refused
     probe: Probe
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., relay_plan: _Optional[_Union[RelayPlan, _Mapping]] = ..., announcement: _Optional[_Union[VersionAnnouncement, _Mapping]] = ..., lease_revoke: _Optional[_Union[LeaseRevoke, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., certificate: _Optional[_Union[Certificate, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ...) -> None: ...
+    activation: Activation
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., relay_plan: _Optional[_Union[RelayPlan, _Mapping]] = ..., announcement: _Optional[_Union[VersionAnnouncement, _Mapping]] = ..., lease_revoke: _Optional[_Union[LeaseRevoke, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., certificate: _Optional[_Union[Certificate, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., activation: _Optional[_Union[Activation, _Mapping]] = ...) -> None: ...
 
 class LearnerHello(_message.Message):
     __slots__ = ("protocol", "software", "learner_public_key")

@@ -1,0 +1,53 @@
+"""A peer or a learner that takes a declared time: the real one, slowed down, so that a busy machine changes little.
+
+usage: python -m bench.programs.throttled SECONDS peer|learner CONFIG ...: the arguments of the command line follow.
+
+SECONDS: of a peer's engine for each token of a slice's longest part; of a learner for each training step. What takes
+longer anyway is not made shorter.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from rollcast.cli.main import main
+
+
+def throttle_engine(token_s: float) -> None:
+    """From now on slices take so long a token."""
+    from peer.engines import jax_engine
+
+    draw = jax_engine.JaxGeneration._draw
+
+    def draw_slowly(generation: jax_engine.JaxGeneration, weights: Any, tokens_max: int) -> Any:
+        begun_s = time.monotonic()
+        drawn = draw(generation, weights, tokens_max)
+        longest = max((len(one.token_ids) for one in drawn), default=0)
+        time.sleep(max(0.0, begun_s + token_s * longest - time.monotonic()))
+        return drawn
+
+    jax_engine.JaxGeneration._draw = draw_slowly  # type: ignore[method-assign, assignment]
+
+
+def throttle_learner(step_s: float) -> None:
+    """From now on a training step takes so long."""
+    from learner.trainer import Trainer
+
+    train_step = Trainer.train_step
+
+    def train_slowly(trainer: Trainer, *arguments: Any) -> Any:
+        begun_s = time.monotonic()
+        values = train_step(trainer, *arguments)
+        time.sleep(max(0.0, begun_s + step_s - time.monotonic()))
+        return values
+
+    Trainer.train_step = train_slowly  # type: ignore[method-assign, assignment]
+
+
+if __name__ == "__main__":
+    seconds = float(sys.argv.pop(1))
+    throttle = {"peer": throttle_engine, "learner": throttle_learner}[sys.argv[1]]
+    throttle(seconds)
+    main()

@@ -1,0 +1,16 @@
+"""Every figure that a plan rests on, with its unit, where it is from, and how far off it may be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """Args: relative_uncertainty: one standard deviation / the value; 0: exact, or the user's own decision."""
+
+    name: str
+    value: float | str
+    unit: str
+    source: str
+    relative_uncertainty: float = 0.0

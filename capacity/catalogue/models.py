@@ -1,0 +1,41 @@
+"""Models by size and shape. Origin: data/models/README.md."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+from capacity.catalogue.tables import number_or_none, read_rows
+from capacity.roofline import ModelShape
+
+FOLDER = "models"
+
+
+@functools.cache
+def models() -> Mapping[str, ModelShape]:
+    """All of them by name, in bf16."""
+    return {
+        row["name"]: ModelShape(
+            name=row["name"],
+            parameters=float(row["parameters"]),
+            active_parameters=number_or_none(row["active_parameters"]) or 0.0,
+            layers=int(row["layers"]),
+            kv_heads=int(row["kv_heads"]),
+            head_dim=int(row["head_dim"]),
+        )
+        for row in read_rows(FOLDER, "models.csv")
+    }
+
+
+def model_named(name: str) -> ModelShape | None:
+    """By its name here (``qwen3-8b``) or its repository (``Qwen/Qwen3-8B``), whatever the case; None if not known."""
+    return models().get(_names().get(name.strip().lower(), ""))
+
+
+@functools.cache
+def _names() -> Mapping[str, str]:
+    return {
+        known.lower(): row["name"]
+        for row in read_rows(FOLDER, "models.csv")
+        for known in (row["name"], row["repository"])
+    }

@@ -1,0 +1,28 @@
+"""Reads the CSV files that ship with the package."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from importlib import resources
+
+DATA = "data"
+
+
+def read_text(folder: str, file: str) -> str:
+    """One shipped file as text."""
+    return (resources.files(__package__) / DATA / folder / file).read_text(encoding="utf-8")
+
+
+def read_rows(folder: str, file: str, columns: Sequence[str] | None = None) -> list[dict[str, str]]:
+    """Rows of a shipped CSV file by column name.
+
+    Args:
+        columns: names of the columns where the file has no header.
+    """
+    return list(csv.DictReader(read_text(folder, file).splitlines(), fieldnames=columns))
+
+
+def number_or_none(cell: str) -> float | None:
+    """A figure, or None where the cell is empty: not known."""
+    return float(cell) if cell else None

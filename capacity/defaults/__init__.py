@@ -1,0 +1,12 @@
+"""The pool and the demand that are planned for when none is given; configs/ links to the files."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+POOL, DEMAND = "pool.csv", "demand.toml"
+
+
+def default_text(name: str) -> str:
+    """One of the two files."""
+    return (resources.files(__package__) / name).read_text(encoding="utf-8")

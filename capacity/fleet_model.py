@@ -1,0 +1,393 @@
+"""A fleet in small: workers that make rollouts, groups that fill batches, versions that take their time.
+
+Only what decides for how long a rollout waits is in it: batches drawn together, copies of versions, swaps between
+batches, the coordinator's pacing (pace.py), scoring as a delay, preemptions. Chance is a hash: the same fleet gives the
+same figures. docs/capacity-prediction.md derives it and says what is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Any
+
+from capacity.conduct import Conduct
+from capacity.demand import Demand
+from capacity.fleet_model_parts import Group, ModelWorker, Slot
+from capacity.pace import Pace
+from capacity.slot_times import Draws
+
+_BURST_S = 0.02  # a batch that is not full waits so long for leases of the same burst
+_GROUPS_TRIED = 8
+_MOMENT_S = 1e-6
+
+
+@dataclass(slots=True)
+class Measured:
+    """Since the counting began. ``t_bcast_s``: of each version, from its announcement to the last worker's copy."""
+
+    seconds: float
+    train_s: float
+    trained: int
+    dropped: int
+    age_steps: int
+    t_bcast_s: list[float]
+
+
+class FleetModel:
+    """One fleet on a clock of its own.
+
+    Args:
+        workers: as fleet_model_parts describes them.
+        seed: of lengths and preemptions.
+    """
+
+    def __init__(self, demand: Demand, conduct: Conduct, workers: Sequence[ModelWorker], seed: int = 0) -> None:
+        self._demand, self._conduct, self._workers = demand, conduct, workers
+        self._per_group = max(1, min(conduct.samples_per_group, demand.rollouts_per_step))
+        self._groups_per_step = max(1, round(demand.rollouts_per_step / self._per_group))
+        self._pace = Pace(demand.t_score_s)
+        self._draws = Draws(seed)
+        self._now = 0.0
+        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._order = 0
+        self._book: list[Group] = []  # open and ready groups, oldest first
+        self._ready: list[Group] = []
+        self._line: dict[int, ModelWorker] = {}  # who has room
+        self._clock_s = 0.0  # virtual time of who was served last
+        self._step = 0  # of the next batch
+        self._wanted = True
+        self._steps_done, self._stepped_at = 0, 0.0
+        self._newest = 0  # version
+        self._newest_announced = -1
+        self._publishing_until = 0.0
+        self._missing: dict[int, tuple[float, set[int]]] = {}
+        self._trained = self._dropped = self._age_steps = 0
+        self._ended_before = (0, 0)
+        self._t_bcast_s: list[float] = []
+        for worker in workers:
+            if worker.lives_s is not None:
+                self._after(-worker.lives_s * math.log(self._draws.uniform()), self._preempted, worker)
+
+    def measure(self, warm_up_steps: int, steps: int) -> Measured:
+        """Run on for so many steps' time, then count for so many more; less where it would not come to an end."""
+        train_s = self._demand.t_train_s
+        if self._order == 0 or self._now == 0.0:
+            self._after(0.0, self._announce, 0)
+        self._run(self._now + warm_up_steps * train_s)
+        before = (
+            self._stepped_at,
+            self._steps_done,
+            self._trained,
+            self._dropped,
+            self._age_steps,
+            len(self._t_bcast_s),
+        )
+        self._run(self._now + steps * train_s)
+        return Measured(
+            seconds=max(self._stepped_at - before[0], (steps * train_s) * (self._steps_done == before[1])),
+            train_s=(self._steps_done - before[1]) * train_s,
+            trained=self._trained - before[2],
+            dropped=self._dropped - before[3],
+            age_steps=self._age_steps - before[4],
+            t_bcast_s=self._t_bcast_s[before[5] :],
+        )
+
+    def _after(self, seconds: float, do: Callable[..., None], *arguments: Any) -> None:
+        self._order += 1
+        heappush(self._events, (self._now + seconds, self._order, do, arguments))
+
+    def _run(self, until: float) -> None:
+        events = self._events
+        while events and events[0][0] <= until:
+            self._now, _, do, arguments = heappop(events)
+            do(*arguments)
+        self._now = until
+
+    # ---------------------------------------------------------------- the learner
+
+    def _ask(self) -> None:
+        self._wanted = True
+        self._drop_stale()
+        if not self._form():
+            self._pace.waits(self._now)
+            self._after(max(0.0, self._pace.starves_at() - self._now), self._moved)
+        self._moved()
+
+    def _form(self) -> bool:
+        """The batch that is wanted, if enough groups are ready."""
+        count, limit = self._groups_per_step, self._demand.staleness_limit
+        if not self._wanted or len(self._ready) < count:
+            return False
+        urgent_first = sorted(self._ready, key=lambda group: not group.too_old(self._step + 1, limit))
+        for group in urgent_first[:count]:
+            self._age_steps += self._per_group * self._step - group.versions
+            self._trained += self._per_group
+            self._remove(group)
+        self._wanted = False
+        self._pace.ended(count, in_time=True)
+        trained, dropped = self._ended_before
+        self._pace.formed(self._now, self._trained - trained, self._dropped - dropped)
+        self._ended_before = (self._trained, self._dropped)
+        self._step += 1
+        self._drop_stale()
+        self._after(self._demand.t_train_s, self._trained_one)
+        return True
+
+    def _trained_one(self) -> None:
+        """A step is done: its version is published, and the next batch asked for."""
+        self._steps_done, self._stepped_at, wait_s = self._step, self._now, 0.0
+        if self._step - self._newest >= self._demand.publish_every_steps:
+            wait_s = max(0.0, self._publishing_until - self._now)
+            self._newest = self._step
+            self._publishing_until = self._now + wait_s + self._conduct.t_publish_s
+            self._after(wait_s + self._conduct.t_publish_s, self._announce, self._step)
+        self._after(wait_s, self._ask)
+
+    def _drop_stale(self) -> None:
+        limit = self._demand.staleness_limit
+        for group in [group for group in self._book if group.too_old(self._step, limit)]:
+            if group.unfilled:
+                self._pace.ended(1, in_time=False)
+            self._dropped += self._per_group - group.vacant
+            self._remove(group)
+
+    def _remove(self, group: Group) -> None:
+        group.over = True
+        self._book.remove(group)
+        if group in self._ready:
+            self._ready.remove(group)
+
+    # ---------------------------------------------------------------- versions
+
+    def _announce(self, version: int) -> None:
+        self._newest_announced = version
+        self._missing[version] = (self._now, {worker.number for worker in self._workers if not worker.away})
+        for worker in self._workers:
+            if not worker.away and worker.announced(version, self._now):
+                self._after(worker.copy_s, self._held, worker, version)
+
+    def _held(self, worker: ModelWorker, version: int) -> None:
+        if worker.receiving != version:
+            return
+        worker.stop_receiving(self._now)
+        worker.held, worker.aside = version, False
+        self._no_longer_missing(worker, version)
+        self._queue(worker)
+        self._after(self._demand.t_load_s, self._loaded, worker, version)
+        self._issue()
+
+    def _no_longer_missing(self, worker: ModelWorker, version: int) -> None:
+        for watched in [one for one in self._missing if one <= version]:
+            announced_at, missing = self._missing[watched]
+            missing.discard(worker.number)
+            if not missing:
+                del self._missing[watched]
+                self._t_bcast_s.append(self._now - announced_at)
+
+    def _loaded(self, worker: ModelWorker, version: int) -> None:
+        worker.loaded = max(worker.loaded, version)
+        self._queue(worker)
+        self._begin(worker)
+        self._issue()
+
+    # ---------------------------------------------------------------- workers
+
+    def _begin(self, worker: ModelWorker) -> None:
+        """Draw what waits, as far as there is room beside what runs; an idle worker swaps first if it can."""
+        if worker.away:
+            return
+        swap_s = 0.0
+        if worker.loaded > worker.active and (self._conduct.continue_across_versions or not worker.running):
+            worker.active, swap_s = worker.loaded, self._demand.t_swap_s
+        if worker.running and (self._conduct.whole_batches or worker.loaded > worker.active):
+            return
+        self._start(worker, worker.take(worker.concurrency - len(worker.running)), swap_s)
+
+    def _start(self, worker: ModelWorker, slots: list[Slot], delay_s: float) -> None:
+        if not slots:
+            return
+        worker.running += slots
+        received_s = worker.received_s(self._now)
+        times = [delay_s + worker.slot_s(self._draws) for _ in slots]
+        if self._conduct.whole_batches:
+            self._after(max(times), self._finished, worker, worker.life, slots, received_s)
+            return
+        for slot, seconds in zip(slots, times, strict=True):
+            self._after(seconds, self._finished, worker, worker.life, [slot], received_s)
+
+    def _finished(self, worker: ModelWorker, life: int, slots: list[Slot], received_before_s: float) -> None:
+        if life != worker.life:
+            return
+        received_s = worker.received_s(self._now)
+        if self._demand.pauses_while_receiving and received_s - received_before_s > _MOMENT_S:  # it stood still so long
+            self._after(received_s - received_before_s, self._finished, worker, life, slots, received_s)
+            return
+        for slot in slots:
+            worker.running.remove(slot)
+            self._fill(worker, slot)
+        if worker.running:
+            self._begin(worker)
+        elif worker.waiting:
+            self._after(self._conduct.t_turn_s + _BURST_S, self._begin, worker)
+        self._after(self._conduct.t_turn_s, self._asks, worker)
+
+    def _asks(self, worker: ModelWorker) -> None:
+        self._queue(worker)
+        self._issue()
+
+    def _fill(self, worker: ModelWorker, slot: Slot) -> None:
+        group = slot.group
+        if group.over:
+            return
+        if self._step - slot.version > self._demand.staleness_limit:
+            self._dropped += 1
+            group.vacant += 1
+            return
+        self._pace.answered(worker.per_s, slot.load, self._now - slot.issued_at)
+        worker.answered(slot.load, self._now - slot.issued_at)
+        group.oldest = slot.version if group.oldest is None else min(group.oldest, slot.version)
+        group.versions += slot.version
+        group.unfilled -= 1
+        if not group.unfilled:
+            self._after(self._demand.t_score_s, self._scored, group)
+
+    def _scored(self, group: Group) -> None:
+        if group.over:
+            return
+        self._ready.append(group)
+        if self._form():
+            self._moved()
+
+    def _preempted(self, worker: ModelWorker) -> None:
+        """Taken away with what it was doing, for a while."""
+        assert worker.lives_s is not None
+        lost = worker.running + worker.waiting
+        worker.running, worker.waiting = [], []
+        worker.life, worker.away = worker.life + 1, True
+        worker.stop_receiving(self._now)
+        self._line.pop(worker.number, None)
+        self._no_longer_missing(worker, self._newest_announced)
+        away_s = worker.away_s
+        self._after(min(away_s, self._conduct.reconnect_grace_s), self._give_up, lost)
+        self._after(away_s, self._back, worker)
+        self._after(away_s - worker.lives_s * math.log(self._draws.uniform()), self._preempted, worker)
+
+    def _give_up(self, slots: list[Slot]) -> None:
+        for slot in slots:
+            if not slot.group.over:
+                slot.group.vacant += 1
+        self._issue()
+
+    def _back(self, worker: ModelWorker) -> None:
+        worker.away = False
+        if worker.held < self._newest_announced and worker.announced(self._newest_announced, self._now):
+            self._after(worker.copy_s, self._held, worker, self._newest_announced)
+        self._begin(worker)
+        self._asks(worker)
+
+    # ---------------------------------------------------------------- pacing
+
+    def _moved(self) -> None:
+        """What was too late for somebody may be in time now."""
+        for worker in self._workers:
+            worker.aside = False
+        self._issue()
+
+    def _issue(self) -> None:
+        """Leases for who is next in line, as long as there is work for them."""
+        begun: list[ModelWorker] = []
+        while (ahead := self._next_place()) is not None:
+            worker = self._next_in_line(self._turn(ahead) - self._demand.staleness_limit)
+            if worker is None:
+                break
+            group = self._group_for(worker)
+            if group is None:
+                worker.aside = True
+                continue
+            self._grant(worker, group)
+            if worker not in begun:
+                begun.append(worker)
+        for worker in begun:
+            self._begin(worker)
+
+    def _next_place(self) -> int | None:
+        """How many groups are ahead of what is given out next; None: nothing is."""
+        for place, group in enumerate(self._book):
+            if group.vacant:
+                return place
+        of_use = self._pace.groups_of_use(self._groups_per_step, self._conduct.lead_margin_steps)
+        return len(self._book) if len(self._book) < of_use else None
+
+    def _turn(self, ahead: int) -> int:
+        return self._step + self._pace.places_ahead(ahead, len(self._ready)) // self._groups_per_step
+
+    def _next_in_line(self, oldest: int) -> ModelWorker | None:
+        """Idle ones first, then who is furthest behind."""
+        best: ModelWorker | None = None
+        best_key = (True, math.inf)
+        for worker in self._line.values():
+            if worker.held < oldest or worker.aside:
+                continue
+            key = (worker.holds >= worker.concurrency, worker.virtual_s)
+            if key < best_key:
+                best, best_key = worker, key
+        return best
+
+    def _queue(self, worker: ModelWorker) -> None:
+        """Something changed for it: it stands in line, or does not."""
+        if worker.room(self._conduct) <= 0:
+            self._line.pop(worker.number, None)
+        elif worker.number not in self._line:
+            worker.virtual_s = max(worker.virtual_s, self._clock_s)
+            self._line[worker.number] = worker
+
+    def _group_for(self, worker: ModelWorker) -> Group | None:
+        taken = min(worker.room(self._conduct), self._per_group)
+        load = max(worker.concurrency, worker.holds + taken)
+        tried = 0
+        for place, group in enumerate(self._book):
+            if group.vacant:
+                if self._in_time(worker, place, group, load):
+                    return group
+                tried += 1
+                if tried == _GROUPS_TRIED:
+                    break
+        of_use = self._pace.groups_of_use(self._groups_per_step, self._conduct.lead_margin_steps)
+        if len(self._book) >= of_use or not self._in_time(worker, len(self._book), None, load):
+            return None
+        group = Group(self._per_group, self._per_group)
+        self._book.append(group)
+        return group
+
+    def _in_time(self, worker: ModelWorker, ahead: int, group: Group | None, load: int) -> bool:
+        oldest = worker.held
+        if group is not None and group.oldest is not None:
+            oldest = min(oldest, group.oldest)
+        limit = self._demand.staleness_limit
+        if self._turn(ahead) - oldest > limit:
+            return False
+        if ahead < self._groups_per_step and self._now >= self._pace.starves_at():
+            return True
+        unfilled = self._per_group if group is None else group.unfilled
+        later = self._pace.steps_until_ready(worker.per_s, load, unfilled, self._now, begun=group is not None)
+        return later is None or self._step + later - oldest <= limit
+
+    def _grant(self, worker: ModelWorker, group: Group) -> None:
+        count = min(worker.room(self._conduct), group.vacant)
+        load = max(worker.concurrency, worker.holds + count)
+        needs = max(0, self._turn(self._book.index(group)) - self._demand.staleness_limit)
+        worker.waiting += [Slot(group, load, self._now, needs) for _ in range(count)]
+        group.vacant -= count
+        self._clock_s = max(worker.virtual_s, self._clock_s)
+        worker.served(count)
+        self._line.pop(worker.number)
+        self._queue(worker)
+
+
+def t_bcast_of(measured: Measured) -> float | None:
+    """Its median, the lower one of two; None without a version that reached everybody."""
+    ordered = sorted(measured.t_bcast_s)
+    return ordered[(len(ordered) - 1) // 2] if ordered else None

@@ -1,0 +1,121 @@
+"""The columns of a pool of workers: their names with units, what they mean, and which values are believed.
+
+One table serves the reader of CSV and TOML, the checks, the documentation and what rentable offers are turned into.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["text", "number", "whole", "flag"]
+Value = str | float | int | bool
+Record = dict[str, Value]
+"""One row as read, by column; columns that are empty are absent."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRule:
+    """What one column holds.
+
+    Args:
+        needed: a row without it is skipped.
+        default: of a row without it, where it is not needed; None: it stays unknown.
+        low, high: of a number; beyond them it is absurd. Zero is told apart by ``zero_is_fine``.
+        choices: of a text that may only be one of these.
+    """
+
+    name: str
+    kind: Kind
+    meaning: str
+    needed: bool = False
+    default: Value | None = None
+    low: float = 0.0
+    high: float = 0.0
+    zero_is_fine: bool = False
+    choices: tuple[str, ...] = ()
+
+
+def _text(name: str, meaning: str, **rest: bool) -> ColumnRule:
+    return ColumnRule(name, "text", meaning, default="", **rest)
+
+
+RULES: dict[str, ColumnRule] = {
+    rule.name: rule
+    for rule in (
+        ColumnRule("worker_id", "text", "name of the row, unique in the pool", needed=True),
+        ColumnRule(
+            "count",
+            "whole",
+            "how many alike there are; they become worker_id-1, worker_id-2 and so on",
+            default=1,
+            low=1,
+            high=100_000,
+        ),
+        _text("name", "what people call it"),
+        _text("provider", "who has it: a cloud, a marketplace, a lab"),
+        _text("region", "machines of one region are lost together; of a cloud as provider:region, e.g. aws:us-east-1"),
+        _text("hardware", "accelerator by its name in the catalogue; `rollcast capacity offers hardware` lists them"),
+        ColumnRule("gpus", "whole", "accelerators in the machine, each with a copy", default=1, low=1, high=72),
+        ColumnRule("usd_per_hour", "number", "price of the machine while it is on", needed=True, low=0.005, high=500),
+        ColumnRule("donated", "flag", "whether it costs nothing: only then may usd_per_hour be 0", default=False),
+        ColumnRule(
+            "upload_mbit_per_second",
+            "number",
+            "what it can send, within its owner's cap (1 Mbit = 1e6 bits)",
+            needed=True,
+            low=0.1,
+            high=400_000,
+        ),
+        ColumnRule("download_mbit_per_second", "number", "what it can receive", needed=True, low=0.1, high=400_000),
+        ColumnRule(
+            "egress_usd_per_gb",
+            "number",
+            "price of what it sends (1 GB = 1e9 bytes); 0 where traffic is free",
+            needed=True,
+            low=0.0001,
+            high=2.0,
+            zero_is_fine=True,
+        ),
+        ColumnRule(
+            "rollouts_per_second",
+            "number",
+            "measured, all its accelerators together; with `concurrency`",
+            low=1e-6,
+            high=10_000,
+        ),
+        ColumnRule(
+            "tokens_per_second",
+            "number",
+            "the same in generated tokens; with `concurrency`",
+            low=0.1,
+            high=1_000_000,
+        ),
+        ColumnRule("concurrency", "whole", "rollouts under way at once when it was measured", low=1, high=100_000),
+        ColumnRule("t_gen_p90_s", "number", "measured seconds of one rollout, 90th percentile", low=0.001, high=86_400),
+        ColumnRule("relays", "flag", "whether it may pass chunks on", default=True),
+        ColumnRule("spot", "flag", "whether it can be taken away; then preemptions_per_hour is needed", default=False),
+        ColumnRule(
+            "preemptions_per_hour",
+            "number",
+            "how often it is taken away, on average",
+            default=0.0,
+            low=0.0001,
+            high=60,
+            zero_is_fine=True,
+        ),
+        ColumnRule(
+            "lost_per_preemption_s",
+            "number",
+            "work lost each time: unfinished rollouts, and until a replacement works",
+            default=300.0,
+            low=1,
+            high=86_400,
+            zero_is_fine=True,
+        ),
+        ColumnRule("active", "flag", "whether it is on now", default=False),
+        ColumnRule("pin", "text", "`on` or `off`: whatever is cheapest", default="", choices=("", "on", "off")),
+        _text("price_source", "where the price is from"),
+        _text("price_date", "when it was that price, YYYY-MM-DD"),
+    )
+}

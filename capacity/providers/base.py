@@ -1,0 +1,134 @@
+"""Workers that are not there yet: what a provider offers, and how it starts, stops and finds them.
+
+Every start carries a tag: run, worker and incarnation. A provider starts a tag at most once, whatever is called how
+often, and finds it again by the tag alone, so that nothing is lost between a start and its being written down.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from capacity.workers import Worker
+
+#: No dot, so that a tag can be taken apart; lower case, so that it can be a cluster's name.
+WORKER_ID = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+INCARNATIONS_MAX = 999_999
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class WorkerTag:
+    """One life of one worker of one run: never used again.
+
+    Raises:
+        ValueError: a part is not what it should be.
+    """
+
+    run_id: str
+    worker_id: str
+    incarnation: int
+
+    def __post_init__(self) -> None:
+        if not RUN_ID.fullmatch(self.run_id) or not WORKER_ID.fullmatch(self.worker_id):
+            raise ValueError(f"{self.run_id!r} and {self.worker_id!r} do not make a tag")
+        if not 1 <= self.incarnation <= INCARNATIONS_MAX:
+            raise ValueError(f"an incarnation is 1 to {INCARNATIONS_MAX}, not {self.incarnation}")
+
+    def __str__(self) -> str:
+        return f"{self.run_id}.{self.worker_id}.{self.incarnation}"
+
+    @classmethod
+    def parse(cls, text: str) -> WorkerTag:
+        """Inverse of ``str``.
+
+        Raises:
+            ValueError: it is no tag.
+        """
+        parts = text.rsplit(".", 2)
+        if len(parts) != 3 or not re.fullmatch(r"[1-9][0-9]{0,5}", parts[2]):
+            raise ValueError(f"{text!r} is not a worker's tag")
+        return cls(parts[0], parts[1], int(parts[2]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A worker that could be started, and how it would be billed.
+
+    Args:
+        worker: what the planner sees of it. Its uplink is the cap that it is started with, and its ``worker_id`` is
+            unique among all providers.
+        minimum_s: billed at least.
+        granularity_s: the billed time is a multiple of it.
+        tail_s: how long it may cost money yet once we want it stopped, or once the coordinator is gone: what a stop
+            takes, and what it takes a worker to end by itself without a coordinator.
+    """
+
+    worker: Worker
+    minimum_s: float = 0.0
+    granularity_s: float = 1.0
+    tail_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A worker that runs, or is about to.
+
+    Args:
+        where: for people: a process, a host, a cluster.
+        started_unix_s: by the clock of where it runs; 0: not known.
+    """
+
+    tag: WorkerTag
+    where: str
+    started_unix_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What runs of one run, whoever started it.
+
+    Args:
+        silent: workers of which nothing is known, because where they would be does not answer, each with the reason.
+    """
+
+    running: tuple[Running, ...] = ()
+    silent: Mapping[str, str] = field(default_factory=dict)
+
+
+class Provider(Protocol):
+    """A source of workers. Every call returns, or raises, within ``deadline_s`` seconds.
+
+    Each raises ProviderFailed where the provider cannot be reached or refuses. Then it is not known whether the call
+    had its effect: ``list`` tells.
+    """
+
+    @property
+    def name(self) -> str:
+        """Under which its spending is counted."""
+        ...
+
+    async def offers(self, *, deadline_s: float) -> tuple[Offer, ...]:
+        """Everything that could be started, what runs already included."""
+        ...
+
+    async def start(self, tag: WorkerTag, invite: str, *, deadline_s: float) -> Running:
+        """Start ``tag.worker_id`` under this tag, or find it running. A tag that has ended is not started again.
+
+        ``invite`` is a secret: it never goes into a command line or a log.
+        """
+        ...
+
+    async def stop(self, tag: WorkerTag, *, deadline_s: float) -> None:
+        """Returns when nothing runs under this tag any more, and nothing will: a start that is on its way is void."""
+        ...
+
+    async def list(self, run_id: str, *, deadline_s: float) -> Listing:
+        """What runs of this run. May block until the deadline where a part of it does not answer."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of what the provider holds here. Workers run on."""
+        ...

@@ -1,0 +1,132 @@
+"""Workers on one machine, ours or another, by way of the agent that a command starts there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import tomli_w
+
+from capacity.providers.base import Running, WorkerTag
+from capacity.providers.commands import run_command
+from rollcast.runtime.errors import ProviderFailed
+
+AGENT = ("-m", "capacity.providers.host_agent")
+PEER_PROGRAM = (
+    "{python}",
+    "-m",
+    "rollcast.cli.main",
+    "peer",
+    "run",
+    "{folder}/peer.toml",
+    "--log-file",
+    "{folder}/peer.log",
+)
+STOP_GRACE_S = 5.0
+"""From SIGTERM to SIGKILL: a peer needs 2 s at most."""
+_START_WAIT_SHARE = 0.6
+_OVERHEAD_S = 8.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostAgent:
+    """Args:
+    where: the machine, for people.
+    command: what starts the agent there; its standard input and output reach it.
+    folder: on that machine, for the folders of workers; ``~`` is the home there.
+    systemd: whether workers are units of the user's systemd there.
+    remote: whether it is another machine than ours.
+    program: what a worker runs; {python} and {folder} stand for the agent's interpreter and the worker's folder.
+    """
+
+    where: str
+    command: Sequence[str]
+    folder: str
+    systemd: Literal["auto", "always", "never"] = "never"
+    program: Sequence[str] = PEER_PROGRAM
+    remote: bool = True
+
+    async def start(
+        self, tag: WorkerTag, invite: str, peer: Mapping[str, Any], upload_bytes_per_second: float, deadline_s: float
+    ) -> Running:
+        """See Provider.start; ``peer`` is the worker's configuration as far as it is not decided here."""
+        config = peer_config(tag, peer, upload_bytes_per_second, remote=self.remote)
+        answer = await self._ask(
+            {
+                "do": "start",
+                "tag": str(tag),
+                "files": {"peer.toml": tomli_w.dumps(config), "invite.txt": f"{invite}\n"},
+                "program": list(self.program),
+                "systemd": self.systemd,
+                "wait_s": deadline_s * _START_WAIT_SHARE,
+            },
+            deadline_s,
+        )
+        return self._running(answer)
+
+    async def stop(self, tag: WorkerTag, deadline_s: float) -> None:
+        """See Provider.stop."""
+        grace_s = max(0.5, min(STOP_GRACE_S, deadline_s - _OVERHEAD_S))
+        await self._ask({"do": "stop", "tag": str(tag), "grace_s": grace_s}, deadline_s)
+
+    async def list(self, run_id: str, deadline_s: float) -> tuple[Running, ...]:
+        """See Provider.list."""
+        answer = await self._ask({"do": "list", "run_id": run_id}, deadline_s)
+        return tuple(found for one in answer["running"] if (found := self._if_ours(one, run_id)) is not None)
+
+    def _if_ours(self, one: Any, run_id: str) -> Running | None:
+        """Names of other runs may begin with that of ours."""
+        try:
+            found = self._running(one)
+        except ProviderFailed:
+            return None
+        return found if found.tag.run_id == run_id else None
+
+    async def _ask(self, request: dict[str, Any], deadline_s: float) -> dict[str, Any]:
+        data = json.dumps({**request, "folder": self.folder}).encode()
+        done = await run_command(self.command, data, deadline_s=deadline_s)
+        try:
+            answer = json.loads(done.output)
+            if done.status == 0 and isinstance(answer, dict):
+                if "error" in answer:
+                    raise ProviderFailed(f"{self.where} cannot {request['do']} workers", cause=str(answer["error"]))
+                return answer
+        except ValueError:
+            pass
+        raise ProviderFailed(
+            f"no answer from {self.where}",
+            cause=f"{self.command[0]} ended with status {done.status}: {done.last_words()}",
+            fix="run that command by hand; the machine needs a Python with Rollcast (docs/providers.md)",
+        )
+
+    def _running(self, answer: dict[str, Any]) -> Running:
+        try:
+            tag = WorkerTag.parse(str(answer["tag"]))
+            return Running(tag, f"{self.where}, process {int(answer['pid'])}", float(answer["started_unix_s"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ProviderFailed(f"{self.where} answers nonsense", cause=str(error)) from None
+
+
+def peer_config(
+    tag: WorkerTag, peer: Mapping[str, Any], upload_bytes_per_second: float, *, remote: bool
+) -> dict[str, Any]:
+    """The configuration of a worker's peer process: the operator's, with an identity and a cap of its own.
+
+    A worker whose traffic costs money is capped at what its offer says, towards its own network too: that is the bound
+    that the budget counts on. One on another machine cannot be dialled unless its configuration says how.
+    """
+    config = {
+        **peer,
+        "role": "peer",
+        "name": f"{tag.worker_id}.{tag.incarnation}",
+        "invite_file": "{folder}/invite.txt",
+        "state_folder": "{folder}/state",
+    }
+    link = dict(peer.get("link", {}))
+    if remote and not {"host", "advertise"} & link.keys():
+        link["advertise"] = "none"
+    if upload_bytes_per_second:
+        link |= {"lan_exempt": False, "upload_mbit_s_max": upload_bytes_per_second * 8 / 1e6}
+    return {**config, "link": link}

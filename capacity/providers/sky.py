@@ -1,0 +1,172 @@
+"""Workers on clouds, by way of SkyPilot's command: one cluster of one machine for each worker.
+
+A task file is written and launched. The cluster's name is made of the tag, so that `sky status` finds it, and SkyPilot
+takes the machine down by itself once the worker has ended. The invite goes through the environment of the command, as
+one of SkyPilot's secrets: it is in no file and no argument.
+
+Source: SkyPilot's task YAML and command line, version 0.14 (docs.skypilot.co).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from capacity.providers.base import Listing, Offer, Running, WorkerTag
+from capacity.providers.commands import Done, run_command
+from capacity.providers.config import SkyOffer, SkyPool, tail_s
+from capacity.providers.hosts import peer_config
+from rollcast.runtime.errors import ProviderFailed
+from rollcast.runtime.run_folder import run_folder_error, write_atomically
+
+INVITE = "ROLLCAST_INVITE"
+_RUN = f"""\
+umask 077
+mkdir -p ~/.rollcast
+cd ~/.rollcast
+printf '%s\\n' "${INVITE}" > invite.txt
+unset {INVITE}
+exec python -m rollcast.cli.main peer peer.toml
+"""
+_QUIET = {"SKYPILOT_DISABLE_USAGE_COLLECTION": "1", "NO_COLOR": "1"}
+_GONE = ("STOPPED", "TERMINATED")
+_RUN_DIGITS = 10
+
+
+class SkyProvider:
+    """See Provider. What was started and stopped is remembered in a folder: clouds forget what is gone."""
+
+    def __init__(self, pool: SkyPool, folder: Path, peer: Mapping[str, Any]) -> None:
+        """``folder``: for task files. ``peer``: configuration of every peer, below that of the pool and the offer."""
+        self._pool = pool
+        self._folder = folder
+        self._peer = {**peer, **pool.peer}
+        self._offers = {worker_id: offer for offer in pool.offers for worker_id in offer.worker_ids()}
+
+    @property
+    def name(self) -> str:
+        return self._pool.name
+
+    async def offers(self, *, deadline_s: float) -> tuple[Offer, ...]:
+        machine_s = self._pool.autodown_minutes * 60.0 + self._pool.teardown_s
+        return tuple(
+            offer.offer(worker_id, self.name, tail_s({**self._peer, **offer.peer}, machine_s))
+            for worker_id, offer in self._offers.items()
+        )
+
+    async def start(self, tag: WorkerTag, invite: str, *, deadline_s: float) -> Running:
+        name, mark = cluster_name(tag), self._folder / str(tag)
+        for found in (await self.list(tag.run_id, deadline_s=deadline_s)).running:
+            if found.tag == tag:
+                return found
+        if mark.exists():
+            raise ProviderFailed(f"{name} was started or stopped before, and a tag is not used again")
+        task = await asyncio.to_thread(self._write, tag, mark)
+        command = ["launch", "--yes", "--detach-run", "--cluster", name, "--secret", INVITE]
+        command += ["--down", "--idle-minutes-to-autostop", str(self._pool.autodown_minutes), str(task)]
+        await self._sky(command, deadline_s, {INVITE: invite})
+        return Running(tag, f"cluster {name}")
+
+    async def stop(self, tag: WorkerTag, *, deadline_s: float) -> None:
+        await asyncio.to_thread(_make_folder, self._folder / str(tag))
+        await self._sky(["down", "--yes", cluster_name(tag)], deadline_s)
+        if any(found.tag == tag for found in (await self.list(tag.run_id, deadline_s=deadline_s)).running):
+            raise ProviderFailed(f"cluster {cluster_name(tag)} is still there after `sky down`")
+
+    async def list(self, run_id: str, *, deadline_s: float) -> Listing:
+        done = await self._sky(["status", "--refresh", "--output", "json"], deadline_s)
+        try:
+            clusters = [(str(one["name"]), str(one["status"]), one.get("launched_at")) for one in _records(done.output)]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ProviderFailed(
+                "`sky status` answers something else than clusters", cause=str(error), fix="use SkyPilot 0.10 or newer"
+            ) from None
+        tagged = [(tag_of(name, run_id), name, at) for name, status, at in clusters if status.upper() not in _GONE]
+        return Listing(
+            tuple(Running(tag, f"cluster {name}", float(at or 0.0)) for tag, name, at in tagged if tag is not None)
+        )
+
+    async def close(self) -> None:
+        pass
+
+    def _write(self, tag: WorkerTag, folder: Path) -> Path:
+        if tag.worker_id not in self._offers:
+            raise ProviderFailed(f"{self.name} has no worker {tag.worker_id}", fix="put it back into the configuration")
+        _make_folder(folder)
+        offer = self._offers[tag.worker_id]
+        config = peer_config(tag, {**self._peer, **offer.peer}, offer.upload_cap_bytes_per_second, remote=True)
+        config |= {"invite_file": "invite.txt", "state_folder": "state"}
+        task = task_of(tag, offer, self._pool.setup, folder / "peer.toml")
+        try:
+            write_atomically(folder / "peer.toml", tomli_w.dumps(config).encode(), mode=0o600)
+            write_atomically(folder / "task.yaml", json.dumps(task, indent=2).encode(), mode=0o600)
+        except OSError as error:
+            raise run_folder_error(folder, error) from None
+        return folder / "task.yaml"
+
+    async def _sky(
+        self, arguments: Sequence[str], deadline_s: float, environment: Mapping[str, str] | None = None
+    ) -> Done:
+        command = [self._pool.sky, *arguments]
+        done = await run_command(command, deadline_s=deadline_s, environment={**_QUIET, **(environment or {})})
+        if done.status:
+            raise ProviderFailed(
+                f"`sky {arguments[0]}` failed",
+                cause=done.last_words(),
+                fix="run `sky check`, then that command by hand",
+            )
+        return done
+
+
+def task_of(tag: WorkerTag, offer: SkyOffer, setup: str, peer_file: Path) -> dict[str, Any]:
+    """SkyPilot's task for one worker. Written as JSON, which is YAML too."""
+    return {
+        "name": f"rollcast-{tag.worker_id}",
+        "num_nodes": 1,
+        "resources": dict(offer.resources),
+        "file_mounts": {"~/.rollcast/peer.toml": str(peer_file.absolute())},
+        "secrets": {INVITE: None},
+        "setup": setup,
+        "run": _RUN,
+    }
+
+
+def cluster_name(tag: WorkerTag) -> str:
+    """Lower-case letters, digits and hyphens, the run as a hash of its name."""
+    return f"rc-{_run_digest(tag.run_id)}-{tag.worker_id}-{tag.incarnation}"
+
+
+def tag_of(name: str, run_id: str) -> WorkerTag | None:
+    """Whose cluster it is; None if it is not of this run."""
+    found = re.fullmatch(rf"rc-{_run_digest(run_id)}-([a-z0-9-]+)-([1-9][0-9]{{0,5}})", name)
+    try:
+        return None if found is None else WorkerTag(run_id, found[1], int(found[2]))
+    except ValueError:
+        return None
+
+
+def _run_digest(run_id: str) -> str:
+    return hashlib.sha256(run_id.encode()).hexdigest()[:_RUN_DIGITS]
+
+
+def _records(output: bytes) -> list[dict[str, Any]]:
+    """The JSON list; SkyPilot may print a line for people before it."""
+    text = output.decode(errors="replace")
+    records = json.loads(text[max(0, text.find("[")) :])
+    if not isinstance(records, list):
+        raise ValueError("no list")
+    return records
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise run_folder_error(folder, error) from None

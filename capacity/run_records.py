@@ -1,0 +1,148 @@
+"""What a run's folder says of its times: the ledger of rollouts, the learner's steps, versions and their broadcasts."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rollcast.runtime.errors import RunFolderError
+from rollcast.runtime.run_folder import RunFolder
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class MadeRollout:
+    """One rollout that was received. Times are seconds of the coordinator's wall clock.
+
+    Args:
+        generate_s: as its peer says, and no more than its attempt took.
+        tokens: of its completion.
+        scored_s: None: it was not.
+    """
+
+    peer_id: str
+    issued_s: float
+    received_s: float
+    generate_s: float
+    tokens: int
+    oldest_version: int
+    scored_s: float | None
+
+    @property
+    def begun_s(self) -> float:
+        """When its peer began with it."""
+        return self.received_s - self.generate_s
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerStep:
+    """One step as the learner reported it.
+
+    Args:
+        step: how many steps were done then.
+        figures: ``step_s`` and its parts ``wait_s``, ``train_s``, ``behaviour_s``, ``compile_s`` ... among others.
+        t_bcast_s: T_bcast of the newest version that had reached everybody by then; None: of none.
+        mean_age: of the rollouts of its batch, in learner steps; None: not known.
+    """
+
+    step: int
+    reported_s: float
+    figures: Mapping[str, float]
+    t_bcast_s: float | None = None
+    mean_age: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecords:
+    """Everything that a calibration is made from. Sequences are in order of time; ``announced_s`` is by version."""
+
+    run: Mapping[str, Any]  # the table `run` of the coordinator's configuration
+    lease: Mapping[str, Any]  # the table `lease`
+    rollouts: tuple[MadeRollout, ...]
+    steps: tuple[LearnerStep, ...]
+    announced_s: Mapping[int, float]
+    update_bytes: float
+
+    def between(self, first_step: int, end_step: int) -> RunRecords:
+        """What happened while these steps were made: from the report of the first to that of the last, exclusive."""
+        steps = tuple(one for one in self.steps if first_step <= one.step < end_step)
+        if not steps:
+            return RunRecords(self.run, self.lease, (), (), {}, self.update_bytes)
+        begin_s, end_s = steps[0].reported_s, steps[-1].reported_s
+        rollouts = tuple(one for one in self.rollouts if begin_s <= one.received_s < end_s)
+        announced = {version: at for version, at in self.announced_s.items() if begin_s <= at < end_s}
+        return RunRecords(self.run, self.lease, rollouts, steps, announced, self.update_bytes)
+
+
+_ROLLOUTS = """
+SELECT r.peer_id, a.issued_unix_s, r.received_unix_s, r.body, r.oldest_version, s.scored_unix_s
+FROM rollouts r JOIN attempts a USING (lease_id, sample_index) LEFT JOIN scores s USING (rollout_id)
+ORDER BY r.rollout_id
+"""
+
+
+def read_run(root: Path) -> RunRecords:
+    """The records of the run in this folder; it may still go on.
+
+    Raises:
+        RunFolderError: there is no ledger or configuration, or one of them cannot be read.
+    """
+    folder = RunFolder(root)
+    try:
+        config = tomllib.loads((folder.config / "coordinator.toml").read_text())
+        with closing(sqlite3.connect(f"file:{folder.ledger}?mode=ro", uri=True)) as ledger:
+            rollouts = tuple(_made(row) for row in ledger.execute(_ROLLOUTS))
+            reported = ledger.execute("SELECT step, reported_unix_s, figures FROM steps ORDER BY step").fetchall()
+            versions = ledger.execute("SELECT version, announced_unix_s, announcement FROM versions ORDER BY version")
+            announced = {version: (at, pb.VersionAnnouncement.FromString(text)) for version, at, text in versions}
+        lines = dict(_metrics(folder.metrics))
+    except (OSError, ValueError, KeyError, sqlite3.Error) as error:
+        raise RunFolderError(
+            f"cannot read the records of the run in {root}",
+            cause=str(error),
+            fix="name a run's folder: it holds store.sqlite and config/coordinator.toml",
+        ) from None
+    steps = tuple(
+        LearnerStep(step, at, json.loads(figures), *lines.get(step, (None, None))) for step, at, figures in reported
+    )
+    sizes = sorted(_size_bytes(announcement) for _, announcement in announced.values())
+    return RunRecords(
+        config.get("run", {}),
+        config.get("lease", {}),
+        rollouts,
+        steps,
+        {version: at for version, (at, _) in announced.items()},
+        float(sizes[len(sizes) // 2]) if sizes else 0.0,
+    )
+
+
+def _made(row: tuple[str, float, float, bytes, int, float | None]) -> MadeRollout:
+    peer_id, issued_s, received_s, body, oldest_version, scored_s = row
+    rollout = pb.Rollout.FromString(body)
+    tokens = sum(len(one.token_ids) for one in rollout.segments)
+    generate_s = min(rollout.generate_s, received_s - issued_s)
+    return MadeRollout(peer_id, issued_s, received_s, generate_s, tokens, oldest_version, scored_s)
+
+
+def _size_bytes(announcement: pb.VersionAnnouncement) -> int:
+    """Of the smallest encoding: what peers that hold the version before receive."""
+    return min((pb.Manifest.FromString(one.payload).size_bytes for one in announcement.manifests), default=0)
+
+
+def _metrics(path: Path) -> Iterator[tuple[int, tuple[float | None, float | None]]]:
+    """By step, what metrics.jsonl adds to the ledger; a line that was cut short is left out."""
+    if not path.exists():
+        return
+    for line in path.read_text().splitlines():
+        try:
+            values = json.loads(line)
+        except ValueError:
+            continue
+        split = values.get("age_split") or {}
+        yield int(values["step"]), (values.get("t_bcast_last_s"), split.get("age_steps"))

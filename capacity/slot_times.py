@@ -1,0 +1,94 @@
+"""How long single rollouts take, as a distribution that a worker's measured speed and p90 determine, and draws from it.
+
+Times of rollouts are log-normal: what real completion lengths are closest to among families with two parameters. A
+draw is a number of a hash, so that a prediction is the same each time it is made.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from statistics import NormalDist
+
+_NORMAL = NormalDist()
+_POINTS = 400  # at which the mean of the longest of several is taken
+_SIGMA_MAX = 2.5
+_BISECTIONS = 40
+_MASK = (1 << 64) - 1
+
+
+class Draws:
+    """Numbers between 0 and 1, as good as random: splitmix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, seed: int) -> None:
+        self._state = seed * 0x9E3779B97F4A7C15 & _MASK
+
+    def uniform(self) -> float:
+        """Above 0 and below 1."""
+        self._state = state = (self._state + 0x9E3779B97F4A7C15) & _MASK
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+        return ((state ^ (state >> 31)) >> 11) * 2.0**-53 + 2.0**-54
+
+    def normal(self) -> float:
+        """Of mean 0 and variance 1."""
+        return _NORMAL.inv_cdf(self.uniform())
+
+
+def fit_log_normal(mean_s: float, p90_s: float, longest_of: int = 1) -> tuple[float, float]:
+    """Median and sigma of the logarithm of single times, where the longest of so many has this mean and this p90.
+
+    Returns:
+        (median in seconds, sigma >= 0). Where the p90 is no more than the mean, or too far above it for a log-normal
+        distribution, the mean is kept and sigma is the nearest that there is.
+
+    Raises:
+        ValueError: mean_s is not positive, or longest_of is below 1.
+    """
+    if mean_s <= 0 or longest_of < 1:
+        raise ValueError("mean_s must be positive and longest_of at least 1")
+    sigma = _sigma_of(round(p90_s / mean_s, 6), longest_of)
+    return mean_s / mean_of_longest(sigma, longest_of), sigma
+
+
+@lru_cache(maxsize=1024)
+def _sigma_of(ratio: float, count: int) -> float:
+    """Of the logarithm, where p90 / mean of the longest of so many is this ratio."""
+    top = _SIGMA_MAX if count > 1 else _NORMAL.inv_cdf(0.9)  # the ratio of one falls again above
+    low, high = 0.0, top
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if _p90_over_mean(middle, count) < ratio else (low, middle)
+    return high if high < top else _most_spread(count, top)
+
+
+@lru_cache(maxsize=1024)
+def mean_of_longest(sigma: float, count: int) -> float:
+    """Mean of the longest of so many log-normal times, in medians of one."""
+    if count == 1:
+        return math.exp(sigma * sigma / 2.0)
+    return sum(math.exp(sigma * z) for z in _longest_points(count)) / _POINTS
+
+
+def mean_rest(sigma: float, count: int) -> float:
+    """What is left on average of the longest of so many at a random moment, in medians: E[X^2] / 2 E[X] (renewals)."""
+    squares = sum(math.exp(2.0 * sigma * z) for z in _longest_points(count)) / _POINTS
+    return squares / (2.0 * mean_of_longest(sigma, count))
+
+
+@lru_cache(maxsize=64)
+def _longest_points(count: int) -> tuple[float, ...]:
+    """Quantiles of the largest of so many standard normal numbers, at the middles of equal shares."""
+    shares = ((point + 0.5) / _POINTS for point in range(_POINTS))
+    return tuple(_NORMAL.inv_cdf(share ** (1.0 / count)) for share in shares)
+
+
+def _p90_over_mean(sigma: float, count: int) -> float:
+    return math.exp(sigma * _NORMAL.inv_cdf(0.9 ** (1.0 / count))) / mean_of_longest(sigma, count)
+
+
+def _most_spread(count: int, top: float) -> float:
+    sigmas = [top * part / 50.0 for part in range(51)]
+    return max(sigmas, key=lambda sigma: _p90_over_mean(sigma, count))

@@ -1,0 +1,72 @@
+"""What the operator says about which peers are worth having on: the mode, prices, limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from capacity.replan_events import ReplanSettings
+
+Mode = Literal["off", "advise", "act"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What peers cost that match every pattern that is given; ``*`` and ``?`` as in file names.
+
+    Args:
+        preemptions_per_hour: how often such a machine is taken away, on average.
+    """
+
+    peer_id: str = "*"
+    name: str = "*"
+    hardware: str = "*"
+    region: str = "*"
+    usd_per_hour: float
+    egress_usd_per_gb: float = 0.0
+    preemptions_per_hour: float = 0.0
+
+    def matches(self, *, peer_id: str, name: str, hardware: str, region: str) -> bool:
+        """Whether it is the price of this peer. What a peer calls itself is believed: put peer ids first."""
+        pairs = ((peer_id, self.peer_id), (name, self.name), (hardware, self.hardware), (region, self.region))
+        return all(pattern == "*" or fnmatchcase(value, pattern) for value, pattern in pairs)
+
+
+FREE = Price(usd_per_hour=0.0)
+
+
+def price_of(prices: Sequence[Price], *, peer_id: str, name: str, hardware: str, region: str) -> Price:
+    """The first that matches; a peer that none matches is donated and costs nothing."""
+    for price in prices:
+        if price.matches(peer_id=peer_id, name=name, hardware=hardware, region=region):
+            return price
+    return FREE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivationSettings:
+    """How the capacity model switches peers on and off. Durations in seconds, prices in US dollars.
+
+    Args:
+        mode: off; advise: only say what it would do; act.
+        prices: the first that matches a peer is its price.
+        origin_egress_usd_per_gb: of what the origin sends.
+        usd_per_hour_max: for peers and their traffic together; None: no limit.
+        headroom: rollouts a second bought / needed.
+        share_without_a_region: of the needed rate that is left when any one region is lost; 0: not asked for.
+        standby_receives: whether peers that are off go on receiving versions, so that they can start at once.
+        unknown_download_bytes_per_second, unknown_upload_bytes_per_second: of links that were not measured.
+    """
+
+    mode: Mode = "off"
+    prices: tuple[Price, ...] = ()
+    origin_egress_usd_per_gb: float = 0.0
+    usd_per_hour_max: float | None = None
+    headroom: float = 1.15
+    share_without_a_region: float = 0.0
+    standby_receives: Literal["cheap", "always", "never"] = "cheap"
+    unknown_download_bytes_per_second: float = 1.25e8
+    unknown_upload_bytes_per_second: float = 1.25e6
+    replan: ReplanSettings = field(default_factory=ReplanSettings)

@@ -1,0 +1,55 @@
+"""What people see of the capacity model's decisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSet:
+    """What the last plan came to; the model's words are those of docs/architecture.md.
+
+    Args:
+        number: of the plan, as in the causes of the run's story.
+        infeasible: why no set will do; empty if this one does.
+        remedies: single changes that would help.
+    """
+
+    number: int
+    on: int
+    off: int
+    usd_per_hour: float
+    lp_bound_usd_per_hour: float
+    rate_rollouts_per_second: float
+    rate_needed_rollouts_per_second: float
+    t_bcast_s: float
+    staleness_needed: int
+    utilisation: float
+    solve_s: float
+    infeasible: str
+    remedies: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ActivationStatus:
+    """Peers that are on and off, and why.
+
+    Args:
+        mode: off, advise or act.
+        usd_per_hour: of the peers that are on.
+        switches: peers that were switched since the coordinator's start.
+        plan: None before the first one.
+        failed: why the last plan failed, empty if it did not.
+        rate_correction, t_bcast_correction, t_train_correction: measured / predicted.
+    """
+
+    mode: str
+    on: int
+    standby: int
+    usd_per_hour: float
+    switches: int
+    plan: PlannedSet | None
+    failed: str
+    rate_correction: float = 1.0
+    t_bcast_correction: float = 1.0
+    t_train_correction: float = 1.0

@@ -1,0 +1,329 @@
+"""Runs the fleet's manager in the coordinator: events in, one at a time; actions out, in order.
+
+What is to be written down is durable before the action behind it is carried out. Calls to providers run beside the
+loop, each with a deadline, and come back as events. Whether a worker's peer is here is looked up once a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+import structlog
+
+from capacity.fleet import FleetManager
+from capacity.fleet_events import (
+    AskOffers,
+    BytesSent,
+    DrainWorker,
+    FleetAction,
+    FleetEvent,
+    ListFailed,
+    ListWorkers,
+    Note,
+    OffersSeen,
+    RecordClosed,
+    RecordMark,
+    RecordOpened,
+    RunOver,
+    StartFailed,
+    StartSucceeded,
+    StartWorker,
+    StopFailed,
+    StopSucceeded,
+    StopWorker,
+    Tick,
+    WorkerJoined,
+    WorkerLeft,
+    WorkersListed,
+    WorkersWanted,
+)
+from capacity.fleet_journal import FleetJournal
+from capacity.fleet_rows import JoinedRow, Row, row_of
+from capacity.providers.base import Provider, WorkerTag
+from rollcast.runtime.errors import ProviderFailed, RollcastError
+from rollcast.wire.ids import PeerId
+
+log = structlog.get_logger()
+
+TICK_S = 1.0
+EVENTS_MAX = 10_000
+_CLOSE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadlines:
+    """Of one call to a provider, in seconds."""
+
+    start_s: float
+    stop_s: float
+    ask_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the fleet needs of the coordinator.
+
+    Args:
+        invite: a new invite for one peer, and the digest of its token.
+        here: every peer with a session, and the bytes that it has sent since its start.
+        dismiss: tell a peer to finish, upload and leave.
+        note: one line of the run's story.
+        fail: the run cannot go on.
+    """
+
+    invite: Callable[[], Awaitable[tuple[str, bytes]]]
+    here: Callable[[], Mapping[PeerId, int]]
+    dismiss: Callable[[PeerId, str], None]
+    note: Callable[[str, str, str], None]
+    fail: Callable[[Exception], None]
+
+
+class UnixClock:
+    """Unix time that never falls and never jumps: what the wall clock said at the start, and what passed since."""
+
+    def __init__(self) -> None:
+        self._offset_s = time.time() - time.monotonic()
+
+    def __call__(self) -> float:
+        return time.monotonic() + self._offset_s
+
+
+class ProviderFleet:
+    """The manager's hands."""
+
+    def __init__(
+        self,
+        manager: FleetManager,
+        providers: Mapping[str, Provider],
+        journal: FleetJournal,
+        surroundings: Surroundings,
+        deadlines: Deadlines,
+        clock: Callable[[], float],
+    ) -> None:
+        self.manager = manager
+        self._providers = providers
+        self._journal = journal
+        self._coordinator = surroundings
+        self._deadlines = deadlines
+        self._clock = clock
+        self._events: asyncio.Queue[FleetEvent] = asyncio.Queue(EVENTS_MAX)
+        self._wanted: dict[str, str] | None = None
+        self._offered: set[str] = set()
+        self._tags: dict[bytes, WorkerTag] = {}
+        self._peers = {PeerId(peer): WorkerTag.parse(tag) for tag, peer in journal.content.peers.items()}
+        self._here: set[PeerId] = set()
+        self._starts: dict[WorkerTag, asyncio.Task[None]] = {}
+        self._calls: set[asyncio.Task[None]] = set()
+        self._idle = asyncio.Event()
+        self._writing = asyncio.Lock()
+
+    # ---------------------------------------------------------------- events in
+
+    def tell(self, event: FleetEvent) -> None:
+        """Have an event handled soon. One that does not fit any more is dropped: what it said will show again."""
+        try:
+            self._events.put_nowait(event)
+        except asyncio.QueueFull:
+            log.error("event of providers dropped", event_kind=type(event).__name__)
+
+    def want(self, reasons: Mapping[str, str]) -> None:
+        """The whole set of workers that should run, each with the reason."""
+        if self._wanted != reasons:
+            self._wanted = dict(reasons)
+            self.tell(WorkersWanted(self._wanted))
+
+    @property
+    def offers_known(self) -> bool:
+        """Whether every provider has said what it offers."""
+        return self._providers.keys() <= self._offered
+
+    def now(self) -> float:
+        """Unix time as the manager is told it."""
+        return self._clock()
+
+    def peers_here(self) -> dict[PeerId, WorkerTag]:
+        """Peers of ours that have a session, with the worker that each is."""
+        return {peer_id: self._peers[peer_id] for peer_id in self._here if peer_id in self._peers}
+
+    def claimed(self, token_digest: bytes, peer_id: PeerId) -> None:
+        """An identity has joined with this invite: if it is one of ours, it is that worker's peer."""
+        tag = self._tags.pop(token_digest, None)
+        if tag is not None:
+            self._peers[peer_id] = tag
+            self._begin(self._write_joined(tag, peer_id))
+
+    async def _write_joined(self, tag: WorkerTag, peer_id: PeerId) -> None:
+        await self._write(JoinedRow(self._clock(), str(tag), peer_id))
+
+    async def _write(self, row: Row) -> None:
+        async with self._writing:
+            await asyncio.to_thread(self._journal.append, row)
+
+    async def run(self) -> None:
+        """Until it is cancelled; what fails in it ends the run."""
+        ticking = asyncio.create_task(self._tick())
+        try:
+            while True:
+                event = await self._events.get()
+                for action in self.manager.handle(event, self._clock()):
+                    await self._carry_out(action)
+                if isinstance(event, OffersSeen):
+                    self._offered.add(event.provider)
+                if self.manager.idle:
+                    self._idle.set()
+        except RollcastError as error:
+            self._coordinator.fail(error)
+        finally:
+            ticking.cancel()
+
+    async def _tick(self) -> None:
+        while True:
+            self._look_for_peers()
+            self.tell(Tick())
+            await asyncio.sleep(TICK_S)
+
+    def _look_for_peers(self) -> None:
+        here = self._coordinator.here()
+        ours = {peer_id for peer_id in self._peers if peer_id in here}
+        for peer_id in ours - self._here:
+            self.tell(WorkerJoined(self._peers[peer_id]))
+        for peer_id in self._here - ours:
+            if peer_id in self._peers:
+                self.tell(WorkerLeft(self._peers[peer_id], finished=False))
+        self._here = ours
+        if ours:
+            self.tell(BytesSent({self._peers[peer_id]: here[peer_id] for peer_id in ours}))
+
+    # ---------------------------------------------------------------- actions out
+
+    async def _carry_out(self, action: FleetAction) -> None:
+        match action:
+            case RecordOpened() | RecordClosed() | RecordMark():
+                await self._write(row_of(action))
+                if isinstance(action, RecordClosed):
+                    self._forget(action.tag)
+            case Note():
+                log.info("provider", kind=action.kind, subject=action.subject, detail=action.detail)
+                self._coordinator.note(action.kind, action.subject, action.detail)
+            case StartWorker():
+                self._starts[action.tag] = self._begin(self._start(action))
+            case StopWorker():
+                self._begin(self._stop(action))
+            case DrainWorker():
+                self._drain(action)
+            case ListWorkers():
+                self._begin(self._list(action.provider))
+            case AskOffers():
+                self._begin(self._ask_offers(action.provider))
+            case _:
+                assert_never(action)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._calls.add(task)
+        task.add_done_callback(self._call_done)
+        return task
+
+    def _call_done(self, task: asyncio.Task[None]) -> None:
+        self._calls.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):  # what providers do wrong the manager hears: this is our bug, or the disk
+            self._coordinator.fail(error)
+
+    def _drain(self, action: DrainWorker) -> None:
+        for peer_id in [peer_id for peer_id, tag in self._peers.items() if tag == action.tag]:
+            self._coordinator.dismiss(peer_id, action.reason)
+
+    def _forget(self, tag: WorkerTag) -> None:
+        for peer_id in [peer_id for peer_id, one in self._peers.items() if one == tag]:
+            del self._peers[peer_id]
+        for digest in [digest for digest, one in self._tags.items() if one == tag]:
+            del self._tags[digest]
+
+    # ---------------------------------------------------------------- calls
+
+    async def _start(self, action: StartWorker) -> None:
+        tag = action.tag
+        try:
+            invite, digest = await self._coordinator.invite()
+            self._tags[digest] = tag
+            found = await self._provider(action.provider).start(tag, invite, deadline_s=self._deadlines.start_s)
+            self.tell(StartSucceeded(tag, found.where))
+        except RollcastError as error:
+            self.tell(StartFailed(tag, _in_words(error)))
+        finally:
+            self._starts.pop(tag, None)
+
+    async def _stop(self, action: StopWorker) -> None:
+        """A start that is under way is given up first."""
+        start = self._starts.pop(action.tag, None)
+        if start is not None:
+            start.cancel()
+            await asyncio.wait([start])
+        try:
+            await self._provider(action.provider).stop(action.tag, deadline_s=self._deadlines.stop_s)
+            self.tell(StopSucceeded(action.tag))
+        except RollcastError as error:
+            self.tell(StopFailed(action.tag, _in_words(error)))
+
+    async def _list(self, provider: str) -> None:
+        asked_at = self._clock()
+        try:
+            run_id = self.manager.settings.run_id
+            listing = await self._provider(provider).list(run_id, deadline_s=self._deadlines.ask_s)
+            for worker_id, why in listing.silent.items():
+                log.warning("worker's machine does not answer", worker=worker_id, why=why)
+            self.tell(WorkersListed(provider, listing, asked_at))
+        except RollcastError as error:
+            self.tell(ListFailed(provider, _in_words(error)))
+
+    async def _ask_offers(self, provider: str) -> None:
+        try:
+            offers = await self._provider(provider).offers(deadline_s=self._deadlines.ask_s)
+            self.tell(OffersSeen(provider, offers))
+        except RollcastError as error:
+            log.warning("provider offers nothing", provider=provider, why=_in_words(error))
+
+    def _provider(self, name: str) -> Provider:
+        """Raises ProviderFailed for one that an earlier coordinator had in its configuration."""
+        if name not in self._providers:
+            raise ProviderFailed(f"no provider {name} is configured", fix="put it back until its workers are stopped")
+        return self._providers[name]
+
+    # ---------------------------------------------------------------- the end
+
+    async def end(self, reason: str, timeout_s: float) -> None:
+        """The run is over for good: stop everybody, and wait for that. Then name those that may still cost money."""
+        self._idle.clear()
+        self.tell(RunOver(reason))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        for worker in self.manager.workers():
+            log.error("a worker may still run and cost money", tag=worker.tag, provider=worker.provider)
+
+    async def close(self) -> None:
+        """Write down what was spent; workers run on, for a coordinator after us."""
+        for task in self._calls:
+            task.cancel()
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=_CLOSE_S)
+        await self._write(row_of(self.manager.mark(self._clock())))
+        for provider in self._providers.values():
+            await provider.close()
+        self._journal.close()
+
+
+def jitter() -> Callable[[float, float], float]:
+    """The manager's randomness."""
+    return random.Random().uniform
+
+
+def _in_words(error: RollcastError) -> str:
+    return f"{error.what}: {error.cause}" if error.cause else error.what

@@ -1,0 +1,101 @@
+"""What people see of the workers that were started at providers, and of the money that they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from capacity.fleet import FleetManager
+from capacity.fleet_state import WorkerView
+
+WORKERS_SHOWN_MAX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderSpending:
+    """US dollars since the run began. ``forecast_usd``: of what was wanted meanwhile, at its expected price."""
+
+    provider: str
+    machine_usd: float
+    egress_usd: float
+    forecast_usd: float
+
+
+@dataclass(frozen=True, slots=True)
+class SpendingStatus:
+    """Money of workers that the coordinator started; donated peers and the learner are not in it.
+
+    Args:
+        usd_per_hour: price of the machines that run now.
+        committed_usd_per_hour: the same with the most that they can send.
+        usd_per_accepted_rollout: spent / accepted; None before one was accepted.
+        held_back: workers that are wanted and not started, with the reason.
+    """
+
+    usd_per_hour: float
+    committed_usd_per_hour: float
+    usd_per_hour_max: float | None
+    spent_usd: float
+    usd_max: float | None
+    usd_per_accepted_rollout: float | None
+    providers: tuple[ProviderSpending, ...]
+    workers: tuple[WorkerView, ...]
+    held_back: Mapping[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dicts, lists, strings and numbers."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
+
+
+def build_spending(manager: FleetManager, accepted: int) -> SpendingStatus:
+    """The status from the fleet's manager."""
+    budget, limits = manager.budget, manager.settings.limits
+    return SpendingStatus(
+        usd_per_hour=budget.usd_per_hour,
+        committed_usd_per_hour=budget.committed_usd_per_hour,
+        usd_per_hour_max=limits.usd_per_hour_max,
+        spent_usd=budget.spent_usd,
+        usd_max=limits.usd_max,
+        usd_per_accepted_rollout=budget.spent_usd / accepted if accepted else None,
+        providers=tuple(
+            ProviderSpending(name, one.machine_usd, one.egress_usd, one.forecast_usd)
+            for name, one in sorted(manager.spent().items())
+        ),
+        workers=manager.workers()[:WORKERS_SHOWN_MAX],
+        held_back=dict(list(manager.held_back.items())[:WORKERS_SHOWN_MAX]),
+    )
+
+
+_GAUGES = (
+    ("rollcast_spending_usd_per_hour", "Price of the machines started at providers that run now.", "usd_per_hour"),
+    ("rollcast_spending_committed_usd_per_hour", "The same with their greatest egress.", "committed_usd_per_hour"),
+    ("rollcast_usd_per_accepted_rollout", "Spent at providers / rollouts accepted.", "usd_per_accepted_rollout"),
+    ("rollcast_spending_usd_max", "Limit on what providers may cost in all.", "usd_max"),
+)
+
+
+def families(spending: Mapping[str, Any] | None) -> Iterable[Metric]:
+    """The same for Prometheus."""
+    if spending is None:
+        return
+    for name, text, key in _GAUGES:
+        if spending[key] is not None:
+            yield GaugeMetricFamily(name, text, value=spending[key])
+    spent = CounterMetricFamily("rollcast_spent_usd", "Spent at providers.", labels=["provider", "what"])
+    for one in spending["providers"]:
+        spent.add_metric([one["provider"], "machine"], one["machine_usd"])
+        spent.add_metric([one["provider"], "egress"], one["egress_usd"])
+    yield spent
+    workers = GaugeMetricFamily("rollcast_provider_workers", "Workers at providers.", labels=["provider", "phase"])
+    counts: dict[tuple[str, str], int] = {}
+    for one in spending["workers"]:
+        key = (one["provider"], one["phase"])
+        counts[key] = counts.get(key, 0) + 1
+    for (provider, phase), count in sorted(counts.items()):
+        workers.add_metric([provider, phase], count)
+    yield workers

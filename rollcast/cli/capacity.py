@@ -1,0 +1,26 @@
+"""`rollcast capacity`: which workers to turn on, and why. Every command is a module of its own, imported when used."""
+
+from __future__ import annotations
+
+from cyclopts import App
+
+app = App(name="capacity", help="Choose the cheapest workers that keep the learner busy, and explain the choice.")
+
+_COMMANDS = {
+    "offers": ("capacity_offers:offers", "List and filter the pool, and say what of it was skipped."),
+    "plan": ("capacity_plan:plan", "Choose the cheapest set of workers that keeps the learner busy."),
+    "explain": ("capacity_explain:explain", "Say what limits a plan, and what would change it."),
+    "what-if": ("capacity_what_if:what_if", "Plan for other staleness limits, uplinks, topologies and so on."),
+    "replan": ("capacity_replan:replan", "Plan again from a plan, or replay what came and went since."),
+    "calibrate": ("capacity_calibrate:calibrate_run", "Fit speeds, T_train and T_bcast from a run's records."),
+    "validate": ("capacity_validate:validate", "Run a plan through the simulator: predicted beside simulated."),
+    "diff": ("capacity_diff:diff", "Compare two plans."),
+    "status": ("capacity_live:status", "Show which peers of a run are on, and why."),
+    "pin": ("capacity_live:pin", "Switch a peer of a run on or off, or leave it to the model."),
+    "price": ("capacity_live:price", "Say what peers of a run cost."),
+    "staleness": ("capacity_live:staleness", "Set S of a run while it goes on."),
+    "cost": ("capacity_cost:cost", "Show what a run's workers cost, by day and provider."),
+    "schema": ("capacity_schema:schema", "Print the JSON Schema of a plan."),
+}
+for _name, (_function, _help) in _COMMANDS.items():
+    app.command(f"rollcast.cli.{_function}", name=_name, help=_help)

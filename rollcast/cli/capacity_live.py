@@ -1,0 +1,167 @@
+"""`rollcast capacity status`, `pin`, `price` and `staleness`: the closed loop of a run that goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import aiohttp
+
+from rollcast.cli.coordinator_api import Target, ask, order
+from rollcast.cli.options import Json
+
+_DEFAULT_RUN = Path("runs/latest")
+
+
+def status(
+    *, run_folder: Path = _DEFAULT_RUN, url: str = "", ca_file: Path | None = None, json_output: Json = False
+) -> int:
+    """Show which peers of a run are on, what they cost, and why each is on or off.
+
+    Parameters
+    ----------
+    run_folder
+        the coordinator's run folder, which says where it listens.
+    url
+        the coordinator's address instead, for example http://127.0.0.1:7401.
+    ca_file
+        certificate (PEM) of the run's CA, for an https address.
+    json_output
+        print one JSON object.
+    """
+    answer = asyncio.run(_asked(Target(run_folder, url, ca_file)))
+    peers = [peer for peer in answer["peers"] if peer["role"] == "peer"]
+    if json_output:
+        print(json.dumps({"activation": answer["activation"], "peers": peers}, indent=2))
+    else:
+        print("\n".join(lines_of(answer["activation"], peers)))
+    return 0
+
+
+def pin(
+    peer: str,
+    to: Literal["on", "off", "auto"],
+    *,
+    run_folder: Path = _DEFAULT_RUN,
+    url: str = "",
+    ca_file: Path | None = None,
+) -> int:
+    """Switch a peer of a run on or off whatever it costs; auto leaves it to the capacity model again.
+
+    Parameters
+    ----------
+    peer
+        its name or id.
+    to
+        on, off or auto.
+    run_folder
+        the run's folder: it has the key that orders need.
+    url
+        the coordinator's address, where the folder does not say it.
+    ca_file
+        certificate (PEM) of the run's CA, for an https address.
+    """
+    return _given(Target(run_folder, url, ca_file), "/api/v1/capacity/pin", {"peer": peer, "pin": to})
+
+
+def price(
+    usd_per_hour: float,
+    *,
+    peer_id: str = "*",
+    name: str = "*",
+    hardware: str = "*",
+    region: str = "*",
+    egress_usd_per_gb: float = 0.0,
+    run_folder: Path = _DEFAULT_RUN,
+    url: str = "",
+    ca_file: Path | None = None,
+) -> int:
+    """Say what the peers of a run cost that match every pattern given (* and ? as in file names).
+
+    Parameters
+    ----------
+    usd_per_hour
+        price of one while it is on.
+    peer_id
+        of its identity, the only thing that a peer cannot choose.
+    name
+        of its name.
+    hardware
+        of what it runs on.
+    region
+        of its region.
+    egress_usd_per_gb
+        price of what it sends.
+    run_folder
+        the run's folder: it has the key that orders need.
+    url
+        the coordinator's address, where the folder does not say it.
+    ca_file
+        certificate (PEM) of the run's CA, for an https address.
+    """
+    values = {
+        "peer_id": peer_id,
+        "name": name,
+        "hardware": hardware,
+        "region": region,
+        "usd_per_hour": usd_per_hour,
+        "egress_usd_per_gb": egress_usd_per_gb,
+    }
+    return _given(Target(run_folder, url, ca_file), "/api/v1/capacity/price", values)
+
+
+def staleness(limit: int, *, run_folder: Path = _DEFAULT_RUN, url: str = "", ca_file: Path | None = None) -> int:
+    """Set S of a run while it goes on: at most the one that it was started with.
+
+    Parameters
+    ----------
+    limit
+        S in learner steps.
+    run_folder
+        the run's folder: it has the key that orders need.
+    url
+        the coordinator's address, where the folder does not say it.
+    ca_file
+        certificate (PEM) of the run's CA, for an https address.
+    """
+    return _given(Target(run_folder, url, ca_file), "/api/v1/staleness-limit", {"staleness_limit": limit})
+
+
+def lines_of(activation: Mapping[str, Any], peers: list[Mapping[str, Any]]) -> list[str]:
+    """The status in words: a line in all, one of the plan, one a peer with a tick where it is on."""
+    on, standby, usd = activation["on"], activation["standby"], activation["usd_per_hour"]
+    lines = [f"mode {activation['mode']}: {on} on for {usd:.4g} $/h, {standby} on standby"]
+    planned = activation["plan"]
+    if planned is not None and planned["infeasible"]:
+        lines.append(f"plan {planned['number']}: no set will do: {planned['infeasible']}")
+    elif planned is not None:
+        rate, needed = planned["rate_rollouts_per_second"], planned["rate_needed_rollouts_per_second"]
+        lines.append(
+            f"plan {planned['number']}: {planned['on']} on for {planned['usd_per_hour']:.4g} $/h,"
+            f" at least {planned['lp_bound_usd_per_hour']:.4g} $/h; {rate:.3g} of {needed:.3g} rollouts/s needed;"
+            f" T_bcast {planned['t_bcast_s']:.3g} s"
+        )
+    if activation["failed"]:
+        lines.append(f"the last plan failed: {activation['failed']}")
+    for peer in peers:
+        tick = " " if peer["standby"] else "\N{CHECK MARK}"
+        pinned = f" [pinned {peer['pin']}]" if peer["pin"] else ""
+        lines.append(f"{tick} {peer['name']:<16} {peer['usd_per_hour']:>8.4g} $/h{pinned}  {peer['reason']}")
+    return lines
+
+
+async def _asked(target: Target) -> dict[str, Any]:
+    async with aiohttp.ClientSession() as session:
+        return await ask(session, target, "/api/v1/status")
+
+
+def _given(target: Target, path: str, values: Mapping[str, Any]) -> int:
+    async def give() -> dict[str, Any]:
+        async with aiohttp.ClientSession() as session:
+            return await order(session, target, path, values)
+
+    print(json.dumps(asyncio.run(give())))
+    return 0

@@ -1,0 +1,73 @@
+"""How the planner's commands print: tables, CSV or a page on stdout; JSON alone there; notes on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from capacity.sheets import TICK, Cell, Column, Format, Sheet, csv_of, html_of, shown
+
+#: Exit statuses of the planner's commands, beside those of errors (docs/errors.md).
+FEASIBLE, INFEASIBLE, CHANGED = 0, 2, 3
+
+FormatOption = Annotated[Format, Parameter(name="--format")]
+
+_WIDTH_ELSEWHERE = 150  # of a table that goes to a file or a pipe
+
+
+def note(lines: Sequence[str]) -> None:
+    """Say something beside the answer."""
+    for line in lines:
+        print(line, file=sys.stderr)
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """One JSON object, alone on stdout."""
+    print(json.dumps(document, indent=1, allow_nan=False))
+
+
+def print_sheets(sheets: Sequence[Sheet], form: Format, *, title: str, main: int = -1) -> None:
+    """Tables, or one page of them; CSV can only be one table, which is ``main``."""
+    if form == "csv":
+        sys.stdout.write(csv_of(sheets[main]))
+    elif form == "html":
+        sys.stdout.write(html_of(title, sheets))
+    else:
+        console = Console()
+        if not console.is_terminal:
+            console = Console(width=_WIDTH_ELSEWHERE)
+        for sheet in sheets:
+            console.print(Text(sheet.title, style="bold"), soft_wrap=True)
+            console.print(drawn(sheet))
+            for line in sheet.lines:
+                console.print(Text(line, style="bold" if line.startswith(TICK) else ""), soft_wrap=True)
+            console.print()
+
+
+def drawn(sheet: Sheet) -> Table:
+    """A sheet for the terminal."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for place, column in enumerate(sheet.columns):
+        table.add_column(
+            column.heading,
+            justify="right" if sheet.is_number(place) else "left",
+            overflow="fold",
+            no_wrap=not column.prose and sheet.is_number(place),
+        )
+    for row in sheet.rows:
+        chosen = sheet.marked is not None and bool(row[sheet.marked])
+        cells = [_text(cell, column) for cell, column in zip(row, sheet.columns, strict=True)]
+        table.add_row(*cells, style="" if chosen or sheet.marked is None else "dim")
+    return table
+
+
+def _text(cell: Cell, column: Column) -> Text:
+    text = "" if cell is None and column.prose else shown(cell, column.digits)
+    return Text(text, style="green" if cell is True else "")

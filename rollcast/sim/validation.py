@@ -1,0 +1,224 @@
+"""A plan replayed by the simulator: the same workers, links and demand under the real cores, beside the prediction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from capacity.conduct import Conduct
+from capacity.demand import Demand
+from capacity.plans import Plan
+from capacity.prediction import STEPS, WARM_UP_STEPS, Prediction, predict
+from capacity.slot_times import fit_log_normal, mean_of_longest, mean_rest
+from capacity.workers import Speed, Worker
+from rollcast.sim.fleet import Fleet
+from rollcast.sim.network import Line
+from rollcast.sim.peer_node import PeerNode
+from rollcast.sim.settings import EngineSettings, FleetSettings, Lengths
+
+_MEDIAN_TOKENS = 64.0  # of a simulated completion: a token stands for some dozens
+_LONGEST = 24.0  # times the median, at most
+_SLICES = 32  # in a rollout of median length, where rollouts are uploaded one by one
+_VERIFY_MEAN = math.exp(0.5 * 0.5**2)  # mean / median of what a simulated verifier takes
+NOTICE_S = 0.07  # there and back over two simulated access links, with the jitter and a sync to disk
+_HASH_S = 0.1  # what a simulated learner does to a version besides pushing it
+_LOST = ("stale", "group_stale", "late_duplicate", "returned", "lease_expired")
+
+WorkersOn = Sequence[tuple[Worker, Speed]]
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """Predicted beside simulated, over the same learner steps of the same run.
+
+    Args:
+        violations: invariants that the simulator's judge saw broken; must be 0.
+    """
+
+    seed: int
+    workers: int
+    warm_up_steps: int
+    steps: int
+    predicted: Prediction
+    simulated: Prediction
+    violations: int
+
+    def errors(self) -> dict[str, float]:
+        """|predicted - simulated| / simulated of the figures; a figure that is 0 in the simulation is left out."""
+        pairs = (
+            ("utilisation", self.predicted.utilisation, self.simulated.utilisation),
+            ("t_bcast_s", self.predicted.t_bcast_s, self.simulated.t_bcast_s),
+            ("mean_staleness", self.predicted.mean_staleness, self.simulated.mean_staleness),
+        )
+        return {name: abs(predicted - found) / found for name, predicted, found in pairs if found > 0}
+
+    def to_json(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return asdict(self) | {"errors": self.errors()}
+
+
+def validate_plan(plan: Plan, *, seed: int, steps: int = STEPS, conduct: Conduct | None = None) -> Validation:
+    """Replay the chosen set for so many steps of the learner, after a warm-up.
+
+    Args:
+        conduct: how the run is operated; None: as by default, whole batches drawn together, the push on the learner's
+            uplink.
+
+    Raises:
+        ValueError: nobody is chosen.
+    """
+    workers_on = [(one.worker, one.speed) for one in plan.chosen if one.speed is not None]
+    if conduct is None:
+        conduct = Conduct(whole_batches=True, t_publish_s=publish_s(plan.demand), t_notice_s=NOTICE_S)
+    return validate(plan.demand, workers_on, conduct, seed=seed, steps=steps)
+
+
+def validate(
+    demand: Demand,
+    workers_on: WorkersOn,
+    conduct: Conduct,
+    *,
+    seed: int,
+    warm_up_steps: int = WARM_UP_STEPS,
+    steps: int = STEPS,
+) -> Validation:
+    """Predict what these workers give, and simulate them."""
+    if not workers_on:
+        raise ValueError("there is nobody to simulate: the plan has no workers")
+    predicted = predict(demand, workers_on, conduct, warm_up_steps=warm_up_steps, steps=steps)
+    simulated, violations = simulate_workers(
+        demand, workers_on, conduct, seed=seed, warm_up_steps=warm_up_steps, steps=steps
+    )
+    return Validation(seed, len(workers_on), warm_up_steps, steps, predicted, simulated, violations)
+
+
+def publish_s(demand: Demand) -> float:
+    """How long a simulated learner takes to publish: up the line that serves versions, then down the origin's."""
+    return _HASH_S + 2.0 * demand.update_bytes / demand.learner_upload_bytes_per_second
+
+
+def simulate_workers(
+    demand: Demand, workers_on: WorkersOn, conduct: Conduct, *, seed: int, warm_up_steps: int, steps: int
+) -> tuple[Prediction, int]:
+    """What the simulator makes of them, and how many invariants were broken."""
+    fleet = Fleet(fleet_settings(demand, workers_on, conduct), seed)
+    _preempt(fleet, workers_on, conduct)
+    oracle, tables = fleet.ground.oracle, fleet.coordinator.tables
+    fleet.run(warm_up_steps * demand.t_train_s)
+    before, ages, stepped = tables.counts(), dict(oracle.ages), (oracle.steps, oracle.last_progress_s)
+    fleet.run(steps * demand.t_train_s)
+    after, core = tables.counts(), fleet.coordinator.core
+    dropped = sum(after.dropped.get(one, 0) - before.dropped.get(one, 0) for one in _LOST)
+    ended = dropped + after.trained - before.trained
+    aged = {age: count - ages.get(age, 0) for age, count in oracle.ages.items()}
+    rollouts, done = sum(aged.values()), oracle.steps - stepped[0]
+    seconds = oracle.last_progress_s - stepped[1] if done else 1.0
+    found = Prediction(
+        utilisation=done * demand.t_train_s / seconds,
+        t_bcast_s=(core._state.dissemination.seconds.percentile(50) or 0.0) if core else 0.0,
+        mean_staleness=sum(age * count for age, count in aged.items()) / rollouts if rollouts else 0.0,
+        dropped_share=dropped / ended if ended else 0.0,
+    )
+    return found, len(oracle.violations)
+
+
+def fleet_settings(demand: Demand, workers_on: WorkersOn, conduct: Conduct) -> FleetSettings:
+    """The simulated fleet of these workers: engines as fast, lines as wide, and the run operated in the same way."""
+    sigma = _sigma(workers_on, conduct)
+    median_tokens, most = _MEDIAN_TOKENS, round(_LONGEST * _MEDIAN_TOKENS)
+    slowest_p90_s = max(speed.t_gen_p90_s for _, speed in workers_on)
+    source = demand.learner_upload_bytes_per_second
+    per_group = max(1, min(conduct.samples_per_group, demand.rollouts_per_step))
+    return FleetSettings(
+        **_MINUTES,
+        peers=len(workers_on),
+        staleness_limit=demand.staleness_limit,
+        publish_every_steps=demand.publish_every_steps,
+        groups_per_step=max(1, round(demand.rollouts_per_step / per_group)),
+        samples_per_group=per_group,
+        lead_margin_steps=conduct.lead_margin_steps,
+        lease_deadline_s=8.0 * slowest_p90_s,
+        prefetch_batches=conduct.prefetch_batches,
+        prefetch_s=conduct.prefetch_s,
+        reconnect_grace_s=conduct.reconnect_grace_s,
+        train_s=demand.t_train_s,
+        load_s=demand.t_load_s,
+        swap_s=demand.t_swap_s,
+        verify_s=demand.t_score_s / _VERIFY_MEAN,
+        verifiers=max(4, demand.rollouts_per_step),
+        scoring_queue_max=max(4096, 8 * demand.rollouts_per_step),
+        engines=tuple(_engine(speed, sigma, conduct) for _, speed in workers_on),
+        token_s=1.0,
+        lengths=Lengths(median=median_tokens, sigma=sigma, most=most),
+        slice_tokens=most if conduct.whole_batches else max(1, round(median_tokens / _SLICES)),
+        continue_across_versions=conduct.continue_across_versions,
+        pauses_while_receiving=demand.pauses_while_receiving,
+        version_bytes=demand.update_bytes,
+        piece_bytes=demand.update_bytes / 10.0 + 1.0,
+        lines=tuple(_line(worker) for worker, _ in workers_on),
+        server_line=Line(up_bytes_s=source, down_bytes_s=source, delay_s=0.005),
+    )
+
+
+#: The time scale of real runs: heartbeats each 10 s, disks that take milliseconds, nobody gives anybody up.
+_MINUTES: dict[str, Any] = {
+    "heartbeat_s": 10.0,
+    "heartbeat_timeout_s": 30.0,
+    "connection_timeout_s": 20.0,
+    "start_within_s": 5.0,
+    "tick_s": 5.0,
+    "checkpoint_every_steps": 10,
+    "checkpoint_s": 5.0,
+    "slice_s": 1e9,
+    "partial_interval_s": 0.0,
+    "sync_s": 0.004,
+    "validate_every": 20_000,
+}
+
+
+def _sigma(workers_on: WorkersOn, conduct: Conduct) -> float:
+    """Of the logarithm of a rollout's length: what the workers' speeds say, the faster ones the more."""
+    rates = [speed.rollouts_per_second for _, speed in workers_on]
+    fits = [fit_log_normal(_mean_s(one), one.t_gen_p90_s, _longest_of(one, conduct))[1] for _, one in workers_on]
+    return sum(rate * sigma for rate, sigma in zip(rates, fits, strict=True)) / sum(rates)
+
+
+def _engine(speed: Speed, sigma: float, conduct: Conduct) -> EngineSettings:
+    tokens = _MEDIAN_TOKENS * mean_of_longest(sigma, _longest_of(speed, conduct))
+    return EngineSettings(tokens / _mean_s(speed), speed.concurrency)
+
+
+def _line(worker: Worker) -> Line:
+    upload, download = worker.upload_bytes_per_second, worker.download_bytes_per_second
+    return Line(up_bytes_s=upload, down_bytes_s=download, relays=worker.relays)
+
+
+def _mean_s(speed: Speed) -> float:
+    return speed.concurrency / speed.rollouts_per_second
+
+
+def _longest_of(speed: Speed, conduct: Conduct) -> int:
+    return speed.concurrency if conduct.whole_batches else 1
+
+
+def _preempt(fleet: Fleet, workers_on: WorkersOn, conduct: Conduct) -> None:
+    """Each worker is killed as often as it is said to be, and stays away for what it loses besides its batch."""
+    for peer, (worker, speed) in zip(fleet.peers, workers_on, strict=True):
+        if worker.preemptions_per_hour <= 0:
+            continue
+        longest_of = _longest_of(speed, conduct)
+        median_s, sigma = fit_log_normal(_mean_s(speed), speed.t_gen_p90_s, longest_of)
+        away_s = max(1.0, worker.lost_per_preemption_s - median_s * mean_rest(sigma, longest_of))
+        _preempt_one(fleet, peer, worker.preemptions_per_hour / 3600.0, away_s)
+
+
+def _preempt_one(fleet: Fleet, peer: PeerNode, per_second: float, away_s: float) -> None:
+    chance = fleet.ground.chance.of(f"preemptions of {peer.name}")
+
+    def take() -> None:
+        fleet.down(peer, away_s)
+        fleet.ground.agenda.after(away_s + chance.expovariate(per_second), take)
+
+    fleet.ground.agenda.after(chance.expovariate(per_second), take)

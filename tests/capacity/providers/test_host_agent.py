@@ -1,0 +1,169 @@
+"""The agent on a machine: real processes, and what it must never signal."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capacity.providers import host_agent
+from capacity.providers.launch import PROCESS, STOPPED, boot_id, start_ticks
+from tests.capacity.providers.workers import SLEEPER, STUBBORN, kill_all
+
+TAG = "run-1.w.1"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    kill_all(tmp_path)
+
+
+AGENT = [sys.executable, "-m", "capacity.providers.host_agent"]
+
+
+def ask(request: dict[str, Any]) -> dict[str, Any]:
+    """As a provider does: a process that ends when it has answered."""
+    done = subprocess.run(AGENT, input=json.dumps(request).encode(), capture_output=True, check=True, timeout=60)
+    answer: dict[str, Any] = json.loads(done.stdout)
+    if "error" in answer:
+        raise host_agent.Refused(answer["error"])
+    return answer
+
+
+def start_request(folder: Path, **changes: Any) -> dict[str, Any]:
+    request = {"do": "start", "folder": str(folder), "tag": TAG, "files": {"invite.txt": "secret"}, "wait_s": 10}
+    return {**request, "program": SLEEPER, "systemd": "never", **changes}
+
+
+def start(folder: Path, **changes: Any) -> dict[str, Any]:
+    return ask(start_request(folder, **changes))
+
+
+def stop(folder: Path, tag: str = TAG, grace_s: float = 5.0) -> dict[str, Any]:
+    return ask({"do": "stop", "folder": str(folder), "tag": tag, "grace_s": grace_s})
+
+
+def listed(folder: Path) -> list[str]:
+    answer = host_agent.answer_to({"do": "list", "folder": str(folder), "run_id": "run-1"})
+    return [one["tag"] for one in answer["running"]]
+
+
+def test_a_worker_runs_at_the_lowest_priority_and_outlives_who_started_it(folder: Path) -> None:
+    pid = start(folder)["pid"]
+    assert (os.getpriority(os.PRIO_PROCESS, pid), os.sched_getscheduler(pid)) == (19, os.SCHED_IDLE)
+    assert os.getsid(pid) == pid
+    assert b"secret" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+    assert (folder / TAG / "invite.txt").stat().st_mode & 0o777 == 0o600
+    assert listed(folder) == [TAG]
+    stop(folder)
+    assert listed(folder) == []
+    assert not (folder / TAG / "invite.txt").exists()
+
+
+def test_a_worker_that_does_not_heed_sigterm_is_killed(folder: Path) -> None:
+    pid = start(folder, program=STUBBORN)["pid"]
+    time.sleep(0.2)  # for the shell to ignore SIGTERM
+    stop(folder, grace_s=0.3)
+    assert listed(folder) == []
+    assert not Path(f"/proc/{pid}").exists() or Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
+
+
+def test_a_worker_that_ends_at_once_says_why(folder: Path) -> None:
+    program = ["sh", "-c", "echo no such model"]
+    with pytest.raises(host_agent.Refused, match=r"did not start within 0\.5 s; its log ends: no such model"):
+        start(folder, program=program, wait_s=0.5)
+    with pytest.raises(host_agent.Refused, match="not used again; its log ends: no such model"):
+        start(folder, program=program)
+
+
+def test_a_process_that_took_over_the_pid_is_left_alone(folder: Path) -> None:
+    """The lock says that the worker lives, but the pid written down is another process's: ours."""
+    start(folder)
+    path = folder / TAG / PROCESS
+    real = json.loads(path.read_text())
+    assert (real["start_ticks"], real["boot_id"]) == (start_ticks(real["pid"]), boot_id())
+    for changes in ({"pid": os.getpid()}, {"start_ticks": real["start_ticks"] + 1}, {"boot_id": "another"}):
+        path.write_text(json.dumps({**real, **changes}))
+        with pytest.raises(host_agent.Refused, match="left alone"):
+            stop(folder, grace_s=0.2)
+        assert listed(folder) == [TAG]
+    path.write_text(json.dumps(real))
+    stop(folder)
+
+
+def test_a_stop_that_comes_first_wins(folder: Path) -> None:
+    stop(folder)
+    assert (folder / TAG / STOPPED).exists()
+    with pytest.raises(host_agent.Refused, match="not used again"):
+        start(folder)
+    assert listed(folder) == []
+
+
+def test_two_starts_at_once_make_one_worker(folder: Path) -> None:
+    agents = [subprocess.Popen(AGENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(3)]
+    data = json.dumps(start_request(folder)).encode()
+    with ThreadPoolExecutor(3) as pool:
+        outputs = list(pool.map(lambda agent: agent.communicate(data)[0], agents))
+    assert len({json.loads(output)["pid"] for output in outputs}) == 1
+    stop(folder)
+
+
+SYSTEMD_RUN = """#!/bin/sh
+printf '%s\\n' "$@" > {folder}/systemd-arguments
+while [ "$1" != -- ]; do shift; done
+shift
+setsid "$@" < /dev/null > {folder}/unit-log 2>&1 &
+"""
+
+
+def fake_systemd(folder: Path, monkeypatch: pytest.MonkeyPatch, *, answers: bool = True) -> None:
+    """Programs in the place of the user's service manager."""
+    programs = folder / "bin"
+    programs.mkdir()
+    for name, text in (("systemd-run", SYSTEMD_RUN.format(folder=folder)), ("systemctl", f"#!/bin/sh\n{answers!s}\n")):
+        path = programs / name
+        path.write_text(text.replace("\nTrue\n", "\ntrue\n").replace("\nFalse\n", "\nfalse\n"))
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+
+
+def test_where_the_user_has_a_systemd_a_worker_is_its_unit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_systemd(folder, monkeypatch)
+    start(folder, systemd="auto")
+    arguments = (folder / "systemd-arguments").read_text().splitlines()
+    assert {"--user", "--collect", f"--unit=rollcast-{TAG}", "--property=Nice=19"} <= set(arguments)
+    assert "secret" not in " ".join(arguments)
+    assert listed(folder) == [TAG]
+    stop(folder)
+    assert listed(folder) == []
+
+
+def test_where_systemd_does_not_answer_a_worker_is_a_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_systemd(folder, monkeypatch, answers=False)
+    start(folder, systemd="auto")
+    assert not (folder / "systemd-arguments").exists()
+    assert listed(folder) == [TAG]
+    stop(folder)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"tag": "../up"}, {"tag": ".hidden"}, {"files": {"../x.txt": ""}}, {"files": {"authorized_keys": ""}}]
+)
+def test_names_stay_inside_the_folder(folder: Path, changes: dict[str, Any]) -> None:
+    with pytest.raises(host_agent.Refused):
+        start(folder, **changes)
+
+
+def test_nonsense_is_answered() -> None:
+    for request in ({}, {"do": "dance", "folder": "/tmp"}):
+        with pytest.raises(host_agent.Refused):
+            ask(request)

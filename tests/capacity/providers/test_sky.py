@@ -1,0 +1,98 @@
+"""SkyPilot's clusters meet the contract, with a program in the place of its command; and its own code where it is."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from capacity.providers.base import WorkerTag
+from capacity.providers.config import SkyOffer, SkyPool
+from capacity.providers.sky import INVITE as SECRET
+from capacity.providers.sky import SkyProvider, cluster_name, tag_of, task_of
+from rollcast.runtime.errors import ProviderFailed
+from tests.capacity.providers.conformance import DEADLINE_S, INVITE, Setting, check
+
+#: Keeps clusters as files: what `sky launch`, `sky status` and `sky down` of version 0.14 do, as far as we use them.
+FAKE = """\
+#!{python}
+import json, os, sys
+from pathlib import Path
+home, (what, *rest) = Path({home!r}), sys.argv[1:]
+with (home / "arguments").open("a") as log:
+    log.write(" ".join(sys.argv[1:]) + "\\n")
+if what == "launch":
+    name, task = rest[rest.index("--cluster") + 1], json.loads(Path(rest[-1]).read_text())
+    assert task["secrets"] == {{"ROLLCAST_INVITE": None}} and "ROLLCAST_INVITE" in rest
+    assert "--down" in rest and all(Path(path).exists() for path in task["file_mounts"].values())
+    (home / name).write_text(os.environ["ROLLCAST_INVITE"])
+elif what == "status":
+    print("Refreshing status for 2 clusters")
+    print(json.dumps([{{"name": one.name, "status": "UP", "launched_at": 1700000000}} for one in home.glob("*-*")]))
+elif what == "down":
+    print("Cluster(s) not found" if not (home / rest[-1]).exists() else "Terminated")
+    (home / rest[-1]).unlink(missing_ok=True)
+"""
+
+
+def fake_sky(folder: Path) -> tuple[Path, Path]:
+    home, path = folder / "clouds", folder / "fake-sky"
+    home.mkdir()
+    (home / "other-cluster").write_text("not ours")
+    path.write_text(FAKE.format(python=sys.executable, home=str(home)))
+    path.chmod(0o755)
+    return home, path
+
+
+def pool(path: str = "sky") -> SkyPool:
+    offer = SkyOffer(id="a100", workers=2, usd_per_hour=1.2, resources={"accelerators": "A100:1", "use_spot": True})
+    return SkyPool(sky=path, offers=[offer])
+
+
+async def test_it_meets_the_contract(tmp_path: Path) -> None:
+    home, path = fake_sky(tmp_path)
+    one, two = (SkyProvider(pool(str(path)), tmp_path / "run", {}) for _ in range(2))
+
+    def saw(tag: WorkerTag) -> str:
+        return (home / cluster_name(tag)).read_text()
+
+    await check(Setting(one, two, saw))
+    assert (home / "other-cluster").exists()
+    written = [file.read_text() for file in (tmp_path / "run").rglob("*") if file.is_file()]
+    assert not [text for text in (*written, (home / "arguments").read_text()) if INVITE in text]
+
+
+async def test_a_command_that_fails_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "sky"
+    path.write_text("#!/bin/sh\necho 'NoCloudAccessError: Cloud access is not set up.' >&2\nexit 1\n")
+    path.chmod(0o755)
+    with pytest.raises(ProviderFailed, match="`sky status` failed") as found:
+        await SkyProvider(pool(str(path)), tmp_path, {}).list("run-1", deadline_s=DEADLINE_S)
+    assert "NoCloudAccessError" in found.value.cause
+    path.write_text("#!/bin/sh\necho '{}'\n")
+    with pytest.raises(ProviderFailed, match="something else than clusters"):
+        await SkyProvider(pool(str(path)), tmp_path, {}).list("run-1", deadline_s=DEADLINE_S)
+
+
+def test_a_cluster_is_named_by_its_tag_and_its_run() -> None:
+    tag = WorkerTag("My.Run", "a100-2", 13)
+    name = cluster_name(tag)
+    assert name.endswith("-a100-2-13")
+    assert tag_of(name, "My.Run") == tag
+    assert tag_of(name, "my.run") is None
+    assert tag_of("rc-other", "My.Run") is None
+
+
+def test_the_task_passes_skypilots_own_checks(tmp_path: Path) -> None:
+    """Where SkyPilot is installed; here it need not be."""
+    if importlib.util.find_spec("sky") is None:
+        pytest.skip("SkyPilot is not installed (pip install 'rollcast[sky]')")
+    from sky.utils import common_utils, schemas
+
+    task = task_of(WorkerTag("run", "a100-1", 1), pool().offers[0], "true", tmp_path / "peer.toml")
+    assert SECRET in task["secrets"]
+    common_utils.validate_schema(json.loads(json.dumps(task)), schemas.get_task_schema(), "Invalid task: ")
+    common_utils.validate_schema(task["resources"], schemas.get_resources_schema(), "Invalid resources: ")

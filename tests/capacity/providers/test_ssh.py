@@ -1,0 +1,200 @@
+"""Ssh hosts meet the contract: through a real sshd where there is one, and through a program in ssh's place."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from capacity.providers.base import WorkerTag
+from capacity.providers.config import SshHost, SshPool
+from capacity.providers.ssh import SshProvider, ssh_command
+from rollcast.runtime.errors import ProviderFailed
+from tests.capacity.providers.conformance import DEADLINE_S, INVITE, Setting, check
+from tests.capacity.providers.workers import SLEEPER, kill_all, saw
+
+ROOT = Path(__file__).parents[3]
+SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    for part in tmp_path.iterdir():
+        kill_all(part)
+
+
+def python(folder: Path) -> Path:
+    """An interpreter that finds this source tree, whatever environment it is started in."""
+    path = folder / "python"
+    path.write_text(f'#!/bin/sh\nexport PYTHONPATH={shlex.quote(str(ROOT))}\nexec {shlex.quote(sys.executable)} "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+def hosts(folder: Path, address: str = "127.0.0.1") -> list[SshHost]:
+    return [
+        SshHost(id=f"box-{n}", address=address, python=str(python(folder)), folder=str(folder / f"box-{n}"))
+        for n in (1, 2)
+    ]
+
+
+def setting(folder: Path, pool: SshPool) -> Setting:
+    one, two = (SshProvider(pool, {}, program=SLEEPER) for _ in range(2))
+    return Setting(one, two, lambda tag: saw(folder / tag.worker_id, tag))
+
+
+# -------------------------------------------------------------------- in ssh's place
+
+
+def fake_ssh(folder: Path, *, dead: str = "dead") -> Path:
+    """Writes its arguments down and lets a shell run the last one, as sshd does; one host does not answer."""
+    path = folder / "ssh"
+    path.write_text(
+        f'#!/bin/sh\nprintf "%s\\n" "$*" >> {folder}/arguments\n'
+        f'for last; do case "$last" in {dead}) echo "connect to host {dead}: no route" >&2; exit 255;; esac; done\n'
+        'exec sh -c "$last"\n'
+    )
+    path.chmod(0o755)
+    return path
+
+
+async def test_it_meets_the_contract(folder: Path) -> None:
+    pool = SshPool(ssh=str(fake_ssh(folder)), systemd="never", hosts=hosts(folder))
+    await check(setting(folder, pool))
+    arguments = (folder / "arguments").read_text()
+    assert INVITE not in arguments
+    assert "StrictHostKeyChecking=yes" in arguments
+
+
+async def test_a_host_that_does_not_answer_is_named_and_the_others_are_listed(folder: Path) -> None:
+    dead = SshHost(id="far", address="dead")
+    pool = SshPool(ssh=str(fake_ssh(folder)), systemd="never", hosts=[*hosts(folder), dead])
+    provider = SshProvider(pool, {}, program=SLEEPER)
+    tag = WorkerTag("run-1", "box-1", 1)
+    await provider.start(tag, INVITE, deadline_s=DEADLINE_S)
+    listing = await provider.list("run-1", deadline_s=DEADLINE_S)
+    assert [one.tag for one in listing.running] == [tag]
+    assert list(listing.silent) == ["far"]
+    assert "no route" in listing.silent["far"]
+    with pytest.raises(ProviderFailed, match="no answer from dead"):
+        await provider.start(WorkerTag("run-1", "far", 1), INVITE, deadline_s=DEADLINE_S)
+    with pytest.raises(ProviderFailed, match="has no host gone"):
+        await provider.stop(WorkerTag("run-1", "gone", 1), deadline_s=DEADLINE_S)
+    await provider.stop(tag, deadline_s=DEADLINE_S)
+
+
+async def test_a_host_that_hangs_is_given_up_in_time(folder: Path) -> None:
+    path = folder / "ssh"
+    path.write_text("#!/bin/sh\nexec sleep 60\n")
+    path.chmod(0o755)
+    provider = SshProvider(SshPool(ssh=str(path), hosts=hosts(folder)), {})
+    async with asyncio.timeout(10):
+        assert set((await provider.list("run-1", deadline_s=0.3)).silent) == {"box-1", "box-2"}
+
+
+async def test_a_host_without_rollcast_is_said_to_be_one(folder: Path) -> None:
+    bare = [SshHost(id="bare", address="b", python="/bin/false")]
+    provider = SshProvider(SshPool(ssh=str(fake_ssh(folder)), hosts=bare), {})
+    with pytest.raises(ProviderFailed, match="no answer from b") as found:
+        await provider.start(WorkerTag("run-1", "bare", 1), INVITE, deadline_s=DEADLINE_S)
+    assert "Python with Rollcast" in found.value.fix
+
+
+def test_the_command_is_fixed_and_nothing_in_it_can_be_an_option() -> None:
+    host = SshHost(id="a", address="gpu1", user="me", port=2222, python="~/my env/bin/python".replace(" ", "_"))
+    pool = SshPool(hosts=[host], known_hosts=Path("/k"), identity_file=Path("/i"), config_file=Path("/c"))
+    command = ssh_command(pool, host)
+    assert command[:4] == ["ssh", "-T", "-F", "/c"]
+    assert command[-3:] == ["--", "gpu1", "exec ~/my_env/bin/python -m capacity.providers.host_agent"]
+    assert {"UserKnownHostsFile=/k", "IdentityFile=/i", "BatchMode=yes", "StrictHostKeyChecking=yes"} <= set(command)
+    assert command[command.index("-l") + 1] == "me"
+    assert command[command.index("-p") + 1] == "2222"
+    for field in ({"address": "-oProxyCommand=x"}, {"address": "a b"}, {"user": "-x"}, {"python": "p; rm"}):
+        with pytest.raises(ValueError, match="pattern"):
+            SshHost.model_validate({"id": "a", "address": "h", **field})
+
+
+# -------------------------------------------------------------------- a real sshd
+
+
+@dataclass(frozen=True)
+class Sshd:
+    port: int
+    known_hosts: Path
+    identity: Path
+
+
+@pytest.fixture
+def sshd(folder: Path) -> Iterator[Sshd]:
+    if SSHD is None or shutil.which("ssh-keygen") is None:
+        pytest.skip("no sshd on this machine (Debian: apt-get install openssh-server)")
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)  # sshd of root wants it
+    home = folder / "sshd"
+    home.mkdir(mode=0o700)
+    for name in ("host", "user"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(home / name)], check=True)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    public = (home / "user.pub").read_text()
+    (home / "authorized_keys").write_text(public)
+    (home / "known_hosts").write_text(f"[127.0.0.1]:{port} {(home / 'host.pub').read_text()}")
+    (home / "config").write_text(
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {home}/host\nPidFile {home}/pid\n"
+        f"AuthorizedKeysFile {home}/authorized_keys\nStrictModes no\nUsePAM no\nPasswordAuthentication no\n"
+        "PermitRootLogin prohibit-password\n"
+    )
+    command = [SSHD, "-D", "-e", "-f", str(home / "config")]
+    with (home / "log").open("wb") as log:
+        process = subprocess.Popen(command, stderr=log)
+    try:
+        if not _answers(port, process):
+            pytest.skip(f"sshd does not run here: {(home / 'log').read_text()[-300:]}")
+        yield Sshd(port, home / "known_hosts", home / "user")
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _answers(port: int, process: subprocess.Popen[bytes]) -> bool:
+    for _ in range(100):
+        if process.poll() is not None:
+            return False
+        try:
+            with socket.create_connection(("127.0.0.1", port), 0.1):
+                return True
+        except OSError:
+            pass
+        try:
+            process.wait(0.05)
+        except subprocess.TimeoutExpired:
+            continue
+    return False
+
+
+def real_pool(folder: Path, sshd: Sshd) -> SshPool:
+    at = [host.model_copy(update={"port": sshd.port, "user": getpass.getuser()}) for host in hosts(folder)]
+    return SshPool(known_hosts=sshd.known_hosts, identity_file=sshd.identity, systemd="never", hosts=at)
+
+
+async def test_it_meets_the_contract_through_a_real_sshd(folder: Path, sshd: Sshd) -> None:
+    await check(setting(folder, real_pool(folder, sshd)))
+
+
+async def test_a_host_whose_key_is_not_known_is_refused(folder: Path, sshd: Sshd) -> None:
+    sshd.known_hosts.write_text("")
+    provider = SshProvider(real_pool(folder, sshd), {})
+    with pytest.raises(ProviderFailed, match="no answer") as found:
+        await provider.start(WorkerTag("run-1", "box-1", 1), INVITE, deadline_s=DEADLINE_S)
+    assert "Host key verification failed" in found.value.cause
