@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -144,12 +144,12 @@ def _spread(value: Any, sharding: NamedSharding) -> jax.Array:
 
 # jax compiles once for each function that it is given: these are the same ones for every tensor of a kind.
 @functools.lru_cache(maxsize=_PLACEMENTS_MAX)
-def _first_piece(sharding: NamedSharding, dtype: np.dtype[Any]) -> Callable[[jax.Array], jax.Array]:
+def _first_piece(sharding: NamedSharding, dtype: np.dtype[Any]) -> Any:
     return jax.jit(lambda leaf: jax.lax.bitcast_convert_type(leaf[0], dtype), out_shardings=sharding)
 
 
 @functools.lru_cache(maxsize=_PLACEMENTS_MAX)
-def _everywhere(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
+def _everywhere(mesh: Mesh) -> Any:
     return jax.jit(lambda whole: whole, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
