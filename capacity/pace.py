@@ -51,7 +51,7 @@ class Pace:
         self._turnarounds.append(turnaround_s)
 
     def waits(self, now: float) -> None:
-        """The learner wants a batch that is not there yet. As at the coordinator, only then is its own pace measured."""
+        """The learner wants a batch that is not there yet. As at the coordinator, only then its pace is measured."""
         self.asked_at = now
         self._busy.append(now - self.recorded_at)
         self.learner_s = median(self._busy)
