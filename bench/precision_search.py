@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -44,30 +44,34 @@ class Setting:
     staleness: int = 0  # learner steps
     warm_start: dict[str, Any] = field(default_factory=dict)
     parameters: dict[str, int] = field(default_factory=dict)  # of the task
+    sampling: dict[str, int] = field(default_factory=dict)
 
 
 WEAK: dict[str, Any] = {"accuracy_gate": 0.5, "check_every_steps": 50}
 CARELESS: dict[str, Any] = {"flawed_steps": 400}
 
 
-def _digits(count: int) -> dict[str, int]:
-    return {"min_digits": count, "max_digits": count}
+def _digits(count: int, **others: Any) -> Setting:
+    """A weak start in sums of two numbers of so many digits, with room for their tokens."""
+    digits = {"min_digits": count, "max_digits": count}
+    room = {"prompt_tokens_max": 2 * count + 5, "new_tokens_max": count + 2}
+    return Setting(parameters=digits, sampling=room, warm_start=WEAK, **others)
 
 
 #: The most telling first: a search may end early.
 SETTINGS = {
     "weak_fast": Setting(learning_rate_factor=3.0, warm_start=WEAK),
-    "digits4_fast": Setting(learning_rate_factor=3.0, parameters=_digits(4), warm_start=WEAK),
+    "digits4_fast": _digits(4, learning_rate_factor=3.0),
     "weak_stale": Setting(staleness=6, warm_start=WEAK),
-    "digits6": Setting(parameters=_digits(6), warm_start=WEAK),
+    "digits6": _digits(6),
     "as_is": Setting(),
-    "digits4": Setting(parameters=_digits(4), warm_start=WEAK),
+    "digits4": _digits(4),
     "fast": Setting(learning_rate_factor=3.0),
     "weak": Setting(warm_start=WEAK),
     "stale": Setting(staleness=6),
     "careless": Setting(warm_start=CARELESS),
-    "digits3": Setting(parameters=_digits(3), warm_start=WEAK),
-    "terms3": Setting(parameters={"min_terms": 3, "max_terms": 3}, warm_start=WEAK),
+    "digits3": _digits(3),
+    "terms3": Setting(parameters={"min_terms": 3, "max_terms": 3}, sampling={"prompt_tokens_max": 14}, warm_start=WEAK),
 }
 
 
@@ -145,13 +149,7 @@ def _trainings(
 ) -> list[Course]:
     """A training for each seed; they share what is compiled."""
     setting = SETTINGS[name]
-    values = config.model_dump()
-    values["learner"]["warm_start"] |= setting.warm_start
-    values["coordinator"]["task"]["parameters"] |= setting.parameters
-    values["learner"]["optimiser"]["learning_rate"] *= setting.learning_rate_factor
-    starts_as = UpConfig.model_validate(values)
-    values["learner"]["model"] |= FLOWS[flow]
-    trained_as = UpConfig.model_validate(values)
+    starts_as, trained_as = configured(config, setting), configured(config, setting, FLOWS[flow])
     trainer: Trainer | None = None
     sampler: Sampler | None = None
     courses = []
@@ -173,6 +171,17 @@ def _trainings(
         said = " ".join(f"{key} {value:.4g}" for key, value in course.means.items())
         print(f"{name} seed {seed} {flow}: {course.before:.3f} -> {course.after:.3f}  {said}", file=sys.stderr)
     return courses
+
+
+def configured(config: UpConfig, setting: Setting, model: Mapping[str, str] | None = None) -> UpConfig:
+    """The configuration with what differs from it in a setting, and in its model."""
+    values = config.model_dump()
+    values["learner"]["warm_start"] |= setting.warm_start
+    values["coordinator"]["task"]["parameters"] |= setting.parameters
+    values["coordinator"]["sampling"] |= setting.sampling
+    values["learner"]["optimiser"]["learning_rate"] *= setting.learning_rate_factor
+    values["learner"]["model"] |= model or {}
+    return UpConfig.model_validate(values)
 
 
 def _frozen(model: ModelConfig) -> Callable[[Params], Params]:
