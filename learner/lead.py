@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, BinaryIO
 
 import jax.numpy as jnp
 import numpy as np
@@ -23,7 +23,7 @@ from learner.team import Order, Team
 from learner.trainer import Trainer
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params
-from rollcast.policy.snapshot import Snapshot
+from rollcast.wire.tensors import TensorSpec
 
 # What all processes must agree on; the leader's counts.
 SHARED = ("seed", "optimiser", "objective", "mesh", "remat")
@@ -64,9 +64,9 @@ class LeadTrainer(Trainer):
         self._team.post(_batch_order("score", packed))
         return super().behaviour_logprobs(params, packed)
 
-    def snapshot(self) -> Snapshot:
-        self._team.post(Order("gather"))
-        return super().snapshot()
+    def freeze_into(self, file: BinaryIO | None) -> tuple[TensorSpec, ...]:
+        self._team.post(Order("freeze"))
+        return super().freeze_into(file)
 
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
         self._team.post(Order("gather_state"))
@@ -135,6 +135,8 @@ class Follower:
                 params = trainer.params()
                 for name in sorted(params):
                     gathered(params[name])
+            case "freeze":
+                trainer.freeze_into(None)
             case "gather_state":
                 trainer.state()
             case "restore":

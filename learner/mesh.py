@@ -9,8 +9,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -155,23 +156,15 @@ def placed_params(mesh: Mesh, params: Mapping[str, Any]) -> dict[str, jax.Array]
 
 def gathered(array: jax.Array) -> np.ndarray[Any, Any]:
     """A copy in this host's memory. Where the array lies on several processes' devices, all of them must ask for it."""
-    if not array.is_fully_addressable:
-        everywhere = NamedSharding(array.sharding.mesh, PartitionSpec())
-        array = jax.jit(lambda whole: whole, out_shardings=everywhere)(array).addressable_data(0)
-    return np.array(array)
+    return np.array(array if array.is_fully_addressable else everywhere(array).addressable_data(0))
 
 
-class Gathered(Mapping[str, np.ndarray[Any, Any]]):
-    """Parameters that are gathered into this host's memory one by one, when they are looked up; see gathered."""
+def everywhere(array: jax.Array) -> jax.Array:
+    """The array on each of its mesh's devices; all processes that these belong to must ask for it."""
+    replicated: jax.Array = _replicate(array, NamedSharding(array.sharding.mesh, PartitionSpec()))
+    return replicated
 
-    def __init__(self, params: Mapping[str, jax.Array]) -> None:
-        self._params = params
 
-    def __getitem__(self, name: str) -> np.ndarray[Any, Any]:
-        return gathered(self._params[name])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._params)
-
-    def __len__(self) -> int:
-        return len(self._params)
+@functools.partial(jax.jit, static_argnums=1)
+def _replicate(array: jax.Array, where: NamedSharding) -> jax.Array:
+    return jax.lax.with_sharding_constraint(array, where)
