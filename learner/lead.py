@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from learner.config import LearnerConfig
-from learner.mesh import gathered
 from learner.packing import PackedBatch
 from learner.passes import FloatArray
+from learner.pieces import gathered, pieces
 from learner.team import Order, Team
 from learner.trainer import Trainer
 from rollcast.policy.config import ModelConfig
@@ -134,11 +134,12 @@ class Follower:
             case "gather":
                 params = trainer.params()
                 for name in sorted(params):
-                    gathered(params[name])
+                    for _ in pieces(params[name]):
+                        pass
             case "freeze":
                 trainer.freeze_into(None)
             case "gather_state":
-                trainer.state()
+                trainer.help_gather_state()
             case "restore":
                 trainer.restore(trainer.like_state())
             case _:

@@ -154,11 +154,6 @@ def placed_params(mesh: Mesh, params: Mapping[str, Any]) -> dict[str, jax.Array]
     }
 
 
-def gathered(array: jax.Array) -> np.ndarray[Any, Any]:
-    """A copy in this host's memory. Where the array lies on several processes' devices, all of them must ask for it."""
-    return np.array(array if array.is_fully_addressable else everywhere(array).addressable_data(0))
-
-
 def everywhere(array: jax.Array) -> jax.Array:
     """The array on each of its mesh's devices; all processes that these belong to must ask for it."""
     replicated: jax.Array = _replicate(array, NamedSharding(array.sharding.mesh, PartitionSpec()))

@@ -52,6 +52,17 @@ def _write(file: BinaryIO, spec: TensorSpec, first_row: int, rows: Rows) -> None
     file.write(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
 
 
+def gathered(array: jax.Array) -> Rows:
+    """A copy in this host's memory; see pieces. Where nothing is to be kept of it, ask for its pieces only."""
+    whole = np.empty(array.shape, array.dtype)
+    for first_row, rows in pieces(array):
+        if array.ndim:
+            whole[first_row : first_row + len(rows)] = rows
+        else:
+            whole[...] = rows
+    return whole
+
+
 def pieces(array: Any) -> Iterator[tuple[int, Rows]]:
     """Each row of an array at least once: (first row, rows), at most about `PIECE_BYTES` at a time where it is large.
 
@@ -61,6 +72,7 @@ def pieces(array: Any) -> Iterator[tuple[int, Rows]]:
     if not isinstance(array, jax.Array) or (array.is_fully_replicated and _on_cpu(array)):
         yield 0, np.asarray(array)
         return
+    array = _on_device(array)
     if array.nbytes <= PIECE_BYTES or not isinstance(array.sharding, NamedSharding):
         yield 0, _here(array)
         return
@@ -90,6 +102,14 @@ def _here(array: jax.Array) -> Rows:
     if array.is_fully_addressable or array.is_fully_replicated:
         return np.asarray(array.addressable_data(0) if array.is_fully_replicated else array)
     return np.asarray(everywhere(array).addressable_data(0))
+
+
+def _on_device(array: jax.Array) -> jax.Array:
+    """The array, brought back from its devices' hosts if it was put there."""
+    usual = next(iter(array.devices())).default_memory().kind
+    return (
+        array if array.sharding.memory_kind == usual else jax.device_put(array, array.sharding.with_memory_kind(usual))
+    )
 
 
 def _on_cpu(array: jax.Array) -> bool:

@@ -13,12 +13,12 @@ import numpy as np
 from learner import presets
 from learner.config import LearnerConfig
 from learner.critic import Critic, Judgement
-from learner.mesh import gathered, make_mesh, placed, placed_params
+from learner.mesh import make_mesh, placed, placed_params
 from learner.objective import Terms
 from learner.optimiser import updates
 from learner.packing import PackedBatch
 from learner.passes import FloatArray, ForwardPasses, Gradients, forward_of, inputs
-from learner.pieces import freeze_into
+from learner.pieces import freeze_into, gathered, pieces
 from learner.starting_model import starting_params
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.logprobs import completion_logprobs
@@ -121,6 +121,12 @@ class Trainer:
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
         """Everything a checkpoint needs, by name: host copies, because the next step reuses the originals' memory."""
         return {name: gathered(leaf) for name, leaf in _named(self._state_tree()).items()}
+
+    def help_gather_state(self) -> None:
+        """Do a process's part in the `state` of another one, and keep nothing of it."""
+        for leaf in jax.tree.leaves(self._state_tree()):
+            for _ in pieces(leaf):
+                pass
 
     def like_state(self) -> dict[str, Any]:
         """Shapes and dtypes of `state`."""

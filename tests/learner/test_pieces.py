@@ -55,6 +55,21 @@ def test_pieces_are_small_and_make_up_the_whole(monkeypatch: pytest.MonkeyPatch)
     np.testing.assert_array_equal(found, whole)
 
 
+@pytest.mark.parametrize("memory_kind", ["device", "pinned_host"])
+def test_what_was_gathered_shares_no_memory(memory_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 3000)
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    for shape in ((), (7,), (70, 32)):
+        array = placed_params(mesh, {"embedding": np.ones(shape, np.float32)})["embedding"]
+        if memory_kind == "pinned_host":
+            array = jax.device_put(array, array.sharding.with_memory_kind(memory_kind))
+        monkeypatch.setattr(pieces, "_on_cpu", lambda _, kind=memory_kind: kind == "device")
+        back = pieces.gathered(array)
+        assert back.shape == shape
+        back[...] = 3.0
+        assert np.all(np.asarray(array) == 1.0)
+
+
 def test_nothing_is_written_without_a_file() -> None:
     assert freeze_into(MODEL, initial_params(MODEL, 0), None) == tensor_specs(MODEL)
 
