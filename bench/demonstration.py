@@ -67,12 +67,13 @@ class Demonstration:
         config: task, sampling, group sizes, model, warm start and optimiser.
         seed: of everything.
         cache: folder where warm-started policies are kept.
+        sampler: that of another demonstration, of the same task and model, so that it is compiled once.
 
     Raises:
         TaskError, MissingExtra: see ReasoningGym.
     """
 
-    def __init__(self, config: UpConfig, seed: int, cache: Path) -> None:
+    def __init__(self, config: UpConfig, seed: int, cache: Path, sampler: Sampler | None = None) -> None:
         coordinator = config.coordinator
         self._config = config
         self._seed = seed
@@ -92,7 +93,7 @@ class Demonstration:
         self.sampling = Sampling(coordinator.sampling.temperature, new_tokens_max, (self._tokenizer.eos_id,))
         self.model = config.learner.model.model_copy(update={"vocabulary_size": self._tokenizer.size})
         rollouts = coordinator.run.groups_per_step * coordinator.run.samples_per_group
-        self._sampler = Sampler(self.model, self._prompt_tokens_max, new_tokens_max, rollouts)
+        self.sampler = sampler or Sampler(self.model, self._prompt_tokens_max, new_tokens_max, rollouts)
         self._drawn: list[list[Drawn]] = []  # by step: every training sees the same prompts
         self._start: dict[str, Any] | None = None
 
@@ -107,7 +108,7 @@ class Demonstration:
         """Held-out exact match of one completion each, at the run's temperature."""
         held_out = self._mixture.held_out(self._config.learner.evaluation_problems)
         prompts = [example.prompt_token_ids for example in held_out]
-        completed = complete_prompts(self._sampler, params, prompts, self.sampling, seed=self._seed)
+        completed = complete_prompts(self.sampler, params, prompts, self.sampling, seed=self._seed)
         right = [
             self._verify(example.problem, drawn[0].token_ids)[1]
             for example, drawn in zip(held_out, completed, strict=True)
@@ -162,7 +163,7 @@ class Demonstration:
         random = Random(f"rollcast/bench/demonstration/{self._seed}/{step}")
         asked = [(group, drawn) for group, drawn in enumerate(self._drawn[step]) for _ in range(run.samples_per_group)]
         requests = [SampleRequest(drawn.prompt_token_ids, random.getrandbits(64)) for _, drawn in asked]
-        completions = self._sampler.generate(params, requests, self.sampling)
+        completions = self.sampler.generate(params, requests, self.sampling)
         rows = []
         for index, ((group, drawn), completion) in enumerate(zip(asked, completions, strict=True)):
             tokens = completion.token_ids

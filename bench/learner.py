@@ -6,8 +6,10 @@ processor's own peak, where it is a GPU or TPU that we know. Model FLOPs: 6 for 
 12 for each pair of tokens and inner element, of which the causal half counts; what is computed again counts nothing.
 
 ``publish_over_mib``: peak memory while a version is frozen, hashed, encoded and kept and training goes on, beyond
-training's own peak and the snapshot's size. ``mesh_loss_difference`` and ``two_process_loss_difference``: of the losses
-of two steps on 8 virtual devices, and of two processes over gloo, from those on one device.
+training's own peak and the snapshot's size. ``sharded_publish_mib``: by how much the memory of two processes of four
+virtual devices each, between which the parameters are divided, grows meanwhile at most, the snapshot counted in;
+``sharded_snapshot_mib``: its size. ``mesh_loss_difference`` and ``two_process_loss_difference``: of the losses of two
+steps on 8 virtual devices, and of two processes over gloo, from those on one device.
 """
 
 from __future__ import annotations
@@ -63,6 +65,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
             figures |= speed(arguments)
         if arguments.only in (None, "memory"):
             figures |= _program("bench.programs.publishing_learner", [])
+            figures |= sharded_publishing()
         if arguments.only in (None, "devices"):
             figures |= devices()
     settings = {name: getattr(arguments, name) for name in ("width", "layers", "vocabulary", "row_tokens", "rows")}
@@ -129,18 +132,36 @@ def loss_difference(one: dict[str, Any], other: dict[str, Any]) -> float:
 
 def two_processes(folder: Path) -> dict[str, Any]:
     """What tests.learner.several tells of two processes that share the parameters."""
+    arguments = [str(folder), "--mesh", "1,2,1", "--processes", "2"]
+    found: dict[str, Any] = _leader_and_follower("tests.learner.several", arguments, devices=1)[0][0]
+    return found
+
+
+def sharded_publishing() -> dict[str, float]:
+    """Memory of two processes that publish what is divided between them."""
+    with tempfile.TemporaryDirectory() as folder:
+        leader, told = _leader_and_follower("bench.programs.sharded_publisher", [folder], devices=4)
+    follower = json.loads(told.splitlines()[-1])
+    return {
+        "sharded_publish_mib": max(leader["grown_mib"], follower["grown_mib"]),
+        "sharded_snapshot_mib": leader["snapshot_mib"],
+    }
+
+
+def _leader_and_follower(module: str, arguments: list[str], devices: int) -> tuple[Any, str]:
+    """The last line of process 0, which is JSON, and all that process 1 prints."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    common = [str(folder), "--mesh", "1,2,1", "--processes", "2", "--address", address]
-    environment = {"JAX_PLATFORMS": "cpu"}
-    follower = _start("tests.learner.several", [*common, "--process-id", "1"], environment)
+    common = [*arguments, "--address", address, "--process-id"]
+    environment = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    follower = _start(module, [*common, "1"], environment)
     try:
-        found: dict[str, Any] = _program_json("tests.learner.several", [*common, "--process-id", "0"], environment)[0]
-        follower.wait(60.0)
+        found = _program_json(module, [*common, "0"], environment)
+        told, _ = follower.communicate(timeout=60.0)
     finally:
         follower.kill()
         follower.communicate()
-    return found
+    return found, told
 
 
 def _program(module: str, arguments: list[str]) -> dict[str, float]:

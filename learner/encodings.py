@@ -8,15 +8,19 @@ from dataclasses import dataclass
 
 import structlog
 
+from learner.pages import STRETCH_BYTES, chunk_hashes_of, give_back
 from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.errors import CheckpointError
-from rollcast.wire.chunks import BytesLike, chunk_list, chunk_size_for
+from rollcast.wire.chunks import BytesLike, chunk_size_for
 from rollcast.wire.delta import encode_delta
 from rollcast.wire.ids import EncodingId, Version
+from rollcast.wire.limits import DELTA_BLOCK_BYTES
 from rollcast.wire.records import KEYFRAME_ID, VersionRecord
 
 DELTA_SHARE_MAX = 0.5
 """Of the keyframe's bytes: a longer delta saves too little for the trouble of a chain."""
+
+_BLOCKS_A_STRETCH = STRETCH_BYTES // DELTA_BLOCK_BYTES
 
 _log = structlog.get_logger()
 
@@ -33,7 +37,7 @@ class Encoded:
 def cut_up(data: BytesLike, chunk_size_bytes: int) -> Encoded:
     """Hash the chunks of an encoding; a chunk size of 0 is replaced by one that suits its size."""
     size = chunk_size_bytes or chunk_size_for(len(data))
-    return Encoded(data, size, chunk_list(data, size))
+    return Encoded(data, size, chunk_hashes_of(data, size))
 
 
 def encode(
@@ -67,14 +71,16 @@ def encode(
         return {KEYFRAME_ID: keyframe.result()} | worth_it
 
 
-def _delta(record: VersionRecord, old: BytesLike, snapshot: Snapshot) -> bytes | None:
+def _delta(record: VersionRecord, old: BytesLike, snapshot: Snapshot) -> bytearray | None:
     if record.tensors != snapshot.tensors:
         return None
-    left_bytes = int(DELTA_SHARE_MAX * len(snapshot.state_bytes))
-    pieces = []
-    for piece in encode_delta(snapshot.tensors, old, snapshot.state_bytes):
-        left_bytes -= len(piece)
-        if left_bytes < 0:
+    most_bytes = int(DELTA_SHARE_MAX * len(snapshot.state_bytes))
+    delta = bytearray()
+    for block, piece in enumerate(encode_delta(snapshot.tensors, old, snapshot.state_bytes)):
+        if len(delta) + len(piece) > most_bytes:
             return None
-        pieces.append(piece)
-    return b"".join(pieces)
+        delta += piece
+        if block % _BLOCKS_A_STRETCH == 0:
+            give_back(old)
+            give_back(snapshot.state_bytes)
+    return delta

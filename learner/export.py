@@ -106,7 +106,7 @@ def _published(run_folder: Path, version: Version) -> Policy:
     folder = RunFolder(run_folder).versions
     if not folder.is_dir():
         raise CheckpointError(f"{run_folder} has no versions", fix="give the learner's run folder")
-    record, state = RetainedVersions(folder, in_memory=0).base(version)
+    record, state = RetainedVersions(folder, mapped=0).base(version)
     try:
         model = described_model(record)
         frozen = thaw(model, record.tensors, state)

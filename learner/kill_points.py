@@ -17,8 +17,8 @@ VARIABLE = "ROLLCAST_KILL_POINT"
 LABELS = (
     *("session_open", "before_restore", "restored", "warm_starting", "evaluating"),
     *("before_batch", "batch_received", "batch_replayed", "behaviour_done", "gradient_done", "step_counted"),
-    *("snapshot_taken", "state_hashed", "version_signed"),
-    *("version_half_written", "version_written", "version_renamed", "version_durable", "version_kept"),
+    *("version_half_written", "version_written", "snapshot_taken", "state_hashed", "version_signed"),
+    *("version_renamed", "version_durable", "version_kept"),
     *("pushing", "pushed", "announced", "version_half_removed"),
     *("before_checkpoint_copy", "checkpoint_copied", "checkpoint_begun", "checkpoint_writing"),
     *("checkpoint_renamed", "checkpoint_durable"),

@@ -10,21 +10,21 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, BinaryIO
 
 import jax.numpy as jnp
 import numpy as np
 
 from learner.config import LearnerConfig
-from learner.mesh import gathered
 from learner.packing import PackedBatch
 from learner.passes import FloatArray
+from learner.pieces import gathered, pieces
 from learner.team import Order, Team
 from learner.trainer import Trainer
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.logprobs import TokenStatistics
 from rollcast.policy.params import Params
-from rollcast.policy.snapshot import Snapshot
+from rollcast.wire.tensors import TensorSpec
 
 # What all processes must agree on; the leader's counts.
 SHARED = ("seed", "optimiser", "objective", "mesh", "remat")
@@ -65,9 +65,9 @@ class LeadTrainer(Trainer):
         self._team.post(_batch_order("score", packed))
         return super().behaviour(params, packed)
 
-    def snapshot(self) -> Snapshot:
-        self._team.post(Order("gather"))
-        return super().snapshot()
+    def freeze_into(self, file: BinaryIO | None) -> tuple[TensorSpec, ...]:
+        self._team.post(Order("freeze"))
+        return super().freeze_into(file)
 
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
         self._team.post(Order("gather_state"))
@@ -135,9 +135,12 @@ class Follower:
             case "gather":
                 params = trainer.params()
                 for name in sorted(params):
-                    gathered(params[name])
+                    for _ in pieces(params[name]):
+                        pass
+            case "freeze":
+                trainer.freeze_into(None)
             case "gather_state":
-                trainer.state()
+                trainer.help_gather_state()
             case "restore":
                 trainer.restore(trainer.like_state())
             case _:

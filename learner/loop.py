@@ -36,7 +36,7 @@ from learner.trainer import Trainer, behaviour_by_version
 from learner.versions import RetainedVersions, no_longer_needed
 from learner.wall_time import StepTime, WallTime
 from rollcast.policy.params import Params
-from rollcast.policy.snapshot import thaw
+from rollcast.policy.snapshot import Snapshot, thaw
 from rollcast.runtime.errors import WaitTimedOut
 from rollcast.wire.ids import Epoch, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -191,7 +191,7 @@ class TrainingLoop:
         first = Version(step)
         self._parts.publisher.enter_epoch(Epoch(epoch), first)
         self._at.step, self._at.epoch, self._at.newest_version = step, epoch, first
-        snapshot = await self._on_worker(self._parts.trainer.snapshot)
+        snapshot = await self._on_worker(lambda: self._freeze(first))
         if not self._parts.publisher.knows(first):
             # Before anything of the epoch is published: whoever resumes then resumes in it.
             await self._start_checkpoint()
@@ -272,11 +272,14 @@ class TrainingLoop:
     async def _publish(self) -> bool:
         if not self._publishes():
             return False
-        snapshot = await self._on_worker(self._parts.trainer.snapshot)
+        snapshot = await self._on_worker(lambda: self._freeze(Version(self.step)))
         kill_point("snapshot_taken")
         await self._parts.publications.start(Version(self.step), snapshot)
         self._at.newest_version = Version(self.step)
         return True
+
+    def _freeze(self, version: Version) -> Snapshot:
+        return self._parts.retained.freeze(version, self._parts.trainer.freeze_into)
 
     async def _checkpoint(self, published: bool) -> None:
         if self._settings.checkpoints(self.step):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -148,11 +148,6 @@ def _first_piece(sharding: NamedSharding, dtype: np.dtype[Any]) -> Any:
     return jax.jit(lambda leaf: jax.lax.bitcast_convert_type(leaf[0], dtype), out_shardings=sharding)
 
 
-@functools.lru_cache(maxsize=_PLACEMENTS_MAX)
-def _everywhere(mesh: Mesh) -> Any:
-    return jax.jit(lambda whole: whole, out_shardings=NamedSharding(mesh, PartitionSpec()))
-
-
 def placed_params(mesh: Mesh, params: Mapping[str, Any]) -> dict[str, jax.Array]:
     """Parameters, or a snapshot's tensors, on the mesh: what lies there as it should stays, the rest is `placed`."""
     where = params_shardings(mesh, params)
@@ -164,24 +159,12 @@ def placed_params(mesh: Mesh, params: Mapping[str, Any]) -> dict[str, jax.Array]
     }
 
 
-def gathered(array: jax.Array) -> np.ndarray[Any, Any]:
-    """A copy in this host's memory. Where the array lies on several processes' devices, all of them must ask for it."""
-    if not array.is_fully_addressable:
-        array = _everywhere(array.sharding.mesh)(array).addressable_data(0)
-    return np.array(array)
+def everywhere(array: jax.Array) -> jax.Array:
+    """The array on each of its mesh's devices; all processes that these belong to must ask for it."""
+    replicated: jax.Array = _replicate(array, NamedSharding(array.sharding.mesh, PartitionSpec()))
+    return replicated
 
 
-class Gathered(Mapping[str, np.ndarray[Any, Any]]):
-    """Parameters that are gathered into this host's memory one by one, when they are looked up; see gathered."""
-
-    def __init__(self, params: Mapping[str, jax.Array]) -> None:
-        self._params = params
-
-    def __getitem__(self, name: str) -> np.ndarray[Any, Any]:
-        return gathered(self._params[name])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._params)
-
-    def __len__(self) -> int:
-        return len(self._params)
+@functools.partial(jax.jit, static_argnums=1)
+def _replicate(array: jax.Array, where: NamedSharding) -> jax.Array:
+    return jax.lax.with_sharding_constraint(array, where)

@@ -11,12 +11,14 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import jax
 import structlog
 
 from learner.config import LearnerConfig
+from learner.jax_internals import coordination_store
 from learner.lead import Follower, LeadTrainer
 from learner.supervisor import is_worker, supervise
-from learner.team import Team, join, lost
+from learner.team import Team, lost
 from learner.trainer import Trainer
 from rollcast.policy.compilation import use_compilation_cache
 from rollcast.policy.config import ModelConfig
@@ -47,6 +49,34 @@ async def run_processes(config: LearnerConfig, stop: asyncio.Event, life: Life) 
     die_with_parent()
     await _work(config, stop, life)
     raise AssertionError("a worker ends in _work")
+
+
+def join(coordinator_address: str, processes: int, process_id: int, *, join_timeout_s: float, lost_s: float) -> Team:
+    """Become one of the processes; the first call of jax in this one.
+
+    Raises:
+        ProcessFailed: not all processes came in time.
+    """
+    try:
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM away from us
+        jax.distributed.initialize(
+            coordinator_address,
+            processes,
+            process_id,
+            initialization_timeout=int(join_timeout_s),
+            heartbeat_timeout_seconds=max(1, int(lost_s)),
+            shutdown_timeout_seconds=max(1, int(lost_s)),
+        )
+        # Processes tell each other of their devices at the first use: all of them do it here, none while it waits.
+        jax.devices()
+    except RuntimeError as error:
+        raise ProcessFailed(
+            f"the {processes} learner processes did not meet at {coordinator_address} within {join_timeout_s:g} s",
+            cause=str(error)[:300],
+            fix="start all of them, with the same distributed.coordinator_address, that of process 0's host",
+        ) from None
+    return Team(coordination_store(), timeout_s=join_timeout_s)
 
 
 async def _work(config: LearnerConfig, stop: asyncio.Event, life: Life) -> None:
@@ -132,8 +162,6 @@ _gone = threading.Event()
 
 
 def _say_goodbye() -> None:
-    import jax
-
     try:
         jax.distributed.shutdown()
     finally:

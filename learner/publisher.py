@@ -15,6 +15,7 @@ from learner.config import PublishConfig
 from learner.encodings import Encoded, cut_up, encode
 from learner.kill_points import kill_point
 from learner.origin_link import LinkBroken, OriginLink
+from learner.pages import hash_of
 from learner.push import Push
 from learner.versions import RetainedVersions
 from rollcast.policy.snapshot import Snapshot
@@ -34,7 +35,6 @@ from rollcast.wire.records import (
     keyframe_manifest,
     parse_announcement,
     sign_version,
-    state_hash,
 )
 from rollcast.wire.tls import TlsCredentials
 
@@ -183,10 +183,18 @@ class Publisher:
         What was signed in an earlier life is used as it is: everybody may know its manifests. None: there is nothing to
         hand over, because the run has another version of this number, or we do not know what it has.
 
+        A snapshot's file is gone afterwards, under a version's name or for good.
+
         Raises:
             CheckpointError: see publish.
         """
-        digest = state_hash(snapshot.state_bytes)
+        try:
+            return self._prepare(version, snapshot)
+        finally:
+            self._retained.discard(snapshot)
+
+    def _prepare(self, version: Version, snapshot: Snapshot) -> Prepared | None:
+        digest = hash_of(snapshot.state_bytes)
         kill_point("state_hashed")
         known = self._known_hash(version)
         if known not in (None, digest) and not self._diverged:
@@ -205,7 +213,7 @@ class Publisher:
             self._retained.stand_in(version, snapshot)
             return None
         if self._retained.signed(version) is None:  # its bytes had been removed
-            self._retained.retain(signed, snapshot.state_bytes, {})
+            self._retained.retain(signed, snapshot, {})
         return self._prepared(signed, snapshot.state_bytes)
 
     def _diverge(self, version: Version) -> None:
@@ -225,7 +233,7 @@ class Publisher:
         signed = self._sign(version, snapshot, digest, encodings, bases)
         kill_point("version_signed")
         deltas = {encoding_id: one.data for encoding_id, one in encodings.items() if encoding_id != KEYFRAME_ID}
-        self._retained.retain(signed, snapshot.state_bytes, deltas)
+        self._retained.retain(signed, snapshot, deltas)
         return Prepared(signed, encodings)
 
     def _prepared_before(self, version: Version) -> Prepared:

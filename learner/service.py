@@ -234,7 +234,7 @@ class _Life:
         self, trainer: Trainer, saves: Saves, host: HostState, evaluations: Evaluations, stack: AsyncExitStack
     ) -> bool:
         info = self._facts.info
-        retained = RetainedVersions(self._folder.versions, in_memory=int(info.staleness_limit) + 2)
+        retained = RetainedVersions(self._folder.versions, mapped=int(info.staleness_limit) + 2)
         retained.remove_unfinished()
         publisher = self._publisher(retained, stack)
         starts = [EpochStart(start.epoch, start.step_from, start.step) for start in info.epochs]
@@ -244,7 +244,7 @@ class _Life:
         publisher.enter_epoch(Epoch(host.epoch), Version(replay.epoch_starts_at), common=common)
         publications = Publications(publisher)
         stack.push_async_callback(publications.cancel)
-        ready = await _unless_stopped(self._publish_first(trainer, publisher, publications, host), self._stop)
+        ready = await _unless_stopped(self._publish_first(trainer, retained, publisher, publications, host), self._stop)
         if ready is None:
             return False
         self._spent("publishing")
@@ -292,14 +292,20 @@ class _Life:
         return (await self._access.fresh()).credentials
 
     async def _publish_first(
-        self, trainer: Trainer, publisher: Publisher, publications: Publications, host: HostState
+        self,
+        trainer: Trainer,
+        retained: RetainedVersions,
+        publisher: Publisher,
+        publications: Publications,
+        host: HostState,
     ) -> bool:
         """See to it that every version up to the checkpoint's step is published, and that its own is ours."""
         self._reporter.say("publishing", "version of the checkpoint, through the origin")
         await publisher.publish_kept(until=host.step)
         if host.newest_version == host.step:
-            snapshot = await self._on_worker(trainer.snapshot)
-            await publications.start(Version(host.step), snapshot)
+            version = Version(host.step)
+            snapshot = await self._on_worker(lambda: retained.freeze(version, trainer.freeze_into))
+            await publications.start(version, snapshot)
             await publications.finish()
         return True
 

@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import jax
 import msgspec
 import numpy as np
 
@@ -132,39 +131,6 @@ class Team:
             except RuntimeError as error:
                 if "DEADLINE_EXCEEDED" not in str(error) or time.monotonic() - started_s < 0.5 * _POLL_MS / 1000:
                     raise
-
-
-def join(coordinator_address: str, processes: int, process_id: int, *, join_timeout_s: float, lost_s: float) -> Team:
-    """Become one of the processes; the first call of jax in this one.
-
-    Raises:
-        ProcessFailed: not all processes came in time.
-    """
-    try:
-        jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM away from us
-        jax.distributed.initialize(
-            coordinator_address,
-            processes,
-            process_id,
-            initialization_timeout=int(join_timeout_s),
-            heartbeat_timeout_seconds=max(1, int(lost_s)),
-            shutdown_timeout_seconds=max(1, int(lost_s)),
-        )
-        # Processes tell each other of their devices at the first use: all of them do it here, none while it waits.
-        jax.devices()
-    except RuntimeError as error:
-        raise ProcessFailed(
-            f"the {processes} learner processes did not meet at {coordinator_address} within {join_timeout_s:g} s",
-            cause=str(error)[:300],
-            fix="start all of them, with the same distributed.coordinator_address, that of process 0's host",
-        ) from None
-    # The store that jax and orbax themselves use between processes; there is no public name for it.
-    from jax._src import distributed
-
-    store = distributed.global_state.client
-    assert store is not None
-    return Team(store, timeout_s=join_timeout_s)
 
 
 def encode(order: Order) -> bytes:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,17 +13,19 @@ import numpy as np
 from learner import presets
 from learner.config import LearnerConfig
 from learner.critic import Critic, Judgement
-from learner.mesh import Gathered, gathered, make_mesh, placed, placed_params
+from learner.mesh import make_mesh, placed, placed_params
 from learner.objective import Terms
 from learner.optimiser import updates
 from learner.packing import PackedBatch
 from learner.passes import FloatArray, ForwardPasses, Gradients, forward_of, inputs
+from learner.pieces import freeze_into, gathered, pieces
 from learner.starting_model import starting_params
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.logprobs import TokenStatistics, completion_logprobs
 from rollcast.policy.params import Params
-from rollcast.policy.snapshot import Snapshot, freeze
+from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.errors import CheckpointError
+from rollcast.wire.tensors import TensorSpec
 
 
 class _Factors(NamedTuple):
@@ -107,13 +110,24 @@ class Trainer:
         """Parameters of another version, on the devices as our own are."""
         return placed_params(self.mesh, params)
 
+    def freeze_into(self, file: BinaryIO | None) -> tuple[TensorSpec, ...]:
+        """Write the current parameters as the rollout reads them; see learner.pieces."""
+        return freeze_into(self.model_config, self._params, file)
+
     def snapshot(self) -> Snapshot:
-        """The current parameters as the rollout reads them."""
-        return freeze(self.model_config, Gathered(self._params) if jax.process_count() > 1 else self._params)
+        """The current parameters as the rollout reads them, in memory."""
+        state = io.BytesIO()
+        return Snapshot(self.freeze_into(state), state.getvalue())
 
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
         """Everything a checkpoint needs, by name: host copies, because the next step reuses the originals' memory."""
         return {name: gathered(leaf) for name, leaf in _named(self._state_tree()).items()}
+
+    def help_gather_state(self) -> None:
+        """Do a process's part in the `state` of another one, and keep nothing of it."""
+        for leaf in jax.tree.leaves(self._state_tree()):
+            for _ in pieces(leaf):
+                pass
 
     def like_state(self) -> dict[str, Any]:
         """Shapes and dtypes of `state`."""

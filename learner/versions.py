@@ -8,64 +8,92 @@ learner that trains from an older checkpoint again must give the same bits, and 
 
 from __future__ import annotations
 
-import mmap
+import itertools
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO
 
 from google.protobuf.message import DecodeError
 
 from learner.kill_points import kill_point
+from learner.pages import hash_of, map_file
 from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.errors import CheckpointError, MalformedMessage
-from rollcast.runtime.run_folder import WriteStage, fsync_folder, run_folder_error, write_atomically
+from rollcast.runtime.run_folder import fsync_folder, run_folder_error, write_atomically
 from rollcast.wire.chunks import BytesLike, chunk_list
 from rollcast.wire.ids import EncodingId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.records import Manifest, VerifiedVersion, VersionRecord, parse_announcement, state_hash
+from rollcast.wire.records import Manifest, VerifiedVersion, VersionRecord, parse_announcement
 from rollcast.wire.tensors import TensorSpec
-
-StateT = TypeVar("StateT", bytes, memoryview)
 
 _FIX = "restore the run folder, or start the run anew in an empty one"
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotFile(Snapshot):
+    """A snapshot whose bytes are a mapped file, which has no version's name yet."""
+
+    path: Path
+
+
 class RetainedVersions:
-    """Published versions on disk, and the bytes of the last few used in host memory, where a device's is scarcer.
+    """Published versions on disk, the last few that were used mapped into memory.
 
     Different versions may be retained, read and removed at the same time by several threads. Stand-ins are states that
-    were reached again, differ from the published ones, and serve where those are gone; they are only in memory.
+    were reached again, differ from the published ones, and serve where those are gone; they have no name on disk.
 
     Args:
         folder: where the files are; exists.
-        in_memory: how many versions' states stay in memory.
+        mapped: how many versions' states stay mapped, so that they are checked against their hashes once.
     """
 
-    def __init__(self, folder: Path, *, in_memory: int) -> None:
+    def __init__(self, folder: Path, *, mapped: int) -> None:
         self._folder = folder
-        self._in_memory = in_memory
-        self._states: OrderedDict[Version, tuple[VersionRecord, bytes]] = OrderedDict()
+        self._mapped = mapped
+        self._states: OrderedDict[Version, tuple[VersionRecord, BytesLike]] = OrderedDict()
         self._stand_ins: OrderedDict[Version, Snapshot] = OrderedDict()
+        self._number = itertools.count()
         self._lock = threading.Lock()  # of _states and _stand_ins
 
-    def retain(self, signed: VerifiedVersion, state: bytes, deltas: Mapping[EncodingId, BytesLike]) -> None:
+    def freeze(self, version: Version, write: Callable[[BinaryIO], tuple[TensorSpec, ...]]) -> SnapshotFile:
+        """A snapshot on our disk, which ``write`` writes: it takes no memory beside the page cache.
+
+        Raises:
+            RunFolderError: the disk is full or read-only.
+        """
+        path = self._folder / f".{version:012d}.state.{next(self._number)}.{os.getpid()}.tmp"
+        try:
+            with path.open("wb") as file:
+                tensors = write(file)
+            kill_point("version_written")
+            return SnapshotFile(tensors, map_file(path), path)
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise run_folder_error(self._folder, error) from None
+
+    def retain(self, signed: VerifiedVersion, snapshot: Snapshot, deltas: Mapping[EncodingId, BytesLike]) -> None:
         """Keep a version and its deltas durably, the announcement last.
 
         Raises:
             RunFolderError: the disk is full or read-only.
         """
+        path = self._state_path(signed.version)
         try:
-            write_atomically(self._state_path(signed.version), state, at=_stage)
+            if isinstance(snapshot, SnapshotFile):
+                _move_durably(snapshot.path, path)
+            else:
+                write_atomically(path, snapshot.state_bytes)
             for encoding_id, delta in deltas.items():
-                write_atomically(self._delta_path(signed.version, encoding_id), bytes(delta))
+                write_atomically(self._delta_path(signed.version, encoding_id), delta)
             write_atomically(self._announcement_path(signed.version), signed.announcement.SerializeToString())
         except OSError as error:
             raise run_folder_error(self._folder, error) from None
-        self._remember(signed.record, state)
+        self._remember(signed.record, snapshot.state_bytes)
         kill_point("version_kept")
 
     def stand_in(self, version: Version, snapshot: Snapshot) -> None:
@@ -74,8 +102,13 @@ class RetainedVersions:
             return
         with self._lock:
             self._stand_ins[version] = snapshot
-            while len(self._stand_ins) > self._in_memory:
+            while len(self._stand_ins) > self._mapped:
                 self._stand_ins.popitem(last=False)
+
+    def discard(self, snapshot: Snapshot) -> None:
+        """Forget the file of a snapshot that became no version; whoever has its bytes mapped keeps them."""
+        if isinstance(snapshot, SnapshotFile):
+            snapshot.path.unlink(missing_ok=True)
 
     def versions(self) -> list[Version]:
         """Every complete version, oldest first."""
@@ -97,7 +130,7 @@ class RetainedVersions:
         """
         return self.signed(version) or _read_signed(self._record_path(version), version)
 
-    def state(self, version: Version) -> tuple[VersionRecord, bytes]:
+    def state(self, version: Version) -> tuple[VersionRecord, BytesLike]:
         """The record and the state of a version; from disk they are checked against the record's hash.
 
         Raises:
@@ -112,7 +145,7 @@ class RetainedVersions:
         self._remember(*found)
         return found
 
-    def used(self, version: Version) -> tuple[tuple[TensorSpec, ...], bytes]:
+    def used(self, version: Version) -> tuple[tuple[TensorSpec, ...], BytesLike]:
         """Tensors and state of a version, or of its stand-in.
 
         Raises:
@@ -126,22 +159,14 @@ class RetainedVersions:
         return record.tensors, state
 
     def base(self, version: Version) -> tuple[VersionRecord, BytesLike]:
-        """Record and state of a version to make a delta from, without a place in memory for it.
+        """Record and state of a version to make a delta from; the place of another one is not taken for it.
 
         Raises:
             CheckpointError: see state.
         """
         with self._lock:
             found = self._states.get(version)
-        if found is not None:
-            return found
-        record = self._record(version)
-        try:
-            with self._state_path(version).open("rb") as file:
-                state = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        except (OSError, ValueError) as error:
-            raise _unreadable(version, error) from None
-        return _checked(record, state)
+        return found or self._read(version)
 
     def delta(self, version: Version, manifest: Manifest) -> bytes:
         """A delta of a version.
@@ -185,13 +210,17 @@ class RetainedVersions:
             if f".{os.getpid()}." not in path.name:
                 path.unlink(missing_ok=True)
 
-    def _read(self, version: Version) -> tuple[VersionRecord, bytes]:
+    def _read(self, version: Version) -> tuple[VersionRecord, BytesLike]:
         record = self._record(version)
         try:
-            state = self._state_path(version).read_bytes()
-        except OSError as error:
-            raise _unreadable(version, error) from None
-        return _checked(record, state)
+            state = map_file(self._state_path(version))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"cannot read version {version}", cause=str(error), fix=_FIX) from None
+        if hash_of(state) != record.state_hash:
+            raise CheckpointError(
+                f"the copy of version {version} is damaged", cause="its bytes do not match its record", fix=_FIX
+            )
+        return record, state
 
     def _record(self, version: Version) -> VersionRecord:
         signed = self.signed(version)
@@ -201,11 +230,11 @@ class RetainedVersions:
             raise CheckpointError(f"no copy of version {version} in {self._folder}", cause=cause, fix=_FIX)
         return signed.record
 
-    def _remember(self, record: VersionRecord, state: bytes) -> None:
+    def _remember(self, record: VersionRecord, state: BytesLike) -> None:
         with self._lock:
             self._states[record.version] = (record, state)
             self._states.move_to_end(record.version)
-            while len(self._states) > self._in_memory:
+            while len(self._states) > self._mapped:
                 self._states.popitem(last=False)
 
     def _state_path(self, version: Version) -> Path:
@@ -221,8 +250,17 @@ class RetainedVersions:
         return self._folder / f"{version:012d}.record"
 
 
-def _stage(stage: WriteStage) -> None:
-    kill_point(f"version_{stage}")
+def _move_durably(written: Path, path: Path) -> None:
+    """Make a file that was written durable, and then give it its name."""
+    descriptor = os.open(written, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    written.rename(path)
+    kill_point("version_renamed")
+    fsync_folder(path.parent)
+    kill_point("version_durable")
 
 
 def _read_signed(path: Path, version: Version) -> VerifiedVersion | None:
@@ -232,18 +270,6 @@ def _read_signed(path: Path, version: Version) -> VerifiedVersion | None:
         return None
     except (OSError, DecodeError, MalformedMessage) as error:
         raise CheckpointError(f"cannot read the record of version {version}", cause=str(error), fix=_FIX) from None
-
-
-def _unreadable(version: Version, error: Exception) -> CheckpointError:
-    return CheckpointError(f"cannot read version {version}", cause=str(error), fix=_FIX)
-
-
-def _checked(record: VersionRecord, state: StateT) -> tuple[VersionRecord, StateT]:
-    if state_hash(state) != record.state_hash:
-        raise CheckpointError(
-            f"the copy of version {record.version} is damaged", cause="its bytes do not match its record", fix=_FIX
-        )
-    return record, state
 
 
 def no_longer_needed(

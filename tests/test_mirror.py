@@ -146,6 +146,7 @@ TESTED_IN = {
     "bench/demonstration.py": "tests/bench/test_staleness.py",
     "bench/learner_step.py": "tests/bench/test_learner.py",
     "bench/programs/publishing_learner.py": "tests/bench/test_learner.py",
+    "bench/programs/sharded_publisher.py": "tests/learner/test_pieces.py",
     "bench/machine.py": "tests/bench/test_main.py",
     "bench/control/apsw_connection.py": "tests/bench/test_powerloss.py",
     "bench/control/fleet.py": "tests/bench/test_load.py",

@@ -104,7 +104,7 @@ class NoiseLearner:
         self._size_bytes = size_bytes
         self._limit_s = limit_s
         self._weights: LayerStack | None = None
-        self._retained = RetainedVersions(RunFolder(config.run_folder).prepare().versions, in_memory=1)
+        self._retained = RetainedVersions(RunFolder(config.run_folder).prepare().versions, mapped=1)
 
     async def live(self, peers: int, commands: asyncio.StreamReader) -> None:
         """Publish a version at each command until there are no more.

@@ -17,6 +17,7 @@ from bench.learner_step import Step
 from learner.config import PublishConfig
 from learner.publisher import Publisher
 from learner.versions import RetainedVersions
+from rollcast.policy.config import ModelConfig
 from rollcast.policy.snapshot import Snapshot
 from rollcast.wire.identity import Identity
 from rollcast.wire.ids import Version
@@ -48,23 +49,16 @@ def main() -> None:
 def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, float]:
     """Train with one version kept, then publish the next one beside training."""
     step = Step(arguments, "float32")
-    publisher = Publisher(
-        identity=Identity.load_or_create(folder / "learner.key"),
-        run=pb.RunInfo(run_id="bench"),
-        model_json=step.model.model_dump_json(),
-        config=PublishConfig(),
-        retained=RetainedVersions(folder, in_memory=1),
-        origin=_Nowhere(),
-        announce=_announce,
-    )
+    retained = RetainedVersions(folder, mapped=1)
+    publisher = make_publisher(folder, step.model, retained)
     step.run()
-    publisher.prepare(Version(1), step.trainer.snapshot())
+    publisher.prepare(Version(1), retained.freeze(Version(1), step.trainer.freeze_into))
     reset_peak()
     for _ in range(STEPS):
         step.run()
     training = peak_bytes()
     reset_peak()
-    snapshot = step.trainer.snapshot()
+    snapshot = retained.freeze(Version(2), step.trainer.freeze_into)
     publish_beside_training(publisher, snapshot, step)
     publishing, size = peak_bytes(), len(snapshot.state_bytes)
     return {
@@ -73,6 +67,19 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, float]:
         "publishing_mib": publishing / MIB,
         "publish_over_mib": (publishing - training - size) / MIB,
     }
+
+
+def make_publisher(folder: Path, model: ModelConfig, retained: RetainedVersions) -> Publisher:
+    """A publisher that has nobody to publish to."""
+    return Publisher(
+        identity=Identity.load_or_create(folder / "learner.key"),
+        run=pb.RunInfo(run_id="bench"),
+        model_json=model.model_dump_json(),
+        config=PublishConfig(),
+        retained=retained,
+        origin=_Nowhere(),
+        announce=_announce,
+    )
 
 
 def publish_beside_training(publisher: Publisher, snapshot: Snapshot, step: Step) -> None:

@@ -94,7 +94,6 @@ def plan_of(path: Path, settings: tuple[str, ...] = (), *, fused: bool = True) -
         fsdp=mesh.fsdp,
         tensor=mesh.tensor,
         fused_attention=fused,
-        versions_in_memory=up.coordinator.run.staleness_limit + 2,
     )
     engine = up.peer.engine
     drawn = PeerShape(engine.concurrent_rollouts, row_tokens, engine.cache_tokens)

@@ -34,9 +34,9 @@ _READ_TOKENS = 512  # of prompts that a peer reads at once (rollcast.policy.samp
 # Of bfloat16: half, and room for norms and softmax, which are float32.
 _KEPT = {"float32": (16, 12, 16, 20, 4), "bfloat16": (12, 8, 10, 10, 6)}
 _WIDTHS_UNDER_WAY = 11  # further float32 numbers per token and width at the peak, once and not in every layer
-# Copies of the parameters in float32 that an optimiser step makes on its way, beside gradients, moments and results.
-_STEP_COPIES: Mapping[StateDtype, float] = {"float32": 1.05, "bfloat16": 1.6, "int8": 1.6}
-_OFFLOADED_STEP_COPIES = 8  # of the largest tensor
+# Copies of the largest tensor in float32 that an optimiser step makes, beside gradients, moments and results.
+_STEP_COPIES: Mapping[StateDtype, float] = {"float32": 1.05, "bfloat16": 1.6, "int8": 3.4}
+_OFFLOADED_STEP_COPIES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,6 @@ class LearnerShape:
     fsdp: int = 1
     tensor: int = 1
     fused_attention: bool = False  # scores are never whole
-    versions_in_memory: int = 2  # published versions in the host's memory
 
     @property
     def devices(self) -> int:
@@ -163,9 +162,7 @@ def learner_memory(model: ModelConfig, shape: LearnerShape) -> Estimate:
     if shape.critic:
         resident["critic and its states"] = masters + _shared(moments, shards)
     largest = max(map(math.prod, parameter_shapes(model).values()))
-    copies = (
-        _OFFLOADED_STEP_COPIES * 4 * largest if shape.offload else _STEP_COPIES[shape.state_dtype] * 4 * _count(model)
-    )
+    copies = 4 * largest * (_OFFLOADED_STEP_COPIES if shape.offload else _STEP_COPIES[shape.state_dtype])
     passes = {"activations": activation_bytes(model, shape), "tiles of logits": _tile_bytes(model, shape)}
     if shards > 1:
         passes["layers gathered"] = 2 * 4 * _layer_parameters(model)
@@ -175,7 +172,9 @@ def learner_memory(model: ModelConfig, shape: LearnerShape) -> Estimate:
         "optimiser step": {"gradients (float32)": masters, "the step's own": _shared(int(copies), shards)},
         "publishing": {"a tensor's codes": _shared(largest * 4, shards)},
     }
-    host = {"snapshot while publishing": snapshot, "published versions": shape.versions_in_memory * snapshot}
+    # Versions are files, which the page cache holds as far as there is room.
+    host = {"state that a checkpoint is made of": parameter_bytes(model) * (1 + shape.reference + shape.critic)}
+    host["moments in it"] = moments * (1 + shape.critic)
     if shape.offload:
         host["optimiser states, offloaded"] = moments * shape.data
     return Estimate(resident, phases, host)
@@ -216,10 +215,6 @@ def _without_backward(model: ModelConfig, shape: LearnerShape, passes: Bytes) ->
 def _tile_bytes(model: ModelConfig, shape: LearnerShape) -> int:
     logits = min(_LOGIT_TILE, tokens_per_device(shape) * model.vocabulary_size)
     return _TILE_COPIES * 4 * -(-logits // shape.tensor)
-
-
-def _count(model: ModelConfig) -> int:
-    return parameter_bytes(model, 1)
 
 
 def _layer_parameters(model: ModelConfig) -> int:

@@ -12,7 +12,7 @@ import functools
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import ml_dtypes
@@ -22,6 +22,7 @@ from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params, abstract_snapshot
 from rollcast.policy.quantise import CODE, WEIGHT_BLOCK, quantise
 from rollcast.runtime.errors import MalformedMessage
+from rollcast.wire.chunks import BytesLike
 from rollcast.wire.tensors import TensorSpec, tensor_table
 
 # By TensorSpec.dtype, which are the names that NumPy has for them.
@@ -40,7 +41,14 @@ class Snapshot:
     """What a version's state is: specs in the order of the bytes, and the bytes."""
 
     tensors: tuple[TensorSpec, ...]
-    state_bytes: bytes
+    state_bytes: BytesLike
+
+
+class FrozenPart(NamedTuple):
+    """A tensor of a snapshot, still to be cast: on the host, because devices may flush subnormal numbers."""
+
+    value: Any
+    dtype: Any
 
 
 def freeze(config: ModelConfig, params: Mapping[str, Any]) -> Snapshot:
@@ -51,26 +59,26 @@ def freeze(config: ModelConfig, params: Mapping[str, Any]) -> Snapshot:
     specs: list[TensorSpec] = []
     state = io.BytesIO()  # grows in place, and gives its bytes away without a copy
     for master in sorted(params):
-        for name, value in freeze_tensor(config, master, params[master]):
+        for name, part in frozen_parts(config, master, params[master]):
+            value = np.asarray(jax.device_get(part.value)).astype(part.dtype, copy=False)
             start = state.tell()
             state.write(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
             specs.append(TensorSpec(name, value.dtype.name, value.shape, start, state.tell() - start))
     return Snapshot(tuple(specs), state.getvalue())
 
 
-def freeze_tensor(config: ModelConfig, name: str, value: Any) -> list[tuple[str, np.ndarray[Any, Any]]]:
-    """One parameter as the tensors of a snapshot, by name and in order: its codes and exponents, or itself rounded.
+def frozen_parts(config: ModelConfig, name: str, value: Any) -> list[tuple[str, FrozenPart]]:
+    """One parameter as the tensors of a snapshot, by name and in order: its codes and exponents, or itself.
 
-    A tensor of a snapshot stays as it is. Rows of a kernel may be frozen apart where they are cut at multiples of
-    `quantise.GROUP`.
+    They are where the parameter is. A tensor of a snapshot stays as it is.
     """
     dtype = abstract_snapshot(config)[name].dtype
     if dtype == CODE and value.dtype != CODE:
         # What the naive flow quantises is the learner's own copy in the carrier's dtype.
         master = value if config.precision == "fp8" else value.astype(config.carrier_dtype)
-        codes, exponents = jax.device_get(_quantise(master))
-        return [(name, codes), (f"{name}_scale", exponents)]
-    return [(name, np.asarray(jax.device_get(value)).astype(dtype, copy=False))]
+        codes, exponents = _quantise(master)
+        return [(name, FrozenPart(codes, CODE)), (f"{name}_scale", FrozenPart(exponents, np.int8))]
+    return [(name, FrozenPart(value, dtype))]
 
 
 def tensor_specs(config: ModelConfig) -> tuple[TensorSpec, ...]:

@@ -5,15 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rollcast.runtime.errors import RunFolderError
-
-#: How far a durable write has come.
-WriteStage = Literal["half_written", "written", "renamed", "durable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,28 +117,20 @@ def run_folder_error(path: Path, error: OSError) -> RunFolderError:
     return RunFolderError(f"cannot use the run folder {path}", cause=str(error), fix=fix)
 
 
-def write_atomically(
-    path: Path, data: bytes, *, mode: int = 0o644, at: Callable[[WriteStage], None] = lambda stage: None
-) -> None:
-    """Replace ``path`` durably: write beside it, fsync, rename, fsync the folder. ``at`` hears of each stage."""
+def write_atomically(path: Path, data: bytes | bytearray | memoryview, *, mode: int = 0o644) -> None:
+    """Replace ``path`` durably: write beside it, fsync, rename, fsync the folder."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            half = len(data) // 2
-            file.write(memoryview(data)[:half])
-            at("half_written")
-            file.write(memoryview(data)[half:])
+            file.write(data)
             file.flush()
-            at("written")
             os.fsync(file.fileno())
         os.replace(temporary, path)
-        at("renamed")
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     fsync_folder(path.parent)
-    at("durable")
 
 
 def fsync_folder(folder: Path) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from learner.checkpoint import Checkpoints, HostState, digest_of
 from learner.config import LearnerConfig, MeshConfig
 from learner.lead import Follower, LeadTrainer
-from learner.team import join
+from learner.processes import join
 from learner.trainer import Trainer, behaviour_by_version
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.snapshot import thaw

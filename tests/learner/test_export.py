@@ -135,4 +135,4 @@ def publish(run: Path, model: ModelConfig, params: Params, version: Version) -> 
     )
     manifests = [keyframe_manifest(record, chunk_list(state, 1024), 1024)]
     signed = parse_announcement(sign_version(record, manifests, Identity.generate()))
-    RetainedVersions(folder, in_memory=0).retain(signed, state, {})
+    RetainedVersions(folder, mapped=0).retain(signed, snapshot, {})

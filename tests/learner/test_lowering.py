@@ -69,7 +69,7 @@ def test_the_optimiser_is_lowered(trainer: Trainer) -> None:
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
 
     params, state = shapes(trainer.params()), shapes(trainer._optimiser_state)
-    lowered = export.export(trainer._updates._step, platforms=PLATFORMS)(params, state, params)  # type: ignore[attr-defined]
+    lowered = export.export(jax.jit(trainer._updates.apply), platforms=PLATFORMS)(params, state, params)
     assert lowered.platforms == PLATFORMS
 
 

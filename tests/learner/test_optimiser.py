@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 
+from learner import optimiser
 from learner.config import MeshConfig, OptimiserConfig
 from learner.mesh import make_mesh
 from learner.optimiser import Updates, updates
@@ -26,11 +27,11 @@ def gradients_of(params: Params) -> Params:
     return {KERNEL: params[KERNEL] - TARGET, "final_norm.scale": 0.1 * (params["final_norm.scale"] - 2.0)}
 
 
-def trained(optimiser: Updates, steps: int) -> tuple[Params, Any, float]:
+def trained(adam: Updates, steps: int) -> tuple[Params, Any, float]:
     params, norm = start(), jnp.float32(0.0)
-    state = optimiser.init(params)
+    state = adam.init(params)
     for _ in range(steps):
-        params, state, norm = optimiser.apply(gradients_of(params), state, params)
+        params, state, norm = adam.apply(gradients_of(params), state, params)
     return {name: np.asarray(leaf) for name, leaf in params.items()}, state, float(norm)
 
 
@@ -64,9 +65,9 @@ def test_small_states_reach_what_float32_reaches(state_dtype: str, b2: float) ->
 
 
 def test_small_states_give_the_same_bits_again() -> None:
-    optimiser = updates(OptimiserConfig(state_dtype="int8"), 0.02, MESH)
-    first, _, _ = trained(optimiser, 5)
-    second, _, _ = trained(optimiser, 5)
+    adam = updates(OptimiserConfig(state_dtype="int8"), 0.02, MESH)
+    first, _, _ = trained(adam, 5)
+    second, _, _ = trained(adam, 5)
     assert all(np.array_equal(first[name], second[name]) for name in first)
 
 
@@ -79,4 +80,22 @@ def test_moments_on_the_host_make_the_same_steps(state_dtype: str) -> None:
     for name, expected in here.items():
         np.testing.assert_allclose(there[name], expected, atol=1e-6)
     assert host_norm == pytest.approx(norm)
-    assert {leaf.sharding.memory_kind for leaf in jax.tree.leaves(state)} == {"pinned_host"}
+    assert {leaf.sharding.memory_kind for leaf in jax.tree.leaves(state[1:])} == {"pinned_host"}
+
+
+@pytest.mark.parametrize("state_dtype", ["float32", "bfloat16", "int8"])
+def test_a_tensor_alone_makes_the_same_steps(state_dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    optimisers = [updates(OptimiserConfig(state_dtype=state_dtype), 0.1, MESH) for _ in range(2)]
+    together, _, _ = trained(optimisers[0], 3)
+    monkeypatch.setattr(optimiser, "ALONE_ELEMENTS", 1)
+    alone, _, _ = trained(optimisers[1], 3)
+    for name, expected in together.items():
+        np.testing.assert_array_equal(alone[name], expected)
+
+
+def test_gradients_are_used_up() -> None:
+    params = start()
+    gradients = gradients_of(params)
+    adam = updates(OptimiserConfig(), 0.1, MESH)
+    adam.apply(gradients, adam.init(params), params)
+    assert not gradients

@@ -31,7 +31,7 @@ class Bench:
 
     def __init__(self, world: World, folder: Path, *, timeout_s: float = 10.0, info: pb.RunInfo | None = None) -> None:
         self.announced: list[int] = []
-        self.retained = RetainedVersions(folder, in_memory=2)
+        self.retained = RetainedVersions(folder, mapped=2)
         self.world = world
         self.pusher = OriginPusher(self._find, self._credentials, timeout_s=timeout_s, random=Random(0))
         self.publisher = Publisher(
@@ -152,7 +152,7 @@ class Shelf:
     def __init__(self, folder: Path, info: pb.RunInfo | None = None, **settings: Any) -> None:
         folder.mkdir(exist_ok=True)
         self.pushed: list[Prepared] = []
-        self.retained = RetainedVersions(folder, in_memory=2)
+        self.retained = RetainedVersions(folder, mapped=2)
         self.publisher = Publisher(
             identity=IDENTITY,
             run=info or pb.RunInfo(run_id=RUN_ID),

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from hypothesis import given, settings
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 
 from learner.versions import RetainedVersions, no_longer_needed
 from rollcast.policy.snapshot import Snapshot
-from rollcast.runtime.errors import CheckpointError
+from rollcast.runtime.errors import CheckpointError, RunFolderError
 from rollcast.wire.chunks import chunk_list
 from rollcast.wire.identity import Identity
 from rollcast.wire.ids import Epoch, RunId, Version
@@ -25,6 +27,10 @@ from rollcast.wire.records import (
 from rollcast.wire.tensors import TensorSpec
 
 IDENTITY = Identity.generate()
+
+
+def snapshot(version: int) -> Snapshot:
+    return Snapshot(signed(version).record.tensors, state(version))
 
 
 def state(version: int) -> bytes:
@@ -50,15 +56,15 @@ def signed(version: int) -> VerifiedVersion:
 
 
 def filled(folder: Path, *versions: int) -> RetainedVersions:
-    retained = RetainedVersions(folder, in_memory=2)
+    retained = RetainedVersions(folder, mapped=2)
     for version in versions:
-        retained.retain(signed(version), state(version), {PREVIOUS_ID: delta(version)} if version else {})
+        retained.retain(signed(version), snapshot(version), {PREVIOUS_ID: delta(version)} if version else {})
     return retained
 
 
 def test_versions_come_back_from_memory_and_from_disk(tmp_path: Path) -> None:
     filled(tmp_path, 0, 2, 4, 6)
-    retained = RetainedVersions(tmp_path, in_memory=2)
+    retained = RetainedVersions(tmp_path, mapped=2)
     assert retained.versions() == [0, 2, 4, 6]
     for version in (0, 2, 4, 6, 0):
         record, data = retained.state(Version(version))
@@ -79,15 +85,15 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "000000000003.state"
     path.write_bytes(b"\xff" + path.read_bytes()[1:])
     with pytest.raises(CheckpointError, match="damaged"):
-        RetainedVersions(tmp_path, in_memory=2).state(Version(3))
+        RetainedVersions(tmp_path, mapped=2).state(Version(3))
     (tmp_path / "000000000003.version").write_bytes(b"\xff\xff")
     with pytest.raises(CheckpointError, match="record of version 3"):
-        RetainedVersions(tmp_path, in_memory=2).state(Version(3))
+        RetainedVersions(tmp_path, mapped=2).state(Version(3))
 
 
-def test_bases_take_no_place_in_memory(tmp_path: Path) -> None:
+def test_bases_take_no_place_of_another(tmp_path: Path) -> None:
     filled(tmp_path, 1, 2, 3)
-    retained = RetainedVersions(tmp_path, in_memory=1)
+    retained = RetainedVersions(tmp_path, mapped=1)
     kept = retained.state(Version(3))
     for version in (1, 2, 3):
         record, data = retained.base(Version(version))
@@ -122,10 +128,10 @@ def test_removing_leaves_what_is_not_named(tmp_path: Path) -> None:
 def test_what_was_signed_is_remembered_as_long_as_it_may_be_made_again(tmp_path: Path) -> None:
     retained = filled(tmp_path, 0, 1, 2, 3)
     retained.remove([Version(0), Version(1)], oldest_replayed=0)
-    again = RetainedVersions(tmp_path, in_memory=2)
+    again = RetainedVersions(tmp_path, mapped=2)
     assert [again.signed(Version(version)) for version in (0, 1)] == [None, None]
     assert [again.record(Version(version)) for version in (0, 1, 3)] == [signed(0), signed(1), signed(3)]
-    again.retain(signed(1), state(1), {})
+    again.retain(signed(1), snapshot(1), {})
     assert again.versions() == [1, 2, 3]
     again.remove([Version(1)], oldest_replayed=2)
     assert again.record(Version(1)) is None
@@ -144,6 +150,42 @@ def test_stand_ins_serve_only_where_the_published_bytes_are_gone(tmp_path: Path)
         retained.stand_in(Version(version), other)
     with pytest.raises(CheckpointError, match="no copy of version 1"):
         retained.used(Version(1))
+
+
+def test_a_frozen_snapshot_becomes_a_version_where_it_lies(tmp_path: Path) -> None:
+    retained = RetainedVersions(tmp_path, mapped=2)
+    data = state(1)
+
+    def write(file: BinaryIO) -> tuple[TensorSpec, ...]:
+        file.seek(1000)
+        file.write(data[1000:])
+        file.seek(0)
+        file.write(data[:1000])
+        return signed(1).record.tensors
+
+    frozen = retained.freeze(Version(1), write)
+    inode = frozen.path.stat().st_ino
+    assert (retained.versions(), frozen.state_bytes) == ([], data)
+    retained.retain(signed(1), frozen, {})
+    retained.discard(frozen)
+    assert (tmp_path / "000000000001.state").stat().st_ino == inode
+    assert retained.state(Version(1))[1] == data
+    unused = retained.freeze(Version(1), write)
+    retained.discard(unused)
+    assert unused.state_bytes == data, "a stand-in reads it on"
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_full_disk_leaves_no_half_of_a_snapshot(tmp_path: Path) -> None:
+    retained = RetainedVersions(tmp_path, mapped=2)
+
+    def write(file: BinaryIO) -> tuple[TensorSpec, ...]:
+        file.write(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(RunFolderError, match="full"):
+        retained.freeze(Version(1), write)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_half_written_version_does_not_exist(tmp_path: Path) -> None:

@@ -1,0 +1,98 @@
+"""Two learner processes of four virtual devices each, between which the parameters are divided, publish a version.
+
+    python -m bench.programs.sharded_publisher FOLDER --address HOST:PORT --process-id 0    # and 1
+
+Each prints one JSON object: by how much its resident memory grew at most while it froze (and, process 0, hashed,
+encoded and kept) a version, and how large that version is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from bench.programs.publishing_learner import MIB, make_publisher, peak_bytes, reset_peak
+from learner.config import LearnerConfig
+from learner.jax_internals import coordination_store
+from learner.lead import Follower, LeadTrainer
+from learner.processes import join
+from learner.team import Order, Store, Team
+from learner.versions import RetainedVersions
+from rollcast.policy.config import ModelConfig
+from rollcast.wire.ids import Version
+
+DEVICES = 4  # of a process
+MODEL = ModelConfig(
+    vocabulary_size=16_384,
+    layers=4,
+    width=1024,
+    query_heads=8,
+    key_value_heads=4,
+    head_size=128,
+    feed_forward_width=3072,
+)
+
+
+class _Watched(Team):
+    """Notes by how much memory grew between an order to freeze and the next one."""
+
+    def __init__(self, store: Store, timeout_s: float) -> None:
+        super().__init__(store, timeout_s)
+        self.grown_bytes = 0
+        self._before: int | None = None
+
+    def take(self) -> Order:
+        if self._before is not None:
+            self.grown_bytes = peak_bytes() - self._before
+        order = super().take()
+        self._before = _start() if order.name == "freeze" else None
+        return order
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--address", required=True)
+    parser.add_argument("--process-id", type=int, required=True)
+    arguments = parser.parse_args()
+    join(arguments.address, 2, arguments.process_id, join_timeout_s=120, lost_s=30)
+    team = _Watched(coordination_store(), 120.0)
+    config = LearnerConfig.model_validate({"mesh": {"fsdp": 2 * DEVICES}})
+    found = follow(config, team) if arguments.process_id else lead(config, team, arguments.folder)
+    print(json.dumps(found), flush=True)
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def lead(config: LearnerConfig, team: Team, folder: Path) -> dict[str, float]:
+    """Publish twice: the first time compiles."""
+    trainer = LeadTrainer(MODEL, config, team)
+    retained = RetainedVersions(folder, mapped=1)
+    publisher = make_publisher(folder, MODEL, retained)
+    grown, size = 0, 0
+    for version in (Version(1), Version(2)):
+        before = _start()
+        snapshot = retained.freeze(version, trainer.freeze_into)
+        publisher.prepare(version, snapshot)
+        grown, size = peak_bytes() - before, len(snapshot.state_bytes)
+    trainer.end(0)
+    return {"grown_mib": grown / MIB, "snapshot_mib": size / MIB}
+
+
+def follow(config: LearnerConfig, team: _Watched) -> dict[str, float]:
+    """Do what the leader's publishing needs."""
+    Follower(config, team).follow()
+    return {"grown_mib": team.grown_bytes / MIB}
+
+
+def _start() -> int:
+    """Let the peak begin anew; returns what is used now."""
+    reset_peak()
+    return peak_bytes()
+
+
+if __name__ == "__main__":
+    main()
