@@ -155,6 +155,4 @@ class Replay:
 
 def memoryless(settings: ReplanSettings) -> ReplanSettings:
     """The same without memory: every change is a cause, and incumbents are worth no more than others."""
-    return replace(
-        settings, incumbent_discount=0.0, dwell_s=0.0, headroom_kept=1.0, price_change=0.0, speed_change=0.0
-    )
+    return replace(settings, incumbent_discount=0.0, dwell_s=0.0, headroom_kept=1.0, price_change=0.0, speed_change=0.0)

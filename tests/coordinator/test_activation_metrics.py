@@ -5,12 +5,21 @@ from typing import Any
 from coordinator.activation_metrics import families
 
 STATUS: dict[str, Any] = {
-    **{"mode": "act", "on": 2, "standby": 1, "usd_per_hour": 0.9, "switches": 3, "plan": None},
-    **{"rate_correction": 0.8, "t_bcast_correction": 1.0, "t_train_correction": 1.0},
+    "mode": "act",
+    "on": 2,
+    "standby": 1,
+    "usd_per_hour": 0.9,
+    "switches": 3,
+    "plan": None,
+    "rate_correction": 0.8,
+    "t_bcast_correction": 1.0,
+    "t_train_correction": 1.0,
 }
 PLAN = {
-    **{"usd_per_hour": 1.0, "lp_bound_usd_per_hour": 0.9},
-    **{"rate_rollouts_per_second": 2.0, "rate_needed_rollouts_per_second": 1.8},
+    "usd_per_hour": 1.0,
+    "lp_bound_usd_per_hour": 0.9,
+    "rate_rollouts_per_second": 2.0,
+    "rate_needed_rollouts_per_second": 1.8,
 }
 
 
