@@ -255,10 +255,16 @@ def _really(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 def _switches(ledger: sqlite3.Connection) -> list[Switch]:
-    rows = ledger.execute(
-        "SELECT at_unix_s, subject, kind FROM events WHERE kind IN ('activated', 'standby') ORDER BY event_order"
-    )
-    return [Switch(at_s, peer, kind == "activated") for at_s, peer, kind in rows]
+    """Each is told on stderr with its reason."""
+    switches = []
+    for at_s, kind, peer, detail in ledger.execute(
+        "SELECT at_unix_s, kind, subject, detail FROM events"
+        " WHERE kind IN ('activated', 'standby', 'activation_planned', 'activation_failed') ORDER BY event_order"
+    ):
+        print(f"{at_s:.1f} {kind} {peer}: {detail}", file=sys.stderr)
+        if kind in ("activated", "standby"):
+            switches.append(Switch(at_s, peer, kind == "activated"))
+    return switches
 
 
 def _steps(ledger: sqlite3.Connection) -> list[Step]:

@@ -31,7 +31,7 @@ _STEP_S = 60.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=3, help="traces that are drawn")
-    parser.add_argument("--hours", type=float, default=24.0, help="of each of them")
+    parser.add_argument("--hours", type=float, default=12.0, help="of each of them")
     parser.add_argument("--start-s", type=float, default=180.0)
     parser.add_argument("--share", type=float, default=0.5)
     parser.add_argument("--discount", type=float, default=0.3)

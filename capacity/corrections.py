@@ -68,6 +68,12 @@ class Corrections:
             rate += _FADES * (1.0 - rate)
         return replace(self, rate=_within(rate))
 
+    def with_too_little(self, needed: float, predicted: float) -> Corrections:
+        """The learner waits for busy workers: they make less than is needed, whatever the uncorrected model says."""
+        if predicted <= 0.0:
+            return self
+        return replace(self, rate=_within(min(self.rate, needed / predicted)))
+
     def with_t_bcast(self, measured_s: float, predicted_s: float) -> Corrections:
         """``predicted_s``: by the uncorrected bound."""
         if predicted_s <= 0.0:

@@ -43,6 +43,7 @@ from capacity.providers.base import Offer, Running, WorkerTag
 
 STOP_RETRY_FIRST_S = 2.0
 STOP_RETRY_MOST_S = 60.0
+STOP_ANSWER_S = 1800.0  # an answer that has not come by then was lost
 ENDED_KEPT_S = 3600.0
 _COUNTS_AS_START: tuple[Phase, ...] = ("starting", "joining")
 _GOING: tuple[Phase, ...] = ("draining", "stopping")
@@ -315,8 +316,8 @@ class FleetManager:
                 return self._failed(slot, f"it did not join within {settings.start_timeout_s:g} s", now)
             case "draining" if age_s >= settings.drain_timeout_s:
                 return self._stop(slot, now)
-            case "stopping" if slot.stop_due is not None and now >= slot.stop_due:
-                slot.stop_due = None
+            case "stopping" if now >= (slot.since + STOP_ANSWER_S if slot.stop_due is None else slot.stop_due):
+                slot.stop_due, slot.since = None, now
                 return [StopWorker(slot.tag, slot.provider)]
             case "on" if slot.away_since is not None and now - slot.away_since >= settings.leave_grace_s:
                 return self._lost(slot, f"it was away for {settings.leave_grace_s:g} s", now)

@@ -18,6 +18,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _SIZE_INCHES = (8.0, 4.8)
 _DPI = 150
+_APART = 15.0  # largest / smallest value of a linear axis
 _NAMED_MAX = 24  # points of a scatter that carry their names
 
 
@@ -54,7 +55,7 @@ def cost_against_staleness(path: Path, series: Mapping[str, Sequence[Point]], su
         axes.axvspan(x - 0.5, x + 0.5, color="0.85", zorder=0, linewidth=0, label=why)
     axes.xaxis.set_major_locator(_ticker().MaxNLocator(integer=True))
     axes.set(xlabel="staleness limit S, learner steps", ylabel="workers and traffic, $/h")
-    axes.set_ylim(bottom=0)
+    _scale(axes.yaxis, [point.y for points in series.values() for point in points if point.y is not None])
     _legend(axes, len(series) > 1 or bool(never))
     _save(figure, path)
 
@@ -93,8 +94,9 @@ def cost_against_broadcast(path: Path, series: Mapping[str, Sequence[Point]], su
         for point in feasible if total <= _NAMED_MAX else ():
             axes.annotate(point.name, (point.x, point.y), xytext=(5, 5), textcoords="offset points", fontsize=8)
     axes.set(xlabel="T_bcast, s", ylabel="workers and traffic, $/step")
-    axes.set_ylim(bottom=0)
-    axes.set_xlim(left=0)
+    found = [(point.x, point.y) for points in series.values() for point in points if point.y is not None]
+    _scale(axes.xaxis, [x for x, _ in found])
+    _scale(axes.yaxis, [y for _, y in found])
     _legend(axes, len(series) > 1)
     _save(figure, path)
 
@@ -114,7 +116,7 @@ def timeline(path: Path, moments: Sequence[Moment], subtitle: str) -> None:
         panel.step(hours, values, where="pre", color=COLOURS[number])
         panel.set_ylabel(label)
         panel.set_ylim(0, max(values) * 1.1 or 1.0)
-        panel.set_xlim(0, hours[-1])
+        panel.set_xlim(0, hours[-1] or 1.0)
         _plain(panel)
     axes[0].yaxis.set_major_locator(_ticker().MaxNLocator(integer=True))
     axes[2].set_ylim(0, 1.05)
@@ -158,6 +160,19 @@ def _plain(axes: Any) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(True, axis="y", color="0.9")
     axes.set_axisbelow(True)
+
+
+def _scale(axis: Any, values: Sequence[float]) -> None:
+    """From 0; logarithmic, and labelled so, where the values are too far apart to be told from each other."""
+    least, most = min(values, default=0.0), max(values, default=0.0)
+    if least > 0 and most / least > _APART:
+        axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+        axis.set_label_text(f"{axis.get_label_text()} (logarithmic)")
+        axis.set_major_locator(_ticker().LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter(_ticker().FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(_ticker().NullFormatter())
+    elif most > 0:
+        axis.axes.set(**{f"{axis.axis_name}lim": (0, most * 1.08)})
 
 
 def _style(number: int, of: int) -> dict[str, Any]:

@@ -194,11 +194,15 @@ class Replanner:
             self._cause(f"workers make {corrections.rate:.0%} of what is predicted", now)
 
     def _starving(self, now: float) -> list[Action]:
-        """At most once a learner step: what is started needs time to show."""
-        step_s = 0.0 if self._demand is None else self._demand.t_train_s
-        if now - self._starved_at < max(step_s, self.settings.gather_s):
+        """At most once a learner step, and not in the first one of a new set: what is started needs time to show."""
+        demand = self._demand
+        step_s = 0.0 if demand is None else demand.t_train_s
+        if now - max(self._starved_at, self._changed_at) < max(step_s, self.settings.gather_s):
             return []
         self._starved_at = now
+        if demand is not None:  # else the plan would take back what is started here
+            predicted = sum(known.rate for known in self._workers.values() if known.worker.active)
+            self.corrections = self.corrections.with_too_little(self._needed() / demand.headroom, predicted)
         self._cause("the learner waits for rollouts", now)
         return self._start_best(_STARVED_SHARE * self._needed(), now, "on: the learner waits for rollouts")
 

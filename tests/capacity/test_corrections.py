@@ -52,3 +52,9 @@ def test_factors_are_bounded_and_a_rest_is_an_overhead() -> None:
 
 def test_what_is_predicted_to_take_no_time_is_all_overhead() -> None:
     assert Corrections().with_t_bcast(1.0, 0.0).overhead_s == pytest.approx(0.3)
+
+
+def test_busy_workers_that_a_learner_waits_for_make_less_than_it_needs() -> None:
+    assert Corrections().with_too_little(8.0, 10.0).rate == pytest.approx(0.8)
+    assert Corrections().with_too_little(8.0, 5.0).rate == 1.0  # as predicted
+    assert Corrections().with_too_little(8.0, 0.0) == Corrections()

@@ -189,6 +189,16 @@ def test_a_stop_that_fails_is_tried_again_for_ever_and_is_paid() -> None:
     assert fleet.manager.budget.spent_usd == pytest.approx(182.0 / 3600.0, rel=0.01)
 
 
+def test_a_stop_whose_answer_is_lost_is_tried_again() -> None:
+    fleet = Fleet()
+    fleet.on("a")
+    fleet.want()
+    fleet.tell(WorkerLeft(tag("a"), finished=True))
+    assert StopWorker(tag("a"), "p") not in fleet.tell(Tick(), 1799.0)
+    assert StopWorker(tag("a"), "p") in fleet.tell(Tick(), 1.0)
+    assert StopWorker(tag("a"), "p") not in fleet.tell(Tick(), 1.0)
+
+
 def test_a_worker_that_is_taken_away_is_replaced() -> None:
     fleet = Fleet()
     fleet.on("a")

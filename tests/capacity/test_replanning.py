@@ -171,6 +171,19 @@ class TestWithoutAPlan:
         assert started == [Start("b1", "on: the learner waits for rollouts")]
         assert made.handle(Starving(), 11.0) == []
 
+    def test_what_was_started_then_is_planned_with_afterwards(self) -> None:
+        made = replanner(worker("a", rate=3.0), worker("b", active=False))
+        answer(made, first_problem(made), 2.0)
+        assert made.handle(Starving(), 10.0) == [Start("b", "on: the learner waits for rollouts")]
+        problem = problem_of(made.handle(Tick(), 12.0))
+        assert [one.speeds[0].rollouts_per_second for one in problem.workers] == [2.0, 2.0 / 3.0]  # 2 are needed
+
+    def test_a_new_set_has_a_step_to_show_what_it_makes(self) -> None:
+        made = replanner(worker("a"), worker("b", active=False), worker("c", active=False))
+        answer(made, first_problem(made), 20.0, on="b")
+        assert made.handle(Starving(), 69.0) == []
+        assert made.handle(Starving(), 70.0) == [Start("c", "on: the learner waits for rollouts")]
+
     def test_the_budget_holds_even_then(self) -> None:
         made = replanner(worker("a"), worker("b", active=False), demand=replace(DEMAND, usd_per_hour_max=1.5))
         answer(made, first_problem(made), 2.0)

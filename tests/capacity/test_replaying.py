@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from capacity.demand import Demand
 from capacity.replan_events import DemandSeen, Problem, ReplanSettings, Solved, WorkerGone, WorkerSeen
-from capacity.replaying import Replay, memoryless
+from capacity.replaying import PoolEvent, Replay, memoryless
 from capacity.workers import Speed, Worker
 
 DEMAND = Demand(
@@ -12,9 +12,14 @@ SETTINGS = ReplanSettings(gather_s=0.0, dwell_s=0.0, interval_s=1e9)
 
 
 def seen(name: str, usd: float = 2.0) -> WorkerSeen:
-    speeds = (Speed(8, 1.0, 10.0),)
-    links = {"upload_bytes_per_second": 1e8, "download_bytes_per_second": 1e8}
-    return WorkerSeen(Worker(worker_id=name, speeds=speeds, usd_per_hour=usd, **links))
+    worker = Worker(
+        worker_id=name,
+        speeds=(Speed(8, 1.0, 10.0),),
+        usd_per_hour=usd,
+        upload_bytes_per_second=1e8,
+        download_bytes_per_second=1e8,
+    )
+    return WorkerSeen(worker)
 
 
 def all_on(problem: Problem) -> Solved:
@@ -24,8 +29,13 @@ def all_on(problem: Problem) -> Solved:
 
 def test_starts_dollars_and_useful_time() -> None:
     replay = Replay(SETTINGS, start_s=600.0, solve=all_on)
-    events = [(0.0, DemandSeen(DEMAND)), (0.0, seen("a")), (0.0, seen("b")), (3600.0, WorkerGone("b", "preempted"))]
-    done = replay.run(iter(events), 7200.0)  # type: ignore[arg-type]
+    events: list[tuple[float, PoolEvent]] = [
+        (0.0, DemandSeen(DEMAND)),
+        (0.0, seen("a")),
+        (0.0, seen("b")),
+        (3600.0, WorkerGone("b", "preempted")),
+    ]
+    done = replay.run(iter(events), 7200.0)
     assert (done.seconds, done.starts, done.starts_per_h) == (7200.0, 2, 1.0)
     assert done.usd == 2.0 * 1.0 + 2.0 * 2.0
     assert done.useful_s == 3000.0 + 3600.0 / 2.0  # both after they have started, then one of them
@@ -33,7 +43,8 @@ def test_starts_dollars_and_useful_time() -> None:
 
 
 def test_events_after_the_end_are_left_out() -> None:
-    done = Replay(SETTINGS, start_s=0.0, solve=all_on).run(iter([(0.0, DemandSeen(DEMAND)), (9.0, seen("a"))]), 5.0)
+    events: list[tuple[float, PoolEvent]] = [(0.0, DemandSeen(DEMAND)), (9.0, seen("a"))]
+    done = Replay(SETTINGS, start_s=0.0, solve=all_on).run(iter(events), 5.0)
     assert (done.seconds, done.starts) == (5.0, 0)
 
 
@@ -48,10 +59,10 @@ def test_memory_starts_fewer_where_prices_swing() -> None:
     demand = Demand(
         rollouts_per_step=40, t_train_s=50.0, staleness_limit=4, update_bytes=1e6, learner_upload_bytes_per_second=1e8
     )
-    events = [(0.0, DemandSeen(demand)), (0.0, seen("a", 2.0)), (0.0, seen("b", 2.1))]
+    events: list[tuple[float, PoolEvent]] = [(0.0, DemandSeen(demand)), (0.0, seen("a", 2.0)), (0.0, seen("b", 2.1))]
     events += [(600.0 * turn, seen("a", 2.0 + 0.2 * (turn % 2))) for turn in range(1, 12)]
     counts = [
-        Replay(settings, start_s=60.0).run(iter(events), 7200.0).starts  # type: ignore[arg-type]
+        Replay(settings, start_s=60.0).run(iter(events), 7200.0).starts
         for settings in (ReplanSettings(), memoryless(ReplanSettings()))
     ]
     assert counts == [1, 12]

@@ -52,10 +52,10 @@ def test_the_cheapest_feasible_one_has_the_tick() -> None:
     sheet = variant_sheet(variants)
     assert [row[0] for row in sheet.rows] == [False, False, True]
     assert "rollout takes" in str(sheet.rows[0][-1])
-    assert sheet.lines == ("2 of 3 are feasible; cheapest: topology = star, S = 4",)
+    assert sheet.lines == ("2 of 3 are feasible; cheapest: star, S = 4",)
 
 
 def test_curves_leave_gaps_where_nothing_will_do() -> None:
     curves = cost_curves(found())
-    assert [(point.x, point.y is None) for point in curves["topology = tree"]] == [(1.0, True), (4.0, False)]
-    assert [point.name for point in broadcast_curves(found())["topology = star"]] == ["S = 4"]
+    assert [(point.x, point.y is None) for point in curves["tree"]] == [(1.0, True), (4.0, False)]
+    assert [point.name for point in broadcast_curves(found())["star"]] == ["S = 4"]
