@@ -44,7 +44,9 @@ def test_the_demand_is_as_measured() -> None:
 
 
 def test_who_is_gone_or_not_measured_is_not_guessed() -> None:
-    status, broadcast = answers(worker("a", state="lost"), worker("bb", quarantined=True), worker("ccc", tokens_per_s=0.0))
+    status, broadcast = answers(
+        worker("a", state="lost"), worker("bb", quarantined=True), worker("ccc", tokens_per_s=0.0)
+    )
     run = live_run(status, broadcast)
     assert [row.values["worker_id"] for row in run.rows] == ["ccc"]
     assert run.unmeasured == ("ccc",)
