@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from peer.config import PeerConfig
@@ -21,6 +20,7 @@ def hello_of(
     config: PeerConfig,
     *,
     advertise: str,
+    cores: int,
     accelerator: str | None,
     held_versions: Sequence[Version],
     held_leases: Sequence[LeaseId] | None,
@@ -31,14 +31,14 @@ def hello_of(
         accelerator: of its engine, in words; None: it has none.
         held_leases: None: it never works.
     """
-    cores = f"{os.cpu_count()} cores"
+    processor = f"{cores} cores"
     return pb.Hello(
         protocol=range_to_pb(),
         software=f"rollcast {__version__}",
         role=config.role,
         advertise=advertise,
         concurrent_rollouts=0 if accelerator is None else config.engine.concurrent_rollouts,
-        hardware=cores if accelerator is None else f"{cores}, {accelerator}",
+        hardware=processor if accelerator is None else f"{processor}, {accelerator}",
         held_versions=held_versions,
         name=config.name,
         region=config.link.region,

@@ -355,6 +355,7 @@ class PeerProcess:
         return hello_of(
             self._config,
             advertise=self._advertise,
+            cores=os.cpu_count() or 1,
             accelerator=None if self._engine is None else self._engine.hardware,
             held_versions=self._store.versions(),
             held_leases=None if self._worker is None else self._worker.held_leases,
