@@ -22,6 +22,7 @@ class FleetAccounts:
         self._left_at = restored.marked_at
         self._expected: dict[str, tuple[str, float]] = {}
         self._now = now
+        self._has_news = False  # of an account that was closed since the last mark
         for one in restored.opened:
             self.take_up(one)
 
@@ -49,6 +50,7 @@ class FleetAccounts:
         """Nothing of it runs any more."""
         account = self.budget.close(str(tag), ended_at)
         self._spending.ended(account)
+        self._has_news = True
         return RecordClosed(tag, account.provider, ended_at, account.machine_usd, account.egress_usd)
 
     def missed_at(self, tag: WorkerTag, now: float) -> float:
@@ -58,12 +60,13 @@ class FleetAccounts:
         return max(account.opened_at, ended_at)
 
     def mark_is_due(self, now: float) -> bool:
-        """Whether it is time to write down what was spent."""
-        return now >= self._next_mark
+        """Whether it is time to write down what was spent, where anything is."""
+        return now >= self._next_mark and (self._has_news or bool(self.budget.accounts or self._expected))
 
     def mark(self, now: float) -> RecordMark:
         """Everything spent since the last mark."""
         self._next_mark = now + self.budget.limits.look_every_s
+        self._has_news = False
         accounts = self.budget.accounts
         sent = {key: one.sent_bytes for key, one in accounts.items() if one.sent_bytes}
         return RecordMark(now, self._spending.mark(accounts.values()), sent)

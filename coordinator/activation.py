@@ -200,9 +200,11 @@ class Activation:
     def _see(self, member: Member, now: float, assumed: Assumed | None = None) -> list[Action]:
         state = self._state
         measure(state, member, now)
-        had_nothing_to_do = now - member.joined_at >= state.settings.activation.replan.dwell_s
-        guess = assumed.slots_per_s(member) if assumed is not None and had_nothing_to_do else 0.0
-        worker = worker_of(state, member, state.prices, now, guess)
+        slots_per_s = member.standing.slots_per_s
+        if assumed is not None:
+            nothing_to_do = now - member.joined_at >= state.settings.activation.replan.dwell_s
+            slots_per_s = assumed.slots_per_s(member, had_nothing_to_do=nothing_to_do)
+        worker = worker_of(state, member, state.prices, now, slots_per_s)
         if self._told.get(member.peer_id) == worker:
             return []
         self._told[member.peer_id] = worker

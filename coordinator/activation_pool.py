@@ -12,6 +12,8 @@ from coordinator.membership import Member
 from coordinator.state import CoreState
 
 _NEW_SHARE = 0.3  # of a new measurement of a peer's speed: what it draws next varies more than its machine
+_STEPS_TIMED_LEAST = 4
+_ALIKE = 0.75  # of another peer's speed: a difference that waiting for work explains
 _JUMP = 2.0  # by this factor it is believed at once
 _SPREAD_UNKNOWN = 1.5  # of the longest of ten rollouts over an ordinary one, before anything was measured
 
@@ -39,33 +41,43 @@ def price(prices: Sequence[Price], member: Member) -> Price:
 
 
 class Assumed:
-    """Speeds to assume of peers that had nothing to do and so were never measured: of the slowest that is like them."""
+    """Speeds to assume of peers that had little to do: of the slowest that is on and like them.
+
+    What a peer makes that waits for work between its batches is less than it can make.
+    """
 
     def __init__(self, state: CoreState) -> None:
         self._least: dict[str, float] = {}  # slots a second for each that it draws at once, by hardware
         for member in state.members:
             per_s = member.standing.slots_per_s
-            if per_s and member.role == "peer":
+            if per_s and member.role == "peer" and not member.standing.standby:
                 each = per_s / max(1, member.concurrent_rollouts)
                 self._least[member.hardware] = min(each, self._least.get(member.hardware, each))
 
-    def slots_per_s(self, member: Member) -> float:
-        """0 where nobody was measured."""
-        each = self._least.get(member.hardware) or min(self._least.values(), default=0.0)
-        return each * max(1, member.concurrent_rollouts)
+    def slots_per_s(self, member: Member, *, had_nothing_to_do: bool) -> float:
+        """Of a peer that was measured, or is new: its own; of one on standby that was not much slower, that of others.
+
+        0 where nobody was measured.
+        """
+        known, at_once = member.standing.slots_per_s, max(1, member.concurrent_rollouts)
+        like_it = self._least.get(member.hardware, 0.0) * at_once
+        if known:
+            alike = member.standing.standby and known >= _ALIKE * like_it
+            return max(known, like_it) if alike else known
+        if not had_nothing_to_do:
+            return 0.0
+        return like_it or min(self._least.values(), default=0.0) * at_once
 
 
-def worker_of(
-    state: CoreState, member: Member, prices: Sequence[Price], now: float, assumed_per_s: float = 0.0
-) -> Worker:
-    """One column of the programme; without speeds where none was measured and none is assumed."""
+def worker_of(state: CoreState, member: Member, prices: Sequence[Price], now: float, slots_per_s: float) -> Worker:
+    """One column of the programme; without speeds where ``slots_per_s`` is 0: not known."""
     costs = state.offers.price_of(member.peer_id) or price(prices, member)
     settings = state.settings.activation
     link = state.links.estimate(member.peer_id, now, upload_cap_bytes_per_second=member.upload_cap_bytes_per_second)
     upload = link.uplink_bytes_per_second or settings.unknown_upload_bytes_per_second
     return Worker(
         worker_id=member.peer_id,
-        speeds=_speeds(state, member, member.standing.slots_per_s or assumed_per_s),
+        speeds=_speeds(state, member, slots_per_s),
         usd_per_hour=costs.usd_per_hour,
         upload_bytes_per_second=upload,
         download_bytes_per_second=link.downlink_bytes_per_second or settings.unknown_download_bytes_per_second,
@@ -90,7 +102,12 @@ def _speeds(state: CoreState, member: Member, per_s: float) -> tuple[Speed, ...]
 
 
 def learner_step_s(state: CoreState) -> float | None:
-    """T_train: what a step takes without waiting; of a learner that never waits, what it takes."""
+    """T_train: what a step takes without waiting; of a learner that never waits, what it takes.
+
+    None in its first steps, which compile: a learner that seems slow is given too few peers.
+    """
+    if state.forecast.steps_timed < _STEPS_TIMED_LEAST:
+        return None
     known = [one for one in (state.forecast.learner_s, state.forecast.step_period_s) if one]
     return min(known, default=None)
 

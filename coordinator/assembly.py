@@ -225,10 +225,8 @@ def _assemble(
     sampling = Sampling(drawn.temperature, drawn.new_tokens_max, ends, drawn.stop_strings)
     settings = core_settings(config, run_id, sampling, vocabulary_size=problems.tokenizer.size)
     record = _start_record(config, folder, settings, start.restored, stack)
-    sessions = Sessions()
-    store = config.store
+    sessions, providing, store = Sessions(), Providing(), config.store
     disk = DiskGuard(folder.root, free_bytes_min=store.free_bytes_min, ballast_bytes=store.ballast_bytes)
-    providing = Providing()
     metrics = CoordinatorMetrics(lambda: providing.merged(shell.status()), lambda: shell.broadcast())
     shell = Shell(
         core=CoordinatorCore(settings, start.restored),

@@ -186,6 +186,11 @@ class Forecast:
 
     # ---------------------------------------------------------------- questions
 
+    @property
+    def steps_timed(self) -> int:
+        """Learner steps behind its pace, at most those that are remembered."""
+        return len(self._periods)
+
     def slots_per_s(self, peer_id: PeerId, now: float) -> float | None:
         """How fast the peer works; None where it was not measured lately."""
         speed = self._speeds.get(peer_id)

@@ -9,6 +9,7 @@ import pytest
 from capacity.replan_events import Problem, ReplanSettings, Solved
 from capacity.workers import Pin
 from coordinator.actions import Action, Note, PlanActivation, SendAnnouncement, SendLeases, TellActivation
+from coordinator.activation_pool import Assumed
 from coordinator.activation_settings import ActivationSettings, Mode, Price
 from coordinator.core import CoordinatorCore
 from coordinator.events import (
@@ -233,3 +234,22 @@ def story() -> list[Event]:
         ActivationPlanFailed(2, "it broke"),
         pinned("a", ""),
     ]
+
+
+def test_what_is_not_measured_well_is_assumed_of_peers_like_it() -> None:
+    state = world().core._state
+    a, b = (state.members.get(PeerId(name)) for name in ("a", "b"))
+    assert a is not None
+    assert b is not None
+
+    def assumed(known: float, *, standby: str = "", had_nothing_to_do: bool = True) -> float:
+        b.standing.slots_per_s, b.standing.standby = known, standby
+        return Assumed(state).slots_per_s(b, had_nothing_to_do=had_nothing_to_do)
+
+    assert assumed(0.0) == 0.0  # nobody was measured
+    a.standing.slots_per_s = 5.0
+    assert assumed(0.0) == 5.0
+    assert assumed(0.0, had_nothing_to_do=False) == 0.0
+    assert assumed(4.2) == 4.2
+    assert assumed(4.2, standby="off") == 5.0
+    assert assumed(3.0, standby="off") == 3.0

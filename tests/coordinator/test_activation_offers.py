@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from capacity.replan_events import Solved
 from capacity.workers import Speed, Worker
-from coordinator.actions import PlanActivation, TellActivation, WantWorker
+from coordinator.actions import TellActivation, WantWorker
 from coordinator.activation_offers import Offers
 from coordinator.activation_settings import ActivationSettings
-from coordinator.events import ActivationPlanned, PeerLeft, Tick, WorkersOffered
+from coordinator.events import ActivationPlanned, WorkersOffered
 from rollcast.wire.ids import PeerId
 from tests.coordinator.core_world import only
-from tests.coordinator.test_activation import planned_problem, world
+from tests.coordinator.test_activation import planned_problem, work, world
 
 
 def worker(worker_id: str, usd_per_hour: float = 0.5, *, active: bool = False) -> Worker:
@@ -79,12 +79,7 @@ def test_advice_starts_nobody() -> None:
 
 def test_a_worker_that_is_not_offered_any_more_is_not_planned_with() -> None:
     made = world()
-    made.tell(WorkersOffered((worker("box"),), {}))
-    problem = planned_problem(made)
-    made.tell(ActivationPlanned(Solved(number=problem.number)))
-    made.tell(WorkersOffered((), {}))
-    made.tell(PeerLeft(PeerId("b"), "gone"))
-    made.tell(Tick())
-    made.now += 5.0
-    (plan,) = only(made.tell(Tick()), PlanActivation)
-    assert {one.worker_id for one in plan.problem.workers} == {"a"}
+    made.tell(WorkersOffered((worker("box"), worker("other")), {}))
+    work(made, 2)
+    made.tell(WorkersOffered((worker("other"),), {}))
+    assert {one.worker_id for one in planned_problem(made).workers} == {"a", "b", "other"}
