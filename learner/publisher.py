@@ -21,7 +21,7 @@ from learner.versions import RetainedVersions
 from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.errors import CheckpointError, Unreachable
 from rollcast.runtime.waits import backoff_delays_s, deadline
-from rollcast.wire.chunks import blake3_hash
+from rollcast.wire.chunks import BytesLike, blake3_hash
 from rollcast.wire.identity import Identity
 from rollcast.wire.ids import EncodingId, Epoch, PeerId, RunId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -241,7 +241,7 @@ class Publisher:
         assert signed is not None
         return self._prepared(signed, self._retained.state(version)[1])
 
-    def _prepared(self, signed: VerifiedVersion, state: bytes) -> Prepared:
+    def _prepared(self, signed: VerifiedVersion, state: BytesLike) -> Prepared:
         """A kept version with the bytes that its manifests name; one that was announced needs none."""
         if signed.version <= self._newest_announced:
             return Prepared(signed, {})
