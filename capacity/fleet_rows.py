@@ -78,7 +78,7 @@ def decode(line: bytes) -> Row:
     Raises:
         ValueError: it is no such line.
     """
-    row = _DECODER.decode(line)  # msgspec's errors are ValueErrors
+    row: Row = _DECODER.decode(line)  # msgspec's errors are ValueErrors
     if isinstance(row, OpenedRow):
         if row.schema != SCHEMA:
             raise ValueError(f"schema {row.schema} instead of {SCHEMA}")

@@ -36,8 +36,8 @@ class ColumnRule:
     choices: tuple[str, ...] = ()
 
 
-def _text(name: str, meaning: str, **rest: bool) -> ColumnRule:
-    return ColumnRule(name, "text", meaning, default="", **rest)
+def _text(name: str, meaning: str) -> ColumnRule:
+    return ColumnRule(name, "text", meaning, default="")
 
 
 RULES: dict[str, ColumnRule] = {

@@ -94,8 +94,8 @@ def families(spending: Mapping[str, Any] | None) -> Iterable[Metric]:
     workers = GaugeMetricFamily("rollcast_provider_workers", "Workers at providers.", labels=["provider", "phase"])
     counts: dict[tuple[str, str], int] = {}
     for one in spending["workers"]:
-        key = (one["provider"], one["phase"])
-        counts[key] = counts.get(key, 0) + 1
+        place = (one["provider"], one["phase"])
+        counts[place] = counts.get(place, 0) + 1
     for (provider, phase), count in sorted(counts.items()):
         workers.add_metric([provider, phase], count)
     yield workers
