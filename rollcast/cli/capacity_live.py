@@ -33,7 +33,7 @@ def status(
         print one JSON object.
     """
     answer = asyncio.run(_asked(Target(run_folder, url, ca_file)))
-    peers = [peer for peer in answer["peers"] if peer["role"] == "peer"]
+    peers = [one for one in answer["peers"] if one["role"] == "peer" and one["state"] not in ("left", "lost")]
     if json_output:
         print(json.dumps({"activation": answer["activation"], "peers": peers}, indent=2))
     else:
