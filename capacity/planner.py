@@ -225,7 +225,8 @@ def solved(relaxation: Relaxation, time_limit_s: float, near: float) -> Solution
         if best is not None and core is not None:
             best = replace(best, integer_bound=min(core.bound, best.usd_per_hour))
     if best is None:  # not even a small core gave one: begin with the set of the largest rate
-        best = solution_of(relaxation, totals, polished(relaxation, totals, reach_of(relaxation.programme).chosen))
+        widest = reach_of(relaxation.programme).chosen | (relaxation.programme.lower > 0)
+        best = solution_of(relaxation, totals, polished(relaxation, totals, widest))
     return best
 
 
@@ -242,10 +243,11 @@ def polished(relaxation: Relaxation, totals: Totals, chosen: Mask) -> Mask:
 
 
 def solution_of(relaxation: Relaxation, totals: Totals, chosen: Mask) -> Solution | None:
-    """The set with its cost by exact prices; None if a row is broken."""
-    if not chosen.any() or not totals.feasible(totals.of(chosen)[None, :])[0]:
-        return None
+    """The set with its cost by exact prices; None if a row is broken, or one that is pinned on is not in it."""
     programme = relaxation.programme
+    pinned = bool(chosen[programme.lower > 0].all())
+    if not chosen.any() or not pinned or not totals.feasible(totals.of(chosen)[None, :])[0]:
+        return None
     try:
         egress = egress_of(programme, copies_sent(programme, chosen))
     except ValueError:  # copies short by a rounding that the totals forgive

@@ -44,7 +44,8 @@ class Totals:
         programme = self.programme
         egress, copies, _ = sending(programme, totals)
         rate = self._rate_missing(totals)
-        rate = np.where(rate <= TOLERANCE * programme.rate_bought, 0.0, rate)
+        enough = rate <= (TOLERANCE * programme.rate_bought if np.isfinite(programme.rate_bought) else 0.0)
+        rate = np.where(enough, 0.0, rate)
         copies = np.where(copies <= TOLERANCE * np.maximum(1.0, totals[:, RECEIVERS]), 0.0, copies)
         return totals[:, COST] + egress, rate, copies
 

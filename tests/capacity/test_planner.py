@@ -4,6 +4,7 @@ import math
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 from capacity.columns import columns_of
 from capacity.demand import Demand
 from capacity.linear import relax
-from capacity.planner import PlanOptions, plan
+from capacity.planner import PlanOptions, plan, solution_of
 from capacity.plans import Split
 from capacity.programme import programme_of
+from capacity.totals import totals_of
 from capacity.workers import Speed, Worker
 from tests.capacity import plan_checks
 from tests.capacity.plan_strategies import demands, numbers, pools
@@ -221,3 +223,16 @@ def test_the_chance_row_buys_a_margin() -> None:
     bare, sure = plan(demand(), workers), plan(demand(chance_z=2.33), workers)
     plan_checks.check(sure)
     assert len(sure.chosen) > len(bare.chosen)
+
+
+def test_a_set_without_one_that_is_pinned_on_is_none() -> None:
+    workers = [worker(number) for number in range(9)] + [worker(9, usd_per_hour=9.0, pin="on")]
+    relaxation = relax(programme_of(demand(), columns_of(workers), Split(20.0, 100.0)))
+    assert relaxation is not None
+    totals = totals_of(relaxation.programme)
+    whole = np.ones(len(workers), np.bool_)
+    assert solution_of(relaxation, totals, whole) is not None
+    without = whole.copy()
+    without[9] = False
+    assert totals.feasible(totals.of(without)[None, :])[0]
+    assert solution_of(relaxation, totals, without) is None

@@ -47,3 +47,11 @@ def test_broken_rows_count_by_their_weights() -> None:
     assert (usd, rate) == (4.0, 1.0)
     assert copies == pytest.approx(4 - 5e7 / (1.06e9 / 30))
     assert totals.penalised(sums, Weights(2.0, 3.0))[0] == pytest.approx(usd + 2 * rate + 3 * copies)
+
+
+def test_where_no_rate_is_enough_no_set_holds() -> None:
+    """Workers that pause for longer than a step never keep up, however many there are."""
+    pausing = demand(pauses_while_receiving=True, t_train_s=60.0)
+    programme = programme_of(pausing, columns_of([worker(number) for number in range(3)]), Split(20.0, 100.0))
+    totals = totals_of(programme)
+    assert not totals.feasible(totals.of(np.ones(3, np.bool_))[None, :])[0]
