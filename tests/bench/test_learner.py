@@ -43,6 +43,7 @@ def test_the_batch_fills_its_rows() -> None:
     assert batch.tokens.max() < 32
 
 
+@pytest.mark.slow
 def test_speed_is_told_as_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learner, "MATMUL_SIZE", 64)
     figures = learner.speed(TINY)

@@ -14,6 +14,7 @@ def arguments(*given: str) -> argparse.Namespace:
     return parser.parse_args(given)
 
 
+@pytest.mark.slow
 def test_a_small_model_agrees_whole_and_through_the_cache() -> None:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")

@@ -10,6 +10,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 
+@pytest.mark.slow
 def test_both_draw_the_same_work_and_every_figure_is_there() -> None:
     parser = argparse.ArgumentParser()
     sampler.add_arguments(parser)
