@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from random import Random
 
 from capacity.replan_events import WorkerGone, WorkerSeen
+from capacity.units import SECONDS_PER_HOUR
 from capacity.workers import Speed, Worker
 
 At = tuple[float, WorkerSeen | WorkerGone]
 
-_HOUR_S = 3600.0
 PREEMPTIONS_PER_HOUR = (0.02, 1.8)  # a node: least and most of the zones measured (docs/activation.md)
 _SAME_REGION, _ACROSS = 0.59, 0.27  # correlation of two zones' pressure
 _PRESSURE = 1.0  # sigma of the logarithm of a zone's preemption rate
@@ -33,7 +33,7 @@ class Prices:
     """
 
     sigma: float = 0.15
-    reverts_s: float = 3.0 * _HOUR_S
+    reverts_s: float = 3.0 * SECONDS_PER_HOUR
     every_s: float = 600.0
     speed_sigma: float = 0.03
 
@@ -140,7 +140,7 @@ def drawn(zones: Sequence[Zone], machines: int, seconds: float, random: Random) 
                     del away[worker_id]
                     changes.append((moment_s, worker_id, zone, True))
             elif random.random() < -math.expm1(
-                -zone.preemptions_per_hour * factors[zone.name] * _PRESSURE_STEP_S / _HOUR_S
+                -zone.preemptions_per_hour * factors[zone.name] * _PRESSURE_STEP_S / SECONDS_PER_HOUR
             ):
                 away[worker_id] = at_s + _PRESSURE_STEP_S + random.expovariate(1.0 / _AWAY_S)
                 changes.append((moment_s, worker_id, zone, False))

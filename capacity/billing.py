@@ -6,9 +6,7 @@ import math
 from dataclasses import dataclass
 
 from capacity.providers.base import Offer
-
-BYTES_PER_GB = 1e9
-SECONDS_PER_HOUR = 3600.0
+from capacity.units import BYTES_PER_GB, SECONDS_PER_HOUR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

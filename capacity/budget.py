@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from capacity.billing import SECONDS_PER_HOUR, Terms
+from capacity.billing import Terms
+from capacity.units import SECONDS_PER_HOUR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from capacity.broadcast_bound import broadcast_seconds
 from capacity.demand import Demand
 from capacity.planner import PlanOptions, plan
 from capacity.plans import Candidate, Plan
+from capacity.programme import usd_per_hour_of_a_copy
 from capacity.replan_events import Problem, Solved
 from capacity.workers import Worker
 
@@ -29,8 +30,6 @@ Planner = Callable[[Demand, Sequence[Worker], PlanOptions], Plan]
 _STEPS_SHORT = (1, 2, 4)
 _HEADROOM_WHERE_SHORT = 1.5
 _NO_SET_HELPS = frozenset({"relay", "learner_uplink", "downlink"})  # more workers make these worse
-_SECONDS_PER_HOUR = 3600.0
-_BYTES_PER_GB = 1e9
 
 
 def decide(problem: Problem, planner: Planner = plan) -> Solved:
@@ -234,7 +233,5 @@ def _allowed_s(problem: Problem, made: Plan) -> float:
 def _is_cheap(problem: Problem, worker: Worker) -> bool:
     """Whether sending it every version costs a small share of its price at most, at the origin's price of bytes."""
     demand = problem.demand
-    versions_per_hour = _SECONDS_PER_HOUR / (demand.t_train_s * demand.publish_every_steps)
-    gb_per_hour = versions_per_hour * demand.update_bytes / _BYTES_PER_GB
-    usd_per_hour = gb_per_hour * demand.learner_egress_usd_per_gb
+    usd_per_hour = usd_per_hour_of_a_copy(demand) * demand.learner_egress_usd_per_gb
     return usd_per_hour <= problem.settings.standby_usd_share * worker.usd_per_hour

@@ -27,9 +27,7 @@ from numpy.typing import NDArray
 
 from capacity.broadcast_bound import broadcast_rate, tree_places
 from capacity.topologies import Topology
-
-GB = 1e9  # bytes in the unit of egress prices
-SECONDS_PER_HOUR = 3600.0
+from capacity.units import BYTES_PER_GB, SECONDS_PER_HOUR
 
 Floats = NDArray[np.float64]
 
@@ -128,13 +126,22 @@ def egress_usd_per_hour(
     Raises:
         ValueError: the period is not positive.
     """
+    gb_per_hour = gb_per_hour_of_a_copy(update_bytes, publish_period_s)
+    return Egress(
+        copies.source * gb_per_hour * source_usd_per_gb,
+        copies.receivers * gb_per_hour * np.asarray(usd_per_gb, np.float64),
+    )
+
+
+def gb_per_hour_of_a_copy(update_bytes: float, publish_period_s: float) -> float:
+    """GB/h that one outgoing copy of every version makes: USD/h per USD/GB.
+
+    Raises:
+        ValueError: the period is not positive.
+    """
     if not publish_period_s > 0:
         raise ValueError("publish_period_s must be positive")
-    gb_per_hour_of_a_copy = update_bytes / GB * SECONDS_PER_HOUR / publish_period_s
-    return Egress(
-        copies.source * gb_per_hour_of_a_copy * source_usd_per_gb,
-        copies.receivers * gb_per_hour_of_a_copy * np.asarray(usd_per_gb, np.float64),
-    )
+    return update_bytes / BYTES_PER_GB * SECONDS_PER_HOUR / publish_period_s
 
 
 def _proportional_copies(source_upload: float, uploads: Floats) -> Copies:

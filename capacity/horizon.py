@@ -15,9 +15,9 @@ import numpy as np
 from capacity.assumptions import Assumption
 from capacity.columns import Floats
 from capacity.plans import Plan
+from capacity.units import SECONDS_PER_HOUR
 
 DRAWS = 4000
-SECONDS_PER_HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,8 @@ from capacity.lengths import LengthDistribution
 from capacity.pool_checks import Skipped
 from capacity.pool_rows import BYTES_PER_MBIT, PoolRow
 from capacity.roofline import ModelShape, speeds_of
+from capacity.units import BYTES_PER_GB
 from capacity.workers import Speed, Worker
-
-_GB = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +96,8 @@ def _reckoned(row: PoolRow, rollouts: Rollouts) -> tuple[Speed, ...] | Skipped:
         prompt_tokens=rollouts.prompt_tokens,
     )
     if not speeds:
-        sizes = (
-            f"{rollouts.model.weight_bytes / _GB:.1f} GB of weights and their cache in {gpu.memory_bytes / _GB:.1f} GB"
-        )
+        weights_gb, memory_gb = rollouts.model.weight_bytes / BYTES_PER_GB, gpu.memory_bytes / BYTES_PER_GB
+        sizes = f"{weights_gb:.1f} GB of weights and their cache in {memory_gb:.1f} GB"
         detail = f"{sizes}, with a whole copy on each accelerator"
         return Skipped(row.where, row.worker_id, "does_not_fit", "hardware", row.hardware, detail)
     return tuple(

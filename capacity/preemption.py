@@ -6,7 +6,7 @@ Rates seen on real spot markets: 0.02 to 1.8 preemptions per node and hour, corr
 
 from __future__ import annotations
 
-SECONDS_PER_HOUR = 3600.0
+from capacity.units import SECONDS_PER_HOUR
 
 
 def lost_share(preemptions_per_hour: float, lost_work_s: float, restart_s: float = 0.0) -> float:

@@ -23,10 +23,10 @@ import numpy as np
 from capacity.broadcast_bound import stripe_factor
 from capacity.columns import Columns, Floats, Ints, Mask
 from capacity.demand import Demand
+from capacity.egress import gb_per_hour_of_a_copy
 from capacity.plans import Split
 from capacity.rates import rollout_rate_needed
 
-BYTES_PER_GB = 1e9
 TOLERANCE = 1e-9  # relative: how far a row may be broken and still count as held
 TOLERANCE_S = 1e-9  # of tau: links that fit exactly must not fail by a rounding
 
@@ -114,8 +114,7 @@ def programme_of(demand: Demand, columns: Columns, split: Split, incumbent_disco
 
 def usd_per_hour_of_a_copy(demand: Demand) -> float:
     """USD/h per USD/GB for sending one copy of every version."""
-    versions_per_hour = 3600.0 / (demand.publish_every_steps * demand.t_train_s)
-    return demand.update_bytes / BYTES_PER_GB * versions_per_hour
+    return gb_per_hour_of_a_copy(demand.update_bytes, demand.publish_every_steps * demand.t_train_s)
 
 
 def copy_bytes_per_second(demand: Demand, tau_s: float) -> float:

@@ -9,9 +9,9 @@ from capacity.catalogue.token_lengths import LENGTH_NAMES, lengths_named
 from capacity.demand_file import DemandFile
 from capacity.pool_columns import RULES
 from capacity.sheets import Column, Sheet, shown
+from capacity.units import BYTES_PER_GB
 from rollcast.runtime.config import describe
 
-_GB = 1e9
 _UNDEFINED = '"PydanticUndefined"'  # as describe() writes that a key has no default
 
 
@@ -46,7 +46,12 @@ def hardware_sheet() -> Sheet:
         Column("bf16_tflops", "bf16 TFLOP/s", 0),
     )
     rows = tuple(
-        (one.name, one.memory_bytes / _GB, one.bandwidth_bytes_per_second / _GB, one.flops_per_second / 1e12)
+        (
+            one.name,
+            one.memory_bytes / BYTES_PER_GB,
+            one.bandwidth_bytes_per_second / BYTES_PER_GB,
+            one.flops_per_second / 1e12,
+        )
         for one in gpus().values()
     )
     return Sheet("hardware", columns, rows)
@@ -61,7 +66,8 @@ def model_sheet() -> Sheet:
         Column("cache_bytes_per_token", "cache bytes/token", 0),
     )
     rows = tuple(
-        (one.name, one.parameters / _GB, one.weight_bytes / _GB, one.kv_bytes_per_token) for one in models().values()
+        (one.name, one.parameters / 1e9, one.weight_bytes / BYTES_PER_GB, one.kv_bytes_per_token)
+        for one in models().values()
     )
     return Sheet("models", columns, rows)
 

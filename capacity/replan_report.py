@@ -11,10 +11,10 @@ from capacity.plots import Moment
 from capacity.replan_events import ReplanSettings, WorkerGone
 from capacity.replaying import PoolEvent, Replay, Replayed
 from capacity.sheets import Column, Sheet
+from capacity.units import SECONDS_PER_HOUR
 from capacity.workers import Worker
 
 SAMPLES = 200  # of a timeline
-_HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def follow(
             last += 1
         result = replay.run(events[place:last], end_s)
         usd_per_hour, utilisation = (
-            (result.usd - before[0]) * _HOUR_S / window_s,
+            (result.usd - before[0]) * SECONDS_PER_HOUR / window_s,
             (result.useful_s - before[1]) / window_s,
         )
         on = _on(result, events[:last])
@@ -87,7 +87,7 @@ def followed_lines(followed: Followed) -> tuple[str, ...]:
     return (
         f"workers switched on at first: {followed.started_first}, switches later: {followed.switches_later}; "
         f"plans: {replayed.plans}, infeasible: {replayed.infeasible}",
-        f"{replayed.seconds / _HOUR_S:,.2f} h · {replayed.usd:,.2f} $ for workers · utilisation "
+        f"{replayed.seconds / SECONDS_PER_HOUR:,.2f} h · {replayed.usd:,.2f} $ for workers · utilisation "
         f"{replayed.utilisation:.1%} · {replayed.usd_per_useful_h:,.2f} $ per hour of training",
     )
 
@@ -96,7 +96,7 @@ def totals_json(followed: Followed) -> dict[str, float | int]:
     """The same for JSON."""
     replayed = followed.replayed
     return {
-        "hours": replayed.seconds / _HOUR_S,
+        "hours": replayed.seconds / SECONDS_PER_HOUR,
         "usd": replayed.usd,
         "utilisation": replayed.utilisation,
         "usd_per_useful_hour": replayed.usd_per_useful_h,

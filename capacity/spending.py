@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from capacity.billing import SECONDS_PER_HOUR
 from capacity.budget import Account
 from capacity.fleet_events import Spent
+from capacity.units import SECONDS_PER_HOUR
 
 NOTHING = Spent(0.0, 0.0, 0.0)
 

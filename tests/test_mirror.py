@@ -23,6 +23,7 @@ DATA = {
         "coordinator/restored.py",
         "peer/config.py",
     ),
+    "capacity/units.py",
     *("peer/relay_actions.py", "peer/relay_events.py", "peer/worker_events.py"),
     "peer/donor/readings.py",
     *("learner/config.py", "peer/engines/base.py"),

@@ -9,11 +9,10 @@ from capacity.plan_json import PlanDocument
 from capacity.replan_events import ReplanSettings
 from capacity.replan_report import Followed, follow, subtitle, switch_sheet, totals_json
 from capacity.sheets import records_of
+from capacity.units import SECONDS_PER_HOUR
 from rollcast.cli.capacity_output import CHANGED, FEASIBLE, FormatOption, print_json, print_sheets
 
 SCHEMA = "rollcast.capacity.replay/1"
-
-_HOUR_S = 3600.0
 
 
 def follow_events(
@@ -34,7 +33,7 @@ def follow_events(
         check_path(plot)
     lines = read_events(events)
     demand, workers = document.plan.demand, [one.worker for one in document.plan.candidates]
-    until_s = hours * _HOUR_S if hours is not None else (lines[-1].at_s if lines else 0.0) + _HOUR_S
+    until_s = hours * SECONDS_PER_HOUR if hours is not None else (lines[-1].at_s if lines else 0.0) + SECONDS_PER_HOUR
     settings = ReplanSettings(incumbent_discount=discount, dwell_s=dwell_s)
     told = list(pool_events(demand, workers, lines, str(events)))
     followed = follow(told, settings, start_s=start_s, until_s=until_s)
