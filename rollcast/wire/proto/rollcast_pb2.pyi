@@ -245,7 +245,7 @@ class ProtocolRange(_message.Message):
     def __init__(self, min: _Optional[int] = ..., max: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "software", "role", "advertise", "concurrent_rollouts", "hardware", "held_versions", "name", "region", "metered", "upload_cap_bytes_per_second", "has_held_leases", "held_leases")
+    __slots__ = ("protocol", "software", "role", "advertise", "concurrent_rollouts", "hardware", "held_versions", "name", "region", "metered", "upload_cap_bytes_per_second", "has_held_leases", "held_leases", "instance_id", "public_name")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -259,6 +259,8 @@ class Hello(_message.Message):
     UPLOAD_CAP_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     HAS_HELD_LEASES_FIELD_NUMBER: _ClassVar[int]
     HELD_LEASES_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_NAME_FIELD_NUMBER: _ClassVar[int]
     protocol: ProtocolRange
     software: str
     role: str
@@ -272,7 +274,9 @@ class Hello(_message.Message):
     upload_cap_bytes_per_second: float
     has_held_leases: bool
     held_leases: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., software: _Optional[str] = ..., role: _Optional[str] = ..., advertise: _Optional[str] = ..., concurrent_rollouts: _Optional[int] = ..., hardware: _Optional[str] = ..., held_versions: _Optional[_Iterable[int]] = ..., name: _Optional[str] = ..., region: _Optional[str] = ..., metered: _Optional[bool] = ..., upload_cap_bytes_per_second: _Optional[float] = ..., has_held_leases: _Optional[bool] = ..., held_leases: _Optional[_Iterable[int]] = ...) -> None: ...
+    instance_id: str
+    public_name: str
+    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., software: _Optional[str] = ..., role: _Optional[str] = ..., advertise: _Optional[str] = ..., concurrent_rollouts: _Optional[int] = ..., hardware: _Optional[str] = ..., held_versions: _Optional[_Iterable[int]] = ..., name: _Optional[str] = ..., region: _Optional[str] = ..., metered: _Optional[bool] = ..., upload_cap_bytes_per_second: _Optional[float] = ..., has_held_leases: _Optional[bool] = ..., held_leases: _Optional[_Iterable[int]] = ..., instance_id: _Optional[str] = ..., public_name: _Optional[str] = ...) -> None: ...
 
 class LinkReport(_message.Message):
     __slots__ = ("peer_id", "transport", "rtt_s", "bytes_sent", "bytes_received", "sent_bytes_per_second", "congestion_control")
@@ -293,7 +297,7 @@ class LinkReport(_message.Message):
     def __init__(self, peer_id: _Optional[str] = ..., transport: _Optional[str] = ..., rtt_s: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., sent_bytes_per_second: _Optional[float] = ..., congestion_control: _Optional[str] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("sequence", "state", "reason", "has_active_version", "active_version", "tokens_generated", "chunk_bytes_from_origin", "chunk_bytes_from_peers", "chunk_bytes_sent", "chunks_rejected", "receiving_version", "receiving_chunks_have", "receiving_chunks_total", "tokens_per_second", "uplink_bytes_per_second", "uplink_measured_s", "uplink_age_s", "downlink_bytes_per_second", "links", "chunks_duplicate", "chunks_hedged", "reparentings", "delta_bytes_saved", "receiving_encoding_id", "receiving_map", "uplink_probe_id")
+    __slots__ = ("sequence", "state", "reason", "has_active_version", "active_version", "tokens_generated", "chunk_bytes_from_origin", "chunk_bytes_from_peers", "chunk_bytes_sent", "chunks_rejected", "receiving_version", "receiving_chunks_have", "receiving_chunks_total", "tokens_per_second", "uplink_bytes_per_second", "uplink_measured_s", "uplink_age_s", "downlink_bytes_per_second", "links", "chunks_duplicate", "chunks_hedged", "reparentings", "delta_bytes_saved", "receiving_encoding_id", "receiving_map", "uplink_probe_id", "sending_stopped", "receiving_stopped")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -320,6 +324,8 @@ class Heartbeat(_message.Message):
     RECEIVING_ENCODING_ID_FIELD_NUMBER: _ClassVar[int]
     RECEIVING_MAP_FIELD_NUMBER: _ClassVar[int]
     UPLINK_PROBE_ID_FIELD_NUMBER: _ClassVar[int]
+    SENDING_STOPPED_FIELD_NUMBER: _ClassVar[int]
+    RECEIVING_STOPPED_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     state: str
     reason: str
@@ -346,7 +352,9 @@ class Heartbeat(_message.Message):
     receiving_encoding_id: int
     receiving_map: bytes
     uplink_probe_id: int
-    def __init__(self, sequence: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., has_active_version: _Optional[bool] = ..., active_version: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., chunk_bytes_from_origin: _Optional[int] = ..., chunk_bytes_from_peers: _Optional[int] = ..., chunk_bytes_sent: _Optional[int] = ..., chunks_rejected: _Optional[int] = ..., receiving_version: _Optional[int] = ..., receiving_chunks_have: _Optional[int] = ..., receiving_chunks_total: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., uplink_bytes_per_second: _Optional[float] = ..., uplink_measured_s: _Optional[float] = ..., uplink_age_s: _Optional[float] = ..., downlink_bytes_per_second: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., chunks_duplicate: _Optional[int] = ..., chunks_hedged: _Optional[int] = ..., reparentings: _Optional[int] = ..., delta_bytes_saved: _Optional[int] = ..., receiving_encoding_id: _Optional[int] = ..., receiving_map: _Optional[bytes] = ..., uplink_probe_id: _Optional[int] = ...) -> None: ...
+    sending_stopped: bool
+    receiving_stopped: bool
+    def __init__(self, sequence: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., has_active_version: _Optional[bool] = ..., active_version: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., chunk_bytes_from_origin: _Optional[int] = ..., chunk_bytes_from_peers: _Optional[int] = ..., chunk_bytes_sent: _Optional[int] = ..., chunks_rejected: _Optional[int] = ..., receiving_version: _Optional[int] = ..., receiving_chunks_have: _Optional[int] = ..., receiving_chunks_total: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., uplink_bytes_per_second: _Optional[float] = ..., uplink_measured_s: _Optional[float] = ..., uplink_age_s: _Optional[float] = ..., downlink_bytes_per_second: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., chunks_duplicate: _Optional[int] = ..., chunks_hedged: _Optional[int] = ..., reparentings: _Optional[int] = ..., delta_bytes_saved: _Optional[int] = ..., receiving_encoding_id: _Optional[int] = ..., receiving_map: _Optional[bytes] = ..., uplink_probe_id: _Optional[int] = ..., sending_stopped: _Optional[bool] = ..., receiving_stopped: _Optional[bool] = ...) -> None: ...
 
 class WorkRequest(_message.Message):
     __slots__ = ("free_slots",)
