@@ -37,8 +37,8 @@ from coordinator.rpc_tokenizer import TokenizerCalls
 from coordinator.samples import SampleBook
 from coordinator.sessions import Sessions
 from coordinator.shell import Shell
+from coordinator.sinks.all_sinks import open_sinks
 from coordinator.state import Restored
-from coordinator.summary import MetricsLog
 from coordinator.tasks.config import MixtureTask
 from coordinator.tasks.evaluation_sets import HELD_OUT
 from rollcast.runtime.errors import ConfigError
@@ -228,12 +228,14 @@ def _assemble(
     sessions, providing, store = Sessions(), Providing(), config.store
     disk = DiskGuard(folder.root, free_bytes_min=store.free_bytes_min, ballast_bytes=store.ballast_bytes)
     metrics = CoordinatorMetrics(lambda: providing.merged(shell.status()), lambda: shell.broadcast())
+    sink = open_sinks(config.metrics, folder, metrics.registry, run_id=run_id, run_name=config.run.name)
+    stack.push_async_callback(asyncio.to_thread, sink.close)
     shell = Shell(
         core=CoordinatorCore(settings, start.restored),
         ledger=ledger,
         problems=problems,
         sessions=sessions,
-        metrics_log=MetricsLog(folder.metrics),
+        sink=sink,
         clock=time.monotonic,
         observe_answer_s=metrics.upload_answer_s.observe,
         refuses_uploads=lambda: disk.refusing or metrics.loop_lag.sheds,

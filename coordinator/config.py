@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from coordinator.capacity_config import CapacityConfig
 from coordinator.providers_config import ProvidersConfig
+from coordinator.sinks.config import MetricsConfig
 from coordinator.tasks.config import (
     SET_NAME,
     TWO_DIGIT_SUMS,
@@ -287,6 +288,8 @@ class CoordinatorConfig(ConfigModel):
     """The ledger."""
     record: RecordConfig = RecordConfig()
     """The flight record."""
+    metrics: MetricsConfig = MetricsConfig()
+    """Where the figures of steps go."""
     learner_public_key: str = Field("", pattern=r"^([0-9a-f]{64})?$")
     """Ed25519 key (hex) that signs versions; `rollcast identity FILE` prints it. Required to start."""
     run_folder: Path = Path("runs/coordinator")

@@ -63,8 +63,9 @@ from coordinator.peer_sending import PeerSending, ToPeer
 from coordinator.problems import Problems
 from coordinator.resume import AGE_SPLIT, ELAPSED_S, LEARNER_FINISHED, LEARNER_VALUES
 from coordinator.sessions import Sessions
+from coordinator.sinks.sink import Sink
 from coordinator.store import RunStore
-from coordinator.summary import MetricsLog, step_metrics
+from coordinator.summary import step_metrics
 from coordinator.waiting_calls import WaitingCalls, answered
 from rollcast.runtime.errors import EpochOver, RollcastError, StoreError
 from rollcast.runtime.waits import deadline
@@ -88,7 +89,7 @@ class Shell:
         ledger: RunStore,
         problems: Problems,
         sessions: Sessions,
-        metrics_log: MetricsLog,
+        sink: Sink,
         clock: Callable[[], float],
         observe_answer_s: Callable[[float], None] = lambda seconds: None,
         refuses_uploads: Callable[[], bool] = lambda: False,
@@ -99,6 +100,7 @@ class Shell:
         """Whoever calls must ``close`` it.
 
         Args:
+            sink: where the figures of steps go.
             refuses_uploads: the disk is almost full.
             learner_values, learner_lives: what the learner said before our start.
             record: keeps the flight record.
@@ -107,7 +109,7 @@ class Shell:
         self._ledger = ledger
         self._problems = problems
         self._to_peers = PeerSending(sessions)
-        self._metrics_log = metrics_log
+        self._sink = sink
         self._clock = clock
         self._events: list[Event] = []
         self._cause = ""  # the event whose actions are carried out
@@ -212,7 +214,7 @@ class Shell:
         return first_time
 
     async def step_finished(self, event: StepFinished) -> None:
-        """A step of the learner is done: the core counts it, metrics.jsonl and the ledger keep it durably.
+        """A step of the learner is done: the core counts it, the sinks and the ledger keep it.
 
         Raises:
             StoreError, WaitTimedOut: the ledger does not.
@@ -220,7 +222,7 @@ class Shell:
         self.apply(event)
         recorded = self._ledger.record_step(event.step, event.values)
         try:
-            self._metrics_log.append(event.step, step_metrics(self.status(), event.values))
+            self._sink.write(event.step, step_metrics(self.status(), event.values))
         except RollcastError as error:
             self.fail(error)
         await self._durable(recorded, "the figures of a step")

@@ -1,8 +1,7 @@
-"""What is left of a run to read: metrics.jsonl while it goes, summary.json and reward.png when it ends."""
+"""What is left of a run to read: a line of metrics.jsonl a step, summary.json and reward.png when it ends."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,30 +35,6 @@ SUMMARY_KEYS_FROM_STATUS = (
     "learner_utilisation",
     "spending",
 )
-
-
-class MetricsLog:
-    """metrics.jsonl: one JSON object a learner step, in order; a step that is reported again is written once."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._last_step = _last_step(path)
-
-    def append(self, step: int, values: Mapping[str, Any]) -> None:
-        """Write one step's line, unless it is there already.
-
-        Raises:
-            RunFolderError: the disk is full or the file cannot be written.
-        """
-        if step <= self._last_step:
-            return
-        line = plain_json.dumps({"step": step, **values}) + "\n"
-        try:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(line)
-        except OSError as error:
-            raise run_folder_error(self._path.parent, error) from None
-        self._last_step = step
 
 
 def step_metrics(status: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Any]:
@@ -180,19 +155,3 @@ def smooth(values: Sequence[float], weight: float = 0.8) -> list[float]:
         mass = weight * mass + (1.0 - weight)
         smoothed.append(total / mass)
     return smoothed
-
-
-def _last_step(path: Path) -> int:
-    """The step of the last whole line; a line cut short by a crash is removed."""
-    try:
-        data = path.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]
-        if len(whole) != len(data):
-            path.write_bytes(whole)
-        return int(json.loads(whole.splitlines()[-1])["step"]) if whole else -1
-    except FileNotFoundError:
-        return -1
-    except (ValueError, KeyError, TypeError):
-        return -1
-    except OSError as error:
-        raise run_folder_error(path.parent, error) from None

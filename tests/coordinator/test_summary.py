@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.config import CoordinatorConfig
-from coordinator.summary import MetricsLog, build_summary, smooth, step_metrics, write_summary
+from coordinator.summary import build_summary, smooth, step_metrics, write_summary
 from rollcast.runtime.errors import RunFolderError
 from rollcast.runtime.run_folder import RunFolder
 from tests.coordinator.sample_status import sample_status
@@ -63,23 +63,6 @@ def test_a_full_or_read_only_folder_is_one_clear_error(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "gone")
     with pytest.raises(RunFolderError):
         write_summary(folder, sample_status(), CoordinatorConfig())
-    with pytest.raises(RunFolderError):
-        MetricsLog(folder.metrics).append(1, {})
-
-
-def test_each_step_has_one_line_even_when_reported_again(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    first = MetricsLog(path)
-    first.append(1, {"reward": 0.1})
-    first.append(2, {"reward": float("nan")})
-    first.append(2, {"reward": 0.9})
-    with path.open("a") as file:
-        file.write('{"step":3,"rew')  # a crash in the middle of a line
-    again = MetricsLog(path)
-    again.append(2, {"reward": 0.9})
-    again.append(3, {"reward": 0.3})
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert lines == [{"step": 1, "reward": 0.1}, {"step": 2, "reward": None}, {"step": 3, "reward": 0.3}]
 
 
 def test_a_line_has_the_learners_figures_and_the_runs() -> None:
