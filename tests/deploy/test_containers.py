@@ -1,0 +1,86 @@
+"""Images and the compose file: they name files, extras, targets and options that there are."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from coordinator.config import CoordinatorConfig
+from learner.config import LearnerConfig
+from peer.config import PeerConfig
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+CONTAINERFILE = (DEPLOY / "containers" / "Containerfile").read_text()
+
+
+def compose() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    return found
+
+
+def test_images_are_made_of_files_and_extras_that_there_are() -> None:
+    copied = re.findall(r"^COPY (?!--from)(.+)$", CONTAINERFILE, re.MULTILINE)
+    sources = [word for line in copied for word in line.split()[:-1]]
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    for source in sources:
+        assert (ROOT / source).exists(), source
+        assert f"!{source}" in ignored, f"{source} is left out of what is sent to the builder"
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for names in re.findall(r"\.whl\)\[([^\]]+)\]", CONTAINERFILE):
+        assert set(names.split(",")) <= set(extras)
+
+
+def test_images_run_as_a_user_of_their_own() -> None:
+    stages = re.split(r"^FROM ", CONTAINERFILE, flags=re.MULTILINE)
+    roles = [stage for stage in stages if re.match(r"base AS (coordinator|learner|peer)", stage)]
+    assert len(roles) == 3
+    for stage in roles:
+        assert "USER rollcast" in stage
+
+
+def test_services_name_targets_volumes_and_services_that_there_are() -> None:
+    file = compose()
+    targets = set(re.findall(r"AS (\w+)$", CONTAINERFILE, re.MULTILINE))
+    for name, service in file["services"].items():
+        if "build" in service:
+            assert service["build"]["target"] in targets, name
+        for other in service.get("depends_on", ()):
+            assert other in file["services"], name
+        for volume in service.get("volumes", ()):
+            source = volume.split(":")[0]
+            known = (DEPLOY / source).exists() if source.startswith(".") else source in file["volumes"]
+            assert known, f"{name}: {volume}"
+
+
+def test_ports_are_open_to_this_machine_only() -> None:
+    ports = [port for service in compose()["services"].values() for port in service.get("ports", ())]
+    assert ports
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("coordinator", CoordinatorConfig),
+        ("learner", LearnerConfig),
+        ("origin", PeerConfig),
+        ("peer", PeerConfig),
+    ],
+)
+def test_configurations_are_such_as_the_processes_read(name: str, model: Any) -> None:
+    model.model_validate(tomllib.loads((DEPLOY / "compose" / f"{name}.toml").read_text()))
+
+
+def test_only_those_who_hand_them_out_see_the_run_folder() -> None:
+    holders = [
+        name
+        for name, service in compose()["services"].items()
+        if any(volume.startswith("coordinator:") for volume in service.get("volumes", ()))
+    ]
+    assert holders == ["coordinator", "handout"]

@@ -1,0 +1,80 @@
+"""The chart: its objects fit Kubernetes' schemas, and what they run fits the command line and the images."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.config import CoordinatorConfig
+from learner.config import LearnerConfig
+from peer.config import PeerConfig
+from tests.deploy.helm_rendering import Chart
+
+CHART = Path(__file__).parents[2] / "deploy" / "helm" / "rollcast"
+
+
+def objects(**values: Any) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(one["kind"], one["metadata"]["name"]): one for one in Chart(CHART, **values).documents()}
+
+
+def test_the_central_side_alone_is_what_is_made_by_default() -> None:
+    assert sorted(objects()) == [
+        ("ConfigMap", "test-rollcast"),
+        ("Service", "test-rollcast"),
+        ("StatefulSet", "test-rollcast"),
+    ]
+    everything = objects(peers__replicas=3, prometheus__enabled=True)
+    assert ("StatefulSet", "test-rollcast-peer") in everything
+    assert ("ServiceMonitor", "test-rollcast") in everything
+
+
+def test_configurations_are_such_as_the_processes_read() -> None:
+    files = objects(run__stalenessLimit=7)["ConfigMap", "test-rollcast"]["data"]
+    coordinator = CoordinatorConfig.model_validate(tomllib.loads(files["coordinator.toml"]))
+    assert (coordinator.run.staleness_limit, coordinator.serve.advertise_host) == (7, "rollcast.example.org")
+    LearnerConfig.model_validate(tomllib.loads(files["learner.toml"]))
+    origin = PeerConfig.model_validate(tomllib.loads(files["origin.toml"]))
+    assert origin.link.advertise == "rollcast.example.org:7410"
+    PeerConfig.model_validate(tomllib.loads(files["peer.toml"]))
+
+
+def test_no_container_has_rights_that_it_does_not_need() -> None:
+    made = objects(peers__replicas=2)
+    sets = [one for (kind, _), one in made.items() if kind == "StatefulSet"]
+    containers = [container for one in sets for container in one["spec"]["template"]["spec"]["containers"]]
+    assert [container["name"] for container in containers] == ["peer", "coordinator", "origin", "learner"]
+    for container in containers:
+        rights = container["securityContext"]
+        assert rights["readOnlyRootFilesystem"] is rights["runAsNonRoot"] is True
+        assert rights["allowPrivilegeEscalation"] is False
+        assert rights["capabilities"] == {"drop": ["ALL"]}
+        assert container["resources"]["limits"]["memory"]
+
+
+def test_ports_of_the_service_are_those_of_containers() -> None:
+    made = objects()
+    containers = made["StatefulSet", "test-rollcast"]["spec"]["template"]["spec"]["containers"]
+    named = {port["name"]: port["containerPort"] for container in containers for port in container.get("ports", ())}
+    wanted = {port["targetPort"]: port["port"] for port in made["Service", "test-rollcast"]["spec"]["ports"]}
+    assert wanted == named == {"grpc": 7400, "https": 7401, "chunks": 7410}
+
+
+def test_without_accelerators_none_is_asked_for() -> None:
+    made = objects(learner__acceleratorResource="")
+    learner = made["StatefulSet", "test-rollcast"]["spec"]["template"]["spec"]["containers"][-1]
+    assert list(learner["resources"]["limits"]) == ["memory"]
+
+
+def test_a_value_that_there_is_not_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        Chart(CHART)._value(".Values.run.nothing")
+
+
+def test_kubernetes_schemas_accept_every_object() -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason="objects were not validated: no kubernetes-validate")
+    for (kind, _), one in objects(peers__replicas=3, prometheus__enabled=True).items():
+        if kind != "ServiceMonitor":  # of the Prometheus operator, not of Kubernetes
+            validate.validate(one, "1.30", strict=True)
