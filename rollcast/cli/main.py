@@ -50,6 +50,7 @@ app.command(
     "rollcast.cli.record:why", name="why", help="Say where the learner's wall time went, and whose fault it was."
 )
 app.command("rollcast.cli.record:replay", name="replay", help="Check that a run's record leads to the same decisions.")
+app.command("rollcast.cli.report:report", name="report", help="Write a run as one HTML file.")
 app.command("rollcast.cli.identity:identity", name="identity", help="Show an identity file, making it if missing.")
 app.command("rollcast.cli.configuration:app", name="config", help="Show or validate configuration files.")
 app.command(

@@ -1,0 +1,36 @@
+"""`rollcast report RUN`: a run as one HTML file."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from rollcast.cli.options import Json
+from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_atomically
+
+
+def report(run_folder: Path = Path("runs/latest"), *, out: Path | None = None, json_output: Json = False) -> int:
+    """Write a run as one HTML file that opens without a server: curves, staleness, where the time went, who did what.
+
+    Parameters
+    ----------
+    run_folder
+        the coordinator's run folder; the run may be going on.
+    out
+        the file; without it report.html in the run folder.
+    json_output
+        print one JSON object that says where it is.
+    """
+    from coordinator.report.page import render
+    from coordinator.report.reading import read_facts
+
+    text = render(read_facts(RunFolder(run_folder)), time.time())
+    path = out or run_folder / "report.html"
+    try:
+        write_atomically(path, text.encode())
+    except OSError as error:
+        raise run_folder_error(path, error) from None
+    size = len(text.encode())
+    print(json.dumps({"file": str(path), "bytes": size}) if json_output else f"{path} ({size / 1000:.0f} kB)")
+    return 0
