@@ -58,7 +58,7 @@ def curves(title: str, drawn: Sequence[Curve], *, x_name: str = "learner step", 
             )
         else:
             parts.append(f'<polyline class="{curve.kind}" points="{path}"><title>{escape(label)}</title></polyline>')
-    legend = "".join(f'<li class="{one.kind}">{escape(one.name)}</li>' for one in shown)
+    legend = "".join(f'<li class="{one.kind}">{escape(one.name)}</li>' for one in shown) if len(shown) > 1 else ""
     legend += f'<li class="cut">{cut} beyond the scale</li>' if cut else ""
     told = "; ".join(f"{one.name} from {number(one.known[0][1])} to {number(one.known[-1][1])}" for one in shown)
     return _figure(title, told, parts, legend)
@@ -115,7 +115,7 @@ def number(value: float) -> str:
     """Three digits that matter; thousands apart."""
     if value == 0 or 1e-3 <= abs(value) < 1000:
         return f"{value:.3g}"
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.2e}"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.1e}"
 
 
 def _grid(ticks: Sequence[float], low: float, high: float) -> list[str]:

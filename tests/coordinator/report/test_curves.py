@@ -57,5 +57,5 @@ def test_bars_tell_their_shares() -> None:
 
 def test_numbers_are_short() -> None:
     assert [number(value) for value in (0.0, 0.12345, 512.0, 51200.0, 1e-6, 2e12)] == [
-        "0", "0.123", "512", "51,200", "1.00e-06", "2.00e+12"
+        "0", "0.123", "512", "51,200", "1.0e-06", "2.0e+12"
     ]  # fmt: skip
