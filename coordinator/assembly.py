@@ -17,8 +17,8 @@ from coordinator.config import CoordinatorConfig
 from coordinator.core import CoordinatorCore, CoreSettings
 from coordinator.disk_guard import DiskGuard
 from coordinator.events import Event, Started
-from coordinator.http_api import HttpApi, HttpServer, HttpViews
-from coordinator.http_operator import OperatorApi, OrderKeeping, operator_key
+from coordinator.http.operator import OperatorApi, OrderKeeping, operator_key
+from coordinator.http.server import HttpApi, HttpServer, HttpViews
 from coordinator.join import JoinDesk
 from coordinator.ledger import Ledger
 from coordinator.metrics import CoordinatorMetrics

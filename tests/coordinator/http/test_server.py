@@ -11,8 +11,8 @@ from typing import Any, cast
 import aiohttp
 import pytest
 
-from coordinator import http_api
-from coordinator.http_api import HttpApi, HttpServer, HttpViews
+from coordinator.http import server as http_server
+from coordinator.http.server import HttpApi, HttpServer, HttpViews
 from coordinator.join import JoinDesk, JoinReply
 from rollcast.runtime.errors import JoinRefused, PortInUse, ProtocolMismatch, StoreError, UnsafeBind
 from rollcast.wire.ids import RunId
@@ -105,7 +105,7 @@ async def test_the_stream_repeats_the_status_and_ends_with_the_server() -> None:
 
 
 async def test_streams_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_api, "STREAMS_MAX", 1)
+    monkeypatch.setattr(http_server, "STREAMS_MAX", 1)
     async with served() as page, page.client.get(f"{page.url}/api/v1/status/stream") as first:
         await first.content.readline()
         async with page.client.get(f"{page.url}/api/v1/status/stream") as second:
@@ -166,7 +166,7 @@ async def test_dripped_headers_do_not_hold_a_connection() -> None:
 
 
 async def test_a_dripped_body_does_not_hold_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_api, "BODY_DEADLINE_S", 0.2)
+    monkeypatch.setattr(http_server, "BODY_DEADLINE_S", 0.2)
     async with served() as page:
         reader, writer = await asyncio.open_connection("127.0.0.1", page.server.port)
         writer.write(b"POST /api/v1/join HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
@@ -176,7 +176,7 @@ async def test_a_dripped_body_does_not_hold_a_connection(monkeypatch: pytest.Mon
 
 
 async def test_connections_above_the_cap_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_api, "CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(http_server, "CONNECTIONS_MAX", 1)
     async with served() as page:
         first_reader, first = await asyncio.open_connection("127.0.0.1", page.server.port)
         first.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -199,7 +199,7 @@ async def test_beyond_loopback_only_with_tls(tmp_path: Any) -> None:
     credentials = TlsCredentials(authority.certificate_pem, certificate, key.private_pem)
     tls = credentials.ssl_server_context(ask_client=False)
     server = await HttpServer.start(api, host="0.0.0.0", port=0, tls=tls)
-    trust = http_api.ssl.create_default_context(cadata=authority.certificate_pem.decode())
+    trust = http_server.ssl.create_default_context(cadata=authority.certificate_pem.decode())
     async with aiohttp.ClientSession() as client:
         async with client.get(f"https://localhost:{server.port}/health", ssl=trust) as response:
             assert response.status == 200

@@ -17,7 +17,7 @@ import structlog
 from aiohttp import web
 
 from coordinator import plain_json
-from coordinator.http_operator import OperatorApi
+from coordinator.http.operator import OperatorApi
 from coordinator.join import JoinDesk
 from rollcast.runtime import metrics
 from rollcast.runtime.errors import MalformedMessage, RollcastError, StoreError, UnsafeBind, WaitTimedOut
@@ -98,7 +98,7 @@ class HttpApi:
         self._closing = asyncio.Event()
         self._streams = 0
         self._status_json, self._broadcast_json = _CachedJson(views.status), _CachedJson(views.broadcast)
-        folder = Path(__file__).parent / "pages"
+        folder = Path(__file__).parents[1] / "pages"
         self._pages = {url: ((folder / name).read_bytes(), kind) for url, (name, kind) in PAGES.items()}
 
     def app(self) -> web.Application:

@@ -11,8 +11,8 @@ import aiohttp
 
 from coordinator.activation_settings import Price
 from coordinator.events import PeerPinned, PricesChanged, StalenessLimitChanged
-from coordinator.http_api import HttpApi, HttpServer, HttpViews
-from coordinator.http_operator import OperatorApi, OrderKeeping, operator_key
+from coordinator.http.operator import OperatorApi, OrderKeeping, operator_key
+from coordinator.http.server import HttpApi, HttpServer, HttpViews
 from coordinator.join import JoinDesk
 from coordinator.orders import ORDERS, Order, Orders
 from coordinator.store import RunStore
