@@ -143,6 +143,11 @@ class CoordinatorCore:
         """Whether any peer has a session."""
         return self._state.members.has_role("peer")
 
+    @property
+    def state(self) -> CoreState:
+        """For views, which change nothing."""
+        return self._state
+
     def chunk_bytes_sent(self) -> dict[PeerId, int]:
         """What each member says that it sent to others since its process started."""
         return {one.peer_id: one.facts.chunk_bytes_sent for one in self._state.members if one.facts is not None}

@@ -34,6 +34,8 @@ class PeerJoined:
     metered: bool = False  # its upload costs money
     upload_cap_bytes_per_second: float = 0.0  # 0: none
     held_leases: tuple[LeaseId, ...] | None = None  # of earlier sessions, those it still has; None: not said
+    software: str = ""  # that it runs, with its release
+    public_name: str = ""  # what its owner wants the world to see, empty if nothing
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ class Standing:
     dark: bool = False  # on standby, and not even sent new versions
     switched: str = ""  # why it is on, or what the capacity model would do with it, in words
     pin: Pin = ""  # what the operator decided for it
+    drained: str = ""  # why it gets no new work by the operator's word, empty if it may
+    banned: str = ""  # why it may not take part, empty if it may
     slots_per_s: float = 0.0  # smoothed speed, kept while it makes nothing; 0: never measured
 
 
@@ -61,6 +63,8 @@ class Member:
     site: str = ""
     metered: bool = False
     upload_cap_bytes_per_second: float = 0.0  # 0: none
+    software: str = ""
+    public_name: str = ""
 
     @property
     def state(self) -> str:
@@ -177,6 +181,8 @@ class Members:
             site=event.site,
             metered=event.metered,
             upload_cap_bytes_per_second=event.upload_cap_bytes_per_second,
+            software=event.software,
+            public_name=event.public_name,
         )
         self._members[event.peer_id] = self._by_last_seen[event.peer_id] = member
         self._changed[event.peer_id] = None
