@@ -41,7 +41,8 @@ class Sensors:
     ) -> None:
         self._disk = disk
         self._gpu = gpu
-        self._wants_idle = wants_idle
+        self.wants_idle = wants_idle
+        """Whether the owner's presence is looked for."""
         self._find_idle_s = find_idle_s
         self._idle: float | None = None
         self._idle_looked_s = float("-inf")
@@ -75,7 +76,7 @@ class Sensors:
 
     def _idle_s(self) -> float | None:
         now = time.monotonic()
-        if self._wants_idle and now - self._idle_looked_s >= _IDLE_LOOK_S:
+        if self.wants_idle and now - self._idle_looked_s >= _IDLE_LOOK_S:
             self._idle_looked_s, self._idle = now, self._find_idle_s()
         return self._idle
 
