@@ -15,6 +15,7 @@ DATA = {
     *(
         "rollcast/wire/link_receiver.py",
         "rollcast/wire/limits.py",
+        "coordinator/access_rows.py",
         "coordinator/actions.py",
         "coordinator/activation_status.py",
         "coordinator/capacity_config.py",
@@ -131,6 +132,7 @@ TESTED_IN = {
     "coordinator/ending.py": "tests/coordinator/test_core.py",
     "coordinator/presence.py": "tests/coordinator/test_core.py",
     "coordinator/activation_pool.py": "tests/coordinator/test_activation.py",
+    "coordinator/peer_status.py": "tests/coordinator/test_status.py",
     "coordinator/peer_sending.py": "tests/coordinator/test_service.py",
     "coordinator/shell.py": "tests/coordinator/test_service.py",
     "coordinator/verifier_process.py": "tests/coordinator/test_verifier_pool.py",

@@ -18,6 +18,7 @@
     ├── BadSignature           RC303  exit 76   a signed object does not verify
     ├── CorruptChunk           RC304  exit 76   bytes do not match their signed hash
     ├── MalformedMessage       RC305  exit 76   bytes from the network are not what they should be
+    ├── NotAllowed             RC307  exit 77   a token is missing or wrong, or its role may not do this
     ├── StoreError             RC401  exit 74   the ledger or a store cannot be read or written
     ├── BackupError            RC402  exit 73   a backup cannot be made, read or restored
     ├── TaskError              RC501  exit 65   a task, its data or a verifier is wrong
@@ -139,6 +140,10 @@ class CorruptChunk(RollcastError):
 
 class MalformedMessage(RollcastError):
     code, exit_code = "RC305", 76
+
+
+class NotAllowed(RollcastError):
+    code, exit_code = "RC307", 77
 
 
 class StoreError(RollcastError):
