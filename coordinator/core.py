@@ -58,7 +58,7 @@ from coordinator.relaying import Relaying
 from coordinator.settings import CoreSettings
 from coordinator.staleness_ledger import Split
 from coordinator.state import CoreState, Restored
-from coordinator.status import Status, Waiting, WaitingWatch, build_status
+from coordinator.status import RunStatus, Status, Waiting, WaitingWatch, build_run_status, build_status
 from coordinator.wait_causes import WaitCauses
 from coordinator.working import Working
 from rollcast.wire.ids import Epoch, PeerId, Version
@@ -161,10 +161,14 @@ class CoordinatorCore:
         return self._waiting.describe(now, self._patience.no_peer_since)
 
     def status(self, now: float) -> Status:
-        """Everything that the screens show."""
-        activation = self._activation.status()
-        waiting = self.waiting(now)
-        return build_status(self._state, waiting, activation, now=now, elapsed_s=self.elapsed_s(now))
+        """The run and its members."""
+        waiting, elapsed_s = self.waiting(now), self.elapsed_s(now)
+        return build_status(self._state, waiting, self._activation.status(), now=now, elapsed_s=elapsed_s)
+
+    def run_status(self, now: float) -> RunStatus:
+        """The same without members."""
+        waiting, elapsed_s = self.waiting(now), self.elapsed_s(now)
+        return build_run_status(self._state, waiting, self._activation.status(), now=now, elapsed_s=elapsed_s)
 
     def broadcast(self, now: float) -> BroadcastStatus:
         """How the newest version spreads."""

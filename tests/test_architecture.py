@@ -71,6 +71,7 @@ PURE = (
     "coordinator/sites.py",
     "coordinator/accounting.py",
     "coordinator/status.py",
+    "coordinator/peer_status.py",
     "coordinator/state.py",
     "coordinator/settings.py",
     "coordinator/intake.py",
