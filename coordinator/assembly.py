@@ -107,7 +107,7 @@ async def started(config: CoordinatorConfig, folder: RunFolder) -> AsyncIterator
         stack.push_async_callback(coordinator.shell.close)
         stack.callback(coordinator.disk.close)
         coordinator.shell.apply(Started())
-        for event in (*start.replay, *start.orders.events(coordinator.shell.core.staleness_limits)):
+        for event in (*start.replay, *start.orders.events(coordinator.shell.core.rules.rules)):
             coordinator.shell.apply(event)
         for work in background.works(coordinator):
             stack.push_async_callback(_cancel, asyncio.create_task(work))
@@ -165,7 +165,8 @@ def core_settings(
         probes=ProbeSettings(config.relay.probe_bytes_max, config.relay.probe_seconds_max),
         lan_preferred=config.relay.lan_preferred,
         activation=config.capacity.settings(
-            unknown_upload_bytes_per_second=config.relay.unknown_uplink_bytes_per_second
+            unknown_upload_bytes_per_second=config.relay.unknown_uplink_bytes_per_second,
+            usd_total_max=config.providers.usd_max,
         ),
     )
 

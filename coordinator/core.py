@@ -6,9 +6,8 @@ state.py holds them together, and this module says which of them an event concer
 
 from __future__ import annotations
 
-from typing import assert_never
-
 from coordinator import announcing, ending, epochs, forming, selection, starting
+from coordinator.acting import Acting
 from coordinator.actions import Action
 from coordinator.activation import Activation
 from coordinator.activation_settings import Price
@@ -31,14 +30,11 @@ from coordinator.events import (
     PeerAccused,
     PeerJoined,
     PeerLeft,
-    PeerPinned,
-    PricesChanged,
     PromptsSupplied,
     RolloutReceived,
     RolloutScored,
     RolloutStored,
     RunEnded,
-    StalenessLimitChanged,
     Started,
     StepFinished,
     Tick,
@@ -88,6 +84,7 @@ class CoordinatorCore:
         self._relaying = Relaying(self._state)
         self._presence = Presence(self._state, self._relaying)
         self._activation = Activation(self._state, self._relaying)
+        self._acting = Acting(self._state, self._relaying, self._presence, self._activation)
         self._working = Working(self._state)
         self._long_tail = LongTail(self._state)
         self._wait_causes = WaitCauses(self._state)
@@ -263,21 +260,15 @@ class CoordinatorCore:
                 return self._activation.planned(event.solved, now)
             case ActivationPlanFailed():
                 return self._activation.plan_failed(event.number, event.why, now)
-            case PeerPinned():
-                return self._activation.pinned(event, now)
-            case PricesChanged():
-                return self._activation.priced(event, now)
             case WorkersOffered():
                 self._activation.offered(event, now)
                 return []
-            case StalenessLimitChanged():
-                return self._activation.limit_changed(event, now)
             case RunEnded():
                 return ending.run_ended(self._state, event)
             case Tick():
                 return self._tick(now)
             case _:
-                assert_never(event)
+                return self._acting.ordered(event, now)
 
     def _learner_moves(self, actions: list[Action], now: float) -> list[Action]:
         self._working.learner_moved(now)

@@ -30,6 +30,7 @@ from coordinator.actions import (
     ScoreRollout,
     SendAnnouncement,
     ServeBatch,
+    SetBudget,
     StoreRollout,
     SupplyPrompts,
     WantWorker,
@@ -123,6 +124,7 @@ class Shell:
         self._record = record
         self._tasks: set[asyncio.Task[None]] = set()
         self.on_want: Callable[[WantWorker], None] = lambda action: None
+        self.on_budget: Callable[[SetBudget], None] = lambda action: None
         self.ended_because = ""
         self.ended_for_good = False
         self.finished = asyncio.Event()  # the learner says that the run is done
@@ -303,6 +305,8 @@ class Shell:
                 self._kept(self._ledger.close_attempt(action))
             case WantWorker():
                 self.on_want(action)
+            case SetBudget():
+                self.on_budget(action)
             case PlanActivation():
                 self._start(self._plan_activation(action))
             case SupplyPrompts():

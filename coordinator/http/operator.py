@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from aiohttp import web
 
 from coordinator.activation_settings import Price
-from coordinator.events import PeerPinned, PricesChanged, StalenessLimitChanged
-from coordinator.orders import ORDERS, Order, Orders, price_from, with_price
+from coordinator.operator_events import Order, PeerPinned, PricesChanged, StalenessLimitChanged
+from coordinator.orders import ORDERS, Orders, price_from, with_price
 from coordinator.store import RunStore
 from rollcast.runtime.errors import MalformedMessage, WrongKey
 from rollcast.runtime.run_folder import run_folder_error, write_atomically

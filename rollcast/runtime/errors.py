@@ -19,6 +19,7 @@
     ├── CorruptChunk           RC304  exit 76   bytes do not match their signed hash
     ├── MalformedMessage       RC305  exit 76   bytes from the network are not what they should be
     ├── NotAllowed             RC307  exit 77   a token is missing or wrong, or its role may not do this
+    ├── Banned                 RC308  exit 77   the run's operator sent this identity away
     ├── StoreError             RC401  exit 74   the ledger or a store cannot be read or written
     ├── BackupError            RC402  exit 73   a backup cannot be made, read or restored
     ├── TaskError              RC501  exit 65   a task, its data or a verifier is wrong
@@ -144,6 +145,15 @@ class MalformedMessage(RollcastError):
 
 class NotAllowed(RollcastError):
     code, exit_code = "RC307", 77
+
+
+class Banned(RollcastError):
+    code, exit_code = "RC308", 77
+
+    @classmethod
+    def because(cls, reason: str) -> Banned:
+        """``reason``: the operator's, in words."""
+        return cls("this peer may not take part in the run", cause=reason, fix="ask the operator of the run")
 
 
 class StoreError(RollcastError):
