@@ -14,6 +14,8 @@ Access = Literal["anyone", "viewer", "operator", "admin"]
 ACCESSES: tuple[Access, ...] = ("anyone", "viewer", "operator", "admin")
 Method = Literal["GET", "POST"]
 
+TEXT_LENGTH_MAX = 4096  # of any text in a body or query
+
 #: JSON made already, for what is made once for all who ask.
 JsonText = NewType("JsonText", str)
 Answer = Mapping[str, Any] | BaseModel | JsonText
@@ -22,13 +24,15 @@ Answer = Mapping[str, Any] | BaseModel | JsonText
 class Body(BaseModel):
     """Base of what is posted: nothing that is not asked for, no conversion of types."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, str_max_length=TEXT_LENGTH_MAX
+    )
 
 
 class Query(BaseModel):
     """Base of what stands behind the question mark: texts there, converted."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, str_max_length=TEXT_LENGTH_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,7 @@ class Route:
         answer: a type for pydantic.TypeAdapter.
         act: what the audit log calls it; empty for what changes nothing.
         about: subject and detail for the audit log; else the path's parameters, and the body as JSON.
+        outcome: of an answer, for the audit log; else "done".
     """
 
     method: Method
@@ -82,6 +87,7 @@ class Route:
     answer: Any = dict[str, Any]
     act: str = ""
     about: Callable[[Call], tuple[str, str]] | None = None
+    outcome: Callable[[Any], str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
