@@ -4,6 +4,7 @@ import { post } from "/web/api.js";
 import { plural } from "/web/format.js";
 import { Button, Dialog, Field, Menu, Problem, toast } from "/web/parts.js";
 import { Preview, usePreview } from "./preview.js";
+import { askToSignIn } from "./session.js";
 
 const NAMES_SHOWN = 12;
 
@@ -17,13 +18,13 @@ export const ACTS = {
   pin_auto: { verb: "Leave to the planner", done: "left to the planner", means: "The planner switches it on and off." },
 };
 
-/** Buttons of the acts. onAct(act); without the right to act they say what is missing. */
+/** Buttons of the acts. onAct(act); who may not act is asked to sign in. */
 export function ActButtons({ canAct, onAct }) {
-  const missing = canAct ? undefined : "Sign in with an operator's token to act";
-  const button = (act) => html`<${Button} icon=${ACTS[act].icon} kind=${ACTS[act].danger ? "danger" : ""} disabled=${!canAct} title=${missing} onClick=${() => onAct(act)}>${ACTS[act].verb}<//>`;
-  const item = (act) => ({ label: ACTS[act].verb, disabled: !canAct, onClick: () => onAct(act) });
+  const press = (act) => (canAct ? onAct(act) : askToSignIn("Acts need an operator's token."));
+  const button = (act) => html`<${Button} icon=${ACTS[act].icon} kind=${ACTS[act].danger ? "danger" : ""} onClick=${() => press(act)}>${ACTS[act].verb}<//>`;
+  const item = (act) => ({ label: ACTS[act].verb, onClick: () => press(act) });
   return html`<span class="act-buttons">${button("drain")}${button("enable")}${button("ban")}
-    <${Menu} label="Pin" icon="down" align="end" items=${["pin_on", "pin_off", "pin_auto"].map(item)} /></span>`;
+    <${Menu} label="Pin" icon="down" items=${["pin_on", "pin_off", "pin_auto"].map(item)} /></span>`;
 }
 
 /** Asks, with the planner's preview, then acts. peers: workers; onDone(ids) after it was done to any. */

@@ -56,5 +56,5 @@ function Line({ figure: [, words, written, better], now, then }) {
   const tone = isSame || !better ? "" : (then - now) * better > 0 ? "good" : "bad";
   const change = isSame ? "" : (then > now ? "+" : "−") + written(Math.abs(then - now));
   return html`<tr><th scope="row">${words}</th><td>${known(now) ? written(now) : NOTHING}</td><td class="then">${known(then) ? written(then) : NOTHING}</td>
-    <td class=${tone && `text-${tone}`}>${change}</td></tr>`;
+    <td class=${tone}>${change}</td></tr>`;
 }

@@ -15,8 +15,8 @@ export function WorkerDetail({ worker, byName, stalenessLimit, canAct, onAct }) 
     <${Facts} worker=${worker} byName=${byName} stalenessLimit=${stalenessLimit} />
     <h3>Chunks</h3>
     <${Shares} label="Chunk bytes received" parts=${[
-      { label: "from the origin", value: worker.chunk_bytes_from_origin, colour: "mark", text: bytes(worker.chunk_bytes_from_origin) },
-      { label: "from peers", value: worker.chunk_bytes_from_peers, colour: "accent", text: bytes(worker.chunk_bytes_from_peers) },
+      { label: "from the origin", value: worker.chunk_bytes_from_origin, colour: "series-3", text: bytes(worker.chunk_bytes_from_origin) },
+      { label: "from peers", value: worker.chunk_bytes_from_peers, colour: "series-1", text: bytes(worker.chunk_bytes_from_peers) },
     ]} />
     <p class="muted small">Sent on to others: ${bytes(worker.chunk_bytes_sent)}</p>
     <${Story} of="peer" id=${worker.peer_id} newestFirst />
@@ -29,15 +29,15 @@ function Facts({ worker, byName, stalenessLimit }) {
   const facts = [
     ["Peer id", html`<code class="peer-id">${worker.peer_id}</code> <${CopyButton} text=${worker.peer_id} aria-label="Copy the peer id">${null}<//>`],
     worker.public_name && ["Public name", worker.public_name],
-    ["Last seen", html`<span class=${`text-${seenTone(worker.last_seen_s)}`}>${age(worker.last_seen_s)}${worker.last_seen_s >= 1 ? " ago" : ""}</span>`],
-    ["Version", html`${known(worker.active_version) ? worker.active_version : NOTHING}${" "}<span class=${`text-${lagTone(lag, stalenessLimit)}`}>${known(lag) ? (lag > 0 ? `${lag} behind` : "newest") : ""}</span>`],
+    ["Last seen", html`<span class=${seenTone(worker.last_seen_s)}>${age(worker.last_seen_s)}${worker.last_seen_s >= 1 ? " ago" : ""}</span>`],
+    ["Version", html`${known(worker.active_version) ? worker.active_version : NOTHING}${" "}<span class=${lagTone(lag, stalenessLimit)}>${known(lag) ? (lag > 0 ? `${lag} behind` : "newest") : ""}</span>`],
     ["T_bcast", duration(worker.t_bcast_s)],
     ["Region", worker.region || NOTHING],
     ["Hardware", worker.hardware || NOTHING],
     ["Software", worker.software || NOTHING],
     ["Link", html`${words(worker.transport || NOTHING)}, ${rate(worker.upload_bytes_per_s)} up, ${rate(worker.download_bytes_per_s)} down`],
     ["Parents", worker.parents.length ? html`${worker.parents.map((name, at) => html`${at ? ", " : ""}${byName.has(name) ? html`<a href=${href(`workers/${byName.get(name)}`)}>${name}</a>` : name}`)}` : NOTHING],
-    ["Tokens per second", compact(worker.tokens_per_s)],
+    ["Tokens/s", compact(worker.tokens_per_s)],
     ["Rollouts in work", html`${count(worker.open_slots)} open, ${count(worker.concurrent_rollouts)} at once`],
     ["Accepted", html`${count(worker.accepted)} (${percent(worker.accept_share, 1)}), ${count(worker.dropped)} dropped`],
     ["Cost", known(worker.usd_per_hour) ? `${usd(worker.usd_per_hour)} per hour` : "no price is set"],

@@ -2,21 +2,24 @@
 import { html, useEffect, useMemo, useRef, useState } from "/web/vendor/htm-preact.js";
 import { age, compact, count, duration, known, NOTHING, percent, plural, rate, usd, words } from "/web/format.js";
 import { Badge, Button, Dialog, Empty, PageHead, Select } from "/web/parts.js";
-import { go, setParams, useRoute } from "/web/router.js";
+import { go, setParams } from "/web/router.js";
 import { useTopic } from "/web/stream.js";
 import { useFill, VirtualTable } from "/web/table.js";
 import { ActButtons, ActDialog } from "./acts.js";
+import { useMay } from "./session.js";
 import { WorkerDetail } from "./worker_detail.js";
 import { asObjects, filtered, lagTone, regionsOf, seenTone, stateCounts, stateOf, toneOf } from "./worker_rows.js";
 
 const NARROW = matchMedia("(max-width: 900px)");
 const keyOf = (worker) => worker.peer_id;
 
-const seen = (one) => html`<span class=${`text-${seenTone(one.last_seen_s)}`}>${age(one.last_seen_s)}</span>`;
+const seen = (one) => html`<span class=${seenTone(one.last_seen_s)}>${age(one.last_seen_s)}</span>`;
 const state = (one) => html`<${Badge} dot tone=${toneOf(stateOf(one))}>${words(stateOf(one))}<//>`;
+/** Who spoke within the last seconds is equal: an order that changed each second could not be read. */
+const silence = (one) => (seenTone(one.last_seen_s) ? one.last_seen_s : 0);
 const number = (value) => (known(value) ? value : null);
 const version = (one, limit) => html`${known(one.active_version) ? one.active_version : NOTHING}${one.version_lag > 0
-  ? html` <span class=${`lag text-${lagTone(one.version_lag, limit)}`} title=${plural(one.version_lag, "step") + " behind the newest"}>−${one.version_lag}</span>` : ""}`;
+  ? html` <span class=${`lag ${lagTone(one.version_lag, limit)}`} title=${plural(one.version_lag, "step") + " behind the newest"}>−${one.version_lag}</span>` : ""}`;
 
 function Name({ one }) {
   return html`<span class="worker-name"><b>${one.name}</b>${one.role !== "peer" ? html` <span class="badge">${one.role}</span>` : ""}${one.pin === "on" || one.pin === "off"
@@ -25,11 +28,11 @@ function Name({ one }) {
 
 const columnsFor = (stalenessLimit) => [
   { id: "name", title: "Worker", width: 150, grow: 1, value: (one) => one.name, cell: (one) => html`<${Name} one=${one} />` },
-  { id: "state", title: "State and reason", width: 210, grow: 3, value: (one) => `${stateOf(one)} ${one.reason}`,
+  { id: "state", title: "State and reason", width: 290, grow: 3, value: (one) => `${stateOf(one)} ${one.reason}`,
     cell: (one) => html`<span title=${one.reason}>${state(one)} <span class="muted">${one.reason}</span></span>` },
   { id: "region", title: "Region", width: 88, grow: 0.2, rank: 3, value: (one) => one.region, cell: (one) => one.region || NOTHING },
   { id: "hardware", title: "Hardware", width: 128, grow: 0.5, rank: 6, value: (one) => one.hardware, cell: (one) => html`<span title=${one.hardware}>${one.hardware || NOTHING}</span>` },
-  { id: "link", title: "Upload", hint: "Measured upload, and how it is reached", width: 118, end: true, down: true, rank: 7, value: (one) => number(one.upload_bytes_per_s),
+  { id: "link", title: "Upload", hint: "Measured upload, and how it is reached", width: 142, end: true, down: true, rank: 7, value: (one) => number(one.upload_bytes_per_s),
     cell: (one) => html`${one.transport && one.transport !== "direct" ? html`<span class="muted">${words(one.transport)} </span>` : ""}${rate(one.upload_bytes_per_s)}` },
   { id: "version", title: "Version", hint: "Held, and how many learner steps behind the newest", width: 88, end: true, down: true, rank: 1, value: (one) => number(one.version_lag), cell: (one) => version(one, stalenessLimit) },
   { id: "tokens", title: "Tokens/s", width: 82, end: true, down: true, rank: 1, value: (one) => number(one.tokens_per_s), cell: (one) => (one.role === "peer" ? compact(one.tokens_per_s) : NOTHING) },
@@ -39,7 +42,7 @@ const columnsFor = (stalenessLimit) => [
     cell: (one) => html`<span title=${`${count(one.accepted)} accepted, ${count(one.dropped)} dropped`}>${percent(one.accept_share, 1)}</span>` },
   { id: "t_bcast", title: "T_bcast", hint: "From the announcement of the newest version to its verified copy", width: 80, end: true, down: true, rank: 4, value: (one) => number(one.t_bcast_s), cell: (one) => duration(one.t_bcast_s) },
   { id: "price", title: "$/h", width: 66, end: true, down: true, rank: 9, value: (one) => number(one.usd_per_hour), cell: (one) => usd(one.usd_per_hour) },
-  { id: "seen", title: "Last seen", hint: "Amber from 2.5 s of silence, red from 5 s", width: 86, end: true, down: true, value: (one) => number(one.last_seen_s), cell: seen },
+  { id: "seen", title: "Last seen", hint: "Amber from 2.5 s of silence, red from 5 s", width: 86, end: true, down: true, value: (one) => silence(one), cell: seen },
 ];
 
 function card(one) {
@@ -51,9 +54,8 @@ function card(one) {
   </div>`;
 }
 
-export function Page({ session }) {
-  const { rest, params } = useRoute();
-  const data = useTopic("workers"), overview = useTopic("overview");
+export function Page({ overview, params, rest }) {
+  const data = useTopic("workers"), canAct = useMay("operator");
   const [selected, setSelected] = useState(new Set());
   const [asked, setAsked] = useState(null); // {act, peers}
   const workers = useMemo(() => (data ? asObjects(data) : []), [data]);
@@ -61,15 +63,14 @@ export function Page({ session }) {
   const stalenessLimit = overview?.staleness_limit ?? null;
   const columns = useMemo(() => columnsFor(stalenessLimit), [stalenessLimit]);
   const sort = { id: params.sort || "seen", down: params.sort ? params.down === "1" : true };
-  const canAct = Boolean(session && (session.access === "operator" || session.access === "admin"));
   const openedId = rest[0] || null;
   const opened = openedId && workers.find((one) => one.peer_id === openedId);
   const picked = workers.filter((one) => selected.has(one.peer_id));
   const frame = useRef(null);
   useFill(frame);
   const open = (id) => go(id ? `workers/${id}` : "workers", params);
-  return html`<${PageHead} title="Workers" note=${data ? summary(workers) : ""} />
-    <div class="fleet" ref=${frame}>
+  return html`<${PageHead} title="Workers" note=${data ? summary(workers, rows) : ""} />
+    <div class="fleet" ref=${frame} onKeyDown=${(event) => { if (event.key === "Escape" && openedId && !event.defaultPrevented) open(null); }}>
       <div class="fleet-main card flush">
         ${picked.length ? html`<${Picked} picked=${picked} canAct=${canAct} onAct=${(act) => setAsked({ act, peers: picked })} onClear=${() => setSelected(new Set())} />`
           : html`<${Filters} workers=${workers} params=${params} shown=${rows.length} />`}
@@ -86,29 +87,19 @@ export function Page({ session }) {
 
 const namesOf = (workers) => new Map(workers.map((one) => [one.name, one.peer_id]));
 
-function summary(workers) {
+function summary(workers, rows) {
   const peers = workers.filter((one) => one.role === "peer");
   const silent = peers.filter((one) => seenTone(one.last_seen_s) && stateOf(one) !== "banned" && one.state !== "left").length;
-  return `${plural(peers.length, "worker")}${silent ? `, ${count(silent)} silent` : ""}`;
+  return `${plural(peers.length, "worker")}${silent ? `, ${count(silent)} silent` : ""}${rows.length < workers.length ? `, ${count(rows.length)} listed` : ""}`;
 }
 
 function Filters({ workers, params, shown }) {
-  const search = useRef(null);
-  useEffect(() => {
-    const onKey = (event) => {
-      if (event.key !== "/" || event.target.closest("input, select, textarea, dialog")) return;
-      event.preventDefault();
-      search.current.focus();
-    };
-    addEventListener("keydown", onKey);
-    return () => removeEventListener("keydown", onKey);
-  }, []);
-  const states = stateCounts(workers);
   return html`<div class="fleet-bar" role="search">
-    <input ref=${search} class="input fleet-search" type="search" aria-label="Filter workers" placeholder="Filter by name, hardware, reason…   /" value=${params.q || ""} onInput=${(event) => setParams({ q: event.target.value })} />
-    <${Select} hideLabel label="State" value=${params.state || ""} onChange=${(value) => setParams({ state: value })} options=${[["", "All states"], ...states.map(([name, many]) => [name, `${words(name)} (${count(many)})`])]} />
+    <input data-search class="input fleet-search" type="search" aria-label="Filter workers" placeholder="Name, hardware, reason…" value=${params.q || ""} onInput=${(event) => setParams({ q: event.target.value })} />
     <${Select} hideLabel label="Region" value=${params.region || ""} onChange=${(value) => setParams({ region: value })} options=${[["", "All regions"], ...regionsOf(workers).map((name) => [name, name])]} />
-    <span class="muted fleet-count" role="status">${shown === workers.length ? "" : `${count(shown)} of ${count(workers.length)}`}</span>
+    <div class="chips" role="group" aria-label="State">${stateCounts(workers).map(([name, many]) => html`<button key=${name} type="button" class="chip" aria-pressed=${String(params.state === name)}
+      onClick=${() => setParams({ state: params.state === name ? "" : name })}><span class=${"state " + toneOf(name)}>${words(name)}</span><b>${count(many)}</b></button>`)}</div>
+    <span class="hidden" role="status">${shown === workers.length ? "" : `${count(shown)} of ${count(workers.length)} are listed`}</span>
   </div>`;
 }
 
@@ -134,7 +125,6 @@ export function Aside({ title, onClose, children }) {
     return () => NARROW.removeEventListener("change", follow);
   }, []);
   if (isNarrow) return html`<${Dialog} open title=${title} onClose=${onClose} wide>${children}<//>`;
-  const onKeyDown = (event) => { if (event.key === "Escape") onClose(); };
-  return html`<aside class="fleet-side card" aria-label=${title} onKeyDown=${onKeyDown}>
+  return html`<aside class="fleet-side card" aria-label=${title}>
     <header><h2>${title}</h2><${Button} icon="close" aria-label="Close" onClick=${onClose} /></header>${children}</aside>`;
 }
