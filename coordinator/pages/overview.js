@@ -1,0 +1,198 @@
+// The whole run on one page: what it waits for, what wants attention, key figures, and how they went.
+import { html, useMemo } from "/web/vendor/htm-preact.js";
+import { Badge, Card, Icon, Meter, PageHead, Problem, Segments, Shares, Tile } from "/web/parts.js";
+import { fleetSeries, Histogram, TimeChart } from "/web/charts.js";
+import { smoothed } from "/web/chart_parts.js";
+import { age, compact, count, duration, fixed, known, NOTHING, percent, plural, rate, usd, words } from "/web/format.js";
+import { href, setParams } from "/web/router.js";
+import { ended, sentence } from "./head.js";
+import { SPANS, useHistory } from "./history.js";
+
+const SEVERITY = { critical: ["bad", "critical"], warning: ["warn", "warning"], info: ["", "info"] };
+const SPARK_POINTS = 60;
+
+export function Page({ overview, params }) {
+  const span = params.span || "3600";
+  const { history, error } = useHistory(span);
+  if (!overview) return html`<${PageHead} title="Overview" /><div class="loading" aria-busy="true"></div>`;
+  return html`
+    <${PageHead} title="Overview"><${Segments} label="Time shown" value=${span} options=${SPANS} onChange=${(value) => setParams({ span: value })} /><//>
+    <div class="stack">
+      <${Now} overview=${overview} />
+      <${Alerts} alerts=${overview.alerts || []} />
+      <${Tiles} overview=${overview} history=${history} />
+      <div class="grid-2-1">
+        <${Reward} overview=${overview} />
+        <${Staleness} overview=${overview} />
+      </div>
+      ${error && html`<${Problem} error=${error} />`}
+      <${Fleet} history=${history} />
+      <${Rollouts} rollouts=${overview.rollouts} />
+    </div>`;
+}
+
+// ---------------------------------------------------------------- what it waits for
+
+function Now({ overview }) {
+  const share = overview.steps ? overview.step / overview.steps : 0;
+  const { waiting = {} } = overview;
+  const idle = ended(overview) || !waiting.for;
+  return html`<section class="card now" aria-label="What the run is waiting for">
+    <div class="now-said">
+      <p class="now-label">${idle ? "Now" : html`Waiting for ${age(waiting.since_s)}`}</p>
+      <p class="now-sentence" aria-live="polite">${sentence(overview) || (ended(overview) ? "The run is over." : "The run waits for nothing.")}</p>
+      <dl class="now-facts">
+        <div><dt>Learner</dt><dd>${words(overview.learner_phase || NOTHING)}${overview.learner_detail ? ", " + overview.learner_detail : ""}</dd></div>
+        ${waiting.next && html`<div><dt>Next</dt><dd>${waiting.next}</dd></div>`}
+      </dl>
+    </div>
+    <div class="now-progress">
+      <p><span class="now-step">${count(overview.step)}</span><span class="muted">of ${count(overview.steps)} steps</span></p>
+      <${Meter} value=${share} label="Learner steps done" tone=${overview.phase === "finished" ? "good" : ""} />
+      <p class="muted small">${percent(share)} done, ${duration(overview.elapsed_s)} so far${left(overview)}</p>
+    </div>
+  </section>`;
+}
+
+/** How long the steps that are left take at the pace of now. */
+function left(overview) {
+  const period = overview.staleness?.step_period_s;
+  if (ended(overview) || !period || overview.step >= overview.steps) return "";
+  return `, about ${duration(period * (overview.steps - overview.step))} left at this pace`;
+}
+
+function Alerts({ alerts }) {
+  if (!alerts.length) return null;
+  return html`<section class="card flush" aria-labelledby="alerts-head">
+    <h2 class="hidden" id="alerts-head">${plural(alerts.length, "alert")}</h2>
+    <ul class="alerts">${alerts.map((one) => html`<${Alert} key=${one.id} one=${one} />`)}</ul>
+  </section>`;
+}
+
+function Alert({ one }) {
+  const [tone, icon] = SEVERITY[one.severity] || SEVERITY.info;
+  return html`<li>
+    <span class="alert-icon ${tone}" title=${one.severity}><${Icon} name=${icon} /><span class="hidden">${one.severity}</span></span>
+    <div class="alert-text"><p>${one.text}</p>${one.fix && html`<p class="muted small">${one.fix}</p>`}</div>
+    <span class="muted small nowrap">${age(one.since_s)}</span>
+    ${one.page && html`<a class="small nowrap" href=${href(one.page, one.subject ? { q: one.subject } : {})} aria-label="Look at ${one.page}: ${one.text}">${one.page}<${Icon} name="chevron" size=${11} /></a>`}
+  </li>`;
+}
+
+// ---------------------------------------------------------------- key figures
+
+function Tiles({ overview, history }) {
+  const spark = (name) => history?.series[name]?.mean.slice(-SPARK_POINTS);
+  const { t_bcast_s: bcast = {}, staleness = {}, rollouts = {} } = overview;
+  const before = overview.reward_before, after = overview.reward_after;
+  const oldest = overview.staleness_max_trained;
+  const beyond = known(oldest) && oldest > (staleness.age_max ?? overview.staleness_limit);
+  const held = known(before) || known(after) ? `held out ${fixed(before)} → ${known(after) ? fixed(after) : "…"}` : "batch mean";
+  return html`<div class="tiles overview-tiles">
+    <${Tile} label="Reward" value=${fixed(overview.reward_train, 3)} note=${held} href=${href("run")} spark=${(overview.reward_history || []).slice(-SPARK_POINTS).map(([, value]) => value)} />
+    <${Tile} label="Tokens per second" value=${compact(overview.tokens_per_s)} note="of all workers" href=${href("workers")} spark=${spark("tokens_per_s")} />
+    <${Tile} label="Learner busy" value=${percent(overview.learner_utilisation)} note=${known(overview.t_train_s) ? duration(overview.t_train_s) + " a step" : "of its time"} spark=${spark("learner_utilisation")} />
+    <${Tile} label="T_bcast p50" value=${duration(bcast.p50)} note=${"p95 " + duration(bcast.p95) + ", version " + count(overview.newest_version)} href=${href("broadcast")} spark=${spark("t_bcast_s")} />
+    <${Tile} label="Oldest trained" value=${known(oldest) ? oldest : NOTHING} unit=${"of S = " + overview.staleness_limit} tone=${beyond ? "bad" : ""} note=${known(overview.staleness_needed) ? `this fleet needs ${overview.staleness_needed}` : "staleness in steps"} spark=${spark("age_steps")} />
+    <${Workers} workers=${overview.workers} />
+    <${Tile} label="Cost" value=${usd(overview.usd_per_hour)} unit="/ h" note=${known(overview.usd_per_accepted_rollout) ? usd(overview.usd_per_accepted_rollout) + " a rollout" : spent(overview)} href=${href("capacity")} spark=${spark("usd_per_hour")} />
+    <${Tile} label="Accepted" value=${percent(rollouts.issued ? rollouts.accepted / rollouts.issued : null, 1)} note=${compact(rollouts.accepted) + " rollouts; " + percent(overview.peer_byte_share) + " from peers"} title="Accepted of all rollouts issued; and the share of chunk bytes that peers received from each other" spark=${spark("accept_share")} />
+  </div>`;
+}
+
+const spent = (overview) => (known(overview.spent_usd) ? usd(overview.spent_usd) + " spent" : "no prices known");
+
+function Workers({ workers = {} }) {
+  const others = ["standby", "lost", "quarantined", "drained", "banned"].filter((state) => workers[state]);
+  const note = others.map((state) => `${workers[state]} ${state}`).join(", ") || "all of them";
+  return html`<a class="tile" href=${href("workers")}><span class="tile-label">Workers on</span>
+    <span class="tile-value">${count(workers.on)}<span class="unit">${"\u202f"}of ${count(workers.total)}</span></span>
+    <span class="tile-note" title=${note}>${note}</span>
+    <span class="worker-bar" aria-hidden="true">${["on", "standby", "lost", "quarantined", "drained", "banned"].map((state) => workers[state] > 0 && html`<i key=${state} class=${state} style=${{ flexGrow: workers[state] }}></i>`)}</span></a>`;
+}
+
+// ---------------------------------------------------------------- charts
+
+function Reward({ overview }) {
+  const points = overview.reward_history || [];
+  const last = points.at(-1)?.[0];
+  const [steps, series] = useMemo(() => {
+    const values = points.map(([, value]) => value);
+    return [points.map(([step]) => step), [
+      { label: "batch", values, colour: "line-strong", width: 1 },
+      { label: "smoothed", values: smoothed(values), colour: "series-1", width: 2.2 },
+    ]];
+  }, [points.length, last]);
+  return html`<${Card} title="Reward" note="mean of each batch, by learner step" actions=${html`<a class="small" href=${href("run")}>All of the run</a>`}>
+    <${TimeChart} times=${steps} series=${series} format=${(value) => fixed(value)} label="Reward by learner step" xKind="step" height=${196} />
+  <//>`;
+}
+
+export function ageBars(histogram, limit) {
+  const total = Object.values(histogram || {}).reduce((sum, number) => sum + number, 0);
+  const oldest = Math.max(limit || 0, ...Object.keys(histogram || {}).map(Number));
+  const bars = [];
+  for (let one = 0; one <= Math.min(oldest, 24); one += 1) {
+    const number = histogram?.[one] || 0;
+    bars.push({ label: String(one), value: number, text: total ? percent(number / total) : NOTHING, tone: one > limit ? "worst" : "" });
+  }
+  return bars;
+}
+
+function Staleness({ overview }) {
+  const limit = overview.staleness_limit;
+  const gate = overview.staleness?.age_max ?? limit;
+  return html`<${Card} title="Staleness" note=${`oldest ${overview.staleness_max_trained ?? NOTHING}, S = ${limit}${gate > limit ? `, gate ${gate}` : ""}`}>
+    <${Histogram} bars=${ageBars(overview.staleness_histogram, limit)} label="Rollouts trained by age" height=${188} axis="age in learner steps when the batch was formed" />
+  <//>`;
+}
+
+const FLEET = [
+  ["tokens_per_s", "Tokens per second", "by worker", compact, "slowest", true],
+  ["version_lag", "Version lag", "versions behind the newest", (value) => fixed(value, 1), "furthest behind", true],
+  ["t_bcast_s", "Dissemination latency", "T_bcast by worker", duration, "slowest", true],
+  ["accept_share", "Accepted", "share of each worker's rollouts", percent, "lowest", false],
+  ["last_seen_s", "Last seen", "silence of workers", duration, "longest", true],
+  ["upload_bytes_per_s", "Upload", "by worker", rate, "slowest", true],
+  ["age_steps", "Age trained", "learner steps", (value) => fixed(value, 1), "oldest", true],
+  ["mismatch_kl", "Mismatch KL", "engine against learner, nats a token", undefined, "worst", true],
+  ["learner_utilisation", "Learner utilisation", "share of its time", percent, "", true],
+  ["usd_per_hour", "Cost per hour", "of workers that are on", usd, "", true],
+];
+
+function Fleet({ history }) {
+  const shown = FLEET.filter(([name]) => !history || history.series[name]?.mean.some(known));
+  return html`<div class="grid-3">${shown.map((one) => html`<${FleetChart} key=${one[0]} history=${history} spec=${one} />`)}</div>`;
+}
+
+function FleetChart({ history, spec: [name, title, note, format, worst, fromZero] }) {
+  const of = history?.series[name];
+  const series = useMemo(() => fleetSeries(of, { worst: worst || "worst", mean: worst ? "mean" : "now" }), [of]);
+  return html`<${Card} title=${title} note=${note}>
+    <${TimeChart} times=${of ? history.times_unix_s : []} series=${series} format=${format} label=${title + ", " + note} sync="fleet" fromZero=${fromZero} height=${150} />
+  <//>`;
+}
+
+// ---------------------------------------------------------------- rollouts
+
+const DROP_COLOURS = ["series-3", "series-5", "series-4", "series-2", "series-6"];
+
+/** Parts for Shares: what became of the rollouts that were issued. */
+export function outcomes(rollouts) {
+  const dropped = Object.entries(rollouts.dropped || {}).filter(([, number]) => number > 0).sort((one, other) => other[1] - one[1]);
+  return [
+    { label: "trained", value: rollouts.trained, text: count(rollouts.trained), colour: "series-1" },
+    { label: "open", value: rollouts.open, text: count(rollouts.open), colour: "line-strong" },
+    ...dropped.map(([reason, number], index) => ({ label: words(reason), value: number, text: count(number), colour: DROP_COLOURS[Math.min(index, DROP_COLOURS.length - 1)] })),
+  ];
+}
+
+function Rollouts({ rollouts }) {
+  if (!rollouts) return null;
+  const dropped = Object.values(rollouts.dropped || {}).reduce((sum, number) => sum + number, 0);
+  const refused = Object.entries(rollouts.uploads_refused || {}).filter(([, number]) => number > 0);
+  return html`<${Card} title="Rollouts" note=${`${count(rollouts.issued)} issued, ${count(dropped)} dropped (${percent(rollouts.issued ? dropped / rollouts.issued : 0)})`}>
+    <${Shares} label="Issued rollouts by outcome" parts=${outcomes(rollouts)} />
+    ${refused.length > 0 && html`<p class="muted small refused">Uploads refused: ${refused.map(([reason, number]) => html`<${Badge} key=${reason} tone="warn">${words(reason)} ${count(number)}<//> `)}</p>`}
+  <//>`;
+}
