@@ -161,6 +161,9 @@ class Ledger(CompactingStore):
             lambda connection: facts.claim_invite(connection, token_hash, role, peer_id, now_unix_s)
         )
 
+    def check_invite(self, token_hash: bytes, *, now_unix_s: float) -> asyncio.Future[None]:
+        return self._thread.submit(lambda connection: facts.check_invite(connection, token_hash, now_unix_s))
+
     def create_token(
         self, token_hash: bytes, name: str, access: str, *, made_unix_s: float, expires_unix_s: float | None
     ) -> asyncio.Future[StoredToken]:

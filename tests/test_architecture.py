@@ -194,6 +194,8 @@ PURE = (
     "coordinator/providers_wanted.py",
     "coordinator/activation_pool.py",
     "coordinator/activation_settings.py",
+    "coordinator/worth.py",
+    "peer/donor/service_units.py",
     "coordinator/activation_status.py",
     "capacity/assumptions.py",
     "capacity/broadcast_bound.py",
