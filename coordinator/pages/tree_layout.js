@@ -10,12 +10,13 @@ export function stripesOf(edges) {
 /**
  * The tree over which versions spread: each node under one parent, breadth first from the origins.
  *
- * Of several parents at the least depth the fastest measured hop counts; of unmeasured ones the parent with the fewest children.
+ * Of several parents at the least depth the one of `before` (Map of id -> parent's id) counts, so that the picture stays still while
+ * rates change; else the fastest measured hop; of unmeasured ones the parent with the fewest children.
  * With a `stripe` only the hops that carry it. Nodes that no hop reaches are roots of their own, marked `loose`.
  *
  * Returns: Map of id -> {node, depth, edge (to the parent, null for roots), children: [ids in order], loose}.
  */
-export function spanning(nodes, edges, stripe = null) {
+export function spanning(nodes, edges, { stripe = null, before = new Map() } = {}) {
   const byId = new Map(nodes.map((node) => [node.id, node]));
   const hops = edges.filter((edge) => edge.source !== edge.target && byId.has(edge.source) && byId.has(edge.target)
     && (stripe === null || edge.stripes.includes(stripe)));
@@ -24,22 +25,23 @@ export function spanning(nodes, edges, stripe = null) {
   const placed = new Map();
   const origins = nodes.filter((node) => node.role === "origin" || (!fed.has(node.id) && feeds.has(node.id)));
   for (const node of origins) placed.set(node.id, { node, depth: 0, edge: null, children: [], loose: false });
-  grow(placed, origins.map((node) => node.id), into, byId);
+  grow(placed, origins.map((node) => node.id), into, byId, before);
   for (const node of nodes) {
     if (placed.has(node.id)) continue;
     placed.set(node.id, { node, depth: 0, edge: null, children: [], loose: true });
-    grow(placed, [node.id], into, byId);
+    grow(placed, [node.id], into, byId, before);
   }
   for (const one of placed.values()) one.children.sort((id, other) => inOrder(byId.get(id), byId.get(other)));
   return placed;
 }
 
-function grow(placed, level, into, byId) {
+function grow(placed, level, into, byId, before) {
   for (let depth = 1; level.length; depth += 1) {
     const offers = grouped(level.flatMap((id) => into.get(id) || []).filter((hop) => !placed.has(hop.target)), (hop) => hop.target);
     const children = new Map(level.map((id) => [id, 0]));
     for (const [target, hops] of offers) {
-      const edge = hops.reduce((best, hop) => (better(hop, best, children) ? hop : best));
+      const kept = hops.find((hop) => hop.source === before.get(target));
+      const edge = kept || hops.reduce((best, hop) => (better(hop, best, children) ? hop : best));
       children.set(edge.source, children.get(edge.source) + 1);
       placed.set(target, { node: byId.get(target), depth, edge, children: [], loose: false });
       placed.get(edge.source).children.push(target);
@@ -112,7 +114,7 @@ const deepest = (tree) => Math.max(0, ...[...tree.values()].map((one) => one.dep
 export function asRows(tree, { width, wide, tall }) {
   const { at, count } = slots(tree, 0.3);
   const depth = deepest(tree);
-  const step = depth ? Math.max(wide + 56, Math.min(wide + 260, (width - wide) / depth)) : 0;
+  const step = depth ? Math.max(wide + 76, Math.min(wide + 260, (width - wide) / depth)) : 0;
   const places = new Map();
   for (const [id, slot] of at) places.set(id, { x: Math.round(tree.get(id).depth * step), y: Math.round((slot + 0.5) * tall) });
   return { width: Math.round(depth * step + wide), height: Math.ceil(Math.max(1, count) * tall), places };
