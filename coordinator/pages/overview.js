@@ -1,15 +1,17 @@
 // The whole run on one page: what it waits for, what wants attention, key figures, and how they went.
-import { html, useMemo } from "/web/vendor/htm-preact.js";
-import { Badge, Card, Icon, Meter, PageHead, Problem, Segments, Shares, Tile } from "/web/parts.js";
-import { fleetSeries, Histogram, TimeChart } from "/web/charts.js";
+import { html, useMemo, useState } from "/web/vendor/htm-preact.js";
+import { Button, Card, Icon, Meter, PageHead, Problem, Segments, Tile } from "/web/parts.js";
+import { fleetSeries, TimeChart } from "/web/charts.js";
 import { smoothed } from "/web/chart_parts.js";
 import { age, compact, count, duration, fixed, known, NOTHING, percent, plural, rate, usd, words } from "/web/format.js";
 import { href, setParams } from "/web/router.js";
 import { ended, sentence } from "./head.js";
 import { SPANS, useHistory } from "./history.js";
+import { Ages, Outcomes } from "./rollouts.js";
 
 const SEVERITY = { critical: ["bad", "critical"], warning: ["warn", "warning"], info: ["", "info"] };
 const SPARK_POINTS = 60;
+const ALERTS_SHOWN = 4;
 
 export function Page({ overview, params }) {
   const span = params.span || "3600";
@@ -23,11 +25,10 @@ export function Page({ overview, params }) {
       <${Tiles} overview=${overview} history=${history} />
       <div class="grid-2-1">
         <${Reward} overview=${overview} />
-        <${Staleness} overview=${overview} />
+        <${Ages} histogram=${overview.staleness_histogram} limit=${overview.staleness_limit} gate=${overview.staleness?.age_max} oldest=${overview.staleness_max_trained} height=${204} />
       </div>
       ${error && html`<${Problem} error=${error} />`}
-      <${Fleet} history=${history} />
-      <${Rollouts} rollouts=${overview.rollouts} />
+      <div class="grid-3"><${Fleet} history=${history} /><${Outcomes} rollouts=${overview.rollouts} className="span-2" /></div>
     </div>`;
 }
 
@@ -39,11 +40,12 @@ function Now({ overview }) {
   const idle = ended(overview) || !waiting.for;
   return html`<section class="card now" aria-label="What the run is waiting for">
     <div class="now-said">
-      <p class="now-label">${idle ? "Now" : html`Waiting for ${age(waiting.since_s)}`}</p>
+      <p class="now-label">Now</p>
       <p class="now-sentence" aria-live="polite">${sentence(overview) || (ended(overview) ? "The run is over." : "The run waits for nothing.")}</p>
       <dl class="now-facts">
         <div><dt>Learner</dt><dd>${words(overview.learner_phase || NOTHING)}${overview.learner_detail ? ", " + overview.learner_detail : ""}</dd></div>
-        ${waiting.next && html`<div><dt>Next</dt><dd>${waiting.next}</dd></div>`}
+        ${!idle && html`<div><dt>Waiting since</dt><dd>${age(waiting.since_s)}</dd></div>`}
+        <div><dt>Publishes</dt><dd>every ${plural(overview.publish_every_steps, "step")}${overview.staleness?.publish_auto ? ", as broadcasts allow" : ""}</dd></div>
       </dl>
     </div>
     <div class="now-progress">
@@ -62,10 +64,13 @@ function left(overview) {
 }
 
 function Alerts({ alerts }) {
+  const [all, setAll] = useState(false);
   if (!alerts.length) return null;
+  const shown = all ? alerts : alerts.slice(0, ALERTS_SHOWN);
   return html`<section class="card flush" aria-labelledby="alerts-head">
     <h2 class="hidden" id="alerts-head">${plural(alerts.length, "alert")}</h2>
-    <ul class="alerts">${alerts.map((one) => html`<${Alert} key=${one.id} one=${one} />`)}</ul>
+    <ul class="alerts">${shown.map((one) => html`<${Alert} key=${one.id} one=${one} />`)}</ul>
+    ${alerts.length > ALERTS_SHOWN && html`<div class="alerts-more"><${Button} aria-expanded=${String(all)} onClick=${() => setAll(!all)}>${all ? "Show fewer" : `Show all ${alerts.length}`}<//></div>`}
   </section>`;
 }
 
@@ -92,7 +97,7 @@ function Tiles({ overview, history }) {
     <${Tile} label="Reward" value=${fixed(overview.reward_train, 3)} note=${held} href=${href("run")} spark=${(overview.reward_history || []).slice(-SPARK_POINTS).map(([, value]) => value)} />
     <${Tile} label="Tokens per second" value=${compact(overview.tokens_per_s)} note="of all workers" href=${href("workers")} spark=${spark("tokens_per_s")} />
     <${Tile} label="Learner busy" value=${percent(overview.learner_utilisation)} note=${known(overview.t_train_s) ? duration(overview.t_train_s) + " a step" : "of its time"} spark=${spark("learner_utilisation")} />
-    <${Tile} label="T_bcast p50" value=${duration(bcast.p50)} note=${"p95 " + duration(bcast.p95) + ", version " + count(overview.newest_version)} href=${href("broadcast")} spark=${spark("t_bcast_s")} />
+    <${Tile} label=${html`T<sub>bcast</sub> p50`} value=${duration(bcast.p50)} note=${"p95 " + duration(bcast.p95) + ", version " + count(overview.newest_version)} href=${href("broadcast")} spark=${spark("t_bcast_s")} />
     <${Tile} label="Oldest trained" value=${known(oldest) ? oldest : NOTHING} unit=${"of S = " + overview.staleness_limit} tone=${beyond ? "bad" : ""} note=${known(overview.staleness_needed) ? `this fleet needs ${overview.staleness_needed}` : "staleness in steps"} spark=${spark("age_steps")} />
     <${Workers} workers=${overview.workers} />
     <${Tile} label="Cost" value=${usd(overview.usd_per_hour)} unit="/ h" note=${known(overview.usd_per_accepted_rollout) ? usd(overview.usd_per_accepted_rollout) + " a rollout" : spent(overview)} href=${href("capacity")} spark=${spark("usd_per_hour")} />
@@ -119,31 +124,12 @@ function Reward({ overview }) {
   const [steps, series] = useMemo(() => {
     const values = points.map(([, value]) => value);
     return [points.map(([step]) => step), [
-      { label: "batch", values, colour: "line-strong", width: 1 },
+      { label: "batch", values, soft: true, width: 1 },
       { label: "smoothed", values: smoothed(values), colour: "series-1", width: 2.2 },
     ]];
   }, [points.length, last]);
   return html`<${Card} title="Reward" note="mean of each batch, by learner step" actions=${html`<a class="small" href=${href("run")}>All of the run</a>`}>
     <${TimeChart} times=${steps} series=${series} format=${(value) => fixed(value)} label="Reward by learner step" xKind="step" height=${196} />
-  <//>`;
-}
-
-export function ageBars(histogram, limit) {
-  const total = Object.values(histogram || {}).reduce((sum, number) => sum + number, 0);
-  const oldest = Math.max(limit || 0, ...Object.keys(histogram || {}).map(Number));
-  const bars = [];
-  for (let one = 0; one <= Math.min(oldest, 24); one += 1) {
-    const number = histogram?.[one] || 0;
-    bars.push({ label: String(one), value: number, text: total ? percent(number / total) : NOTHING, tone: one > limit ? "worst" : "" });
-  }
-  return bars;
-}
-
-function Staleness({ overview }) {
-  const limit = overview.staleness_limit;
-  const gate = overview.staleness?.age_max ?? limit;
-  return html`<${Card} title="Staleness" note=${`oldest ${overview.staleness_max_trained ?? NOTHING}, S = ${limit}${gate > limit ? `, gate ${gate}` : ""}`}>
-    <${Histogram} bars=${ageBars(overview.staleness_histogram, limit)} label="Rollouts trained by age" height=${188} axis="age in learner steps when the batch was formed" />
   <//>`;
 }
 
@@ -162,7 +148,7 @@ const FLEET = [
 
 function Fleet({ history }) {
   const shown = FLEET.filter(([name]) => !history || history.series[name]?.mean.some(known));
-  return html`<div class="grid-3">${shown.map((one) => html`<${FleetChart} key=${one[0]} history=${history} spec=${one} />`)}</div>`;
+  return shown.map((one) => html`<${FleetChart} key=${one[0]} history=${history} spec=${one} />`);
 }
 
 function FleetChart({ history, spec: [name, title, note, format, worst, fromZero] }) {
@@ -170,29 +156,5 @@ function FleetChart({ history, spec: [name, title, note, format, worst, fromZero
   const series = useMemo(() => fleetSeries(of, { worst: worst || "worst", mean: worst ? "mean" : "now" }), [of]);
   return html`<${Card} title=${title} note=${note}>
     <${TimeChart} times=${of ? history.times_unix_s : []} series=${series} format=${format} label=${title + ", " + note} sync="fleet" fromZero=${fromZero} height=${150} />
-  <//>`;
-}
-
-// ---------------------------------------------------------------- rollouts
-
-const DROP_COLOURS = ["series-3", "series-5", "series-4", "series-2", "series-6"];
-
-/** Parts for Shares: what became of the rollouts that were issued. */
-export function outcomes(rollouts) {
-  const dropped = Object.entries(rollouts.dropped || {}).filter(([, number]) => number > 0).sort((one, other) => other[1] - one[1]);
-  return [
-    { label: "trained", value: rollouts.trained, text: count(rollouts.trained), colour: "series-1" },
-    { label: "open", value: rollouts.open, text: count(rollouts.open), colour: "line-strong" },
-    ...dropped.map(([reason, number], index) => ({ label: words(reason), value: number, text: count(number), colour: DROP_COLOURS[Math.min(index, DROP_COLOURS.length - 1)] })),
-  ];
-}
-
-function Rollouts({ rollouts }) {
-  if (!rollouts) return null;
-  const dropped = Object.values(rollouts.dropped || {}).reduce((sum, number) => sum + number, 0);
-  const refused = Object.entries(rollouts.uploads_refused || {}).filter(([, number]) => number > 0);
-  return html`<${Card} title="Rollouts" note=${`${count(rollouts.issued)} issued, ${count(dropped)} dropped (${percent(rollouts.issued ? dropped / rollouts.issued : 0)})`}>
-    <${Shares} label="Issued rollouts by outcome" parts=${outcomes(rollouts)} />
-    ${refused.length > 0 && html`<p class="muted small refused">Uploads refused: ${refused.map(([reason, number]) => html`<${Badge} key=${reason} tone="warn">${words(reason)} ${count(number)}<//> `)}</p>`}
   <//>`;
 }

@@ -26,6 +26,7 @@ export function takeTokenFromAddress() {
   if (!match) return;
   setToken(decodeURIComponent(match[1]));
   history.replaceState(null, "", location.pathname + location.search);
+  dispatchEvent(new HashChangeEvent("hashchange")); // the router read the address before
 }
 
 /** What the server said: its code, what was wrong, why, and how to put it right. */

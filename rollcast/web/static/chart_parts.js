@@ -9,9 +9,12 @@ export function axes({ xKind, muted, grid, format }) {
   const values = xKind === "time" ? timeLabels : (_plot, splits) => splits.map((split) => (Number.isInteger(split) ? count(split) : ""));
   return [
     { ...common, values, size: 24, gap: 4, space: 72, grid: { show: false }, border: { show: true, stroke: grid, width: 1 } },
-    { ...common, values: (_plot, splits) => splits.map((split) => (known(split) ? format(split) : "")), size: widthOf, gap: 6, space: 34, grid: { stroke: grid, width: 1 } },
+    { ...common, values: (_plot, splits) => splits.map((split) => (known(split) ? brief(format(split)) : "")), size: widthOf, gap: 6, space: 34, grid: { stroke: grid, width: 1 } },
   ];
 }
+
+/** Without zeros that say nothing, as beside an axis: "2.00k" -> "2k", "$10.00" -> "$10". */
+const brief = (text) => text.replace(/(\.\d*?)0+(?!\d)/, "$1").replace(/\.(?!\d)/, "");
 
 /** As wide as the widest label, so that figures are not cut off and short ones leave no hole. */
 function widthOf(plot, values, axisIndex, cycle) {
@@ -63,11 +66,11 @@ export function stackedColumns(series) {
   return sums.reverse();
 }
 
-/** [{label, text, who}] at an index; of lines with gaps the newest value up to there. */
-export function shownAt(series, index, format) {
+/** [{label, text, who}] at an index; of points, or where the newest is wanted, the last value up to there. */
+export function shownAt(series, index, format, { newest = false } = {}) {
   return series.map((one) => {
     let at = index;
-    while (one.points && at >= 0 && !known(one.values[at])) at -= 1;
+    while ((newest || one.points) && at >= 0 && !known(one.values[at])) at -= 1;
     const value = one.values[at];
     const range = one.band && known(value) ? " (" + format(one.band[0][at]) + " to " + format(one.band[1][at]) + ")" : "";
     return { label: one.label, text: known(value) ? format(value) + range : NOTHING, who: one.who?.[at] || "" };

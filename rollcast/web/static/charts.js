@@ -17,13 +17,14 @@ function loadUplot() {
   return loading;
 }
 
+const STACK_ALPHA = 0.42;
 const alpha = (rgb, share) => rgb.replace("rgb(", "rgba(").replace(")", `, ${share})`);
 const X_NAMES = { time: (x) => clock(x), step: (x) => "step " + count(x) };
 
 /**
  * @param {object} props
  * @param {number[]} props.times ascending: Unix seconds, or learner steps where xKind is "step"
- * @param {Array<object>} props.series {label, values, colour (a token), who (names, beside values), width, dash, fill, points,
+ * @param {Array<object>} props.series {label, values, colour (a token), who (names, beside values), width, dash, fill, soft (drawn faintly), points,
  *   spanGaps, band: [low, high]}; values are numbers or null, as many as times
  * @param {(value: number) => string} props.format of values
  * @param {string} props.label what is shown, for a screen reader
@@ -40,7 +41,7 @@ export function TimeChart({ times, series, format = figure, label = "", height =
   const [at, setAt] = useState(null); // index under the pointer
   const columns = useMemo(() => [times, ...(stacked ? stackedColumns(series) : series.flatMap(columnsOf))], [times, series, stacked]);
   newest.current = { series, format, lines, stacked, fromZero, top };
-  const shape = JSON.stringify([theme, stacked, xKind, height, series.map((one) => [one.label, one.colour, one.width, one.dash, Boolean(one.band)])]);
+  const shape = JSON.stringify([theme, stacked, xKind, height, series.map((one) => [one.label, one.colour, one.width, one.dash, one.soft, Boolean(one.band)])]);
   useEffect(() => {
     let here = true;
     let watcher = null;
@@ -60,7 +61,7 @@ export function TimeChart({ times, series, format = figure, label = "", height =
   }, [shape]);
   useEffect(() => plot.current?.setData(columns), [columns]);
   const index = at === null ? times.length - 1 : Math.min(at, times.length - 1);
-  const shown = shownAt(series, index, format);
+  const shown = shownAt(series, index, format, { newest: at === null });
   const spoken = label + (times.length ? ": " + shown.map((one) => [one.label, one.text, one.who].filter(Boolean).join(" ")).join(", ") : ": nothing yet");
   return html`<figure class="chart" tabindex="0" role="img" aria-label=${spoken} onKeyDown=${(event) => moveCursor(event, plot.current, times, at)} onBlur=${() => plot.current?.setCursor({ left: -10, top: -10 })}>
     <${Legend} shown=${shown} series=${series} moment=${at === null || !times.length ? "" : X_NAMES[xKind](times[index])} />
@@ -73,7 +74,7 @@ const columnsOf = (one) => (one.band ? [one.values, one.band[0], one.band[1]] : 
 /** What the lines are, and their values: the newest, or those under the pointer. */
 function Legend({ shown, series, moment }) {
   return html`<div class="chart-legend">
-    ${shown.map((one, index) => html`<span key=${one.label} class="chart-key"><span class="chart-dash ${series[index].dash ? "dashed" : ""}" style=${{ borderColor: `var(--${series[index].colour || "series-1"})` }}></span>${one.label}<b>${one.text}</b>${one.who && html`<span class="chart-who">${one.who}</span>`}</span>`)}
+    ${shown.map((one, index) => html`<span key=${one.label} class="chart-key"><span class="chart-dash ${series[index].dash ? "dashed" : ""}" style=${{ borderColor: `var(--${series[index].colour || "series-1"})`, opacity: series[index].soft ? 0.45 : 1 }}></span><span class="chart-label">${one.label}</span><b>${one.text}</b>${one.who && html`<span class="chart-who">${one.who}</span>`}</span>`)}
     ${moment && html`<span class="chart-moment">${moment}</span>`}
   </div>`;
 }
@@ -93,15 +94,16 @@ function optionsOf({ uPlot, newest, height, xKind, sync, width, onCursor }) {
   const ordered = stacked ? [...series].reverse() : series;
   const bands = [];
   const drawn = [{}];
-  for (const one of ordered) {
-    drawn.push(lineOf(one, stacked));
-    if (!one.band) continue;
+  ordered.forEach((one, place) => {
+    drawn.push(lineOf(one, stacked && place === ordered.length - 1));
+    if (stacked && place > 0) bands.push({ series: [place, place + 1], fill: alpha(colour(ordered[place - 1].colour), STACK_ALPHA) });
+    if (!one.band) return;
     const soft = { stroke: "transparent", width: 0, points: { show: false }, spanGaps: true };
     drawn.push(soft, soft);
     bands.push({ series: [drawn.length - 1, drawn.length - 2], fill: alpha(colour(one.colour), 0.16) });
-  }
+  });
   return {
-    width, height, bands, series: drawn, padding: [8, 6, 0, 0], legend: { show: false },
+    width, height, bands, series: drawn, padding: [8, 14, 0, 0], legend: { show: false },
     axes: axes({ xKind, muted: colour("muted"), grid: alpha(colour("line-strong"), 0.45), format: (value) => newest.current.format(value) }),
     scales: { x: { time: xKind === "time", range: xRange }, y: { range: (_plot, low, high) => yRange(newest.current, low, high) } },
     cursor: { sync: sync && { key: sync, setSeries: false }, drag: { x: false, y: false }, y: false, points: { size: 7, width: 2 }, focus: { prox: -1 } },
@@ -109,11 +111,12 @@ function optionsOf({ uPlot, newest, height, xKind, sync, width, onCursor }) {
   };
 }
 
-function lineOf(one, stacked) {
-  const stroke = colour(one.colour || "series-1");
-  const fill = stacked ? alpha(stroke, 0.85) : one.fill ? alpha(stroke, 0.09) : undefined;
+function lineOf(one, bottom) {
+  const full = colour(one.colour || "series-1");
+  const stroke = one.soft ? alpha(full, 0.42) : full;
+  const fill = bottom ? alpha(full, STACK_ALPHA) : one.fill ? alpha(full, 0.09) : undefined;
   return {
-    stroke: stacked ? colour("card") : stroke, width: stacked ? 1 : one.width || 1.6, dash: one.dash ? [4, 3] : undefined, fill,
+    stroke, width: one.width || 1.6, dash: one.dash ? [4, 3] : undefined, fill,
     spanGaps: Boolean(one.spanGaps || one.points), points: { show: Boolean(one.points), size: 6, fill: stroke, stroke },
   };
 }

@@ -59,6 +59,7 @@ export const rate = (bytesPerS) => (known(bytesPerS) ? bytes(bytesPerS) + "/s" :
 /** A duration: 142 ms, 5.2 s, 3 min 20 s, 2 h 5 min, 3 d 4 h. */
 export function duration(seconds) {
   if (!known(seconds)) return NOTHING;
+  if (seconds === 0) return "0" + NARROW + "s";
   if (seconds < 0.9995) return Math.round(seconds * 1000) + NARROW + "ms";
   if (seconds < 9.95) return seconds.toFixed(1) + NARROW + "s";
   const whole = Math.round(seconds);
