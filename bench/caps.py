@@ -1,7 +1,7 @@
 """How well a peer keeps the limits of its owner: the rates of its links beside their caps, and how quiet a pause is.
 
-Caps: links over TLS on loopback, taken for links to elsewhere, push chunks for ``--seconds``; one end has a cap, and the
-kernel's own count of what reached the receiving socket (TCP_INFO, tcpi_bytes_received) is divided by the time from the
+Caps: links over TLS on loopback, taken for links to elsewhere, push chunks for ``--seconds``; one end has a cap. The
+kernel's own count of what reached the receiving sockets (TCP_INFO, tcpi_bytes_received) is divided by the time from the
 links' opening. ``error_up`` and ``error_down`` are the largest |rate / cap - 1| over the caps, each with two links.
 
 Pause: the main job with its real processes; a peer in the middle of its rollouts is told to pause. ``pause_quiet_s`` is
@@ -23,7 +23,7 @@ from bench.donor.pause import PauseStory
 from bench.machine import Outcome
 from rollcast.runtime.errors import ProcessFailed
 
-_CAPS_MBIT_S = (8.0, 80.0)
+_CAPS_MBIT_S = (1.0, 8.0, 80.0)
 _SETTINGS = (
     "peers=2",
     "learner.warm_start.steps_max=0",
@@ -32,7 +32,7 @@ _SETTINGS = (
     "start_timeout_s=300",
     "stop_timeout_s=60",
 )
-_STEPS = 12
+_STEPS = 60
 _STEP_PAUSED = 4
 
 

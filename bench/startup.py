@@ -19,10 +19,12 @@ from pathlib import Path
 from statistics import median
 
 from bench.machine import Outcome
-from rollcast.runtime.errors import ProcessFailed
+from rollcast.runtime.errors import ProcessFailed, RollcastError
+from rollcast.wire.donor_control import request
 
 _ROLLCAST = (sys.executable, "-m", "rollcast.cli.main")
 _TIMEOUT_S = 60.0
+_POLL_S = 0.05
 _HEAVY = ("jax", "torch", "aiohttp", "libp2p", "grpc", "numpy", "peer", "coordinator", "learner")
 _COUNT_HEAVY = f"""
 import contextlib, io, sys
@@ -61,14 +63,23 @@ def run(arguments: argparse.Namespace) -> Outcome:
 @contextlib.contextmanager
 def _daemon(folder: Path) -> Iterator[None]:
     command = (sys.executable, "-m", "bench.programs.donor_side", str(folder))
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(command) as process:
         try:
-            assert process.stdout is not None
-            if not process.stdout.readline():
-                raise ProcessFailed("the donor's side of a peer did not start", fix="see its message above")
+            give_up_s = time.monotonic() + _TIMEOUT_S
+            while not _answers(folder):
+                if process.poll() is not None or time.monotonic() > give_up_s:
+                    raise ProcessFailed("the donor's side of a peer did not start", fix="see its message above")
+                time.sleep(_POLL_S)
             yield
         finally:
             process.terminate()
+
+
+def _answers(folder: Path) -> bool:
+    try:
+        return bool(request(folder, {"do": "status"}))
+    except RollcastError:
+        return False
 
 
 def _timed_ms(arguments: tuple[str, ...]) -> tuple[float, float]:

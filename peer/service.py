@@ -17,6 +17,7 @@ from peer.donor.daemon import Donor, be_polite
 from peer.donor.describing import describe
 from peer.donor.owner_limits import OwnerLimitsBook
 from peer.engines.base import Engine, WarmUp
+from peer.held_announcements import HeldAnnouncements
 from peer.introduction import heartbeat_of, hello_of, origin_status, receiving_of
 from peer.network_gate import NetworkGate
 from peer.relay import Relay
@@ -114,6 +115,7 @@ class PeerProcess:
         self._store = store
         self._engine = engine
         self._sequence = 0
+        self._announcements = HeldAnnouncements()
         self._advertise = ""
         self._stop_reason: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._relay = Relay(
@@ -280,8 +282,9 @@ class PeerProcess:
             case "probe":
                 self._relay.probe(message.probe)
             case "announcement":
-                # A version that the store holds already is reported by this call.
-                self._tell_worker(VersionHeardOf(_key(self._relay.announce(message.announcement))))
+                if self._announcements.came(message.announcement):
+                    # A version that the store holds already is reported by this call.
+                    self._tell_worker(VersionHeardOf(_key(self._relay.announce(message.announcement))))
             case "activation":
                 self._activation_told(message.activation)
             case "certificate":
@@ -314,6 +317,8 @@ class PeerProcess:
 
     def allow_network(self, gate: NetworkGate) -> None:
         self._relay.allow(gate)
+        for announcement in self._announcements.allow(gate.receive):
+            self.received(pb.CoordinatorMessage(announcement=announcement))
 
     def cap_links(self, link: LinkConfig) -> None:
         self._relay.traffic.cap(link)

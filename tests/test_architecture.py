@@ -45,6 +45,7 @@ JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
 #: Decisions only: these modules take time and randomness as arguments and do no I/O.
 PURE = (
     "peer/halting.py",
+    "peer/held_announcements.py",
     "peer/introduction.py",
     "peer/partial_pace.py",
     "peer/slots_asked.py",

@@ -81,7 +81,7 @@ class Taker:
 
 
 async def errors(cases: Sequence[Capped], seconds: float) -> dict[str, float]:
-    """Largest deviation of the rates from the caps, each way, and the rates themselves (Mbit/s), all measured at once."""
+    """Largest deviation of the rates from the caps, each way, and the rates in Mbit/s; all measured at once."""
     with tempfile.TemporaryDirectory(prefix="rollcast-caps-") as folder:
         ca = RunCA.create(Path(folder) / "secrets", _RUN_ID)
         rates = await asyncio.gather(*(_rate(case, ca, seconds) for case in cases))

@@ -2,7 +2,7 @@
 
 usage: python -m bench.programs.donor_side STATE_FOLDER
 
-Prints one line once it answers, and runs until it is told to stop.
+Runs until it is told to stop.
 """
 
 from __future__ import annotations
@@ -19,10 +19,7 @@ from peer.donor.owner_limits import OwnerLimitsBook
 from peer.network_gate import NetworkGate
 from peer.worker_events import FinishRequested, Rest
 from rollcast.runtime.process import die_with_parent, run_process
-from rollcast.wire.donor_control import socket_path
 from rollcast.wire.proto import rollcast_pb2 as pb
-
-_POLL_S = 0.02
 
 
 class IdleHost:
@@ -53,9 +50,6 @@ class IdleHost:
 async def serve(config: PeerConfig, stop: asyncio.Event) -> int:
     """Until ``stop`` is set."""
     donor = asyncio.create_task(Donor(OwnerLimitsBook(config), IdleHost()).run())
-    while not socket_path(config.state_folder).exists() and not donor.done():
-        await asyncio.sleep(_POLL_S)
-    print("ready", flush=True)
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait((donor, stopping), return_when=asyncio.FIRST_COMPLETED)
     if donor.done():
