@@ -1,4 +1,4 @@
-"""The peer that runs from a state folder, seen from outside: who it is, how to start it, whether it answers, its end."""
+"""The peer that runs from a state folder, seen from outside: who it is, its start, whether it answers, its end."""
 
 from __future__ import annotations
 

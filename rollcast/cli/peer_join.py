@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import sys
-from pathlib import Path
 from typing import Any
 
 from rollcast.cli.options import Json
@@ -14,6 +14,7 @@ from rollcast.cli.peer_places import ConfigFile, read_invite_argument
 from rollcast.cli.roles import RoleOptions
 from rollcast.cli.roles import peer as run_peer
 from rollcast.runtime.errors import MissingExtra
+from rollcast.runtime.logs import configure_logging
 
 _JOIN_DEADLINE_S = 60.0
 _ANSWER_DEADLINE_S = 180.0  # jax or torch may take a minute to load on a slow disk
@@ -50,6 +51,7 @@ def join(
     from peer.donor import joining  # these imports take a while: not before help is asked for
     from peer.donor.reachable import listening_for
 
+    configure_logging("join", level=logging.WARNING)
     _need_engine()
     text = read_invite_argument(invite)
     decoded = joining.peer_invite(text)
