@@ -40,6 +40,8 @@ BENCHES = {
     "roofline": "milliseconds per token from one timed decode, against engines measured and modelled by others",
     "activation": "half of the workers killed, then the rest doubled in price: how soon the set settles, utilisation",
     "replan": "worker starts an hour and utilisation on recorded and drawn availability, with memory and without",
+    "startup": "milliseconds until `rollcast peer status` and `rollcast --help` have answered",
+    "caps": "how far measured rates are from a peer's caps, and how quiet it is a second after a pause",
     "broadcast": "time until the last peer holds a verified copy / physical limit, in an emulated wide-area network",
 }
 

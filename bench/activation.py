@@ -30,8 +30,8 @@ import aiohttp
 from bench import runs
 from bench.machine import Outcome
 from capacity.replan_events import ReplanSettings
-from coordinator import events as ev
 from coordinator.activation_settings import ActivationSettings, Price
+from coordinator.operator_events import PricesChanged
 from rollcast.cli.coordinator_api import Target, order
 from rollcast.cli.fleet import Fleet as Processes
 from rollcast.sim.fleet import Fleet
@@ -125,7 +125,7 @@ def _simulated() -> dict[str, float]:
     doubled = [
         replace(one, usd_per_hour=one.usd_per_hour * (1 + (one.name in watched.on))) for one in activation.prices
     ]
-    watched.fleet.coordinator.apply(ev.PricesChanged(tuple(doubled)))
+    watched.fleet.coordinator.apply(PricesChanged(tuple(doubled)))
     events.append(watched.now)
     watched.until_step(STEPS)
     return judged(watched.switches, events, watched.steps) | {"violations": len(watched.fleet.ground.oracle.violations)}

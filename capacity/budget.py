@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from capacity.billing import Terms
 from capacity.units import SECONDS_PER_HOUR
 
+_ROUNDING = 1e-9  # of sums of prices
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -104,20 +106,27 @@ class Budget:
             return f"{total:.4g} $ would be spent at the least, the limit is {limit:.4g} $"
         return ""
 
-    def overdue(self, now: float) -> list[str]:
-        """Keys of the workers to stop at this look, the dearest first; the rest fits into the total."""
-        limit = self.limits.usd_max
-        if limit is None:
-            return []
+    def overdue(self, now: float) -> dict[str, str]:
+        """Keys of the workers to stop at this look, the dearest first, with the reason; the rest fits into the limits.
+
+        Only limits that became tighter leave something beyond the hourly one: no start ever does.
+        """
+        hourly, total = self.limits.usd_per_hour_max, self.limits.usd_max
         every_s, worst = self.limits.look_every_s, self.worst_usd(now)
-        found: list[str] = []
-        for key, account in sorted(self._running(), key=lambda item: -item[1].terms.committed_usd_per_hour):
-            if worst <= limit:
+        running = sorted(self._running(), key=lambda item: -item[1].terms.committed_usd_per_hour)
+        committed = sum(account.terms.committed_usd_per_hour for _, account in running)
+        found: dict[str, str] = {}
+        for key, account in running:
+            if total is not None and worst > total:
+                found[key] = f"the budget of {total:.4g} $ is almost spent"
+            elif hourly is not None and committed > hourly * (1.0 + _ROUNDING):
+                found[key] = f"no more than {hourly:.4g} $/h may be spent"
+            else:
                 break
             stopped = Account(account.provider, account.terms, account.opened_at, account.sent_at, account.sent_bytes)
             stopped.stop_wanted_at = now
             worst += stopped.worst_usd(now, every_s) - account.worst_usd(now, every_s)
-            found.append(key)
+            committed -= account.terms.committed_usd_per_hour
         return found
 
     def _running(self) -> Iterable[tuple[str, Account]]:

@@ -8,6 +8,7 @@ running, and keeps the accounts.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import assert_never
 
 from capacity.billing import Terms
@@ -18,6 +19,7 @@ from capacity.fleet_events import (
     BytesSent,
     DrainWorker,
     FleetEvent,
+    LimitsChanged,
     ListFailed,
     ListWorkers,
     Note,
@@ -134,6 +136,9 @@ class FleetManager:
             case RunOver():
                 self._over = event.reason
                 self._expect()
+                return []
+            case LimitsChanged(hourly, total):
+                self.budget.limits = replace(self.budget.limits, usd_per_hour_max=hourly, usd_max=total)
                 return []
             case WorkersListed():
                 return self._listed(event, now)
@@ -324,9 +329,9 @@ class FleetManager:
         return []
 
     def _keep_budget(self, now: float) -> Actions:
-        limit, actions = self.settings.limits.usd_max, Actions()
-        for key in self.budget.overdue(now):
-            actions += self._drain(self._slots[key], f"the budget of {limit:.4g} $ is almost spent", now)
+        actions = Actions()
+        for key, reason in self.budget.overdue(now).items():
+            actions += self._drain(self._slots[key], reason, now)
         return actions
 
     # ---------------------------------------------------------------- what is wanted
@@ -369,8 +374,7 @@ class FleetManager:
 
     def _hold_back(self, worker_id: str, why: str) -> Actions:
         """Said once, until it is started or the reason is another one."""
-        was = self._held_back.get(worker_id, "")
-        self._held_back[worker_id] = why
+        was, self._held_back[worker_id] = self._held_back.get(worker_id, ""), why
         is_news = was.partition(" ")[2] != why.partition(" ")[2]  # a figure in front may change all the time
         return [Note("worker_held_back", worker_id, why)] if is_news else []
 
@@ -387,13 +391,10 @@ class FleetManager:
         ]
 
     def _offer(self, worker_id: str) -> Offer | None:
-        found = (offers[worker_id] for offers in self._offers.values() if worker_id in offers)
-        return next(found, None)
+        return next((offers[worker_id] for offers in self._offers.values() if worker_id in offers), None)
 
 
 def _view(slot: Slot, budget: Budget) -> WorkerView:
     account = budget.accounts[slot.key]
-    spent_usd, price = account.machine_usd + account.egress_usd, account.terms.usd_per_hour
-    return WorkerView(
-        slot.tag.worker_id, slot.key, slot.provider, slot.phase, slot.reason, slot.where, price, spent_usd
-    )
+    spent_usd, price, tag = account.machine_usd + account.egress_usd, account.terms.usd_per_hour, slot.tag
+    return WorkerView(tag.worker_id, slot.key, slot.provider, slot.phase, slot.reason, slot.where, price, spent_usd)

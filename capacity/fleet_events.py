@@ -96,6 +96,14 @@ class RunOver:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitsChanged:
+    """What all workers may cost is limited anew; None: no limit. What runs beyond it is stopped, the dearest first."""
+
+    usd_per_hour_max: float | None
+    usd_max: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
@@ -113,6 +121,7 @@ FleetEvent = (
     | WorkerLeft
     | BytesSent
     | RunOver
+    | LimitsChanged
     | Tick
 )
 

@@ -136,6 +136,24 @@ class EndSession:
 
 
 @dataclass(frozen=True, slots=True)
+class RefuseSession:
+    """Tell the peer why it is refused (the error of this code, which is its exit status), and end its session."""
+
+    peer_id: PeerId
+    code: str
+    what: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetBudget:
+    """What workers at providers may cost from now on, in US dollars; None: no limit."""
+
+    usd_per_hour_max: float | None
+    usd_total_max: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class SupplyPrompts:
     """Draw this many problems from the mixture; answered by PromptsSupplied. One at a time.
 
@@ -295,6 +313,8 @@ Action = (
     | WantWorker
     | StopPeer
     | EndSession
+    | RefuseSession
+    | SetBudget
     | SupplyPrompts
     | RecordGroup
     | RecordAttempt

@@ -34,10 +34,10 @@ from coordinator.actions import Action, Note, PlanActivation, SendAnnouncement, 
 from coordinator.activation_pool import Assumed, demand_of, is_usable, learner_step_s, measure, price, worker_of
 from coordinator.activation_status import ActivationStatus, PlannedSet
 from coordinator.announced import NEWEST_KEPT
-from coordinator.events import PeerPinned, PricesChanged, StalenessLimitChanged, WorkersOffered
-from coordinator.forming import drop_stale
+from coordinator.events import WorkersOffered
 from coordinator.issuing import issue
 from coordinator.membership import Member
+from coordinator.operator_events import PeerPinned, PricesChanged
 from coordinator.relaying import Relaying
 from coordinator.state import CoreState
 from rollcast.wire.ids import PeerId
@@ -101,9 +101,13 @@ class Activation:
     # ---------------------------------------------------------------- events
 
     def joined(self, peer_id: PeerId) -> list[Action]:
-        """A session was opened: a peer on standby is told so again."""
-        standby = self._state.members.standing(peer_id).standby
-        return [TellActivation(peer_id, False, standby)] if standby else []
+        """A session was opened: a peer that is switched off is told so again."""
+        off = self._state.members.standing(peer_id).switched_off
+        return [TellActivation(peer_id, False, off)] if off else []
+
+    def look_soon(self, now: float) -> None:
+        """Something was ordered: look at everything with the next tick."""
+        self._look_at = now
 
     def tick(self, now: float) -> list[Action]:
         """Look at what was measured, now and then."""
@@ -149,15 +153,6 @@ class Activation:
         """Providers have other workers now, or one of them has come."""
         self._state.offers.replace(event.workers, event.backed, self._state.settings.activation)
         self._look_at = now
-
-    def limit_changed(self, event: StalenessLimitChanged, now: float) -> list[Action]:
-        """S is another one: what is too old for it now is dropped, and the set is planned for it."""
-        state = self._state
-        before = state.rules.limit
-        state.rules.change_limit(event.staleness_limit)
-        self._look_at = now
-        noted: list[Action] = [Note("staleness_limit", "capacity", f"S is {event.staleness_limit} instead of {before}")]
-        return noted + drop_stale(state) + issue(state, now)
 
     # ---------------------------------------------------------------- measurements
 
@@ -282,7 +277,8 @@ class Activation:
         actions: list[Action] = [Note("activated" if on else "standby", peer_id, reason)]
         if state.members.get(peer_id) is None:
             return actions
-        actions.append(TellActivation(peer_id, on, reason))
+        if not standing.drained:  # else it is off all the same
+            actions.append(TellActivation(peer_id, on, reason))
         state.members.changed([peer_id])
         if not on:
             state.dissemination.left(peer_id)
@@ -302,7 +298,7 @@ class Activation:
     def status(self) -> ActivationStatus:
         """What every screen shows."""
         peers = [member for member in self._state.members if member.role == "peer"]
-        on = [member for member in peers if not member.standing.standby]
+        on = [member for member in peers if not member.standing.kept_out and not member.standing.switched_off]
         replanner = self._replanner
         factors = (1.0, 1.0, 1.0)
         if replanner is not None:
@@ -311,7 +307,7 @@ class Activation:
         return ActivationStatus(
             self._state.settings.activation.mode,
             len(on),
-            len(peers) - len(on),
+            sum(bool(member.standing.standby) for member in peers),
             sum(self._price(member) for member in on) if self._state.prices or self._state.offers.backed else 0.0,
             self._switches,
             None if replanner is None or replanner.plan is None else _planned_set(replanner.plan),

@@ -21,7 +21,8 @@ _SPREAD_UNKNOWN = 1.5  # of the longest of ten rollouts over an ordinary one, be
 def is_usable(member: Member) -> bool:
     """Whether it can be switched on at all."""
     resting = member.facts is not None and member.facts.state in ("draining", "paused")
-    return member.role == "peer" and not member.standing.quarantined and not resting
+    standing = member.standing
+    return member.role == "peer" and not (standing.quarantined or standing.drained or standing.banned or resting)
 
 
 def measure(state: CoreState, member: Member, now: float) -> None:
@@ -134,5 +135,5 @@ def demand_of(state: CoreState, now: float) -> Demand | None:
         t_score_s=state.forecast.scoring_s(0.5) or 0.0,
         headroom=settings.headroom,
         share_without_a_region=settings.share_without_a_region,
-        usd_per_hour_max=settings.usd_per_hour_max,
+        usd_per_hour_max=state.budget.usd_per_hour_max,
     )

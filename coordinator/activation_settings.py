@@ -37,6 +37,19 @@ class Price:
 FREE = Price(usd_per_hour=0.0)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What may be spent, in US dollars; None: no limit.
+
+    Args:
+        usd_per_hour_max: by peers and their traffic together: no set above it is chosen.
+        usd_total_max: by workers that the coordinator starts at providers, since the run began.
+    """
+
+    usd_per_hour_max: float | None = None
+    usd_total_max: float | None = None
+
+
 def price_of(prices: Sequence[Price], *, peer_id: str, name: str, hardware: str, region: str) -> Price:
     """The first that matches; a peer that none matches is donated and costs nothing."""
     for price in prices:
@@ -53,7 +66,7 @@ class ActivationSettings:
         mode: off; advise: only say what it would do; act.
         prices: the first that matches a peer is its price.
         origin_egress_usd_per_gb: of what the origin sends.
-        usd_per_hour_max: for peers and their traffic together; None: no limit.
+        budget: what may be spent until the operator says otherwise.
         headroom: rollouts a second bought / needed.
         share_without_a_region: of the needed rate that is left when any one region is lost; 0: not asked for.
         standby_receives: whether peers that are off go on receiving versions, so that they can start at once.
@@ -63,7 +76,7 @@ class ActivationSettings:
     mode: Mode = "off"
     prices: tuple[Price, ...] = ()
     origin_egress_usd_per_gb: float = 0.0
-    usd_per_hour_max: float | None = None
+    budget: Budget = Budget()
     headroom: float = 1.15
     share_without_a_region: float = 0.0
     standby_receives: Literal["cheap", "always", "never"] = "cheap"

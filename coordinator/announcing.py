@@ -18,8 +18,7 @@ def announced(state: CoreState, event: VersionAnnounced, now: float) -> list[Act
     state.newest_version = event.version
     oldest_useful = oldest_useful_version(state.batches.next_step, state.rules.age_max)
     state.announced.add(event.version, event.chunk_count, oldest_useful=oldest_useful)
-    active = [one for one in state.members if one.role == "peer" and not one.standing.quarantined]
-    receivers = [member for member in active if not member.standing.standby]  # T_bcast is about those that work
+    receivers = [member for member in state.members if member.is_waited_for]
     state.dissemination.announced(
         event.version,
         [member.peer_id for member in receivers],

@@ -17,8 +17,9 @@ from coordinator.config import CoordinatorConfig
 from coordinator.core import CoordinatorCore, CoreSettings
 from coordinator.disk_guard import DiskGuard
 from coordinator.events import Event, Started
-from coordinator.http_api import HttpApi, HttpServer, HttpViews
-from coordinator.http_operator import OperatorApi, OrderKeeping, operator_key
+from coordinator.http.server import HttpServer
+from coordinator.http.wiring import http_app
+from coordinator.inviting import Inviting
 from coordinator.join import JoinDesk
 from coordinator.ledger import Ledger
 from coordinator.metrics import CoordinatorMetrics
@@ -46,7 +47,6 @@ from rollcast.runtime.process import is_loopback
 from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_atomically, write_json
 from rollcast.runtime.version import software_version
 from rollcast.wire.ids import Role, RunId
-from rollcast.wire.invite import Invite
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import range_to_pb
 from rollcast.wire.rollouts import Sampling, sampling_to_pb
@@ -79,6 +79,7 @@ class Coordinator:
     sessions: Sessions
     shell: Shell
     desk: JoinDesk
+    inviting: Inviting
     metrics: CoordinatorMetrics
     disk: DiskGuard
     start: RunStart
@@ -107,15 +108,15 @@ async def started(config: CoordinatorConfig, folder: RunFolder) -> AsyncIterator
         stack.push_async_callback(coordinator.shell.close)
         stack.callback(coordinator.disk.close)
         coordinator.shell.apply(Started())
-        for event in (*start.replay, *start.orders.events(coordinator.shell.core.staleness_limits)):
+        for event in (*start.replay, *start.orders.events(coordinator.shell.core.rules.rules)):
             coordinator.shell.apply(event)
         for work in background.works(coordinator):
             stack.push_async_callback(_cancel, asyncio.create_task(work))
         endpoints = await _listen(stack, coordinator)
         if start.learner_finished:
             coordinator.shell.finished.set()
-        await _write_invites(coordinator, endpoints)
-        await _provide(stack, coordinator, endpoints)
+        await _write_invites(coordinator)
+        await _provide(stack, coordinator)
         await asyncio.to_thread(write_json, folder.endpoints, asdict(endpoints))
         log.info("listening", **asdict(endpoints), run_id=start.run_id)
         yield coordinator
@@ -165,7 +166,8 @@ def core_settings(
         probes=ProbeSettings(config.relay.probe_bytes_max, config.relay.probe_seconds_max),
         lan_preferred=config.relay.lan_preferred,
         activation=config.capacity.settings(
-            unknown_upload_bytes_per_second=config.relay.unknown_uplink_bytes_per_second
+            unknown_upload_bytes_per_second=config.relay.unknown_uplink_bytes_per_second,
+            usd_total_max=config.providers.usd_max,
         ),
     )
 
@@ -251,8 +253,23 @@ def _assemble(
         learner_public_key=bytes.fromhex(config.learner_public_key),
         certificate_lifetime_s=config.join.certificate_lifetime_s,
     )
+    inviting = Inviting(desk, run_id=run_id, ca_sha256=ca.fingerprint, learner_public_key=config.learner_public_key)
     return Coordinator(
-        config, folder, run_id, sampling, ca, ledger, problems, sessions, shell, desk, metrics, disk, start, providing
+        config=config,
+        folder=folder,
+        run_id=run_id,
+        sampling=sampling,
+        ca=ca,
+        ledger=ledger,
+        problems=problems,
+        sessions=sessions,
+        shell=shell,
+        desk=desk,
+        inviting=inviting,
+        metrics=metrics,
+        disk=disk,
+        start=start,
+        providing=providing,
     )
 
 
@@ -272,27 +289,14 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
     coordinator.desk.grpc_address = _address(advertised, control.port)
     is_local = is_loopback(serve.host)
     names = frozenset({"localhost", "127.0.0.1", "::1", serve.host, advertised})
-    api = HttpApi(
-        HttpViews(
-            lambda: coordinator.providing.merged(shell.status()),
-            shell.broadcast,
-            lambda: shell.ended_because,
-            coordinator.metrics.render,
-        ),
-        coordinator.desk,
-        hosts=names if is_local else None,
-        operator=OperatorApi(
-            operator_key(coordinator.folder.secrets),
-            shell.core,
-            OrderKeeping(shell.apply, coordinator.ledger, coordinator.start.orders).give,
-        ),
-    )
+    app = await http_app(coordinator, hosts=names if is_local else None, open_reading=is_local and serve.open_reading)
     tls = None if is_local else credentials.ssl_server_context(ask_client=False)
-    http = await HttpServer.start(api, host=serve.host, port=serve.http_port or ports.get("http", 0), tls=tls)
+    http = await HttpServer.start(app, host=serve.host, port=serve.http_port or ports.get("http", 0), tls=tls)
     stack.push_async_callback(http.stop)
     await coordinator.ledger.set_meta(PORTS, json.dumps({"grpc": control.port, "http": http.port}))
-    scheme = "http" if is_local else "https"
-    return Endpoints(f"{scheme}://{_address(advertised, http.port)}", coordinator.desk.grpc_address)
+    url = f"{'http' if is_local else 'https'}://{_address(advertised, http.port)}"
+    coordinator.inviting.http_url = url
+    return Endpoints(url, coordinator.desk.grpc_address)
 
 
 def _servicer(coordinator: Coordinator) -> Servicer:
@@ -344,12 +348,12 @@ def _credentials(coordinator: Coordinator) -> TlsCredentials:
     return TlsCredentials(coordinator.ca.certificate_pem, certificate, key.private_pem)
 
 
-async def _write_invites(coordinator: Coordinator, endpoints: Endpoints) -> None:
+async def _write_invites(coordinator: Coordinator) -> None:
     """One invite a role, in the secrets folder, readable by the owner only."""
     join = coordinator.config.join
     quotas: tuple[tuple[Role, int], ...] = (("learner", 1), ("origin", join.origins_max), ("peer", join.peers_max))
     for role, quota in quotas:
-        invite = await _new_invite(coordinator, endpoints, role, quota=quota, lifetime_s=join.invite_lifetime_s)
+        invite = await coordinator.inviting.invite(role, quota=quota, lifetime_s=join.invite_lifetime_s)
         path = coordinator.folder.secrets / f"invite-{role}.txt"
         try:
             await asyncio.to_thread(write_atomically, path, f"{invite.encode()}\n".encode(), mode=0o600)
@@ -357,27 +361,13 @@ async def _write_invites(coordinator: Coordinator, endpoints: Endpoints) -> None
             raise run_folder_error(path, error) from None
 
 
-async def _new_invite(
-    coordinator: Coordinator, endpoints: Endpoints, role: Role, *, quota: int, lifetime_s: float
-) -> Invite:
-    return Invite(
-        run_id=coordinator.run_id,
-        role=role,
-        http_url=endpoints.http_url,
-        grpc_address=endpoints.grpc_address,
-        ca_sha256=coordinator.ca.fingerprint,
-        learner_public_key=coordinator.config.learner_public_key,
-        token=await coordinator.desk.new_invite(role, quota=quota, lifetime_s=lifetime_s),
-    )
-
-
-async def _provide(stack: AsyncExitStack, coordinator: Coordinator, endpoints: Endpoints) -> None:
+async def _provide(stack: AsyncExitStack, coordinator: Coordinator) -> None:
     """Start what starts workers; each of them gets an invite of its own, good for one identity and one start."""
     config = coordinator.config.providers
     lifetime_s = 2.0 * config.start_timeout_s
 
     async def invite() -> str:
-        return (await _new_invite(coordinator, endpoints, "peer", quota=1, lifetime_s=lifetime_s)).encode()
+        return (await coordinator.inviting.invite("peer", quota=1, lifetime_s=lifetime_s)).encode()
 
     fleet = await start_fleet(coordinator, invite)
     if fleet is not None:

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from capacity.replan_events import ReplanSettings
-from coordinator.activation_settings import ActivationSettings, Price
+from coordinator.activation_settings import ActivationSettings, Budget, Price
 from rollcast.runtime.config import ConfigModel
 
 
@@ -56,13 +56,15 @@ class CapacityConfig(ConfigModel):
     standby_receives: Literal["cheap", "always", "never"] = "cheap"
     """Whether peers that are off go on receiving versions, so that they can start at once."""
 
-    def settings(self, *, unknown_upload_bytes_per_second: float) -> ActivationSettings:
-        """As the core has them."""
+    def settings(
+        self, *, unknown_upload_bytes_per_second: float, usd_total_max: float | None = None
+    ) -> ActivationSettings:
+        """As the core has them; ``usd_total_max``: for workers at providers."""
         return ActivationSettings(
             mode=self.mode,
             prices=tuple(Price(**one.model_dump()) for one in self.prices),
             origin_egress_usd_per_gb=self.origin_egress_usd_per_gb,
-            usd_per_hour_max=self.usd_per_hour_max,
+            budget=Budget(usd_per_hour_max=self.usd_per_hour_max, usd_total_max=usd_total_max),
             headroom=self.headroom,
             share_without_a_region=self.share_without_a_region,
             standby_receives=self.standby_receives,

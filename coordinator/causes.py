@@ -21,14 +21,11 @@ from coordinator.events import (
     PeerAccused,
     PeerJoined,
     PeerLeft,
-    PeerPinned,
-    PricesChanged,
     PromptsSupplied,
     RolloutReceived,
     RolloutScored,
     RolloutStored,
     RunEnded,
-    StalenessLimitChanged,
     Started,
     StepFinished,
     Tick,
@@ -36,6 +33,16 @@ from coordinator.events import (
     VersionHeld,
     WorkersOffered,
     WorkRequested,
+)
+from coordinator.operator_events import (
+    BudgetChanged,
+    PeerBanned,
+    PeerDrained,
+    PeerEnabled,
+    PeerPinned,
+    PricesChanged,
+    PublishPeriodChanged,
+    StalenessLimitChanged,
 )
 
 
@@ -66,8 +73,6 @@ def cause_of(event: Event) -> str:
             return f"plan {event.solved.number}"
         case ActivationPlanFailed():
             return f"plan {event.number}"
-        case PeerPinned() | PricesChanged() | StalenessLimitChanged():
-            return "operator"
         case WorkersOffered():
             return "providers"
         case RunEnded():
@@ -78,5 +83,9 @@ def cause_of(event: Event) -> str:
             return "start"
         case Tick():
             return "time"
+        case PeerPinned() | PeerDrained() | PeerBanned() | PeerEnabled():
+            return "operator"
+        case PricesChanged() | StalenessLimitChanged() | PublishPeriodChanged() | BudgetChanged():
+            return "operator"
         case _:
             assert_never(event)

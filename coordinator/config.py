@@ -104,7 +104,9 @@ class ServeConfig(ConfigModel):
     """Addresses that the coordinator binds."""
 
     host: str = "127.0.0.1"
-    """Interface for both ports. Beyond loopback the HTTP port is served with TLS too."""
+    """Interface for both ports. Beyond loopback the HTTP port is served with TLS too, and reading needs a token."""
+    open_reading: bool = True
+    """Whether reading needs no token on loopback; acts always need one."""
     grpc_port: int = Field(7400, ge=0, le=65535)
     """Control port (gRPC over mutual TLS); 0 lets the system choose at the first start of a run."""
     http_port: int = Field(7401, ge=0, le=65535)

@@ -6,9 +6,8 @@ state.py holds them together, and this module says which of them an event concer
 
 from __future__ import annotations
 
-from typing import assert_never
-
 from coordinator import announcing, ending, epochs, forming, selection, starting
+from coordinator.acting import Acting
 from coordinator.actions import Action
 from coordinator.activation import Activation
 from coordinator.activation_settings import Price
@@ -31,14 +30,11 @@ from coordinator.events import (
     PeerAccused,
     PeerJoined,
     PeerLeft,
-    PeerPinned,
-    PricesChanged,
     PromptsSupplied,
     RolloutReceived,
     RolloutScored,
     RolloutStored,
     RunEnded,
-    StalenessLimitChanged,
     Started,
     StepFinished,
     Tick,
@@ -58,7 +54,7 @@ from coordinator.relaying import Relaying
 from coordinator.settings import CoreSettings
 from coordinator.staleness_ledger import Split
 from coordinator.state import CoreState, Restored
-from coordinator.status import Status, Waiting, WaitingWatch, build_status
+from coordinator.status import RunStatus, Status, Waiting, WaitingWatch, build_run_status, build_status
 from coordinator.wait_causes import WaitCauses
 from coordinator.working import Working
 from rollcast.wire.ids import Epoch, PeerId, Version
@@ -88,6 +84,7 @@ class CoordinatorCore:
         self._relaying = Relaying(self._state)
         self._presence = Presence(self._state, self._relaying)
         self._activation = Activation(self._state, self._relaying)
+        self._acting = Acting(self._state, self._relaying, self._presence, self._activation)
         self._working = Working(self._state)
         self._long_tail = LongTail(self._state)
         self._wait_causes = WaitCauses(self._state)
@@ -143,6 +140,11 @@ class CoordinatorCore:
         """Whether any peer has a session."""
         return self._state.members.has_role("peer")
 
+    @property
+    def state(self) -> CoreState:
+        """For views, which change nothing."""
+        return self._state
+
     def chunk_bytes_sent(self) -> dict[PeerId, int]:
         """What each member says that it sent to others since its process started."""
         return {one.peer_id: one.facts.chunk_bytes_sent for one in self._state.members if one.facts is not None}
@@ -156,10 +158,14 @@ class CoordinatorCore:
         return self._waiting.describe(now, self._patience.no_peer_since)
 
     def status(self, now: float) -> Status:
-        """Everything that the screens show."""
-        activation = self._activation.status()
-        waiting = self.waiting(now)
-        return build_status(self._state, waiting, activation, now=now, elapsed_s=self.elapsed_s(now))
+        """The run and its members."""
+        waiting, elapsed_s = self.waiting(now), self.elapsed_s(now)
+        return build_status(self._state, waiting, self._activation.status(), now=now, elapsed_s=elapsed_s)
+
+    def run_status(self, now: float) -> RunStatus:
+        """The same without members."""
+        waiting, elapsed_s = self.waiting(now), self.elapsed_s(now)
+        return build_run_status(self._state, waiting, self._activation.status(), now=now, elapsed_s=elapsed_s)
 
     def broadcast(self, now: float) -> BroadcastStatus:
         """How the newest version spreads."""
@@ -254,21 +260,15 @@ class CoordinatorCore:
                 return self._activation.planned(event.solved, now)
             case ActivationPlanFailed():
                 return self._activation.plan_failed(event.number, event.why, now)
-            case PeerPinned():
-                return self._activation.pinned(event, now)
-            case PricesChanged():
-                return self._activation.priced(event, now)
             case WorkersOffered():
                 self._activation.offered(event, now)
                 return []
-            case StalenessLimitChanged():
-                return self._activation.limit_changed(event, now)
             case RunEnded():
                 return ending.run_ended(self._state, event)
             case Tick():
                 return self._tick(now)
             case _:
-                assert_never(event)
+                return self._acting.ordered(event, now)
 
     def _learner_moves(self, actions: list[Action], now: float) -> list[Action]:
         self._working.learner_moved(now)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -13,6 +13,7 @@ from rollcast.wire.ids import PeerId, PlanId, Version
 SECONDS_BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 150.0, 300.0, 900.0, 3600.0)
 _VERSIONS_WATCHED = 64  # a peer that lags further behind than this is a slow peer, not a broadcast under way
 _PEERS_REMEMBERED = 16384  # identities; beyond the fleets that are planned for
+_VERSIONS_REMEMBERED = 60  # of the newest, for those who look
 _PEER_WINDOW = 32  # versions that a peer's percentiles are taken over
 
 
@@ -64,6 +65,7 @@ class Dissemination:
         self.seconds = Window()
         self.peer_seconds = Distribution(SECONDS_BOUNDS)
         self.newest: Broadcast | None = None  # announced last, whether or not it still runs
+        self.recent: deque[Broadcast] = deque(maxlen=_VERSIONS_REMEMBERED)  # oldest first, those that still run too
 
     @property
     def running(self) -> int:
@@ -82,6 +84,7 @@ class Dissemination:
         """A version is to reach these peers from ``now`` on."""
         missing = set(peers)
         self.newest = Broadcast(version, now, len(missing), missing, plan_id, encodings)
+        self.recent.append(self.newest)
         if not missing:
             return
         self._running[version] = self.newest

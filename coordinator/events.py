@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import msgspec
 
 from capacity.replan_events import Solved
-from capacity.workers import Pin, Worker
-from coordinator.activation_settings import Price
+from capacity.workers import Worker
+from coordinator.operator_events import Order
 from rollcast.wire.ids import EncodingId, Epoch, FencingToken, LeaseId, PeerId, RolloutId, Step, UploadId, Version
 from rollcast.wire.rollouts import PartialRollout, Rollout
 
@@ -34,6 +34,8 @@ class PeerJoined:
     metered: bool = False  # its upload costs money
     upload_cap_bytes_per_second: float = 0.0  # 0: none
     held_leases: tuple[LeaseId, ...] | None = None  # of earlier sessions, those it still has; None: not said
+    software: str = ""  # that it runs, with its release
+    public_name: str = ""  # what its owner wants the world to see, empty if nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,8 @@ class PeerFacts(msgspec.Struct, frozen=True):
     receiving_encoding_id: EncodingId | None = None
     receiving_map: bytes = b""  # share held, 0 to 255, of each of up to 128 equal runs of chunks
     uplink_probe_id: int = 0
+    sending_stopped: bool = False  # its owner's limits let no chunks leave at the moment
+    receiving_stopped: bool = False  # nor come
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,21 +289,6 @@ class ActivationPlanFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class PeerPinned:
-    """The operator switches a peer on or off whatever it costs, or (empty) leaves it to the capacity model again."""
-
-    peer_id: PeerId
-    pin: Pin
-
-
-@dataclass(frozen=True, slots=True)
-class PricesChanged:
-    """The operator says anew what peers cost: the first that matches a peer is its price."""
-
-    prices: tuple[Price, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class WorkersOffered:
     """What providers could start, in place of what they could before, and which peers run at providers.
 
@@ -309,13 +298,6 @@ class WorkersOffered:
 
     workers: tuple[Worker, ...]
     backed: Mapping[PeerId, Worker]
-
-
-@dataclass(frozen=True, slots=True)
-class StalenessLimitChanged:
-    """The operator sets S while the run goes on: from where the newest version may be trained to S at the start."""
-
-    staleness_limit: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,10 +341,8 @@ Event = (
     | LearnerCalled
     | ActivationPlanned
     | ActivationPlanFailed
-    | PeerPinned
-    | PricesChanged
+    | Order
     | WorkersOffered
-    | StalenessLimitChanged
     | RunEnded
     | Tick
 )

@@ -50,6 +50,8 @@ def facts_of(beat: pb.Heartbeat) -> PeerFacts:
         receiving_encoding_id=EncodingId(beat.receiving_encoding_id) if total else None,
         receiving_map=bytes(beat.receiving_map) if total else b"",
         uplink_probe_id=counter(beat.uplink_probe_id),
+        sending_stopped=beat.sending_stopped,
+        receiving_stopped=beat.receiving_stopped,
     )
 
 

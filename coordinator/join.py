@@ -118,6 +118,16 @@ class JoinDesk:
             await self._ledger.create_invite(token_hash(token), role, quota=quota, expires_unix_s=expires_unix_s)
         return token
 
+    async def check_invite(self, token: str) -> None:
+        """That a token is one of this run's invites and has not expired; nothing is used up.
+
+        Raises:
+            JoinRefused: it is none, or has expired.
+            StoreError, WaitTimedOut: it could not be looked up.
+        """
+        async with deadline(LEDGER_DEADLINE_S, "the ledger to look up an invite"):
+            await self._ledger.check_invite(token_hash(token), now_unix_s=self._unix_clock())
+
     async def join(self, body: bytes) -> JoinReply:
         """Check a join and issue its certificate.
 

@@ -64,6 +64,16 @@ class RulesInForce:
             raise ValueError(f"S must be {self.limit_least} to {self.limit_most}")
         self.rules = replace(self.rules, limit=limit)
 
+    def change_period(self, publish_every_steps: int) -> None:
+        """kappa from now on; 0: auto.
+
+        Raises:
+            ValueError: the newest version would be older than S at times.
+        """
+        if not 0 <= publish_every_steps <= self.limit + 1:
+            raise ValueError(f"kappa must be 0 to {self.limit + 1}")
+        self.rules = replace(self.rules, publish_every_steps=publish_every_steps)
+
     @property
     def limit_least(self) -> int:
         """With a smaller S the newest version would be too old at times."""

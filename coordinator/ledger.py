@@ -14,9 +14,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from coordinator import ledger_access as people
 from coordinator import ledger_compact as compaction
 from coordinator import ledger_facts as facts
 from coordinator import ledger_sql as sql
+from coordinator.access_rows import AuditRow, StoredToken
 from coordinator.actions import (
     CloseAttempt,
     CloseGroup,
@@ -158,6 +160,28 @@ class Ledger(CompactingStore):
         return self._thread.submit(
             lambda connection: facts.claim_invite(connection, token_hash, role, peer_id, now_unix_s)
         )
+
+    def check_invite(self, token_hash: bytes, *, now_unix_s: float) -> asyncio.Future[None]:
+        return self._thread.submit(lambda connection: facts.check_invite(connection, token_hash, now_unix_s))
+
+    def create_token(
+        self, token_hash: bytes, name: str, access: str, *, made_unix_s: float, expires_unix_s: float | None
+    ) -> asyncio.Future[StoredToken]:
+        return self._thread.submit(
+            lambda connection: people.insert_token(connection, token_hash, name, access, made_unix_s, expires_unix_s)
+        )
+
+    def revoke_token(self, token_id: int, revoked_unix_s: float) -> asyncio.Future[bool]:
+        return self._thread.submit(lambda connection: people.revoke_token(connection, token_id, revoked_unix_s))
+
+    def tokens(self) -> asyncio.Future[list[StoredToken]]:
+        return self._thread.submit(people.select_tokens)
+
+    def record_audit(self, row: AuditRow) -> asyncio.Future[int]:
+        return self._thread.submit(lambda connection: people.insert_audit(connection, row))
+
+    def audit_rows(self, before: int | None, limit: int) -> asyncio.Future[list[tuple[int, AuditRow]]]:
+        return self._thread.submit(lambda connection: people.select_audit(connection, before, limit))
 
     def record_step(self, step: Step, figures: Mapping[str, float]) -> asyncio.Future[None]:
         return self._thread.submit(lambda connection: facts.insert_step(connection, step, figures))

@@ -75,6 +75,16 @@ def claim_invite(
     connection.execute("INSERT INTO invite_claims VALUES (?, ?)", claim)
 
 
+def check_invite(connection: sqlite3.Connection, token_hash: bytes, now_unix_s: float) -> None:
+    """That an invite is one of this run and has not expired; one that is used up is good for those who used it."""
+    row = connection.execute("SELECT expires_unix_s FROM invites WHERE token_hash = ?", (token_hash,)).fetchone()
+    ask = "ask the operator for a new invite"
+    if row is None:
+        raise JoinRefused("the invite is not one of this run", fix=ask)
+    if now_unix_s >= row[0]:
+        raise JoinRefused("the invite has expired", fix=ask)
+
+
 def insert_step(connection: sqlite3.Connection, step: Step, figures: Mapping[str, float]) -> None:
     connection.execute(
         "INSERT INTO steps (step, figures) VALUES (?, ?) ON CONFLICT (step) DO NOTHING",

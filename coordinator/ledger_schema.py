@@ -240,8 +240,38 @@ CREATE TABLE problem_rewards (
 ) STRICT, WITHOUT ROWID;
 """
 
+#: Tokens of people and programs that use the HTTP API, and what was done with them.
+_ACCESS = """
+CREATE TABLE tokens (
+    token_id INTEGER PRIMARY KEY AUTOINCREMENT,
+    token_hash BLOB NOT NULL UNIQUE,
+    name TEXT NOT NULL,
+    access TEXT NOT NULL CHECK (access IN ('viewer', 'operator', 'admin')),
+    made_unix_s REAL NOT NULL,
+    expires_unix_s REAL,                     -- null: never
+    revoked_unix_s REAL
+) STRICT;
+CREATE UNIQUE INDEX one_live_token_a_name ON tokens (name) WHERE revoked_unix_s IS NULL;
+CREATE TRIGGER tokens_stay BEFORE DELETE ON tokens BEGIN SELECT RAISE(ABORT, 'tokens are never deleted'); END;
+CREATE TRIGGER revoked_for_good BEFORE UPDATE ON tokens WHEN OLD.revoked_unix_s IS NOT NULL
+BEGIN SELECT RAISE(ABORT, 'a token stays revoked'); END;
+
+CREATE TABLE audit (
+    audit_id INTEGER PRIMARY KEY AUTOINCREMENT,
+    at_unix_s REAL NOT NULL,
+    who TEXT NOT NULL,                       -- name of the token; empty: a stranger
+    access TEXT NOT NULL,
+    act TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    detail TEXT NOT NULL,
+    outcome TEXT NOT NULL                    -- 'done', or the code and why not
+) STRICT;
+CREATE TRIGGER audit_keeps BEFORE UPDATE ON audit BEGIN SELECT RAISE(ABORT, 'the audit log is never changed'); END;
+CREATE TRIGGER audit_stays BEFORE DELETE ON audit BEGIN SELECT RAISE(ABORT, 'the audit log is never deleted'); END;
+"""
+
 # Entry n takes the tables from PRAGMA user_version n to n + 1. Entries are appended, never edited.
-MIGRATIONS: tuple[str, ...] = (_FIRST, _PROBLEM_REWARDS)
+MIGRATIONS: tuple[str, ...] = (_FIRST, _PROBLEM_REWARDS, _ACCESS)
 
 
 def migrate(connection: sqlite3.Connection, migrations: tuple[str, ...] = MIGRATIONS) -> None:

@@ -36,7 +36,25 @@ class Standing:
     dark: bool = False  # on standby, and not even sent new versions
     switched: str = ""  # why it is on, or what the capacity model would do with it, in words
     pin: Pin = ""  # what the operator decided for it
+    name: str = ""  # as it called itself last
+    drained: str = ""  # why it gets no new work by the operator's word, empty if it may
+    banned: str = ""  # why it may not take part, empty if it may
     slots_per_s: float = 0.0  # smoothed speed, kept while it makes nothing; 0: never measured
+
+    @property
+    def kept_out(self) -> str:
+        """Why it may not take part at all, empty if it may."""
+        return self.banned or self.quarantined
+
+    @property
+    def switched_off(self) -> str:
+        """Why it is given nothing new, empty if it may be: the operator's word goes before the capacity model's."""
+        return self.drained or self.standby
+
+    @property
+    def ordered(self) -> bool:
+        """Whether an operator said something about it that outlives its sessions."""
+        return bool(self.banned or self.drained or self.pin)
 
 
 @dataclass(slots=True)
@@ -61,41 +79,63 @@ class Member:
     site: str = ""
     metered: bool = False
     upload_cap_bytes_per_second: float = 0.0  # 0: none
+    software: str = ""
+    public_name: str = ""
 
     @property
     def state(self) -> str:
         """What it says it does; ``joined`` before its first heartbeat."""
-        if self.standing.quarantined:
-            return "quarantined"
-        if self.standing.standby:
-            return "standby"
+        standing = self.standing
+        if standing.kept_out:
+            return "banned" if standing.banned else "quarantined"
+        if standing.switched_off:
+            return "drained" if standing.drained else "standby"
         return self.facts.state if self.facts is not None else "joined"
 
     @property
     def reason(self) -> str:
         """Why it is in that state."""
         said = self.facts.reason if self.facts is not None else ""
-        if self.standing.quarantined:
-            return self.standing.quarantined
+        if self.standing.kept_out:
+            return self.standing.kept_out
         demoted = f"relays to nobody for a while: {self.standing.demoted}" if self.standing.demoted else ""
         standing = self.standing
-        if standing.standby and self.facts is not None and self.facts.state == "standby":
+        if standing.switched_off and self.facts is not None and self.facts.state == "standby":
             said = ""  # it says what we told it
-        activation = standing.standby or standing.switched
+        activation = standing.switched_off or standing.switched
         return "; ".join(part for part in (activation, said, demoted, standing.resting) if part)
 
     @property
     def may_relay(self) -> bool:
         """Whether it may be asked to pass chunks on."""
-        if self.standing.quarantined or self.standing.demoted:
+        standing = self.standing
+        if standing.kept_out or standing.demoted or standing.drained:
             return False
-        return self.facts is None or self.facts.state not in _RESTING_STATES
+        if self.facts is None:
+            return True
+        stopped = self.facts.sending_stopped or self.facts.receiving_stopped
+        return not stopped and self.facts.state not in _RESTING_STATES
+
+    @property
+    def part_in_plan(self) -> tuple[bool, bool]:
+        """Whether it relays, and whether it receives."""
+        return self.may_relay, self.receives
+
+    @property
+    def receives(self) -> bool:
+        """Whether new versions are meant to reach it: a part of the relay plan."""
+        return not self.standing.dark and not (self.facts is not None and self.facts.receiving_stopped)
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether T_bcast is about it too: it works, and versions can reach it."""
+        return self.role == "peer" and not self.standing.kept_out and not self.standing.switched_off and self.receives
 
     @property
     def may_work(self) -> bool:
         """Whether it may be given slots at all."""
         standing = self.standing
-        if self.role != "peer" or self.version is None or standing.quarantined or standing.standby:
+        if self.role != "peer" or self.version is None or standing.kept_out or standing.switched_off:
             return False
         return self.facts is None or self.facts.state != "draining"
 
@@ -177,6 +217,8 @@ class Members:
             site=event.site,
             metered=event.metered,
             upload_cap_bytes_per_second=event.upload_cap_bytes_per_second,
+            software=event.software,
+            public_name=event.public_name,
         )
         self._members[event.peer_id] = self._by_last_seen[event.peer_id] = member
         self._changed[event.peer_id] = None
@@ -185,6 +227,7 @@ class Members:
             self._origins[event.peer_id] = member
             self.origin = self.origin or member
         self.worker_count += _counts(member)
+        member.standing.name = event.name
         if member.standing.demoted:
             self._demoted.add(event.peer_id)
         return member
@@ -222,7 +265,7 @@ class Members:
 
     def _forget_one(self) -> None:
         for peer_id, standing in self._standings.items():
-            if peer_id not in self._members and not standing.quarantined:
+            if peer_id not in self._members and not standing.quarantined and not standing.ordered:
                 del self._standings[peer_id]
                 return
 
@@ -281,12 +324,35 @@ class Members:
         return True
 
     def peer_named(self, words: str) -> PeerId | None:
-        """The id of the peer with this id, or of the only one of this name, those that left lately included."""
-        known = [one for one in (*self, *(gone.member for gone in self.departed())) if one.role == "peer"]
-        ids = {one.peer_id for one in known if one.peer_id == words} or {
-            one.peer_id for one in known if one.name == words
-        }
-        return ids.pop() if len(ids) == 1 else None
+        """The id of the peer with this id, or of the only one of this name; also of those that left lately, and of
+        those that are away and drained, banned or pinned.
+        """
+        here = [one for one in (*self, *(gone.member for gone in self.departed())) if one.role == "peer"]
+        known = {one.peer_id: one.name for one in here}
+        known |= {peer_id: one.name for peer_id, one in self._standings.items() if one.ordered}
+        if words in known:
+            return PeerId(words)
+        ids = [peer_id for peer_id, name in known.items() if name == words]
+        return ids[0] if len(ids) == 1 else None
+
+    def banned(self) -> dict[PeerId, Standing]:
+        """Identities that may not come back."""
+        return {peer_id: one for peer_id, one in self._standings.items() if one.banned}
+
+    def enable(self, peer_id: PeerId) -> str:
+        """Undo what keeps an identity from working; what that was, in words, empty where nothing did."""
+        standing = self.standing(peer_id)
+        undone = [name for name in ("drained", "banned", "quarantined") if getattr(standing, name)]
+        member, counted = self._members.get(peer_id), 0
+        if member is not None:
+            counted = _counts(member)
+        standing.drained = standing.banned = standing.quarantined = ""
+        standing.accused_chunks.clear()
+        standing.accusers.clear()
+        if member is not None:
+            self.worker_count += _counts(member) - counted
+            self._changed[peer_id] = None
+        return ", ".join(undone)
 
     def has_role(self, role: str) -> bool:
         """Whether a member of this role is here, quarantined or not."""

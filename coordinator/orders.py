@@ -3,29 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar, assert_never
 
 import msgspec
 
 from capacity.workers import Pin
-from coordinator.activation_settings import Price
-from coordinator.events import PeerPinned, PricesChanged, StalenessLimitChanged
+from coordinator.activation_settings import Budget, Price
+from coordinator.lateness import StalenessRules
+from coordinator.operator_events import (
+    BudgetChanged,
+    Order,
+    PeerBanned,
+    PeerDrained,
+    PeerEnabled,
+    PeerPinned,
+    PricesChanged,
+    PublishPeriodChanged,
+    StalenessLimitChanged,
+)
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.ids import PeerId
 
 ORDERS = "orders"  # in the ledger's meta: Orders as JSON
 PRICES_MAX = 256
-PINS_MAX = 4096
+PEERS_MAX = 4096  # with a pin, drained, banned: each
 
-Order = PeerPinned | PricesChanged | StalenessLimitChanged
+_ValueT = TypeVar("_ValueT")
+
+
+class Said(msgspec.Struct, frozen=True):
+    """Of a peer that was drained or banned. Args: reason: the operator's words. name: as it called itself."""
+
+    reason: str = ""
+    name: str = ""
 
 
 class Orders(msgspec.Struct):
     """The orders in force; what was never ordered is as configured."""
 
     pins: dict[str, Pin] = {}
+    drained: dict[str, Said] = {}
+    banned: dict[str, Said] = {}
     prices: tuple[Price, ...] | None = None
     staleness_limit: int | None = None
+    publish_every_steps: int | None = None
+    budget: Budget | None = None
+
+    def check(self, order: Order) -> None:
+        """Whether there is room for one more; of pins and drained peers the oldest make room.
+
+        Raises:
+            MalformedMessage: no ban may be forgotten.
+        """
+        if isinstance(order, PeerBanned) and order.peer_id not in self.banned and len(self.banned) >= PEERS_MAX:
+            raise MalformedMessage(f"{PEERS_MAX} identities are banned already", fix="enable one of them")
 
     def take(self, order: Order) -> None:
         """One more."""
@@ -33,20 +64,39 @@ class Orders(msgspec.Struct):
             case PeerPinned(peer_id, pin):
                 self.pins.pop(peer_id, None)
                 if pin:
-                    self.pins[peer_id] = pin
-                while len(self.pins) > PINS_MAX:
-                    del self.pins[next(iter(self.pins))]
+                    _keep(self.pins, peer_id, pin)
+            case PeerDrained(peer_id, reason, name):
+                _keep(self.drained, peer_id, Said(reason, name))
+            case PeerBanned(peer_id, reason, name):
+                _keep(self.banned, peer_id, Said(reason, name))
+            case PeerEnabled(peer_id):
+                self.drained.pop(peer_id, None)
+                self.banned.pop(peer_id, None)
             case PricesChanged(prices):
                 self.prices = prices
             case StalenessLimitChanged(limit):
                 self.staleness_limit = limit
+            case PublishPeriodChanged(period):
+                self.publish_every_steps = period
+            case BudgetChanged(budget):
+                self.budget = budget
+            case _:
+                assert_never(order)
 
-    def events(self, limits: range) -> list[Order]:
-        """Them all again, for a coordinator that starts; ``limits``: S that the configuration allows now."""
+    def events(self, rules: StalenessRules) -> list[Order]:
+        """Them all again, for a coordinator that starts with these rules; what goes beyond them is left out."""
         found: list[Order] = [PeerPinned(PeerId(peer_id), pin) for peer_id, pin in self.pins.items()]
+        found += [PeerDrained(PeerId(one), said.reason, said.name) for one, said in self.drained.items()]
+        found += [PeerBanned(PeerId(one), said.reason, said.name) for one, said in self.banned.items()]
         if self.prices is not None:
             found.append(PricesChanged(self.prices))
-        if self.staleness_limit is not None and self.staleness_limit in limits:
+        if self.budget is not None:
+            found.append(BudgetChanged(self.budget))
+        period = rules.publish_every_steps
+        if self.publish_every_steps is not None and self.publish_every_steps <= rules.limit + 1:
+            period = self.publish_every_steps
+            found.append(PublishPeriodChanged(period))
+        if self.staleness_limit is not None and max(0, period - 1) <= self.staleness_limit <= rules.limit:
             found.append(StalenessLimitChanged(self.staleness_limit))
         return found
 
@@ -56,6 +106,14 @@ class Orders(msgspec.Struct):
     @classmethod
     def from_json(cls, text: str) -> Orders:
         return msgspec.json.decode(text, type=cls)
+
+
+def _keep(book: dict[str, _ValueT], peer_id: str, value: _ValueT) -> None:
+    """The newest last; the oldest make room."""
+    book.pop(peer_id, None)
+    book[peer_id] = value
+    while len(book) > PEERS_MAX:
+        del book[next(iter(book))]
 
 
 def with_price(prices: tuple[Price, ...], price: Price) -> tuple[Price, ...]:

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from coordinator.actions import EndSession, RevokeLeases, SendLeases, SendPlan, SendProbe, StopPeer, TellActivation
+from coordinator.actions import (
+    EndSession,
+    RefuseSession,
+    RevokeLeases,
+    SendLeases,
+    SendPlan,
+    SendProbe,
+    StopPeer,
+    TellActivation,
+)
 from coordinator.fan_out import FanOut
 from coordinator.messages import activation_message, leases_message, plan_message, probe_message, revoke_message
 from coordinator.sessions import Sessions
 from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
 
-ToPeer = SendLeases | RevokeLeases | SendPlan | SendProbe | TellActivation | StopPeer | EndSession
+ToPeer = SendLeases | RevokeLeases | SendPlan | SendProbe | TellActivation | StopPeer | EndSession | RefuseSession
 
 
 class PeerSending:
@@ -38,6 +47,8 @@ class PeerSending:
                 self._sessions.stop(action.peer_id, action.reason)
             case EndSession():
                 self._sessions.end(action.peer_id, action.reason)
+            case RefuseSession():
+                self._sessions.refuse(action.peer_id, action.code, action.what, action.fix)
             case _:
                 assert_never(action)
 

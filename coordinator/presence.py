@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from coordinator.actions import Action, EndSession, Note, Penalise, SendAnnouncement
+from coordinator.actions import Action, EndSession, Note, Penalise, RefuseSession, SendAnnouncement
 from coordinator.announced import NEWEST_KEPT
 from coordinator.events import HeartbeatReceived, PeerAccused, PeerJoined, PeerLeft, VersionHeld
 from coordinator.issuing import issue
 from coordinator.membership import Member
 from coordinator.relaying import Relaying
 from coordinator.state import CoreState
+from rollcast.runtime.errors import Banned
 from rollcast.wire.ids import PeerId, Version
 
 
@@ -25,6 +26,9 @@ class Presence:
         """A session was opened. What its peer had before stays its own."""
         if self._state.ended:
             return [self._state.dismiss(event.peer_id)]
+        banned = self._state.members.standing(event.peer_id).banned
+        if banned:
+            return [refused(event.peer_id, banned)]
         actions: list[Action] = []
         if self._state.members.get(event.peer_id) is not None:
             self._remove_member(event.peer_id, "left", "session replaced")
@@ -66,6 +70,10 @@ class Presence:
             actions.append(EndSession(member.peer_id, "no heartbeat"))  # a machine that slept comes back
         return actions
 
+    def sent_away(self, peer_id: PeerId, reason: str, now: float) -> list[Action]:
+        """A member is gone by our own doing; what it held is closed already."""
+        return self._gone(peer_id, "left", reason, now)
+
     def _gone(self, peer_id: PeerId, how: Literal["left", "lost"], reason: str, now: float) -> list[Action]:
         """Its session is over; what it works at stays its own until the deadline, in case that it comes back."""
         self._state.book.left(peer_id, now + self._state.settings.reconnect_grace_s)
@@ -85,14 +93,16 @@ class Presence:
         member = self.seen(event.peer_id, now)
         if member is None:
             return []
-        could_work, could_relay = member.may_work, member.may_relay
+        could_work, part_before = member.may_work, member.part_in_plan
         version_before, member.facts = member.version, event.facts
         if member.role == "peer":  # the origin receives from the learner: that is no part of a broadcast
             self._state.traffic.observe(member.peer_id, event.facts)
         active = event.facts.active_version
         if active is not None:
             self._active(member, active, now)
-        actions = self._relaying.observe(member, now, could_relay=could_relay)
+        if not member.receives:  # by its owner's limits, or ours: nobody waits for it
+            self._state.dissemination.left(member.peer_id)
+        actions = self._relaying.observe(member, now, before=part_before)
         if member.version == version_before and member.may_work == could_work:
             return actions
         self._state.members.changed([member.peer_id])
@@ -164,3 +174,9 @@ class Presence:
         if not self._state.relay.may_receive_from(event.accuser, event.culprit):
             return "the plan never let it receive from there"
         return "it is quarantined itself" if accuser.standing.quarantined else ""
+
+
+def refused(peer_id: PeerId, reason: str) -> RefuseSession:
+    """What a banned peer is told."""
+    error = Banned.because(reason)
+    return RefuseSession(peer_id, error.code, f"{error.what}: {error.cause}", error.fix)

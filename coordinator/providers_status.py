@@ -54,7 +54,7 @@ class SpendingStatus:
 
 def build_spending(manager: FleetManager, accepted: int) -> SpendingStatus:
     """The status from the fleet's manager."""
-    budget, limits = manager.budget, manager.settings.limits
+    budget, limits = manager.budget, manager.budget.limits
     return SpendingStatus(
         usd_per_hour=budget.usd_per_hour,
         committed_usd_per_hour=budget.committed_usd_per_hour,

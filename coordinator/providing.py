@@ -11,10 +11,13 @@ import structlog
 
 from capacity.budget import Limits
 from capacity.fleet import FleetManager
+from capacity.fleet_events import LimitsChanged
 from capacity.fleet_journal import FleetJournal
 from capacity.fleet_state import FleetSettings
 from capacity.providers.base import Provider
 from capacity.providers.making import make_providers
+from coordinator.actions import SetBudget
+from coordinator.activation_settings import Budget
 from coordinator.join import token_hash
 from coordinator.providers import Deadlines, ProviderFleet, Surroundings, UnixClock, jitter
 from coordinator.providers_config import ProvidersConfig
@@ -53,6 +56,11 @@ class Providing:
         spending = build_spending(self.fleet.manager, int(status["rollouts"]["accepted"]))
         return {**status, "spending": spending.to_json()}
 
+    def set_budget(self, budget: Budget | SetBudget) -> None:
+        """What workers at providers may cost from now on."""
+        if self.fleet is not None:
+            self.fleet.tell(LimitsChanged(budget.usd_per_hour_max, budget.usd_total_max))
+
     async def end(self, reason: str, timeout_s: float) -> None:
         """The run is over for good: nothing that we started is left, or is named in the log."""
         if self.fleet is not None:
@@ -75,6 +83,9 @@ async def start_fleet(coordinator: Coordinator, invite: Callable[[], Awaitable[s
     fleet = make_fleet(config, coordinator.run_id, providers, journal, _surroundings(coordinator, invite), clock)
     coordinator.desk.on_claimed = fleet.claimed
     coordinator.providing.fleet = fleet
+    coordinator.shell.on_budget = coordinator.providing.set_budget
+    if coordinator.start.orders.budget is not None:  # ordered to a coordinator before us
+        coordinator.providing.set_budget(coordinator.start.orders.budget)
     return fleet
 
 

@@ -44,11 +44,11 @@ class Relaying:
         self._due_by(max(now, self._planned_at + members / MEMBERS_PLANNED_A_SECOND))
         return []
 
-    def observe(self, member: Member, now: float, *, could_relay: bool) -> list[Action]:
-        """Take a heartbeat's measurements in; ``could_relay`` before it."""
+    def observe(self, member: Member, now: float, *, before: tuple[bool, bool]) -> list[Action]:
+        """Take a heartbeat's measurements in; ``before``: the member's part in the plan until then."""
         assert member.facts is not None
         self._state.links.observe(member.peer_id, member.facts, now)
-        if member.may_relay != could_relay:
+        if member.part_in_plan != before:
             return self.changed(now)
         cap = member.upload_cap_bytes_per_second
         uplink, confidence = self._state.links.uplink(member.peer_id, now, upload_cap_bytes_per_second=cap)
@@ -71,7 +71,7 @@ class Relaying:
             return []
         self._planned_at = now
         self._state.links.settle()
-        members = [member for member in self._state.members if not member.standing.dark]
+        members = [member for member in self._state.members if member.receives]
         return list(self._state.relay.replan([self._node(member, now) for member in members]))
 
     def _due_by(self, at: float) -> None:

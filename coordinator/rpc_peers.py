@@ -273,6 +273,8 @@ def joined_of(caller: Caller, message: pb.PeerMessage, site: str) -> PeerJoined:
         metered=hello.metered,
         upload_cap_bytes_per_second=rate(hello.upload_cap_bytes_per_second),
         held_leases=held_leases,
+        software=text(hello.software),
+        public_name=text(hello.public_name),
     )
 
 

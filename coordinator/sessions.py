@@ -90,6 +90,13 @@ class Sessions:
             channel.send(pb.CoordinatorMessage(stop=pb.Stop(reason=reason)))
             channel.end(reason)
 
+    def refuse(self, peer_id: PeerId, code: str, what: str, fix: str) -> None:
+        """Tell a peer why it is refused, then end its session."""
+        channel = self._channels.get(peer_id)
+        if channel is not None:
+            channel.send(pb.CoordinatorMessage(refused=pb.Refused(code=code, what=what, fix=fix)))
+            channel.end(what)
+
     def end(self, peer_id: PeerId, reason: str) -> None:
         """End a peer's session; it may open another."""
         channel = self._channels.get(peer_id)

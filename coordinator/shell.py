@@ -30,6 +30,7 @@ from coordinator.actions import (
     ScoreRollout,
     SendAnnouncement,
     ServeBatch,
+    SetBudget,
     StoreRollout,
     SupplyPrompts,
     WantWorker,
@@ -125,6 +126,7 @@ class Shell:
         self._record = record
         self._tasks: set[asyncio.Task[None]] = set()
         self.on_want: Callable[[WantWorker], None] = lambda action: None
+        self.on_budget: Callable[[SetBudget], None] = lambda action: None
         self.ended_because = ""
         self.ended_for_good = False
         self.finished = asyncio.Event()  # the learner says that the run is done
@@ -305,6 +307,8 @@ class Shell:
                 self._kept(self._ledger.close_attempt(action))
             case WantWorker():
                 self.on_want(action)
+            case SetBudget():
+                self.on_budget(action)
             case PlanActivation():
                 self._start(self._plan_activation(action))
             case SupplyPrompts():

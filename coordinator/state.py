@@ -64,6 +64,7 @@ class CoreState:
         self.relay = RelayPlanner(settings.plan_shape, restored.ids_before)
         self.links = LinkRates()
         self.prices = settings.activation.prices
+        self.budget = settings.activation.budget
         self.offers = Offers()
         self.accounts = RolloutAccounts(
             issued=restored.issued,

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from heapq import nsmallest
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 import msgspec
 
 from capacity.staleness import staleness_needed
-from coordinator.activation_pool import price
 from coordinator.activation_status import ActivationStatus
 from coordinator.admission import steps_too_few
-from coordinator.membership import Member
 from coordinator.mismatch_status import MismatchStatus, mismatch_status
+from coordinator.peer_status import (
+    PEERS_SHOWN_MAX,
+    PeersInState,
+    PeerStatus,
+    peer_rows,
+    peers_by_state,
+    shown_members,
+    tokens_per_s,
+)
 from coordinator.staleness_status import StalenessStatus, build_staleness_status
 from coordinator.state import CoreState
 
@@ -41,49 +46,6 @@ class Seconds:
     last: float | None
 
 
-PEERS_SHOWN_MAX = 512
-"""Members listed one by one; those furthest behind are among them."""
-
-
-@dataclass(frozen=True, slots=True)
-class PeersInState:
-    """How many members of a role are in a state, those that are not listed included."""
-
-    role: str
-    state: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class PeerStatus:
-    """One member. Byte counters are its own and start with its process."""
-
-    peer_id: str
-    name: str
-    role: str
-    state: str
-    reason: str
-    active_version: int | None
-    version_lag: int | None
-    tokens_per_s: float
-    open_slots: int
-    accepted: int
-    dropped: int
-    last_seen_s: float
-    chunk_bytes_from_origin: int
-    chunk_bytes_from_peers: int
-    chunk_bytes_sent: int
-    t_bcast_s: float | None  # from the announcement to its newest verified copy
-    hardware: str
-    region: str  # as its operator names it, empty if not known
-    concurrent_rollouts: int  # that it draws at once
-    parents: tuple[str, ...]
-    quarantined: bool
-    standby: bool  # switched off by the capacity model or the operator
-    pin: str  # on or off where the operator decided that, else empty
-    usd_per_hour: float
-
-
 @dataclass(frozen=True, slots=True)
 class RolloutCounts:
     """issued = trained + open + sum(dropped); ``uploads_refused`` counts uploads, not attempts."""
@@ -97,8 +59,8 @@ class RolloutCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
-    """The run at one moment. Steps, versions and ages in learner steps, durations in seconds."""
+class RunStatus:
+    """The run at one moment, without its members. Steps, versions and ages in learner steps, durations in seconds."""
 
     run_name: str
     run_id: str
@@ -129,7 +91,6 @@ class Status:
     waiting_for: str
     waiting_since_s: float
     next: str
-    peers: tuple[PeerStatus, ...]  # in the order they joined, then those that left last
     peers_left_out: int
     peers_by_state: tuple[PeersInState, ...]
     rollouts: RolloutCounts
@@ -140,6 +101,13 @@ class Status:
     reward_history: tuple[tuple[int, float], ...]
     elapsed_s: float
     activation: ActivationStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Status(RunStatus):
+    """The same with its members: in the order they joined, then those that left last."""
+
+    peers: tuple[PeerStatus, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists, strings and numbers, for json.dumps."""
@@ -237,13 +205,25 @@ class WaitingWatch:
         return f"{text}; {slots}", "the batch is recorded and served as soon as enough groups are scored"
 
 
+_RUN_FIELDS = tuple(field.name for field in fields(RunStatus))
+
+
 def build_status(
     state: CoreState, waiting: Waiting, activation: ActivationStatus, *, now: float, elapsed_s: float
 ) -> Status:
     """The status from the core's parts."""
-    values, seconds = state.progress.values, state.dissemination.seconds
-    shown = _shown(state)
+    run = build_run_status(state, waiting, activation, now=now, elapsed_s=elapsed_s)
     return Status(
+        **{name: getattr(run, name) for name in _RUN_FIELDS}, peers=peer_rows(state, shown_members(state), now)
+    )
+
+
+def build_run_status(
+    state: CoreState, waiting: Waiting, activation: ActivationStatus, *, now: float, elapsed_s: float
+) -> RunStatus:
+    """The same without members: what is left is small, however many they are."""
+    values, seconds = state.progress.values, state.dissemination.seconds
+    return RunStatus(
         run_name=state.settings.run_name,
         run_id=state.settings.run_id,
         phase=_phase(state),
@@ -269,13 +249,12 @@ def build_status(
         staleness_max_trained=state.staleness.max_trained,
         staleness_needed=_staleness_needed(state),
         t_bcast_s=Seconds(seconds.percentile(50), seconds.percentile(95), seconds.last),
-        tokens_per_s=sum(_tokens_per_s(member) for member in state.members),
+        tokens_per_s=sum(tokens_per_s(member) for member in state.members),
         waiting_for=waiting.text,
         waiting_since_s=waiting.since_s,
         next=waiting.next,
-        peers=_peers(state, shown, now),
-        peers_left_out=len(state.members) - len(shown),
-        peers_by_state=_peers_by_state(state),
+        peers_left_out=max(0, len(state.members) - PEERS_SHOWN_MAX),
+        peers_by_state=peers_by_state(state),
         rollouts=_rollout_counts(state),
         peer_byte_share=state.traffic.peer_share,
         learner_utilisation=state.progress.utilisation,
@@ -326,66 +305,4 @@ def _rollout_counts(state: CoreState) -> RolloutCounts:
         open=accounts.open,
         dropped=dict(sorted(accounts.dropped.items())),
         uploads_refused=dict(sorted(accounts.uploads_refused.items())),
-    )
-
-
-def _tokens_per_s(member: Member) -> float:
-    return 0.0 if member.facts is None else member.facts.tokens_per_second
-
-
-def _shown(state: CoreState) -> list[Member]:
-    """The members that are listed, in the order they joined: all of them, or those that most need to be looked at."""
-    if len(state.members) <= PEERS_SHOWN_MAX:
-        return list(state.members)
-
-    def worst_first(member: Member) -> tuple[bool, bool, int, int]:
-        version = -1 if member.version is None else member.version
-        return member.role != "origin", not member.standing.quarantined, version, member.order
-
-    return sorted(nsmallest(PEERS_SHOWN_MAX, state.members, key=worst_first), key=lambda member: member.order)
-
-
-def _peers_by_state(state: CoreState) -> tuple[PeersInState, ...]:
-    here = Counter((member.role, member.state) for member in state.members)
-    gone = Counter((departed.member.role, departed.how) for departed in state.members.departed())
-    return tuple(PeersInState(role, said, count) for (role, said), count in sorted((here + gone).items()))
-
-
-def _peers(state: CoreState, shown: Sequence[Member], now: float) -> tuple[PeerStatus, ...]:
-    """These members, then those that left last."""
-    gone = [
-        replace(_peer_status(state, departed.member, now), state=departed.how, reason=departed.reason, tokens_per_s=0.0)
-        for departed in state.members.departed()
-    ]
-    return (*(_peer_status(state, member, now) for member in shown), *gone)
-
-
-def _peer_status(state: CoreState, member: Member, now: float) -> PeerStatus:
-    facts, newest, times = member.facts, state.newest_version, state.dissemination.times_of(member.peer_id)
-    parents = (state.members.get(peer_id) for peer_id in state.relay.parents_of(member.peer_id))
-    return PeerStatus(
-        peer_id=member.peer_id,
-        name=member.name,
-        role=member.role,
-        state=member.state,
-        reason=member.reason,
-        active_version=member.version,
-        version_lag=None if member.version is None or newest is None else newest - member.version,
-        tokens_per_s=_tokens_per_s(member),
-        open_slots=state.book.held_count(member.peer_id),
-        accepted=member.standing.accepted,
-        dropped=member.standing.dropped,
-        last_seen_s=now - member.last_seen,
-        chunk_bytes_from_origin=0 if facts is None else facts.chunk_bytes_from_origin,
-        chunk_bytes_from_peers=0 if facts is None else facts.chunk_bytes_from_peers,
-        chunk_bytes_sent=0 if facts is None else facts.chunk_bytes_sent,
-        t_bcast_s=None if times is None else times.seconds.last,
-        hardware=member.hardware,
-        region=member.region,
-        concurrent_rollouts=member.concurrent_rollouts,
-        parents=tuple(parent.name for parent in parents if parent is not None),
-        quarantined=bool(member.standing.quarantined),
-        standby=bool(member.standing.standby),
-        pin=member.standing.pin,
-        usd_per_hour=(state.offers.price_of(member.peer_id) or price(state.prices, member)).usd_per_hour,
     )

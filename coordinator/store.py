@@ -231,6 +231,10 @@ class RunStore(Protocol):
         """Use up one of the invite's quota, once an identity; fails with JoinRefused."""
         ...
 
+    def check_invite(self, token_hash: bytes, *, now_unix_s: float) -> asyncio.Future[None]:
+        """That it may still be used by those who have it, and uses nothing up; fails with JoinRefused."""
+        ...
+
     def record_step(self, step: Step, figures: Mapping[str, float]) -> asyncio.Future[None]:
         """Figures of a learner step; those of a replay of it change nothing."""
         ...

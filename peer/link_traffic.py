@@ -51,10 +51,16 @@ class LinkTraffic:
     """
 
     def __init__(self, config: LinkConfig, is_lan: Callable[[str], bool] = is_lan_address) -> None:
-        upload, download = _bucket(config.upload_mbit_s_max), _bucket(config.download_mbit_s_max)
         self._is_lan = is_lan
-        self._far = TrafficClass(upload, download)
-        self._near = TrafficClass(None, None) if config.lan_exempt else TrafficClass(upload, download)
+        self._far = TrafficClass(None, None)
+        self._near = TrafficClass(None, None)
+        self.cap(config)
+
+    def cap(self, config: LinkConfig) -> None:
+        """Keep these caps from now on; chunks that wait already go when they were to go."""
+        upload, download = _bucket(config.upload_mbit_s_max), _bucket(config.download_mbit_s_max)
+        self._far.upload, self._far.download = upload, download
+        self._near.upload, self._near.download = (None, None) if config.lan_exempt else (upload, download)
 
     def of(self, address: str) -> TrafficClass:
         """The class of links to this IP address."""

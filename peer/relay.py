@@ -227,7 +227,7 @@ class Relay:
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(_TICK_S if self._core.busy else _IDLE_TICK_S)
+            await asyncio.sleep(_TICK_S if self._core.busy and self._gate.links else _IDLE_TICK_S)
             self._handle(Tick())
             self._throttle()
 

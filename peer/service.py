@@ -12,10 +12,12 @@ from typing import Any, TypeVar
 
 import structlog
 
-from peer.config import PeerConfig
+from peer.config import LinkConfig, PeerConfig
 from peer.donor.daemon import Donor, be_polite
 from peer.donor.describing import describe
+from peer.donor.owner_limits import OwnerLimitsBook
 from peer.engines.base import Engine, WarmUp
+from peer.held_announcements import HeldAnnouncements
 from peer.introduction import heartbeat_of, hello_of, origin_status, receiving_of
 from peer.network_gate import NetworkGate
 from peer.relay import Relay
@@ -71,10 +73,11 @@ async def run(
     Raises:
         RollcastError: see peer.startup, peer.session and peer.worker.
     """
-    if config.limits.polite and config.role == "peer":
-        be_polite()
     with state_folder_lock(config.state_folder):
-        started = await unless(stop, _start(config, engine_factory))
+        limits = OwnerLimitsBook(config)
+        if limits.limits.polite and config.role == "peer":
+            be_polite()
+        started = await unless(stop, _start(limits, engine_factory))
         if started is None:
             return 0
         return await started.run(stop)
@@ -92,25 +95,27 @@ async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, ResultT]) -> Res
         await asyncio.gather(working, stopping, return_exceptions=True)
 
 
-async def _start(config: PeerConfig, engine_factory: Callable[[PeerConfig], Engine]) -> PeerProcess:
+async def _start(limits: OwnerLimitsBook, engine_factory: Callable[[PeerConfig], Engine]) -> PeerProcess:
+    config = limits.config
     engine = None if config.role == "origin" else await asyncio.to_thread(engine_factory, config)
     place = await take_place(config)
     store = await asyncio.to_thread(open_store, config, place.enrolment.run_id)
     structlog.contextvars.bind_contextvars(peer_id=place.identity.peer_id)
-    return PeerProcess(config, place, store, engine)
+    return PeerProcess(limits, place, store, engine)
 
 
 class PeerProcess:
     """The parts of one peer, and who tells whom. It is the session's listener."""
 
-    def __init__(self, config: PeerConfig, place: Place, store: ChunkStore, engine: Engine | None) -> None:
-        enrolment = place.enrolment
+    def __init__(self, limits: OwnerLimitsBook, place: Place, store: ChunkStore, engine: Engine | None) -> None:
+        config, enrolment = limits.config, place.enrolment
         random = Random()
         self._config = config
         self._enrolment = enrolment
         self._store = store
         self._engine = engine
         self._sequence = 0
+        self._announcements = HeldAnnouncements()
         self._advertise = ""
         self._stop_reason: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._relay = Relay(
@@ -134,7 +139,7 @@ class PeerProcess:
             random=random,
         )
         self._started_s = asyncio.get_running_loop().time()
-        self._donor = Donor(config, self)
+        self._donor = Donor(limits, self)
         self._worker = None if engine is None else self._make_worker(engine, random)
 
     def _make_session(self, random: Random) -> Session:
@@ -277,8 +282,9 @@ class PeerProcess:
             case "probe":
                 self._relay.probe(message.probe)
             case "announcement":
-                # A version that the store holds already is reported by this call.
-                self._tell_worker(VersionHeardOf(_key(self._relay.announce(message.announcement))))
+                if self._announcements.came(message.announcement):
+                    # A version that the store holds already is reported by this call.
+                    self._tell_worker(VersionHeardOf(_key(self._relay.announce(message.announcement))))
             case "activation":
                 self._activation_told(message.activation)
             case "certificate":
@@ -311,6 +317,11 @@ class PeerProcess:
 
     def allow_network(self, gate: NetworkGate) -> None:
         self._relay.allow(gate)
+        for announcement in self._announcements.allow(gate.receive):
+            self.received(pb.CoordinatorMessage(announcement=announcement))
+
+    def cap_links(self, link: LinkConfig) -> None:
+        self._relay.traffic.cap(link)
 
     @property
     def moved_far_bytes(self) -> tuple[int, int]:

@@ -57,6 +57,8 @@ def state_folder_lock(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             fix = "stop it, or give each peer a state_folder of its own"
             raise RunFolderError(f"another peer uses the state folder {folder}", fix=fix) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)  # who has it, for as long as it is locked
         yield
     finally:
         os.close(descriptor)

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from peer.link_traffic import TrafficClass
+from peer.token_bucket import TokenBucket
 from peer.transport import LinkMeasurement, LinkReceiver
 from rollcast.wire.chunks import BytesLike
 from rollcast.wire.ids import PeerId, StripeId
@@ -14,6 +15,12 @@ from rollcast.wire.link import LinkFrame, encode_chunk
 from rollcast.wire.link_stream import LinkStream
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.tls import Caller
+
+# A link under a download cap may have so much of it wait in the kernel, in seconds of its rate: enough for one link to
+# reach the cap at this round-trip time, and little beside a minute of it.
+_KERNEL_AHEAD_S = 0.2
+_KERNEL_AHEAD_BYTES_MIN = 64 << 10
+_KERNEL_AHEAD_BYTES_MAX = 4 << 20  # also for links whose cap was taken away
 
 
 class StreamLink:
@@ -42,6 +49,8 @@ class StreamLink:
         self._counted_bytes = stream.bytes_received
         self._paused = False  # by the receiver
         self._throttled = False  # by the download cap
+        self._cap: TokenBucket | None = None  # on what it receives, as the kernel was told
+        self._tell_kernel()
 
     @property
     def bytes_sent(self) -> int:
@@ -97,9 +106,11 @@ class StreamLink:
         size_bytes = self._stream.bytes_received - self._counted_bytes
         self._counted_bytes += size_bytes
         self._traffic.meter.received(size_bytes, now)
-        if self._traffic.download is not None:
-            self._traffic.download.take(size_bytes, now)
-            wait_s = self._traffic.download.take(0, now)  # these bytes are here already: pay for them too
+        if self._traffic.download is not self._cap:
+            self._tell_kernel()
+        if self._cap is not None:
+            self._cap.take(size_bytes, now)
+            wait_s = self._cap.take(0, now)  # these bytes are here already: pay for them too
             if wait_s > 0 and not self._throttled:
                 self._throttled = True
                 self._stream.pause_reading()
@@ -145,6 +156,15 @@ class StreamLink:
         if waits != self._waits:
             self._waits = waits
             self._traffic.link_waits(waits, self._loop.time())
+
+    def _tell_kernel(self) -> None:
+        if self._cap is self._traffic.download:
+            return
+        self._cap = self._traffic.download
+        ahead_bytes = _KERNEL_AHEAD_BYTES_MAX
+        if self._cap is not None:
+            ahead_bytes = min(ahead_bytes, int(self._cap.bytes_per_second * _KERNEL_AHEAD_S))
+        self._stream.limit_receive_buffer(max(ahead_bytes, _KERNEL_AHEAD_BYTES_MIN))
 
     def _go_on_reading(self) -> None:
         self._throttled = False

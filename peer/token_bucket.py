@@ -15,7 +15,7 @@ class TokenBucket:
     """
 
     def __init__(self, bytes_per_second: float, burst_bytes: float) -> None:
-        self._bytes_per_second = bytes_per_second
+        self.bytes_per_second = bytes_per_second
         self._burst_bytes = burst_bytes
         self._balance_bytes = burst_bytes
         self._updated_s: float | None = None
@@ -23,9 +23,9 @@ class TokenBucket:
     def take(self, size_bytes: int, now: float) -> float:
         """Take ``size_bytes``; the seconds that they have to wait for what was taken before."""
         if self._updated_s is not None:
-            earned = (now - self._updated_s) * self._bytes_per_second
+            earned = (now - self._updated_s) * self.bytes_per_second
             self._balance_bytes = min(self._burst_bytes, self._balance_bytes + earned)
         self._updated_s = now
-        wait_s = max(0.0, -self._balance_bytes / self._bytes_per_second)
+        wait_s = max(0.0, -self._balance_bytes / self.bytes_per_second)
         self._balance_bytes -= size_bytes
         return wait_s

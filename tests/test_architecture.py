@@ -45,6 +45,7 @@ JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
 #: Decisions only: these modules take time and randomness as arguments and do no I/O.
 PURE = (
     "peer/halting.py",
+    "peer/held_announcements.py",
     "peer/introduction.py",
     "peer/partial_pace.py",
     "peer/slots_asked.py",
@@ -71,6 +72,7 @@ PURE = (
     "coordinator/sites.py",
     "coordinator/accounting.py",
     "coordinator/status.py",
+    "coordinator/peer_status.py",
     "coordinator/state.py",
     "coordinator/settings.py",
     "coordinator/intake.py",
@@ -193,6 +195,8 @@ PURE = (
     "coordinator/providers_wanted.py",
     "coordinator/activation_pool.py",
     "coordinator/activation_settings.py",
+    "coordinator/worth.py",
+    "peer/donor/service_units.py",
     "coordinator/activation_status.py",
     "capacity/assumptions.py",
     "capacity/broadcast_bound.py",

@@ -51,6 +51,15 @@ class Allowed:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the owner set. Schedules are of local time."""
+
+    compute: Schedule = field(default_factory=Schedule)
+    network: Schedule = field(default_factory=Schedule)
+    ceilings: Ceilings = field(default_factory=Ceilings)
+
+
 # ---------------------------------------------------------------- events
 
 
@@ -75,7 +84,15 @@ class Looked:
     received_bytes: int = 0
 
 
-Event = OwnerAsked | Looked
+@dataclass(frozen=True, slots=True)
+class RulesChanged:
+    """The owner set other limits. What was counted of this month goes on counting."""
+
+    rules: Rules
+    quota: Quota
+
+
+Event = OwnerAsked | Looked | RulesChanged
 
 
 # ---------------------------------------------------------------- actions
@@ -105,15 +122,6 @@ class FinishAndStop:
 Action = Allow | Remember | FinishAndStop
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What the owner set once. Schedules are of local time."""
-
-    compute: Schedule = field(default_factory=Schedule)
-    network: Schedule = field(default_factory=Schedule)
-    ceilings: Ceilings = field(default_factory=Ceilings)
-
-
 ALL = Allowed(compute=True, send=True, receive=True, state="on", reason="")
 
 
@@ -126,7 +134,7 @@ class Conduct:
 
     def __init__(self, rules: Rules, quota: Quota, asked: Asked | None = None) -> None:
         self._rules = rules
-        self._quota = quota
+        self.quota = quota
         self.asked = _at_start(asked or Asked())
         self._watch = CeilingWatch(rules.ceilings)
         self._ceiling_reasons: tuple[str, ...] = ()
@@ -141,6 +149,10 @@ class Conduct:
                 actions += self._asked(wish, for_s, local)
             case Looked():
                 self._looked(event, now, local)
+            case RulesChanged(rules, quota):
+                self._rules, self.quota = rules, quota
+                self._watch = CeilingWatch(rules.ceilings)
+                self._ceiling_reasons, self._rest_until = (), float("-inf")  # the next look sees what holds
             case _:
                 assert_never(event)
         if self.asked.until is not None and local >= self.asked.until:
@@ -160,7 +172,7 @@ class Conduct:
 
     def _looked(self, event: Looked, now: float, local: datetime) -> None:
         today = local.date()
-        self._quota.moved(sent_bytes=event.sent_bytes, received_bytes=event.received_bytes, today=today)
+        self.quota.moved(sent_bytes=event.sent_bytes, received_bytes=event.received_bytes, today=today)
         reasons = self._watch.reasons(event.readings)
         if reasons:
             self._rest_until = now + REST_S
@@ -189,10 +201,10 @@ class Conduct:
             send.append(reason)
             receive.append(reason)
         today = local.date()
-        if self._quota.upload_spent(today):
-            send.append(f"this month's upload is used up until {self._quota.resets_on(today)}")
-        if self._quota.download_spent(today):
-            receive.append(f"this month's download is used up until {self._quota.resets_on(today)}")
+        if self.quota.upload_spent(today):
+            send.append(f"this month's upload is used up until {self.quota.resets_on(today)}")
+        if self.quota.download_spent(today):
+            receive.append(f"this month's download is used up until {self.quota.resets_on(today)}")
         reason = "; ".join(dict.fromkeys((*compute, *receive, *send)))
         return Allowed(not compute, not send, not receive, "resting" if compute else "on", reason)
 

@@ -23,8 +23,8 @@ log = structlog.get_logger()
 CONNECTIONS_MAX = 16
 _FOR_S_MAX = 366 * 86400.0
 
-#: What a command does: its argument for_s, if it takes one, and the reply.
-Command = Callable[[float | None], dict[str, Any]]
+#: What a command does: the request as it came, to be checked, and the reply.
+Command = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class Control:
@@ -88,12 +88,18 @@ class Control:
                     f"this peer knows no command {str(values.get('do'))[:40]!r}",
                     fix="use the same version of rollcast for the command line and the daemon",
                 )
-            return command(_seconds(values.get("for_s")))
+            return command(values)
         except RollcastError as error:
             return {"error": error_to_json(error)}
 
 
-def _seconds(value: Any) -> float | None:
+def seconds_of(values: dict[str, Any]) -> float | None:
+    """The argument for_s of a request, if it has one.
+
+    Raises:
+        MalformedMessage: it is no such number.
+    """
+    value = values.get("for_s")
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _FOR_S_MAX:

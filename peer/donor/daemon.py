@@ -12,12 +12,14 @@ from typing import Any, Protocol
 import psutil
 import structlog
 
-from peer.config import PeerConfig
+from peer.config import LinkConfig
 from peer.donor.conduct import Allowed, Conduct, Wish
-from peer.donor.control import Control
+from peer.donor.control import Command, Control, seconds_of
 from peer.donor.gpu_sensors import GpuSensors
 from peer.donor.keeper import Keeper
+from peer.donor.limits_command import LimitsCommand
 from peer.donor.memory import DonorMemory
+from peer.donor.owner_limits import OwnerLimitsBook
 from peer.donor.receipts import ACCEPTED, Receipt, Receipts
 from peer.donor.report import machine_report
 from peer.donor.sensors import Sensors
@@ -45,6 +47,9 @@ class DonorHost(Protocol):
     def allow_network(self, gate: NetworkGate) -> None:
         """Let chunks pass, or not."""
 
+    def cap_links(self, link: LinkConfig) -> None:
+        """Keep these caps on chunk links."""
+
     @property
     def moved_far_bytes(self) -> tuple[int, int]:
         """Bytes sent and received so far beyond the local network."""
@@ -58,17 +63,17 @@ class DonorHost(Protocol):
 
 
 class Donor:
-    """Args: config: with the owner's limits. host: the process."""
+    """Args: limits: of its owner, and the configuration that they are part of. host: the process."""
 
-    def __init__(self, config: PeerConfig, host: DonorHost) -> None:
-        self._config = config
+    def __init__(self, limits: OwnerLimitsBook, host: DonorHost) -> None:
+        config = limits.config
+        self._limits = limits
+        self._folder = config.state_folder
         self._host = host
         self._memory = DonorMemory(config.state_folder)
-        self._quota = config.limits.quota(self._memory.use)
         rules = config.limits.rules()
         self._keeper = Keeper(
-            Conduct(rules, self._quota, self._memory.asked),
-            self._quota,
+            Conduct(rules, config.limits.quota(self._memory.use), self._memory.asked),
             Sensors(config.state_folder, GpuSensors.here(), wants_idle=rules.ceilings.idle_s_min is not None),
             self._memory,
             moved=lambda: host.moved_far_bytes,
@@ -85,15 +90,16 @@ class Donor:
         Raises:
             RollcastError: the socket cannot be made, or the state folder not be written.
         """
-        commands = {
+        commands: dict[str, Command] = {
             "status": lambda _: self.report(),
-            "pause": lambda for_s: self._ask("pause", for_s),
+            "pause": lambda values: self._ask("pause", seconds_of(values)),
             "resume": lambda _: self._ask("run", None),
-            "finish": lambda for_s: self._ask("finish", for_s),
+            "finish": lambda values: self._ask("finish", seconds_of(values)),
+            "limits": LimitsCommand(self._limits, self._limits_changed),
         }
         async with AsyncExitStack() as stack:
             stack.callback(self.receipts.save)
-            await stack.enter_async_context(Control(commands).serving(self._config.state_folder))
+            await stack.enter_async_context(Control(commands).serving(self._folder))
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._keeper.run())
                 tasks.create_task(self._save_receipts())
@@ -116,13 +122,18 @@ class Donor:
 
     def report(self) -> dict[str, Any]:
         """See peer.donor.report.DonorReport."""
-        return machine_report(self._host.describe(), self._keeper, self._memory, self.receipts, self._config)
+        return machine_report(self._host.describe(), self._keeper, self._memory, self.receipts, self._limits.config)
 
     # ------------------------------------------------------------ what the owner asks for
 
     def _ask(self, wish: Wish, for_s: float | None) -> dict[str, Any]:
         allowed = self._keeper.ask(wish, for_s)
         return {"state": allowed.state, "reason": allowed.reason}
+
+    def _limits_changed(self) -> None:
+        config = self._limits.config
+        self._host.cap_links(config.link)
+        self._keeper.change(config.limits.rules(), config.limits.quota(self._keeper.used))
 
     def _finish(self, until: datetime | None) -> None:
         self._finishing = True

@@ -32,6 +32,21 @@ class GpuSensors:
             return cls(None)
         return cls(nvml)
 
+    def devices(self) -> list[tuple[str, int, int]]:
+        """Each device's name, and the bytes of its memory in all and free."""
+        nvml = self._nvml
+        if nvml is None:
+            return []
+        found = []
+        for index in range(nvml.nvmlDeviceGetCount()):
+            try:
+                device = nvml.nvmlDeviceGetHandleByIndex(index)
+                memory, name = nvml.nvmlDeviceGetMemoryInfo(device), nvml.nvmlDeviceGetName(device)
+            except nvml.NVMLError:  # it is lost, or another's
+                continue
+            found.append((name if isinstance(name, str) else name.decode(), int(memory.total), int(memory.free)))
+        return found
+
     def celsius(self) -> float | None:
         """The hottest device."""
         nvml = self._nvml

@@ -19,6 +19,8 @@ from peer.donor.conduct import (
     Looked,
     OwnerAsked,
     Remember,
+    Rules,
+    RulesChanged,
     Wish,
 )
 from peer.donor.memory import DonorMemory
@@ -46,7 +48,6 @@ class Keeper:
     def __init__(
         self,
         conduct: Conduct,
-        quota: Quota,
         sensors: Sensors,
         memory: DonorMemory,
         *,
@@ -57,7 +58,6 @@ class Keeper:
         local_now: Callable[[], datetime] = datetime.now,
     ) -> None:
         self._conduct = conduct
-        self._quota = quota
         self._sensors = sensors
         self._memory = memory
         self._moved = moved
@@ -75,7 +75,7 @@ class Keeper:
     @property
     def used(self) -> MonthUse:
         """What was moved this month."""
-        return self._quota.use
+        return self._conduct.quota.use
 
     def ask(self, wish: Wish, for_s: float | None = None) -> Allowed:
         """The owner asks for something; done at once. Returns what is allowed now.
@@ -86,6 +86,18 @@ class Keeper:
         log.info("the owner asks", wish=wish, for_s=for_s)
         self._handle(OwnerAsked(wish, for_s))
         return self.allowed
+
+    def change(self, rules: Rules, quota: Quota) -> None:
+        """Keep other limits from now on; what they mean shows with the next look.
+
+        Args:
+            quota: with what was counted so far.
+
+        Raises:
+            RunFolderError: this month's traffic cannot be written.
+        """
+        self._sensors.wants_idle = rules.ceilings.idle_s_min is not None
+        self._handle(RulesChanged(rules, quota))
 
     async def run(self) -> None:
         """Until cancelled.
@@ -132,4 +144,4 @@ class Keeper:
                 self._finish(until)
 
     def _save(self) -> None:
-        self._memory.save(self._conduct.asked, self._quota.use)
+        self._memory.save(self._conduct.asked, self._conduct.quota.use)

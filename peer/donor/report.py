@@ -48,6 +48,7 @@ def machine_report(
             **config.limits.model_dump(mode="json"),
             "upload_mbit_s_max": config.link.upload_mbit_s_max,
             "download_mbit_s_max": config.link.download_mbit_s_max,
+            "lan_exempt": config.link.lan_exempt,
         },
         "used": asdict(keeper.used),
         "readings": asdict(keeper.readings),

@@ -21,6 +21,7 @@ from peer.donor.readings import Readings
 
 _CPU_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "soc_thermal", "acpitz")
 _IDLE_LOOK_S = 5.0  # between two looks for the owner: they start processes
+_FAMILY_LOOK_S = 10.0  # between two looks for processes of ours: they read the whole process table
 
 
 class Sensors:
@@ -41,11 +42,14 @@ class Sensors:
     ) -> None:
         self._disk = disk
         self._gpu = gpu
-        self._wants_idle = wants_idle
+        self.wants_idle = wants_idle
+        """Whether the owner's presence is looked for."""
         self._find_idle_s = find_idle_s
         self._idle: float | None = None
         self._idle_looked_s = float("-inf")
         self._me = psutil.Process()
+        self._found_family: list[psutil.Process] = [self._me]
+        self._family_looked_s = float("-inf")
         self._cpu_before: tuple[float, float, float] | None = None  # seconds of all cores, of busy ones, of ours
 
     def look(self) -> Readings:
@@ -68,14 +72,16 @@ class Sensors:
         )
 
     def _family(self) -> list[psutil.Process]:
-        try:
-            return [self._me, *self._me.children(recursive=True)]
-        except psutil.Error:
-            return [self._me]
+        now = time.monotonic()
+        if now - self._family_looked_s >= _FAMILY_LOOK_S:
+            self._family_looked_s, self._found_family = now, [self._me]
+            with contextlib.suppress(psutil.Error):
+                self._found_family += self._me.children(recursive=True)
+        return self._found_family
 
     def _idle_s(self) -> float | None:
         now = time.monotonic()
-        if self._wants_idle and now - self._idle_looked_s >= _IDLE_LOOK_S:
+        if self.wants_idle and now - self._idle_looked_s >= _IDLE_LOOK_S:
             self._idle_looked_s, self._idle = now, self._find_idle_s()
         return self._idle
 

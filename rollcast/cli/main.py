@@ -14,6 +14,7 @@ app = App(
     name="rollcast",
     help="Reinforcement-learning post-training of language models on machines that are far apart and not yours.",
     version=lambda: f"rollcast {software_version()}",
+    help_format="plaintext",  # another one costs 30 ms of imports
     config=Env("ROLLCAST_"),
     help_epilogue="Every option can be set as an environment variable too: --dry-run of `up` is ROLLCAST_UP_DRY_RUN.",
 )

@@ -11,3 +11,5 @@ app.command("rollcast.cli.peer_control:pause", name="pause", help="Stop at once:
 app.command("rollcast.cli.peer_control:resume", name="resume", help="Work again.")
 app.command("rollcast.cli.peer_control:finish", name="finish", help="Complete what is held, then stop.")
 app.command("rollcast.cli.peer_identity:app", name="id", help="This machine's identity: show, back up, restore.")
+app.command("rollcast.cli.peer_check:check", name="check", help="Measure this machine, and what it is worth to a run.")
+app.command("rollcast.cli.peer_join:join", name="join", help="Take part in a run with an invite, in the background.")

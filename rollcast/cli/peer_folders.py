@@ -11,7 +11,12 @@ from cyclopts import Parameter
 
 def config_file() -> Path:
     """The peer's configuration of this user."""
-    return _base("XDG_CONFIG_HOME", ".config") / "rollcast" / "peer.toml"
+    return config_home() / "rollcast" / "peer.toml"
+
+
+def config_home() -> Path:
+    """Where this user's programs keep their settings."""
+    return _base("XDG_CONFIG_HOME", ".config")
 
 
 def state_folder() -> Path:

@@ -6,16 +6,20 @@
     ├── UnsafeBind             RC103  exit 64   an address beyond loopback without protection
     ├── RunFolderError         RC104  exit 73   the run folder is missing, full or read-only
     ├── MissingExtra           RC105  exit 69   a role's packages are not installed
+    ├── MachineUnfit           RC106  exit 69   a machine has too little memory, disk or speed for a run
     ├── WaitTimedOut           RC201  exit 75   a wait reached its deadline
     ├── NoPeers                RC202  exit 75   no peer is there to make rollouts
     ├── Unreachable            RC203  exit 69   another process cannot be reached
     ├── ProtocolMismatch       RC204  exit 76   the two sides speak different protocol versions
     ├── NotDialable            RC205  exit 69   nobody gets through to the address that a process advertises
+    ├── ClockWrong             RC206  exit 69   this machine's clock is far from the coordinator's
     ├── JoinRefused            RC301  exit 77   an invite is wrong, expired or used up
     ├── WrongKey               RC302  exit 77   a key or certificate is not the expected one
     ├── BadSignature           RC303  exit 76   a signed object does not verify
     ├── CorruptChunk           RC304  exit 76   bytes do not match their signed hash
     ├── MalformedMessage       RC305  exit 76   bytes from the network are not what they should be
+    ├── NotAllowed             RC307  exit 77   a token is missing or wrong, or its role may not do this
+    ├── Banned                 RC308  exit 77   the run's operator sent this identity away
     ├── StoreError             RC401  exit 74   the ledger or a store cannot be read or written
     ├── BackupError            RC402  exit 73   a backup cannot be made, read or restored
     ├── TaskError              RC501  exit 65   a task, its data or a verifier is wrong
@@ -25,6 +29,7 @@
     ├── CacheTooSmall          RC604  exit 69   a rollout does not fit into the engine's memory for keys and values
     ├── ProcessFailed          RC701  exit 70   a process that we started ended badly
     ├── DaemonAway             RC702  exit 69   no peer runs from this state folder
+    ├── ServiceManager         RC703  exit 69   the system's service manager refuses, or is not there
     ├── PoolError              RC901  exit 65   a pool of workers cannot be read, or nothing in it can be used
     ├── PlanFileError          RC902  exit 65   a file is not a plan of this version of Rollcast
     ├── OffersUnavailable      RC903  exit 69   the list of machines for rent cannot be had
@@ -90,6 +95,10 @@ class MissingExtra(RollcastError):
     code, exit_code = "RC105", 69
 
 
+class MachineUnfit(RollcastError):
+    code, exit_code = "RC106", 69
+
+
 class WaitTimedOut(RollcastError):
     code, exit_code = "RC201", 75
 
@@ -110,6 +119,10 @@ class NotDialable(RollcastError):
     code, exit_code = "RC205", 69
 
 
+class ClockWrong(RollcastError):
+    code, exit_code = "RC206", 69
+
+
 class JoinRefused(RollcastError):
     code, exit_code = "RC301", 77
 
@@ -128,6 +141,19 @@ class CorruptChunk(RollcastError):
 
 class MalformedMessage(RollcastError):
     code, exit_code = "RC305", 76
+
+
+class NotAllowed(RollcastError):
+    code, exit_code = "RC307", 77
+
+
+class Banned(RollcastError):
+    code, exit_code = "RC308", 77
+
+    @classmethod
+    def because(cls, reason: str) -> Banned:
+        """``reason``: the operator's, in words."""
+        return cls("this peer may not take part in the run", cause=reason, fix="ask the operator of the run")
 
 
 class StoreError(RollcastError):
@@ -164,6 +190,10 @@ class ProcessFailed(RollcastError):
 
 class DaemonAway(RollcastError):
     code, exit_code = "RC702", 69
+
+
+class ServiceManager(RollcastError):
+    code, exit_code = "RC703", 69
 
 
 class PoolError(RollcastError):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar, assert_never
+from typing import Any, assert_never
 
 from capacity.deciding import decide
 from coordinator import actions as act
@@ -15,6 +14,8 @@ from coordinator import events as ev
 from coordinator import resume
 from coordinator.causes import cause_of
 from coordinator.core import CoordinatorCore
+from coordinator.operator_events import Order
+from coordinator.orders import ORDERS, Orders
 from learner.epochs import EpochStart
 from rollcast.runtime.errors import StoreError
 from rollcast.sim.calls import Failed, Reply, Server
@@ -23,7 +24,7 @@ from rollcast.sim.ground import Ground
 from rollcast.sim.process import Script
 from rollcast.sim.run_settings import core_settings
 from rollcast.sim.sessions import Session
-from rollcast.sim.store import MemoryStore
+from rollcast.sim.store import MemoryStore, answer_of, run_now
 from rollcast.sim.tables import Tables
 from rollcast.sim.verifiers import Verifiers
 from rollcast.wire.ids import PeerId, Step, UploadId, Version
@@ -33,8 +34,6 @@ from rollcast.wire.rollouts import Rollout
 NAME = "coordinator"
 STEPS_STORED = 64  # batches and their rollouts that the simulated store keeps
 _INCARNATION = resume.INCARNATION
-
-ResultT = TypeVar("ResultT")
 
 
 @dataclass(slots=True)
@@ -77,6 +76,7 @@ class CoordinatorNode(Server):
         self._epochs: dict[int, Reply] = {}
         self.verifiers = Verifiers(ground.settings, self, ground.chance.of("verifiers"))
         self._prompts = 0
+        self._orders = Orders()
 
     # ---------------------------------------------------------------- lives
 
@@ -89,7 +89,7 @@ class CoordinatorNode(Server):
             self.fail(StoreError("the disk is full"))
             return
         self.store = store = MemoryStore(self.tables, self, self.disk)
-        incarnation = int(_now(store.get_meta(_INCARNATION)) or 0) + 1
+        incarnation = int(answer_of(store.get_meta(_INCARNATION)) or 0) + 1
         written = store.set_meta(_INCARNATION, str(incarnation))
         yield lambda go_on: written.add_done_callback(lambda _: go_on(None))
         if written.exception() is not None:
@@ -97,10 +97,13 @@ class CoordinatorNode(Server):
             return
         settings = core_settings(self.ground.settings, self.ground.chance.seed)
         restored = run_now(resume._restored(store, self.ground.settings.age_max, incarnation))
-        self._prompts = int(_now(store.mixture_position()) or 0)
+        self._prompts = int(answer_of(store.mixture_position()) or 0)
         self.core = CoordinatorCore(settings, restored)
         self.ground.oracle.coordinator_started(incarnation, restored, self.agenda.now)
         self.apply(ev.Started())
+        self._orders = Orders.from_json(answer_of(store.get_meta(ORDERS)) or "{}")
+        for order in self._orders.events(settings.staleness_rules):
+            self.apply(order)
         self._tick()
 
     def _killed(self) -> None:
@@ -175,6 +178,13 @@ class CoordinatorNode(Server):
             self.hello(session, message)
         elif self.sessions.get(session.name) is session:
             self.apply(message)
+
+    def give(self, order: Order) -> None:
+        """An operator's order: carried out, and written down for the coordinator after this one."""
+        self.apply(order)
+        if self.store is not None:
+            self._orders.take(order)
+            self._kept(self.store.set_meta(ORDERS, self._orders.to_json()))
 
     def hung_up(self, session: Session, reason: str, *, finished: bool) -> None:
         """The peer closed its session."""
@@ -291,14 +301,16 @@ class CoordinatorNode(Server):
                 self._send(action.peer_id, "probe", action.probe_id)
             case act.TellActivation():
                 self._send(action.peer_id, "activation", action)
-            case act.WantWorker():
+            case act.WantWorker() | act.SetBudget():
                 pass  # no provider is simulated
             case act.PlanActivation():
                 self.later(self.ground.settings.plan_s, self._plan_activation, action)
             case act.StopPeer():
                 self._send(action.peer_id, "stop", action.reason)
+            case act.RefuseSession():
+                self._end_session(action.peer_id, action.what)
             case act.EndSession():
-                self._end_session(action)
+                self._end_session(action.peer_id, action.reason)
             case act.SupplyPrompts():
                 self.later(0.01, self._supply, action.count)
             case act.RecordGroup():
@@ -341,11 +353,11 @@ class CoordinatorNode(Server):
         else:
             self._send(action.peer_id, "announcement", self.ground.signer.parsed(stored.announcement))
 
-    def _end_session(self, action: act.EndSession) -> None:
-        session = self.sessions.pop(action.peer_id, None)
+    def _end_session(self, peer_id: PeerId, reason: str) -> None:
+        session = self.sessions.pop(peer_id, None)
         if session is not None:
-            session.dismiss(action.reason)
-            self.apply(ev.PeerLeft(action.peer_id, action.reason))
+            session.dismiss(reason)
+            self.apply(ev.PeerLeft(peer_id, reason))
 
     def _plan_activation(self, action: act.PlanActivation) -> None:
         solved = decide(action.problem)
@@ -375,20 +387,3 @@ class CoordinatorNode(Server):
         if self.store is not None:
             self._kept(self.store.record_score(item.rollout_id, reward, exact=False))
             self.apply(ev.RolloutScored(item.rollout_id, reward, ""))
-
-
-def run_now(coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """The result of a coroutine that waits for nothing but this store."""
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        result: ResultT = done.value
-        return result
-    raise RuntimeError("it waits for something")
-
-
-def _now(change: asyncio.Future[ResultT]) -> ResultT:
-    async def result() -> ResultT:
-        return await change
-
-    return run_now(result())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rollcast.sim import coordinator_node, learner_node, origin_node
 from rollcast.sim.agenda import Agenda
 from rollcast.sim.chance import Chance
@@ -30,9 +32,15 @@ class Fleet:
 
     Args:
         seed: of everything that is left to chance.
+        coordinator: makes the coordinator's process.
     """
 
-    def __init__(self, settings: FleetSettings, seed: int) -> None:
+    def __init__(
+        self,
+        settings: FleetSettings,
+        seed: int,
+        coordinator: Callable[[Ground], CoordinatorNode] = CoordinatorNode,
+    ) -> None:
         agenda, chance, trace = Agenda(), Chance(seed), Trace()
         network = Network(agenda, chance.of("network"), settings.weather, piece_bytes=settings.piece_bytes)
         oracle, signer = Oracle(settings, trace), Signer(seed, chunks=settings.chunks)
@@ -40,10 +48,10 @@ class Fleet:
         self.ground = ground = Ground(settings, agenda, chance, network, trace, oracle, signer)
         for name in (coordinator_node.NAME, origin_node.NAME, learner_node.NAME):
             network.add(name, settings.server_line)
-        self.coordinator = CoordinatorNode(ground)
+        self.coordinator = coordinator(ground)
         self.origin = OriginNode(ground, self.coordinator)
         self.learner = LearnerNode(ground, self.coordinator, self.origin)
-        self._broadcast = FluidBroadcast(ground, self.origin)
+        self.fluid = FluidBroadcast(ground, self.origin)
         self._hosts: dict[str, RelayHost] = {}
         if settings.receiving == "chunks":
             self.origin.relay = Relay(ground, self.origin, "origin", self.origin.disk, self._hosts, _ignore, _ignore)
@@ -65,6 +73,10 @@ class Fleet:
             process.start()
         for peer in self.peers:
             agenda.after(starts.random() * settings.start_within_s, self._start_again, peer, 0)
+
+    def name_of(self, number: int) -> str:
+        """A peer's name, and its id."""
+        return f"peer-{number}"
 
     @property
     def processes(self) -> list[Process]:
@@ -121,13 +133,13 @@ class Fleet:
         return name in liars or 4 * (len(liars) + 1) <= len(self.peers)
 
     def _new_peer(self, number: int, engine: EngineSettings) -> PeerNode:
-        name, line = f"peer-{number}", self.settings.lines[number % len(self.settings.lines)]
+        name, line = self.name_of(number), self.settings.lines[number % len(self.settings.lines)]
         self.ground.network.add(name, line)
         node = PeerNode(self.ground, self.coordinator, name, line, engine)
         if self.settings.receiving == "chunks":
             node.receiver = ChunkReceiver(node, self._hosts)
         else:
-            node.receiver = FluidReceiver(self._broadcast, node)
+            node.receiver = FluidReceiver(self.fluid, node)
         return node
 
 

@@ -1,9 +1,18 @@
-"""Somebody who changes prices, pins peers and sets S while the run goes on."""
+"""Somebody who pins, drains, bans and enables peers, and changes prices, S, kappa and the budget of a run."""
 
 from __future__ import annotations
 
-from coordinator import events as ev
-from coordinator.activation_settings import Price
+from coordinator.activation_settings import Budget, Price
+from coordinator.operator_events import (
+    BudgetChanged,
+    PeerBanned,
+    PeerDrained,
+    PeerEnabled,
+    PeerPinned,
+    PricesChanged,
+    PublishPeriodChanged,
+    StalenessLimitChanged,
+)
 from rollcast.sim.coordinator_node import CoordinatorNode
 from rollcast.sim.ground import Ground
 from rollcast.wire.ids import PeerId
@@ -12,14 +21,16 @@ _PRICE_FACTORS = (0.5, 0.8, 1.25, 2.0)
 
 
 class Operator:
-    """Acts every ``operator_every_s`` on average; one peer at most is pinned at a time, so that the run can go on."""
+    """Acts every ``operator_every_s`` on average; one peer at most is pinned at a time, and one drained or banned, so that the
+    run can go on.
+    """
 
     def __init__(self, ground: Ground, coordinator: CoordinatorNode) -> None:
         self._ground = ground
         self._coordinator = coordinator
         self._random = ground.chance.of("operator")
         self._prices = list(ground.settings.activation.prices)
-        self._pinned = ""
+        self._pinned = self._kept_out = ""
         self._wait()
 
     def _wait(self) -> None:
@@ -28,7 +39,15 @@ class Operator:
     def _act(self) -> None:
         self._wait()
         if self._coordinator.core is not None:
-            self._random.choice((self._reprice, self._pin, self._change_limit))()
+            acts = (
+                self._reprice,
+                self._pin,
+                self._change_limit,
+                self._keep_out,
+                self._change_period,
+                self._change_budget,
+            )
+            self._random.choice(acts)()
 
     def _reprice(self) -> None:
         if not self._prices:
@@ -37,19 +56,38 @@ class Operator:
         factor = self._random.choice(_PRICE_FACTORS)
         price = self._prices[number]
         self._prices[number] = Price(name=price.name, usd_per_hour=round(price.usd_per_hour * factor, 4))
-        self._coordinator.apply(ev.PricesChanged(tuple(self._prices)))
+        self._coordinator.give(PricesChanged(tuple(self._prices)))
 
     def _pin(self) -> None:
         """Unpin the one that is pinned, else pin one."""
         if self._pinned:
-            self._coordinator.apply(ev.PeerPinned(PeerId(self._pinned), ""))
+            self._coordinator.give(PeerPinned(PeerId(self._pinned), ""))
             self._pinned = ""
             return
         self._pinned = f"peer-{self._random.randrange(self._ground.settings.peers)}"
-        self._coordinator.apply(ev.PeerPinned(PeerId(self._pinned), self._random.choice(("on", "off"))))
+        self._coordinator.give(PeerPinned(PeerId(self._pinned), self._random.choice(("on", "off"))))
 
     def _change_limit(self) -> None:
         core = self._coordinator.core
         assert core is not None
         limit = self._random.randint(core.rules.limit_least, core.rules.limit_most)
-        self._coordinator.apply(ev.StalenessLimitChanged(limit))
+        self._coordinator.give(StalenessLimitChanged(limit))
+
+    def _keep_out(self) -> None:
+        """Enable the one that is drained or banned, else drain or ban one."""
+        if self._kept_out:
+            self._coordinator.give(PeerEnabled(PeerId(self._kept_out), "tried again"))
+            self._kept_out = ""
+            return
+        self._kept_out = f"peer-{self._random.randrange(self._ground.settings.peers)}"
+        order = self._random.choice((PeerDrained, PeerBanned))
+        self._coordinator.give(order(PeerId(self._kept_out), "a whim", self._kept_out))
+
+    def _change_period(self) -> None:
+        core = self._coordinator.core
+        assert core is not None
+        self._coordinator.give(PublishPeriodChanged(self._random.randint(0, core.rules.limit + 1)))
+
+    def _change_budget(self) -> None:
+        hourly = self._random.choice((None, 2.0, 4.0))
+        self._coordinator.give(BudgetChanged(Budget(usd_per_hour_max=hourly)))

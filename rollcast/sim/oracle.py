@@ -8,6 +8,7 @@ from typing import Any
 from coordinator import actions as act
 from coordinator import events as ev
 from coordinator.core import CoordinatorCore
+from coordinator.operator_events import PeerBanned, PeerDrained, PeerEnabled
 from coordinator.restored import Restored
 from rollcast.sim.judge_ledger import LedgerJudge
 from rollcast.sim.settings import FleetSettings
@@ -31,6 +32,7 @@ class Oracle:
         self._spool_max = (16 + 2) * settings.concurrent_rollouts_max
         self._trained_at: dict[int, int] = {}
         self._standby: set[str] = set()  # peers that the coordinator switched off
+        self._kept_out: set[str] = set()  # that the operator drained or banned
         self.steps = 0  # learner steps completed, at most
         self.last_progress_s = 0.0
         self.ages: dict[int, int] = {}
@@ -60,10 +62,17 @@ class Oracle:
         self._trace.add(now, "coordinator", incarnation, restored.recorded_batches, len(restored.groups))
         self.ledger.started(restored, now)
         self._standby.clear()
+        self._kept_out.clear()
 
     def coordinator_told(self, event: ev.Event, actions: Sequence[act.Action], now: float) -> None:
         self._trace.add(now, type(event).__name__, getattr(event, "peer_id", None), len(actions))
         self.ledger.see(event, actions, now)
+        if isinstance(event, PeerDrained | PeerBanned):
+            self._kept_out.add(event.peer_id)
+        elif isinstance(event, PeerEnabled):
+            self._kept_out.discard(event.peer_id)
+        elif isinstance(event, ev.PeerJoined):
+            self._standby.discard(event.peer_id)  # where it still holds it is said anew
         for action in actions:
             if isinstance(action, act.TellActivation):
                 (self._standby.discard if action.active else self._standby.add)(action.peer_id)
@@ -71,6 +80,8 @@ class Oracle:
                 self._verdicts.checks += 1
                 if action.peer_id in self._standby:
                     self._verdicts.blame("activation", f"{action.peer_id} is off and is given work", now)
+                if action.peer_id in self._kept_out:
+                    self._verdicts.blame("activation", f"{action.peer_id} is drained or banned and given work", now)
 
     def coordinator_counts(self, core: CoordinatorCore, now: float) -> None:
         """Compare the core's accounts with ours; more expensive than the rest."""

@@ -6,7 +6,7 @@ Awaited outside a simulation, a change is committed at once: that is how the con
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from random import Random
 from typing import Any, Generic, TypeVar, cast
 
@@ -251,6 +251,9 @@ class MemoryStore:
     def claim_invite(self, token_hash: bytes, role: str, peer_id: PeerId, *, now_unix_s: float) -> asyncio.Future[None]:
         return self.submit(self.tables.claim_invite, token_hash, role, peer_id, now_unix_s)
 
+    def check_invite(self, token_hash: bytes, *, now_unix_s: float) -> asyncio.Future[None]:
+        return self.submit(self.tables.check_invite, token_hash, now_unix_s)
+
     def record_step(self, step: Step, figures: Mapping[str, float]) -> asyncio.Future[None]:
         return self.submit(self.tables.record_step, step, figures)
 
@@ -280,3 +283,22 @@ class MemoryStore:
 
     def high_water(self) -> asyncio.Future[HighWater]:
         return self.submit(self.tables.high_water)
+
+
+def run_now(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that waits for nothing but this store."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    raise RuntimeError("it waits for something")
+
+
+def answer_of(change: asyncio.Future[T]) -> T:
+    """What the store answered already."""
+
+    async def result() -> T:
+        return await change
+
+    return run_now(result())

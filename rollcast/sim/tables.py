@@ -274,6 +274,13 @@ class Tables:
             raise JoinRefused("the invite is used up", cause=f"it was good for {invite.quota}", fix=ask)
         invite.claims.add(peer_id)
 
+    def check_invite(self, token_hash: bytes, now_unix_s: float) -> None:
+        invite, ask = self._invites.get(token_hash), "ask the operator for a new invite"
+        if invite is None:
+            raise JoinRefused("the invite is not one of this run", fix=ask)
+        if now_unix_s >= invite.expires_unix_s:
+            raise JoinRefused("the invite has expired", fix=ask)
+
     def record_step(self, step: Step, figures: Mapping[str, float]) -> None:
         self._steps.setdefault(step, dict(figures))
 

@@ -22,6 +22,7 @@ RULES = {
     "I10": "after faults end, steps resume within 30 s",
     "I11": "issued = trained + dropped for a counted reason + open",
     "I12": "a half-written version is invisible, and is resumed rather than restarted",
+    "activation": "no peer that is switched off, drained or banned is given work",
     "own": "what a core asserts of itself, and what the store refuses",
 }
 

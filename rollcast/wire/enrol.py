@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,13 @@ from typing import Any
 import aiohttp
 import structlog
 
-from rollcast.runtime.errors import JoinRefused, MalformedMessage, RollcastError, Unreachable, WrongKey
+from rollcast.runtime.errors import RollcastError, Unreachable, WrongKey
 from rollcast.runtime.waits import backoff_delays_s
-from rollcast.wire.certificates import COORDINATOR_NAME, Caller, fingerprint_of
-from rollcast.wire.error_json import error_from_json
-from rollcast.wire.http_answers import json_object, read_bounded
+from rollcast.wire.certificates import Caller, fingerprint_of
 from rollcast.wire.identity import Identity
 from rollcast.wire.ids import PeerId, RunId
 from rollcast.wire.invite import Invite
-from rollcast.wire.limits import HTTP_JOIN_BYTES_MAX
+from rollcast.wire.pinned_http import NotReady, PinnedHttp, text_in
 from rollcast.wire.protocol import PROTOCOL_RANGE
 from rollcast.wire.tls import TlsCredentials, new_tls_key
 
@@ -87,7 +84,7 @@ async def enrol(invite: Invite, identity: Identity, state_folder: Path, timeout_
             raise WrongKey(
                 f"whoever answers at {invite.http_url} has no certificate of this run", cause=str(error)
             ) from None
-        except (_NotReady, aiohttp.ClientError, OSError, TimeoutError) as error:
+        except (NotReady, aiohttp.ClientError, OSError, TimeoutError) as error:
             last_problem = str(error) or "no answer in time"
         if loop.time() + delay_s >= gives_up_at_s:
             break
@@ -99,30 +96,17 @@ async def enrol(invite: Invite, identity: Identity, state_folder: Path, timeout_
     )
 
 
-class _NotReady(Exception):
-    """The coordinator answers but cannot let anybody in yet."""
-
-
 async def _join(invite: Invite, identity: Identity) -> Enrolment:
     timeout = aiohttp.ClientTimeout(total=_ATTEMPT_TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout, trust_env=False) as session:
-        # Nothing secret is sent before the CA has matched the invite's fingerprint.
-        answer = await _exchange(session, "GET", f"{invite.http_url}/api/v1/ca", _anybody())
-        ca_pem = _text(answer, "ca_pem").encode("ascii")
-        if fingerprint_of(ca_pem) != invite.ca_sha256:
-            raise WrongKey(
-                f"whoever answers at {invite.http_url} is not the coordinator of this invite",
-                cause="its run CA has another fingerprint",
-                fix="ask the operator for a new invite, or check the address",
-            )
+        pinned = await PinnedHttp.open(session, invite)
         key = new_tls_key()
         request = _join_request(invite, identity, key.csr_pem())
-        url = f"{invite.http_url}/api/v1/join"
-        answer = await _exchange(session, "POST", url, _pinned(ca_pem), request)
-    credentials = TlsCredentials(ca_pem, _text(answer, "certificate_pem").encode("ascii"), key.private_pem)
+        answer = await pinned.exchange("POST", "/api/v1/join", request)
+    credentials = TlsCredentials(pinned.ca_pem, text_in(answer, "certificate_pem").encode("ascii"), key.private_pem)
     credentials.check()
     _check_caller(credentials.caller, invite, identity)
-    return _enrolment(invite, identity, credentials, _text(answer, "grpc_address") or invite.grpc_address)
+    return _enrolment(invite, identity, credentials, text_in(answer, "grpc_address") or invite.grpc_address)
 
 
 def _join_request(invite: Invite, identity: Identity, csr_pem: bytes) -> dict[str, Any]:
@@ -135,49 +119,6 @@ def _join_request(invite: Invite, identity: Identity, csr_pem: bytes) -> dict[st
         "signature": signature.hex(),
         "protocol": {"min": PROTOCOL_RANGE[0], "max": PROTOCOL_RANGE[1]},
     }
-
-
-async def _exchange(
-    session: aiohttp.ClientSession, method: str, url: str, context: ssl.SSLContext, body: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    is_tls = url.startswith("https:")
-    async with session.request(
-        method,
-        url,
-        json=body,
-        allow_redirects=False,
-        ssl=context if is_tls else True,
-        server_hostname=COORDINATOR_NAME if is_tls else None,
-    ) as response:
-        data = await read_bounded(response, HTTP_JOIN_BYTES_MAX)
-        if response.status == 200:
-            return json_object(data, url, fix="check the address in the invite")
-        error = error_from_json(data)
-        if response.status >= 500 or response.status == 429:
-            raise _NotReady(f"the coordinator answers {response.status}" + (f": {error.what}" if error else ""))
-        raise error or JoinRefused(f"{url} answers {response.status}", fix="check that this is a coordinator's address")
-
-
-def _text(answer: dict[str, Any], key: str) -> str:
-    value = answer.get(key)
-    if not isinstance(value, str) or not value.isascii():
-        raise MalformedMessage(f"the coordinator's answer has no {key}")
-    return value
-
-
-def _anybody() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
-
-
-def _pinned(ca_pem: bytes) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.load_verify_locations(cadata=ca_pem.decode("ascii"))
-    return context
 
 
 def _check_caller(caller: Caller, invite: Invite, identity: Identity) -> None:

@@ -110,6 +110,12 @@ def set_wake_bytes(sock: socket.socket, size_bytes: int) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size_bytes)
 
 
+def set_receive_bytes(sock: socket.socket, size_bytes: int) -> None:
+    """Let the kernel take no more than about this from the network ahead of us; by itself it takes megabytes."""
+    # The kernel doubles it for its own bookkeeping (socket(7)), of which full segments need little.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size_bytes // 2 if _LINUX else size_bytes)
+
+
 def measure(sock: socket.socket) -> SocketFigures:
     """Ask the kernel; zeros where it does not say, or the socket is closed."""
     if not _LINUX or sock.fileno() < 0:

@@ -16,7 +16,7 @@ from rollcast.wire.chunks import BytesLike
 from rollcast.wire.limits import CHUNK_SIZE_BYTES_MAX, LINK_CONTROL_BYTES_MAX, TEXT_LENGTH_MAX
 from rollcast.wire.link import FrameParser, LinkFrame, LinkMessageFrame, encode_message
 from rollcast.wire.link_receiver import LinkClosed, LinkReceiver
-from rollcast.wire.link_socket import SocketFigures, SocketOptions, measure, set_wake_bytes, tune
+from rollcast.wire.link_socket import SocketFigures, SocketOptions, measure, set_receive_bytes, set_wake_bytes, tune
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.taken_tls import READ_BYTES, TakenTls
 
@@ -131,6 +131,13 @@ class LinkStream(asyncio.BufferedProtocol):
         """Deliver everything to ``receiver`` from now on."""
         self._receiver = receiver
         self._loop.call_soon(self._deliver_early)
+
+    def limit_receive_buffer(self, size_bytes: int) -> None:
+        """Let at most about this much wait in the kernel to be read: what waits there has used the downlink already."""
+        if self._ended is None and not self._socket.is_closing():
+            set_wake_bytes(self._sock, 1)  # never more than the buffer holds
+            self._wake_bytes = 1
+            set_receive_bytes(self._sock, size_bytes)
 
     def send(self, message: pb.LinkMessage) -> None:
         """Send a control message; where too much waits already, the link ends instead.

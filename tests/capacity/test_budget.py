@@ -74,10 +74,10 @@ def test_the_dearest_are_stopped_first_and_the_rest_runs_on() -> None:
     budget.open("dear", "p", Terms(usd_per_hour=3.6, tail_s=100.0), 0.0)
     budget.open("cheap", "p", Terms(usd_per_hour=0.36, tail_s=100.0), 0.0)
     budget.settle(800.0)
-    assert budget.overdue(800.0) == []
-    assert budget.overdue(809.0) == ["dear"]
+    assert not budget.overdue(800.0)
+    assert list(budget.overdue(809.0)) == ["dear"]
     budget.stop_wanted("dear", 809.0)
-    assert budget.overdue(809.0) == []
+    assert not budget.overdue(809.0)
     assert budget.close("dear", 909.0).machine_usd == pytest.approx(0.909)
 
 

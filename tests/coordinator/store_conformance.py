@@ -337,6 +337,15 @@ class StoreConformance(ABC):
             with pytest.raises(JoinRefused, match=words):
                 await refused
 
+    async def test_an_invite_is_looked_at_without_using_it_up(self, store: RunStore) -> None:
+        await store.create_invite(b"hash", "peer", quota=1, expires_unix_s=100.0)
+        await store.check_invite(b"hash", now_unix_s=50.0)
+        await store.claim_invite(b"hash", "peer", PeerId("p0"), now_unix_s=50.0)
+        await store.check_invite(b"hash", now_unix_s=50.0)  # used up: those who used it may still ask
+        for token, at, words in ((b"other", 50.0, "not one of this run"), (b"hash", 100.0, "expired")):
+            with pytest.raises(JoinRefused, match=words):
+                await store.check_invite(token, now_unix_s=at)
+
     async def test_figures_and_facts(self, store: RunStore) -> None:
         await store.record_step(Step(1), {"loss": 0.5})
         await store.record_step(Step(2), {"loss": 0.25})

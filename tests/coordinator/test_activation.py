@@ -18,11 +18,9 @@ from coordinator.events import (
     BatchRequested,
     Event,
     PeerLeft,
-    PeerPinned,
-    PricesChanged,
-    StalenessLimitChanged,
     Tick,
 )
+from coordinator.operator_events import PeerPinned, PricesChanged, StalenessLimitChanged
 from coordinator.record_format import FORMAT, Head, Told, checksum, entries_of, frame, pack, told
 from rollcast.wire.ids import PeerId, Step
 from tests.coordinator.core_world import World, announced, held, joined, only, wants

@@ -11,6 +11,7 @@ from rollcast.runtime.errors import StoreError
 TABLES = {
     *("attempts", "batch_rollouts", "batches", "compacted", "epochs", "events", "groups", "invite_claims", "invites"),
     *("meta", "problem_rewards", "retention", "rollouts", "scores", "steps", "versions"),
+    *("audit", "tokens"),
 }
 
 

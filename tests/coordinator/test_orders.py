@@ -4,9 +4,19 @@ from typing import Any
 
 import pytest
 
-from coordinator.activation_settings import Price
-from coordinator.events import PeerPinned, PricesChanged, StalenessLimitChanged
-from coordinator.orders import PRICES_MAX, Orders, price_from, with_price
+from coordinator.activation_settings import Budget, Price
+from coordinator.lateness import StalenessRules
+from coordinator.operator_events import (
+    BudgetChanged,
+    PeerBanned,
+    PeerDrained,
+    PeerEnabled,
+    PeerPinned,
+    PricesChanged,
+    PublishPeriodChanged,
+    StalenessLimitChanged,
+)
+from coordinator.orders import PEERS_MAX, PRICES_MAX, Orders, price_from, with_price
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.ids import PeerId
 
@@ -23,9 +33,52 @@ def test_orders_in_force_outlive_a_coordinator() -> None:
     ):
         orders.take(order)
     again = Orders.from_json(orders.to_json())
-    assert again.events(range(5)) == [PeerPinned(PeerId("b"), "off"), PricesChanged((price,)), StalenessLimitChanged(2)]
-    assert StalenessLimitChanged(2) not in again.events(range(2))
-    assert Orders.from_json("{}").events(range(5)) == []
+    rules = StalenessRules(4, 1)
+    assert again.events(rules) == [PeerPinned(PeerId("b"), "off"), PricesChanged((price,)), StalenessLimitChanged(2)]
+    assert StalenessLimitChanged(2) not in again.events(StalenessRules(1, 1))
+    assert Orders.from_json("{}").events(rules) == []
+
+
+def test_peers_that_are_sent_away_and_what_may_be_spent_outlive_a_coordinator_too() -> None:
+    orders, a, b = Orders(), PeerId("a"), PeerId("b")
+    budget = BudgetChanged(Budget(usd_per_hour_max=2.0))
+    for order in (
+        PeerDrained(a, "too hot", "Anna"),
+        PeerBanned(b, "sends rubbish", "Bert"),
+        PeerDrained(b, "", "Bert"),
+        PublishPeriodChanged(3),
+        budget,
+    ):
+        orders.take(order)
+    again = Orders.from_json(orders.to_json())
+    assert again.events(StalenessRules(4, 1)) == [
+        PeerDrained(a, "too hot", "Anna"),
+        PeerDrained(b, "", "Bert"),
+        PeerBanned(b, "sends rubbish", "Bert"),
+        budget,
+        PublishPeriodChanged(3),
+    ]
+    again.take(PeerEnabled(b))
+    again.take(PeerEnabled(a))
+    assert again.events(StalenessRules(1, 1)) == [budget]  # kappa = 3 does not go with S = 1
+
+
+def test_s_is_restored_as_far_as_kappa_allows() -> None:
+    """S = 1 goes with the kappa that was ordered, not with the one that is configured."""
+    orders = Orders()
+    for order in (PublishPeriodChanged(1), StalenessLimitChanged(1)):
+        orders.take(order)
+    assert orders.events(StalenessRules(4, 4)) == [PublishPeriodChanged(1), StalenessLimitChanged(1)]
+    assert Orders(staleness_limit=1).events(StalenessRules(4, 4)) == []
+
+
+def test_no_ban_is_forgotten_for_want_of_room() -> None:
+    orders = Orders()
+    for number in range(PEERS_MAX):
+        orders.take(PeerBanned(PeerId(str(number))))
+    orders.check(PeerBanned(PeerId("0"), "again"))
+    with pytest.raises(MalformedMessage, match="banned already"):
+        orders.check(PeerBanned(PeerId("one more")))
 
 
 def test_a_price_takes_the_place_of_the_one_for_the_same_peers() -> None:

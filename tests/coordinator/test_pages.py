@@ -11,10 +11,10 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.http_api import HttpApi, HttpServer, HttpViews
+from coordinator.http.server import HttpApi, HttpServer, HttpViews
 from coordinator.join import JoinDesk
 from tests.coordinator.sample_status import sample_broadcast, sample_status
-from tests.coordinator.test_http_api import FakeDesk
+from tests.coordinator.http.test_server import FakeDesk
 
 pytestmark = pytest.mark.browser
 

@@ -47,3 +47,15 @@ def test_the_uplink_to_others_goes_before_that_to_our_network() -> None:
     near.meter.received(500, 3.0)
     assert traffic.downlink_bytes_per_second == 500.0
     assert traffic.moved_far_bytes == (50, 0)
+
+
+def test_caps_change_while_links_are_open() -> None:
+    traffic = LinkTraffic(LinkConfig(), is_lan=lambda address: address == "near")
+    near, far = traffic.of("near"), traffic.of("far")
+    assert far.upload is far.download is None
+    traffic.cap(LinkConfig(upload_mbit_s_max=8.0, lan_exempt=False))
+    assert far.upload is near.upload is not None
+    assert far.download is None
+    traffic.cap(LinkConfig(download_mbit_s_max=8.0))
+    assert far.upload is near.upload is near.download is None
+    assert far.download is not None

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 import pytest
 
 from rollcast.runtime.errors import ConfigError
-from rollcast.wire.link_socket import SocketFigures, SocketOptions, check_congestion_control, measure, tune
+from rollcast.wire.link_socket import (
+    SocketFigures,
+    SocketOptions,
+    check_congestion_control,
+    measure,
+    set_receive_bytes,
+    tune,
+)
 
 
 @pytest.fixture
@@ -56,3 +63,16 @@ def test_figures_of_a_connection(pair: tuple[socket.socket, socket.socket]) -> N
         assert measure(near).unsent_bytes > 0
     near.close()
     assert measure(near) == SocketFigures()
+
+
+def test_little_waits_to_be_read_where_it_should_not(pair: tuple[socket.socket, socket.socket]) -> None:
+    near, far = pair
+    set_receive_bytes(far, 64 << 10)
+    near.setblocking(False)
+    near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 << 10)
+    sent = 0
+    try:
+        while True:
+            sent += near.send(bytes(1 << 14))
+    except BlockingIOError:
+        assert sent < 512 << 10

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from peer.donor.control import Control
+from peer.donor.control import Control, seconds_of
 from rollcast.runtime.errors import DaemonAway, RunFolderError
 from rollcast.wire.donor_control import REQUEST_BYTES_MAX, request, socket_path
 from rollcast.wire.error_json import error_from_json
 
 
-def fail(_: float | None) -> dict[str, Any]:
+def fail(_: dict[str, Any]) -> dict[str, Any]:
     raise RunFolderError("cannot write", cause="disk full", fix="free some space")
 
 
-COMMANDS = {"status": lambda for_s: {"state": "on", "for_s": for_s}, "fail": fail}
+COMMANDS = {"status": lambda values: {"state": "on", "for_s": seconds_of(values)}, "fail": fail}
 
 
 async def test_commands_are_answered_over_a_socket_for_its_owner_only(tmp_path: Path) -> None:

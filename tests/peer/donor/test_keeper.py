@@ -30,7 +30,6 @@ class World:
         quota = quota or Quota(use=self.memory.use)
         self.keeper = Keeper(
             Conduct(rules or Rules(), quota, self.memory.asked),
-            quota,
             Sensors(folder, GpuSensors(None), wants_idle=False),
             self.memory,
             moved=lambda: self.moved,
@@ -100,3 +99,18 @@ async def test_the_real_machine_is_looked_at_and_what_moved_is_saved_at_the_end(
     assert world.applied[0].state == "resting"
     assert "disk free" in world.applied[0].reason
     assert DonorMemory(tmp_path).use == MonthUse(f"{NOON:%Y-%m}", 5, 6)
+
+
+async def test_other_limits_count_at_once_and_go_on_counting(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.moved = 100, 7
+    world.keeper.look(Readings())
+    world.keeper.change(Rules(), Quota(upload_bytes=100, use=world.keeper.used))
+    world.keeper.look(Readings())
+    assert world.applied == [ALL, Allowed(True, False, True, "on", world.applied[-1].reason)]
+    world.keeper.change(Rules(ceilings=Ceilings(cpu_celsius_max=60.0)), Quota(use=world.keeper.used))
+    world.keeper.look(Readings(cpu_celsius=70.0))
+    assert world.applied[-1].state == "resting"
+    world.keeper.change(Rules(), Quota(use=world.keeper.used))
+    assert world.applied[-1] == ALL, "a limit that is gone holds nothing back"
+    assert world.keeper.used.sent_bytes == 100

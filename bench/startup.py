@@ -1,0 +1,94 @@
+"""How soon a person has an answer: ``rollcast peer status`` beside a running daemon, and ``rollcast --help``.
+
+Wall time of whole fresh processes, median, in ms; their files are in the disk cache after one that does not count. The
+daemon's part of a peer runs for it, with the sensors of this machine. ``status_heavy_imports`` counts the modules that
+a status must do without; ``status_cpu_ms`` and ``help_cpu_ms`` are processor time, which a busy machine changes less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+from bench.machine import Outcome
+from rollcast.runtime.errors import ProcessFailed, RollcastError
+from rollcast.wire.donor_control import request
+
+_ROLLCAST = (sys.executable, "-m", "rollcast.cli.main")
+_TIMEOUT_S = 60.0
+_POLL_S = 0.05
+_HEAVY = ("jax", "torch", "aiohttp", "libp2p", "grpc", "numpy", "peer", "coordinator", "learner")
+_COUNT_HEAVY = f"""
+import contextlib, io, sys
+from rollcast.cli.main import app
+with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+    app(sys.argv[1:])
+print(len({set(_HEAVY)!r} & set(sys.modules)))
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--repeats", type=int, default=20)
+
+
+def run(arguments: argparse.Namespace) -> Outcome:
+    """Time both.
+
+    Raises:
+        ProcessFailed: the daemon did not start.
+    """
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="rollcast-") as folder, _daemon(Path(folder)):
+        status = ("peer", "status", "--state", folder)
+        for name, command in (("status", status), ("help", ("--help",))):
+            _timed_ms(command)
+            times = [_timed_ms(command) for _ in range(arguments.repeats)]
+            figures[f"{name}_ms"] = median(wall for wall, _ in times)
+            figures[f"{name}_ms_max"] = max(wall for wall, _ in times)
+            figures[f"{name}_cpu_ms"] = median(cpu for _, cpu in times)
+        heavy = (sys.executable, "-c", _COUNT_HEAVY, *status)
+        counted = subprocess.run(heavy, check=True, capture_output=True, timeout=_TIMEOUT_S)
+        figures["status_heavy_imports"] = float(counted.stdout)
+    return Outcome({"repeats": arguments.repeats}, figures)
+
+
+@contextlib.contextmanager
+def _daemon(folder: Path) -> Iterator[None]:
+    command = (sys.executable, "-m", "bench.programs.donor_side", str(folder))
+    with subprocess.Popen(command) as process:
+        try:
+            give_up_s = time.monotonic() + _TIMEOUT_S
+            while not _answers(folder):
+                if process.poll() is not None or time.monotonic() > give_up_s:
+                    raise ProcessFailed("the donor's side of a peer did not start", fix="see its message above")
+                time.sleep(_POLL_S)
+            yield
+        finally:
+            process.terminate()
+
+
+def _answers(folder: Path) -> bool:
+    try:
+        return bool(request(folder, {"do": "status"}))
+    except RollcastError:
+        return False
+
+
+def _timed_ms(arguments: tuple[str, ...]) -> tuple[float, float]:
+    """Wall and processor milliseconds of one process."""
+    before, started_s = _children_cpu_s(), time.perf_counter()
+    subprocess.run((*_ROLLCAST, *arguments), check=True, capture_output=True, timeout=_TIMEOUT_S)
+    return (time.perf_counter() - started_s) * 1000.0, (_children_cpu_s() - before) * 1000.0
+
+
+def _children_cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

@@ -1,0 +1,155 @@
+"""Routes behind one door: who asks is found out, what is asked is checked, what was done is written down."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+from aiohttp import web
+from pydantic import BaseModel
+
+from coordinator import plain_json
+from coordinator.http.access import STRANGER, Gate, check_access, check_site
+from coordinator.http.audit import DONE, AuditLog
+from coordinator.http.requests import BODY_BYTES_MAX, JSON, answer_to, call_of, error_response
+from coordinator.http.routes import Answer, Call, Caller, RawRoute, Route
+from coordinator.http.stream import Hub
+from rollcast.runtime.errors import MalformedMessage, NotAllowed, RollcastError
+from rollcast.web.assets import Assets
+from rollcast.web.headers import NO_STORE, SECURITY_HEADERS
+
+log = structlog.get_logger()
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+ANSWER_DEADLINE_S = 60.0
+_CALLER = web.RequestKey("caller", Caller)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpApp:
+    """Everything that is served.
+
+    Args:
+        hosts: names allowed in the Host header (against DNS rebinding); None allows any.
+    """
+
+    routes: Sequence[Route | RawRoute]
+    hub: Hub
+    gate: Gate
+    audit: AuditLog
+    assets: Assets
+    hosts: frozenset[str] | None
+
+    def application(self) -> web.Application:
+        app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._guard])
+        for route in self.routes:
+            handler = self._raw(route) if isinstance(route, RawRoute) else self._json(route)
+            app.router.add_route(route.method, route.path, handler)
+            if route.method == "GET":
+                app.router.add_route("HEAD", route.path, handler)
+        for url in self.assets.urls:
+            app.router.add_get(url, self._asset)
+        app.on_response_prepare.append(_add_security_headers)
+        return app
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if self.hosts is not None and _host_name(request.host) not in self.hosts:
+            return error_response(421, MalformedMessage("this server does not answer under that name"))
+        try:
+            return await handler(request)
+        except Exception as error:
+            if isinstance(error, web.HTTPException) and error.status < 400:
+                raise
+            response = answer_to(error, request.get(_CALLER, STRANGER))
+            if response is None:
+                log.exception("request failed", path=request.path)
+                return error_response(500, RollcastError("something is wrong here", fix="see the coordinator's log"))
+            if isinstance(error, RollcastError):
+                log.info("request refused", path=request.path, code=error.code, what=error.what)
+            return response
+
+    def _raw(self, route: RawRoute) -> Handler:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            return await route.handler(request, self._admitted(route, request))
+
+        return handle
+
+    def _json(self, route: Route) -> Handler:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            try:
+                caller = self._admitted(route, request)
+            except NotAllowed as error:
+                if route.act:
+                    who = self.gate.caller(request.headers)
+                    await self.audit.refused(who, route.act, request.path, f"{error.code}: {error.what}")
+                raise
+            call = await call_of(route, caller, request)
+            async with asyncio.timeout(ANSWER_DEADLINE_S):
+                answer = await (self._acted(route, call) if route.act else route.handler(call))
+            return web.Response(text=_text(answer), content_type=JSON)
+
+        return handle
+
+    def _admitted(self, route: Route | RawRoute, request: web.Request) -> Caller:
+        caller = self.gate.caller(request.headers)
+        request[_CALLER] = caller
+        check_access(caller, route.access)
+        if route.access != "anyone":
+            check_site(request.method, request.headers)
+        return caller
+
+    async def _acted(self, route: Route, call: Call) -> Answer:
+        subject, detail = (route.about or _about)(call)
+        try:
+            answer = await route.handler(call)
+        except BaseException as error:
+            why = f"{error.code}: {error.what}" if isinstance(error, RollcastError) else type(error).__name__
+            await self.audit.done(call.caller, route.act, subject, detail, why)
+            raise
+        outcome = route.outcome(answer) if route.outcome else DONE
+        await self.audit.done(call.caller, route.act, subject, detail, outcome)
+        return answer
+
+    async def _asset(self, request: web.Request) -> web.Response:
+        headers = request.headers
+        reply = self.assets.reply(
+            request.path,
+            accept_encoding=headers.get("Accept-Encoding", ""),
+            if_none_match=headers.get("If-None-Match", ""),
+        )
+        if reply is None:
+            raise web.HTTPNotFound
+        return web.Response(status=reply.status, headers=reply.headers, body=reply.body)
+
+
+def _about(call: Call) -> tuple[str, str]:
+    """What was asked, for the audit log: bodies hold no secrets."""
+    body = call.body.model_dump_json(exclude_unset=True) if isinstance(call.body, BaseModel) else ""
+    return ", ".join(call.params.values()), body
+
+
+def _text(answer: Answer) -> str:
+    match answer:
+        case str():
+            return answer
+        case BaseModel():
+            return plain_json.dumps(answer.model_dump(mode="json"))
+        case _:
+            return plain_json.dumps(answer)
+
+
+async def _add_security_headers(_request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(SECURITY_HEADERS)
+    if "Cache-Control" not in response.headers:
+        response.headers.update(NO_STORE)
+
+
+def _host_name(header: str) -> str:
+    """The host of a Host header without its port: "[::1]:80" gives "::1"."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.partition(":")[0].lower()

@@ -1,0 +1,117 @@
+"""The audit log: every act over HTTP, who did it, and what came of it; refusals too."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from coordinator.access_rows import AccessStore, AuditRow
+from coordinator.http.routes import Answer, Call, Caller, Query, Route
+from rollcast.runtime.waits import deadline
+
+DONE = "done"
+TEXT_LENGTH_MAX = 2_000
+#: Anybody can be refused as often as he likes, and each row is durable: no more than so many, and a count of the rest.
+REFUSALS_PER_HOUR = 120
+LEDGER_DEADLINE_S = 30.0
+
+
+class AuditLog:
+    """Writes rows, and reads them."""
+
+    def __init__(self, store: AccessStore, unix_clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._unix_clock = unix_clock
+        self._hour = -1
+        self._refusals = 0  # in this hour
+
+    async def done(self, caller: Caller, act: str, subject: str, detail: str, outcome: str = DONE) -> None:
+        """Returns once the row is durable.
+
+        Raises:
+            StoreError, WaitTimedOut: it is not.
+        """
+        await self._write(caller, act, subject, detail, outcome)
+
+    async def refused(self, caller: Caller, act: str, subject: str, why: str) -> None:
+        """As done, for what was not allowed; only counted once there are many."""
+        hour = int(self._unix_clock() // 3600.0)
+        left_out = 0
+        if hour != self._hour:
+            left_out, self._hour, self._refusals = max(0, self._refusals - REFUSALS_PER_HOUR), hour, 0
+        self._refusals += 1
+        if self._refusals > REFUSALS_PER_HOUR:
+            return
+        detail = f"and {left_out} refusals before that are not written" if left_out else ""
+        await self._write(caller, act, subject, detail, why)
+
+    async def rows(self, before: int | None, limit: int) -> list[tuple[int, AuditRow]]:
+        """The newest below number ``before``, newest first."""
+        async with deadline(LEDGER_DEADLINE_S, "the ledger to read the audit log"):
+            return await self._store.audit_rows(before, limit)
+
+    async def _write(self, caller: Caller, act: str, subject: str, detail: str, outcome: str) -> None:
+        texts = [text[:TEXT_LENGTH_MAX] for text in (act, subject, detail, outcome)]
+        row = AuditRow(self._unix_clock(), caller.who, caller.access, *texts)
+        async with deadline(LEDGER_DEADLINE_S, "the ledger to keep a row of the audit log"):
+            await self._store.record_audit(row)
+
+
+class AuditQuery(Query):
+    """Which rows."""
+
+    before: int | None = Field(None, ge=1, le=2**62)
+    """Only those with a smaller number: the last one of the page before."""
+    limit: int = Field(100, ge=1, le=1000)
+
+
+class AuditAnswerRow(TypedDict):
+    id: int
+    at_unix_s: float
+    who: str
+    access: str
+    act: str
+    subject: str
+    detail: str
+    outcome: str
+
+
+class AuditAnswer(TypedDict):
+    rows: list[AuditAnswerRow]
+
+
+def audit_routes(log: AuditLog) -> list[Route]:
+    """Reading the log."""
+
+    async def read(call: Call) -> Answer:
+        rows = await log.rows(call.query.before, call.query.limit)
+        return {
+            "rows": [
+                {
+                    "id": number,
+                    "at_unix_s": row.at_unix_s,
+                    "who": row.who,
+                    "access": row.access,
+                    "act": row.act,
+                    "subject": row.subject,
+                    "detail": row.detail,
+                    "outcome": row.outcome,
+                }
+                for number, row in rows
+            ]
+        }
+
+    return [
+        Route(
+            "GET",
+            "/api/v1/audit",
+            "viewer",
+            read,
+            "Who did what over this API, newest first, refusals included.",
+            query=AuditQuery,
+            answer=AuditAnswer,
+        )
+    ]

@@ -1,0 +1,26 @@
+"""Routes for machines that may join: they show their invite, since they have no token yet."""
+
+from __future__ import annotations
+
+from coordinator.http.routes import Caller
+from coordinator.join import JoinDesk
+from rollcast.runtime.errors import JoinRefused
+
+_TOKEN_LENGTH_MAX = 256
+_SCHEME = "invite"
+
+
+async def check_invited(desk: JoinDesk, caller: Caller, authorization: str) -> None:
+    """Let those in who have a token, and those who have an invite: ``Authorization: Invite TOKEN``.
+
+    Raises:
+        JoinRefused: neither.
+        StoreError, WaitTimedOut: the invite could not be looked up.
+    """
+    scheme, _, token = authorization.partition(" ")
+    if scheme.lower() == _SCHEME:
+        if not 0 < len(token) <= _TOKEN_LENGTH_MAX or not token.isascii():
+            raise JoinRefused("this is not an invite's token", fix="give the whole invite to `rollcast peer check`")
+        await desk.check_invite(token)
+    elif not caller.may("viewer"):
+        raise JoinRefused("this needs an invite or a token", fix="give the invite: `rollcast peer check INVITE`")

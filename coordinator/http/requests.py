@@ -1,0 +1,123 @@
+"""From an HTTP request to a Call, with limits on all that a stranger chooses; and errors as answers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from aiohttp import web
+from pydantic import BaseModel, ValidationError
+
+from coordinator.http.routes import Call, Caller, Route
+from rollcast.runtime.errors import MalformedMessage, NotAllowed, RollcastError, StoreError, WaitTimedOut
+from rollcast.wire.error_json import error_to_json
+
+BODY_DEADLINE_S = 5.0
+BODY_BYTES_MAX = 64 << 10
+PARAMETER_LENGTH_MAX = 256
+QUERY_KEYS_MAX = 32
+JSON = "application/json"
+
+
+async def read_body(request: web.Request, bytes_max: int = BODY_BYTES_MAX) -> bytes:
+    """The whole body.
+
+    Raises:
+        web.HTTPRequestEntityTooLarge: it is longer than ``bytes_max``.
+        TimeoutError: it takes longer than BODY_DEADLINE_S.
+    """
+    if (request.content_length or 0) > bytes_max:
+        raise web.HTTPRequestEntityTooLarge(bytes_max, request.content_length or 0)
+    async with asyncio.timeout(BODY_DEADLINE_S):
+        body = await request.read()
+    if len(body) > bytes_max:
+        raise web.HTTPRequestEntityTooLarge(bytes_max, len(body))
+    return body
+
+
+async def call_of(route: Route, caller: Caller, request: web.Request) -> Call:
+    """What is asked, checked against the route.
+
+    Raises:
+        MalformedMessage: it is something else.
+        web.HTTPException, TimeoutError: see read_body; and a body that is not JSON.
+    """
+    params = dict(request.match_info)
+    if any(len(value) > PARAMETER_LENGTH_MAX for value in params.values()):
+        raise MalformedMessage(f"a part of the path is longer than {PARAMETER_LENGTH_MAX} characters")
+    return Call(caller, params, _query(route, request), await _body(route, request) if route.method == "POST" else None)
+
+
+def _query(route: Route, request: web.Request) -> BaseModel | None:
+    given = list(request.query.items())
+    if len({name for name, _ in given}) != len(given) or len(given) > QUERY_KEYS_MAX:
+        raise MalformedMessage("a query names each key once")
+    if route.query is None:
+        if given:
+            raise MalformedMessage(f"nothing can be asked of {route.path} with ?{given[0][0][:64]}=")
+        return None
+    try:
+        return route.query.model_validate(dict(given))
+    except ValidationError as error:
+        raise _not_as_asked("query", error) from None
+
+
+async def _body(route: Route, request: web.Request) -> BaseModel | None:
+    if request.content_type != JSON:
+        raise web.HTTPUnsupportedMediaType
+    body = await read_body(request)
+    if route.body is None:
+        if body.strip() not in (b"", b"{}"):
+            raise MalformedMessage(f"{route.path} takes no body", fix="send {}")
+        return None
+    try:
+        return route.body.model_validate_json(body)
+    except ValidationError as error:
+        raise _not_as_asked("body", error) from None
+
+
+def _not_as_asked(where: str, error: ValidationError) -> MalformedMessage:
+    """The first problem, without what was sent."""
+    first: Any = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"])[:128]
+    return MalformedMessage(
+        f"the {where} is not as it should be" + (f" at {place}" if place else ""),
+        cause=str(first["msg"])[:256],
+        fix="see /api/v1/openapi.json",
+    )
+
+
+_HTTP_ERRORS = {
+    404: ("there is nothing at this address", "see /api/v1/openapi.json"),
+    405: ("this address does not take that method", "see /api/v1/openapi.json"),
+    413: ("the body is too long", f"send at most {BODY_BYTES_MAX} bytes"),
+    415: ("the body is not JSON", f"send it with Content-Type: {JSON}"),
+}
+
+
+def answer_to(error: Exception, caller: Caller) -> web.Response | None:
+    """The error as an answer; None for what is our own fault."""
+    match error:
+        case NotAllowed():
+            is_stranger = caller.access == "anyone"
+            headers = {"WWW-Authenticate": 'Bearer realm="rollcast"'} if is_stranger else {}
+            return error_response(401 if is_stranger else 403, error, headers)
+        case web.HTTPException() if error.status >= 400:
+            what, fix = _HTTP_ERRORS.get(error.status, (error.reason, ""))
+            headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+            return error_response(error.status, MalformedMessage(what, fix=fix), headers)
+        case TimeoutError():
+            return error_response(408, MalformedMessage("the request took too long"))
+        case StoreError() | WaitTimedOut():
+            return error_response(503, error)
+        case MalformedMessage():
+            return error_response(400, error)
+        case RollcastError():
+            return error_response(403, error)
+        case _:
+            return None
+
+
+def error_response(status: int, error: RollcastError, headers: dict[str, str] | None = None) -> web.Response:
+    """{"code", "what", "cause", "fix"}."""
+    return web.Response(text=error_to_json(error), status=status, content_type=JSON, headers=headers)

@@ -1,0 +1,111 @@
+"""What a coordinator answers whatever it does: health, readiness, metrics, its status, who is asking, joins."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from aiohttp import web
+from typing_extensions import TypedDict
+
+from coordinator.http.cached import CachedJson
+from coordinator.http.requests import read_body
+from coordinator.http.routes import Answer, Call, Caller, JsonText, RawRoute, Route, Topic
+from coordinator.join import JoinDesk
+from rollcast.runtime import metrics
+from rollcast.runtime.version import software_version
+from rollcast.wire.limits import HTTP_JOIN_BYTES_MAX
+
+JOIN_DEADLINE_S = 20.0
+JOINS_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class HttpViews:
+    """What these routes may ask of the coordinator."""
+
+    run_name: str
+    run_id: str
+    status: Callable[[], Mapping[str, Any]]
+    broadcast: Callable[[], Mapping[str, Any]]
+    not_ready_because: Callable[[], str]  # empty when ready
+    metrics: Callable[[], bytes]
+
+
+class Session(TypedDict):
+    """Who is asking, and what."""
+
+    access: Literal["anyone", "viewer", "operator", "admin"]
+    who: str
+    reading_is_open: bool
+    run_name: str
+    run_id: str
+    software: str
+
+
+class Standing:
+    """Routes and topics.
+
+    Args:
+        reading_is_open: whoever reaches us may read without a token.
+    """
+
+    def __init__(self, views: HttpViews, desk: JoinDesk, *, reading_is_open: bool) -> None:
+        self._views = views
+        self._desk = desk
+        self._reading_is_open = reading_is_open
+        self._joining = asyncio.Semaphore(JOINS_AT_ONCE)
+        self._status_json, self._broadcast_json = CachedJson(views.status), CachedJson(views.broadcast)
+
+    def routes(self) -> list[Route | RawRoute]:
+        return [
+            RawRoute("GET", "/health", "anyone", self._health, "Whether the process answers."),
+            RawRoute("GET", "/ready", "anyone", self._ready, "Whether the run goes on; status 503 if not."),
+            RawRoute("GET", "/metrics", "viewer", self._metrics, "Figures for Prometheus.", "text/plain"),
+            Route("GET", "/api/v1/session", "viewer", self._session, "Who is asking, and what.", answer=Session),
+            Route("GET", "/api/v1/status", "viewer", self._status, "Everything about the run and its peers."),
+            Route("GET", "/api/v1/broadcast", "viewer", self._broadcast, "How the newest version spreads."),
+            RawRoute("GET", "/api/v1/ca", "anyone", self._ca, "Certificate of the run's authority."),
+            RawRoute("POST", "/api/v1/join", "anyone", self._join, "Turn an invite into a certificate."),
+        ]
+
+    def topics(self) -> list[Topic]:
+        return [Topic("status", self._status_json.text), Topic("broadcast", self._broadcast_json.text)]
+
+    async def _health(self, _request: web.Request, _caller: Caller) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    async def _ready(self, _request: web.Request, caller: Caller) -> web.Response:
+        reason = self._views.not_ready_because()
+        said = {"ready": not reason, "reason": reason} if caller.may("viewer") else {"ready": not reason}
+        return web.json_response(said, status=503 if reason else 200)
+
+    async def _metrics(self, _request: web.Request, _caller: Caller) -> web.Response:
+        return web.Response(body=self._views.metrics(), headers={"Content-Type": metrics.CONTENT_TYPE})
+
+    async def _session(self, call: Call) -> Answer:
+        return {
+            "access": call.caller.access,
+            "who": call.caller.who,
+            "reading_is_open": self._reading_is_open,
+            "run_name": self._views.run_name,
+            "run_id": self._views.run_id,
+            "software": software_version(),
+        }
+
+    async def _status(self, _call: Call) -> JsonText:
+        return self._status_json.text()
+
+    async def _broadcast(self, _call: Call) -> JsonText:
+        return self._broadcast_json.text()
+
+    async def _ca(self, _request: web.Request, _caller: Caller) -> web.Response:
+        return web.json_response({"ca_pem": self._desk.ca_pem.decode("ascii")})
+
+    async def _join(self, request: web.Request, _caller: Caller) -> web.Response:
+        body = await read_body(request, HTTP_JOIN_BYTES_MAX)
+        async with asyncio.timeout(JOIN_DEADLINE_S), self._joining:
+            reply = await self._desk.join(body)
+        return web.json_response(asdict(reply))

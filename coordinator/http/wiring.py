@@ -1,0 +1,63 @@
+"""All of the HTTP side of a coordinator, put together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coordinator.http.access import Gate
+from coordinator.http.app import HttpApp
+from coordinator.http.audit import AuditLog, audit_routes
+from coordinator.http.openapi import description_route
+from coordinator.http.operator import OperatorApi, OrderKeeping
+from coordinator.http.routes import RawRoute, Route, Topic
+from coordinator.http.standing import HttpViews, Standing
+from coordinator.http.stream import Hub
+from coordinator.http.tokens import TokenBook, TokenRoutes, operator_key
+from rollcast.web.assets import STATIC, Assets
+
+if TYPE_CHECKING:
+    from coordinator.assembly import Coordinator
+
+PAGES = Path(__file__).parents[1] / "pages"
+
+
+async def http_app(coordinator: Coordinator, *, hosts: frozenset[str] | None, open_reading: bool) -> HttpApp:
+    """Args:
+        hosts: names allowed in the Host header; None allows any.
+        open_reading: whoever reaches us may read without a token.
+
+    Raises:
+        StoreError, WaitTimedOut: the ledger does not tell its tokens.
+        RunFolderError: the operator's key can be neither read nor written.
+    """
+    ledger, shell = coordinator.ledger, coordinator.shell
+    tokens = TokenBook(ledger)
+    await tokens.load()
+    gate = Gate(operator_key(coordinator.folder.secrets), tokens, open_reading=open_reading)
+    standing = Standing(_views(coordinator), coordinator.desk, reading_is_open=open_reading)
+    audit = AuditLog(ledger)
+    keeping = OrderKeeping(shell.apply, ledger, coordinator.start.orders)
+    topics: list[Topic] = standing.topics()
+    hub = Hub(topics, gate)
+    routes: list[Route | RawRoute] = [
+        *standing.routes(),
+        *TokenRoutes(tokens).routes(),
+        *audit_routes(audit),
+        *OperatorApi(shell.core, keeping.give).routes(),
+        hub.route(),
+    ]
+    routes.append(description_route(routes))
+    return HttpApp(routes, hub, gate, audit, Assets.of({"/": PAGES, "/web/": STATIC}), hosts)
+
+
+def _views(coordinator: Coordinator) -> HttpViews:
+    shell = coordinator.shell
+    return HttpViews(
+        run_name=coordinator.config.run.name,
+        run_id=coordinator.run_id,
+        status=lambda: coordinator.providing.merged(shell.status()),
+        broadcast=shell.broadcast,
+        not_ready_because=lambda: shell.ended_because,
+        metrics=coordinator.metrics.render,
+    )

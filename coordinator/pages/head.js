@@ -1,0 +1,63 @@
+// The line above every page: which run, how far it is, what it waits for, and whether these figures are live.
+import { html } from "/web/vendor/htm-preact.js";
+import { Badge, Button, Icon, Meter } from "/web/parts.js";
+import { count, duration, percent } from "/web/format.js";
+import { connection, reconnect } from "/web/stream.js";
+import { useNow, useStore } from "/web/store.js";
+import { href } from "/web/router.js";
+import { askToSignIn } from "./session.js";
+
+const PHASE_TONE = { training: "accent", finished: "good", stopped: "warn", starting: "" };
+const LATE_MS = 3_500; // the stream has a message a second
+
+export const ended = (overview) => Boolean(overview && (overview.phase === "finished" || overview.phase === "stopped"));
+
+/** "Waiting for ..." in one sentence, however much of the view is there. */
+export function sentence(overview) {
+  const waiting = overview?.waiting;
+  if (!waiting) return "";
+  if (waiting.sentence) return waiting.sentence;
+  return waiting.for ? "Waiting for " + waiting.for + "." : "";
+}
+
+/** Args: overview: the newest view, null before the first; onMenu: opens the navigation on narrow screens. */
+export function Head({ overview, onMenu, onOverview }) {
+  const share = overview?.steps ? overview.step / overview.steps : 0;
+  return html`<header class="head">
+    <${Button} icon="menu" className="head-menu" aria-label="Open the navigation" onClick=${onMenu} />
+    <div class="head-run">
+      <a class="head-name" href=${href("overview")}>${overview?.run_name || "…"}</a>
+      ${overview && html`<${Badge} tone=${PHASE_TONE[overview.phase]}>${overview.phase}<//>`}
+      ${overview && html`<span class="head-step" title="${percent(share, 1)} of the run's steps">
+        <span class="nowrap">step <b>${count(overview.step)}</b> of ${count(overview.steps)}</span><${Meter} value=${share} label="Learner steps done" /></span>`}
+    </div>
+    ${!onOverview && html`<p class="head-sentence" title=${sentence(overview)}>${sentence(overview)}</p>`}
+    <${Connection} overview=${overview} />
+  </header>`;
+}
+
+function Connection({ overview }) {
+  const { name, lastMs } = useStore(connection);
+  const now = useNow();
+  const late = name === "live" && now - lastMs > LATE_MS;
+  const [tone, text] = name === "live" && !late ? ["good", "live"]
+    : ended(overview) ? ["idle", "ended"]
+      : name === "refused" ? ["warn", "not signed in"]
+        : lastMs ? ["warn", "reconnecting"] : ["idle", "connecting"];
+  return html`<span class="head-link state ${tone}" role="status">${text}</span>`;
+}
+
+/** What is said across the page when the figures are old, or may not be read. */
+export function Notice({ overview }) {
+  const { name, lastMs, error } = useStore(connection);
+  const now = useNow();
+  if (name === "refused") {
+    return html`<div class="notice" role="alert"><${Icon} name="key" /><p>${error?.what || "This run shows its figures only to who has a token."}</p><${Button} onClick=${() => askToSignIn()}>Sign in<//></div>`;
+  }
+  const silentMs = now - lastMs;
+  if (!lastMs || (name === "live" && silentMs < LATE_MS) || silentMs < LATE_MS) return null;
+  if (ended(overview)) {
+    return html`<div class="notice quiet" role="status"><${Icon} name="info" /><p>The run has ${overview.phase} and its coordinator has stopped. These are its last figures.</p></div>`;
+  }
+  return html`<div class="notice" role="alert"><${Icon} name="warning" /><p>No word from the coordinator for ${duration(Math.round(silentMs / 1000))}. Trying to reconnect; the figures below are that old.</p><${Button} onClick=${reconnect}>Try now<//></div>`;
+}

@@ -1,0 +1,76 @@
+// Invites: one line for a donor carries the address, the keys and the right to join.
+import { html, useState } from "/web/vendor/htm-preact.js";
+import { post, useGet } from "/web/api.js";
+import { clock, count, duration, plural } from "/web/format.js";
+import { Badge, Button, Card, Empty, Field, PageHead, Problem, Select } from "/web/parts.js";
+import { useNow } from "/web/store.js";
+import { askToSignIn, useMay } from "./session.js";
+import { OneLine, Revoke } from "./settings.js";
+
+const DAY_S = 86_400;
+const LIFETIMES = [[3600, "in an hour"], [DAY_S, "in a day"], [7 * DAY_S, "in 7 days"], [30 * DAY_S, "in 30 days"], [90 * DAY_S, "in 90 days"]];
+
+/** open, used up, ended or revoked. */
+export function fateOf(invite, nowS) {
+  if (invite.revoked) return "revoked";
+  if (invite.used >= invite.quota) return "used up";
+  return invite.expires_unix_s <= nowS ? "ended" : "open";
+}
+
+export function Page() {
+  const { data, error, reload } = useGet("/api/v1/invites");
+  return html`<${PageHead} title="Invites" note="one line for each donor" />
+    <div class="stack"><${Make} onMade=${reload} /><${Made} invites=${data ? data.invites : null} error=${error} reload=${reload} /></div>`;
+}
+
+function Make({ onMade }) {
+  const canAct = useMay("operator");
+  const [form, setForm] = useState({ quota: "1", lifetime: String(7 * DAY_S), note: "" });
+  const [state, setState] = useState({ busy: false, error: null, made: null });
+  const quota = Number(form.quota), isWrong = !Number.isInteger(quota) || quota < 1 || quota > 10_000;
+  const make = async (event) => {
+    event.preventDefault();
+    if (!canAct) return askToSignIn("Making an invite needs an operator's token.");
+    setState({ busy: true, error: null, made: null });
+    try {
+      const made = await post("/api/v1/invites", { role: "peer", quota, lifetime_s: Number(form.lifetime), note: form.note.trim() });
+      setState({ busy: false, error: null, made });
+      onMade();
+    } catch (caught) {
+      setState({ busy: false, error: caught, made: null });
+    }
+  };
+  return html`<${Card} title="New invite">
+    <form class="invite-form" onSubmit=${make}>
+      <${Field} label="Machines" inputmode="numeric" autocomplete="off" error=${isWrong ? "A whole number from 1 to 10,000." : ""} value=${form.quota} onInput=${(text) => setForm({ ...form, quota: text })} />
+      <${Select} label="Ends" value=${form.lifetime} options=${LIFETIMES.map(([seconds, text]) => [String(seconds), text])} onChange=${(text) => setForm({ ...form, lifetime: text })} />
+      <${Field} label="Note" placeholder="for whom it is" maxlength="120" autocomplete="off" value=${form.note} onInput=${(text) => setForm({ ...form, note: text })} />
+      <${Button} type="submit" kind="primary" icon="plus" busy=${state.busy} disabled=${isWrong}>Make invite<//>
+    </form>
+    <${Problem} error=${state.error} />
+    ${state.made && html`<div class="invite-made" role="status"><p><b>Give this line to the donor.</b> <span class="muted">It is shown only now. It lets ${plural(quota, "machine")} join until ${clock(state.made.expires_unix_s)}; who holds it can join.</span></p>
+      <${OneLine} text=${state.made.command} label="What the donor runs" /></div>`}
+  <//>`;
+}
+
+function Made({ invites, error, reload }) {
+  const now = useNow(10_000) / 1000;
+  const [leaving, setLeaving] = useState(null);
+  return html`<${Card} title="Invites" note=${invites ? `${count(invites.filter((one) => fateOf(one, now) === "open").length)} open` : ""} flush>
+    ${error && html`<${Problem} error=${error} retry=${reload} />`}
+    ${invites && !invites.length && html`<${Empty} title="No invite was made yet" icon="invites">Make one above: the donor runs its one line, and the machine appears under Workers.<//>`}
+    ${invites?.length > 0 && html`<ul class="invite-list">${invites.map((one) => html`<${Line} key=${one.id} invite=${one} now=${now} onRevoke=${() => setLeaving(one)} />`)}</ul>`}
+    ${leaving && html`<${Revoke} what=${leaving.note ? `the invite “${leaving.note}”` : "this invite"} path=${`/api/v1/invites/${leaving.id}/revoke`} onClose=${() => setLeaving(null)} onDone=${reload}
+      text="Nobody can join with it any more. Who joined with it stays; drain or ban workers under Workers." />`}
+  <//>`;
+}
+
+const TONES = { open: "good", "used up": "", ended: "", revoked: "bad" };
+
+function Line({ invite, now, onRevoke }) {
+  const fate = fateOf(invite, now);
+  const ends = fate === "open" ? `ends in ${duration(invite.expires_unix_s - now)}` : `${invite.expires_unix_s <= now ? "ended" : "ends"} ${clock(invite.expires_unix_s)}`;
+  return html`<li><${Badge} tone=${TONES[fate]}>${fate}<//><span class="invite-note"><b>${invite.note || "no note"}</b> <span class="muted">${invite.role !== "peer" ? `${invite.role}, ` : ""}${ends}</span></span>
+    <span class="invite-used">${count(invite.used)} of ${plural(invite.quota, "machine")}</span>
+    ${fate === "open" ? html`<${Button} onClick=${onRevoke} aria-label=${`Revoke ${invite.note || invite.id}`}>Revoke<//>` : html`<span></span>`}</li>`;
+}

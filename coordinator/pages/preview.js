@@ -1,0 +1,60 @@
+// What the planner says would follow, before anything is changed: now beside then, a sentence, warnings.
+import { html, useEffect, useState } from "/web/vendor/htm-preact.js";
+import { post } from "/web/api.js";
+import { duration, fixed, count, percent, usd, known, NOTHING } from "/web/format.js";
+import { Icon, Problem } from "/web/parts.js";
+
+const SETTLE_MS = 350; // of typing
+const DEADLINE_MS = 30_000; // the planner may search for a while
+
+// [key, words, how it is written, +1 where more is better, -1 where less is, 0 where it depends]
+const FIGURES = [
+  ["utilisation", "Learner busy", (value) => percent(value, 1), 1],
+  ["steps_per_hour", "Learner steps per hour", (value) => count(value), 1],
+  ["usd_per_hour", "Cost per hour", usd, -1],
+  ["workers_on", "Workers on", count, 0],
+  ["t_bcast_s", "T_bcast", duration, -1],
+  ["staleness_needed", "S needed", (value) => fixed(value, 0), -1],
+];
+
+/** {data, error, loading} of a preview; asked again when the body changed and stayed so. A body of null asks nothing. */
+export function usePreview(body) {
+  const key = body === null ? "" : JSON.stringify(body);
+  const [state, setState] = useState({ data: null, error: null, loading: false });
+  useEffect(() => {
+    if (!key) return setState({ data: null, error: null, loading: false });
+    let isWanted = true;
+    setState((before) => ({ ...before, loading: true }));
+    const timer = setTimeout(async () => {
+      try {
+        const data = await post("/api/v1/acts/settings/preview", JSON.parse(key), { deadlineMs: DEADLINE_MS });
+        if (isWanted) setState({ data, error: null, loading: false });
+      } catch (error) {
+        if (isWanted) setState({ data: null, error, loading: false });
+      }
+    }, SETTLE_MS);
+    return () => { isWanted = false; clearTimeout(timer); };
+  }, [key]);
+  return state;
+}
+
+/** What `usePreview` gave, drawn; the old figures stay, paler, while new ones are made. */
+export function Preview({ data, error, loading }) {
+  if (error) {
+    return html`<div class="preview"><p class="muted">The planner cannot say what would follow; it can be done all the same.</p><${Problem} error=${error} /></div>`;
+  }
+  return html`<div class=${"preview" + (loading ? " busy" : "")} aria-busy=${String(loading)} aria-live="polite">
+    <p class="preview-sentence">${data ? data.sentence : "Asking the planner what would follow…"}</p>
+    ${data && data.warnings.map((text) => html`<p class="preview-warning" key=${text}><${Icon} name="warning" /><span>${text}</span></p>`)}
+    ${data && html`<table class="preview-table"><thead><tr><th scope="col">Predicted</th><th scope="col">Now</th><th scope="col">Then</th><th scope="col">Change</th></tr></thead>
+      <tbody>${FIGURES.map((figure) => html`<${Line} key=${figure[0]} figure=${figure} now=${data.now[figure[0]]} then=${data.then[figure[0]]} />`)}</tbody></table>`}
+  </div>`;
+}
+
+function Line({ figure: [, words, written, better], now, then }) {
+  const isSame = !known(now) || !known(then) || written(now) === written(then);
+  const tone = isSame || !better ? "" : (then - now) * better > 0 ? "good" : "bad";
+  const change = isSame ? "" : (then > now ? "+" : "−") + written(Math.abs(then - now));
+  return html`<tr><th scope="row">${words}</th><td>${known(now) ? written(now) : NOTHING}</td><td class="then">${known(then) ? written(then) : NOTHING}</td>
+    <td class=${tone}>${change}</td></tr>`;
+}

@@ -1,0 +1,82 @@
+// How the learner does: each figure by learner step, alone or beside another run.
+import { html, useEffect, useMemo, useState } from "/web/vendor/htm-preact.js";
+import { get, token, useGet, withQuery } from "/web/api.js";
+import { Empty, PageHead, Problem, Segments, Select } from "/web/parts.js";
+import { clock, count } from "/web/format.js";
+import { setParams } from "/web/router.js";
+import { useMessages } from "/web/stream.js";
+import { AgeSplit, Evaluation, Figure, FIGURES, Mismatch, Staleness, StepTimes } from "./run_charts.js";
+import { Outcomes } from "./rollouts.js";
+import { evaluations, tableOf, withRows } from "./run_data.js";
+
+const POINTS = 2000;
+
+export function Page({ overview, params }) {
+  const runs = useGet("/api/v1/runs");
+  const all = runs.data?.runs || [];
+  const current = all.find((run) => run.current)?.name || "";
+  const name = params.run || current;
+  const smooth = params.raw !== "1";
+  const own = useSteps(name, name === current);
+  const other = useSteps(params.with || "", params.with === current);
+  const table = useMemo(() => tableOf(own.answer), [own.answer]);
+  const beside = useMemo(() => (params.with && other.answer ? tableOf(other.answer) : null), [params.with, other.answer]);
+  const error = runs.error || own.error || other.error;
+  return html`
+    <${PageHead} title="Run">
+      <${Select} hideLabel label="Run" value=${name} options=${all.map(optionOf)} onChange=${(run) => setParams({ run: run === current ? "" : run })} />
+      <${Select} hideLabel label="Compare with" value=${params.with || ""} options=${[["", "Compare with …"], ...all.filter((run) => run.name !== name).map(optionOf)]} onChange=${(run) => setParams({ with: run })} />
+      <${Segments} label="Lines" value=${smooth ? "smooth" : "raw"} options=${[["smooth", "Smoothed"], ["raw", "Raw"]]} onChange=${(value) => setParams({ raw: value === "raw" ? "1" : "" })} />
+    <//>
+    ${error && html`<${Problem} error=${error} />`}
+    ${!error && own.answer && !table.steps.length && html`<${Empty} icon="run" title="No step has been trained yet">Figures appear here with the first one. What the run waits for is said above.<//>`}
+    ${table.steps.length > 0 && html`<${Charts} table=${table} other=${beside} otherLabel=${params.with} smooth=${smooth} overview=${name === current ? overview : null} />`}`;
+}
+
+const optionOf = (run) => [run.name, `${run.name}${run.current ? ", now" : ""} (${count(run.steps)} steps, ${clock(run.began_unix_s)})`];
+
+/** {answer, error}: the steps of a run, followed while it goes on. A name of "" asks nothing. */
+function useSteps(name, following) {
+  const [state, setState] = useState({ answer: null, error: null });
+  const [round, setRound] = useState(0);
+  useEffect(() => token.subscribe(() => setRound((number) => number + 1)), []);
+  useEffect(() => {
+    let here = true;
+    setState({ answer: null, error: null });
+    if (!name) return undefined;
+    get(withQuery("/api/v1/steps", { run: name, from_step: 0, points: POINTS })).then(
+      (answer) => here && setState({ answer, error: null }),
+      (error) => here && setState({ answer: null, error }),
+    );
+    return () => { here = false; };
+  }, [name, round]);
+  useMessages(following ? ["steps"] : [], (_topic, message) => {
+    setState((before) => (before.answer && message.run === before.answer.run ? { ...before, answer: withRows(before.answer, message) } : before));
+  });
+  return state;
+}
+
+function Charts({ table, other, otherLabel, smooth, overview }) {
+  const sets = useMemo(() => evaluations(table), [table]);
+  const shared = { table, other, otherLabel, smooth };
+  const [reward, ...figures] = FIGURES;
+  const names = Object.keys(sets);
+  return html`<div class="stack">
+    <div class=${names.length ? "grid-2" : "stack"}>
+      <${Figure} ...${shared} spec=${reward} height=${210} />
+      ${names.slice(0, 1).map((set) => html`<${Evaluation} key=${set} ...${shared} set=${set} found=${sets[set]} height=${210} />`)}
+    </div>
+    <div class="grid-3">
+      ${names.slice(1).map((set) => html`<${Evaluation} key=${set} ...${shared} set=${set} found=${sets[set]} />`)}
+      ${figures.map((spec) => html`<${Figure} key=${spec.name} ...${shared} spec=${spec} />`)}
+      <${Mismatch} ...${shared} />
+    </div>
+    <h2 class="section">Staleness</h2>
+    <div class="grid-1-2">
+      <${Staleness} table=${table} overview=${overview} />
+      <${AgeSplit} table=${table} />
+    </div>
+    <h2 class="section">Where steps and rollouts go</h2>
+    <div class="grid-2"><${StepTimes} table=${table} />${overview && html`<${Outcomes} rollouts=${overview.rollouts} />`}</div>
+  </div>`;
+}

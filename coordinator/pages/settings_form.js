@@ -1,0 +1,82 @@
+// S, kappa and the budget: changed while the run goes on, after a look at what would follow.
+import { html, useEffect, useMemo, useState } from "/web/vendor/htm-preact.js";
+import { post, useGet } from "/web/api.js";
+import { known, usd } from "/web/format.js";
+import { Button, Field, Problem, toast } from "/web/parts.js";
+import { Preview, usePreview } from "./preview.js";
+import { askToSignIn, useMay } from "./session.js";
+
+const FIELDS = [
+  { key: "staleness_limit", label: "S, the staleness limit", suffix: "learner steps", step: 1, hint: "The oldest rollout that is trained on. More lets slower workers count; less keeps training closer to the policy." },
+  { key: "publish_every_steps", label: "κ, steps between versions", suffix: "learner steps", step: 1, hint: "More spares the network; rollouts are older." },
+  { key: "usd_per_hour_max", label: "Budget per hour", suffix: "$/h", step: "any", optional: true, hint: "The planner keeps the workers that are on below it. Empty: no limit." },
+  { key: "usd_total_max", label: "Budget in all", suffix: "$", step: "any", optional: true, hint: "Nothing more is switched on once it is spent. Empty: no limit." },
+];
+
+const asText = (value) => (known(value) ? String(value) : "");
+
+/** What is wrong with a text, or "". */
+export function wrongWith(text, { least, most }, { step, optional }) {
+  if (text.trim() === "") return optional ? "" : "A number is needed.";
+  const value = Number(text);
+  if (!Number.isFinite(value) || (step === 1 && !Number.isInteger(value))) return step === 1 ? "A whole number is needed." : "A number is needed.";
+  if (known(least) && value < least) return `At least ${least}.`;
+  if (known(most) && value > most) return `At most ${most}.`;
+  return "";
+}
+
+/** {key: number or null} of the fields whose text differs from what holds now. */
+export function changesOf(texts, settings) {
+  const changes = {};
+  for (const { key } of FIELDS) {
+    if (!settings[key] || texts[key] === undefined || texts[key].trim() === asText(settings[key].value)) continue;
+    changes[key] = texts[key].trim() === "" ? null : Number(texts[key]);
+  }
+  return changes;
+}
+
+export function SettingsForm({ onApplied }) {
+  const { data, error, reload } = useGet("/api/v1/settings");
+  const canAct = useMay("operator");
+  const [texts, setTexts] = useState({});
+  const [state, setState] = useState({ busy: false, error: null });
+  useEffect(() => setTexts({}), [data]);
+  const fields = data ? FIELDS.filter(({ key }) => data[key]) : [];
+  const wrong = Object.fromEntries(fields.map((field) => [field.key, texts[field.key] === undefined ? "" : wrongWith(texts[field.key], data[field.key], field)]));
+  const changes = useMemo(() => (data ? changesOf(texts, data) : {}), [texts, data]);
+  const isChanged = Object.keys(changes).length > 0, isWrong = Object.values(wrong).some(Boolean);
+  const preview = usePreview(isChanged && !isWrong && canAct ? changes : null);
+  const apply = async () => {
+    if (!canAct) return askToSignIn("Changing the run needs an operator's token.");
+    setState({ busy: true, error: null });
+    try {
+      await post("/api/v1/acts/settings", changes);
+      setState({ busy: false, error: null });
+      toast(`Applied: ${Object.entries(changes).map(([key, value]) => `${nameOf(key)} is ${written(key, value)}`).join(", ")}`, { tone: "good" });
+      await reload();
+      onApplied?.();
+    } catch (caught) {
+      setState({ busy: false, error: caught });
+    }
+  };
+  if (!data) return error ? html`<${Problem} error=${error} retry=${reload} />` : html`<p class="muted">Reading the settings…</p>`;
+  return html`<form class="settings-form" onSubmit=${(event) => { event.preventDefault(); if (isChanged && !isWrong) apply(); }}>
+    <div class="settings-fields">${fields.map((field) => html`<${Setting} key=${field.key} field=${field} setting=${data[field.key]} text=${texts[field.key]} error=${wrong[field.key]} onInput=${(text) => setTexts({ ...texts, [field.key]: text })} />`)}</div>
+    <div class="settings-preview">
+      ${isChanged && !isWrong && canAct ? html`<${Preview} ...${preview} />` : html`<p class="muted settings-hint">${isChanged && !canAct ? "Sign in with an operator's token to see what would follow." : "Change a figure, and the planner says here what would follow before anything is applied."}</p>`}
+      <${Problem} error=${state.error} />
+      <div class="settings-buttons"><${Button} disabled=${!isChanged} onClick=${() => setTexts({})}>Undo<//><${Button} type="submit" kind="primary" busy=${state.busy} disabled=${!isChanged || isWrong}>Apply to the run<//></div>
+    </div>
+  </form>`;
+}
+
+const nameOf = (key) => ({ staleness_limit: "S", publish_every_steps: "κ", usd_per_hour_max: "the budget per hour", usd_total_max: "the budget" }[key]);
+const written = (key, value) => (value === null ? "without limit" : key.startsWith("usd") ? usd(value) : String(value));
+
+function Setting({ field, setting, text, error, onInput }) {
+  const { least, most, configured, auto } = setting;
+  const bounds = [known(least) && field.step === 1 && `${least} to ${known(most) ? most : "any"}`, known(configured) && configured !== setting.value && `configured: ${configured}`,
+    auto && "found by the run itself until it is changed here"].filter(Boolean).join("; ");
+  return html`<${Field} label=${field.label} hint=${[field.hint, bounds && `(${bounds})`].filter(Boolean).join(" ")} error=${error} suffix=${field.suffix} inputmode=${field.step === 1 ? "numeric" : "decimal"}
+    autocomplete="off" value=${text ?? asText(setting.value)} onInput=${onInput} />`;
+}

@@ -1,0 +1,62 @@
+// Workers as the pages show them: objects out of the columns that came, tones of states, filters. No screen.
+
+/** Peers say a word each second: seconds of silence after which it is worth a look, and after which something is wrong. */
+export const SILENT_S = { warn: 2.5, bad: 5 };
+
+const TONES = {
+  generating: "good", receiving: "good", serving: "good", active: "good", idle: "idle", standby: "idle", left: "idle",
+  starting: "warn", draining: "warn", drained: "warn", lost: "bad", quarantined: "bad", banned: "bad",
+};
+
+export const toneOf = (state) => TONES[state] || "idle";
+
+/** {columns, rows} -> [{column: value}]. */
+export function asObjects({ columns, rows }) {
+  return rows.map((values) => {
+    const one = {};
+    for (let at = 0; at < columns.length; at += 1) one[columns[at]] = values[at];
+    return one;
+  });
+}
+
+/** What was decided about it comes before what it says of itself. */
+export function stateOf(worker) {
+  for (const decided of ["banned", "quarantined", "drained", "standby"]) if (worker[decided]) return decided;
+  return worker.state;
+}
+
+export function seenTone(seconds) {
+  if (seconds === null || seconds === undefined || seconds <= SILENT_S.warn) return "";
+  return seconds <= SILENT_S.bad ? "warn" : "bad";
+}
+
+/** A version behind is what each publication makes of everybody for a while; beyond S what is generated cannot be trained on. */
+export function lagTone(lag, stalenessLimit) {
+  if (!lag || lag < 0) return "";
+  return stalenessLimit !== null && stalenessLimit !== undefined && lag > stalenessLimit ? "bad" : lag > 1 ? "warn" : "";
+}
+
+/** Rows whose text has all words of `text`, with this state and region; "" lets all through. */
+export function filtered(workers, { text = "", state = "", region = "" }) {
+  const wanted = text.toLowerCase().split(/\s+/).filter(Boolean);
+  return workers.filter((one) => (!state || stateOf(one) === state) && (!region || one.region === region)
+    && (!wanted.length || hasAll(one, wanted)));
+}
+
+function hasAll(one, wanted) {
+  const text = [one.name, one.peer_id, one.public_name, one.region, one.hardware, one.state, one.reason, one.transport, one.software]
+    .join("\n").toLowerCase();
+  return wanted.every((word) => text.includes(word));
+}
+
+const ORDER = ["generating", "receiving", "serving", "idle", "starting", "draining", "standby", "drained", "lost", "quarantined", "banned", "left"];
+
+/** [[state, how many]] in the order of ORDER. */
+export function stateCounts(workers) {
+  const counts = new Map();
+  for (const one of workers) counts.set(stateOf(one), (counts.get(stateOf(one)) || 0) + 1);
+  const place = (state) => (ORDER.includes(state) ? ORDER.indexOf(state) : ORDER.length);
+  return [...counts].sort((one, other) => place(one[0]) - place(other[0]));
+}
+
+export const regionsOf = (workers) => [...new Set(workers.map((one) => one.region).filter(Boolean))].sort();

@@ -1,0 +1,130 @@
+// Workers: who is here, how well it does and why it is in the state it is in; and what can be done about it.
+import { html, useEffect, useMemo, useRef, useState } from "/web/vendor/htm-preact.js";
+import { age, compact, count, duration, known, NOTHING, percent, plural, rate, usd, words } from "/web/format.js";
+import { Badge, Button, Dialog, Empty, PageHead, Select } from "/web/parts.js";
+import { go, setParams } from "/web/router.js";
+import { useTopic } from "/web/stream.js";
+import { useFill, VirtualTable } from "/web/table.js";
+import { ActButtons, ActDialog } from "./acts.js";
+import { useMay } from "./session.js";
+import { WorkerDetail } from "./worker_detail.js";
+import { asObjects, filtered, lagTone, regionsOf, seenTone, stateCounts, stateOf, toneOf } from "./worker_rows.js";
+
+const NARROW = matchMedia("(max-width: 900px)");
+const keyOf = (worker) => worker.peer_id;
+
+const seen = (one) => html`<span class=${seenTone(one.last_seen_s)}>${age(one.last_seen_s)}</span>`;
+const state = (one) => html`<${Badge} dot tone=${toneOf(stateOf(one))}>${words(stateOf(one))}<//>`;
+/** Who spoke within the last seconds is equal: an order that changed each second could not be read. */
+const silence = (one) => (seenTone(one.last_seen_s) ? one.last_seen_s : 0);
+const number = (value) => (known(value) ? value : null);
+const version = (one, limit) => html`${known(one.active_version) ? one.active_version : NOTHING}${one.version_lag > 0
+  ? html` <span class=${`lag ${lagTone(one.version_lag, limit)}`} title=${plural(one.version_lag, "step") + " behind the newest"}>−${one.version_lag}</span>` : ""}`;
+
+function Name({ one }) {
+  return html`<span class="worker-name"><b>${one.name}</b>${one.role !== "peer" ? html` <span class="badge">${one.role}</span>` : ""}${one.pin === "on" || one.pin === "off"
+    ? html` <span class="badge accent" title="pinned by an operator">pinned ${one.pin}</span>` : ""}${one.public_name ? html` <span class="muted">${one.public_name}</span>` : ""}</span>`;
+}
+
+const columnsFor = (stalenessLimit) => [
+  { id: "name", title: "Worker", width: 150, grow: 1, value: (one) => one.name, cell: (one) => html`<${Name} one=${one} />` },
+  { id: "state", title: "State and reason", width: 290, grow: 3, value: (one) => `${stateOf(one)} ${one.reason}`,
+    cell: (one) => html`<span title=${one.reason}>${state(one)} <span class="muted">${one.reason}</span></span>` },
+  { id: "region", title: "Region", width: 88, grow: 0.2, rank: 3, value: (one) => one.region, cell: (one) => one.region || NOTHING },
+  { id: "hardware", title: "Hardware", width: 128, grow: 0.5, rank: 6, value: (one) => one.hardware, cell: (one) => html`<span title=${one.hardware}>${one.hardware || NOTHING}</span>` },
+  { id: "link", title: "Upload", hint: "Measured upload, and how it is reached", width: 142, end: true, down: true, rank: 7, value: (one) => number(one.upload_bytes_per_s),
+    cell: (one) => html`${one.transport && one.transport !== "direct" ? html`<span class="muted">${words(one.transport)} </span>` : ""}${rate(one.upload_bytes_per_s)}` },
+  { id: "version", title: "Version", hint: "Held, and how many learner steps behind the newest", width: 88, end: true, down: true, rank: 1, value: (one) => number(one.version_lag), cell: (one) => version(one, stalenessLimit) },
+  { id: "tokens", title: "Tokens/s", width: 82, end: true, down: true, rank: 1, value: (one) => number(one.tokens_per_s), cell: (one) => (one.role === "peer" ? compact(one.tokens_per_s) : NOTHING) },
+  { id: "slots", title: "In work", hint: "Rollouts in work of those it can do at once", width: 78, end: true, down: true, rank: 8, value: (one) => number(one.open_slots),
+    cell: (one) => (one.concurrent_rollouts ? html`${count(one.open_slots)}<span class="muted">/${count(one.concurrent_rollouts)}</span>` : NOTHING) },
+  { id: "accepted", title: "Accepted", hint: "Share of its rollouts that counted", width: 86, end: true, rank: 2, value: (one) => number(one.accept_share),
+    cell: (one) => html`<span title=${`${count(one.accepted)} accepted, ${count(one.dropped)} dropped`}>${percent(one.accept_share, 1)}</span>` },
+  { id: "t_bcast", title: "T_bcast", hint: "From the announcement of the newest version to its verified copy", width: 80, end: true, down: true, rank: 4, value: (one) => number(one.t_bcast_s), cell: (one) => duration(one.t_bcast_s) },
+  { id: "price", title: "$/h", width: 66, end: true, down: true, rank: 9, value: (one) => number(one.usd_per_hour), cell: (one) => usd(one.usd_per_hour) },
+  { id: "seen", title: "Last seen", hint: "Amber from 2.5 s of silence, red from 5 s", width: 86, end: true, down: true, value: (one) => silence(one), cell: seen },
+];
+
+function card(one) {
+  return html`<div class="worker-card">
+    <div class="line"><${Name} one=${one} />${seen(one)}</div>
+    <div class="line">${html`<span class="cut">${state(one)} <span class="muted">${one.reason}</span></span>`}</div>
+    <div class="line muted"><span class="cut">${[one.region, one.hardware].filter(Boolean).join(" · ") || one.role}</span>
+      <span>${known(one.version_lag) && one.version_lag > 0 ? `${one.version_lag} behind · ` : ""}${one.role === "peer" ? `${compact(one.tokens_per_s)} tok/s · ${percent(one.accept_share, 0)}` : ""}</span></div>
+  </div>`;
+}
+
+export function Page({ overview, params, rest }) {
+  const data = useTopic("workers"), canAct = useMay("operator");
+  const [selected, setSelected] = useState(new Set());
+  const [asked, setAsked] = useState(null); // {act, peers}
+  const workers = useMemo(() => (data ? asObjects(data) : []), [data]);
+  const rows = useMemo(() => filtered(workers, { text: params.q, state: params.state, region: params.region }), [workers, params.q, params.state, params.region]);
+  const stalenessLimit = overview?.staleness_limit ?? null;
+  const columns = useMemo(() => columnsFor(stalenessLimit), [stalenessLimit]);
+  const sort = { id: params.sort || "seen", down: params.sort ? params.down === "1" : true };
+  const openedId = rest[0] || null;
+  const opened = openedId && workers.find((one) => one.peer_id === openedId);
+  const picked = workers.filter((one) => selected.has(one.peer_id));
+  const frame = useRef(null);
+  useFill(frame);
+  const open = (id) => go(id ? `workers/${id}` : "workers", params);
+  return html`<${PageHead} title="Workers" note=${data ? summary(workers, rows) : ""} />
+    <div class="fleet" ref=${frame} onKeyDown=${(event) => { if (event.key === "Escape" && openedId && !event.defaultPrevented) open(null); }}>
+      <div class="fleet-main card flush">
+        ${picked.length ? html`<${Picked} picked=${picked} canAct=${canAct} onAct=${(act) => setAsked({ act, peers: picked })} onClear=${() => setSelected(new Set())} />`
+          : html`<${Filters} workers=${workers} params=${params} shown=${rows.length} />`}
+        ${data ? html`<${VirtualTable} label="Workers" columns=${columns} rows=${rows} keyOf=${keyOf} nameOf=${(one) => one.name} sort=${sort} card=${card} cardHeight=${88}
+          onSort=${({ id, down }) => setParams({ sort: id, down: down ? "1" : "0" })} selected=${selected} onSelect=${setSelected} opened=${openedId} onOpen=${open}
+          empty=${html`<${Nobody} isEmpty=${!workers.length} />`} />` : html`<p class="loading muted">Waiting for the fleet's figures…</p>`}
+      </div>
+      ${openedId && data && html`<${Aside} title=${opened ? opened.name : "Not here"} onClose=${() => open(null)}>
+        ${opened ? html`<${WorkerDetail} worker=${opened} byName=${namesOf(workers)} stalenessLimit=${stalenessLimit} canAct=${canAct} onAct=${(act) => setAsked({ act, peers: [opened] })} />`
+          : html`<p class="muted">No worker with this id is among those that are here or left last.</p>`}<//>`}
+    </div>
+    ${asked && html`<${ActDialog} act=${asked.act} peers=${asked.peers} onClose=${() => setAsked(null)} onDone=${() => setSelected(new Set())} />`}`;
+}
+
+const namesOf = (workers) => new Map(workers.map((one) => [one.name, one.peer_id]));
+
+function summary(workers, rows) {
+  const peers = workers.filter((one) => one.role === "peer");
+  const silent = peers.filter((one) => seenTone(one.last_seen_s) && stateOf(one) !== "banned" && one.state !== "left").length;
+  return `${plural(peers.length, "worker")}${silent ? `, ${count(silent)} silent` : ""}${rows.length < workers.length ? `, ${count(rows.length)} listed` : ""}`;
+}
+
+function Filters({ workers, params, shown }) {
+  return html`<div class="fleet-bar" role="search">
+    <input data-search class="input fleet-search" type="search" aria-label="Filter workers" placeholder="Name, hardware, reason…" value=${params.q || ""} onInput=${(event) => setParams({ q: event.target.value })} />
+    <${Select} hideLabel label="Region" value=${params.region || ""} onChange=${(value) => setParams({ region: value })} options=${[["", "All regions"], ...regionsOf(workers).map((name) => [name, name])]} />
+    <div class="chips" role="group" aria-label="State">${stateCounts(workers).map(([name, many]) => html`<button key=${name} type="button" class="chip" aria-pressed=${String(params.state === name)}
+      onClick=${() => setParams({ state: params.state === name ? "" : name })}><span class=${"state " + toneOf(name)}>${words(name)}</span><b>${count(many)}</b></button>`)}</div>
+    <span class="hidden" role="status">${shown === workers.length ? "" : `${count(shown)} of ${count(workers.length)} are listed`}</span>
+  </div>`;
+}
+
+function Picked({ picked, canAct, onAct, onClear }) {
+  return html`<div class="fleet-bar picked" role="group" aria-label="Acts on the selected workers">
+    <b role="status">${count(picked.length)} selected</b>
+    <${ActButtons} canAct=${canAct} onAct=${onAct} />
+    <${Button} onClick=${onClear}>Clear<//>
+  </div>`;
+}
+
+function Nobody({ isEmpty }) {
+  if (!isEmpty) return html`<${Empty} title="No worker matches"><${Button} onClick=${() => setParams({ q: "", state: "", region: "" })}>Show all<//><//>`;
+  return html`<${Empty} title="No worker has joined yet">Make an invite and give its one line to a donor: <a href="#/invites">Invites</a><//>`;
+}
+
+/** Beside the table; a dialog where there is no room beside it. */
+export function Aside({ title, onClose, children }) {
+  const [isNarrow, setIsNarrow] = useState(NARROW.matches);
+  useEffect(() => {
+    const follow = () => setIsNarrow(NARROW.matches);
+    NARROW.addEventListener("change", follow);
+    return () => NARROW.removeEventListener("change", follow);
+  }, []);
+  if (isNarrow) return html`<${Dialog} open title=${title} onClose=${onClose} wide>${children}<//>`;
+  return html`<aside class="fleet-side card" aria-label=${title}>
+    <header><h2>${title}</h2><${Button} icon="close" aria-label="Close" onClick=${onClose} /></header>${children}</aside>`;
+}

@@ -1,0 +1,195 @@
+"""All members as one table: columns, and a row each. Small on the wire, as pages get it once a second."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from coordinator.actions import PlanPart
+from coordinator.activation_pool import price
+from coordinator.activation_settings import Price
+from coordinator.events import LinkFacts
+from coordinator.membership import Departed, Member
+from coordinator.state import CoreState
+from rollcast.wire.ids import PeerId
+
+ROWS_MAX = 20_000
+
+COLUMNS = (
+    "peer_id",
+    "name",
+    "public_name",
+    "role",
+    "state",
+    "reason",
+    "region",
+    "hardware",
+    "software",
+    "transport",
+    "active_version",
+    "version_lag",
+    "tokens_per_s",
+    "concurrent_rollouts",
+    "open_slots",
+    "accepted",
+    "dropped",
+    "accept_share",
+    "last_seen_s",
+    "t_bcast_s",
+    "upload_bytes_per_s",
+    "download_bytes_per_s",
+    "chunk_bytes_from_origin",
+    "chunk_bytes_from_peers",
+    "chunk_bytes_sent",
+    "usd_per_hour",
+    "pin",
+    "standby",
+    "drained",
+    "banned",
+    "quarantined",
+    "joined_s_ago",
+    "parents",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersView:
+    """Rows of ``columns``: all that are here in the order they joined, then those that left last.
+
+    Durations in seconds, rates in bytes or tokens a second, None where nothing was measured. ``parents`` are names.
+    ``left_out``: members beyond ROWS_MAX.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    left_out: int
+    at_unix_s: float
+
+
+class KnownMembers:
+    """What of a member seldom changes: its price, its parents' names, its links' transports. Made anew when it does."""
+
+    def __init__(self) -> None:
+        self._prices: tuple[Price, ...] = ()
+        self._usd: dict[int, float] = {}  # by the order of their joins
+        self._parents: dict[PeerId, tuple[PlanPart, tuple[str, ...]]] = {}
+        self._transports: dict[PeerId, tuple[tuple[LinkFacts, ...], str]] = {}
+
+    def usd_per_hour(self, state: CoreState, member: Member) -> float:
+        """In US dollars; 0 for donated ones."""
+        if state.offers.backed:
+            backed = state.offers.price_of(member.peer_id)
+            if backed is not None:
+                return backed.usd_per_hour
+        if self._prices is not state.prices:
+            self._prices, self._usd = state.prices, {}
+        found = self._usd.get(member.order)
+        if found is None:
+            _make_room(self._usd)
+            found = self._usd[member.order] = price(state.prices, member).usd_per_hour
+        return found
+
+    def parents(self, state: CoreState, peer_id: PeerId) -> tuple[str, ...]:
+        """Names of those that send it chunks, as they were when it was told of them."""
+        part = state.relay.part_of(peer_id)
+        if part is None:
+            return ()
+        known = self._parents.get(peer_id)
+        if known is None or known[0] is not part:
+            _make_room(self._parents)
+            members = ((one, state.members.get(one)) for one in state.relay.parents_of(peer_id))
+            names = tuple([one if member is None else member.name for one, member in members])
+            known = self._parents[peer_id] = part, names
+        return known[1]
+
+    def transport(self, member: Member) -> str:
+        """How its chunks come and go: direct, p2p, mirror, or several of them with a plus; empty without a link."""
+        links = () if member.facts is None else member.facts.links
+        if not links:
+            return ""
+        known = self._transports.get(member.peer_id)
+        if known is None or known[0] is not links:
+            _make_room(self._transports)
+            known = self._transports[member.peer_id] = links, "+".join(sorted({link.transport for link in links}))
+        return known[1]
+
+
+def _make_room(known: dict[Any, Any]) -> None:
+    if len(known) > ROWS_MAX:
+        known.clear()
+
+
+def build_workers(state: CoreState, known: KnownMembers, *, now: float, unix_s: float) -> WorkersView:
+    """The table from the core's state."""
+    rows = tuple(_rows(state, known, now))
+    left_out = max(0, len(state.members) - ROWS_MAX)
+    return WorkersView(COLUMNS, rows, left_out, round(unix_s, 3))
+
+
+def _rows(state: CoreState, known: KnownMembers, now: float) -> Iterator[tuple[Any, ...]]:
+    for number, member in enumerate(state.members):
+        if number >= ROWS_MAX:
+            break
+        yield _row(state, known, member, now, member.state, member.reason)
+    for departed in state.members.departed():
+        yield _departed_row(state, known, departed, now)
+
+
+def _departed_row(state: CoreState, known: KnownMembers, departed: Departed, now: float) -> tuple[Any, ...]:
+    how = "banned" if departed.member.standing.banned else departed.how
+    row = list(_row(state, known, departed.member, now, how, departed.member.standing.banned or departed.reason))
+    row[_TOKENS_PER_S] = 0.0
+    return tuple(row)
+
+
+def _row(state: CoreState, known: KnownMembers, member: Member, now: float, said: str, reason: str) -> tuple[Any, ...]:
+    """As COLUMNS has it."""
+    facts, standing, peer_id, version = member.facts, member.standing, member.peer_id, member.version
+    newest, times = state.newest_version, state.dissemination.times_of(peer_id)
+    took_s = None if times is None else times.seconds.last
+    ended = standing.accepted + standing.dropped
+    measured: tuple[Any, ...] = (0.0, None, None, 0, 0, 0)
+    if facts is not None:
+        measured = (
+            round(facts.tokens_per_second, 1),
+            round(facts.uplink_bytes_per_second) or None,
+            round(facts.downlink_bytes_per_second) or None,
+            facts.chunk_bytes_from_origin,
+            facts.chunk_bytes_from_peers,
+            facts.chunk_bytes_sent,
+        )
+    return (
+        peer_id,
+        member.name,
+        member.public_name,
+        member.role,
+        said,
+        reason,
+        member.region,
+        member.hardware,
+        member.software,
+        known.transport(member),
+        version,
+        None if version is None or newest is None else newest - version,
+        measured[0],
+        member.concurrent_rollouts,
+        state.book.held_count(peer_id),
+        standing.accepted,
+        standing.dropped,
+        round(standing.accepted / ended, 4) if ended else None,
+        round(now - member.last_seen, 1),
+        None if took_s is None else round(took_s, 3),
+        *measured[1:],
+        known.usd_per_hour(state, member),
+        standing.pin,
+        bool(standing.standby),
+        bool(standing.drained),
+        bool(standing.banned),
+        bool(standing.quarantined),
+        round(now - member.joined_at),
+        known.parents(state, peer_id),
+    )
+
+
+_TOKENS_PER_S = COLUMNS.index("tokens_per_s")

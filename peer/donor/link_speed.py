@@ -1,0 +1,255 @@
+"""This machine's link to a coordinator: round trip, clock, bytes down and up, before it has joined."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from random import Random
+from typing import Any, TypeVar
+
+import aiohttp
+
+from rollcast.runtime.errors import MalformedMessage, RollcastError, Unreachable, WrongKey
+from rollcast.runtime.waits import backoff_delays_s
+from rollcast.wire.error_json import error_from_json
+from rollcast.wire.http_answers import read_bounded
+from rollcast.wire.invite import Invite
+from rollcast.wire.limits import HTTP_JOIN_BYTES_MAX
+from rollcast.wire.pinned_http import NotReady, PinnedHttp
+
+FIRST_BYTES = 256 << 10
+BYTES_MAX = 32 << 20
+WANTED_S = 2.0  # that one direction is measured for, about
+ASK_DEADLINE_S = 20.0
+BUSY_DEADLINE_S = 75.0  # others measure: a minute's allowance
+_GROWTH_MAX = 16.0
+_PIECE_BYTES = 128 << 10
+
+ResultT = TypeVar("ResultT")
+Said = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkMeasured:
+    """What was measured; None: it was not.
+
+    Args:
+        rtt_s: of one small request over an open connection.
+        skew_s: by how much this machine's clock is ahead of the coordinator's; HTTP's Date tells whole seconds.
+        control_port: whether the coordinator's control port takes connections.
+        problems: what could not be measured, and why.
+    """
+
+    rtt_s: float | None = None
+    skew_s: float | None = None
+    control_port: bool | None = None
+    download_bytes_per_s: float | None = None
+    upload_bytes_per_s: float | None = None
+    problems: tuple[RollcastError, ...] = field(default=())
+
+
+class Door:
+    """A coordinator, asked with an invite. An open connection is used again. Use as a context manager."""
+
+    def __init__(self, invite: Invite) -> None:
+        self._invite = invite
+        self._session: aiohttp.ClientSession | None = None
+        self._http: PinnedHttp | None = None
+
+    async def __aenter__(self) -> Door:
+        """Connect, and compare the run CA.
+
+        Raises:
+            Unreachable, WrongKey, MalformedMessage: see rollcast.wire.pinned_http.
+        """
+        timeout = aiohttp.ClientTimeout(total=ASK_DEADLINE_S + BUSY_DEADLINE_S)
+        self._session = aiohttp.ClientSession(timeout=timeout, trust_env=False)
+        try:
+            async with asyncio.timeout(ASK_DEADLINE_S):
+                self._http = await PinnedHttp.open(self._session, self._invite)
+        except BaseException as error:
+            await self._session.close()
+            if isinstance(error, NotReady | aiohttp.ClientError | OSError | TimeoutError):
+                raise self._unreachable(error) from None
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """One JSON object; waits where the coordinator is busy.
+
+        Raises:
+            Unreachable: it does not answer in time.
+            RollcastError: what it answers instead.
+        """
+        http = self._opened
+        return await self._patiently(lambda: http.exchange(method, path, body, headers=http.authorization))
+
+    async def clock(self) -> tuple[float, float]:
+        """Round trip in seconds, and by how many this machine's clock is ahead of the coordinator's.
+
+        Raises:
+            Unreachable, MalformedMessage: it does not answer, or not with a date.
+        """
+
+        async def once() -> tuple[float, float]:
+            async with self._opened.session.get(**self._opened.stream_options("/health")) as response:
+                wall_s, date = time.time(), response.headers.get("Date", "")
+                await response.read()
+            return wall_s, _unix_s(date)
+
+        await self._patiently(once)  # the connection is open from here on
+        started_s = time.monotonic()
+        wall_s, theirs_s = await self._patiently(once)
+        rtt_s = time.monotonic() - started_s
+        # Date is cut to whole seconds, half a second too early on average.
+        return rtt_s, wall_s - rtt_s / 2 - (theirs_s + 0.5)
+
+    async def download(self, said: Said = lambda _: None) -> float:
+        """Bytes a second from the coordinator.
+
+        Raises:
+            Unreachable: it does not answer in time.
+            RollcastError: what it answers instead.
+        """
+        return await _by_doubling(self._down, said, "download")
+
+    async def upload(self, said: Said = lambda _: None) -> float:
+        """Bytes a second to the coordinator.
+
+        Raises:
+            Unreachable: it does not answer in time.
+            RollcastError: what it answers instead.
+        """
+        return await _by_doubling(self._up, said, "upload")
+
+    @property
+    def _opened(self) -> PinnedHttp:
+        assert self._http is not None, "use it as a context manager"
+        return self._http
+
+    async def _down(self, size: int) -> tuple[int, float]:
+        async def once() -> tuple[int, float]:
+            options = self._opened.stream_options(f"/api/v1/speed/down?bytes={size}")
+            async with self._opened.session.get(**options, allow_redirects=False) as response:
+                await _check(response)
+                counted, started_s = 0, time.monotonic()
+                async for piece in response.content.iter_any():
+                    counted += len(piece)
+                return counted, time.monotonic() - started_s
+
+        return await self._patiently(once)
+
+    async def _up(self, size: int) -> tuple[int, float]:
+        async def once() -> tuple[int, float]:
+            options = self._opened.stream_options("/api/v1/speed/up")
+            options["headers"] = {**options["headers"], "Content-Length": str(size)}
+            async with self._opened.session.post(**options, data=_noise(size), allow_redirects=False) as response:
+                await _check(response)
+                answer = await response.json()
+            return int(answer["bytes"]), float(answer["seconds"])
+
+        return await self._patiently(once)
+
+    async def _patiently(self, once: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        gives_up_at_s = time.monotonic() + BUSY_DEADLINE_S
+        for delay_s in backoff_delays_s(Random(), first_s=0.5, most_s=10.0):
+            try:
+                async with asyncio.timeout(ASK_DEADLINE_S + WANTED_S):
+                    return await once()
+            except NotReady as error:
+                if time.monotonic() + delay_s >= gives_up_at_s:
+                    raise self._unreachable(error) from None
+            except aiohttp.ClientConnectorCertificateError as error:
+                raise WrongKey(
+                    f"whoever answers at {self._invite.http_url} has no certificate of this run", cause=str(error)
+                ) from None
+            except (aiohttp.ClientError, OSError, TimeoutError, KeyError, ValueError) as error:
+                raise self._unreachable(error) from None
+            await asyncio.sleep(delay_s)
+        raise AssertionError("delays never end")
+
+    def _unreachable(self, error: BaseException) -> Unreachable:
+        return Unreachable(
+            f"the coordinator at {self._invite.http_url} cannot be reached",
+            cause=str(error) or "no answer in time",
+            fix="check this machine's network and that outgoing connections to that address are let through",
+        )
+
+
+async def _by_doubling(once: Callable[[int], Awaitable[tuple[int, float]]], said: Said, what: str) -> float:
+    """The rate of the last and largest of several transfers: the first ones only tell how large it may be."""
+    size = FIRST_BYTES
+    while True:
+        moved, seconds = await once(size)
+        rate = moved / max(seconds, 1e-4)
+        said(f"{what}: {rate * 8e-6:.3g} Mbit/s over {moved / 1e6:.2g} MB")
+        if seconds >= WANTED_S / 2 or size >= BYTES_MAX:
+            return rate
+        size = int(min(BYTES_MAX, size * min(_GROWTH_MAX, max(2.0, WANTED_S / max(seconds, 1e-3)))))
+
+
+async def _check(response: aiohttp.ClientResponse) -> None:
+    if response.status == 200:
+        return
+    error = error_from_json(await read_bounded(response, HTTP_JOIN_BYTES_MAX))
+    if response.status >= 500 or response.status == 429:
+        raise NotReady(str(error.what if error else response.status))
+    raise error or MalformedMessage(
+        f"the coordinator answers {response.status} to a measurement",
+        fix="run the same release on both ends",
+    )
+
+
+async def _noise(size: int) -> AsyncIterator[bytes]:
+    piece = os.urandom(min(size, _PIECE_BYTES))
+    for _ in range(math.ceil(size / len(piece))):
+        yield piece[: min(size, len(piece))]
+        size -= len(piece)
+
+
+def _unix_s(date: str) -> float:
+    try:
+        return parsedate_to_datetime(date).astimezone(UTC).timestamp()
+    except (TypeError, ValueError):
+        raise MalformedMessage("the coordinator's answer has no date") from None
+
+
+async def control_port_answers(invite: Invite, deadline_s: float = 5.0) -> bool:
+    """Whether a connection to the control port can be opened."""
+    host, _, port = invite.grpc_address.rpartition(":")
+    try:
+        async with asyncio.timeout(deadline_s):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True
+
+
+async def measure_link(invite: Invite, said: Said = lambda _: None) -> LinkMeasured:
+    """Everything about the link; what cannot be measured is a problem, and the rest goes on."""
+    problems: list[RollcastError] = []
+    values: dict[str, Any] = {}
+    try:
+        async with Door(invite) as door:
+            said(f"{invite.http_url} answers")
+            values["rtt_s"], values["skew_s"] = await door.clock()
+            values["control_port"] = await control_port_answers(invite)
+            for name, measure in (("download", door.download), ("upload", door.upload)):
+                try:
+                    values[f"{name}_bytes_per_s"] = await measure(said)
+                except RollcastError as error:
+                    problems.append(error)
+    except RollcastError as error:
+        problems.append(error)
+    return LinkMeasured(**values, problems=tuple(problems))

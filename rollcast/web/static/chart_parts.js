@@ -1,0 +1,98 @@
+// What charts are drawn with: axes, limits across, sums of stacked series, the figures at one place.
+import { count, known, NOTHING } from "./format.js";
+
+const FONT = "11px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
+
+/** Two axes without ticks; format: of values on the y axis. */
+export function axes({ xKind, muted, grid, format }) {
+  const common = { stroke: muted, font: FONT, ticks: { show: false }, labelFont: FONT };
+  const values = xKind === "time" ? timeLabels : (_plot, splits) => splits.map((split) => (Number.isInteger(split) ? count(split) : ""));
+  return [
+    { ...common, values, size: 24, gap: 4, space: 72, grid: { show: false }, border: { show: true, stroke: grid, width: 1 } },
+    { ...common, values: (_plot, splits) => splits.map((split) => (known(split) ? brief(format(split)) : "")), size: widthOf, gap: 6, space: 34, grid: { stroke: grid, width: 1 } },
+  ];
+}
+
+/** Without zeros that say nothing, as beside an axis: "2.00k" -> "2k", "$10.00" -> "$10". */
+const brief = (text) => text.replace(/(\.\d*?)0+(?!\d)/, "$1").replace(/\.(?!\d)/, "");
+
+/** As wide as the widest label, so that figures are not cut off and short ones leave no hole. */
+function widthOf(plot, values, axisIndex, cycle) {
+  const axis = plot.axes[axisIndex];
+  if (cycle > 1) return axis._size;
+  const longest = (values || []).reduce((found, value) => (value.length > found.length ? value : found), "");
+  plot.ctx.save();
+  plot.ctx.font = axis.font[0];
+  const width = plot.ctx.measureText(longest).width / devicePixelRatio;
+  plot.ctx.restore();
+  return Math.ceil(width) + 12;
+}
+
+function timeLabels(plot, splits) {
+  const span = plot.scales.x.max - plot.scales.x.min;
+  const options = span > 86400 ? { day: "numeric", month: "short" } : { hour: "2-digit", minute: "2-digit", ...(span < 300 ? { second: "2-digit" } : {}) };
+  return splits.map((split) => new Date(split * 1000).toLocaleString("en-GB", options));
+}
+
+/** Limits, each a dashed line with its name above its right end. */
+export function drawLines(plot, lines, colour, pixelRatio) {
+  const { ctx, bbox } = plot;
+  for (const line of lines) {
+    const y = Math.round(plot.valToPos(line.value, "y", true)) + 0.5;
+    if (y < bbox.top || y > bbox.top + bbox.height) continue;
+    ctx.save();
+    ctx.strokeStyle = ctx.fillStyle = colour(line.colour || "bad");
+    ctx.lineWidth = pixelRatio;
+    ctx.setLineDash([4 * pixelRatio, 4 * pixelRatio]);
+    ctx.beginPath();
+    ctx.moveTo(bbox.left, y);
+    ctx.lineTo(bbox.left + bbox.width, y);
+    ctx.stroke();
+    ctx.font = FONT.replace("11px", 11 * pixelRatio + "px");
+    ctx.textAlign = "right";
+    ctx.fillText(line.label, bbox.left + bbox.width - 4 * pixelRatio, y - 4 * pixelRatio);
+    ctx.restore();
+  }
+}
+
+/** Sums from the bottom up, the highest first: each is drawn over the one before. */
+export function stackedColumns(series) {
+  const sums = [];
+  let below = null;
+  for (const one of series) {
+    below = one.values.map((value, index) => (known(value) ? value + (below?.[index] ?? 0) : below?.[index] ?? null));
+    sums.push(below);
+  }
+  return sums.reverse();
+}
+
+/** [{label, text, who}] at an index; of points, or where the newest is wanted, the last value up to there. */
+export function shownAt(series, index, format, { newest = false } = {}) {
+  return series.map((one) => {
+    let at = index;
+    while ((newest || one.points) && at >= 0 && !known(one.values[at])) at -= 1;
+    const value = one.values[at];
+    const range = one.band && known(value) ? " (" + format(one.band[0][at]) + " to " + format(one.band[1][at]) + ")" : "";
+    return { label: one.label, text: known(value) ? format(value) + range : NOTHING, who: one.who?.[at] || "" };
+  });
+}
+
+/** Weighted mean of what came before (exponential); weight of the newest in 0..1. */
+export function smoothed(values, weight = 0.15) {
+  let held = null;
+  return values.map((value) => {
+    if (!known(value)) return null;
+    held = held === null ? value : held + weight * (value - held);
+    return held;
+  });
+}
+
+/** Both runs over the steps of either: [steps, [values of a], [values of b]], null where a run has no such step. */
+export function overlaid(stepsA, valuesA, stepsB, valuesB) {
+  const steps = [...new Set([...stepsA, ...stepsB])].sort((one, other) => one - other);
+  const pick = (of, values) => {
+    const byStep = new Map(of.map((step, index) => [step, values[index]]));
+    return steps.map((step) => byStep.get(step) ?? null);
+  };
+  return [steps, pick(stepsA, valuesA), pick(stepsB, valuesB)];
+}

@@ -1,0 +1,144 @@
+"""All routes of a real coordinator: what they answer is what the description says, whatever is sent to them."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from coordinator.http.openapi import PATH
+from tests.coordinator.http.hostile_requests import TEXTS, bodies, queries
+from tests.coordinator.running import WAIT_S, Member, running
+
+TOKENS_PATH = "/api/v1/tokens"
+#: Answers to these never end, or are no JSON.
+ENDLESS = {"/api/v1/stream"}
+
+
+@dataclass
+class Run:
+    """A coordinator with one peer, in a thread of its own."""
+
+    place: str
+    key: str
+    document: dict[str, Any] = field(init=False, repr=False)
+
+    @property
+    def operations(self) -> list[tuple[str, str, dict[str, Any]]]:
+        """Method, path and description of each."""
+        return [
+            (method.upper(), path, operation)
+            for path, methods in self.document["paths"].items()
+            for method, operation in methods.items()
+            if path not in ENDLESS
+        ]
+
+    def ask(
+        self, method: str, path: str, body: bytes | None = None, content_type: str = "application/json"
+    ) -> tuple[int, str, bytes]:
+        """Status, content type and body."""
+        connection = http.client.HTTPConnection(self.place, timeout=WAIT_S)
+        headers = {"Authorization": f"Bearer {self.key}"}
+        if body is not None:
+            headers["Content-Type"] = content_type
+        connection.request(method, path, body=body, headers=headers)
+        response = connection.getresponse()
+        answer = response.status, response.headers.get_content_type(), response.read()
+        connection.close()
+        return answer
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    folder, ready, stopping = tmp_path_factory.mktemp("run"), threading.Event(), asyncio.Event()
+    found: list[Any] = []
+
+    async def serve() -> None:
+        async with running(folder) as coordinator, Member(await coordinator.join("peer")):
+            found.extend((asyncio.get_running_loop(), coordinator.http_url, coordinator.folder))
+            ready.set()
+            await stopping.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert ready.wait(60)
+    loop, url, run_folder = found
+    key = (run_folder.secrets / "operator.key").read_text().strip()
+    served = Run(urlsplit(url).netloc, key)
+    served.document = json.loads(served.ask("GET", PATH)[2])
+    yield served
+    loop.call_soon_threadsafe(stopping.set)
+    thread.join(WAIT_S)
+
+
+def check(run: Run, operation: dict[str, Any], answer: tuple[int, str, bytes]) -> None:
+    """That an answer is what the description says, and no fault of ours."""
+    status, content_type, body = answer
+    assert status not in (500, 501), body
+    response = operation["responses"].get(str(status), operation["responses"]["default"])
+    if content_type != "application/json":
+        assert content_type in response["content"]
+        return
+    schema = response["content"]["application/json"]["schema"]
+    Draft202012Validator({**schema, "components": run.document["components"]}).validate(json.loads(body))
+
+
+def test_the_description_is_valid(run: Run) -> None:
+    OpenAPIV31SpecValidator(run.document).validate()
+
+
+def test_every_read_answers_what_it_says(run: Run) -> None:
+    for method, path, operation in run.operations:
+        needs = [one for one in operation["parameters"] if one["required"]]
+        if method == "GET" and not needs:
+            answer = run.ask(method, path)
+            assert answer[0] == 200, (path, answer)
+            check(run, operation, answer)
+
+
+def test_acts_need_more_than_reading_is_open_to(run: Run) -> None:
+    for method, path, operation in run.operations:
+        if operation["x-rollcast-access"] in ("operator", "admin"):
+            place = re.sub(r"{\w+}", "1", path)
+            status, _, body = Run(run.place, "wrong").ask(method, place, b"{}" if method == "POST" else None)
+            assert (status, json.loads(body)["code"]) == (401, "RC307"), path
+
+
+@given(data=st.data())
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+def test_no_request_is_our_fault(run: Run, data: st.DataObject) -> None:
+    method, path, operation = data.draw(st.sampled_from(run.operations))
+    definitions = run.document["components"]["schemas"]
+    for name in re.findall(r"{(\w+)}", path):
+        path = path.replace(
+            f"{{{name}}}", quote(data.draw(TEXTS | st.integers().map(str)), safe="", errors="surrogatepass")
+        )
+    query = urlencode(data.draw(queries(operation["parameters"], definitions)), errors="surrogatepass")
+    body = None
+    if method == "POST":
+        asked = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
+        body = data.draw(bodies(asked, definitions))
+    check(run, operation, run.ask(method, f"{path}?{query}" if query else path, body))
+
+
+@given(path=st.text(max_size=40), body=st.binary(max_size=40), method=st.sampled_from(["GET", "POST", "PUT", "DELETE"]))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(path="api/v1/tokens/%2e%2e/revoke", body=b"", method="POST")
+def test_no_address_is_our_fault(run: Run, path: str, body: bytes, method: str) -> None:
+    status, content_type, answer = run.ask(method, "/" + quote(path), body)
+    assert status < 500, answer
+    assert status < 400 or content_type == "application/json", (status, answer)

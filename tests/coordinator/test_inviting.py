@@ -1,0 +1,27 @@
+"""An invite has all that its holder needs."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from coordinator.inviting import Inviting
+from coordinator.join import JoinDesk
+from rollcast.wire.ids import RunId
+from rollcast.wire.invite import Invite
+
+
+class FakeDesk:
+    grpc_address = "run.example:7400"
+
+    async def new_invite(self, role: str, *, quota: int, lifetime_s: float) -> str:
+        return f"{role}-{quota}-{lifetime_s:g}"
+
+
+async def test_an_invite_names_both_ports_and_what_to_trust() -> None:
+    inviting = Inviting(
+        cast(JoinDesk, FakeDesk()), run_id=RunId("run-1"), ca_sha256="a" * 64, learner_public_key="b" * 64
+    )
+    inviting.http_url = "https://run.example:7401"
+    made = await inviting.invite("peer", quota=2, lifetime_s=60.0)
+    assert made.token == "peer-2-60"
+    assert Invite.decode(made.encode()) == made
