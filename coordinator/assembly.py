@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import structlog
 
@@ -115,7 +116,7 @@ async def started(config: CoordinatorConfig, folder: RunFolder) -> AsyncIterator
         endpoints = await _listen(stack, coordinator)
         if start.learner_finished:
             coordinator.shell.finished.set()
-        await _write_invites(coordinator)
+        await _write_handouts(coordinator)
         await _provide(stack, coordinator)
         await asyncio.to_thread(write_json, folder.endpoints, asdict(endpoints))
         log.info("listening", **asdict(endpoints), run_id=start.run_id)
@@ -348,17 +349,21 @@ def _credentials(coordinator: Coordinator) -> TlsCredentials:
     return TlsCredentials(coordinator.ca.certificate_pem, certificate, key.private_pem)
 
 
-async def _write_invites(coordinator: Coordinator) -> None:
-    """One invite a role, in the secrets folder, readable by the owner only."""
-    join = coordinator.config.join
+async def _write_handouts(coordinator: Coordinator) -> None:
+    """The authority's certificate, for all; one invite a role, in the secrets folder, readable by the owner only."""
+    join, folder = coordinator.config.join, coordinator.folder
+    await _write(folder.authority, coordinator.ca.certificate_pem, mode=0o644)
     quotas: tuple[tuple[Role, int], ...] = (("learner", 1), ("origin", join.origins_max), ("peer", join.peers_max))
     for role, quota in quotas:
         invite = await coordinator.inviting.invite(role, quota=quota, lifetime_s=join.invite_lifetime_s)
-        path = coordinator.folder.secrets / f"invite-{role}.txt"
-        try:
-            await asyncio.to_thread(write_atomically, path, f"{invite.encode()}\n".encode(), mode=0o600)
-        except OSError as error:
-            raise run_folder_error(path, error) from None
+        await _write(folder.secrets / f"invite-{role}.txt", f"{invite.encode()}\n".encode(), mode=0o600)
+
+
+async def _write(path: Path, data: bytes, *, mode: int) -> None:
+    try:
+        await asyncio.to_thread(write_atomically, path, data, mode=mode)
+    except OSError as error:
+        raise run_folder_error(path, error) from None
 
 
 async def _provide(stack: AsyncExitStack, coordinator: Coordinator) -> None:

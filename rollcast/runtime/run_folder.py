@@ -34,6 +34,11 @@ class RunFolder:
         return self.root / "secrets"
 
     @property
+    def authority(self) -> Path:
+        """Certificate (PEM) of the run's own authority, for whoever must believe the coordinator's."""
+        return self.root / "ca.pem"
+
+    @property
     def checkpoints(self) -> Path:
         """The learner's checkpoints."""
         return self.root / "checkpoints"
