@@ -13,6 +13,7 @@ from coordinator.events import (
     EpochRequested,
     Event,
     HeartbeatReceived,
+    IdentityNoticed,
     LearnerCalled,
     LearnerStatusChanged,
     LeasesReturned,
@@ -50,6 +51,8 @@ def cause_of(event: Event) -> str:
     """The event in few words: what it is about, and its id."""
     match event:
         case PeerJoined() | PeerLeft() | HeartbeatReceived() | WorkRequested() | VersionHeld() | LeasesReturned():
+            return f"peer {event.peer_id}"
+        case IdentityNoticed():
             return f"peer {event.peer_id}"
         case PeerAccused():
             return f"peer {event.accuser}"

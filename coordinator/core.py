@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from coordinator import announcing, ending, epochs, forming, selection, starting
 from coordinator.acting import Acting
-from coordinator.actions import Action
+from coordinator.actions import Action, Note
 from coordinator.activation import Activation
 from coordinator.activation_settings import Price
+from coordinator.activation_status import ActivationStatus
 from coordinator.broadcast_status import BroadcastStatus, build_broadcast_status
 from coordinator.epoch_book import EpochBook
 from coordinator.events import (
@@ -22,6 +23,7 @@ from coordinator.events import (
     EpochRequested,
     Event,
     HeartbeatReceived,
+    IdentityNoticed,
     LearnerCalled,
     LearnerStatusChanged,
     LeasesReturned,
@@ -167,6 +169,10 @@ class CoordinatorCore:
         waiting, elapsed_s = self.waiting(now), self.elapsed_s(now)
         return build_run_status(self._state, waiting, self._activation.status(), now=now, elapsed_s=elapsed_s)
 
+    def activation_status(self) -> ActivationStatus:
+        """What the capacity model decided."""
+        return self._activation.status()
+
     def broadcast(self, now: float) -> BroadcastStatus:
         """How the newest version spreads."""
         return build_broadcast_status(self._state, now=now)
@@ -227,6 +233,8 @@ class CoordinatorCore:
                 return self._presence.joined(event, now) + self._activation.joined(event.peer_id)
             case PeerLeft():
                 return self._presence.left(event, now)
+            case IdentityNoticed():
+                return [Note(event.what, event.peer_id, event.detail)]
             case LeasesReturned():
                 return self._working.returned(event, now)
             case PeerAccused():

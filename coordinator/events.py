@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
@@ -48,6 +49,15 @@ class PeerLeft:
     peer_id: PeerId
     reason: str
     finished: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityNoticed:
+    """An identity is used in another place than before (coordinator/clones.py): it moved, or there are two of it."""
+
+    peer_id: PeerId
+    what: Literal["identity_moved", "identity_cloned"]
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +330,7 @@ Event = (
     Started
     | PeerJoined
     | PeerLeft
+    | IdentityNoticed
     | HeartbeatReceived
     | WorkRequested
     | VersionHeld

@@ -12,9 +12,11 @@ import grpc
 import structlog
 
 from coordinator.actions import AnswerUpload
+from coordinator.clones import INSTANCE_ID_LENGTH_MAX, Clones
 from coordinator.events import (
     Event,
     HeartbeatReceived,
+    IdentityNoticed,
     LeasesReturned,
     PartialReceived,
     PeerAccused,
@@ -30,7 +32,7 @@ from coordinator.sessions import PeerChannel, Sessions
 from coordinator.shell import Shell
 from coordinator.sites import site_of
 from coordinator.untrusted import counter, rate, text
-from rollcast.runtime.errors import MalformedMessage, RollcastError, WrongKey
+from rollcast.runtime.errors import ClonedIdentity, MalformedMessage, RollcastError, WrongKey
 from rollcast.runtime.waits import deadline
 from rollcast.wire import limits
 from rollcast.wire.certificates import Caller
@@ -51,6 +53,8 @@ RATE_WINDOW_S = 5.0
 LEASES_PER_RETURN_MAX = 4096
 CONCURRENT_ROLLOUTS_MAX = 65536
 REGION_LENGTH_MAX = 64
+_CLONE_CAUSE = "its key, identity.key, was copied, and the other machine is connected to the run now"
+_CLONE_FIX = "stop the other one to move here; or move identity.key away and join with an invite to be somebody else"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,7 @@ class PeerCalls:
         self._sessions = sessions
         self._desk = desk
         self._welcoming = welcoming
+        self._clones = Clones()
 
     async def Session(self, messages: AsyncIterator[pb.PeerMessage], context: Any) -> None:
         """One peer's session from Hello to its end; see rollcast.proto."""
@@ -106,6 +111,9 @@ class PeerCalls:
             if first is None:
                 return
             joined = joined_of(caller, first, site_of(context.peer()))
+            instance_id = text(first.hello.instance_id, INSTANCE_ID_LENGTH_MAX)
+            if not self._may_come(caller.peer_id, instance_id, context.peer()):
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "another session of this identity is still open")
             if self._shell.ended_because and not self._shell.ended_for_good:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, f"the run is interrupted: {self._shell.ended_because}")
             if self._shell.ended_because:
@@ -116,6 +124,7 @@ class PeerCalls:
             await _write(context, pb.CoordinatorMessage(refused=refused))
             return
         channel = self._sessions.open(caller.peer_id, caller.role, joined.address)
+        self._clones.opened(caller.peer_id, instance_id, time.monotonic())
         log.info("session opened", peer_id=caller.peer_id, name=joined.name, peer_role=joined.role)
         channel.send(self._welcoming.message())
         self._shell.apply(joined)
@@ -129,8 +138,23 @@ class PeerCalls:
             channel.end("the connection was closed")
             reader.cancel()
             if self._sessions.close(channel):
+                self._clones.gone(caller.peer_id)
                 self._shell.apply(PeerLeft(caller.peer_id, channel.ended_because, finished=channel.said_goodbye))
             log.info("session ended", peer_id=caller.peer_id, reason=channel.ended_because)
+
+    def _may_come(self, peer_id: PeerId, instance_id: str, address: str) -> bool:
+        """Whether this instance of an identity may open a session; False: that is not certain yet.
+
+        Raises:
+            ClonedIdentity: another one holds it.
+        """
+        verdict = self._clones.arrives(peer_id, instance_id, time.monotonic())
+        if verdict == "moved":
+            self._shell.apply(IdentityNoticed(peer_id, "identity_moved", f"now at {address}"))
+        if verdict == "cloned":
+            self._shell.apply(IdentityNoticed(peer_id, "identity_cloned", f"a second one at {address} was refused"))
+            raise ClonedIdentity("another machine uses the identity of this one", cause=_CLONE_CAUSE, fix=_CLONE_FIX)
+        return verdict != "later"
 
     async def _read(self, messages: AsyncIterator[pb.PeerMessage], caller: Caller, channel: PeerChannel) -> None:
         """Turn what the peer says into events until it stops; whatever ends it ends the session."""
@@ -140,6 +164,7 @@ class PeerCalls:
                 if channel.ended_because:
                     return
                 budget.spend(message.ByteSize())
+                self._clones.heard(caller.peer_id, time.monotonic())
                 if message.WhichOneof("body") == "goodbye":
                     channel.said_goodbye = True
                     channel.end(message.goodbye.reason[: limits.TEXT_LENGTH_MAX] or "it said goodbye")

@@ -111,7 +111,7 @@ class Shell:
         self._problems = problems
         self._to_peers = PeerSending(sessions)
         self._sink = sink
-        self._clock = clock
+        self.clock = clock
         self._events: list[Event] = []
         self._cause = ""  # the event whose actions are carried out
         self._applying = False
@@ -144,7 +144,7 @@ class Shell:
             while self._events:
                 event = self._events.pop(0)
                 self._cause = cause_of(event)
-                now = self._clock()
+                now = self.clock()
                 actions = self._core.handle(event, now)
                 self._record(now, event, actions)
                 for action in actions:
@@ -256,7 +256,7 @@ class Shell:
 
     def keep_sums(self) -> None:
         """Write down sums that are in no table, so that a coordinator after us goes on from there."""
-        self._kept(self._ledger.set_meta(ELAPSED_S, f"{self._core.elapsed_s(self._clock()):.3f}"))
+        self._kept(self._ledger.set_meta(ELAPSED_S, f"{self._core.elapsed_s(self.clock()):.3f}"))
         self._kept(self._ledger.set_meta(AGE_SPLIT, json.dumps(self._core.age_split.to_json())))
         self._rows.tell_left_out()
 
@@ -276,15 +276,15 @@ class Shell:
 
     def status(self) -> dict[str, Any]:
         """What every screen shows."""
-        return self._core.status(self._clock()).to_json()
+        return self._core.status(self.clock()).to_json()
 
     def broadcast(self) -> dict[str, Any]:
         """How the newest version spreads."""
-        return self._core.broadcast(self._clock()).to_json()
+        return self._core.broadcast(self.clock()).to_json()
 
     def waiting_for(self) -> str:
         """What the run waits for, in words."""
-        return self._core.waiting(self._clock()).text
+        return self._core.waiting(self.clock()).text
 
     # ---------------------------------------------------------------- actions out
 

@@ -55,6 +55,7 @@ PURE = (
     "peer/donor/conduct.py",
     "peer/donor/quota.py",
     "peer/donor/schedule.py",
+    "coordinator/clones.py",
     "coordinator/core.py",
     "coordinator/membership.py",
     "coordinator/leases.py",

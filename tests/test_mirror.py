@@ -32,6 +32,7 @@ DATA = {
 
 #: Parts that only make sense together, and what tests them together.
 TESTED_IN = {
+    "coordinator/http/requests.py": "tests/coordinator/http/test_app.py",
     "peer/donor/daemon.py": "tests/peer/test_service.py",
     "capacity/conduct.py": "tests/capacity/test_prediction.py",
     "capacity/fleet_model_parts.py": "tests/capacity/test_fleet_model.py",

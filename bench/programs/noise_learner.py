@@ -175,7 +175,10 @@ class NoiseLearner:
     async def _status(self, http: aiohttp.ClientSession) -> dict[str, Any]:
         context = self._enrolment.credentials.ssl_client_context()
         url = f"{self._enrolment.http_url}/api/v1/status"
-        async with http.get(url, ssl=context, server_hostname=COORDINATOR_NAME) as response:
+        assert self._config.invite_file is not None  # the coordinator wrote it beside the key of its run
+        key = self._config.invite_file.with_name("operator.key").read_text().strip()
+        headers = {"Authorization": f"Bearer {key}"}
+        async with http.get(url, ssl=context, server_hostname=COORDINATOR_NAME, headers=headers) as response:
             response.raise_for_status()
             status: dict[str, Any] = await response.json()
             return status

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -34,6 +34,7 @@ class HttpApp:
 
     Args:
         hosts: names allowed in the Host header (against DNS rebinding); None allows any.
+        beside: what runs for as long as it is served.
     """
 
     routes: Sequence[Route | RawRoute]
@@ -42,6 +43,7 @@ class HttpApp:
     audit: AuditLog
     assets: Assets
     hosts: frozenset[str] | None
+    beside: Sequence[Callable[[web.Application], AsyncIterator[None]]] = ()
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._guard])
@@ -53,6 +55,7 @@ class HttpApp:
         for url in self.assets.urls:
             app.router.add_get(url, self._asset)
         app.on_response_prepare.append(_add_security_headers)
+        app.cleanup_ctx.extend(self.beside)
         return app
 
     @web.middleware

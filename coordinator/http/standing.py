@@ -29,7 +29,6 @@ class HttpViews:
     run_name: str
     run_id: str
     status: Callable[[], Mapping[str, Any]]
-    broadcast: Callable[[], Mapping[str, Any]]
     not_ready_because: Callable[[], str]  # empty when ready
     metrics: Callable[[], bytes]
 
@@ -57,7 +56,7 @@ class Standing:
         self._desk = desk
         self._reading_is_open = reading_is_open
         self._joining = asyncio.Semaphore(JOINS_AT_ONCE)
-        self._status_json, self._broadcast_json = CachedJson(views.status), CachedJson(views.broadcast)
+        self._status_json = CachedJson(views.status)
 
     def routes(self) -> list[Route | RawRoute]:
         return [
@@ -66,13 +65,12 @@ class Standing:
             RawRoute("GET", "/metrics", "viewer", self._metrics, "Figures for Prometheus.", "text/plain"),
             Route("GET", "/api/v1/session", "viewer", self._session, "Who is asking, and what.", answer=Session),
             Route("GET", "/api/v1/status", "viewer", self._status, "Everything about the run and its peers."),
-            Route("GET", "/api/v1/broadcast", "viewer", self._broadcast, "How the newest version spreads."),
             RawRoute("GET", "/api/v1/ca", "anyone", self._ca, "Certificate of the run's authority."),
             RawRoute("POST", "/api/v1/join", "anyone", self._join, "Turn an invite into a certificate."),
         ]
 
     def topics(self) -> list[Topic]:
-        return [Topic("status", self._status_json.text), Topic("broadcast", self._broadcast_json.text)]
+        return [Topic("status", self._status_json.text)]
 
     async def _health(self, _request: web.Request, _caller: Caller) -> web.Response:
         return web.json_response({"status": "ok"})
@@ -97,9 +95,6 @@ class Standing:
 
     async def _status(self, _call: Call) -> JsonText:
         return self._status_json.text()
-
-    async def _broadcast(self, _call: Call) -> JsonText:
-        return self._broadcast_json.text()
 
     async def _ca(self, _request: web.Request, _caller: Caller) -> web.Response:
         return web.json_response({"ca_pem": self._desk.ca_pem.decode("ascii")})

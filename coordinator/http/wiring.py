@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from coordinator.http.access import Gate
 from coordinator.http.app import HttpApp
 from coordinator.http.audit import AuditLog, audit_routes
 from coordinator.http.openapi import description_route
 from coordinator.http.operator import OperatorApi, OrderKeeping
+from coordinator.http.reads import Reads
 from coordinator.http.routes import RawRoute, Route, Topic
+from coordinator.http.speed import Speed
 from coordinator.http.standing import HttpViews, Standing
 from coordinator.http.stream import Hub
 from coordinator.http.tokens import TokenBook, TokenRoutes, operator_key
+from coordinator.http.worth import WorthDesk
+from coordinator.views.alerts import Health
+from coordinator.views.looking import ViewedRun
 from rollcast.web.assets import STATIC, Assets
 
 if TYPE_CHECKING:
@@ -38,17 +45,21 @@ async def http_app(coordinator: Coordinator, *, hosts: frozenset[str] | None, op
     standing = Standing(_views(coordinator), coordinator.desk, reading_is_open=open_reading)
     audit = AuditLog(ledger)
     keeping = OrderKeeping(shell.apply, ledger, coordinator.start.orders)
-    topics: list[Topic] = standing.topics()
+    reads = Reads(_viewed(coordinator), coordinator.folder)
+    topics: list[Topic] = [*standing.topics(), *reads.topics()]
     hub = Hub(topics, gate)
     routes: list[Route | RawRoute] = [
         *standing.routes(),
+        *reads.routes(),
         *TokenRoutes(tokens).routes(),
         *audit_routes(audit),
         *OperatorApi(shell.core, keeping.give).routes(),
+        *Speed(coordinator.desk).routes(),
+        *WorthDesk(coordinator.desk, ledger, shell.core.state, shell.clock).routes(),
         hub.route(),
     ]
     routes.append(description_route(routes))
-    return HttpApp(routes, hub, gate, audit, Assets.of({"/": PAGES, "/web/": STATIC}), hosts)
+    return HttpApp(routes, hub, gate, audit, Assets.of({"/": PAGES, "/web/": STATIC}), hosts, (reads.sampling,))
 
 
 def _views(coordinator: Coordinator) -> HttpViews:
@@ -57,7 +68,23 @@ def _views(coordinator: Coordinator) -> HttpViews:
         run_name=coordinator.config.run.name,
         run_id=coordinator.run_id,
         status=lambda: coordinator.providing.merged(shell.status()),
-        broadcast=shell.broadcast,
         not_ready_because=lambda: shell.ended_because,
         metrics=coordinator.metrics.render,
     )
+
+
+def _viewed(coordinator: Coordinator) -> ViewedRun:
+    shell, disk, loop_lag = coordinator.shell, coordinator.disk, coordinator.metrics.loop_lag
+    folder = coordinator.folder.root
+
+    def health() -> Health:
+        if disk.refusing:
+            return Health(f"the disk of {folder} is almost full")
+        return Health("this coordinator is too busy" if loop_lag.sheds else "")
+
+    def spending() -> Mapping[str, Any] | None:
+        accepted = shell.core.state.accounts.accepted
+        found: Mapping[str, Any] | None = coordinator.providing.merged({"rollouts": {"accepted": accepted}})["spending"]
+        return found
+
+    return ViewedRun(shell.core, shell.clock, time.time, spending, health)

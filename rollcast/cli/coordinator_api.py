@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 
 from rollcast.runtime.errors import ConfigError, RunFolderError, Unreachable, WrongKey
+from rollcast.runtime.process import is_loopback
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.error_json import error_from_json
 from rollcast.wire.http_answers import json_object, read_bounded
 from rollcast.wire.tls import RunCA
 
 ANSWER_BYTES_MAX = 16 << 20
+TOKEN_VARIABLE = "ROLLCAST_TOKEN"
+"""Environment variable with a token, for those who do not have the run's folder."""
 _TIMEOUT_S = 5.0
 
 
@@ -68,32 +73,74 @@ class Target:
 async def ask(session: aiohttp.ClientSession, target: Target, path: str) -> dict[str, Any]:
     """The JSON object at ``path``, for example /api/v1/broadcast.
 
+    A token goes with it: ROLLCAST_TOKEN, or the key of the run folder where that is what says the address.
+
     Raises:
         RunFolderError, ConfigError, WrongKey: see Target.
         Unreachable: nobody answers, or somebody else.
         MalformedMessage: the answer is no JSON object, or too long.
         RollcastError: what the coordinator answers instead.
     """
-    return await _answer(session, target, "GET", path, {}, None)
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    if not token and not target.url and key_path(target.run_folder).exists():
+        token = key_of(target.run_folder)
+    return await _answer(session, target, "GET", path, token, None)
 
 
 async def order(session: aiohttp.ClientSession, target: Target, path: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Give an order with the key of the run folder.
+    """Give an order with ROLLCAST_TOKEN, or else the key of the run folder.
 
     Raises:
         RunFolderError: the folder has no key.
+        NotAllowed: the token may not do that.
         RollcastError: see ask.
     """
-    path_of_key = RunFolder(target.run_folder).secrets / "operator.key"
+    token = os.environ.get(TOKEN_VARIABLE, "") or key_of(target.run_folder)
+    return await _answer(session, target, "POST", path, token, values)
+
+
+def key_path(run_folder: Path) -> Path:
+    """Where the run's own key is, an admin's token."""
+    return RunFolder(run_folder).secrets / "operator.key"
+
+
+def key_of(run_folder: Path) -> str:
+    """The run's own key.
+
+    Raises:
+        RunFolderError: there is none, or it is not ours to read.
+    """
     try:
-        key = path_of_key.read_text().strip()
+        return key_path(run_folder).read_text().strip()
     except OSError as error:
         raise RunFolderError(
-            f"{target.run_folder} has no key for orders",
+            f"{run_folder} has no key for orders",
             cause=str(error),
-            fix="give the run folder on the coordinator's machine with --run-folder",
+            fix=f"give the run folder on the coordinator's machine with --run-folder, or a token in {TOKEN_VARIABLE}",
         ) from None
-    return await _answer(session, target, "POST", path, {"Authorization": f"Bearer {key}"}, values)
+
+
+def page_link(target: Target) -> str:
+    """The dashboard's address with the run's key behind a #: no browser sends that part to anybody.
+
+    Raises:
+        RunFolderError: see Target and key_of.
+    """
+    return f"{target.http_url()}/#token={key_of(target.run_folder)}"
+
+
+def _bearing(token: str, url: str) -> dict[str, str]:
+    """Headers with the token.
+
+    Raises:
+        ConfigError: everybody on the way could read it.
+    """
+    if not token:
+        return {}
+    parts = urlsplit(url)
+    if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+        raise ConfigError(f"refusing to send a token to {url} without TLS", fix="give an https address")
+    return {"Authorization": f"Bearer {token}"}
 
 
 async def _answer(
@@ -101,7 +148,7 @@ async def _answer(
     target: Target,
     method: str,
     path: str,
-    headers: Mapping[str, str],
+    token: str,
     values: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     url = f"{target.http_url()}{path}"
@@ -111,7 +158,7 @@ async def _answer(
             method,
             url,
             json=values,
-            headers=headers,
+            headers=_bearing(token, url),
             ssl=tls,
             allow_redirects=False,
             timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S),

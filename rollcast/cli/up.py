@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from rollcast.cli.coordinator_api import Target, page_link
 from rollcast.cli.files import load
 from rollcast.cli.fleet import Endpoints, Fleet
 from rollcast.cli.options import Json, Settings
@@ -93,7 +94,9 @@ async def _run(fleet: Fleet, console: Console, *, live: bool) -> int:
         fleet.kill_all()
 
     def started(endpoints: Endpoints) -> None:
-        console.print(f"dashboard   {endpoints.http_url}", soft_wrap=True)
+        # With the run's key for a person at a terminal only: what is written to a file may be read by others.
+        link = page_link(Target(fleet.folder.root)) if console.is_terminal else endpoints.http_url
+        console.print(f"dashboard   {link}", soft_wrap=True, highlight=False)
 
     def restarted(name: str, number: int) -> None:
         console.print(f"the {name} was killed by signal {number} and is started again", soft_wrap=True)

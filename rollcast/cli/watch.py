@@ -8,8 +8,10 @@ from typing import Any
 
 import aiohttp
 
+from rollcast.cli.coordinator_api import Target, ask
 from rollcast.cli.fleet import Endpoints, Fleet
-from rollcast.runtime.errors import ProcessFailed
+from rollcast.runtime.errors import ProcessFailed, RollcastError
+from rollcast.runtime.run_folder import RunFolder
 
 #: Called with the coordinator's status and the exit statuses of the processes that have ended.
 OnStatus = Callable[[Mapping[str, Any], Mapping[str, int]], None]
@@ -33,12 +35,12 @@ async def run_fleet(
         if endpoints is None:
             return False
         on_start(endpoints)
-        return await _follow(fleet, endpoints, on_status, stop)
+        return await _follow(fleet, on_status, stop)
     finally:
         await fleet.stop()
 
 
-async def _follow(fleet: Fleet, endpoints: Endpoints, on_status: OnStatus, stop: asyncio.Event) -> bool:
+async def _follow(fleet: Fleet, on_status: OnStatus, stop: asyncio.Event) -> bool:
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
         while not stop.is_set():
             fleet.check()
@@ -46,7 +48,7 @@ async def _follow(fleet: Fleet, endpoints: Endpoints, on_status: OnStatus, stop:
             if "coordinator" in ended and "learner" in ended:
                 await _origin_ends(fleet)
                 return True
-            status = await _fetch_status(session, endpoints)
+            status = await _fetch_status(session, fleet.folder)
             if status is not None:
                 on_status(status, ended)
             try:
@@ -63,9 +65,8 @@ async def _origin_ends(fleet: Fleet) -> None:
     await fleet.wait(list(fleet.processes), fleet.config.stop_timeout_s)
 
 
-async def _fetch_status(session: aiohttp.ClientSession, endpoints: Endpoints) -> dict[str, Any] | None:
+async def _fetch_status(session: aiohttp.ClientSession, folder: RunFolder) -> dict[str, Any] | None:
     try:
-        async with session.get(f"{endpoints.http_url}/api/v1/status") as response:
-            return dict(await response.json()) if response.status == 200 else None
-    except (aiohttp.ClientError, TimeoutError, ValueError):
+        return await ask(session, Target(folder.root), "/api/v1/status")
+    except RollcastError:
         return None  # busy or ending; fleet.check() tells which

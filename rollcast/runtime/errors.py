@@ -18,6 +18,7 @@
     ├── BadSignature           RC303  exit 76   a signed object does not verify
     ├── CorruptChunk           RC304  exit 76   bytes do not match their signed hash
     ├── MalformedMessage       RC305  exit 76   bytes from the network are not what they should be
+    ├── ClonedIdentity         RC306  exit 77   another machine uses the same identity at the same time
     ├── NotAllowed             RC307  exit 77   a token is missing or wrong, or its role may not do this
     ├── Banned                 RC308  exit 77   the run's operator sent this identity away
     ├── StoreError             RC401  exit 74   the ledger or a store cannot be read or written
@@ -141,6 +142,10 @@ class CorruptChunk(RollcastError):
 
 class MalformedMessage(RollcastError):
     code, exit_code = "RC305", 76
+
+
+class ClonedIdentity(RollcastError):
+    code, exit_code = "RC306", 77
 
 
 class NotAllowed(RollcastError):

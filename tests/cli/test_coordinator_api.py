@@ -132,3 +132,24 @@ async def test_an_order_carries_the_key_of_the_run_folder(tmp_path: Path) -> Non
         answer = await order(session, target, "/x", {"pin": "on"})
     await server.close()
     assert answer == {"key": "Bearer secret", "values": {"pin": "on"}}
+
+
+async def test_reading_carries_a_token_only_where_that_is_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def handler(request: web.Request) -> web.Response:
+        return web.json_response({"token": request.headers.get("Authorization", "")})
+
+    app = web.Application()
+    app.router.add_get("/x", handler)
+    server = TestServer(app)
+    await server.start_server()
+    url = str(server.make_url("")).rstrip("/")
+    monkeypatch.delenv(coordinator_api.TOKEN_VARIABLE, raising=False)
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "operator.key").write_text("secret")
+    assert await asked(in_folder(tmp_path, url)) == {"token": "Bearer secret"}
+    assert await asked(Target(tmp_path, url)) == {"token": ""}  # that may be anybody's address
+    monkeypatch.setenv(coordinator_api.TOKEN_VARIABLE, "mine")
+    assert await asked(Target(tmp_path, url)) == {"token": "Bearer mine"}
+    with pytest.raises(ConfigError, match="without TLS"):
+        await asked(Target(tmp_path, "http://192.0.2.1:1"))
+    await server.close()

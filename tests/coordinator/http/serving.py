@@ -24,7 +24,7 @@ from coordinator.http.wiring import PAGES
 from coordinator.join import JoinDesk, JoinReply
 from coordinator.ledger import Ledger
 from rollcast.web.assets import STATIC, Assets
-from tests.coordinator.sample_status import sample_broadcast, sample_status
+from tests.coordinator.sample_status import sample_status
 
 LOCAL = frozenset({"127.0.0.1", "localhost"})
 KEY = "the-key-of-the-run"
@@ -50,7 +50,6 @@ class Given:
     """What is served; the defaults are a run in the middle of its life."""
 
     status: dict[str, Any] = field(default_factory=sample_status)
-    broadcast: dict[str, Any] = field(default_factory=sample_broadcast)
     not_ready: str = ""
     routes: Sequence[Route | RawRoute] = ()
     topics: Sequence[Topic] = ()
@@ -63,7 +62,6 @@ class Given:
             run_name="local",
             run_id="run-1",
             status=lambda: self.status,
-            broadcast=lambda: self.broadcast,
             not_ready_because=lambda: self.not_ready,
             metrics=lambda: b"rollcast_learner_step 87.0\n",
         )

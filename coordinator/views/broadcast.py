@@ -1,0 +1,38 @@
+"""How the newest version spreads: its status, the relay tree with measured rates, and the versions before it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from coordinator.broadcast_status import BroadcastStatus, build_broadcast_status
+from coordinator.state import CoreState
+from coordinator.views.tree import Shape, SlowestBranch, Tree, build_tree, slowest_branch
+from coordinator.views.versions import VersionHistory, VersionView
+
+
+@dataclass(frozen=True, slots=True)
+class BroadcastView(BroadcastStatus):
+    """The broadcast's status, and what its page draws besides."""
+
+    tree: Tree
+    history: tuple[VersionView, ...]
+    slowest_branch: SlowestBranch | None
+    at_unix_s: float
+
+
+_STATUS_FIELDS = tuple(field.name for field in fields(BroadcastStatus))
+
+
+def build_broadcast(
+    state: CoreState, shape: Shape, versions: VersionHistory, *, now: float, unix_s: float
+) -> BroadcastView:
+    """From the core's state; ``shape`` keeps what does not change between two plans."""
+    status = build_broadcast_status(state, now=now)
+    versions.observe(state)
+    return BroadcastView(
+        **{name: getattr(status, name) for name in _STATUS_FIELDS},
+        tree=build_tree(state, shape),
+        history=versions.view(),
+        slowest_branch=slowest_branch(state, now),
+        at_unix_s=round(unix_s, 3),
+    )

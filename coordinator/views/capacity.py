@@ -1,0 +1,93 @@
+"""Which workers are on and why: the plan in force, what each costs and makes, money at providers, last decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from coordinator.activation_status import ActivationStatus
+from coordinator.membership import Member
+from coordinator.state import CoreState
+from coordinator.views.story_rows import EventView
+from coordinator.views.workers import KnownMembers
+
+#: Kinds of events that are decisions about which workers are on.
+DECISIONS = (
+    "activated",
+    "standby",
+    "pinned",
+    "priced",
+    "staleness_limit",
+    "activation_planned",
+    "activation_failed",
+)
+DECISIONS_SHOWN = 50
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityWorker:
+    """One worker as the capacity model has it.
+
+    ``reason``: why it is on or off; in mode advise what the model would do. ``rollouts_per_s``: as measured, None if it
+    made nothing yet.
+    """
+
+    peer_id: str
+    name: str
+    on: bool
+    pin: str
+    reason: str
+    usd_per_hour: float
+    rollouts_per_s: float | None
+    hardware: str
+    region: str
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityView:
+    """``providers`` and ``spending``: None where no worker is rented. Newest decisions first."""
+
+    mode: str
+    activation: ActivationStatus
+    workers: tuple[CapacityWorker, ...]
+    providers: tuple[dict[str, Any], ...] | None
+    spending: dict[str, Any] | None
+    decisions: tuple[EventView, ...]
+    at_unix_s: float
+
+
+def build_capacity(
+    state: CoreState,
+    activation: ActivationStatus,
+    known: KnownMembers,
+    spending: Mapping[str, Any] | None,
+    decisions: tuple[EventView, ...],
+    *,
+    unix_s: float,
+) -> CapacityView:
+    """From the core's state; ``decisions`` from the ledger."""
+    return CapacityView(
+        mode=activation.mode,
+        activation=activation,
+        workers=tuple(_worker(state, known, one) for one in state.members if one.role == "peer"),
+        providers=None if spending is None else tuple(dict(one) for one in spending["providers"]),
+        spending=None if spending is None else dict(spending),
+        decisions=decisions,
+        at_unix_s=round(unix_s, 3),
+    )
+
+
+def _worker(state: CoreState, known: KnownMembers, member: Member) -> CapacityWorker:
+    standing = member.standing
+    return CapacityWorker(
+        peer_id=member.peer_id,
+        name=member.name,
+        on=not (standing.standby or standing.quarantined or standing.drained),
+        pin=standing.pin,
+        reason=standing.quarantined or standing.drained or standing.standby or standing.switched,
+        usd_per_hour=known.usd_per_hour(state, member),
+        rollouts_per_s=round(standing.slots_per_s, 4) or None,
+        hardware=member.hardware,
+        region=member.region,
+    )

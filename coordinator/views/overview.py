@@ -1,0 +1,125 @@
+"""The run on one page: its status without members, how many of them do what, money, what is wrong and waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from typing_extensions import TypedDict
+
+from coordinator.state import CoreState
+from coordinator.status import RunStatus
+from coordinator.views.alerts import Alert
+from coordinator.views.words import sentence
+
+WaitingView = TypedDict("WaitingView", {"for": str, "since_s": float, "next": str, "sentence": str})
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerCounts:
+    """Workers by what becomes of them; each is counted once, apart from ``idle``, which are some of those on.
+
+    ``total``: those that are here. ``lost``: silent until they counted as gone, of those that left last.
+    """
+
+    on: int
+    idle: int
+    standby: int
+    lost: int
+    quarantined: int
+    drained: int
+    banned: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overview(RunStatus):
+    """The run's status, and what the Overview has besides. Money in US dollars, None where nothing has a price.
+
+    ``usd_per_accepted_rollout``: spent over accepted where workers are rented, else the price of an hour over what is
+    accepted in one at the rate of the last minutes.
+    """
+
+    workers: WorkerCounts
+    usd_per_hour: float | None
+    usd_per_accepted_rollout: float | None
+    spent_usd: float | None
+    rollouts_per_s: float | None
+    alerts: tuple[Alert, ...]
+    waiting: WaitingView
+    ended: str
+    at_unix_s: float
+
+
+_STATUS_FIELDS = tuple(field.name for field in fields(RunStatus))
+
+
+def build_overview(
+    state: CoreState,
+    status: RunStatus,
+    alerts: tuple[Alert, ...],
+    spending: Mapping[str, Any] | None,
+    *,
+    accepted_per_s: float | None,
+    unix_s: float,
+) -> Overview:
+    """From the run's status; ``accepted_per_s``: rollouts a second lately, None if not known."""
+    usd_per_hour, spent_usd, usd_each = _money(state, status, spending, accepted_per_s)
+    return Overview(
+        **{name: getattr(status, name) for name in _STATUS_FIELDS},
+        workers=count_workers(state),
+        usd_per_hour=usd_per_hour,
+        usd_per_accepted_rollout=usd_each,
+        spent_usd=spent_usd,
+        rollouts_per_s=accepted_per_s,
+        alerts=alerts,
+        waiting=waiting_view(status),
+        ended=state.ended,
+        at_unix_s=round(unix_s, 3),
+    )
+
+
+def waiting_view(status: RunStatus) -> WaitingView:
+    """What is waited for, and all of it as a sentence."""
+    return {
+        "for": status.waiting_for,
+        "since_s": round(status.waiting_since_s, 1),
+        "next": status.next,
+        "sentence": sentence(status.waiting_for, status.waiting_since_s, status.next),
+    }
+
+
+def count_workers(state: CoreState) -> WorkerCounts:
+    """Of those here and of those that left last."""
+    on = idle = standby = quarantined = drained = total = 0
+    for member in state.members:
+        if member.role != "peer":
+            continue
+        total += 1
+        standing = member.standing
+        if standing.quarantined:
+            quarantined += 1
+        elif standing.drained:
+            drained += 1
+        elif standing.standby:
+            standby += 1
+        else:
+            on += 1
+            idle += member.facts is not None and member.facts.state == "idle"
+    gone = [one for one in state.members.departed() if one.member.role == "peer"]
+    banned = sum(bool(one.member.standing.banned) for one in gone)
+    lost = sum(one.how == "lost" and not one.member.standing.banned for one in gone)
+    return WorkerCounts(on, idle, standby, lost, quarantined, drained, banned, total)
+
+
+def _money(
+    state: CoreState, status: RunStatus, spending: Mapping[str, Any] | None, accepted_per_s: float | None
+) -> tuple[float | None, float | None, float | None]:
+    """US dollars an hour, spent so far, and for each accepted rollout."""
+    if spending is not None:
+        return spending["usd_per_hour"], spending["spent_usd"], spending["usd_per_accepted_rollout"]
+    if not state.prices:
+        return None, None, None
+    usd_per_hour = status.activation.usd_per_hour
+    return usd_per_hour, None, usd_per_hour / 3600.0 / accepted_per_s if accepted_per_s else None

@@ -1,0 +1,207 @@
+"""Steps of this run, and of runs whose folders lie beside it, from their metrics.jsonl. Reads files: not for the loop.
+
+What a page asks for names another run: a name is one plain component, and what it leads to must be a real folder there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from rollcast.runtime.errors import MalformedMessage, StoreError
+from rollcast.runtime.run_folder import RunFolder
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+RUNS_SHOWN_MAX = 200
+POINTS_MAX = 10_000
+FILE_BYTES_MAX = 256 << 20  # of one metrics.jsonl: what is beyond it is not read
+COLUMNS_MAX = 256
+FILES_KEPT = 4  # other runs whose steps stay in memory
+TAIL_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """One run. ``steps``: the newest that it wrote down. ``began_unix_s``: of the oldest file in its folder."""
+
+    name: str
+    current: bool
+    steps: int
+    began_unix_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunsView:
+    """The newest first."""
+
+    runs: tuple[RunView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepsView:
+    """Rows of ``columns`` as metrics.jsonl has them (docs/metrics.md), None where a step lacks one.
+
+    ``every``: of so many steps one is here; the newest always is.
+    """
+
+    run: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    every: int = 1
+
+
+@dataclass(slots=True)
+class StepsFile:
+    """One metrics.jsonl, read on from where it ended before."""
+
+    path: Path
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    _read: int = 0
+
+    def refresh(self) -> None:
+        """Take in what was appended. A file that shrank is another one.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+        try:
+            size = min(self.path.stat().st_size, FILE_BYTES_MAX)
+            if size < self._read:
+                self.steps, self._read = [], 0
+            if size == self._read:
+                return
+            with self.path.open("rb") as file:
+                file.seek(self._read)
+                data = file.read(size - self._read)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StoreError(f"cannot read the steps of {self.path.parent.name}", cause=str(error)) from None
+        whole = data[: data.rfind(b"\n") + 1]
+        self._read += len(whole)
+        self.steps += _parsed(whole)
+
+
+def _parsed(data: bytes) -> Iterator[dict[str, Any]]:
+    """Lines that are objects with a step; others are passed over."""
+    for line in data.splitlines():
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(found, dict) and isinstance(found.get("step"), int):
+            yield found
+
+
+def steps_view(run: str, steps: Sequence[dict[str, Any]], *, from_step: int = 0, points: int = 2000) -> StepsView:
+    """The steps from ``from_step`` on, thinned to about so many rows."""
+    wanted = [one for one in steps if one["step"] >= from_step]
+    every = max(1, -(-len(wanted) // max(1, min(points, POINTS_MAX))))
+    kept = [one for number, one in enumerate(wanted, 1) if number % every == 0 or number == len(wanted)]
+    columns = tuple(dict.fromkeys(name for one in kept for name in one if ":" not in name))[:COLUMNS_MAX]
+    return StepsView(run, columns, tuple(tuple(one.get(name) for name in columns) for one in kept), every)
+
+
+class Runs:
+    """This run's folder and those beside it; may be asked by several threads at once."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._own = StepsFile(folder.metrics)
+        self._told = 0
+        self._others: OrderedDict[str, StepsFile] = OrderedDict()
+        self._lock = Lock()
+
+    @property
+    def own_name(self) -> str:
+        """Of this run's folder."""
+        return self._folder.root.resolve().name
+
+    def new_steps(self) -> list[dict[str, Any]]:
+        """Steps of this run since the last call.
+
+        Raises:
+            StoreError: they cannot be read.
+        """
+        with self._lock:
+            self._own.refresh()
+            added, self._told = self._own.steps[self._told :], len(self._own.steps)
+        return added
+
+    def steps(self, name: str, *, from_step: int, points: int) -> StepsView:
+        """Steps of a run; an empty name means this one.
+
+        Raises:
+            MalformedMessage: there is no run of this name beside ours.
+            StoreError: its steps cannot be read.
+        """
+        with self._lock:
+            name = name or self.own_name
+            file = self._own if name == self.own_name else self._file_of(name)
+            file.refresh()
+            return steps_view(name, file.steps, from_step=from_step, points=points)
+
+    def _file_of(self, name: str) -> StepsFile:
+        path = self._beside(name)
+        file = self._others.pop(name, None) or StepsFile(path)
+        self._others[name] = file
+        while len(self._others) > FILES_KEPT:
+            self._others.popitem(last=False)
+        return file
+
+    def _beside(self, name: str) -> Path:
+        """metrics.jsonl of the run of this name: a folder right beside ours, no link, and no way out of there."""
+        parent = self._folder.root.resolve().parent
+        path = parent / name / self._own.path.name
+        if NAME.fullmatch(name) is None or not _is_plain(path.parent, path):
+            raise MalformedMessage("there is no run of this name beside this one", fix="see /api/v1/runs")
+        return path
+
+    def runs(self) -> RunsView:
+        """This run and those beside it, the newest first.
+
+        Raises:
+            StoreError: the folder of runs cannot be read.
+        """
+        root = self._folder.root.resolve()
+        try:
+            names = [one.name for one in root.parent.iterdir() if NAME.fullmatch(one.name)]
+        except OSError as error:
+            raise StoreError(f"cannot list the runs in {root.parent}", cause=str(error)) from None
+        found = [view for name in names if (view := self._run(root, name)) is not None]
+        found.sort(key=lambda one: (not one.current, -one.began_unix_s))
+        return RunsView(tuple(found[:RUNS_SHOWN_MAX]))
+
+    def _run(self, root: Path, name: str) -> RunView | None:
+        path = root.parent / name / self._own.path.name
+        if name != root.name and not _is_plain(path.parent, path):
+            return None
+        try:
+            return RunView(name, name == root.name, _last_step(path), _began(path.parent))
+        except OSError:  # it is being deleted
+            return None
+
+
+def _is_plain(folder: Path, file: Path) -> bool:
+    return folder.is_dir() and not folder.is_symlink() and file.is_file() and not file.is_symlink()
+
+
+def _began(folder: Path) -> float:
+    return min((one.stat().st_mtime for one in folder.iterdir()), default=folder.stat().st_mtime)
+
+
+def _last_step(path: Path) -> int:
+    """0 where none was finished."""
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - TAIL_BYTES))
+        found = list(_parsed(file.read(TAIL_BYTES)))
+    return int(found[-1]["step"]) if found else 0

@@ -1,0 +1,126 @@
+"""One look at what charts show: the mean over the fleet, and its worst member by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from coordinator.membership import Member
+from coordinator.state import CoreState
+from coordinator.status import RunStatus
+
+Name = Literal[
+    "tokens_per_s",
+    "version_lag",
+    "t_bcast_s",
+    "accept_share",
+    "last_seen_s",
+    "upload_bytes_per_s",
+    "age_steps",
+    "learner_utilisation",
+    "usd_per_hour",
+    "mismatch_kl",
+]
+Worst = Literal["most", "least", "none"]
+
+#: Unit of each series, and which member is the worst.
+SERIES: Mapping[Name, tuple[str, Worst]] = {
+    "tokens_per_s": ("tokens/s", "least"),
+    "version_lag": ("steps", "most"),
+    "t_bcast_s": ("s", "most"),
+    "accept_share": ("share", "least"),
+    "last_seen_s": ("s", "most"),
+    "upload_bytes_per_s": ("bytes/s", "least"),
+    "age_steps": ("steps", "most"),
+    "learner_utilisation": ("share", "none"),
+    "usd_per_hour": ("US dollars/h", "none"),
+    "mismatch_kl": ("nats/token", "most"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One series at one moment; None: nothing was measured. ``who``: the worst member's name, empty for nobody's."""
+
+    mean: float | None = None
+    worst: float | None = None
+    who: str = ""
+
+
+def take_sample(
+    state: CoreState, status: RunStatus, spending: Mapping[str, Any] | None, *, now: float
+) -> dict[Name, Point]:
+    """All series now. Those of members are over workers that are on; ages over the newest batch."""
+    on = [one for one in state.members if one.role == "peer" and not _is_off(one)]
+    newest = state.newest_version
+    split = state.ages.last
+    trained_at_age = None if split is None else split.means()["age_steps"]
+    usd_per_hour = status.activation.usd_per_hour if state.prices else None
+    return {
+        "tokens_per_s": _over(on, _tokens(on), "least"),
+        "version_lag": _over(on, (_lag(one, newest) for one in on), "most"),
+        "t_bcast_s": _over(on, (_took_s(state, one) for one in on), "most"),
+        "accept_share": _over(on, (_accept_share(one) for one in on), "least"),
+        "last_seen_s": _over(on, (now - one.last_seen for one in on), "most"),
+        "upload_bytes_per_s": _over(on, (_uplink(one) for one in on), "least"),
+        "age_steps": Point(trained_at_age, _float(state.staleness.max_trained)),
+        "learner_utilisation": Point(status.learner_utilisation),
+        "usd_per_hour": Point(usd_per_hour if spending is None else spending["usd_per_hour"]),
+        "mismatch_kl": _mismatch(status),
+    }
+
+
+def _is_off(member: Member) -> bool:
+    standing = member.standing
+    return bool(standing.standby or standing.quarantined or standing.drained)
+
+
+def _tokens(on: Iterable[Member]) -> Iterator[float | None]:
+    """Of those that said something and hold a version: others cannot be slow yet."""
+    for one in on:
+        yield None if one.facts is None or one.version is None else one.facts.tokens_per_second
+
+
+def _lag(member: Member, newest: int | None) -> float | None:
+    return None if member.version is None or newest is None else float(newest - member.version)
+
+
+def _took_s(state: CoreState, member: Member) -> float | None:
+    times = state.dissemination.times_of(member.peer_id)
+    return None if times is None else times.seconds.last
+
+
+def _accept_share(member: Member) -> float | None:
+    ended = member.standing.accepted + member.standing.dropped
+    return member.standing.accepted / ended if ended else None
+
+
+def _uplink(member: Member) -> float | None:
+    return None if member.facts is None else member.facts.uplink_bytes_per_second or None
+
+
+def _float(value: int | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def _over(members: Iterable[Member], values: Iterable[float | None], worst: Worst) -> Point:
+    """Mean and worst of those that have a value; of several equally bad ones the first."""
+    total, count, found, who = 0.0, 0, 0.0, ""
+    most = worst == "most"
+    for member, value in zip(members, values, strict=True):
+        if value is None:
+            continue
+        total += value
+        if not count or (value > found if most else value < found):
+            found, who = value, member.name
+        count += 1
+    return Point(total / count, found, who) if count else Point()
+
+
+def _mismatch(status: RunStatus) -> Point:
+    mismatch = status.mismatch
+    if mismatch is None:
+        return Point()
+    who = max(mismatch.peers, key=lambda name: mismatch.peers[name], default="")
+    return Point(mismatch.kl_k3, mismatch.peers.get(who), who)

@@ -1,0 +1,69 @@
+"""The newest versions one by one: how long each took to reach everybody, and what happened while it did."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from coordinator.accounting import TrafficTotals
+from coordinator.dissemination import Broadcast
+from coordinator.state import CoreState
+from rollcast.wire.ids import Version
+
+VERSIONS_SHOWN = 60
+
+
+@dataclass(frozen=True, slots=True)
+class VersionView:
+    """One version. ``t_bcast_s``: None while an active peer lacks it, or where none was active.
+
+    The other two are counted from its announcement to the next one: what older versions did in that time included.
+    """
+
+    version: int
+    t_bcast_s: float | None
+    bytes_saved_by_deltas: int
+    reparentings: int
+
+
+@dataclass(slots=True)
+class _Watched:
+    broadcast: Broadcast
+    before: TrafficTotals
+    after: TrafficTotals
+
+
+class VersionHistory:
+    """Looks at the totals once a second or so, and shares them out between versions."""
+
+    def __init__(self) -> None:
+        self._watched: OrderedDict[Version, _Watched] = OrderedDict()
+
+    def observe(self, state: CoreState) -> None:
+        """Look at the totals now."""
+        totals = state.traffic.totals
+        if self._watched:
+            self._watched[next(reversed(self._watched))].after = totals
+        for broadcast in state.dissemination.recent:
+            if broadcast.version not in self._watched:
+                self._watched[broadcast.version] = _Watched(broadcast, totals, totals)
+        while len(self._watched) > VERSIONS_SHOWN:
+            self._watched.popitem(last=False)
+
+    def view(self) -> tuple[VersionView, ...]:
+        """The newest versions, the oldest of them first."""
+        return tuple(
+            VersionView(
+                int(version),
+                _t_bcast_s(one.broadcast),
+                one.after.delta_bytes_saved - one.before.delta_bytes_saved,
+                one.after.reparentings - one.before.reparentings,
+            )
+            for version, one in self._watched.items()
+        )
+
+
+def _t_bcast_s(broadcast: Broadcast) -> float | None:
+    if broadcast.missing or broadcast.last_held_at is None:
+        return None
+    return round(broadcast.last_held_at - broadcast.announced_at, 3)

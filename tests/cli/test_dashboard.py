@@ -1,0 +1,47 @@
+"""The link to the page, and how a browser is told of it."""
+
+from __future__ import annotations
+
+import json
+import webbrowser
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from rollcast.cli.dashboard import dashboard
+from rollcast.runtime.errors import RunFolderError
+
+LINK = "http://127.0.0.1:7401/#token=k-e_y"
+
+
+def run_folder(tmp_path: Path) -> Path:
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "operator.key").write_text("k-e_y\n")
+    (tmp_path / "endpoints.json").write_text(json.dumps({"http_url": "http://127.0.0.1:7401", "grpc_address": ""}))
+    return tmp_path
+
+
+def test_the_key_is_behind_the_hash(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert dashboard(run_folder(tmp_path)) == 0
+    assert capsys.readouterr().out == f"{LINK}\n"
+    assert urlsplit(LINK).fragment == "token=k-e_y"
+
+
+def test_a_browser_is_given_a_file_and_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    dashboard(run_folder(tmp_path), open=True)
+    page = tmp_path / "secrets" / "dashboard.html"
+    assert opened == [page.as_uri()]
+    assert LINK in page.read_text()
+    assert page.stat().st_mode & 0o077 == 0
+
+
+def test_a_folder_without_a_key_or_a_coordinator(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError):
+        dashboard(tmp_path)
+    folder = run_folder(tmp_path)
+    (folder / "secrets" / "operator.key").unlink()
+    with pytest.raises(RunFolderError):
+        dashboard(folder)

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from coordinator.http.invited import check_invited
+from coordinator.http.routes import Caller
+from coordinator.join import JoinDesk
+from rollcast.runtime.errors import JoinRefused
+
+STRANGER, VIEWER = Caller("", "anyone"), Caller("me", "viewer")
+
+
+class Desk:
+    async def check_invite(self, token: str) -> None:
+        if token != "right":
+            raise JoinRefused("the invite is not one of this run")
+
+
+@pytest.mark.parametrize(
+    ("caller", "authorization", "may"),
+    [
+        (STRANGER, "Invite right", True),
+        (STRANGER, "invite right", True),
+        (STRANGER, "Invite wrong", False),
+        (STRANGER, "Bearer right", False),
+        (STRANGER, "", False),
+        (VIEWER, "Bearer x", True),
+        (VIEWER, "", True),
+        (VIEWER, "Invite wrong", False),
+    ],
+)
+async def test_an_invite_or_a_token(caller: Caller, authorization: str, may: bool) -> None:
+    desk = cast(JoinDesk, Desk())
+    if may:
+        await check_invited(desk, caller, authorization)
+    else:
+        with pytest.raises(JoinRefused):
+            await check_invited(desk, caller, authorization)
