@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from heapq import nsmallest
 
 from coordinator.events import LinkFacts
 from coordinator.figures import percentile_of
 from coordinator.membership import Member
 from coordinator.state import CoreState
-from rollcast.wire.ids import PeerId
 
 HOPS_SHOWN_MAX = 256
 """Hops listed one by one, the slowest first."""
@@ -40,7 +40,20 @@ class HopRates:
     fastest: float | None
 
 
-def hops_from(state: CoreState, shown: Iterable[Member]) -> Iterator[Hop]:
+@dataclass(frozen=True, slots=True)
+class Hops:
+    """Listed ones the slowest first: measured ones, then the others from the busiest."""
+
+    rates: HopRates
+    listed: tuple[Hop, ...]
+    left_out: int
+
+
+_Found = tuple[bool, float, int, int, Member, LinkFacts, bool]
+"""What hops are ordered by (not measured, rate, bytes below 0, number), who reports it, and whether as its sender."""
+
+
+def find_hops(state: CoreState, shown: Iterable[Member]) -> Hops:
     """Of the listed members and of those that the plan lets them receive from: links as their sending ends see them.
 
     Where the sending end does not report to us (a mirror, the learner) the receiving end's count stands in.
@@ -48,47 +61,44 @@ def hops_from(state: CoreState, shown: Iterable[Member]) -> Iterator[Hop]:
     members = {one.peer_id: one for one in shown}
     for peer_id in list(members):
         for parent in state.relay.parents_of(peer_id):
-            found = state.members.get(parent)
-            if found is not None:
+            if parent not in members and (found := state.members.get(parent)) is not None:
                 members[parent] = found
-    for member in members.values():
+    hops = list(_found(state, members.values()))
+    listed = nsmallest(HOPS_SHOWN_MAX, hops)
+    rates = _rates([hop[1] for hop in hops if not hop[0]])
+    return Hops(rates, tuple(_hop(state, *hop[4:]) for hop in listed), len(hops) - len(listed))
+
+
+def _found(state: CoreState, members: Iterable[Member]) -> Iterator[_Found]:
+    """Only what they are ordered by is made of each: of a large fleet most are not listed."""
+    is_here, number = state.members.get, 0
+    for member in members:
+        own_id = member.peer_id
         for link in () if member.facts is None else member.facts.links:
-            if link.peer_id != member.peer_id:
-                yield from _of_link(state, member, link)
+            if link.peer_id == own_id:
+                continue
+            rate, sent = link.sent_bytes_per_second, link.bytes_sent
+            if sent or rate:
+                number += 1
+                yield not rate, rate, -sent, number, member, link, True
+            if link.bytes_received and is_here(link.peer_id) is None:
+                number += 1
+                yield True, 0.0, -link.bytes_received, number, member, link, False
 
 
-def _of_link(state: CoreState, member: Member, link: LinkFacts) -> Iterator[Hop]:
-    here = (member.peer_id, member.name)
+def _hop(state: CoreState, member: Member, link: LinkFacts, is_sender: bool) -> Hop:
     other = state.members.get(link.peer_id)
+    here = (member.peer_id, member.name)
     there = (link.peer_id, _unreported_name(link) if other is None else other.name)
-    if link.bytes_sent or link.sent_bytes_per_second:
-        rate = link.sent_bytes_per_second or None
-        yield _hop(link, here, there, rate, link.bytes_sent, link.congestion_control)
-    if other is None and link.bytes_received:
-        yield _hop(link, there, here, None, link.bytes_received, "")
+    if not is_sender:
+        return Hop(*there, *here, None, link.rtt_s or None, link.bytes_received, link.transport, "")
+    rate, control = link.sent_bytes_per_second or None, link.congestion_control
+    return Hop(*here, *there, rate, link.rtt_s or None, link.bytes_sent, link.transport, control)
 
 
 def _unreported_name(link: LinkFacts) -> str:
     return "mirror" if link.transport == "mirror" else f"…{link.peer_id[-8:]}"
 
 
-def _hop(
-    link: LinkFacts,
-    source: tuple[PeerId, str],
-    target: tuple[PeerId, str],
-    bytes_per_s: float | None,
-    size_bytes: int,
-    congestion_control: str,
-) -> Hop:
-    return Hop(*source, *target, bytes_per_s, link.rtt_s or None, size_bytes, link.transport, congestion_control)
-
-
-def slowest_first(hop: Hop) -> tuple[bool, float, int]:
-    """Measured ones from the slowest, then the others from the busiest."""
-    return hop.bytes_per_s is None, hop.bytes_per_s or 0.0, -hop.bytes
-
-
-def hop_rates(hops: Iterable[Hop]) -> HopRates:
-    """How fast the measured ones are."""
-    rates = [hop.bytes_per_s for hop in hops if hop.bytes_per_s is not None]
+def _rates(rates: list[float]) -> HopRates:
     return HopRates(len(rates), min(rates, default=None), percentile_of(rates, 50), max(rates, default=None))

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from coordinator.broadcast_hops import HOPS_SHOWN_MAX, Hop, HopRates, hop_rates, hops_from, slowest_first
+from coordinator.broadcast_hops import Hop, HopRates, find_hops
 from coordinator.dissemination import Broadcast
 from coordinator.membership import Member
 from coordinator.state import CoreState
@@ -147,7 +147,7 @@ def build_broadcast_status(state: CoreState, *, now: float) -> BroadcastStatus:
     missing = [one for one in taking_part if share_held(one, newest) < 1.0]
     encodings = _encodings(broadcast, missing)
     shown, left_out = _shown(state)
-    hops = list(hops_from(state, shown))
+    hops = find_hops(state, shown)
     seconds, spread = state.dissemination.seconds, state.dissemination.peer_seconds
     waiting_for, following = _waiting(state, taking_part, missing, now)
     return BroadcastStatus(
@@ -168,9 +168,9 @@ def build_broadcast_status(state: CoreState, *, now: float) -> BroadcastStatus:
         totals=_totals(state),
         peers=tuple(_peer(state, member, now) for member in shown),
         peers_left_out=left_out,
-        hop_rates=hop_rates(hops),
-        hops=tuple(nsmallest(HOPS_SHOWN_MAX, hops, key=slowest_first)),
-        hops_left_out=max(0, len(hops) - HOPS_SHOWN_MAX),
+        hop_rates=hops.rates,
+        hops=hops.listed,
+        hops_left_out=hops.left_out,
     )
 
 

@@ -1,7 +1,7 @@
 // The shell: navigation, the run's head line, the page that the address names, dialogs.
 import { html, render, useCallback, useEffect, useRef, useState } from "/web/vendor/htm-preact.js";
 import { takeTokenFromAddress } from "/web/api.js";
-import { Button, Dialog, Empty, HeadingRef, Icon, Menu, Problem, Toasts } from "/web/parts.js";
+import { Arrival, Button, Dialog, Empty, Icon, Menu, Problem, Toasts } from "/web/parts.js";
 import { href, useRoute } from "/web/router.js";
 import { useStore } from "/web/store.js";
 import { useTopic } from "/web/stream.js";
@@ -77,21 +77,21 @@ function App() {
   const overview = useTopic("overview");
   const [help, setHelp] = useState(false);
   const [drawer, setDrawer] = useState(false);
-  const heading = useRef(null);
-  const first = useRef(true);
+  const arrival = useRef({ wanted: false }).current;
+  const before = useRef(name);
   useKeys(useCallback(() => setHelp(true), []));
   useEffect(() => { loadSession().catch(() => {}); }, []);
   useEffect(() => {
     setDrawer(false);
     scrollTo(0, 0);
-    if (!first.current) heading.current?.focus({ preventScroll: true });
-    first.current = false;
+    arrival.wanted = name !== before.current;
+    before.current = name;
   }, [name]);
   useEffect(() => {
     document.title = [page?.title, overview?.run_name, "Rollcast"].filter(Boolean).join(" · ");
   }, [page, overview?.run_name]);
   const navigation = html`<${Navigation} current=${page?.name} alerts=${overview?.alerts?.length || 0} onHelp=${() => { setDrawer(false); setHelp(true); }} onPage=${() => setDrawer(false)} />`;
-  return html`<${HeadingRef.Provider} value=${heading}>
+  return html`<${Arrival.Provider} value=${arrival}>
     <a class="skip" href="#content" onClick=${(event) => { event.preventDefault(); document.getElementById("content").focus(); }}>Skip to the content</a>
     <aside class="side">${navigation}</aside>
     <${Dialog} open=${drawer} title="Pages" onClose=${() => setDrawer(false)}>${navigation}<//>

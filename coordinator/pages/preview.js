@@ -10,7 +10,7 @@ const DEADLINE_MS = 30_000; // the planner may search for a while
 // [key, words, how it is written, +1 where more is better, -1 where less is, 0 where it depends]
 const FIGURES = [
   ["utilisation", "Learner busy", (value) => percent(value, 1), 1],
-  ["steps_per_hour", "Learner steps per hour", (value) => count(value), 1],
+  ["steps_per_hour", "Steps per hour", (value) => count(value), 1],
   ["usd_per_hour", "Cost per hour", usd, -1],
   ["workers_on", "Workers on", count, 0],
   ["t_bcast_s", "T_bcast", duration, -1],

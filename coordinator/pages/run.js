@@ -2,7 +2,7 @@
 import { html, useEffect, useMemo, useState } from "/web/vendor/htm-preact.js";
 import { get, token, useGet, withQuery } from "/web/api.js";
 import { Empty, PageHead, Problem, Segments, Select } from "/web/parts.js";
-import { clock, count } from "/web/format.js";
+import { day, plural } from "/web/format.js";
 import { setParams } from "/web/router.js";
 import { useMessages } from "/web/stream.js";
 import { AgeSplit, Evaluation, Figure, FIGURES, Mismatch, Staleness, StepTimes } from "./run_charts.js";
@@ -33,7 +33,7 @@ export function Page({ overview, params }) {
     ${table.steps.length > 0 && html`<${Charts} table=${table} other=${beside} otherLabel=${params.with} smooth=${smooth} overview=${name === current ? overview : null} />`}`;
 }
 
-const optionOf = (run) => [run.name, `${run.name}${run.current ? ", now" : ""} (${count(run.steps)} steps, ${clock(run.began_unix_s)})`];
+const optionOf = (run) => [run.name, [run.name, run.current ? "now" : day(run.began_unix_s), plural(run.steps, "step")].filter(Boolean).join(" · ")];
 
 /** {answer, error}: the steps of a run, followed while it goes on. A name of "" asks nothing. */
 function useSteps(name, following) {

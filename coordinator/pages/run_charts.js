@@ -14,7 +14,7 @@ export const FIGURES = [
   { name: "reward", title: "Reward", note: "mean of each batch", format: (value) => fixed(value, 3) },
   { name: "loss", title: "Loss", note: "of the objective" },
   { name: "kl_k3", title: "KL to behaviour", note: "nats a token", fromZero: true },
-  { name: "reference_kl", title: "KL to the reference", note: "the policy at the start, nats a token", fromZero: true },
+  { name: "reference_kl", title: "KL to the reference", note: "nats a token", fromZero: true },
   { name: "entropy", title: "Entropy", note: "of the policy, nats a token", fromZero: true },
   { name: "grad_norm", title: "Gradient norm", note: "before clipping", fromZero: true },
   { name: "ratio_mean", title: "Importance ratio", note: "learner to behaviour, mean", format: (value) => fixed(value, 3), lines: [{ value: 1, label: "", colour: "line-strong" }] },

@@ -6,6 +6,7 @@ import { Badge, Button, Card, CopyButton, Dialog, Empty, Field, PageHead, Proble
 import { useMay } from "./session.js";
 import { SettingsForm } from "./settings_form.js";
 
+const NAME = /^[a-z0-9][a-z0-9._-]{0,63}$/;
 const ROLES = [["viewer", "viewer: reads everything"], ["operator", "operator: acts on workers and the run"], ["admin", "admin: makes tokens too"]];
 
 export function Page() {
@@ -25,22 +26,23 @@ function Tokens() {
   const tokens = data ? data.tokens : [];
   return html`<${Card} title="Tokens" note="who may read and act from elsewhere" actions=${actions} flush>
     ${error && html`<${Problem} error=${error} retry=${reload} />`}
-    ${data && !tokens.length && html`<${Empty} title="No tokens yet">Reading is open on this machine. Make a token for who reads or acts from another one.<//>`}
-    ${tokens.length > 0 && html`<div class="scroll-x" tabindex="0" role="group" aria-label="Tokens"><table><thead><tr><th scope="col">Name</th><th scope="col">Role</th><th scope="col">Ends</th><th scope="col">Last used</th><th scope="col"><span class="hidden">Acts</span></th></tr></thead>
-      <tbody>${tokens.map((one) => html`<tr key=${one.id}><td>${one.name}</td><td>${one.role}</td><td>${known(one.expires_unix_s) ? clock(one.expires_unix_s) : "never"}</td><td>${known(one.used_unix_s) ? clock(one.used_unix_s) : "–"}</td>
-        <td class="num">${one.revoked ? html`<${Badge}>revoked<//>` : html`<${Button} onClick=${() => setLeaving(one)}>Revoke<//>`}</td></tr>`)}</tbody></table></div>`}
+    ${data && !tokens.length && html`<${Empty} title="No tokens yet">The run's own key is an admin's. Make a token for who reads or acts from another one.<//>`}
+    ${tokens.length > 0 && html`<div class="scroll-x" tabindex="0" role="group" aria-label="Tokens"><table><thead><tr><th scope="col">Name</th><th scope="col">Role</th><th scope="col">Made</th><th scope="col">Ends</th><th scope="col"><span class="hidden">Acts</span></th></tr></thead>
+      <tbody>${tokens.map((one) => html`<tr key=${one.id}><td>${one.name}</td><td>${one.access}</td><td>${clock(one.made_unix_s)}</td><td>${known(one.expires_unix_s) ? clock(one.expires_unix_s) : "never"}</td>
+        <td class="num">${one.holds ? html`<${Button} onClick=${() => setLeaving(one)} aria-label=${`Revoke ${one.name}`}>Revoke<//>` : html`<${Badge}>${known(one.revoked_unix_s) ? "revoked" : "ended"}<//>`}</td></tr>`)}</tbody></table></div>`}
     ${isMaking && html`<${NewToken} onClose=${() => setMaking(false)} onMade=${reload} />`}
     ${leaving && html`<${Revoke} what=${`the token of ${leaving.name}`} path=${`/api/v1/tokens/${leaving.id}/revoke`} text="Whoever holds it is signed out at once." onClose=${() => setLeaving(null)} onDone=${reload} />`}
   <//>`;
 }
 
 function NewToken({ onClose, onMade }) {
-  const [form, setForm] = useState({ name: "", role: "viewer", days: "90" });
+  const [form, setForm] = useState({ name: "", access: "viewer", days: "90" });
   const [state, setState] = useState({ busy: false, error: null, made: null });
+  const isWrong = form.name.trim() !== "" && !NAME.test(form.name.trim());
   const make = async () => {
     setState({ busy: true, error: null, made: null });
     try {
-      const made = await post("/api/v1/tokens", { name: form.name.trim(), role: form.role, days: form.days ? Number(form.days) : null });
+      const made = await post("/api/v1/tokens", { name: form.name.trim(), access: form.access, days: form.days ? Number(form.days) : null });
       setState({ busy: false, error: null, made });
       onMade();
     } catch (error) {
@@ -48,11 +50,11 @@ function NewToken({ onClose, onMade }) {
     }
   };
   const footer = state.made ? html`<${Button} kind="primary" onClick=${onClose}>Done<//>`
-    : html`<${Button} onClick=${onClose}>Cancel<//><${Button} kind="primary" busy=${state.busy} disabled=${!form.name.trim()} onClick=${make}>Make token<//>`;
+    : html`<${Button} onClick=${onClose}>Cancel<//><${Button} kind="primary" busy=${state.busy} disabled=${!form.name.trim() || isWrong} onClick=${make}>Make token<//>`;
   return html`<${Dialog} open title="New token" onClose=${onClose} footer=${footer}>
     ${state.made ? html`<p>This is the only time it is shown.</p><${OneLine} text=${state.made.token} label="The token" />`
-      : html`<${Field} label="Name" hint="A person or a program; the audit log has it." maxlength="64" value=${form.name} onInput=${(name) => setForm({ ...form, name })} />
-        <${Select} label="Role" value=${form.role} options=${ROLES} onChange=${(role) => setForm({ ...form, role })} />
+      : html`<${Field} label="Name" hint="Of a person or a program, for the audit log." error=${isWrong ? "Small letters, digits, dots, dashes; the first a letter or a digit." : ""} maxlength="64" autocomplete="off" value=${form.name} onInput=${(name) => setForm({ ...form, name })} />
+        <${Select} label="Role" value=${form.access} options=${ROLES} onChange=${(access) => setForm({ ...form, access })} />
         <${Select} label="Ends" value=${form.days} options=${[["7", "in 7 days"], ["30", "in 30 days"], ["90", "in 90 days"], ["365", "in a year"], ["", "never"]]} onChange=${(days) => setForm({ ...form, days })} />`}
     <${Problem} error=${state.error} />
   <//>`;

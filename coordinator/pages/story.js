@@ -1,7 +1,7 @@
 // The story of anything that the ledger knows, as /api/v1/explain tells it.
 import { html } from "/web/vendor/htm-preact.js";
 import { useGet, withQuery } from "/web/api.js";
-import { clock } from "/web/format.js";
+import { clock, figure, known, words } from "/web/format.js";
 import { Button, Problem } from "/web/parts.js";
 
 /** Args: of: rollout, lease, peer, version, step or event; id; newestFirst. */
@@ -9,10 +9,19 @@ export function Story({ of, id, newestFirst, title = "Story" }) {
   const { data, error, loading, reload } = useGet(withQuery("/api/v1/explain", { of, id }));
   const lines = data ? (newestFirst ? [...data.lines].reverse() : data.lines) : [];
   return html`<section class="story" aria-label=${title}>
-    <div class="story-head"><h3>${title}</h3><${Button} busy=${loading} onClick=${reload}>Refresh<//></div>
+    <div class="story-head"><h3>${title}</h3><${Button} className="quiet" busy=${loading} onClick=${reload}>Refresh<//></div>
     ${error && html`<${Problem} error=${error} retry=${reload} />`}
     ${!data && !error && html`<p class="muted">Reading the ledger…</p>`}
     ${data && !lines.length && html`<p class="muted">The ledger holds nothing about it.</p>`}
+    ${data && html`<${Facts} facts=${data.facts || {}} />`}
     <ol>${lines.map((line, at) => html`<li key=${at}><time datetime=${new Date(line.at_unix_s * 1000).toISOString()}>${clock(line.at_unix_s)}</time><span>${line.text}</span></li>`)}</ol>
   </section>`;
+}
+
+/** Facts of one word or a few counts; a peer's id is in its page already. */
+function Facts({ facts }) {
+  const shown = Object.entries(facts).filter(([name, value]) => name !== "peer_id" && known(value) && value !== "" && (typeof value !== "object" || Object.keys(value).length > 0));
+  if (!shown.length) return null;
+  const written = (value) => (typeof value === "object" ? Object.entries(value).map(([name, one]) => `${words(name)} ${typeof one === "number" ? figure(one) : one}`).join(", ") : String(value));
+  return html`<dl class="facts">${shown.map(([name, value]) => html`<div key=${name}><dt>${words(name)}</dt><dd>${written(value)}</dd></div>`)}</dl>`;
 }

@@ -1,16 +1,16 @@
 // Workers: who is here, how well it does and why it is in the state it is in; and what can be done about it.
-import { html, useEffect, useMemo, useRef, useState } from "/web/vendor/htm-preact.js";
+import { html, useMemo, useRef, useState } from "/web/vendor/htm-preact.js";
 import { age, compact, count, duration, known, NOTHING, percent, plural, rate, usd, words } from "/web/format.js";
-import { Badge, Button, Dialog, Empty, PageHead, Select } from "/web/parts.js";
+import { Badge, Button, Empty, PageHead, Select } from "/web/parts.js";
 import { go, setParams } from "/web/router.js";
 import { useTopic } from "/web/stream.js";
 import { useFill, VirtualTable } from "/web/table.js";
 import { ActButtons, ActDialog } from "./acts.js";
+import { Aside } from "./aside.js";
 import { useMay } from "./session.js";
 import { WorkerDetail } from "./worker_detail.js";
 import { asObjects, filtered, lagTone, regionsOf, seenTone, stateCounts, stateOf, toneOf } from "./worker_rows.js";
 
-const NARROW = matchMedia("(max-width: 900px)");
 const keyOf = (worker) => worker.peer_id;
 
 const seen = (one) => html`<span class=${seenTone(one.last_seen_s)}>${age(one.last_seen_s)}</span>`;
@@ -114,17 +114,4 @@ function Picked({ picked, canAct, onAct, onClear }) {
 function Nobody({ isEmpty }) {
   if (!isEmpty) return html`<${Empty} title="No worker matches"><${Button} onClick=${() => setParams({ q: "", state: "", region: "" })}>Show all<//><//>`;
   return html`<${Empty} title="No worker has joined yet">Make an invite and give its one line to a donor: <a href="#/invites">Invites</a><//>`;
-}
-
-/** Beside the table; a dialog where there is no room beside it. */
-export function Aside({ title, onClose, children }) {
-  const [isNarrow, setIsNarrow] = useState(NARROW.matches);
-  useEffect(() => {
-    const follow = () => setIsNarrow(NARROW.matches);
-    NARROW.addEventListener("change", follow);
-    return () => NARROW.removeEventListener("change", follow);
-  }, []);
-  if (isNarrow) return html`<${Dialog} open title=${title} onClose=${onClose} wide>${children}<//>`;
-  return html`<aside class="fleet-side card" aria-label=${title}>
-    <header><h2>${title}</h2><${Button} icon="close" aria-label="Close" onClick=${onClose} /></header>${children}</aside>`;
 }

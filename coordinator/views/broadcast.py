@@ -31,7 +31,7 @@ def build_broadcast(
     versions.observe(state)
     return BroadcastView(
         **{name: getattr(status, name) for name in _STATUS_FIELDS},
-        tree=build_tree(state, shape),
+        tree=build_tree(state, shape, now),
         history=versions.view(),
         slowest_branch=slowest_branch(state, now),
         at_unix_s=round(unix_s, 3),

@@ -15,6 +15,7 @@ from rollcast.wire.ids import PeerId
 
 PEERS_DRAWN_MAX = 200
 NO_REGION = "no region given"
+REGION_EDGES_S = 5.0
 
 Edge = tuple[str, str]
 
@@ -93,10 +94,12 @@ class _Sum:
 
 
 class Shape:
-    """What of a plan stays the same until the next one: edges by their ends, and depths."""
+    """What of a plan stays the same until the next one: edges by their ends, and depths. Regions' edges for a while."""
 
     def __init__(self) -> None:
         self._plan: Plan | None = None
+        self.region_edges: tuple[TreeEdge, ...] = ()
+        self.region_edges_until = float("-inf")
         self.edges: Mapping[tuple[PeerId, PeerId], tuple[int, ...]] = {}
         self.depths: Mapping[PeerId, int] = {}
 
@@ -104,7 +107,7 @@ class Shape:
         """Take a new plan in."""
         if plan is self._plan:
             return
-        self._plan = plan
+        self._plan, self.region_edges_until = plan, float("-inf")
         found: dict[tuple[PeerId, PeerId], list[int]] = {}
         for stripe in () if plan is None else plan.stripes:
             number = int(stripe.stripe)
@@ -127,13 +130,18 @@ def depths_of(plan: Plan) -> dict[PeerId, int]:
     return depths
 
 
-def build_tree(state: CoreState, shape: Shape) -> Tree:
-    """The plan in force with the rates that were measured on its hops."""
+def build_tree(state: CoreState, shape: Shape, now: float) -> Tree:
+    """The plan in force with the rates that were measured on its hops; between regions up to REGION_EDGES_S ago."""
     shape.follow(state.relay.plan)
     members = [one for one in state.members if one.role != "peer" or not one.standing.dark]
     by_region = sum(one.role == "peer" for one in members) > PEERS_DRAWN_MAX
     groups = {one.peer_id: group_of(one) if by_region else str(one.peer_id) for one in members}
-    return Tree(by_region, _nodes(state, shape, members, groups), _edges(state, shape, groups))
+    nodes = _nodes(state, shape, members, groups)
+    if not by_region:
+        return Tree(False, nodes, _edges(state, shape, groups))
+    if now >= shape.region_edges_until:  # they are sums over thousands of hops
+        shape.region_edges, shape.region_edges_until = _edges(state, shape, groups), now + REGION_EDGES_S
+    return Tree(True, nodes, shape.region_edges)
 
 
 def group_of(member: Member) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +87,13 @@ class SampleSite:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         topics = [topic for topic in request.query.get("topics", "").split(",") if topic not in ("history", "steps")]
-        while True:
-            for topic in topics:
-                if topic in self.views:
-                    await response.write(f"event: {topic}\ndata: {json.dumps(self.views[topic])}\n\n".encode())
-            await response.write(b": here\n\n")
-            await asyncio.sleep(INTERVAL_S)
+        with suppress(ConnectionError):  # the reader is gone
+            while True:
+                events = [(topic, self.views[topic]) for topic in topics if topic in self.views]
+                texts = [f"event: {topic}\ndata: {json.dumps(view)}\n\n" for topic, view in events]
+                await response.write("".join([*texts, ": here\n\n"]).encode())
+                await asyncio.sleep(INTERVAL_S)
+        return response
 
     async def _asset(self, request: web.Request) -> web.Response:
         headers = request.headers

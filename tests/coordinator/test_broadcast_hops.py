@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.broadcast_hops import Hop, HopRates, hop_rates, hops_from, slowest_first
+from coordinator.broadcast_hops import HOPS_SHOWN_MAX, Hop, HopRates, find_hops
 from coordinator.events import LinkFacts
 from coordinator.state import CoreState
 from rollcast.wire.ids import PeerId
@@ -30,7 +30,7 @@ def members(**links: list[LinkFacts]) -> CoreState:
 
 
 def hops(state: CoreState) -> list[Hop]:
-    return sorted(hops_from(state, list(state.members)), key=slowest_first)
+    return list(find_hops(state, list(state.members)).listed)
 
 
 def test_a_hop_is_what_its_sending_end_reports() -> None:
@@ -71,7 +71,14 @@ def test_the_slowest_measured_hop_comes_first_and_the_busiest_unmeasured_one_aft
             link("z", bytes_sent=4, sent_bytes_per_second=1e6),
         ]
     )
-    found = hops(state)
-    assert [hop.to_peer_id for hop in found] == ["z", "y", "x", "w"]
-    assert hop_rates(found) == HopRates(2, 1e6, 1e6, 9e6)
-    assert hop_rates([]) == HopRates(0, None, None, None)
+    found = find_hops(state, state.members)
+    assert [hop.to_peer_id for hop in found.listed] == ["z", "y", "x", "w"]
+    assert found.rates == HopRates(2, 1e6, 1e6, 9e6)
+    assert find_hops(state, []).rates == HopRates(0, None, None, None)
+
+
+def test_only_so_many_are_listed_and_all_are_counted() -> None:
+    many = [link(f"p{number}", bytes_sent=1, sent_bytes_per_second=1.0 + number) for number in range(300)]
+    found = find_hops(members(a=many), members(a=many).members)
+    assert (len(found.listed), found.left_out) == (HOPS_SHOWN_MAX, 300 - HOPS_SHOWN_MAX)
+    assert (found.rates.measured, found.listed[0].bytes_per_s) == (300, 1.0)

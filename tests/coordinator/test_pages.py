@@ -1,164 +1,205 @@
-"""The page in a real browser: it shows the figures, follows them, and says when it lost the coordinator."""
+"""The dashboard's shell, Overview and Run in a real browser: figures, who may see them, keyboard, widths, themes."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import shutil
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from itertools import product
-from typing import Any, cast
+from typing import Any
 
 import pytest
+import pytest_asyncio
 
-from coordinator.http.server import HttpApi, HttpServer, HttpViews
-from coordinator.join import JoinDesk
-from tests.coordinator.sample_status import sample_broadcast, sample_status
-from tests.coordinator.http.test_server import FakeDesk
+from tests.browsing import Tab, chromium, opened
+from tests.coordinator.sample_site import TOKEN, SampleSite
+from tests.coordinator.sample_views import alert, sample_overview
 
-pytestmark = pytest.mark.browser
-
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or ""
-ARGUMENTS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-)
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def browser() -> AsyncIterator[Any]:
-    if not CHROMIUM:
-        pytest.skip("the page was not tested: no Chromium here (apt-get install chromium, or set CHROMIUM to its path)")
-    playwright = pytest.importorskip("playwright.async_api", reason="the page was not tested: no playwright here")
-    async with playwright.async_playwright() as started:
-        chromium = await started.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
-        yield chromium
-        await chromium.close()
+    async with chromium() as started:
+        yield started
 
 
-class Screen:
-    """A served status that the test changes, and the page that shows it."""
-
-    def __init__(self) -> None:
-        self.status: dict[str, Any] = sample_status()
-        self.problems: list[str] = []
-
-    async def serve(self, port: int = 0) -> None:
-        api = HttpApi(
-            HttpViews(lambda: self.status, sample_broadcast, str, bytes), cast(JoinDesk, FakeDesk()), hosts=None
-        )
-        self.server = await HttpServer.start(api, host="127.0.0.1", port=port, tls=None)
-
-    async def open(self, browser: Any, *, width: int = 1440, scheme: str = "light") -> Any:
-        context = await browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        page = await context.new_page()
-        page.set_default_timeout(15_000)
-        page.on("pageerror", lambda error: self.problems.append(str(error)))
-        page.on("console", lambda message: self.problems.append(message.text) if message.type == "error" else None)
-        page.on("request", lambda request: self._check_origin(request.url))
-        await page.goto(f"http://127.0.0.1:{self.server.port}/", wait_until="domcontentloaded")
-        await shows(page, "connection", "live")
-        return page
-
-    def _check_origin(self, url: str) -> None:
-        if not url.startswith(f"http://127.0.0.1:{self.server.port}/"):
-            self.problems.append(f"asked {url}")
+@pytest_asyncio.fixture(loop_scope="module")
+async def site() -> AsyncIterator[SampleSite]:
+    site = SampleSite()
+    await site.start()
+    yield site
+    await site.stop()
 
 
-async def shows(page: Any, element_id: str, text: str) -> None:
-    """Wait until an element's text has this in it; fails with what it has instead."""
-    element, shown = page.locator(f"#{element_id}"), ""
-    for _ in range(150):
-        shown = await element.text_content()
-        if text in shown:
-            return
-        await page.wait_for_timeout(100)
-    raise AssertionError(f"#{element_id} shows {shown!r}, not {text!r}")
+def page_of(browser: Any, site: SampleSite, where: str = "#/overview", **look: Any) -> AbstractAsyncContextManager[Tab]:
+    return opened(browser, f"http://127.0.0.1:{site.port}/{where}", **look)
 
 
-async def test_the_figures_are_shown_and_followed(browser: Any) -> None:
-    screen = Screen()
-    await screen.serve()
-    page = await screen.open(browser)
-    for element_id, text in {
-        "phase": "training",
-        "waiting": "3 of 32 groups",
-        "next": "step 88 is trained",
-        "reward-now": "0.864",
-        "reward-held-out": "0.34 → …",
-        "t-bcast": "142 ms",
-        "t-bcast-note": "391 ms",
-        "tokens": "12.5k",
-        "utilisation": "71 %",
-        "peer-bytes": "78 %",
-        "staleness-note": "oldest trained 4, limit 4",
-        "reasons": "lease expired 96",
-        "peers": "silent for 5.2 s",
-    }.items():
-        await shows(page, element_id, text)
-    assert await page.locator("#peers tr").count() == 4
-    assert await page.locator("#staleness-chart rect").count() == 5
-    assert await page.locator("#reward-chart path").count() == 2
-    screen.status = sample_status(step=200, phase="finished", reward_after=0.93, peers=[])
-    await shows(page, "phase", "finished")
-    await shows(page, "reward-held-out", "0.34 → 0.93")
-    assert await page.locator("#no-peers").is_visible()
-    await screen.server.stop()
-    await shows(page, "notice", "The run has finished")
-    assert not [problem for problem in screen.problems if "ERR_" not in problem]
+async def test_the_overview_shows_the_figures_and_follows_them(browser: Any, site: SampleSite) -> None:
+    async with page_of(browser, site) as tab:
+        for selector, text in {
+            ".head": "step 87 of 200",
+            ".now-sentence": "Waiting for 3 of 32 groups for the batch of step 88, since 0.8 s",
+            ".alerts": "peer-3 is lost: silent for 5.2 s",
+            ".tile:has-text('Reward')": "held out 0.34",
+            ".tile:has-text('Tokens')": "12.5k",
+            ".tile:has-text('p50')": "142 ms",
+            ".tile:has-text('Workers on')": "6 standby, 1 lost",
+            ".tile:has-text('Cost')": "$14.20",
+            ".histogram": "64 %",
+            ".why": "lease expired",
+        }.items():
+            await tab.shows(selector, text)
+        await tab.shows(".card:has-text('Version lag') .chart-legend", "peer-6")  # the worst member by name
+        site.views["overview"] = sample_overview(step=200, phase="finished", reward_after=0.93, alerts=[])
+        await tab.shows(".head", "finished")
+        await tab.shows(".tile:has-text('Reward')", "0.34 → 0.93")
+        await tab.gone(".alerts")
+        assert not tab.problems
 
 
-async def test_a_lost_coordinator_is_said_and_found_again(browser: Any) -> None:
-    screen = Screen()
-    await screen.serve()
-    page = await screen.open(browser)
-    port = screen.server.port
-    await screen.server.stop()
-    await shows(page, "notice", "Trying to reconnect")
-    await screen.serve(port)
-    await shows(page, "connection", "live")
-    assert not await page.locator("#notice").is_visible()
-    await screen.server.stop()
+async def test_who_is_worst_is_said_where_the_pointer_is(browser: Any, site: SampleSite) -> None:
+    async with page_of(browser, site) as tab:
+        chart = tab.page.locator(".card:has-text('Version lag') .chart")
+        await chart.locator("canvas").wait_for()
+        await chart.focus()
+        await tab.page.keyboard.press("Home")
+        await tab.shows(".card:has-text('Version lag') .chart-legend", "peer-3")
+        assert "worst" not in (label := await chart.get_attribute("aria-label"))
+        assert "furthest behind" in label
+        assert "peer-3" in label
+        await tab.shows(".card:has-text('Tokens per second') .chart-legend", "peer-3")  # the same moment everywhere
+        assert not tab.problems
 
 
-GROUNDS = {"light": "rgb(245, 246, 248)", "dark": "rgb(15, 18, 22)"}
-CUT_OFF = "[...document.querySelectorAll('.figure, dd, td')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
+async def test_the_run_page_lays_another_run_over(browser: Any, site: SampleSite) -> None:
+    async with page_of(browser, site, "#/run") as tab:
+        for title in ("Loss", "KL to behaviour", "Entropy", "Gradient norm", "Importance ratio", "Clip fraction"):
+            await tab.shows(f".card:has(h2:text-is('{title}')) .chart-legend", "batch")
+        await tab.shows(".card:has-text('Mismatch KL') .chart-legend", "worst")
+        await tab.shows(".card:has-text('Evaluation') .chart-legend", "pass@8")
+        await tab.shows(".card:has-text('Staleness by cause') .chart-legend", "queue 900 ms")
+        await tab.shows(".card:has-text('Rollouts') .why", "peer left")
+        await tab.page.get_by_label("Compare with").select_option("local-20260313-221904")
+        await tab.shows(".card:has(h2:text-is('Loss')) .chart-legend", "local-20260313-221904")
+        assert "with=local-20260313-221904" in tab.page.url
+        assert not tab.problems
 
 
-async def test_nothing_is_cut_off_in_any_width_and_scheme(browser: Any) -> None:
-    screen = Screen()
-    await screen.serve()
-    for width, scheme in product((390, 800, 1440), GROUNDS):
-        page = await screen.open(browser, width=width, scheme=scheme)
-        assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (width, scheme)
-        assert await page.evaluate(CUT_OFF) == 0, (width, scheme)
-        assert await page.evaluate("getComputedStyle(document.body).backgroundColor") == GROUNDS[scheme]
-        await page.context.close()
-    await screen.server.stop()
-    assert not screen.problems
+async def test_a_lost_coordinator_is_said_and_found_again(browser: Any, site: SampleSite) -> None:
+    async with page_of(browser, site) as tab:
+        await tab.shows(".head-link", "live")
+        await site.stop()
+        await tab.shows(".notice", "Trying to reconnect")
+        await site.start()
+        await tab.page.get_by_role("button", name="Try now").click()
+        await tab.shows(".head-link", "live")
+        await tab.gone(".notice")
 
 
-async def test_hostile_names_stay_text(browser: Any) -> None:
-    screen = Screen()
+async def test_a_link_signs_in_and_leaves_no_token_in_the_address(browser: Any, site: SampleSite) -> None:
+    site.open_reading = False
+    async with page_of(browser, site, f"#token={TOKEN}") as tab:
+        await tab.shows(".nav-who", "sam")
+        await tab.shows(".now-sentence", "Waiting for")
+        assert TOKEN not in tab.page.url
+        await tab.page.reload()
+        await tab.shows(".nav-who", "sam")
+        await tab.page.get_by_role("button", name="Signed in as sam").click()
+        await tab.page.get_by_role("menuitem", name="Sign out").click()
+        await tab.shows("dialog h2", "Sign in")
+        assert await tab.page.evaluate("sessionStorage.length + localStorage.length") == 0
+
+
+async def test_without_reading_a_token_is_asked_for(browser: Any, site: SampleSite) -> None:
+    site.open_reading = False
+    async with page_of(browser, site) as tab:
+        token = tab.page.get_by_label("Token")
+        await token.fill("wrong")
+        await tab.page.keyboard.press("Enter")
+        await tab.shows("dialog [role=alert]", "not known here")
+        await token.fill(TOKEN)
+        await tab.page.keyboard.press("Enter")
+        await tab.shows(".now-sentence", "Waiting for")
+        assert site.asked
+        assert all(TOKEN not in path for path in site.asked)
+
+
+async def test_the_keyboard_reaches_everything(browser: Any, site: SampleSite) -> None:
+    async with page_of(browser, site) as tab:
+        keyboard = tab.page.keyboard
+        await tab.shows(".now-sentence", "Waiting for")
+        await keyboard.press("Tab")
+        assert await tab.page.evaluate("document.activeElement.className") == "skip"
+        await keyboard.press("Enter")
+        assert await tab.page.evaluate("document.activeElement.id") == "content"
+        await keyboard.press("g")
+        await keyboard.press("r")
+        await tab.shows("h1", "Run")
+        assert await tab.page.evaluate("document.activeElement.tagName") == "H1"
+        await keyboard.press("?")
+        await tab.shows("dialog", "Go to Events")
+        await keyboard.press("Escape")
+        await tab.gone("dialog")
+        await keyboard.press("t")
+        assert await tab.page.evaluate("document.documentElement.dataset.theme") == "light"
+        await keyboard.press("t")
+        assert await tab.page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"
+        await tab.page.reload()
+        assert await tab.page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+CUT_OFF = """[...document.querySelectorAll('.tile-value, .now-sentence, .alert-text p, h1, h2, .button, .badge, .chart-key')]
+    .filter((one) => one.scrollWidth > one.clientWidth + 1 && !one.closest(".hidden")).map((one) => one.textContent)"""
+
+
+@pytest.mark.parametrize("where", ["#/overview", "#/run"])
+async def test_all_widths_and_themes(browser: Any, site: SampleSite, where: str) -> None:
+    async with page_of(browser, site, where) as tab:
+        await tab.page.wait_for_selector(".chart canvas")
+        for width, scheme in product((390, 800, 1440), ("light", "dark")):
+            await tab.page.set_viewport_size({"width": width, "height": 900})
+            await tab.page.emulate_media(color_scheme=scheme)
+            assert await tab.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (width, scheme)
+            assert await tab.page.evaluate(CUT_OFF) == [], (width, scheme)
+            if (width, scheme) in ((390, "dark"), (1440, "light"), (1440, "dark")):
+                assert await tab.accessibility_problems() == [], (width, scheme)
+        assert not tab.problems
+
+
+async def test_what_opens_is_accessible_too(browser: Any, site: SampleSite) -> None:
+    for width, opener in ((390, "Open the navigation"), (1440, "Keyboard shortcuts and links"), (1440, "Sign in")):
+        async with page_of(browser, site, width=width) as tab:
+            await tab.page.get_by_role("button", name=opener).first.click()
+            await tab.page.wait_for_selector("dialog[open]")
+            assert await tab.accessibility_problems() == [], opener
+
+
+async def test_hostile_names_stay_text(browser: Any, site: SampleSite) -> None:
     hostile = "<img src=x onerror=alert(1)>"
-    peers = [{**peer, "name": hostile, "reason": hostile} for peer in sample_status()["peers"]]
-    screen.status = sample_status(run_name=hostile, waiting_for=hostile, peers=peers)
-    await screen.serve()
-    page = await screen.open(browser)
-    await shows(page, "peers", hostile)
-    assert await page.locator("img").count() == 1  # our own icon
-    await asyncio.wait_for(screen.server.stop(), 10)
-    assert not [problem for problem in screen.problems if "ERR_" not in problem]
+    site.views["overview"] = sample_overview(run_name=hostile, alerts=[alert("warning", hostile, subject=hostile)])
+    site.views["overview"]["waiting"]["sentence"] = hostile
+    async with page_of(browser, site) as tab:
+        await tab.shows(".now-sentence", hostile)
+        await tab.shows(".alerts", hostile)
+        assert await tab.page.locator("img").count() == 1  # our own icon
+        assert not tab.problems
 
 
-async def test_the_gate_beyond_s_is_named_inside_its_chart(browser: Any) -> None:
-    screen = Screen()
-    screen.status["staleness"] = {**screen.status.get("staleness", {}), "age_max": screen.status["staleness_limit"] + 2}
-    await screen.serve()
-    page = await screen.open(browser)
-    label = page.locator(".limit-text")
-    assert await label.text_content() == f"gate={screen.status['staleness']['age_max']}"
-    text, chart = await label.bounding_box(), await page.locator("svg:has(.limit-text)").bounding_box()
-    assert chart["x"] <= text["x"]
-    assert text["x"] + text["width"] <= chart["x"] + chart["width"]
-    await screen.server.stop()
+async def test_before_the_first_step(browser: Any, site: SampleSite) -> None:
+    """Every figure that may be unknown is, and no series has a point."""
+    nothing = {key: None for key in sample_overview() if key.startswith(("reward_", "exact_", "usd_", "staleness_m"))}
+    figures = {"t_train_s": None, "newest_version": None, "learner_utilisation": None, "peer_byte_share": None}
+    site.views["overview"] = sample_overview(
+        **{**nothing, **figures, "step": 0, "phase": "starting", "reward_history": [], "staleness_histogram": {}},
+        t_bcast_s={"p50": None, "p95": None, "last": None},
+        alerts=[],
+    )
+    site.views["history"] = {"times_unix_s": [], "series": {}}
+    async with page_of(browser, site) as tab:
+        await tab.shows(".head", "starting")
+        await tab.shows(".tile:has-text('Reward')", "–")
+        await tab.shows(".card:has-text('Reward') .chart", "nothing yet")
+        assert "NaN" not in await tab.page.inner_text("body")
+        assert "undefined" not in await tab.page.inner_text("body")
+        assert not tab.problems

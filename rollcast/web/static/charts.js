@@ -63,19 +63,22 @@ export function TimeChart({ times, series, format = figure, label = "", height =
   const index = at === null ? times.length - 1 : Math.min(at, times.length - 1);
   const shown = shownAt(series, index, format, { newest: at === null });
   const spoken = label + (times.length ? ": " + shown.map((one) => [one.label, one.text, one.who].filter(Boolean).join(" ")).join(", ") : ": nothing yet");
-  return html`<figure class="chart" tabindex="0" role="img" aria-label=${spoken} onKeyDown=${(event) => moveCursor(event, plot.current, times, at)} onBlur=${() => plot.current?.setCursor({ left: -10, top: -10 })}>
-    <${Legend} shown=${shown} series=${series} moment=${at === null || !times.length ? "" : X_NAMES[xKind](times[index])} />
-    <div class="chart-plot" ref=${mount} style=${{ height: height + "px" }}>${times.length === 0 && html`<p class="chart-nothing">nothing yet</p>`}</div>
+  return html`<figure class="chart" tabindex="0" role="img" aria-label=${spoken} onKeyDown=${(event) => moveCursor(event, plot.current, times, at)} onBlur=${() => plot.current?.setCursor({ left: -10, top: -10 }, true, true)}>
+    <${Legend} shown=${shown} series=${series} />
+    <div class="chart-plot" ref=${mount} style=${{ height: height + "px" }}>
+      ${times.length === 0 && html`<p class="chart-nothing">nothing yet</p>`}
+      ${at !== null && times.length > 0 && html`<span class="chart-moment" style=${{ "--x": cursorX(plot.current) + "px" }}>${X_NAMES[xKind](times[index])}</span>`}
+    </div>
   </figure>`;
 }
 
+const cursorX = (plot) => (plot ? plot.cursor.left + plot.bbox.left / devicePixelRatio : 0);
 const columnsOf = (one) => (one.band ? [one.values, one.band[0], one.band[1]] : [one.values]);
 
 /** What the lines are, and their values: the newest, or those under the pointer. */
-function Legend({ shown, series, moment }) {
+function Legend({ shown, series }) {
   return html`<div class="chart-legend">
     ${shown.map((one, index) => html`<span key=${one.label} class="chart-key"><span class="chart-dash ${series[index].dash ? "dashed" : ""}" style=${{ borderColor: `var(--${series[index].colour || "series-1"})`, opacity: series[index].soft ? 0.45 : 1 }}></span><span class="chart-label">${one.label}</span><b>${one.text}</b>${one.who && html`<span class="chart-who">${one.who}</span>`}</span>`)}
-    ${moment && html`<span class="chart-moment">${moment}</span>`}
   </div>`;
 }
 
@@ -86,7 +89,7 @@ function moveCursor(event, plot, times, at) {
   if (to === undefined) return;
   event.preventDefault();
   const index = Math.max(0, Math.min(times.length - 1, to));
-  plot.setCursor({ left: plot.valToPos(times[index], "x"), top: plot.over.clientHeight / 2 });
+  plot.setCursor({ left: plot.valToPos(times[index], "x"), top: plot.over.clientHeight / 2 }, true, true);
 }
 
 function optionsOf({ uPlot, newest, height, xKind, sync, width, onCursor }) {

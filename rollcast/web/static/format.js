@@ -96,6 +96,9 @@ export function clock(unixS, nowMs = Date.now()) {
   return at.toLocaleDateString("en-GB", { day: "numeric", month: "short" }) + " " + time;
 }
 
+/** The day, or the time where it is today's. */
+export const day = (unixS, nowMs = Date.now()) => clock(unixS, nowMs).replace(/ [0-9:]+$/, "");
+
 export const plural = (number, one, many = one + "s") => count(number) + " " + (number === 1 ? one : many);
 
 /** "lease_expired" as a person would write it: "lease expired". */

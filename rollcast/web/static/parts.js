@@ -266,10 +266,16 @@ export function Shares({ parts, label }) {
   </div>`;
 }
 
+/** {wanted}: whether the heading of the page that comes is to have the focus, as after a click on a link to it. */
+export const Arrival = createContext({ wanted: false });
+
 /** A page's own heading; children are controls at its right. */
 export function PageHead({ title, note, children }) {
-  const heading = useContext(HeadingRef);
+  const arrival = useContext(Arrival);
+  const heading = useRef(null);
+  useEffect(() => {
+    if (arrival.wanted) heading.current.focus({ preventScroll: true });
+    arrival.wanted = false;
+  }, []);
   return html`<div class="page-head"><h1 ref=${heading} tabindex="-1">${title}</h1>${note && html`<span class="note">${note}</span>`}<div class="actions">${children}</div></div>`;
 }
-/** Where the shell wants the focus to go after a change of page. */
-export const HeadingRef = createContext(null);

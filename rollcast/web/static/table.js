@@ -15,7 +15,7 @@ let tables = 0;
  *   columns: [{id, title, hint, width, grow, rank, end, down, value(row), cell(row)}]: widths in pixels; `rank` as in
  *     `fitting`; `end`: aligned to the right; `down`: the first click sorts downwards; without `value` it cannot be sorted.
  *   rows, keyOf(row): a new array whenever something changed.
- *   sort {id, down}, onSort: how it is sorted.
+ *   sort {id, down}, onSort: how it is sorted; null: as the rows come, and what is in sight stays where it is when more come before it.
  *   selected (Set of keys), onSelect: left out, nothing can be selected.
  *   opened, onOpen(key): the row whose details are shown.
  *   card(row), cardHeight: what narrow screens show instead of cells; it is as tall as this many pixels.
@@ -26,11 +26,12 @@ export function VirtualTable(props) {
   const scroller = useRef(null);
   const box = useBox(scroller);
   const busyUntil = useRef(0);
-  const column = columns.find((one) => one.id === sort.id);
-  const order = useOrder(rows, keyOf, column, sort.down, busyUntil);
+  const column = sort ? columns.find((one) => one.id === sort.id) : null;
+  const order = useOrder(rows, keyOf, column, sort?.down, busyUntil);
   const narrow = box.width > 0 && box.width < NARROW_PIXELS;
   const tall = narrow ? props.cardHeight || 96 : rowHeight;
   const shown = useMemo(() => fitting(columns, box.width - (selected ? SELECT_PIXELS : 0)), [columns, box.width, !selected]);
+  useAnchor(order.keys, scroller, tall, !column);
   const reach = useKeyboard(props, order, scroller, tall, busyUntil, narrow ? 0 : rowHeight);
   const { first, end } = windowOf(box.top, box.height, tall, order.keys.length);
   const busy = () => { busyUntil.current = performance.now() + HELD_MS; };
@@ -38,7 +39,7 @@ export function VirtualTable(props) {
   const template = (selected ? `${SELECT_PIXELS}px ` : "") + (narrow ? "minmax(0, 1fr)" : shown.map((one) => `${one.pixels}px`).join(" "));
   const activeId = drawn.includes(reach.active) ? `${reach.id}-${reach.active}` : undefined;
   return html`<div class=${"vt" + (narrow ? " vt-cards" : "")}>
-    ${narrow && html`<${SortMenu} ...${props} />`}
+    ${narrow && sort && html`<${SortMenu} ...${props} />`}
     <div class="vt-scroll" role="grid" tabindex="0" ref=${scroller} aria-label=${props.label} aria-rowcount=${order.keys.length + 1}
       aria-colcount=${narrow ? 1 + Boolean(selected) : columns.length + Boolean(selected)} aria-multiselectable=${selected ? "true" : undefined}
       aria-activedescendant=${activeId} onKeyDown=${reach.onKeyDown} style=${{ "--vt-columns": template }}>
@@ -65,12 +66,12 @@ function Head({ columns, shown, narrow, keys, sort, onSort, selected, onSelect }
   return html`<div class="vt-head" role="rowgroup"><div class="vt-row" role="row" aria-rowindex="1">
     ${selected && box}
     ${shown.map((one) => {
-      const isSorted = sort.id === one.id;
+      const isSorted = sort?.id === one.id;
       const to = isSorted ? !sort.down : Boolean(one.down);
       return html`<span key=${one.id} role="columnheader" class=${one.end ? "vt-end" : ""} title=${one.hint}
         aria-colindex=${columns.indexOf(columns.find((column) => column.id === one.id)) + 1 + Boolean(selected)}
-        aria-sort=${isSorted ? (sort.down ? "descending" : "ascending") : one.value ? "none" : undefined}>
-        ${one.value ? html`<button type="button" onClick=${() => onSort({ id: one.id, down: to })}>${one.title}<i aria-hidden="true">${isSorted ? (sort.down ? "↓" : "↑") : ""}</i></button>` : one.title}</span>`;
+        aria-sort=${isSorted ? (sort.down ? "descending" : "ascending") : one.value && sort ? "none" : undefined}>
+        ${one.value && sort ? html`<button type="button" onClick=${() => onSort({ id: one.id, down: to })}>${one.title}<i aria-hidden="true">${isSorted ? (sort.down ? "↓" : "↑") : ""}</i></button>` : one.title}</span>`;
     })}</div></div>`;
 }
 
@@ -107,11 +108,26 @@ function useOrder(rows, keyOf, column, down, busyUntil) {
     const byKey = new Map();
     for (const row of rows) byKey.set(keyOf(row), row);
     const { keys: before, id, down: wasDown } = last.current;
-    const isHeld = id === column?.id && wasDown === down && performance.now() < busyUntil.current;
-    const keys = isHeld ? kept(byKey, before) : ordered(byKey, before, column?.value, down);
-    last.current = { keys, id: column?.id, down };
+    if (!column?.value) {
+      last.current = { keys: [...byKey.keys()], id: null, down };
+      return { byKey, keys: last.current.keys };
+    }
+    const isHeld = id === column.id && wasDown === down && performance.now() < busyUntil.current;
+    const keys = isHeld ? kept(byKey, before) : ordered(byKey, before, column.value, down);
+    last.current = { keys, id: column.id, down };
     return { byKey, keys };
   }, [rows, column?.id, down]);
+}
+
+/** Keeps the rows in sight where they are when others come before them. */
+function useAnchor(keys, scroller, tall, isOn) {
+  const before = useRef(keys);
+  useLayoutEffect(() => {
+    const element = scroller.current, at = Math.floor(element.scrollTop / tall);
+    const to = isOn && at > 0 && before.current !== keys ? keys.indexOf(before.current[at]) : -1;
+    if (to > at) element.scrollTop += (to - at) * tall;
+    before.current = keys;
+  }, [keys, tall, isOn]);
 }
 
 /** Width and height in sight, and how far it is scrolled, in pixels. */

@@ -1,0 +1,17 @@
+// Details beside a table; in a dialog where there is no room beside it.
+import { html, useEffect, useState } from "/web/vendor/htm-preact.js";
+import { Button, Dialog } from "/web/parts.js";
+
+const NARROW = matchMedia("(max-width: 900px)");
+
+export function Aside({ title, onClose, children }) {
+  const [isNarrow, setIsNarrow] = useState(NARROW.matches);
+  useEffect(() => {
+    const follow = () => setIsNarrow(NARROW.matches);
+    NARROW.addEventListener("change", follow);
+    return () => NARROW.removeEventListener("change", follow);
+  }, []);
+  if (isNarrow) return html`<${Dialog} open title=${title} onClose=${onClose} wide>${children}<//>`;
+  return html`<aside class="fleet-side card" aria-label=${title}>
+    <header><h2>${title}</h2><${Button} icon="close" aria-label="Close" onClick=${onClose} /></header>${children}</aside>`;
+}

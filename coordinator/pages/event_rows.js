@@ -1,0 +1,36 @@
+// What the Events page decides without a screen: tones, where a subject leads, which live events fit a filter.
+import { href } from "/web/router.js";
+
+const TONES = {
+  activated: "good", peer_joined: "good", epoch_opened: "accent", version_announced: "accent", pinned: "accent", priced: "accent", staleness_limit: "accent",
+  standby: "warn", peer_left: "warn", drained: "warn", activation_failed: "bad", penalised: "bad", accusation: "bad", quarantined: "bad", banned: "bad", unscorable: "bad",
+};
+
+export const toneOf = (kind) => TONES[kind] || "";
+
+/** {of, id} to explain a subject; null where the ledger has no story of it. */
+export function storyOf({ subject, name }) {
+  const found = /^(rollout|lease|group|version|step) (\S+)$/.exec(subject);
+  if (found) return { of: found[1], id: found[2] };
+  return name ? { of: "peer", id: subject } : null;
+}
+
+/** What its subject is called on screen. */
+export const subjectWords = ({ subject, name }) => name || (subject.length > 24 ? `…${subject.slice(-10)}` : subject);
+
+/** The page that shows the subject, or "". */
+export const subjectHref = ({ subject, name }) => (name ? href(`workers/${subject}`) : "");
+
+/** Whether an event that came just now belongs to the list that is filtered so; as the server filters. */
+export function fits(event, { kind = "", subject = "", q = "" }) {
+  if (kind && !kind.split(",").includes(event.kind)) return false;
+  if (subject && event.subject !== subject && event.name !== subject) return false;
+  const text = [event.subject, event.detail, event.cause].join("\n").toLowerCase();
+  return !q || text.includes(q.toLowerCase());
+}
+
+/** Newest first, each once, at most `most`. */
+export function merged(events, more, most) {
+  const byId = new Map([...events, ...more].map((one) => [one.id, one]));
+  return [...byId.values()].sort((one, other) => other.id - one.id).slice(0, most);
+}

@@ -1,0 +1,86 @@
+"""A real browser for tests of pages: Chromium, driven by Playwright."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib import resources
+from typing import Any
+
+import pytest
+
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or ""
+ARGUMENTS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+DEADLINE_MS = 15_000
+
+
+@asynccontextmanager
+async def chromium() -> AsyncIterator[Any]:
+    """A started browser; skips the test where there is none."""
+    if not CHROMIUM:
+        pytest.skip("the page was not tested: no Chromium here (apt-get install chromium, or set CHROMIUM to its path)")
+    playwright = pytest.importorskip("playwright.async_api", reason="the page was not tested: no playwright here")
+    async with playwright.async_playwright() as started:
+        browser = await started.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
+        yield browser
+        await browser.close()
+
+
+class Tab:
+    """A page of a server on this machine, and what went wrong in it: errors, and requests to anybody else."""
+
+    def __init__(self, page: Any, origin: str) -> None:
+        self.page = page
+        self.problems: list[str] = []
+        self._origin = origin
+        page.set_default_timeout(DEADLINE_MS)
+        page.on("pageerror", lambda error: self.problems.append(str(error)))
+        page.on("console", lambda message: self.problems.append(message.text) if message.type == "error" else None)
+        page.on("request", lambda request: self._check_origin(request.url))
+
+    def _check_origin(self, url: str) -> None:
+        if not url.startswith((self._origin, "data:")):
+            self.problems.append(f"asked {url}")
+
+    async def shows(self, selector: str, text: str) -> None:
+        """Wait until an element's text has this in it; fails with what it has instead."""
+        element, shown = self.page.locator(selector).first, ""
+        for _ in range(DEADLINE_MS // 100):
+            shown = " ".join(" ".join(await element.all_inner_texts()).split())
+            if text in shown:
+                return
+            await self.page.wait_for_timeout(100)
+        raise AssertionError(f"{selector} shows {shown!r}, not {text!r}")
+
+    async def gone(self, selector: str) -> None:
+        """Wait until no such element is there."""
+        await self.page.wait_for_selector(selector, state="detached")
+
+    async def accessibility_problems(self) -> list[str]:
+        """What axe-core finds that is serious or critical: rule and the first element that breaks it."""
+        pytest.importorskip("axe_playwright_python", reason="accessibility was not tested: no axe-core here")
+        await self.page.evaluate(resources.files("axe_playwright_python").joinpath("axe.min.js").read_text())
+        found = await self.page.evaluate("axe.run()")
+        return [
+            f"{one['id']} ({len(one['nodes'])}): {one['nodes'][0]['html'][:160]}"
+            for one in found["violations"]
+            if one["impact"] in ("serious", "critical")
+        ]
+
+
+@asynccontextmanager
+async def opened(browser: Any, url: str, *, width: int = 1440, scheme: str = "light") -> AsyncIterator[Tab]:
+    """A page at a URL, in a browser window of its own."""
+    motion = "reduce"  # what moves is not waited for
+    context = await browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion=motion
+    )
+    tab = Tab(await context.new_page(), "/".join(url.split("/", 3)[:3]) + "/")
+    await tab.page.goto(url, wait_until="domcontentloaded")
+    yield tab
+    await context.close()
