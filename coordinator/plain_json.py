@@ -7,6 +7,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+_ENCODER = msgspec.json.Encoder()
+
 
 def finite(value: Any) -> Any:
     """The same value with every NaN and infinity replaced by None."""
@@ -20,5 +24,12 @@ def finite(value: Any) -> Any:
 
 
 def dumps(value: Any) -> str:
-    """Compact JSON on one line."""
-    return json.dumps(finite(value), separators=(",", ":"), allow_nan=False)
+    """Compact JSON on one line.
+
+    msgspec writes what is not finite as null by itself, without the copy that json needs; it refuses integers beyond
+    64 bits, halves of surrogate pairs, and mappings and sequences of other kinds.
+    """
+    try:
+        return _ENCODER.encode(value).decode()
+    except (TypeError, ValueError, OverflowError):
+        return json.dumps(finite(value), separators=(",", ":"), allow_nan=False)

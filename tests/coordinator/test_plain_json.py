@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import deque
+from types import MappingProxyType
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,6 +27,13 @@ def test_no_reader_meets_a_number_that_is_none(value: object) -> None:
     text = plain_json.dumps(value)
     assert "\n" not in text
     assert json.loads(text, parse_constant=_refuse) == plain_json.finite(value)
+
+
+def test_whatever_is_in_it() -> None:
+    value = {"\ud800": 1 << 70, 2: ("x", MappingProxyType({"y": deque([float("inf")])}))}
+    assert json.loads(plain_json.dumps({3: value["\ud800"]})) == {"3": 1 << 70}
+    assert plain_json.dumps({"a": "\ud800"}) == '{"a":"\\ud800"}'
+    assert json.loads(plain_json.dumps(value)) == {"\ud800": 1 << 70, "2": ["x", {"y": [None]}]}
 
 
 def test_only_what_is_not_finite_is_replaced() -> None:
