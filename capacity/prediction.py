@@ -44,11 +44,13 @@ def predict(
     warm_up_steps: int = WARM_UP_STEPS,
     steps: int = STEPS,
     draws: int = DRAWS,
+    workers_max: int = _WORKERS_MAX,
 ) -> Prediction:
-    """What these workers give, each at this speed. Of fleets above 64 workers an even sample stands for all.
+    """What these workers give, each at this speed. Of larger fleets an even sample stands for all.
 
     Args:
         warm_up_steps, steps: time that passes before anything is counted, and then, in learner steps without a wait.
+        workers_max: beyond so many workers only a sample is modelled one by one.
         draws: of lengths and preemptions; each figure is the median over them.
 
     Raises:
@@ -58,7 +60,7 @@ def predict(
         raise ValueError("nothing can be predicted of a run without workers")
     copies_s = conduct.t_notice_s + _copies_s(demand, workers_on)
     fleet = [(worker, speed, float(copy_s)) for (worker, speed), copy_s in zip(workers_on, copies_s, strict=True)]
-    demand, fleet = _sample(demand, fleet, conduct)
+    demand, fleet = _sample(demand, fleet, conduct, workers_max)
     found = []
     for seed in range(draws):
         workers = [_model_worker(number, *one, conduct) for number, one in enumerate(fleet)]
@@ -88,12 +90,14 @@ def _figures(measured: Measured) -> tuple[float, float, float, float]:
     )
 
 
-def _sample(demand: Demand, fleet: list[_OnWorker], conduct: Conduct) -> tuple[Demand, list[_OnWorker]]:
+def _sample(
+    demand: Demand, fleet: list[_OnWorker], conduct: Conduct, workers_max: int
+) -> tuple[Demand, list[_OnWorker]]:
     """At most so many of them, evenly by speed, with as large a share of each batch; the last copy stays the last."""
-    if len(fleet) <= _WORKERS_MAX:
+    if len(fleet) <= workers_max:
         return demand, fleet
     ordered = sorted(fleet, key=lambda one: one[1].rollouts_per_second)
-    places = np.linspace(0, len(ordered) - 1, _WORKERS_MAX).round().astype(int)
+    places = np.linspace(0, len(ordered) - 1, workers_max).round().astype(int)
     kept = [ordered[place] for place in places]
     share = _rate(kept) / _rate(fleet)
     group = max(1, min(conduct.samples_per_group, demand.rollouts_per_step))

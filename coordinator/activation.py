@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from capacity.corrections import Corrections
 from capacity.replan_events import (
     Action as Replanned,
 )
@@ -294,6 +295,11 @@ class Activation:
         return is_cheap if wanted == "cheap" else wanted == "always"
 
     # ---------------------------------------------------------------- questions
+
+    @property
+    def corrections(self) -> Corrections | None:
+        """Measured / predicted, as far as it was learned; None where nothing is planned."""
+        return None if self._replanner is None else self._replanner.corrections
 
     def status(self) -> ActivationStatus:
         """What every screen shows."""

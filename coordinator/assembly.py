@@ -254,6 +254,7 @@ def _assemble(
         learner_public_key=bytes.fromhex(config.learner_public_key),
         certificate_lifetime_s=config.join.certificate_lifetime_s,
     )
+    desk.banned_because = shell.core.banned_because
     inviting = Inviting(desk, run_id=run_id, ca_sha256=ca.fingerprint, learner_public_key=config.learner_public_key)
     return Coordinator(
         config=config,
@@ -355,7 +356,9 @@ async def _write_handouts(coordinator: Coordinator) -> None:
     await _write(folder.authority, coordinator.ca.certificate_pem, mode=0o644)
     quotas: tuple[tuple[Role, int], ...] = (("learner", 1), ("origin", join.origins_max), ("peer", join.peers_max))
     for role, quota in quotas:
-        invite = await coordinator.inviting.invite(role, quota=quota, lifetime_s=join.invite_lifetime_s)
+        invite = await coordinator.inviting.invite(
+            role, quota=quota, lifetime_s=join.invite_lifetime_s, note=f"secrets/invite-{role}.txt"
+        )
         await _write(folder.secrets / f"invite-{role}.txt", f"{invite.encode()}\n".encode(), mode=0o600)
 
 
@@ -372,7 +375,8 @@ async def _provide(stack: AsyncExitStack, coordinator: Coordinator) -> None:
     lifetime_s = 2.0 * config.start_timeout_s
 
     async def invite() -> str:
-        return (await coordinator.inviting.invite("peer", quota=1, lifetime_s=lifetime_s)).encode()
+        made = await coordinator.inviting.invite("peer", quota=1, lifetime_s=lifetime_s, note="a worker at a provider")
+        return made.encode()
 
     fleet = await start_fleet(coordinator, invite)
     if fleet is not None:

@@ -10,7 +10,7 @@ from coordinator import announcing, ending, epochs, forming, selection, starting
 from coordinator.acting import Acting
 from coordinator.actions import Action, Note
 from coordinator.activation import Activation
-from coordinator.activation_settings import Price
+from coordinator.activation_settings import Budget, Price
 from coordinator.activation_status import ActivationStatus
 from coordinator.broadcast_status import BroadcastStatus, build_broadcast_status
 from coordinator.epoch_book import EpochBook
@@ -52,6 +52,7 @@ from coordinator.long_tail import LongTail
 from coordinator.membership import Member
 from coordinator.patience import Patience
 from coordinator.presence import Presence
+from coordinator.preview import Question, question_of
 from coordinator.relaying import Relaying
 from coordinator.settings import CoreSettings
 from coordinator.staleness_ledger import Split
@@ -133,9 +134,18 @@ class CoordinatorCore:
         return self._state.prices
 
     @property
-    def staleness_limits(self) -> range:
-        """The S that may be set while the run goes on."""
-        return range(self.rules.limit_least, self.rules.limit_most + 1)
+    def budget(self) -> Budget:
+        """What may be spent, as far as the core knows."""
+        return self._state.budget
+
+    def preview_question(self, now: float) -> Question:
+        """What a preview of an act or of other settings is made from."""
+        return question_of(self._state, self._activation.corrections, now)
+
+    def banned_because(self, peer_id: PeerId) -> str:
+        """Why this identity may not take part; empty: it may."""
+        standing = self._state.members.banned().get(peer_id)
+        return "" if standing is None else standing.banned
 
     @property
     def has_peers(self) -> bool:

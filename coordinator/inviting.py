@@ -17,8 +17,8 @@ class Inviting:
         self._learner_public_key = learner_public_key
         self.http_url = ""
 
-    async def invite(self, role: Role, *, quota: int, lifetime_s: float) -> Invite:
-        """A new one, durable.
+    async def invite(self, role: Role, *, quota: int, lifetime_s: float, note: str = "") -> Invite:
+        """A new one, durable. ``note``: for whom it is.
 
         Raises:
             StoreError, WaitTimedOut: the ledger does not keep it.
@@ -30,5 +30,5 @@ class Inviting:
             grpc_address=self._desk.grpc_address,
             ca_sha256=self._ca_sha256,
             learner_public_key=self._learner_public_key,
-            token=await self._desk.new_invite(role, quota=quota, lifetime_s=lifetime_s),
+            token=await self._desk.new_invite(role, quota=quota, lifetime_s=lifetime_s, note=note),
         )

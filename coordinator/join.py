@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from coordinator.store import RunStore
-from rollcast.runtime.errors import MalformedMessage, WrongKey
+from rollcast.runtime.errors import Banned, MalformedMessage, WrongKey
 from rollcast.runtime.waits import deadline
 from rollcast.wire.enrol import JOIN_DOMAIN, join_payload
 from rollcast.wire.identity import peer_id_of, verify_bytes
@@ -104,18 +104,21 @@ class JoinDesk:
         self._unix_clock = unix_clock
         self.grpc_address = ""  # known once the control port is bound
         self.on_claimed: Callable[[bytes, PeerId], None] = lambda token_hash, peer_id: None
+        self.banned_because: Callable[[PeerId], str] = lambda peer_id: ""  # why an identity may not join
 
     @property
     def ca_pem(self) -> bytes:
         """Certificate of the run CA."""
         return self._ca.certificate_pem
 
-    async def new_invite(self, role: Role, *, quota: int, lifetime_s: float) -> str:
-        """A new token, durable (as its hash) before it is returned."""
+    async def new_invite(self, role: Role, *, quota: int, lifetime_s: float, note: str = "") -> str:
+        """A new token, durable (as its hash) before it is returned. ``note``: for whom it is."""
         token = secrets.token_urlsafe(TOKEN_BYTES)
         expires_unix_s = self._unix_clock() + lifetime_s
         async with deadline(LEDGER_DEADLINE_S, "the ledger to store an invite"):
-            await self._ledger.create_invite(token_hash(token), role, quota=quota, expires_unix_s=expires_unix_s)
+            await self._ledger.create_invite(
+                token_hash(token), role, quota=quota, expires_unix_s=expires_unix_s, note=note
+            )
         return token
 
     async def check_invite(self, token: str) -> None:
@@ -132,7 +135,7 @@ class JoinDesk:
         """Check a join and issue its certificate.
 
         Raises:
-            MalformedMessage, JoinRefused, ProtocolMismatch, WrongKey, BadSignature: why not.
+            MalformedMessage, JoinRefused, ProtocolMismatch, WrongKey, BadSignature, Banned: why not.
             StoreError, WaitTimedOut: the use of the invite could not be written down.
         """
         request = parse_join(body)
@@ -146,6 +149,7 @@ class JoinDesk:
         payload = join_payload(self._run_id, request.token, request.csr_pem)
         verify_bytes(request.public_key, JOIN_DOMAIN, payload, request.signature)
         peer_id = peer_id_of(request.public_key)
+        self._refuse_banned(peer_id)
         claimed = token_hash(request.token)
         async with deadline(LEDGER_DEADLINE_S, "the ledger to look up an invite"):
             await self._ledger.claim_invite(claimed, request.role, peer_id, now_unix_s=self._unix_clock())
@@ -159,11 +163,18 @@ class JoinDesk:
 
         Raises:
             MalformedMessage: not a request for a P-256 key.
+            Banned: the operator sent the identity away.
         """
+        self._refuse_banned(peer_id)
         if len(csr_pem) > CSR_LIMIT_BYTES:
             raise MalformedMessage("this certificate request is too long")
         lifetime_s = self._certificate_lifetime_s
         return await asyncio.to_thread(self._ca.issue, csr_pem, peer_id=peer_id, role=role, lifetime_s=lifetime_s)
+
+    def _refuse_banned(self, peer_id: PeerId) -> None:
+        reason = self.banned_because(peer_id)
+        if reason:
+            raise Banned.because(reason)
 
 
 def token_hash(token: str) -> bytes:

@@ -17,6 +17,7 @@ from pathlib import Path
 from coordinator import ledger_access as people
 from coordinator import ledger_compact as compaction
 from coordinator import ledger_facts as facts
+from coordinator import ledger_invites as invites
 from coordinator import ledger_sql as sql
 from coordinator.access_rows import AuditRow, StoredToken
 from coordinator.actions import (
@@ -29,6 +30,7 @@ from coordinator.actions import (
     RecordGroup,
     StoreRollout,
 )
+from coordinator.invite_rows import StoredInvite
 from coordinator.ledger_schema import migrate
 from coordinator.ledger_thread import LedgerThread, store_error
 from coordinator.restored import RestoredFinished, RestoredGroup
@@ -151,18 +153,25 @@ class Ledger(CompactingStore):
         stored = StoredVersion(epoch, version, announcement)
         return self._thread.submit(lambda connection: facts.insert_version(connection, stored))
 
-    def create_invite(self, token_hash: bytes, role: str, *, quota: int, expires_unix_s: float) -> asyncio.Future[None]:
-        return self._thread.submit(
-            lambda connection: facts.insert_invite(connection, token_hash, role, quota, expires_unix_s)
-        )
+    def create_invite(
+        self, token_hash: bytes, role: str, *, quota: int, expires_unix_s: float, note: str = ""
+    ) -> asyncio.Future[None]:
+        invite = StoredInvite(token_hash, role, quota, 0, expires_unix_s, note)
+        return self._thread.submit(lambda connection: invites.insert_invite(connection, invite))
+
+    def invites(self, limit: int) -> asyncio.Future[list[StoredInvite]]:
+        return self._thread.submit(lambda connection: invites.select_invites(connection, limit))
+
+    def revoke_invite(self, invite_id: str) -> asyncio.Future[bool]:
+        return self._thread.submit(lambda connection: invites.revoke_invite(connection, invite_id))
 
     def claim_invite(self, token_hash: bytes, role: str, peer_id: PeerId, *, now_unix_s: float) -> asyncio.Future[None]:
         return self._thread.submit(
-            lambda connection: facts.claim_invite(connection, token_hash, role, peer_id, now_unix_s)
+            lambda connection: invites.claim_invite(connection, token_hash, role, peer_id, now_unix_s)
         )
 
     def check_invite(self, token_hash: bytes, *, now_unix_s: float) -> asyncio.Future[None]:
-        return self._thread.submit(lambda connection: facts.check_invite(connection, token_hash, now_unix_s))
+        return self._thread.submit(lambda connection: invites.check_invite(connection, token_hash, now_unix_s))
 
     def create_token(
         self, token_hash: bytes, name: str, access: str, *, made_unix_s: float, expires_unix_s: float | None

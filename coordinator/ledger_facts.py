@@ -1,4 +1,4 @@
-"""What is written to and read from the ledger's tables beside work: versions, invites, figures, facts, the story."""
+"""What is written to and read from the ledger's tables beside work: versions, figures, facts, the story."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 
 from coordinator.store import StoredVersion
-from rollcast.runtime.errors import JoinRefused, StoreError
-from rollcast.wire.ids import PeerId, Step, Version
+from rollcast.runtime.errors import StoreError
+from rollcast.wire.ids import Step, Version
 
 
 def insert_version(connection: sqlite3.Connection, stored: StoredVersion) -> bool:
@@ -44,45 +44,6 @@ def select_newest_versions(connection: sqlite3.Connection, count: int) -> list[S
         (count,),
     )
     return [StoredVersion(*row) for row in rows]
-
-
-def insert_invite(
-    connection: sqlite3.Connection, token_hash: bytes, role: str, quota: int, expires_unix_s: float
-) -> None:
-    connection.execute("INSERT INTO invites VALUES (?, ?, ?, 0, ?)", (token_hash, role, quota, expires_unix_s))
-
-
-def claim_invite(
-    connection: sqlite3.Connection, token_hash: bytes, role: str, peer_id: PeerId, now_unix_s: float
-) -> None:
-    row = connection.execute(
-        "SELECT role, quota, used, expires_unix_s FROM invites WHERE token_hash = ?", (token_hash,)
-    ).fetchone()
-    ask = "ask the operator for a new invite"
-    if row is None:
-        raise JoinRefused("the invite is not one of this run", fix=ask)
-    invited_role, quota, used, expires_unix_s = row
-    if role != invited_role:
-        raise JoinRefused(f"the invite is for the role {invited_role}, not {role}", fix=ask)
-    if now_unix_s >= expires_unix_s:
-        raise JoinRefused("the invite has expired", fix=ask)
-    claim = (token_hash, peer_id)
-    if connection.execute("SELECT 1 FROM invite_claims WHERE token_hash = ? AND peer_id = ?", claim).fetchone():
-        return
-    if used >= quota:
-        raise JoinRefused("the invite is used up", cause=f"it was good for {quota}", fix=ask)
-    connection.execute("UPDATE invites SET used = used + 1 WHERE token_hash = ?", (token_hash,))
-    connection.execute("INSERT INTO invite_claims VALUES (?, ?)", claim)
-
-
-def check_invite(connection: sqlite3.Connection, token_hash: bytes, now_unix_s: float) -> None:
-    """That an invite is one of this run and has not expired; one that is used up is good for those who used it."""
-    row = connection.execute("SELECT expires_unix_s FROM invites WHERE token_hash = ?", (token_hash,)).fetchone()
-    ask = "ask the operator for a new invite"
-    if row is None:
-        raise JoinRefused("the invite is not one of this run", fix=ask)
-    if now_unix_s >= row[0]:
-        raise JoinRefused("the invite has expired", fix=ask)
 
 
 def insert_step(connection: sqlite3.Connection, step: Step, figures: Mapping[str, float]) -> None:

@@ -270,8 +270,16 @@ CREATE TRIGGER audit_keeps BEFORE UPDATE ON audit BEGIN SELECT RAISE(ABORT, 'the
 CREATE TRIGGER audit_stays BEFORE DELETE ON audit BEGIN SELECT RAISE(ABORT, 'the audit log is never deleted'); END;
 """
 
+_INVITES = """
+ALTER TABLE invites ADD COLUMN note TEXT NOT NULL DEFAULT '';
+ALTER TABLE invites ADD COLUMN revoked INTEGER NOT NULL DEFAULT 0 CHECK (revoked IN (0, 1));
+ALTER TABLE invites ADD COLUMN made_unix_s REAL NOT NULL DEFAULT 0;
+CREATE TRIGGER invites_stay_revoked BEFORE UPDATE ON invites WHEN OLD.revoked
+BEGIN SELECT RAISE(ABORT, 'an invite stays revoked'); END;
+"""
+
 # Entry n takes the tables from PRAGMA user_version n to n + 1. Entries are appended, never edited.
-MIGRATIONS: tuple[str, ...] = (_FIRST, _PROBLEM_REWARDS, _ACCESS)
+MIGRATIONS: tuple[str, ...] = (_FIRST, _PROBLEM_REWARDS, _ACCESS, _INVITES)
 
 
 def migrate(connection: sqlite3.Connection, migrations: tuple[str, ...] = MIGRATIONS) -> None:

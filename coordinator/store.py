@@ -20,6 +20,7 @@ from coordinator.actions import (
     RecordGroup,
     StoreRollout,
 )
+from coordinator.invite_rows import StoredInvite
 from coordinator.restored import RestoredFinished, RestoredGroup
 from rollcast.runtime.errors import StoreError
 from rollcast.wire.ids import Epoch, GroupId, PeerId, RolloutId, Step, Version
@@ -223,8 +224,18 @@ class RunStore(Protocol):
 
     # ---------------------------------------------------------------- invites, figures, facts, story
 
-    def create_invite(self, token_hash: bytes, role: str, *, quota: int, expires_unix_s: float) -> asyncio.Future[None]:
+    def create_invite(
+        self, token_hash: bytes, role: str, *, quota: int, expires_unix_s: float, note: str = ""
+    ) -> asyncio.Future[None]:
         """An invite for ``quota`` identities. Only the token's hash is stored."""
+        ...
+
+    def invites(self, limit: int) -> asyncio.Future[list[StoredInvite]]:
+        """The newest ones, newest first."""
+        ...
+
+    def revoke_invite(self, invite_id: str) -> asyncio.Future[bool]:
+        """Nobody may join with it any more; False where it is not there or revoked already."""
         ...
 
     def claim_invite(self, token_hash: bytes, role: str, peer_id: PeerId, *, now_unix_s: float) -> asyncio.Future[None]:

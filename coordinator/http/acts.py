@@ -127,7 +127,13 @@ class ActRoutes:
                 about=_about_peers,
             ),
             Route(
-                "POST", "/api/v1/acts/price", "operator", self._price, "Say what peers cost.", body=PriceAct, act="price"
+                "POST",
+                "/api/v1/acts/price",
+                "operator",
+                self._price,
+                "Say what peers cost.",
+                body=PriceAct,
+                act="price",
             ),
             Route(
                 "GET", "/api/v1/settings", "viewer", self._settings, "What can be set meanwhile.", answer=RunSettings
@@ -161,7 +167,9 @@ class ActRoutes:
         failed: list[Failed] = []
         for words in dict.fromkeys(body.peers):
             target = self._target(words)
-            error = "no peer of this run has this id, or this name alone" if target is None else _in_vain(body.act, target)
+            error = (
+                "no peer of this run has this id, or this name alone" if target is None else _in_vain(body.act, target)
+            )
             if target is None or error:
                 failed.append(Failed(peer=words, error=error))
             else:

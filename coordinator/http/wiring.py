@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coordinator.http.access import Gate
+from coordinator.http.acts import ActRoutes
 from coordinator.http.app import HttpApp
 from coordinator.http.audit import AuditLog, audit_routes
+from coordinator.http.invites import InviteRoutes
 from coordinator.http.openapi import description_route
-from coordinator.http.operator import OperatorApi, OrderKeeping
 from coordinator.http.reads import Reads
 from coordinator.http.routes import RawRoute, Route, Topic
 from coordinator.http.speed import Speed
@@ -19,6 +20,8 @@ from coordinator.http.standing import HttpViews, Standing
 from coordinator.http.stream import Hub
 from coordinator.http.tokens import TokenBook, TokenRoutes, operator_key
 from coordinator.http.worth import WorthDesk
+from coordinator.order_keeping import OrderKeeping
+from coordinator.previewing import Previewing
 from coordinator.views.alerts import Health
 from coordinator.views.looking import ViewedRun
 from rollcast.web.assets import STATIC, Assets
@@ -44,6 +47,7 @@ async def http_app(coordinator: Coordinator, *, hosts: frozenset[str] | None, op
     gate = Gate(operator_key(coordinator.folder.secrets), tokens, open_reading=open_reading)
     standing = Standing(_views(coordinator), coordinator.desk, reading_is_open=open_reading)
     audit = AuditLog(ledger)
+    previews = Previewing(lambda: shell.core.preview_question(shell.clock()))
     keeping = OrderKeeping(shell.apply, ledger, coordinator.start.orders)
     reads = Reads(_viewed(coordinator), coordinator.folder)
     topics: list[Topic] = [*standing.topics(), *reads.topics()]
@@ -53,13 +57,24 @@ async def http_app(coordinator: Coordinator, *, hosts: frozenset[str] | None, op
         *reads.routes(),
         *TokenRoutes(tokens).routes(),
         *audit_routes(audit),
-        *OperatorApi(shell.core, keeping.give).routes(),
+        *ActRoutes(shell.core, keeping.give, previews, _fleet_limit(coordinator)).routes(),
+        *InviteRoutes(coordinator.inviting, ledger).routes(),
         *Speed(coordinator.desk).routes(),
         *WorthDesk(coordinator.desk, ledger, shell.core.state, shell.clock).routes(),
         hub.route(),
     ]
     routes.append(description_route(routes))
     return HttpApp(routes, hub, gate, audit, Assets.of({"/": PAGES, "/web/": STATIC}), hosts, (reads.sampling,))
+
+
+def _fleet_limit(coordinator: Coordinator) -> Callable[[], float | None]:
+    """What workers at providers may cost in an hour now."""
+
+    def limit() -> float | None:
+        fleet = coordinator.providing.fleet
+        return None if fleet is None else fleet.manager.budget.limits.usd_per_hour_max
+
+    return limit
 
 
 def _views(coordinator: Coordinator) -> HttpViews:

@@ -21,8 +21,8 @@ _PRICE_FACTORS = (0.5, 0.8, 1.25, 2.0)
 
 
 class Operator:
-    """Acts every ``operator_every_s`` on average; one peer at most is pinned at a time, and one drained or banned, so that the
-    run can go on.
+    """Acts every ``operator_every_s`` on average; one peer at most is pinned at a time, and one drained or banned, so
+    that the run can go on.
     """
 
     def __init__(self, ground: Ground, coordinator: CoordinatorNode) -> None:

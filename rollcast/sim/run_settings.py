@@ -16,6 +16,7 @@ def core_settings(settings: FleetSettings, seed: int) -> CoreSettings:
     """Missing roles are never given up on: a simulation judges that itself."""
     return CoreSettings(
         run_id=RUN_ID,
+        run_name=RUN_ID,
         seed=seed,
         steps=settings.steps,
         staleness_limit=settings.staleness_limit,

@@ -20,6 +20,7 @@ from coordinator.actions import (
     RecordGroup,
     StoreRollout,
 )
+from coordinator.invite_rows import StoredInvite
 from coordinator.restored import RestoredFinished, RestoredGroup
 from coordinator.store import BatchEntry, HighWater, ProblemReward, StoreCounts, StoredVersion
 from rollcast.runtime.errors import RollcastError, StoreError
@@ -245,14 +246,22 @@ class MemoryStore:
     def newest_versions(self, count: int) -> asyncio.Future[list[StoredVersion]]:
         return self.submit(self.tables.newest_versions, count)
 
-    def create_invite(self, token_hash: bytes, role: str, *, quota: int, expires_unix_s: float) -> asyncio.Future[None]:
-        return self.submit(self.tables.create_invite, token_hash, role, quota, expires_unix_s)
+    def create_invite(
+        self, token_hash: bytes, role: str, *, quota: int, expires_unix_s: float, note: str = ""
+    ) -> asyncio.Future[None]:
+        return self.submit(self.tables.invites.create, StoredInvite(token_hash, role, quota, 0, expires_unix_s, note))
+
+    def invites(self, limit: int) -> asyncio.Future[list[StoredInvite]]:
+        return self.submit(self.tables.invites.newest, limit)
+
+    def revoke_invite(self, invite_id: str) -> asyncio.Future[bool]:
+        return self.submit(self.tables.invites.revoke, invite_id)
 
     def claim_invite(self, token_hash: bytes, role: str, peer_id: PeerId, *, now_unix_s: float) -> asyncio.Future[None]:
-        return self.submit(self.tables.claim_invite, token_hash, role, peer_id, now_unix_s)
+        return self.submit(self.tables.invites.claim, token_hash, role, peer_id, now_unix_s)
 
     def check_invite(self, token_hash: bytes, *, now_unix_s: float) -> asyncio.Future[None]:
-        return self.submit(self.tables.check_invite, token_hash, now_unix_s)
+        return self.submit(self.tables.invites.check, token_hash, now_unix_s)
 
     def record_step(self, step: Step, figures: Mapping[str, float]) -> asyncio.Future[None]:
         return self.submit(self.tables.record_step, step, figures)

@@ -18,8 +18,9 @@ from coordinator.actions import (
 from coordinator.events import Prompt
 from coordinator.restored import RestoredAttempt, RestoredFinished, RestoredGroup, RestoredRollout
 from coordinator.store import BatchEntry, HighWater, ProblemReward, StoreCounts, StoredVersion
-from rollcast.runtime.errors import JoinRefused, StoreError
-from rollcast.wire.ids import Epoch, GroupId, PeerId, RolloutId, Step, Version
+from rollcast.runtime.errors import StoreError
+from rollcast.sim.invites import InviteTable
+from rollcast.wire.ids import Epoch, GroupId, RolloutId, Step, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import rollout_to_pb
 
@@ -55,14 +56,6 @@ class Stored:
         return (self.action.rollout.lease_id, self.action.rollout.sample_index)
 
 
-@dataclass(slots=True)
-class Invite:
-    role: str
-    quota: int
-    expires_unix_s: float
-    claims: set[PeerId] = field(default_factory=set)
-
-
 class Tables:
     """Each method is one change, or one question; a change that contradicts what is here raises and changes nothing.
 
@@ -79,7 +72,7 @@ class Tables:
         self._epochs: list[RecordEpoch] = []
         self._versions: dict[tuple[Epoch, Version], bytes] = {}
         self._newest_epochs: dict[Version, Epoch] = {}  # in which a version was announced
-        self._invites: dict[bytes, Invite] = {}
+        self.invites = InviteTable()
         self._steps: dict[Step, dict[str, float]] = {}
         self._meta: dict[str, str] = {}
         self._over: deque[tuple[Step, GroupId]] = deque()
@@ -257,29 +250,7 @@ class Tables:
         keys = sorted(self._versions, reverse=True)[:count]
         return [StoredVersion(*key, self._versions[key]) for key in keys]
 
-    # ---------------------------------------------------------------- invites, figures, facts
-
-    def create_invite(self, token_hash: bytes, role: str, quota: int, expires_unix_s: float) -> None:
-        self._invites[token_hash] = Invite(role, quota, expires_unix_s)
-
-    def claim_invite(self, token_hash: bytes, role: str, peer_id: PeerId, now_unix_s: float) -> None:
-        invite, ask = self._invites.get(token_hash), "ask the operator for a new invite"
-        if invite is None:
-            raise JoinRefused("the invite is not one of this run", fix=ask)
-        if invite.role != role:
-            raise JoinRefused(f"the invite is for the role {invite.role}, not {role}", fix=ask)
-        if now_unix_s >= invite.expires_unix_s:
-            raise JoinRefused("the invite has expired", fix=ask)
-        if peer_id not in invite.claims and len(invite.claims) >= invite.quota:
-            raise JoinRefused("the invite is used up", cause=f"it was good for {invite.quota}", fix=ask)
-        invite.claims.add(peer_id)
-
-    def check_invite(self, token_hash: bytes, now_unix_s: float) -> None:
-        invite, ask = self._invites.get(token_hash), "ask the operator for a new invite"
-        if invite is None:
-            raise JoinRefused("the invite is not one of this run", fix=ask)
-        if now_unix_s >= invite.expires_unix_s:
-            raise JoinRefused("the invite has expired", fix=ask)
+    # ---------------------------------------------------------------- figures, facts
 
     def record_step(self, step: Step, figures: Mapping[str, float]) -> None:
         self._steps.setdefault(step, dict(figures))

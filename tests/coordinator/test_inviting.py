@@ -13,7 +13,7 @@ from rollcast.wire.invite import Invite
 class FakeDesk:
     grpc_address = "run.example:7400"
 
-    async def new_invite(self, role: str, *, quota: int, lifetime_s: float) -> str:
+    async def new_invite(self, role: str, *, quota: int, lifetime_s: float, note: str = "") -> str:
         return f"{role}-{quota}-{lifetime_s:g}"
 
 
