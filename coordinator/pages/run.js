@@ -7,7 +7,7 @@ import { setParams } from "/web/router.js";
 import { useMessages } from "/web/stream.js";
 import { AgeSplit, Evaluation, Figure, FIGURES, Mismatch, Staleness, StepTimes } from "./run_charts.js";
 import { Outcomes } from "./rollouts.js";
-import { evaluations, tableOf, withRows } from "./run_data.js";
+import { evaluations, missesRows, tableOf, withRows } from "./run_data.js";
 
 const POINTS = 2000;
 
@@ -51,7 +51,11 @@ function useSteps(name, following) {
     return () => { here = false; };
   }, [name, round]);
   useMessages(following ? ["steps"] : [], (_topic, message) => {
-    setState((before) => (before.answer && message.run === before.answer.run ? { ...before, answer: withRows(before.answer, message) } : before));
+    setState((before) => {
+      if (!before.answer || message.run !== before.answer.run) return before;
+      if (missesRows(before.answer, message)) setRound((number) => number + 1);
+      return { ...before, answer: withRows(before.answer, message) };
+    });
   });
   return state;
 }

@@ -4,7 +4,7 @@ import { Card } from "/web/parts.js";
 import { TimeChart } from "/web/charts.js";
 import { compact, duration, figure, fixed, known, percent, shortId, words } from "/web/format.js";
 import { Ages } from "./rollouts.js";
-import { agePart, AGE_PARTS, figureLines, has, numbers, STEP_PARTS, worstPeers } from "./run_data.js";
+import { agePart, AGE_PARTS, figureLines, has, numbers, STEP_PARTS } from "./run_data.js";
 
 const SYNC = "run";
 const PART_COLOURS = ["series-1", "series-2", "series-3", "series-4", "series-5", "series-6", "line-strong"];
@@ -44,9 +44,9 @@ export function Evaluation({ table, set, found, height = 160 }) {
 export function Mismatch({ table, other, otherLabel }) {
   const [steps, series] = useMemo(() => {
     const [at, lines] = figureLines(table, other, "mismatch_kl_k3", { smooth: false, label: "mean", otherLabel });
-    const { worst, who } = worstPeers(table);
-    if (other || !worst.some(known)) return [at, lines];
-    return [at, [{ ...lines[0], fill: true }, { label: "worst", values: worst, who: who.map((peer) => (peer ? shortId(peer) : "")), colour: "worst", width: 1.3, spanGaps: true }]];
+    if (other || !has(table, "kl_k3_worst")) return [at, lines];
+    const who = numbers(table, "kl_k3_worst_peer").map((peer) => (peer ? shortId(peer) : ""));
+    return [at, [{ ...lines[0], fill: true }, { label: "worst", values: numbers(table, "kl_k3_worst"), who, colour: "worst", width: 1.3, spanGaps: true }]];
   }, [table, other, otherLabel]);
   if (!has(table, "mismatch_kl_k3")) return null;
   return html`<${Card} title="Mismatch KL" note="engine to learner, nats a token">

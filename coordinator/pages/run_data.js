@@ -5,7 +5,6 @@ import { overlaid, smoothed } from "/web/chart_parts.js";
 export const AGE_PARTS = [["train_s", "train"], ["broadcast_s", "broadcast"], ["queue_s", "queue"], ["generate_s", "generate"], ["return_s", "return"]];
 export const STEP_PARTS = [["wait_s", "waiting"], ["train_s", "training"], ["behaviour_s", "log-probabilities"], ["publish_s", "publishing"], ["checkpoint_s", "checkpoint"], ["compile_s", "compiling"], ["other_s", "other"]];
 const EVALUATION = /^eval_([a-z0-9_-]+)_pass_at_(\d+)$/;
-const PEER_KL = "kl_k3:";
 
 /** {steps: [...], of: {NAME: [...]}} of what /api/v1/steps answers. */
 export function tableOf(answer) {
@@ -24,6 +23,11 @@ export function withRows(answer, message) {
   return { ...answer, columns, rows: [...answer.rows, ...rows.map((row) => place.map((index) => (index < 0 ? null : row[index])))] };
 }
 
+/** Whether steps between the answer and the message were never told, as after a lost connection. */
+export function missesRows(answer, message) {
+  return Boolean(message.rows.length) && stepOf(message, message.rows[0]) > stepOf(answer, answer.rows.at(-1)) + 1;
+}
+
 function stepOf({ columns }, row) {
   return row ? row[columns.indexOf("step")] : -1;
 }
@@ -34,22 +38,6 @@ export function numbers(table, name) {
 }
 
 export const has = (table, name) => Boolean(table.of[name]?.some(known));
-
-/** The peer of which a step's k3-KL is greatest: {worst: [...], who: [peer ids]}. */
-export function worstPeers(table) {
-  const names = Object.keys(table.of).filter((name) => name.startsWith(PEER_KL));
-  const worst = [], who = [];
-  table.steps.forEach((_step, index) => {
-    let found = null, peer = "";
-    for (const name of names) {
-      const value = table.of[name][index];
-      if (known(value) && (found === null || value > found)) [found, peer] = [value, name.slice(PEER_KL.length)];
-    }
-    worst.push(found);
-    who.push(peer);
-  });
-  return { worst, who };
-}
 
 /** {SET: [{k, values, band}]} of the evaluations beside training. */
 export function evaluations(table) {

@@ -26,9 +26,9 @@ export async function loadSession() {
     session.set({ ...(await get("/api/v1/session")), asked: true });
   } catch (error) {
     if (error.status !== 401 && error.status !== 403) throw error;
-    if (token.get()) setToken("");
     session.set({ ...session.get(), asked: true, access: "anyone", who: "" });
-    askToSignIn(error.what);
+    if (token.get()) return signOut(); // it is no longer valid; what is open may be read without
+    return askToSignIn(error.what);
   }
   if (!may("viewer")) askToSignIn();
 }

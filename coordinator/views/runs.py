@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from coordinator.mismatch_status import KL_KEY
 from rollcast.runtime.errors import MalformedMessage, StoreError
 from rollcast.runtime.run_folder import RunFolder
 
@@ -47,6 +48,7 @@ class RunsView:
 class StepsView:
     """Rows of ``columns`` as metrics.jsonl has them (docs/metrics.md), None where a step lacks one.
 
+    Figures of single peers are left out, but for the worst k3-KL: ``kl_k3_worst`` and ``kl_k3_worst_peer``, its id.
     ``every``: of so many steps one is here; the newest always is.
     """
 
@@ -103,9 +105,20 @@ def steps_view(run: str, steps: Sequence[dict[str, Any]], *, from_step: int = 0,
     """The steps from ``from_step`` on, thinned to about so many rows."""
     wanted = [one for one in steps if one["step"] >= from_step]
     every = max(1, -(-len(wanted) // max(1, min(points, POINTS_MAX))))
-    kept = [one for number, one in enumerate(wanted, 1) if number % every == 0 or number == len(wanted)]
+    thinned = [one for number, one in enumerate(wanted, 1) if number % every == 0 or number == len(wanted)]
+    kept = [{**one, **_worst_kl(one)} for one in thinned]
     columns = tuple(dict.fromkeys(name for one in kept for name in one if ":" not in name))[:COLUMNS_MAX]
     return StepsView(run, columns, tuple(tuple(one.get(name) for name in columns) for one in kept), every)
+
+
+def _worst_kl(step: Mapping[str, Any]) -> dict[str, Any]:
+    """The peer whose log-probabilities are furthest from the learner's; nothing where the step names none."""
+    by_peer = {name.removeprefix(KL_KEY): value for name, value in step.items() if name.startswith(KL_KEY)}
+    known = {peer: value for peer, value in by_peer.items() if isinstance(value, int | float)}
+    if not known:
+        return {}
+    worst = max(known, key=lambda peer: known[peer])
+    return {"kl_k3_worst": known[worst], "kl_k3_worst_peer": worst}
 
 
 class Runs:

@@ -99,7 +99,7 @@ def sample_history(points: int = 240, every_s: float = 5.0) -> dict[str, Any]:
 
 STEP_COLUMNS = (
     *("step", "version", "newest_version", "loss", "reward", "reward_mean", "grad_norm", "ratio_mean", "clip_fraction"),
-    *("kl_k3", "reference_kl", "entropy", "mismatch_kl_k3", "kl_k3:12D3KooWpeerA", "kl_k3:12D3KooWpeerB", "tokens"),
+    *("kl_k3", "reference_kl", "entropy", "mismatch_kl_k3", "kl_k3_worst", "kl_k3_worst_peer", "tokens"),
     *("train_s", "behaviour_s", "compile_s", "wait_s", "publish_s", "checkpoint_s", "other_s", "step_s", "epoch"),
     *("staleness_max_trained", "age_split", "t_bcast_last_s", "tokens_per_s", "peers", "elapsed_s"),
     *("eval_held_out_pass_at_1", "eval_held_out_pass_at_1_low", "eval_held_out_pass_at_1_high"),
@@ -124,8 +124,8 @@ def _step_row(step: int, source: random.Random, best: float) -> dict[str, Any]:
         "reference_kl": 0.4 * share,
         "entropy": 1.4 * math.exp(-step / 70) + 0.02 * source.gauss(0, 1),
         "mismatch_kl_k3": 3e-4 + 1e-4 * abs(source.gauss(0, 1)),
-        "kl_k3:12D3KooWpeerA": 5e-4 + 1e-4 * abs(source.gauss(0, 1)),
-        "kl_k3:12D3KooWpeerB": 9e-4 + 4e-4 * abs(source.gauss(0, 1)),
+        "kl_k3_worst": 9e-4 + 4e-4 * abs(source.gauss(0, 1)),
+        "kl_k3_worst_peer": "12D3KooWExampleExampleExampleExampleExample" + ("peerA", "peerB")[step // 50 % 2],
         "tokens": 52_000 + 900 * source.gauss(0, 1),
         **{"train_s": 0.9, "behaviour_s": 0.2, "compile_s": 0.0, "wait_s": 0.1, "publish_s": 0.02},
         **{"checkpoint_s": 0.01, "other_s": 0.03, "step_s": 1.26, "epoch": 0},

@@ -76,7 +76,7 @@ async def test_the_run_page_lays_another_run_over(browser: Any, site: SampleSite
     async with page_of(browser, site, "#/run") as tab:
         for title in ("Loss", "KL to behaviour", "Entropy", "Gradient norm", "Importance ratio", "Clip fraction"):
             await tab.shows(f".card:has(h2:text-is('{title}')) .chart-legend", "batch")
-        await tab.shows(".card:has-text('Mismatch KL') .chart-legend", "worst")
+        await tab.shows(".card:has-text('Mismatch KL') .chart-legend", "…plepeerB")
         await tab.shows(".card:has-text('Evaluation') .chart-legend", "pass@8")
         await tab.shows(".card:has-text('Staleness by cause') .chart-legend", "queue 900 ms")
         await tab.shows(".card:has-text('Rollouts') .why", "peer left")

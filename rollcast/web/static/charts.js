@@ -40,7 +40,7 @@ export function TimeChart({ times, series, format = figure, label = "", height =
   const theme = useStore(shade);
   const [at, setAt] = useState(null); // index under the pointer
   const columns = useMemo(() => [times, ...(stacked ? stackedColumns(series) : series.flatMap(columnsOf))], [times, series, stacked]);
-  newest.current = { series, format, lines, stacked, fromZero, top };
+  newest.current = { columns, series, format, lines, stacked, fromZero, top };
   const shape = JSON.stringify([theme, stacked, xKind, height, series.map((one) => [one.label, one.colour, one.width, one.dash, one.soft, Boolean(one.band)])]);
   useEffect(() => {
     let here = true;
@@ -48,7 +48,7 @@ export function TimeChart({ times, series, format = figure, label = "", height =
     loadUplot().then((uPlot) => {
       if (!here || !mount.current) return;
       const options = optionsOf({ uPlot, newest, height, xKind, sync, width: mount.current.clientWidth, onCursor: setAt });
-      plot.current = new uPlot(options, columns, mount.current);
+      plot.current = new uPlot(options, newest.current.columns, mount.current);
       watcher = new ResizeObserver(([entry]) => plot.current?.setSize({ width: Math.floor(entry.contentRect.width), height }));
       watcher.observe(mount.current);
     }, () => {});
