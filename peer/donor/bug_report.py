@@ -69,7 +69,7 @@ def _texts(places: Places, config_home: Path) -> dict[str, str]:
         "state-folder.txt": lambda: _listing(state),
         "unit.txt": lambda: _unit(config_home),
         "peer.log": lambda: _read(places.log_file, LOG_BYTES_MAX),
-        "peer.log.1": lambda: _read(places.log_file.with_suffix(".log.1"), LOG_BYTES_MAX),
+        "peer.log.1": lambda: _read(places.log_file.with_name("peer.log.1"), LOG_BYTES_MAX),
         "peer.err": lambda: _read(crash_log(places.log_file), LOG_BYTES_MAX),
     }
     return {name: _safely(make) for name, make in parts.items()}

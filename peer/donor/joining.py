@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import socket
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import tomli_w
 
 from peer.config import PeerConfig
 from rollcast.runtime.config import load_config, parse_config, read_toml
@@ -120,7 +120,7 @@ def write_configuration(places: Places, invite_text: str, *, name: str | None, l
         text = _renewed(path, places, name)
     else:
         text = new_configuration(places, name or machine_name(), listening)
-    parse_config(read_text(text, path), PeerConfig, source=str(path))
+    parse_config(tomllib.loads(text), PeerConfig, source=str(path))
     try:
         places.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(places.invite_file, f"{invite_text.strip()}\n".encode("ascii"), mode=0o600)
@@ -129,18 +129,6 @@ def write_configuration(places: Places, invite_text: str, *, name: str | None, l
     except OSError as error:
         raise run_folder_error(path.parent, error) from None
     return load_config(path, PeerConfig)
-
-
-def read_text(text: str, path: Path) -> dict[str, Any]:
-    """A configuration's text as a table.
-
-    Raises:
-        ConfigError: it is not TOML.
-    """
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML", cause=str(error), fix="correct the line named above") from None
 
 
 def new_configuration(places: Places, name: str, listening: Listening) -> str:
@@ -154,7 +142,7 @@ def new_configuration(places: Places, name: str, listening: Listening) -> str:
         "advertise": listening.advertise,
     }
     return _TEMPLATE.format(
-        **{key: json.dumps(word) for key, word in words.items()}, port=listening.port, reconnect_s=_RECONNECT_S
+        **{key: _quoted(word) for key, word in words.items()}, port=listening.port, reconnect_s=_RECONNECT_S
     )
 
 
@@ -186,11 +174,20 @@ def _renewed(path: Path, places: Places, name: str | None) -> str:
     top, rest = (text, "") if section is None else (text[: section.start()], text[section.start() :])
     for key in ("invite", *changes):
         top = re.sub(_LINE.format(key), "", top, flags=re.MULTILINE)
-    text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in changes.items()) + top + rest
+    text = "".join(f"{key} = {_quoted(value)}\n" for key, value in changes.items()) + top + rest
     expected = {**{key: value for key, value in values.items() if key != "invite"}, **changes}
-    if read_text(text, path) != expected:
+    try:
+        is_right = tomllib.loads(text) == expected
+    except tomllib.TOMLDecodeError:
+        is_right = False
+    if not is_right:
         raise ConfigError(
             f"{path} is written in a way that `rollcast peer join` cannot change",
-            fix=f"set invite_file = {json.dumps(str(places.invite_file))} there by hand, or move the file away",
+            fix=f"set invite_file = {_quoted(str(places.invite_file))} there by hand, or move the file away",
         )
     return text
+
+
+def _quoted(text: str) -> str:
+    """As a TOML string."""
+    return tomli_w.dumps({"_": text}).removeprefix("_ = ").strip("\n")

@@ -37,3 +37,15 @@ def test_a_full_disk_loses_lines_and_nothing_else(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(sys, "stderr", FullDisk())
     configure_logging("peer")
     structlog.get_logger().info("this cannot be written")
+
+
+def test_a_log_is_bounded_and_goes_on_in_a_new_file(tmp_path: Path) -> None:
+    file = tmp_path / "peer.log"
+    configure_logging("peer", log_file=file, bytes_max=2000)
+    for number in range(100):
+        structlog.get_logger().info("line", number=number)
+    newest = [json.loads(line)["number"] for line in file.read_text().splitlines()]
+    before = [json.loads(line)["number"] for line in (tmp_path / "peer.log.1").read_text().splitlines()]
+    assert [*before, *newest] == list(range(before[0], 100))
+    assert max(file.stat().st_size, (tmp_path / "peer.log.1").stat().st_size) <= 2000
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["peer.log", "peer.log.1"]
