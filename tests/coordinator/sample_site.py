@@ -31,6 +31,7 @@ class SampleSite:
             "runs": sample_runs(),
         }
         self.asked: list[str] = []
+        self.more: list[web.RouteDef] = []  # beside the views; before start
         self._assets = Assets.of({"/": PAGES, "/web/": STATIC})
         self._runner: web.AppRunner | None = None
         self.port = 0
@@ -40,6 +41,7 @@ class SampleSite:
         app.router.add_get("/api/v1/session", self._session)
         app.router.add_get("/api/v1/stream", self._stream)
         app.router.add_get("/api/v1/steps", self._steps)
+        app.add_routes(self.more)
         app.router.add_get("/api/v1/{name}", self._view)
         app.router.add_get("/{path:.*}", self._asset)
         app.on_response_prepare.append(_secure)
