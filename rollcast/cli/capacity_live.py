@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import aiohttp
-
-from rollcast.cli.coordinator_api import Target, ask, order
+from rollcast.cli.coordinator_api import Target, asked, ordered
 from rollcast.cli.options import Json
+from rollcast.runtime.errors import MalformedMessage
 
 _DEFAULT_RUN = Path("runs/latest")
 
@@ -32,7 +30,7 @@ def status(
     json_output
         print one JSON object.
     """
-    answer = asyncio.run(_asked(Target(run_folder, url, ca_file)))
+    answer = asked(Target(run_folder, url, ca_file), "/api/v1/status")
     peers = [one for one in answer["peers"] if one["role"] == "peer" and one["state"] not in ("left", "lost")]
     if json_output:
         print(json.dumps({"activation": answer["activation"], "peers": peers}, indent=2))
@@ -64,7 +62,7 @@ def pin(
     ca_file
         certificate (PEM) of the run's CA, for an https address.
     """
-    return _given(Target(run_folder, url, ca_file), "/api/v1/capacity/pin", {"peer": peer, "pin": to})
+    return _given(Target(run_folder, url, ca_file), "/api/v1/acts/peers", {"act": f"pin_{to}", "peers": [peer]})
 
 
 def price(
@@ -110,7 +108,7 @@ def price(
         "usd_per_hour": usd_per_hour,
         "egress_usd_per_gb": egress_usd_per_gb,
     }
-    return _given(Target(run_folder, url, ca_file), "/api/v1/capacity/price", values)
+    return _given(Target(run_folder, url, ca_file), "/api/v1/acts/price", values)
 
 
 def staleness(limit: int, *, run_folder: Path = _DEFAULT_RUN, url: str = "", ca_file: Path | None = None) -> int:
@@ -127,7 +125,7 @@ def staleness(limit: int, *, run_folder: Path = _DEFAULT_RUN, url: str = "", ca_
     ca_file
         certificate (PEM) of the run's CA, for an https address.
     """
-    return _given(Target(run_folder, url, ca_file), "/api/v1/staleness-limit", {"staleness_limit": limit})
+    return _given(Target(run_folder, url, ca_file), "/api/v1/acts/settings", {"staleness_limit": limit})
 
 
 def lines_of(activation: Mapping[str, Any], peers: list[Mapping[str, Any]]) -> list[str]:
@@ -153,15 +151,7 @@ def lines_of(activation: Mapping[str, Any], peers: list[Mapping[str, Any]]) -> l
     return lines
 
 
-async def _asked(target: Target) -> dict[str, Any]:
-    async with aiohttp.ClientSession() as session:
-        return await ask(session, target, "/api/v1/status")
-
-
 def _given(target: Target, path: str, values: Mapping[str, Any]) -> int:
-    async def give() -> dict[str, Any]:
-        async with aiohttp.ClientSession() as session:
-            return await order(session, target, path, values)
-
-    print(json.dumps(asyncio.run(give())))
-    return 0
+    answer = ordered(target, path, values)
+    print(json.dumps(answer))
+    return 0 if not answer.get("failed") else MalformedMessage.exit_code

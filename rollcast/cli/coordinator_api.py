@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import ssl
@@ -87,7 +88,14 @@ async def ask(session: aiohttp.ClientSession, target: Target, path: str) -> dict
     return await _answer(session, target, "GET", path, token, None)
 
 
-async def order(session: aiohttp.ClientSession, target: Target, path: str, values: Mapping[str, Any]) -> dict[str, Any]:
+async def order(
+    session: aiohttp.ClientSession,
+    target: Target,
+    path: str,
+    values: Mapping[str, Any],
+    *,
+    timeout_s: float = _TIMEOUT_S,
+) -> dict[str, Any]:
     """Give an order with ROLLCAST_TOKEN, or else the key of the run folder.
 
     Raises:
@@ -96,7 +104,7 @@ async def order(session: aiohttp.ClientSession, target: Target, path: str, value
         RollcastError: see ask.
     """
     token = os.environ.get(TOKEN_VARIABLE, "") or key_of(target.run_folder)
-    return await _answer(session, target, "POST", path, token, values)
+    return await _answer(session, target, "POST", path, token, values, timeout_s)
 
 
 def key_path(run_folder: Path) -> Path:
@@ -150,6 +158,7 @@ async def _answer(
     path: str,
     token: str,
     values: Mapping[str, Any] | None,
+    timeout_s: float = _TIMEOUT_S,
 ) -> dict[str, Any]:
     url = f"{target.http_url()}{path}"
     tls = target.trust() if url.startswith("https:") else True
@@ -161,7 +170,7 @@ async def _answer(
             headers=_bearing(token, url),
             ssl=tls,
             allow_redirects=False,
-            timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S),
+            timeout=aiohttp.ClientTimeout(total=timeout_s),
         ) as response:
             data = await read_bounded(response, ANSWER_BYTES_MAX)
             status = response.status
@@ -182,3 +191,23 @@ async def _answer(
             f"{url} answers {status}", fix="check that this is a coordinator's address, and of this Rollcast version"
         )
     return json_object(data, url, fix="check the address")
+
+
+def ordered(target: Target, path: str, values: Mapping[str, Any], *, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
+    """As order, for a command that does nothing else."""
+
+    async def give() -> dict[str, Any]:
+        async with aiohttp.ClientSession() as session:
+            return await order(session, target, path, values, timeout_s=timeout_s)
+
+    return asyncio.run(give())
+
+
+def asked(target: Target, path: str) -> dict[str, Any]:
+    """As ask, for a command that does nothing else."""
+
+    async def look() -> dict[str, Any]:
+        async with aiohttp.ClientSession() as session:
+            return await ask(session, target, path)
+
+    return asyncio.run(look())

@@ -45,6 +45,8 @@ app.command("rollcast.cli.samples:samples", name="samples", help="Show completio
 app.command("rollcast.cli.backup:backup", name="backup", help="Copy a run to a new folder while its coordinator works.")
 app.command("rollcast.cli.backup:restore", name="restore", help="Make a run folder from a backup.")
 app.command("rollcast.cli.capacity:app", name="capacity", help="Choose which workers to turn on, and say why.")
+app.command("rollcast.cli.workers:app", name="workers", help="Show who works for a run; drain, ban, enable, pin them.")
+app.command("rollcast.cli.invite:app", name="invite", help="Make one line for a donor; list and revoke invites.")
 app.command("rollcast.cli.dashboard:dashboard", name="dashboard", help="Open the page of a run, as its operator.")
 app.command("rollcast.cli.token:app", name="token", help="Make, list and revoke tokens for a run's page and API.")
 app.command("rollcast.cli.broadcast:app", name="broadcast", help="Show how the newest version spreads.")

@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 Json = Annotated[bool, Parameter(name="--json", negative=())]
+Preview = Annotated[bool, Parameter(negative=())]
 Settings = Annotated[tuple[str, ...], Parameter(name="--set", negative=())]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """Which run is meant."""
+
+    run_folder: Path = Path("runs/latest")
+    """The run's folder: it says where the coordinator listens, and has the key that acts need."""
+    url: str = ""
+    """The coordinator's address, where the folder does not say it; with a token in ROLLCAST_TOKEN."""
+    ca_file: Path | None = None
+    """Certificate (PEM) of the run's CA, for an https address."""
+
+
+THIS_RUN = RunOptions()

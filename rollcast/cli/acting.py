@@ -1,0 +1,74 @@
+"""What the commands that act on a run share: give it, or only say what would follow; and print what came of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rollcast.cli.coordinator_api import Target, ordered
+from rollcast.cli.options import RunOptions
+from rollcast.runtime.errors import ConfigError, MalformedMessage
+
+PREVIEW_TIMEOUT_S = 30.0
+_PREVIEW = "/api/v1/acts/settings/preview"
+_FIGURES = (
+    ("utilisation", "learner busy"),
+    ("steps_per_hour", "steps an hour"),
+    ("workers_on", "workers on"),
+    ("usd_per_hour", "$/h"),
+    ("t_bcast_s", "T_bcast s"),
+    ("staleness_needed", "S needed"),
+)
+
+
+def act_on_peers(
+    act: str, names: Sequence[str], reason: str, run: RunOptions, *, preview: bool, json_output: bool
+) -> int:
+    """Do it to all of them; the exit status says whether any was left as it was."""
+    if not names:
+        raise ConfigError("no worker is named", fix="give names or ids, as `rollcast workers` lists them")
+    values = {"act": act, "peers": list(names), "reason": reason}
+    if preview:
+        return show_preview(values, run, json_output=json_output)
+    answer = ordered(target_of(run), "/api/v1/acts/peers", values)
+    if json_output:
+        print(json.dumps(answer, indent=2))
+    else:
+        print("\n".join(outcome(act, answer)))
+    return MalformedMessage.exit_code if answer["failed"] else 0
+
+
+def show_preview(values: Mapping[str, Any], run: RunOptions, *, json_output: bool) -> int:
+    """Say what would follow; nothing is changed."""
+    answer = ordered(target_of(run), _PREVIEW, values, timeout_s=PREVIEW_TIMEOUT_S)
+    print(json.dumps(answer, indent=2) if json_output else "\n".join(preview_lines(answer)))
+    return 0
+
+
+def target_of(run: RunOptions) -> Target:
+    """Where its coordinator is."""
+    return Target(run.run_folder, run.url, run.ca_file)
+
+
+def outcome(act: str, answer: Mapping[str, Any]) -> list[str]:
+    """What was done, and what was not."""
+    done, failed = answer["done"], answer["failed"]
+    word = act.replace("_", " ")
+    return [*(f"{word}: {one}" for one in done), *(f"not done: {one['peer']}: {one['error']}" for one in failed)]
+
+
+def preview_lines(answer: Mapping[str, Any]) -> list[str]:
+    """The sentence, now beside then, and the warnings."""
+    lines = [answer["sentence"], f"{'':<16}{'now':>10}{'then':>10}"]
+    for key, words in _FIGURES:
+        now, then = answer["now"][key], answer["then"][key]
+        if now is not None or then is not None:
+            lines.append(f"{words:<16}{_cell(key, now):>10}{_cell(key, then):>10}")
+    return [*lines, *(f"warning: {text}" for text in answer["warnings"])]
+
+
+def _cell(key: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.0%}" if key == "utilisation" else f"{value:.4g}"

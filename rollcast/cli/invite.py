@@ -1,0 +1,103 @@
+"""`rollcast invite`: make one line for a donor; `list` and `revoke` what was made."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from cyclopts import App
+
+from rollcast.cli.acting import target_of
+from rollcast.cli.coordinator_api import asked, ordered
+from rollcast.cli.options import THIS_RUN, Json, RunOptions
+from rollcast.runtime.errors import ConfigError
+
+app = App(name="invite", help="Make one line for a donor, and list or revoke what was made.")
+
+_DAY_S = 86_400.0
+_PATH = "/api/v1/invites"
+
+
+@app.default
+@app.command
+def make(
+    *,
+    role: Literal["peer", "origin"] = "peer",
+    quota: int = 1,
+    days: float = 7.0,
+    note: str = "",
+    run: RunOptions = THIS_RUN,
+    json_output: Json = False,
+) -> int:
+    """Make an invite, and print the command that its holder runs. It is shown only now: who holds it can join.
+
+    Parameters
+    ----------
+    role
+        peer, or origin.
+    quota
+        machines that may join with it.
+    days
+        until it expires.
+    note
+        for whom it is.
+    json_output
+        print one JSON object.
+    """
+    values = {"role": role, "quota": quota, "lifetime_s": days * _DAY_S, "note": note}
+    made = ordered(target_of(run), _PATH, values)
+    print(json.dumps(made, indent=2) if json_output else made["command"])
+    return 0
+
+
+@app.command(name="list")
+def show(*, run: RunOptions = THIS_RUN, json_output: Json = False) -> int:
+    """List invites, newest first, and what became of each.
+
+    Parameters
+    ----------
+    json_output
+        print one JSON object.
+    """
+    found = asked(target_of(run), _PATH)["invites"]
+    print(json.dumps({"invites": found}, indent=2) if json_output else "\n".join(lines_of(found, time.time())))
+    return 0
+
+
+@app.command
+def revoke(invite_id: str, /, *, run: RunOptions = THIS_RUN) -> int:
+    """Let nobody join with an invite any more; who joined with it stays.
+
+    Parameters
+    ----------
+    invite_id
+        as `rollcast invite list` shows it.
+    """
+    if not invite_id.isalnum():
+        raise ConfigError(f"{invite_id!r} is no id of an invite", fix="see `rollcast invite list`")
+    ordered(target_of(run), f"{_PATH}/{invite_id}/revoke", {})
+    print(f"revoked: {invite_id}")
+    return 0
+
+
+def lines_of(invites: list[dict[str, Any]], now_unix_s: float) -> list[str]:
+    """A line an invite."""
+    if not invites:
+        return ["no invite was made yet"]
+    return [
+        f"{one['id']}  {fate_of(one, now_unix_s):<8}  {one['role']:<7}  {one['used']} of {one['quota']:<5}"
+        f"  until {datetime.fromtimestamp(one['expires_unix_s'], UTC):%Y-%m-%d %H:%M} UTC  {one['note']}".rstrip()
+        for one in invites
+    ]
+
+
+def fate_of(invite: Mapping[str, Any], now_unix_s: float) -> str:
+    """open, used up, ended or revoked."""
+    if invite["revoked"]:
+        return "revoked"
+    if invite["used"] >= invite["quota"]:
+        return "used up"
+    return "ended" if invite["expires_unix_s"] <= now_unix_s else "open"
