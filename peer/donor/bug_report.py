@@ -20,6 +20,7 @@ from typing import Any
 from peer.config import PeerConfig
 from peer.donor.joining import Places
 from peer.donor.machine_facts import look_at_machine
+from peer.donor.page_server import FILE as PAGE_FILE
 from peer.donor.redaction import Redactor
 from peer.donor.running import crash_log, holder_of
 from peer.donor.service_manager import installed
@@ -89,6 +90,7 @@ def secrets_of(places: Places) -> list[str]:
     """What is secret in this peer's files: invites and their tokens, keys, headers for mirrors, tokens of its page."""
     texts = [_secret(path) for path in _secret_files(places)]
     found = [line for text in texts for line in text.splitlines() if not line.startswith("-----")]
+    found += [value for text in texts for value in _json_values(text)]
     try:
         config = load_config(places.config_file, PeerConfig)
     except RollcastError:
@@ -111,6 +113,13 @@ def _secret(path: Path) -> str:
         return ""
 
 
+def _json_values(text: str) -> list[str]:
+    try:
+        return list(_values(json.loads(text)))
+    except ValueError:
+        return []
+
+
 def _invite_parts(text: str) -> list[str]:
     try:
         return [Invite.decode(text).token, text]
@@ -127,8 +136,7 @@ def _header_values(text: str) -> list[str]:
 
 def _secret_files(places: Places) -> list[Path]:
     state = places.state_folder
-    fixed = [places.invite_file, state / "identity.key", state / "credentials.pem"]
-    return fixed + [path for path in sorted(state.glob("*token*")) + sorted(state.glob("page*")) if path.is_file()]
+    return [places.invite_file, *(state / name for name in ("identity.key", "credentials.pem", PAGE_FILE))]
 
 
 def _values(values: Any) -> Iterable[str]:

@@ -57,8 +57,9 @@ class LinkMeasured:
 class Door:
     """A coordinator, asked with an invite. An open connection is used again. Use as a context manager."""
 
-    def __init__(self, invite: Invite) -> None:
+    def __init__(self, invite: Invite, wall_clock: Callable[[], float] = time.time) -> None:
         self._invite = invite
+        self._wall_clock = wall_clock
         self._session: aiohttp.ClientSession | None = None
         self._http: PinnedHttp | None = None
 
@@ -103,7 +104,7 @@ class Door:
 
         async def once() -> tuple[float, float]:
             async with self._opened.session.get(**self._opened.stream_options("/health")) as response:
-                wall_s, date = time.time(), response.headers.get("Date", "")
+                wall_s, date = self._wall_clock(), response.headers.get("Date", "")
                 await response.read()
             return wall_s, _unix_s(date)
 

@@ -1,0 +1,97 @@
+"""A report of a machine on which secrets lie everywhere: none of them is in the archive, however one looks."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from peer.donor.bug_report import bug_report, secrets_of
+from peer.donor.joining import Listening, Places, write_configuration
+from peer.donor.running import crash_log
+from rollcast.runtime.errors import RunFolderError
+from rollcast.wire.identity import Identity
+from rollcast.wire.tls import RunCA, TlsCredentials, new_tls_key
+from tests.peer.donor.test_joining import invite
+
+MIRROR_KEY = "mirror-key-4242424242"
+LOGGED = "hf_loggedbyaccident1234567890"
+PAGE_TOKEN = "page-token-abcdefghijkl"
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    """A peer that has joined, with its keys, and a log into which things were written that should not be."""
+    here = Places(tmp_path / "config" / "peer.toml", tmp_path / "state")
+    write_configuration(here, invite().encode(), name="shed", listening=Listening())
+    headers = tmp_path / "headers.toml"
+    headers.write_text(f'["https://mirror.example/"]\nX-Key = "{MIRROR_KEY}"\n')
+    with here.config_file.open("a") as file:
+        file.write(f'[mirror]\nheaders_file = "{headers}"\n')
+    state = here.state_folder
+    identity = Identity.load_or_create(state / "identity.key")
+    authority, key = RunCA.create(tmp_path / "ca", invite().run_id), new_tls_key()
+    certificate = authority.issue(key.csr_pem(), peer_id=identity.peer_id, role="peer", lifetime_s=3600.0)
+    TlsCredentials(authority.certificate_pem, certificate, key.private_pem).save(state)
+    (state / "page.json").write_text(json.dumps({"port": 1, "token": PAGE_TOKEN}))
+    here.log_file.parent.mkdir()
+    lines = [
+        json.dumps({"event": "joined", "invite": invite().encode(), "peer_id": identity.peer_id}),
+        f"dialling with {LOGGED} and {MIRROR_KEY}",
+        (state / "identity.key").read_text(),
+        f"open http://127.0.0.1:1/#token={PAGE_TOKEN} {PAGE_TOKEN}",
+        f"token of the invite: {invite().token} {invite().encode()}",
+    ]
+    here.log_file.write_text("\n".join(lines))
+    crash_log(here.log_file).write_text((state / "credentials.pem").read_text())
+    (state / "receipts").mkdir()
+    (state / "receipts" / "counts.json").write_text('{"2026-11-22": {"accepted": 3}}')
+    return here
+
+
+def secrets_on(places: Places) -> list[str]:
+    """Everything secret, line by line."""
+    pem = (places.state_folder / "identity.key").read_text() + (places.state_folder / "credentials.pem").read_text()
+    lines = [line for line in pem.splitlines() if not line.startswith("-----")]
+    return [*lines, invite().encode(), invite().token, MIRROR_KEY, LOGGED, PAGE_TOKEN]
+
+
+def test_no_secret_is_in_it(places: Places, tmp_path: Path) -> None:
+    out = tmp_path / "out" / "report.tar.gz"
+    names = bug_report(places, tmp_path / "config", out=out)
+    assert out.stat().st_mode & 0o777 == 0o600
+    raw = gzip.decompress(out.read_bytes()).decode("utf-8", errors="replace")
+    assert [secret for secret in secrets_on(places) if secret in raw] == []
+    assert "PRIVATE KEY" not in raw
+    with tarfile.open(out) as archive:
+        assert sorted(member.name for member in archive) == [f"report/{name}" for name in names]
+
+
+def test_what_is_needed_is_in_it(places: Places, tmp_path: Path) -> None:
+    out = tmp_path / "report.tar.gz"
+    bug_report(places, tmp_path / "config", out=out)
+    files = {}
+    with tarfile.open(out) as archive:
+        for member in archive:
+            opened = archive.extractfile(member)
+            assert opened is not None
+            files[member.name.removeprefix("report/")] = opened.read().decode()
+    peer_id = Identity.load(places.state_folder / "identity.key").peer_id
+    assert json.loads(files["config.json"])["name"] == "shed"
+    assert json.loads(files["receipts.json"])["2026-11-22"] == {"accepted": 3}
+    assert json.loads(files["machine.json"])["cores"] >= 1
+    assert peer_id in files["peer.log"]
+    assert "no peer runs" in files["status.json"]
+    assert "identity.key" in files["state-folder.txt"]
+
+
+def test_a_broken_machine_gets_a_report_too(tmp_path: Path) -> None:
+    places = Places(tmp_path / "none.toml", tmp_path / "nowhere")
+    assert secrets_of(places) == []
+    assert "machine.json" in bug_report(places, tmp_path, out=tmp_path / "report.tar.gz")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError):
+        bug_report(places, tmp_path, out=tmp_path / "file" / "report.tar.gz")
