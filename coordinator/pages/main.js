@@ -107,4 +107,6 @@ function App() {
 }
 
 takeTokenFromAddress();
-render(html`<${App} />`, document.getElementById("app"));
+const root = document.getElementById("app");
+root.replaceChildren(); // what the page showed until here
+render(html`<${App} />`, root);

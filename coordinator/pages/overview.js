@@ -133,8 +133,8 @@ function Reward({ overview }) {
 
 const FLEET = [
   ["tokens_per_s", "Tokens per second", "by worker", compact, "slowest", true],
-  ["version_lag", "Version lag", "versions behind the newest", (value) => fixed(value, 1), "furthest behind", true],
-  ["t_bcast_s", "Dissemination latency", "T_bcast by worker", duration, "slowest", true],
+  ["version_lag", "Version lag", "versions behind the newest", (value) => fixed(value, 1), "furthest", true],
+  ["t_bcast_s", "Dissemination latency", "T_bcast, by worker", duration, "slowest", true],
   ["accept_share", "Accepted", "share of each worker's rollouts", percent, "lowest", false],
   ["last_seen_s", "Last seen", "silence of workers", duration, "longest", true],
   ["upload_bytes_per_s", "Upload", "by worker", rate, "slowest", true],

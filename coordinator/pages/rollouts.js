@@ -19,9 +19,9 @@ export function ageBars(histogram, limit) {
 }
 
 /** Ages against S, and against the gate where late rollouts are corrected. limit, oldest: null where not known. */
-export function Ages({ histogram, limit, gate, oldest, height }) {
+export function Ages({ title = "Staleness", histogram, limit, gate, oldest, height }) {
   const note = [`oldest ${oldest ?? NOTHING}`, known(limit) && `S = ${limit}`, gate > limit && `gate ${gate}`].filter(Boolean).join(", ");
-  return html`<${Card} title="Staleness" note=${note}>
+  return html`<${Card} title=${title} note=${note}>
     <${Histogram} bars=${ageBars(histogram, limit ?? oldest ?? 0)} label="Rollouts trained by age" height=${height} axis="age in learner steps when the batch was formed" />
   <//>`;
 }

@@ -5,7 +5,7 @@ import { Empty, PageHead, Problem, Segments, Select } from "/web/parts.js";
 import { day, plural } from "/web/format.js";
 import { setParams } from "/web/router.js";
 import { useMessages } from "/web/stream.js";
-import { AgeSplit, Evaluation, Figure, FIGURES, Mismatch, Staleness, StepTimes } from "./run_charts.js";
+import { AgeSplit, BatchAge, Evaluation, Figure, FIGURES, Mismatch, Staleness, StepTimes } from "./run_charts.js";
 import { Outcomes } from "./rollouts.js";
 import { evaluations, missesRows, tableOf, withRows } from "./run_data.js";
 
@@ -74,6 +74,7 @@ function Charts({ table, other, otherLabel, smooth, overview }) {
       ${names.slice(1).map((set) => html`<${Evaluation} key=${set} ...${shared} set=${set} found=${sets[set]} />`)}
       ${figures.map((spec) => html`<${Figure} key=${spec.name} ...${shared} spec=${spec} />`)}
       <${Mismatch} ...${shared} />
+      <${BatchAge} table=${table} overview=${overview} />
     </div>
     <h2 class="section">Staleness</h2>
     <div class="grid-1-2">

@@ -57,15 +57,25 @@ export function Mismatch({ table, other, otherLabel }) {
 /** Of the run that goes on now, or as the last step of an older one left it. */
 export function Staleness({ table, overview }) {
   const last = (name) => numbers(table, name).findLast(known) ?? null;
-  if (!overview) return html`<${Ages} histogram=${last("staleness_histogram")} limit=${null} oldest=${last("staleness_max_trained")} height=${206} />`;
-  return html`<${Ages} histogram=${overview.staleness_histogram} limit=${overview.staleness_limit} gate=${overview.staleness?.age_max} oldest=${overview.staleness_max_trained} height=${206} />`;
+  if (!overview) return html`<${Ages} title="Rollouts by age" histogram=${last("staleness_histogram")} limit=${null} oldest=${last("staleness_max_trained")} height=${206} />`;
+  return html`<${Ages} title="Rollouts by age" histogram=${overview.staleness_histogram} limit=${overview.staleness_limit} gate=${overview.staleness?.age_max} oldest=${overview.staleness_max_trained} height=${206} />`;
+}
+
+/** Mean age of each batch under the limit. */
+export function BatchAge({ table, overview }) {
+  const series = useMemo(() => [{ label: "mean", values: agePart(table, "age_steps"), colour: "series-1", fill: true }], [table]);
+  if (!series[0].values.some(known)) return null;
+  const lines = overview ? [{ value: overview.staleness_limit, label: "S = " + overview.staleness_limit }] : [];
+  return html`<${Card} title="Age of batches" note="learner steps">
+    <${TimeChart} times=${table.steps} series=${series} format=${(value) => fixed(value, 1)} label="Mean age of each batch" xKind="step" fromZero lines=${lines} sync=${SYNC} height=${160} />
+  <//>`;
 }
 
 /** What the age of a rollout is made of, by the step that trained it. */
 export function AgeSplit({ table }) {
   const series = useMemo(() => AGE_PARTS.map(([part, label], index) => ({ label, values: agePart(table, part), colour: PART_COLOURS[index] })), [table]);
   if (!series.some((one) => one.values.some(known))) return null;
-  return html`<${Card} title="Staleness by cause" note="mean seconds of each part of an age, by step">
+  return html`<${Card} title="Age by cause" note="mean time in each part of a rollout's way, by step">
     <${TimeChart} times=${table.steps} series=${series} format=${duration} label="Mean age of rollouts by cause" xKind="step" stacked fromZero sync=${SYNC} height=${206} />
   <//>`;
 }

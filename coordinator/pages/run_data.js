@@ -59,7 +59,7 @@ export function agePart(table, part) {
 }
 
 /** Lines of one figure: of this run, raw and smoothed, and of the other run: [steps, series]. */
-export function figureLines(table, other, name, { smooth, label = "batch", otherLabel = "" }) {
+export function figureLines(table, other, name, { smooth, label = "step", otherLabel = "" }) {
   const own = numbers(table, name);
   if (!other) return [table.steps, lines(own, smooth, label)];
   const [steps, mine, theirs] = overlaid(table.steps, own, other.steps, numbers(other, name));

@@ -66,7 +66,7 @@ async def test_who_is_worst_is_said_where_the_pointer_is(browser: Any, site: Sam
         await tab.page.keyboard.press("Home")
         await tab.shows(".card:has-text('Version lag') .chart-legend", "peer-3")
         assert "worst" not in (label := await chart.get_attribute("aria-label"))
-        assert "furthest behind" in label
+        assert "furthest" in label
         assert "peer-3" in label
         await tab.shows(".card:has-text('Tokens per second') .chart-legend", "peer-3")  # the same moment everywhere
         assert not tab.problems
@@ -75,10 +75,10 @@ async def test_who_is_worst_is_said_where_the_pointer_is(browser: Any, site: Sam
 async def test_the_run_page_lays_another_run_over(browser: Any, site: SampleSite) -> None:
     async with page_of(browser, site, "#/run") as tab:
         for title in ("Loss", "KL to behaviour", "Entropy", "Gradient norm", "Importance ratio", "Clip fraction"):
-            await tab.shows(f".card:has(h2:text-is('{title}')) .chart-legend", "batch")
+            await tab.shows(f".card:has(h2:text-is('{title}')) .chart-legend", "smoothed")
         await tab.shows(".card:has-text('Mismatch KL') .chart-legend", "…plepeerB")
         await tab.shows(".card:has-text('Evaluation') .chart-legend", "pass@8")
-        await tab.shows(".card:has-text('Staleness by cause') .chart-legend", "queue 900 ms")
+        await tab.shows(".card:has-text('Age by cause') .chart-legend", "queue 900 ms")
         await tab.shows(".card:has-text('Rollouts') .why", "peer left")
         await tab.page.get_by_label("Compare with").select_option("local-20260313-221904")
         await tab.shows(".card:has(h2:text-is('Loss')) .chart-legend", "local-20260313-221904")

@@ -65,7 +65,9 @@ def test_every_import_and_link_is_served() -> None:
     known = dashboard()
     for folder, prefix in ((PAGES, "/"), (STATIC, "/web/")):
         for path in (*folder.glob("*.js"), *folder.glob("*.html")):
-            for name in re.findall(r'(?:from |import |import\(|src=|href=)"([./][^"#]*[.](?:js|css|svg))"', path.read_text()):
+            for name in re.findall(
+                r'(?:from |import |import\(|src=|href=)"([./][^"#]*[.](?:js|css|svg))"', path.read_text()
+            ):
                 url = name if name.startswith("/") else prefix + name.removeprefix("./")
                 assert known.reply(url) is not None, f"{path.name} asks for {name}"
 
