@@ -73,15 +73,19 @@ def followed(path: Path) -> Iterator[str]:
     file = path.open("rb")
     file.seek(0, os.SEEK_END)
     rest = b""
-    while True:
-        new = file.read(_TAIL_BYTES_MAX)
-        *complete, rest = (rest + new).split(b"\n")
-        yield from (line.decode("utf-8", errors="replace") for line in complete)
-        if not new:
+    try:
+        while True:
+            new = file.read(_TAIL_BYTES_MAX)
+            *complete, rest = (rest + new).split(b"\n")
+            yield from (line.decode("utf-8", errors="replace") for line in complete)
+            if new:
+                continue
             time.sleep(_LOOK_S)
             if _was_replaced(path, file.fileno()):
                 file.close()
                 file = path.open("rb")
+    finally:
+        file.close()
 
 
 def _was_replaced(path: Path, descriptor: int) -> bool:

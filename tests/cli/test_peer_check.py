@@ -1,0 +1,91 @@
+"""The check as people see it; what it measures is tested in tests/peer/donor/test_check_run.py."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peer.donor import check_run
+from peer.donor.check_run import Asked, Checked
+from peer.donor.checking import Finding
+from peer.donor.link_speed import LinkMeasured
+from rollcast.cli.peer_check import check
+from rollcast.runtime.errors import JoinRefused, Unreachable
+from tests.peer.donor.test_checking import DECODED, MACHINE
+from tests.peer.donor.test_joining import invite
+
+WORTH = {
+    "meets": True,
+    "sentence": "meets S=3 for the 4B model with 38% slack; not 8b: download too slow",
+    "reasons": ["a rollout takes 48 s"],
+    "what_would_help": [],
+}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Asked]:
+    """What is to be checked; the answer has an error, and a judgement."""
+    found: list[Asked] = []
+
+    async def answer(asked: Asked, said: Any) -> Checked:
+        said("measuring")
+        found.append(asked)
+        findings = [Finding("error", "disk", "1.0 GiB free", "RC106", "free some"), Finding("ok", "gpu", "one")]
+        link = LinkMeasured(0.01, problems=(Unreachable("nobody", fix="look"),))
+        return Checked(MACHINE, findings, link, DECODED, {"run_name": "r"}, WORTH)
+
+    monkeypatch.setattr(check_run, "check_machine", answer)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return found
+
+
+def test_errors_first_each_with_a_code_and_a_fix(asked: list[Asked], capsys: pytest.CaptureFixture[str]) -> None:
+    assert check(invite().encode()) == 69
+    shown = capsys.readouterr()
+    lines = shown.out.splitlines()
+    assert lines[:2] == ["ERROR  disk    RC106: 1.0 GiB free", "                fix: free some"]
+    assert WORTH["sentence"] in lines
+    assert "measuring" in shown.err
+    assert asked[0].invite == invite()
+
+
+def test_as_json(asked: list[Asked], capsys: pytest.CaptureFixture[str]) -> None:
+    check(json_output=True)
+    found = json.loads(capsys.readouterr().out)
+    assert (found["fit"], found["worth"], found["machine"]["cores"]) == (False, WORTH, 8)
+    assert found["link"]["problems"] == [{"code": "RC203", "what": "nobody", "cause": "", "fix": "look"}]
+    assert asked[0].invite is None
+
+
+def test_the_invite_of_the_run_that_was_joined_here(asked: list[Asked], tmp_path: Path) -> None:
+    config, file = tmp_path / "config" / "rollcast" / "peer.toml", tmp_path / "invite.txt"
+    config.parent.mkdir(parents=True)
+    config.write_text(f'state_folder = "{tmp_path}/s"\ninvite_file = "{file}"\n')
+    check()
+    assert asked[-1].invite is None
+    file.write_text(invite().encode() + "\n")
+    check()
+    assert (asked[-1].invite, asked[-1].state_folder) == (invite(), tmp_path / "s")
+
+
+def test_a_wrong_invite_is_no_measurement(asked: list[Asked]) -> None:
+    with pytest.raises(JoinRefused):
+        check("rollcast1-x")
+    assert asked == []
+
+
+def test_as_a_process_without_an_invite(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "rollcast.cli.main", "peer", "check", "--no-decode", "--json", "--state", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert (done.returncode, json.loads(done.stdout)["fit"]) == (0, True), done.stderr
