@@ -199,6 +199,8 @@ PURE = (
     "coordinator/activation_settings.py",
     "coordinator/worth.py",
     "peer/donor/service_units.py",
+    "peer/donor/redaction.py",
+    "peer/donor/checking.py",
     "coordinator/activation_status.py",
     "capacity/assumptions.py",
     "capacity/broadcast_bound.py",

@@ -34,6 +34,11 @@ DATA = {
 TESTED_IN = {
     "coordinator/http/requests.py": "tests/coordinator/http/test_app.py",
     "peer/donor/daemon.py": "tests/peer/test_service.py",
+    "peer/donor/reachable.py": "tests/peer/donor/test_link_speed.py",
+    "rollcast/cli/peer_bugreport.py": "tests/cli/test_peer_join.py",
+    "rollcast/cli/peer_leave.py": "tests/cli/test_peer_join.py",
+    "rollcast/cli/peer_places.py": "tests/cli/test_peer_join.py",
+    "rollcast/wire/pinned_http.py": "tests/wire/test_enrol.py",
     "capacity/conduct.py": "tests/capacity/test_prediction.py",
     "capacity/fleet_model_parts.py": "tests/capacity/test_fleet_model.py",
     "bench/prediction_grid.py": "tests/bench/test_prediction.py",
