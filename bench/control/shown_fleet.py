@@ -115,6 +115,7 @@ def fleet_settings(machines: Sequence[Machine]) -> FleetSettings:
     prices = tuple(Price(hardware=kind[0], usd_per_hour=kind[3]) for kind in _KINDS if kind[3])
     return FleetSettings(
         peers=len(machines),
+        steps=5000,
         staleness_limit=24,
         groups_per_step=groups,
         samples_per_group=samples,

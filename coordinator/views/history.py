@@ -54,7 +54,7 @@ class History:
         """A sample; called every SAMPLE_S seconds."""
         self._fine.append((unix_s, sample))
         self._gathered.append((unix_s, sample))
-        if unix_s - self._gathered[0][0] >= COARSE_S - SAMPLE_S / 2:
+        if unix_s - self._gathered[0][0] >= COARSE_S - 1.5 * SAMPLE_S:
             self._coarse.append((unix_s, merged([one for _, one in self._gathered])))
             self._gathered = []
 

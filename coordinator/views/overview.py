@@ -20,8 +20,8 @@ WaitingView = TypedDict("WaitingView", {"for": str, "since_s": float, "next": st
 class WorkerCounts:
     """Workers by what becomes of them; each is counted once, apart from ``idle``, which are some of those on.
 
-    ``total``: those that are here. ``lost``: silent until they counted as gone, of those that left last. ``banned``: all
-    that ever were, here or not.
+    ``total``: those that are here. ``lost``: silent until they counted as gone, of those that left last. ``banned``:
+    all that ever were, here or not.
     """
 
     on: int

@@ -55,7 +55,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class WorkersView:
-    """Rows of ``columns``: all that are here in the order they joined, those that left last, and others that are banned.
+    """Rows of ``columns``: all that are here in the order they joined, those that left last, others that are banned.
 
     Durations in seconds, rates in bytes or tokens a second, None where nothing was measured. ``parents`` are names.
     ``left_out``: members beyond ROWS_MAX.

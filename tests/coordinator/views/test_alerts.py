@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from coordinator.activation_status import ActivationStatus, PlannedSet
+from coordinator.core import CoordinatorCore
+from coordinator.events import BatchRequested, PeerAccused, RunEnded
+from coordinator.mismatch_status import mismatch_status
+from coordinator.views.alerts import Alert, AlertBook, Found, Health, Lately, Seen, find_alerts
+from rollcast.wire.ids import PeerId, Step, Version
+from tests.coordinator.core_world import World, announced
+from tests.coordinator.views.viewed import NOW, core, status, world
+
+
+def seen(found: CoordinatorCore, now: float = NOW, **changes: Any) -> Seen:
+    values: dict[str, Any] = {"lately": Lately(), "health": Health(), "spending": None, "status": status(found, now)}
+    return Seen(state=found.state, now=now, **(values | changes))
+
+
+def alerts(found: CoordinatorCore, now: float = NOW, **changes: Any) -> dict[str, Found]:
+    return {one.id: one for one in find_alerts(seen(found, now, **changes))}
+
+
+def test_a_run_in_order_has_none() -> None:
+    assert alerts(core("a", "b")) == {}
+
+
+def test_who_is_missing_is_said_until_the_run_is_over() -> None:
+    found = World().core
+    assert set(alerts(found)) == {"no_origin", "no_workers"}
+    found.handle(RunEnded("finished", True), NOW)
+    assert alerts(found) == {}
+
+
+def test_a_learner_that_waits_is_a_warning_and_then_worse() -> None:
+    run = world("a")
+    run.tell(BatchRequested(Step(0)))
+    assert "learner_waits" not in alerts(run.core, NOW + 20.0)
+    found = alerts(run.core, NOW + 40.0)["learner_waits"]
+    assert (found.severity, found.page) == ("warning", "run")
+    assert "has waited 40 s for prompt groups" in found.text
+    assert alerts(run.core, NOW + 700.0)["learner_waits"].severity == "critical"
+
+
+def test_an_s_that_is_too_small_is_told_with_the_one_that_would_do() -> None:
+    found = core("a")
+    needs = replace(status(found), staleness_needed=3)
+    alert = alerts(found, status=needs)["staleness_too_small"]
+    assert alert.text.startswith("S is 1, and")
+    assert "set S to 3" in alert.fix
+    late = alerts(found, lately=Lately(ended=100, too_old=20))["too_old"]
+    assert late.text.startswith("20% of the rollouts")
+    assert "too_old" not in alerts(found, lately=Lately(ended=10, too_old=9))
+
+
+def test_tokens_of_another_model_are_told_by_name() -> None:
+    values = {"mismatch_kl_k3": 0.1, "mismatch_peers_alarming": 1.0, "kl_k3:a": 0.3}
+    found = core("a")
+    alert = alerts(found, status=replace(status(found), mismatch=mismatch_status(values, [("a", "a", "cpu")])))
+    assert "most of a (cpu)" in alert["mismatch"].text
+
+
+def test_members_that_are_quarantined_silent_or_lost() -> None:
+    run = world("a", "b", "c", "d", heartbeat_timeout_s=10.0)
+    for chunk, accuser in enumerate("bcd"):
+        run.tell(PeerAccused(PeerId(accuser), PeerId("a"), Version(0), chunk, "hash"))
+    found = alerts(run.core)["quarantined"]
+    assert (found.subject, found.page) == ("a", "workers")
+    assert "a is quarantined: a sent 3 corrupt" in found.text
+    assert alerts(run.core, NOW + 6.0)["silent"].text.startswith("5 workers are silent")
+    run.core.state.members.leave(PeerId("b"), "lost", "silent")
+    lost = alerts(run.core)["lost"]
+    assert (lost.severity, lost.subject) == ("warning", "b")
+    assert lost.text == "b is lost: no word for 10 s"
+
+
+def test_a_broadcast_that_takes_much_longer_than_usual() -> None:
+    run = world("a", "b")
+    run.now += 10.0
+    run.tell(announced(1))
+    usual = replace(status(run.core), t_bcast_s=replace(status(run.core).t_bcast_s, p95=2.0))
+    assert "broadcast_slow" not in alerts(run.core, run.now + 5.0, status=usual)
+    found = alerts(run.core, run.now + 7.0, status=usual)["broadcast_slow"]
+    assert (found.page, found.subject) == ("broadcast", "1")
+    assert found.text == "version 1 has been on its way for 7.0 s: 2 workers are without it"
+
+
+def test_plans_that_fail_or_will_not_do() -> None:
+    found = core("a")
+    plan = PlannedSet(1, 2, 0, 0.0, 0.0, 1.0, 2.0, 5.0, 3, 0.5, 0.1, "uploads are too slow", ("S = 5", "2 more"))
+    activation = ActivationStatus("act", 1, 0, 0.0, 0, plan, "out of time")
+    told = alerts(found, status=replace(status(found), activation=activation))
+    assert told["plan_infeasible"].fix == "S = 5; or 2 more"
+    assert "out of time" in told["plan_failed"].text
+
+
+def test_money_and_the_coordinators_own_health() -> None:
+    found = core("a")
+    spending = {"spent_usd": 95.0, "usd_max": 100.0, "held_back": {"w-1": "the budget is spent"}}
+    told = alerts(found, spending=spending, health=Health("the disk is almost full"))
+    assert told["budget"].severity == "warning"
+    assert told["held_back"].subject == "w-1"
+    assert told["refusing"].severity == "critical"
+    assert "the disk is almost full" in told["refusing"].text
+    assert alerts(found, spending=spending | {"spent_usd": 100.0})["budget"].severity == "critical"
+
+
+def test_alerts_know_since_when_and_the_gravest_comes_first() -> None:
+    book = AlertBook()
+    lost = Found("lost", "info", "b is lost", "nothing", "workers", "b")
+    late = Found("too_old", "warning", "late", "raise S", "run")
+    assert book.update([lost], 10.0) == (Alert("lost", "info", "b is lost", "nothing", 0.0, "workers", "b"),)
+    assert [(one.id, one.since_s) for one in book.update([lost, late], 15.0)] == [("too_old", 0.0), ("lost", 5.0)]
+    assert [one.id for one in book.update([late], 20.0)] == ["too_old"]
+    assert book.update([lost], 30.0)[0].since_s == 0.0

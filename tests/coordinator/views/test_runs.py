@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.views.runs import Runs, StepsFile, steps_view
+from rollcast.runtime.errors import MalformedMessage
+from rollcast.runtime.run_folder import RunFolder
+
+
+def write(folder: Path, *steps: dict[str, object]) -> RunFolder:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.writelines(json.dumps(one) + "\n" for one in steps)
+    return RunFolder(folder)
+
+
+def test_steps_are_rows_of_the_columns_that_any_of_them_has(tmp_path: Path) -> None:
+    folder = write(tmp_path / "one", {"step": 1, "loss": 0.5, "kl_k3:peer": 1.0}, {"step": 2, "eval": {"a": 1}})
+    view = Runs(folder).steps("", from_step=0, points=100)
+    assert (view.run, view.columns, view.every) == (
+        "one",
+        ("step", "loss", "kl_k3_worst", "kl_k3_worst_peer", "eval"),
+        1,
+    )
+    assert view.rows == ((1, 0.5, 1.0, "peer", None), (2, None, None, None, {"a": 1}))
+    assert Runs(folder).steps("one", from_step=2, points=100).rows == ((2, {"a": 1}),)
+
+
+@given(count=st.integers(0, 300), points=st.integers(1, 50), from_step=st.integers(0, 320))
+def test_many_steps_are_thinned_and_the_newest_stays(count: int, points: int, from_step: int) -> None:
+    view = steps_view("r", [{"step": step} for step in range(count)], from_step=from_step, points=points)
+    steps = [row[0] for row in view.rows]
+    assert len(steps) <= points + 1
+    assert steps == sorted(set(steps))
+    assert (steps[-1] if steps else None) == (count - 1 if count > from_step else None)
+
+
+def test_new_steps_are_told_once_and_a_line_cut_short_waits(tmp_path: Path) -> None:
+    folder = write(tmp_path / "one", {"step": 1})
+    runs = Runs(folder)
+    assert runs.new_steps() == [{"step": 1}]
+    with folder.metrics.open("a") as file:
+        file.write('{"step": 2}\n{"ste')
+    assert runs.new_steps() == [{"step": 2}]
+    with folder.metrics.open("a") as file:
+        file.write('p": 3}\n')
+    assert runs.steps("", from_step=0, points=10).rows == ((1,), (2,), (3,))
+    assert runs.new_steps() == [{"step": 3}]
+    assert runs.new_steps() == []
+
+
+def test_what_is_no_step_is_passed_over_and_a_file_that_shrank_read_anew(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\nnonsense\n[1]\n{"no": 1}\n{"step": "x"}\n' + "[" * 100_000 + "\n")
+    file = StepsFile(path)
+    file.refresh()
+    assert file.steps == [{"step": 1}]
+    path.write_text('{"step": 7}\n')
+    file.refresh()
+    assert file.steps == [{"step": 7}]
+    assert StepsFile(tmp_path / "none").steps == []
+
+
+def test_runs_side_by_side_are_listed_and_read(tmp_path: Path) -> None:
+    write(tmp_path / "old", {"step": 4})
+    os.utime(tmp_path / "old" / "metrics.jsonl", (1000, 1000))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to(tmp_path / "old")
+    runs = Runs(write(tmp_path / "now", {"step": 9}))
+    found = runs.runs().runs
+    assert [(one.name, one.current, one.steps) for one in found] == [("now", True, 9), ("old", False, 4)]
+    assert found[1].began_unix_s == 1000
+    assert runs.steps("old", from_step=0, points=9).rows == ((4,),)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["..", ".", "../one", "a/b", "/etc", "\x00", "nobody", "link", ".hidden", "x" * 200, "one\n", "%2e%2e", "c:\\"],
+)
+def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, name: str) -> None:
+    outside = write(tmp_path / "outside" / "secret", {"step": 1})
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "link").symlink_to(outside.root)
+    runs = Runs(write(tmp_path / "runs" / "one", {"step": 1}))
+    with pytest.raises(MalformedMessage, match="no run of this name"):
+        runs.steps(name, from_step=0, points=10)
+
+
+def test_a_linked_file_is_refused_too(tmp_path: Path) -> None:
+    outside = write(tmp_path / "outside", {"step": 1})
+    other = tmp_path / "runs" / "other"
+    other.mkdir(parents=True)
+    (other / "metrics.jsonl").symlink_to(outside.metrics)
+    runs = Runs(write(tmp_path / "runs" / "one"))
+    with pytest.raises(MalformedMessage):
+        runs.steps("other", from_step=0, points=10)
+    assert [one.name for one in runs.runs().runs] == ["one"]

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from coordinator.activation_settings import Price
+from coordinator.core import CoordinatorCore
+from coordinator.events import PeerLeft
+from coordinator.operator_events import PeerBanned
+from coordinator.views import workers
+from coordinator.views.workers import COLUMNS, KnownMembers, build_workers
+from rollcast.wire.ids import PeerId
+from tests.coordinator.views.viewed import NOW, core, facts, link, world
+
+
+def rows(found: CoordinatorCore, known: KnownMembers | None = None) -> dict[str, dict[str, Any]]:
+    """By name."""
+    view = build_workers(found.state, known or KnownMembers(), now=NOW + 2.0, unix_s=5.0)
+    assert view.columns == COLUMNS
+    assert all(len(row) == len(COLUMNS) for row in view.rows)
+    assert msgspec.json.decode(msgspec.json.encode(view))["at_unix_s"] == 5.0
+    return {row[1]: dict(zip(view.columns, row, strict=True)) for row in view.rows}
+
+
+def test_a_member_is_one_row() -> None:
+    found = core("a", "b")
+    member = found.state.members.get(PeerId("a"))
+    assert member is not None
+    links = (link("b"), link("x", transport="p2p"))
+    member.facts = facts("a", tokens_per_second=12.34, uplink_bytes_per_second=5e6, links=links, chunk_bytes_sent=9)
+    member.standing.accepted, member.standing.dropped = 3, 1
+    row = rows(found)["a"]
+    assert (row["peer_id"], row["role"], row["region"], row["software"], row["public_name"]) == (
+        "a", "peer", "eu", "rollcast 1.0", "Ada",
+    )  # fmt: skip
+    assert (row["state"], row["transport"], row["tokens_per_s"]) == ("generating", "direct+p2p", 12.3)
+    assert (row["upload_bytes_per_s"], row["download_bytes_per_s"], row["chunk_bytes_sent"]) == (5_000_000, None, 9)
+    assert (row["accept_share"], row["last_seen_s"], row["joined_s_ago"], row["version_lag"]) == (0.75, 2.0, 2, 0)
+    assert set(row["parents"]) == {"origin", "b"}
+    assert rows(found)["b"]["tokens_per_s"] == 0.0
+
+
+def test_prices_are_matched_once_until_there_are_others() -> None:
+    found, known = core("a"), KnownMembers()
+    found.state.prices = (Price(name="a", usd_per_hour=2.0),)
+    assert rows(found, known)["a"]["usd_per_hour"] == 2.0
+    found.state.prices = (Price(name="a", usd_per_hour=3.0),)
+    assert rows(found, known)["a"]["usd_per_hour"] == 3.0
+
+
+def test_those_that_left_follow_and_generate_nothing() -> None:
+    run = world("a", "b")
+    member = run.core.state.members.get(PeerId("a"))
+    assert member is not None
+    member.facts = facts("a", tokens_per_second=5.0)
+    run.tell(PeerLeft(PeerId("a"), "its owner wants the machine", finished=True))
+    row = rows(run.core)["a"]
+    assert (row["state"], row["reason"], row["tokens_per_s"]) == ("left", "its owner wants the machine", 0.0)
+    assert list(rows(run.core)) == ["origin", "b", "a"]
+
+
+def test_banned_identities_stay_listed() -> None:
+    run = world("a", "b")
+    run.tell(PeerBanned(PeerId("a"), "wrong tokens", "a"))
+    assert rows(run.core)["a"]["state"] == "banned"
+    run.core.state.members._departed.clear()
+    row = rows(run.core)["a"]
+    assert (row["state"], row["banned"], row["last_seen_s"], row["parents"]) == ("banned", True, None, ())
+    assert "wrong tokens" in row["reason"]
+
+
+def test_a_huge_fleet_is_cut_off(monkeypatch: Any) -> None:
+    monkeypatch.setattr(workers, "ROWS_MAX", 2)
+    view = build_workers(core("a", "b").state, KnownMembers(), now=NOW, unix_s=0.0)
+    assert (len(view.rows), view.left_out) == (2, 1)

@@ -1,0 +1,51 @@
+"""A small run for the views' tests: an origin and named peers that hold version 0, at the time 100."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from coordinator.core import CoordinatorCore
+from coordinator.events import LinkFacts, PeerFacts
+from coordinator.status import RunStatus
+from rollcast.wire.ids import PeerId
+from tests.coordinator.core_world import World, announced, heartbeat, held, joined
+
+NOW = 100.0
+
+
+def world(*peers: str, **changes: Any) -> World:
+    """Everybody has joined, and holds version 0."""
+    found = World(**changes)
+    found.now = NOW
+    found.tell(replace(joined("origin", role="origin"), region="us"))
+    for number, name in enumerate(peers):
+        found.tell(replace(joined(name), region=("eu", "us")[number % 2], software="rollcast 1.0", public_name="Ada"))
+    found.tell(announced(0))
+    for name in peers:
+        found.tell(held(name, 0))
+    return found
+
+
+def core(*peers: str, **changes: Any) -> CoordinatorCore:
+    return world(*peers, **changes).core
+
+
+def status(found: CoordinatorCore, now: float = NOW) -> RunStatus:
+    return found.run_status(now)
+
+
+def facts(name: str, **changes: Any) -> PeerFacts:
+    return heartbeat(name, **changes).facts
+
+
+def link(peer: str, rate: float = 1e6, **changes: Any) -> LinkFacts:
+    values: dict[str, Any] = {
+        "transport": "direct",
+        "rtt_s": 0.04,
+        "bytes_sent": 100,
+        "bytes_received": 0,
+        "sent_bytes_per_second": rate,
+        "congestion_control": "bbr",
+    }
+    return LinkFacts(peer_id=PeerId(peer), **(values | changes))
