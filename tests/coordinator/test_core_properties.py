@@ -230,9 +230,9 @@ class RandomFleet:
         version, chunk = Version(self.newest + self.random.choice([0, 0, 0, 0, 1])), self.random.randrange(17)
         self.tell(PeerAccused(PeerId(accuser), PeerId(culprit), version, chunk, "hash differs"))
 
-    def run(self, events: int) -> None:
-        """Random events, most of them useful."""
-        weights: dict[Callable[[], None], int] = {
+    def choices(self) -> dict[Callable[[], None], int]:
+        """What may happen next, and how often."""
+        return {
             self.supply: 8,
             self.store: 16,
             self.score: 16,
@@ -250,6 +250,10 @@ class RandomFleet:
             self.peer_drains: 1,
             self.peer_accuses: 5,
         }
+
+    def run(self, events: int) -> None:
+        """Random events, most of them useful."""
+        weights = self.choices()
         while self.events < events:
             self.random.choices(list(weights), list(weights.values()))[0]()
 
