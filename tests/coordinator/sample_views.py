@@ -107,6 +107,18 @@ STEP_COLUMNS = (
 )
 
 
+STEP_TIMES = dict(
+    train_s=0.9,
+    behaviour_s=0.2,
+    compile_s=0.0,
+    wait_s=0.1,
+    publish_s=0.02,
+    checkpoint_s=0.01,
+    other_s=0.03,
+    step_s=1.26,
+)
+
+
 def _step_row(step: int, source: random.Random, best: float) -> dict[str, Any]:
     share = 1 - math.exp(-step / 38)
     reward = min(0.99, 0.34 + (best - 0.34) * share + 0.03 * source.gauss(0, 1))
@@ -127,8 +139,8 @@ def _step_row(step: int, source: random.Random, best: float) -> dict[str, Any]:
         "kl_k3_worst": 9e-4 + 4e-4 * abs(source.gauss(0, 1)),
         "kl_k3_worst_peer": "12D3KooWExampleExampleExampleExampleExample" + ("peerA", "peerB")[step // 50 % 2],
         "tokens": 52_000 + 900 * source.gauss(0, 1),
-        **{"train_s": 0.9, "behaviour_s": 0.2, "compile_s": 0.0, "wait_s": 0.1, "publish_s": 0.02},
-        **{"checkpoint_s": 0.01, "other_s": 0.03, "step_s": 1.26, "epoch": 0},
+        **STEP_TIMES,
+        "epoch": 0,
         "staleness_max_trained": min(4, step // 3),
         "age_split": split_means(256, 1.3 + 0.3 * source.random()),
         "t_bcast_last_s": 1.9,

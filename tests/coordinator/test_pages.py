@@ -149,7 +149,7 @@ async def test_the_keyboard_reaches_everything(browser: Any, site: SampleSite) -
         assert await tab.page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
-CUT_OFF = """[...document.querySelectorAll('.tile-value, .now-sentence, .alert-text p, h1, h2, .button, .badge, .chart-key')]
+CUT_OFF = """[...document.querySelectorAll('.tile-value, .now-sentence, .alert-text p, h1, h2, .button, .badge')]
     .filter((one) => one.scrollWidth > one.clientWidth + 1 && !one.closest(".hidden")).map((one) => one.textContent)"""
 
 
@@ -198,7 +198,7 @@ async def test_before_the_first_step(browser: Any, site: SampleSite) -> None:
     site.views["history"] = {"times_unix_s": [], "series": {}}
     async with page_of(browser, site) as tab:
         await tab.shows(".head", "starting")
-        await tab.shows(".tile:has-text('Reward')", "–")
+        await tab.shows(".tile:has-text('Reward')", "\u2013")
         await tab.shows(".card:has-text('Reward') .chart", "nothing yet")
         assert "NaN" not in await tab.page.inner_text("body")
         assert "undefined" not in await tab.page.inner_text("body")

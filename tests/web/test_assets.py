@@ -62,12 +62,10 @@ def test_the_whole_dashboard_is_light() -> None:
 
 def test_every_import_and_link_is_served() -> None:
     """A name that is mistyped in a module shows only once a page is opened; here it shows at once."""
-    known = dashboard()
+    known, named = dashboard(), re.compile(r'(?:from |import |import\(|src=|href=)"([./][^"#]*[.](?:js|css|svg))"')
     for folder, prefix in ((PAGES, "/"), (STATIC, "/web/")):
         for path in (*folder.glob("*.js"), *folder.glob("*.html")):
-            for name in re.findall(
-                r'(?:from |import |import\(|src=|href=)"([./][^"#]*[.](?:js|css|svg))"', path.read_text()
-            ):
+            for name in named.findall(path.read_text()):
                 url = name if name.startswith("/") else prefix + name.removeprefix("./")
                 assert known.reply(url) is not None, f"{path.name} asks for {name}"
 
