@@ -71,7 +71,7 @@ class HttpApp:
             if response is None:
                 log.exception("request failed", path=request.path)
                 return error_response(500, RollcastError("something is wrong here", fix="see the coordinator's log"))
-            if isinstance(error, RollcastError):
+            if isinstance(error, RollcastError) and not _is_noise(error, request.get(_CALLER, STRANGER)):
                 log.info("request refused", path=request.path, code=error.code, what=error.what)
             return response
 
@@ -127,6 +127,11 @@ class HttpApp:
         if reply is None:
             raise web.HTTPNotFound
         return web.Response(status=reply.status, headers=reply.headers, body=reply.body)
+
+
+def _is_noise(error: RollcastError, caller: Caller) -> bool:
+    """What strangers can cause as often as they like is not worth a line of the log."""
+    return caller.access == "anyone" and isinstance(error, MalformedMessage | NotAllowed)
 
 
 def _about(call: Call) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from coordinator.http.routes import Answer, Call, Caller, Query, Route
 from rollcast.runtime.waits import deadline
 
 DONE = "done"
-TEXT_LENGTH_MAX = 2_000
+TEXT_LENGTH_MAX = 65_536  # a whole body: thousands of peers may be drained at once
 #: Anybody can be refused as often as he likes, and each row is durable: no more than so many, and a count of the rest.
 REFUSALS_PER_HOUR = 120
 LEDGER_DEADLINE_S = 30.0
@@ -65,7 +65,7 @@ class AuditQuery(Query):
 
     before: int | None = Field(None, ge=1, le=2**62)
     """Only those with a smaller number: the last one of the page before."""
-    limit: int = Field(100, ge=1, le=1000)
+    limit: int = Field(100, ge=1, le=500)
 
 
 class AuditAnswerRow(TypedDict):

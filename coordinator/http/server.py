@@ -7,9 +7,11 @@ all are here or in requests.py. Beyond loopback nothing is served without TLS an
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from coordinator.http.app import HttpApp
 from rollcast.runtime.errors import UnsafeBind
@@ -50,6 +52,7 @@ class HttpServer:
         runner = web.AppRunner(
             app.application(),
             access_log=None,
+            logger=_logger(),
             keepalive_timeout=header_deadline_s,
             lingering_time=1.0,
             shutdown_timeout=SHUTDOWN_S,
@@ -85,6 +88,18 @@ def _check_bind(app: HttpApp, host: str, tls: ssl.SSLContext | None) -> None:
         raise UnsafeBind(
             f"refusing to serve HTTP on {host} to readers without a token", fix="set serve.open_reading = false"
         )
+
+
+def _logger() -> logging.Logger:
+    """aiohttp's own, for what is our fault: a stranger must not fill the log with what is no HTTP."""
+    logger = logging.getLogger("coordinator.http")
+    if not logger.filters:
+        logger.addFilter(lambda record: not _is_theirs(record))
+    return logger
+
+
+def _is_theirs(record: logging.LogRecord) -> bool:
+    return record.exc_info is not None and isinstance(record.exc_info[1], HttpProcessingError)
 
 
 class _Full(asyncio.Protocol):

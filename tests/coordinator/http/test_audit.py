@@ -83,7 +83,7 @@ async def test_refusals_are_bounded_and_counted(tmp_path: Path, monkeypatch: pyt
     for _ in range(10):
         await log.refused(STRANGER, "wish", "", "no")
     assert len(await log.rows(None, 100)) == 3
-    await log.done(ANN, "wish", "", "x" * 10_000)
+    await log.done(ANN, "wish", "", "x" * 100_000)
     now = 3600.0
     await log.refused(STRANGER, "wish", "", "no")
     (_, last), (_, done), *_ = await log.rows(None, 100)

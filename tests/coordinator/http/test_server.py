@@ -110,6 +110,20 @@ async def test_beyond_loopback_only_with_tls_and_tokens(tmp_path: Path) -> None:
     await ledger.close()
 
 
+async def test_what_is_no_http_fills_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with served(tmp_path) as page:
+        for start in (
+            b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n",
+            b"\x16\x03\x01\x02\x00\r\n\r\n",
+            b"X / HTTP/1.1\r\n\r\n",
+        ):
+            reader, writer = await asyncio.open_connection("127.0.0.1", page.server.port)
+            writer.write(start)
+            assert b"400" in await asyncio.wait_for(reader.readline(), 5)
+            writer.close()
+    assert not caplog.records
+
+
 async def test_a_taken_port_is_named(tmp_path: Path) -> None:
     async with served(tmp_path) as page:
         with pytest.raises(PortInUse, match=str(page.server.port)):

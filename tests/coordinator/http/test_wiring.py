@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
@@ -23,8 +23,10 @@ from tests.coordinator.http.hostile_requests import TEXTS, bodies, queries
 from tests.coordinator.running import WAIT_S, Member, running
 
 TOKENS_PATH = "/api/v1/tokens"
-#: Answers to these never end, or are no JSON.
+#: Answers to these never end.
 ENDLESS = {"/api/v1/stream"}
+#: Reads for themselves what they need, so that the description cannot say it.
+NEEDS_MORE = {"/api/v1/speed/down"}
 
 
 @dataclass
@@ -103,7 +105,7 @@ def test_the_description_is_valid(run: Run) -> None:
 def test_every_read_answers_what_it_says(run: Run) -> None:
     for method, path, operation in run.operations:
         needs = [one for one in operation["parameters"] if one["required"]]
-        if method == "GET" and not needs:
+        if method == "GET" and not needs and path not in NEEDS_MORE:
             answer = run.ask(method, path)
             assert answer[0] == 200, (path, answer)
             check(run, operation, answer)
@@ -133,7 +135,9 @@ def test_no_request_is_our_fault(run: Run, data: st.DataObject) -> None:
     if method == "POST":
         asked = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
         body = data.draw(bodies(asked, definitions))
-    check(run, operation, run.ask(method, f"{path}?{query}" if query else path, body))
+    address = f"{path}?{query}" if query else path
+    assume(len(address) < 8000)  # longer ones are refused before there is a request
+    check(run, operation, run.ask(method, address, body))
 
 
 @given(path=st.text(max_size=40), body=st.binary(max_size=40), method=st.sampled_from(["GET", "POST", "PUT", "DELETE"]))
