@@ -15,10 +15,11 @@ MAY_IMPORT = {
     "rollcast.runtime": set(),
     "rollcast.wire": {"rollcast.runtime"},
     "rollcast.policy": {"rollcast.runtime", "rollcast.wire"},
+    "rollcast.web": {"rollcast.runtime"},
     "capacity": {"rollcast.runtime", "rollcast.wire"},
-    "coordinator": {"rollcast.runtime", "rollcast.wire", "capacity"},
+    "coordinator": {"rollcast.runtime", "rollcast.wire", "rollcast.web", "capacity"},
     "learner": {"rollcast.runtime", "rollcast.wire", "rollcast.policy"},
-    "peer": {"rollcast.runtime", "rollcast.wire", "rollcast.policy"},
+    "peer": {"rollcast.runtime", "rollcast.wire", "rollcast.web", "rollcast.policy"},
     "rollcast.sim": {
         "rollcast.runtime",
         "rollcast.wire",
@@ -31,6 +32,7 @@ MAY_IMPORT = {
     "rollcast.cli": {
         "rollcast.runtime",
         "rollcast.wire",
+        "rollcast.web",
         "rollcast.policy",
         "rollcast.sim",
         "capacity",
@@ -39,7 +41,7 @@ MAY_IMPORT = {
         "peer",
     },
 }
-NEVER_JAX = ("rollcast.runtime", "rollcast.wire", "capacity", "coordinator")
+NEVER_JAX = ("rollcast.runtime", "rollcast.wire", "rollcast.web", "capacity", "coordinator")
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
 
 #: Decisions only: these modules take time and randomness as arguments and do no I/O.
