@@ -60,7 +60,7 @@ def request(state_folder: Path, values: dict[str, Any], deadline_s: float = DEAD
             raise DaemonAway(
                 f"no peer runs from {state_folder}",
                 cause=error.strerror or str(error),
-                fix="start it with `rollcast peer run`, or name its folder with --state-folder",
+                fix="start it with `rollcast peer join` or `rollcast peer run`, or name its folder with --state",
             ) from None
     return parse(reply)
 

@@ -35,3 +35,13 @@ def test_codes_are_unique_and_documented() -> None:
 def test_a_status_names_its_errors() -> None:
     assert meanings_of(74) == "RC401 StoreError, RC601 CheckpointError"
     assert meanings_of(1) == ""
+
+
+def test_every_exit_status_has_its_section_and_names_its_codes() -> None:
+    sections = DOCS.read_text().split("## Exit status ")[1:]
+    texts = {int(section.split()[0]): section for section in sections}
+    assert {0, 130} <= texts.keys()
+    for cls in every_class():
+        assert "**Meaning.**" in texts[cls.exit_code]
+        assert "**What to" in texts[cls.exit_code]
+        assert cls.code in texts[cls.exit_code] or (cls.exit_code == 77 and cls.code.startswith("RC3"))
