@@ -111,7 +111,8 @@ def question_of(state: CoreState, now: float) -> Question:
     members = [member for member in state.members if is_usable(member)]
     workers, tokens_per_s, slots_per_s = [], 0.0, 0.0
     for member in members:
-        per_s = assumed.slots_per_s(member, had_nothing_to_do=False)
+        kept = assumed.slots_per_s(member, had_nothing_to_do=False)  # only where the capacity model looks
+        per_s = kept or state.forecast.slots_per_s(member.peer_id, now) or 0.0
         if per_s:
             workers.append(worker_of(state, member, state.prices, now, per_s))
         drawn = 0.0 if member.facts is None else member.facts.tokens_per_second

@@ -6,6 +6,8 @@ import pytest
 
 from capacity.demand import Demand
 from capacity.workers import Speed, Worker
+from coordinator.core import CoordinatorCore
+from coordinator.events import Started
 from coordinator.state import CoreState
 from coordinator.worth import (
     THIS_MACHINE,
@@ -17,7 +19,7 @@ from coordinator.worth import (
     run_model,
     worth_of,
 )
-from tests.coordinator.core_world import settings
+from tests.coordinator.core_world import SAMPLING, heartbeat, joined, settings
 
 GIB = 2.0**30
 DEMAND = Demand(
@@ -119,6 +121,18 @@ def test_a_run_that_has_just_begun_asks_with_what_it_knows() -> None:
     assert question.workers == ()
     assert not question.tokens_measured
     assert question.tokens_per_rollout == settings().sampling.max_new_tokens
+
+
+def test_rollouts_are_as_long_as_the_runs_own_peers_draw_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = CoordinatorCore(settings(sampling=replace(SAMPLING, max_new_tokens=500)))
+    core.handle(Started(), 0.0)
+    for name, tokens_per_s in (("a", 300.0), ("b", 100.0), ("idle", 0.0)):
+        core.handle(joined(name), 0.0)
+        core.handle(heartbeat(name, tokens_per_second=tokens_per_s), 0.0)
+    monkeypatch.setattr(core.state.forecast, "slots_per_s", lambda peer, now: 2.0)
+    question = question_of(core.state, 0.0)
+    assert (question.tokens_per_rollout, question.tokens_measured) == (100.0, True)
+    assert len(question.workers) == 3
 
 
 @pytest.mark.parametrize(("count", "words"), [(4e9, "4B"), (29e4, "290K"), (14.7e9, "15B"), (12, "12")])
