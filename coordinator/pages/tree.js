@@ -52,7 +52,7 @@ function Told({ tree, placed, stripe, at }) {
   }
   const { node, edge, children } = placed.get(at);
   const from = edge && placed.get(edge.source)?.node.name;
-  const parents = tree.edges.filter((hop) => hop.target === at).length;
+  const parents = tree.edges.filter((hop) => hop.target === at && (stripe === null || hop.stripes.includes(stripe))).length;
   return html`<p class="tree-told"><b>${node.name}</b><span>${node.region}</span>${node.peers > 1 && html`<span>${plural(node.peers, "peer")}</span>`}
     <span>holds ${percent(node.share_held)}</span>${known(node.slowest_s) && html`<span>T_bcast ${duration(node.slowest_s)}</span>`}
     ${edge && html`<span>from ${from}${parents > 1 ? ` and ${parents - 1} more` : ""}: ${rate(edge.bytes_per_s)}, RTT ${duration(edge.rtt_s)}, ${edge.lan ? "LAN" : words(edge.transport || "link")}</span>`}
