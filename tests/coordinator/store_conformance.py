@@ -337,6 +337,26 @@ class StoreConformance(ABC):
             with pytest.raises(JoinRefused, match=words):
                 await refused
 
+    async def test_invites_are_listed_and_revoked(self, store: RunStore) -> None:
+        await store.create_invite(b"\x01" * 32, "peer", quota=3, expires_unix_s=100.0, note="for Ann")
+        await store.claim_invite(b"\x01" * 32, "peer", PeerId("p0"), now_unix_s=50.0)
+        (one,) = await store.invites(10)
+        assert (one.role, one.quota, one.used, one.note, one.revoked) == ("peer", 3, 1, "for Ann", False)
+        await store.create_invite(b"\x02" * 32, "origin", quota=1, expires_unix_s=100.0)
+        assert {found.note for found in await store.invites(10)} == {"for Ann", ""}
+        assert len(await store.invites(1)) == 1
+        assert not await store.revoke_invite("%")
+        assert not await store.revoke_invite("01")
+        assert await store.revoke_invite(one.invite_id)
+        assert not await store.revoke_invite(one.invite_id)
+        for token, refused in ((b"\x01" * 32, True), (b"\x02" * 32, False)):
+            if refused:
+                with pytest.raises(JoinRefused, match="revoked"):
+                    await store.check_invite(token, now_unix_s=50.0)
+            else:
+                await store.check_invite(token, now_unix_s=50.0)
+        assert [found.revoked for found in await store.invites(10) if found.note] == [True]
+
     async def test_an_invite_is_looked_at_without_using_it_up(self, store: RunStore) -> None:
         await store.create_invite(b"hash", "peer", quota=1, expires_unix_s=100.0)
         await store.check_invite(b"hash", now_unix_s=50.0)

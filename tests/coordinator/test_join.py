@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from coordinator.join import JoinDesk, parse_join
 from coordinator.ledger import Ledger
-from rollcast.runtime.errors import BadSignature, JoinRefused, MalformedMessage, ProtocolMismatch, WrongKey
+from rollcast.runtime.errors import BadSignature, Banned, JoinRefused, MalformedMessage, ProtocolMismatch, WrongKey
 from rollcast.wire.certificates import caller_from_certificate_pem
 from rollcast.wire.enrol import JOIN_DOMAIN, join_payload
 from rollcast.wire.identity import Identity
@@ -155,3 +155,15 @@ def test_any_field_may_be_junk(field: str, junk: object) -> None:
 def test_any_bytes_may_come(body: bytes) -> None:
     with pytest.raises(MalformedMessage):
         parse_join(body)
+
+
+async def test_who_is_banned_neither_joins_nor_renews(door: Door) -> None:
+    token, peer = await door.desk.new_invite("peer", quota=2, lifetime_s=60), Identity.generate()
+    door.desk.banned_because = lambda peer_id: "sends rubbish" if peer_id == peer.peer_id else ""
+    with pytest.raises(Banned) as refused:
+        await door.desk.join(request(peer, token))
+    assert refused.value.cause == "sends rubbish"
+    with pytest.raises(Banned):
+        await door.desk.renew(new_tls_key().csr_pem(), peer_id=peer.peer_id, role="peer")
+    await door.desk.join(request(Identity.generate(), token))
+    await door.desk.join(request(Identity.generate(), token))  # the banned one used nothing up
