@@ -41,7 +41,9 @@ BENCHES = {
     "activation": "half of the workers killed, then the rest doubled in price: how soon the set settles, utilisation",
     "replan": "worker starts an hour and utilisation on recorded and drawn availability, with memory and without",
     "startup": "milliseconds until `rollcast peer status` and `rollcast --help` have answered",
+    "dashboard": "the dashboard of 1,000 workers: first paint, an update's main-thread time, server cost of 20 viewers",
     "caps": "how far measured rates are from a peer's caps, and how quiet it is a second after a pause",
+    "newcomer": "from a clean environment to the first accepted rollout: install, check, join; commands and seconds",
     "broadcast": "time until the last peer holds a verified copy / physical limit, in an emulated wide-area network",
 }
 
