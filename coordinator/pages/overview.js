@@ -95,14 +95,15 @@ function Tiles({ overview, history }) {
     <${Tile} label="Reward" value=${fixed(overview.reward_train, 3)} note=${held} href=${href("run")} spark=${(overview.reward_history || []).slice(-SPARK_POINTS).map(([, value]) => value)} />
     <${Tile} label="Tokens per second" value=${compact(overview.tokens_per_s)} note="of all workers" href=${href("workers")} spark=${spark("tokens_per_s")} />
     <${Tile} label="Learner busy" value=${percent(overview.learner_utilisation)} note=${known(overview.t_train_s) ? duration(overview.t_train_s) + " a step" : "of its time"} spark=${spark("learner_utilisation")} />
-    <${Tile} label=${html`T<sub>bcast</sub> p50`} value=${duration(bcast.p50)} note=${"p95 " + duration(bcast.p95) + ", version " + count(overview.newest_version)} href=${href("broadcast")} spark=${spark("t_bcast_s")} />
+    <${Tile} label=${html`T<sub>bcast</sub> p50`} value=${duration(bcast.p50)} note=${"p95 " + duration(bcast.p95) + (known(overview.peer_byte_share) ? ", " + percent(overview.peer_byte_share) + " from peers" : "")} title="From a version's announcement to the last active peer's verified copy; and the share of chunk bytes that peers received from each other" href=${href("broadcast")} spark=${spark("t_bcast_s")} />
     <${Tile} label="Oldest trained" value=${known(oldest) ? oldest : NOTHING} unit=${"of S = " + overview.staleness_limit} tone=${beyond ? "bad" : ""} note=${known(overview.staleness_needed) ? `this fleet needs ${overview.staleness_needed}` : "staleness in steps"} spark=${spark("age_steps")} />
     <${Workers} workers=${overview.workers} />
     <${Tile} label="Cost" value=${usd(overview.usd_per_hour)} unit="/ h" note=${known(overview.usd_per_accepted_rollout) ? usd(overview.usd_per_accepted_rollout) + " a rollout" : spent(overview)} href=${href("capacity")} spark=${spark("usd_per_hour")} />
-    <${Tile} label="Accepted" value=${percent(rollouts.issued ? rollouts.accepted / rollouts.issued : null, 1)} note=${compact(rollouts.accepted) + " rollouts; " + percent(overview.peer_byte_share) + " from peers"} title="Accepted of all rollouts issued; and the share of chunk bytes that peers received from each other" spark=${spark("accept_share")} />
+    <${Tile} label="Accepted" value=${compact(rollouts.accepted)} unit="rollouts" note=${known(rollouts.issued) ? percent(rollouts.issued ? lost(rollouts) / rollouts.issued : 0) + " of those issued dropped" : "\u00a0"} spark=${spark("accept_share")} />
   </div>`;
 }
 
+const lost = (rollouts) => Object.values(rollouts.dropped || {}).reduce((sum, number) => sum + number, 0);
 const spent = (overview) => (known(overview.spent_usd) ? usd(overview.spent_usd) + " spent" : "no prices known");
 
 function Workers({ workers = {} }) {

@@ -111,6 +111,14 @@ async def test_a_link_signs_in_and_leaves_no_token_in_the_address(browser: Any, 
         assert await tab.page.evaluate("sessionStorage.length + localStorage.length") == 0
 
 
+async def test_a_token_that_is_no_longer_valid_is_forgotten(browser: Any, site: SampleSite) -> None:
+    async with page_of(browser, site, "#token=of-a-run-before") as tab:
+        await tab.shows(".now-sentence", "Waiting for")  # reading is open: nothing to sign in for
+        await tab.shows(".nav-who", "Sign in")
+        assert await tab.page.evaluate("sessionStorage.length") == 0
+        await tab.gone("dialog")
+
+
 async def test_without_reading_a_token_is_asked_for(browser: Any, site: SampleSite) -> None:
     site.open_reading = False
     async with page_of(browser, site) as tab:
