@@ -223,7 +223,7 @@ class _Halved(runs.Story):
         async with aiohttp.ClientSession() as session:
             for name, usd_per_hour in prices.items():
                 values = {"name": name, "usd_per_hour": usd_per_hour}
-                await order(session, target, "/api/v1/capacity/price", values)
+                await order(session, target, "/api/v1/acts/price", values)
 
 
 def _really(arguments: argparse.Namespace) -> dict[str, float]:

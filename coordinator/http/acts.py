@@ -125,6 +125,7 @@ class ActRoutes:
                 answer=PeersDone,
                 act="peers",
                 about=_about_peers,
+                outcome=_outcome_of_peers,
             ),
             Route(
                 "POST",
@@ -245,6 +246,11 @@ def _order(act: PeerAct, target: _Target, reason: str) -> Order:
             return PeerPinned(target.peer_id, "off")
         case "pin_auto":
             return PeerPinned(target.peer_id, "")
+
+
+def _outcome_of_peers(answer: PeersDone) -> str:
+    failed = "".join(f"; not {one.peer}: {one.error}" for one in answer.failed)
+    return "done" if not failed else f"{len(answer.done)} done{failed}"
 
 
 def _about_peers(call: Call) -> tuple[str, str]:

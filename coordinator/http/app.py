@@ -101,8 +101,7 @@ class HttpApp:
         caller = self.gate.caller(request.headers)
         request[_CALLER] = caller
         check_access(caller, route.access)
-        if route.access != "anyone":
-            check_site(request.method, request.headers)
+        check_site(request.method, request.headers)
         return caller
 
     async def _acted(self, route: Route, call: Call) -> Answer:

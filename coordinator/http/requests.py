@@ -8,6 +8,7 @@ from typing import Any
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
+from coordinator.http.access import LOOPBACK, STRANGER
 from coordinator.http.routes import Call, Caller, Route
 from rollcast.runtime.errors import MalformedMessage, NotAllowed, RollcastError, StoreError, WaitTimedOut
 from rollcast.wire.error_json import error_to_json
@@ -99,9 +100,9 @@ def answer_to(error: Exception, caller: Caller) -> web.Response | None:
     """The error as an answer; None for what is our own fault."""
     match error:
         case NotAllowed():
-            is_stranger = caller.access == "anyone"
-            headers = {"WWW-Authenticate": 'Bearer realm="rollcast"'} if is_stranger else {}
-            return error_response(401 if is_stranger else 403, error, headers)
+            bare = caller in (STRANGER, LOOPBACK)  # a token would help
+            headers = {"WWW-Authenticate": 'Bearer realm="rollcast"'} if bare else {}
+            return error_response(401 if bare else 403, error, headers)
         case web.HTTPException() if error.status >= 400:
             what, fix = _HTTP_ERRORS.get(error.status, (error.reason, ""))
             headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}

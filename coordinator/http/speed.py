@@ -90,7 +90,7 @@ class Speed:
     async def _down(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         await check_invited(self._desk, caller, request.headers.get("Authorization", ""))
         asked = request.query.get("bytes", "")
-        if not asked.isdecimal() or not 0 < int(asked[:12]) <= BYTES_MAX:
+        if not asked.isdecimal() or len(asked) > 12 or not 0 < int(asked) <= BYTES_MAX:
             raise MalformedMessage(f"?bytes= must be from 1 to {BYTES_MAX}")
         left = int(asked)
         try:

@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -111,6 +112,14 @@ def test_every_read_answers_what_it_says(run: Run) -> None:
             check(run, operation, answer)
 
 
+def test_acts_on_peers_say_in_the_audit_log_what_became_of_each(run: Run) -> None:
+    asked = {"act": "pin_on", "peers": ["nobody-is-called-that"]}
+    assert run.ask("POST", "/api/v1/acts/peers", json.dumps(asked).encode())[0] == 200
+    (row, *_) = json.loads(run.ask("GET", "/api/v1/audit")[2])["rows"]
+    assert (row["act"], row["subject"], row["detail"]) == ("peers", "nobody-is-called-that", "pin_on")
+    assert row["outcome"].startswith("0 done; not nobody-is-called-that: ")
+
+
 def test_acts_need_more_than_reading_is_open_to(run: Run) -> None:
     for method, path, operation in run.operations:
         if operation["x-rollcast-access"] in ("operator", "admin"):
@@ -147,3 +156,17 @@ def test_no_address_is_our_fault(run: Run, path: str, body: bytes, method: str) 
     status, content_type, answer = run.ask(method, "/" + quote(path), body)
     assert status < 500, answer
     assert status < 400 or content_type == "application/json", (status, answer)
+
+
+def test_the_page_about_it_names_every_route(run: Run) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
+    rows = [
+        f"| {method} | `{path}` | {operation['x-rollcast-access']} | {operation['summary']} |"
+        for path, methods in run.document["paths"].items()
+        for method, operation in ((name.upper(), one) for name, one in methods.items())
+        if path != "/api/v1/stream"
+    ]
+    missing = [row for row in rows if row not in page]
+    assert not missing, "docs/api.md lacks:\n" + "\n".join(missing)
+    told = {line for line in page.splitlines() if line.startswith(("| GET |", "| POST |"))}
+    assert told <= {*rows, *(line for line in told if "/api/v1/stream" in line)}
