@@ -125,7 +125,7 @@ def write_configuration(places: Places, invite_text: str, *, name: str | None, l
         places.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(places.invite_file, f"{invite_text.strip()}\n".encode("ascii"), mode=0o600)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text.encode(), mode=0o600)
+        write_atomically(path, text.encode())  # no secret is in it, and a service of the machine reads it
     except OSError as error:
         raise run_folder_error(path.parent, error) from None
     return load_config(path, PeerConfig)
