@@ -35,31 +35,13 @@ const X_NAMES = { time: (x) => clock(x), step: (x) => "step " + count(x) };
  */
 export function TimeChart({ times, series, format = figure, label = "", height = 172, xKind = "time", stacked, fromZero, lines = [], sync, top }) {
   const mount = useRef(null);
-  const plot = useRef(null);
   const newest = useRef({});
   const theme = useStore(shade);
   const [at, setAt] = useState(null); // index under the pointer
   const columns = useMemo(() => [times, ...(stacked ? stackedColumns(series) : series.flatMap(columnsOf))], [times, series, stacked]);
   newest.current = { columns, series, format, lines, stacked, fromZero, top };
   const shape = JSON.stringify([theme, stacked, xKind, height, series.map((one) => [one.label, one.colour, one.width, one.dash, one.soft, Boolean(one.band)])]);
-  useEffect(() => {
-    let here = true;
-    let watcher = null;
-    loadUplot().then((uPlot) => {
-      if (!here || !mount.current) return;
-      const options = optionsOf({ uPlot, newest, height, xKind, sync, width: mount.current.clientWidth, onCursor: setAt });
-      plot.current = new uPlot(options, newest.current.columns, mount.current);
-      watcher = new ResizeObserver(([entry]) => plot.current?.setSize({ width: Math.floor(entry.contentRect.width), height }));
-      watcher.observe(mount.current);
-    }, () => {});
-    return () => {
-      here = false;
-      watcher?.disconnect();
-      plot.current?.destroy();
-      plot.current = null;
-    };
-  }, [shape]);
-  useEffect(() => plot.current?.setData(columns), [columns]);
+  const plot = usePlot(mount, newest, { shape, height, xKind, sync, onCursor: setAt });
   const index = at === null ? times.length - 1 : Math.min(at, times.length - 1);
   const shown = shownAt(series, index, format, { newest: at === null });
   const spoken = label + (times.length ? ": " + shown.map((one) => [one.label, one.text, one.who].filter(Boolean).join(" ")).join(", ") : ": nothing yet");
@@ -70,6 +52,40 @@ export function TimeChart({ times, series, format = figure, label = "", height =
       ${at !== null && times.length > 0 && html`<span class="chart-moment" style=${{ "--x": cursorX(plot.current) + "px" }}>${X_NAMES[xKind](times[index])}</span>`}
     </div>
   </figure>`;
+}
+
+/** The plot in an element, made anew with its shape. Beside the sight it is not redrawn until it comes into it. */
+function usePlot(mount, newest, { shape, height, xKind, sync, onCursor }) {
+  const plot = useRef(null);
+  const sight = useRef({ inSight: true, drawn: null });
+  const draw = () => {
+    const { columns } = newest.current;
+    if (!plot.current || !sight.current.inSight || sight.current.drawn === columns) return;
+    sight.current.drawn = columns;
+    plot.current.setData(columns);
+  };
+  useEffect(() => {
+    let here = true;
+    const sizes = new ResizeObserver(([entry]) => plot.current?.setSize({ width: Math.floor(entry.contentRect.width), height }));
+    const sights = new IntersectionObserver((entries) => { sight.current.inSight = entries.at(-1).isIntersecting; draw(); }, { rootMargin: "100px" });
+    loadUplot().then((uPlot) => {
+      if (!here || !mount.current) return;
+      sight.current.drawn = newest.current.columns;
+      const options = optionsOf({ uPlot, newest, height, xKind, sync, width: mount.current.clientWidth, onCursor });
+      plot.current = new uPlot(options, sight.current.drawn, mount.current);
+      sizes.observe(mount.current);
+      sights.observe(mount.current);
+    }, () => {});
+    return () => {
+      here = false;
+      sizes.disconnect();
+      sights.disconnect();
+      plot.current?.destroy();
+      plot.current = null;
+    };
+  }, [shape]);
+  useEffect(draw, [newest.current.columns]);
+  return plot;
 }
 
 const cursorX = (plot) => (plot ? plot.cursor.left + plot.bbox.left / devicePixelRatio : 0);
