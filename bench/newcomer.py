@@ -48,20 +48,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Outcome:
     """Raises: ProcessFailed, WaitTimedOut: a step of the path does not succeed."""
-    with alone(), tempfile.TemporaryDirectory(prefix="rollcast-newcomer-") as folder:
-        return asyncio.run(_measure(arguments, Path(folder)))
+    with tempfile.TemporaryDirectory(prefix="rollcast-newcomer-") as name:
+        folder = Path(name)
+        (folder / "home").mkdir()
+        do = commands_in(folder / "home")
+        python = _clean_environment(folder, do)
+        wheels = arguments.wheels or _wheels(folder, do)
+        with alone():
+            figures = asyncio.run(_measure(arguments.config, folder, python, wheels, do))
+    return Outcome({"config": arguments.config.name, "extra": "peer"}, figures)
 
 
-async def _measure(arguments: argparse.Namespace, folder: Path) -> Outcome:
-    home = folder / "home"
-    home.mkdir()
-    do = commands_in(home)
-    python = await asyncio.to_thread(_clean_environment, folder, do)
-    wheels = arguments.wheels or await asyncio.to_thread(_wheels, folder, do)
-    async with _waiting_run(arguments.config, folder) as invite:
-        figures = await asyncio.to_thread(walk, path_of(python, wheels, invite), do, python)
-    settings = {"config": arguments.config.name, "extra": "peer"}
-    return Outcome(settings, figures)
+async def _measure(config: Path, folder: Path, python: Path, wheels: Path, do: Do) -> dict[str, float]:
+    async with _waiting_run(config, folder) as invite:
+        return await asyncio.to_thread(walk, path_of(python, wheels, invite), do, python)
 
 
 def path_of(python: Path, wheels: Path, invite: str) -> dict[str, list[str]]:

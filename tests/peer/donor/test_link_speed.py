@@ -13,7 +13,7 @@ from peer.donor.joining import Listening
 from peer.donor.link_speed import Door, control_port_answers, measure_link
 from peer.donor.reachable import dialled_back, listening_for
 from rollcast.runtime.errors import JoinRefused, Unreachable, WrongKey
-from tests.coordinator.running import running
+from tests.coordinator.running import changed, running
 
 
 async def test_a_link_is_measured_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,6 +42,24 @@ async def test_a_link_is_measured_both_ways(tmp_path: Path, monkeypatch: pytest.
         assert [type(problem) for problem in problems] == [JoinRefused, JoinRefused]
         other = replace(run.invite("peer"), ca_sha256="0" * 64)
         assert [type(problem) for problem in (await measure_link(other)).problems] == [WrongKey]
+
+
+async def test_beyond_loopback_all_of_it_is_tls_pinned_by_the_invite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_speed, "WANTED_S", 0.01)
+    serve = {"host": "0.0.0.0", "advertise_host": "127.0.0.1"}
+    async with running(tmp_path, changed(serve=serve)) as run:
+        invite = run.invite("peer")
+        assert invite.http_url.startswith("https://")
+        found = await measure_link(invite)
+        assert found.problems == ()
+        assert (found.upload_bytes_per_s or 0.0) > 0.0
+        async with Door(invite) as door:
+            assert (await door.ask("GET", "/api/v1/worth"))["run_name"] == "local"
+        with pytest.raises(WrongKey):
+            async with Door(replace(invite, ca_sha256="0" * 64)):
+                pass
 
 
 async def test_nobody_there_is_one_problem(tmp_path: Path) -> None:
