@@ -319,6 +319,8 @@ class Activation:
             None if replanner is None or replanner.plan is None else _planned_set(replanner.plan),
             "" if replanner is None else replanner.failed,
             *factors,
+            self._state.budget.usd_per_hour_max,
+            self._state.budget.usd_total_max,
         )
 
     def _price(self, member: Member) -> float:

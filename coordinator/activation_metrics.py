@@ -14,6 +14,10 @@ GAUGES = (
     ("rollcast_peers_usd_per_hour", "Price of the peers that are on.", "usd_per_hour"),
     ("rollcast_activation_switches", "Peers switched on or off since the coordinator's start.", "switches"),
 )
+BUDGET_GAUGES = (
+    ("rollcast_budget_usd_per_hour", "What may be spent in an hour.", "usd_per_hour_max"),
+    ("rollcast_budget_usd", "What workers at providers may cost in all.", "usd_total_max"),
+)
 PLAN_GAUGES = (
     ("rollcast_plan_usd_per_hour", "What the last plan costs, traffic included.", "usd_per_hour"),
     ("rollcast_plan_lp_bound_usd_per_hour", "No set costs less.", "lp_bound_usd_per_hour"),
@@ -23,8 +27,13 @@ PLAN_GAUGES = (
 
 
 def families(activation: Mapping[str, Any] | None) -> Iterable[Metric]:
-    """Of the status' activation; nothing where nobody decides."""
-    if activation is None or activation["mode"] == "off":
+    """Of the status' activation; where nobody decides, only what may be spent."""
+    if activation is None:
+        return
+    for name, text, key in BUDGET_GAUGES:
+        if activation.get(key) is not None:
+            yield GaugeMetricFamily(name, text, value=float(activation[key]))
+    if activation["mode"] == "off":
         return
     for name, text, key in GAUGES:
         yield GaugeMetricFamily(name, text, value=float(activation[key]))

@@ -40,6 +40,7 @@ class ActivationStatus:
         switches: peers that were switched since the coordinator's start.
         plan: None before the first one.
         failed: why the last plan failed, empty if it did not.
+        usd_per_hour_max, usd_total_max: what may be spent; None: no limit.
         rate_correction, t_bcast_correction, t_train_correction: measured / predicted.
     """
 
@@ -53,3 +54,5 @@ class ActivationStatus:
     rate_correction: float = 1.0
     t_bcast_correction: float = 1.0
     t_train_correction: float = 1.0
+    usd_per_hour_max: float | None = None
+    usd_total_max: float | None = None

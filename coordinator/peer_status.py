@@ -72,10 +72,16 @@ def shown_members(state: CoreState) -> list[Member]:
 
 
 def peers_by_state(state: CoreState) -> tuple[PeersInState, ...]:
-    """Of those here and of those that left last."""
+    """Of those here, of those that left last, and of all that are banned."""
     here = Counter((member.role, member.state) for member in state.members)
-    gone = Counter((departed.member.role, departed.how) for departed in state.members.departed())
-    return tuple(PeersInState(role, said, count) for (role, said), count in sorted((here + gone).items()))
+    banned = state.members.banned()
+    gone = Counter(
+        (departed.member.role, departed.how)
+        for departed in state.members.departed()
+        if departed.member.peer_id not in banned
+    )
+    all_of_them = here + gone + Counter({("peer", "banned"): len(banned)})
+    return tuple(PeersInState(role, said, count) for (role, said), count in sorted(all_of_them.items()))
 
 
 def peer_rows(state: CoreState, shown: Sequence[Member], now: float) -> tuple[PeerStatus, ...]:

@@ -187,7 +187,7 @@ class WaitingWatch:
         text = f"prompt groups for the batch of step {state.batches.wanted}: {ready} of {wanted} are ready"
         oldest_useful = state.batches.next_step - state.rules.age_max
         able = [member for member in state.members if member.may_work]
-        if not able and any(member.standing.standby for member in state.members):
+        if not able and any(member.standing.switched_off for member in state.members):
             return f"{text}; every peer that could work is switched off", "the operator, or the capacity model, acts"
         if not able:
             return f"{text}; no peer can work yet", "a peer finishes its first version and asks for work"

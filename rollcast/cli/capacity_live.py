@@ -11,6 +11,7 @@ from rollcast.cli.coordinator_api import Target, asked, ordered
 from rollcast.cli.options import Json
 from rollcast.runtime.errors import MalformedMessage
 
+_OFF = ("drained", "quarantined")
 _DEFAULT_RUN = Path("runs/latest")
 
 
@@ -145,7 +146,7 @@ def lines_of(activation: Mapping[str, Any], peers: list[Mapping[str, Any]]) -> l
     if activation["failed"]:
         lines.append(f"the last plan failed: {activation['failed']}")
     for peer in peers:
-        tick = " " if peer["standby"] else "\N{CHECK MARK}"
+        tick = " " if peer["standby"] or peer.get("state") in _OFF else "\N{CHECK MARK}"
         pinned = f" [pinned {peer['pin']}]" if peer["pin"] else ""
         lines.append(f"{tick} {peer['name']:<16} {peer['usd_per_hour']:>8.4g} $/h{pinned}  {peer['reason']}")
     return lines

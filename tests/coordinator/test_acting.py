@@ -360,3 +360,15 @@ def test_settings_stay_as_they_were_told() -> None:
     core = CoordinatorCore(configured)
     core.handle(BudgetChanged(Budget()), 0.0)
     assert core.settings.activation.budget == Budget(usd_per_hour_max=5.0)
+
+
+def test_screens_count_who_is_drained_and_who_is_banned() -> None:
+    world = started()
+    world.tell(PeerDrained(A))
+    world.tell(PeerBanned(PeerId("b")))
+    status = world.core.status(world.now)
+    counts = {(one.role, one.state): one.count for one in status.peers_by_state}
+    assert counts == {("origin", "joined"): 1, ("peer", "drained"): 1, ("peer", "banned"): 1}
+    assert (status.activation.on, status.activation.standby) == (0, 0)
+    world.tell(BatchRequested(Step(0)))
+    assert "every peer that could work is switched off" in world.core.waiting(world.now).text

@@ -193,7 +193,7 @@ class TestStalenessLimit:
         made = world()
         made.tell(StalenessLimitChanged(1))
         assert made.core.rules.limit == 1
-        assert made.core.staleness_limits == range(5)
+        assert (made.core.rules.limit_least, made.core.rules.limit_most) == (0, 4)
 
     def test_is_never_above_that_of_the_start(self) -> None:
         made = world()

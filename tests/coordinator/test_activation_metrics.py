@@ -46,3 +46,8 @@ def test_who_is_on_and_what_it_costs() -> None:
 
 def test_nothing_where_nobody_decides() -> None:
     assert values(STATUS | {"mode": "off"}) == values(None) == {}
+
+
+def test_the_budget_is_told_whoever_decides() -> None:
+    limited = STATUS | {"mode": "off", "usd_per_hour_max": 2.0, "usd_total_max": None}
+    assert values(limited) == {"rollcast_budget_usd_per_hour": 2.0}
