@@ -4,11 +4,11 @@ import { useGet } from "/web/api.js";
 import { fleetSeries, TimeChart } from "/web/charts.js";
 import { bytes, count, duration, known, NOTHING, percent, plural, rate } from "/web/format.js";
 import { Card, Empty, Meter, PageHead, Problem, Segments, Select, Tile } from "/web/parts.js";
-import { setParams } from "/web/router.js";
+import { href, setParams } from "/web/router.js";
 import { useTopic } from "/web/stream.js";
 import { HeatMap } from "./heat_map.js";
 import { RelayTree, shapeFor, useWidth } from "./tree.js";
-import { stripesOf } from "./tree_layout.js";
+import { slowestStripe, stripesOf } from "./tree_layout.js";
 import { useHistory } from "./history.js";
 
 export function Page({ params }) {
@@ -36,12 +36,12 @@ function encodingWords({ encoding }) {
 
 function Now({ data }) {
   const { have, total } = data.peers_holding;
-  const slow = data.slowest_branch;
+  const slow = data.slowest_branch, along = data.tree.by_region ? null : slowestStripe(data.tree.nodes, data.tree.edges, slow?.path);
   return html`<section class="card now-card" aria-label="Now">
     <div><p class="now-sentence">${data.running ? `Waiting for ${data.waiting_for || "the last peers"}` : `Every peer that takes part holds version ${data.version}`}</p>
       <p class="muted">${data.running && known(data.started_s_ago) ? `since ${duration(data.started_s_ago)}; ` : ""}${data.next}</p></div>
     <div class="now-share"><p><b>${count(have)}</b> of ${plural(total, "peer")} ${total === 1 ? "holds" : "hold"} it</p><${Meter} value=${total ? have / total : 0} tone=${have === total ? "good" : ""} label="Peers that hold the newest version" /></div>
-    ${slow && html`<div class="now-slow"><p class="muted">Slowest branch, ${duration(slow.seconds)}</p><p class="branch">${slow.path.map((name, at) => html`${at > 0 && html`<span class="muted" aria-hidden="true"> → </span>`}<span>${name}</span>`)}</p></div>`}
+    ${slow && html`<div class="now-slow"><p class="muted">Slowest branch, ${duration(slow.seconds)}${known(along) ? html`, <a href=${href("broadcast", { stripe: along })}>stripe ${along}</a>` : ""}</p><p class="branch">${slow.path.map((name, at) => html`${at > 0 && html`<span class="muted" aria-hidden="true"> → </span>`}<span>${name}</span>`)}</p></div>`}
   </section>`;
 }
 
@@ -51,7 +51,7 @@ function Figures({ data }) {
     <${Tile} label="T_bcast, last" value=${duration(took.last)} note=${`p50 ${duration(took.p50)}, p95 ${duration(took.p95)}`} title="From the learner's announcement to the last active peer's verified copy" />
     <${Tile} label="From peers" value=${known(totals.origin_share) ? percent(1 - totals.origin_share) : NOTHING} note=${`origin sent ${bytes(totals.bytes_from_origin)}`} title="Share of chunk bytes that peers relayed to each other" />
     <${Tile} label="Saved by deltas" value=${bytes(totals.bytes_saved_by_deltas)} note="against keyframes" />
-    <${Tile} label="Re-parentings" value=${count(totals.reparentings)} note=${`${plural(plan.replans, "replan")} now`} title="Children that were given another parent while a version spread" />
+    <${Tile} label="Re-parentings" value=${count(totals.reparentings)} note=${`${plural(plan.replans, "new plan")} since`} title="Children that were given another parent while a version spread" />
     <${Tile} label="Hop rate" value=${rate(hops.p50)} note=${`slowest ${rate(hops.slowest)}`} title=${`Median of ${hops.measured} measured hops`} />
     <${Tile} label="Plan" value=${plan.mode} note=${plural(plan.stripes, "stripe")} title=${`Plan ${plan.plan_id}`} />
     <${Tile} label="Duplicate chunks" value=${count(totals.chunks_duplicate)} note=${totals.chunks_rejected > 0 ? `${count(totals.chunks_rejected)} rejected` : `${count(totals.chunks_hedged)} hedged`} tone=${totals.chunks_rejected > 0 ? "warn" : ""} />
@@ -62,14 +62,22 @@ function Tree({ data, params }) {
   const frame = useRef(null), width = useWidth(frame);
   const { tree } = data;
   const stripes = useMemo(() => stripesOf(tree.edges), [tree]);
-  const stripe = known(params.stripe) && stripes.includes(Number(params.stripe)) ? Number(params.stripe) : null;
+  const stripe = useStripe(data, stripes, params.stripe);
   const shape = ["rows", "rings", "list"].includes(params.view) ? params.view : shapeFor(tree.nodes, width);
-  const actions = html`${stripes.length > 1 && html`<${Select} hideLabel label="Stripe" value=${stripe === null ? "" : String(stripe)} onChange=${(value) => setParams({ stripe: value })}
-      options=${[["", `All ${stripes.length} stripes`], ...stripes.map((one) => [String(one), `Stripe ${one}`])]} />`}
+  const actions = html`${stripes.length > 1 && html`<${Select} hideLabel label="Stripe" value=${stripe === null ? "all" : String(stripe)} onChange=${(value) => setParams({ stripe: value })}
+      options=${[["all", `All ${stripes.length} stripes`], ...stripes.map((one) => [String(one), `Stripe ${one}`])]} />`}
     <${Segments} label="Shape" value=${shape} onChange=${(value) => setParams({ view: value })} options=${[["rows", "Columns"], ["rings", "Rings"], ["list", "List"]]} />`;
-  return html`<div ref=${frame}><${Card} title="Relay tree" note=${tree.by_region ? "by region: above 200 peers each node is a region" : stripe === null ? "each peer below its fastest parent" : `the tree of stripe ${stripe}`} actions=${actions}>
+  return html`<div ref=${frame}><${Card} title="Relay tree" note=${tree.by_region ? "above 200 peers each node is a region" : stripe === null ? "each peer below its fastest parent" : "who relays the chunks of this stripe to whom"} actions=${actions}>
     ${width > 0 && (tree.nodes.length ? html`<${RelayTree} tree=${tree} stripe=${stripe} shape=${shape} slowest=${data.slowest_branch?.path} />`
       : html`<${Empty} title="Nobody relays yet">Peers appear here when they join.<//>`)}<//></div>`;
+}
+
+/** The stripe that was chosen; else that of the slowest branch when the page opened, for as long as there is one of that number. */
+function useStripe({ tree, slowest_branch: slowest }, stripes, chosen) {
+  const first = useRef(null);
+  if (!stripes.includes(first.current)) first.current = tree.by_region ? null : slowestStripe(tree.nodes, tree.edges, slowest?.path) ?? stripes[0] ?? null;
+  if (chosen === "all") return null;
+  return chosen && stripes.includes(Number(chosen)) ? Number(chosen) : first.current;
 }
 
 function Past({ data }) {

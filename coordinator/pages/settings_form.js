@@ -8,15 +8,17 @@ import { askToSignIn, useMay } from "./session.js";
 
 const FIELDS = [
   { key: "staleness_limit", label: "S, the staleness limit", suffix: "learner steps", step: 1, hint: "The oldest rollout that is trained on. More lets slower workers count; less keeps training closer to the policy." },
-  { key: "publish_every_steps", label: "κ, steps between versions", suffix: "learner steps", step: 1, hint: "More spares the network; rollouts are older." },
+  { key: "publish_every_steps", label: "κ, steps between versions", suffix: "learner steps", step: 1, auto: true, hint: "More spares the network; rollouts are older. auto: as fast as broadcasts allow." },
   { key: "usd_per_hour_max", label: "Budget per hour", suffix: "$/h", step: "any", optional: true, hint: "The planner keeps the workers that are on below it. Empty: no limit." },
   { key: "usd_total_max", label: "Budget in all", suffix: "$", step: "any", optional: true, hint: "Nothing more is switched on once it is spent. Empty: no limit." },
 ];
 
-const asText = (value) => (known(value) ? String(value) : "");
+const AUTO = "auto";
+const asText = ({ value, auto }) => (auto ? AUTO : known(value) ? String(value) : "");
 
 /** What is wrong with a text, or "". */
-export function wrongWith(text, { least, most }, { step, optional }) {
+export function wrongWith(text, { least, most }, { step, optional, auto }) {
+  if (auto && text.trim() === AUTO) return "";
   if (text.trim() === "") return optional ? "" : "A number is needed.";
   const value = Number(text);
   if (!Number.isFinite(value) || (step === 1 && !Number.isInteger(value))) return step === 1 ? "A whole number is needed." : "A number is needed.";
@@ -25,12 +27,13 @@ export function wrongWith(text, { least, most }, { step, optional }) {
   return "";
 }
 
-/** {key: number or null} of the fields whose text differs from what holds now. */
+/** {key: number, null or "auto"} of the fields whose text differs from what holds now. */
 export function changesOf(texts, settings) {
   const changes = {};
   for (const { key } of FIELDS) {
-    if (!settings[key] || texts[key] === undefined || texts[key].trim() === asText(settings[key].value)) continue;
-    changes[key] = texts[key].trim() === "" ? null : Number(texts[key]);
+    if (!settings[key] || texts[key] === undefined || texts[key].trim() === asText(settings[key])) continue;
+    const text = texts[key].trim();
+    changes[key] = text === "" ? null : text === AUTO ? AUTO : Number(text);
   }
   return changes;
 }
@@ -71,12 +74,12 @@ export function SettingsForm({ onApplied }) {
 }
 
 const nameOf = (key) => ({ staleness_limit: "S", publish_every_steps: "κ", usd_per_hour_max: "the budget per hour", usd_total_max: "the budget" }[key]);
-const written = (key, value) => (value === null ? "without limit" : key.startsWith("usd") ? usd(value) : String(value));
+const written = (key, value) => (value === null ? "without limit" : value === AUTO ? AUTO : key.startsWith("usd") ? usd(value) : String(value));
 
 function Setting({ field, setting, text, error, onInput }) {
   const { least, most, configured, auto } = setting;
   const bounds = [known(least) && field.step === 1 && `${least} to ${known(most) ? most : "any"}`, known(configured) && configured !== setting.value && `configured: ${configured}`,
-    auto && "found by the run itself until it is changed here"].filter(Boolean).join("; ");
-  return html`<${Field} label=${field.label} hint=${[field.hint, bounds && `(${bounds})`].filter(Boolean).join(" ")} error=${error} suffix=${field.suffix} inputmode=${field.step === 1 ? "numeric" : "decimal"}
-    autocomplete="off" value=${text ?? asText(setting.value)} onInput=${onInput} />`;
+    auto && `now ${setting.value}`].filter(Boolean).join("; ");
+  return html`<${Field} label=${field.label} hint=${[field.hint, bounds && `(${bounds})`].filter(Boolean).join(" ")} error=${error} suffix=${field.suffix} inputmode=${field.auto ? "text" : field.step === 1 ? "numeric" : "decimal"}
+    autocomplete="off" value=${text ?? asText(setting)} onInput=${onInput} />`;
 }

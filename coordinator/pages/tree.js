@@ -5,8 +5,10 @@ import { Meter } from "/web/parts.js";
 import { asRings, asRows, inReadingOrder, lineWidth, pathUp, ringCurve, rowCurve, spanning } from "./tree_layout.js";
 
 const FEW = 36; // nodes that columns can show at one glance
-const NODE = { wide: 148, tall: 28, gap: 10 };
-const REGION = { wide: 168, tall: 44, gap: 12 };
+const NODE = { tall: 28, gap: 10 };
+const REGION = { tall: 44, gap: 12 };
+const LETTER = { node: 7.1, ring: 5.7 }; // width in pixels
+const NAME_MOST = 26; // letters
 const RING_LABELS_MAX = 260;
 
 export const shapeFor = (nodes, width) => (width && width < 640 ? "list" : nodes.length <= FEW ? "rows" : "rings");
@@ -67,26 +69,32 @@ const Legend = ({ isSlow }) => html`<p class="tree-legend muted small"><span cla
 function AsRows(shown) {
   const { tree, placed, onPoint, onPick } = shown;
   const frame = useRef(null), room = useWidth(frame);
-  const size = tree.by_region ? REGION : NODE;
-  const { width, height, places } = asRows(placed, { width: room, wide: size.wide, tall: size.tall + size.gap });
+  const size = sizeOf(tree);
+  const { width, height, places } = asRows(placed, { width: room - 4, wide: size.wide, tall: size.tall + size.gap });
   const summary = `Relay tree of ${plural(placed.size, "node")}; the list shows the same as text`;
   return html`<div class="tree-frame" ref=${frame} tabindex="0" role="group" aria-label="Relay tree">
     <svg role="img" aria-label=${summary} width=${width + 2} height=${height} viewBox="-1 0 ${width + 2} ${height}">
       ${[...placed.values()].filter((one) => one.edge).map(({ node, edge }) => html`<path key=${node.id} class=${kindOf(node.id, shown)} d=${rowCurve(places.get(edge.source), places.get(node.id), size.wide)} stroke-width=${lineWidth(edge.bytes_per_s)} />`)}
-      <${Slow} ...${shown} curve=${(from, to) => rowCurve(places.get(from), places.get(to), size.wide)} />
+      <${Slow} ...${shown} slow=${shown.slow.filter(([from, to]) => places.get(from).x < places.get(to).x)} curve=${(from, to) => rowCurve(places.get(from), places.get(to), size.wide)} />
       <${Others} ...${shown} curve=${(from, to) => rowCurve(places.get(from), places.get(to), size.wide)} />
       ${[...placed.values()].filter((one) => one.edge && one.edge.bytes_per_s > 0).map(({ node, edge }) => html`<text key=${node.id} class="hop-rate" x=${places.get(node.id).x - 7} y=${places.get(node.id).y - 4} text-anchor="end">${rate(edge.bytes_per_s)}</text>`)}
       ${[...placed.keys()].map((id) => html`<${Chip} key=${id} node=${placed.get(id).node} place=${places.get(id)} size=${size} at=${shown.at === id} onPoint=${onPoint} onPick=${onPick} />`)}
     </svg></div>`;
 }
 
+/** Chips as wide as the longest name. */
+function sizeOf({ by_region: byRegion, nodes }) {
+  const longest = Math.min(NAME_MOST, Math.max(...nodes.map((one) => one.name.length)));
+  return { ...(byRegion ? REGION : NODE), byRegion, wide: Math.round(Math.max(byRegion ? 168 : 110, longest * LETTER.node + 38)) };
+}
+
 function Chip({ node, place, size, at, onPoint, onPick }) {
-  const top = place.y - size.tall / 2, letters = Math.floor((size.wide - 34) / 7);
+  const top = place.y - size.tall / 2;
   return html`<g class=${`chip-node ${toneOf(node)}${at ? " at" : ""}`} onPointerEnter=${() => onPoint(node.id)} onPointerLeave=${() => onPoint(null)} onClick=${() => onPick(node.id)}>
     <rect x=${place.x} y=${top} width=${size.wide} height=${size.tall} rx="7" />
-    <circle cx=${place.x + 14} cy=${size === REGION ? top + 15 : place.y} r="4" />
-    <text x=${place.x + 25} y=${size === REGION ? top + 19 : place.y + 4}>${cut(node.name, letters)}</text>
-    ${size === REGION && html`<text class="sub" x=${place.x + 25} y=${top + 34}>${node.role === "origin" ? "origin" : `${count(node.peers)} · ${percent(node.share_held)} · ${duration(node.slowest_s)}`}</text>`}
+    <circle cx=${place.x + 14} cy=${size.byRegion ? top + 15 : place.y} r="4" />
+    <text x=${place.x + 25} y=${size.byRegion ? top + 19 : place.y + 4}>${cut(node.name, NAME_MOST)}</text>
+    ${size.byRegion && html`<text class="sub" x=${place.x + 25} y=${top + 34}>${node.role === "origin" ? "origin" : `${count(node.peers)} · ${percent(node.share_held)} · ${duration(node.slowest_s)}`}</text>`}
     ${node.share_held > 0 && node.share_held < 1 && html`<rect class="share" x=${place.x + 7} y=${top + size.tall - 3} width=${(size.wide - 14) * node.share_held} height="2" rx="1" />`}
   </g>`;
 }
@@ -105,11 +113,13 @@ function Others({ tree, placed, at, stripe, curve }) {
 
 // ---------------------------------------------------------------- rings
 
+const nameRoom = (nodes) => Math.round(Math.min(NAME_MOST, Math.max(...nodes.map((one) => one.name.length))) * LETTER.ring + 16);
+
 function AsRings(shown) {
-  const { placed, at, path, onPoint, onPick } = shown;
+  const { tree, placed, at, path, onPoint, onPick } = shown;
   const frame = useRef(null), room = useWidth(frame);
   const size = Math.max(420, Math.min(940, room));
-  const { places } = asRings(placed, { size, margin: placed.size <= RING_LABELS_MAX ? 92 : 16 });
+  const { places } = asRings(placed, { size, margin: placed.size <= RING_LABELS_MAX ? nameRoom(tree.nodes) : 16 });
   const isLabelled = (id) => id === at || path.has(id) || (placed.size <= RING_LABELS_MAX && (!placed.get(id).children.length || placed.get(id).depth === 0));
   return html`<div class="tree-frame rings" ref=${frame} tabindex="0" role="group" aria-label="Relay tree">
     <svg role="img" aria-label=${`Relay tree of ${plural(placed.size, "node")}; the list shows the same as text`} width=${size} height=${size} viewBox="0 0 ${size} ${size}">
@@ -127,7 +137,7 @@ function Dot({ node, place, label, isRoot, leaf, at, dim, onPoint, onPick }) {
   return html`<g class=${`dot ${toneOf(node)}${at ? " at" : ""}${dim ? " dim" : ""}`} transform=${turned} onPointerEnter=${() => onPoint(node.id)} onPointerLeave=${() => onPoint(null)} onClick=${() => onPick(node.id)}>
     <circle class="target" r="9" /><circle r=${isRoot ? 7 : leaf ? 3.2 : 4.4} />
     ${node.share_held > 0 && node.share_held < 1 && html`<circle class="share" r="5.6" pathLength="1" stroke-dasharray=${`${node.share_held.toFixed(3)} 1`} />`}
-    ${label && html`<text x=${isRoot ? 0 : isLeft ? -9 : 9} y=${isRoot ? -13 : 3.4} text-anchor=${isRoot ? "middle" : isLeft ? "end" : "start"}>${cut(node.name, 15)}</text>`}
+    ${label && html`<text x=${isRoot ? 0 : isLeft ? -9 : 9} y=${isRoot ? -13 : 3.4} text-anchor=${isRoot ? "middle" : isLeft ? "end" : "start"}>${cut(node.name, NAME_MOST)}</text>`}
   </g>`;
 }
 
@@ -136,7 +146,7 @@ function Dot({ node, place, label, isRoot, leaf, at, dim, onPoint, onPick }) {
 function AsList({ placed, slow, tree }) {
   const isSlow = new Set(slow.map(([, target]) => target));
   return html`<div class="tree-list" tabindex="0" role="group" aria-label="Relay tree as a list"><table>
-    <thead><tr><th scope="col">${tree.by_region ? "Region" : "Peer"}</th><th scope="col">Holds</th><th scope="col" class="num">Hop rate</th><th scope="col" class="num">RTT</th><th scope="col" class="wide-only">Link</th><th scope="col" class="num wide-only">Stripes</th><th scope="col" class="num">T_bcast</th></tr></thead>
+    <thead><tr><th scope="col">${tree.by_region ? "Region" : "Peer"}</th><th scope="col">Holds</th><th scope="col" class="num">Hop rate</th><th scope="col" class="num wide-only">RTT</th><th scope="col" class="wide-only">Link</th><th scope="col" class="num wide-only">Stripes</th><th scope="col" class="num">T_bcast</th></tr></thead>
     <tbody>${inReadingOrder(placed).map((id) => html`<${Line} key=${id} one=${placed.get(id)} isSlow=${isSlow.has(id)} />`)}</tbody>
   </table></div>`;
 }
@@ -146,7 +156,7 @@ function Line({ one: { node, edge, depth, loose }, isSlow }) {
     <th scope="row"><span class="indent" style=${{ paddingLeft: `${Math.min(depth, 9) * 14}px` }}>${depth > 0 && html`<span class="elbow" aria-hidden="true"></span>`}<span class="hidden">${plural(depth, "hop")} deep: </span>${node.name}
       ${node.peers > 1 && html`<span class="muted"> ${plural(node.peers, "peer")}</span>`}${loose && html`<span class="muted"> no hop</span>`}${isSlow && html`<span class="hidden"> slowest branch</span>`}</span></th>
     <td>${node.role === "origin" ? html`<span class="muted">origin</span>` : html`<${Meter} value=${node.share_held} label=${`${node.name} holds`} tone=${node.share_held >= 1 ? "good" : ""} />`}</td>
-    <td class="num">${edge ? rate(edge.bytes_per_s) : NOTHING}</td><td class="num">${edge ? duration(edge.rtt_s) : NOTHING}</td>
+    <td class="num">${edge ? rate(edge.bytes_per_s) : NOTHING}</td><td class="num wide-only">${edge ? duration(edge.rtt_s) : NOTHING}</td>
     <td class="wide-only">${edge ? (edge.lan ? "LAN" : words(edge.transport || "")) : ""}</td><td class="num wide-only">${edge ? count(edge.stripes.length) : ""}</td><td class="num">${duration(node.slowest_s)}</td></tr>`;
 }
 

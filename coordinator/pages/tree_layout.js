@@ -121,21 +121,31 @@ export function asRows(tree, { width, wide, tall }) {
 }
 
 /**
- * Around a centre, a ring for each depth, an angle for each leaf. `size`: of the square picture; `margin`: kept for labels.
+ * Around a centre: leaves on the rim, one angle each, so that every name can be read; the others on a ring for their depth.
+ * `size`: of the square picture; `margin`: kept for names.
  * Returns {width, height, places: Map of id -> {x, y, angle (radians), radius}}.
  */
 export function asRings(tree, { size, margin }) {
   const { at, count } = slots(tree, 0.6);
-  const depth = Math.max(1, deepest(tree)), most = size / 2 - margin;
-  const roots = [...tree.values()].filter((one) => one.depth === 0).length;
+  const rings = Math.max(1, deepest(tree)), most = size / 2 - margin;
+  const isAlone = [...tree.values()].filter((one) => one.depth === 0).length === 1;
   const places = new Map();
   for (const [id, slot] of at) {
+    const { depth, children } = tree.get(id);
     const angle = (2 * Math.PI * (slot + 0.5)) / Math.max(1, count + 0.6) - Math.PI / 2;
-    const ring = tree.get(id).loose ? depth : tree.get(id).depth + (roots > 1 ? 0.35 : 0);
-    const radius = tree.get(id).depth === 0 && roots === 1 ? 0 : (most * ring) / (depth + (roots > 1 ? 0.35 : 0));
+    const inner = isAlone ? depth / rings : (depth + 0.35) / (rings + 0.35);
+    const radius = children.length || (isAlone && depth === 0) ? most * inner : most;
     places.set(id, { x: size / 2 + radius * Math.cos(angle), y: size / 2 + radius * Math.sin(angle), angle, radius });
   }
   return { width: size, height: size, places };
+}
+
+/** The stripe whose tree the slowest branch runs along; `path`: names from the origin on. null: there is none. */
+export function slowestStripe(nodes, edges, path) {
+  const ids = new Map(nodes.map((node) => [node.name, node.id]));
+  const hops = (path || []).slice(1).map((name, at) => edges.find((edge) => edge.source === ids.get(path[at]) && edge.target === ids.get(name)));
+  if (!hops.length || hops.includes(undefined)) return null;
+  return hops[0].stripes.find((stripe) => hops.every((hop) => hop.stripes.includes(stripe))) ?? null;
 }
 
 /** A curve between two places of `asRows`; `wide`: of a node. */

@@ -30,21 +30,21 @@ function Name({ one }) {
 
 const columnsFor = (stalenessLimit) => [
   { id: "name", title: "Worker", width: 172, grow: 1, value: (one) => one.name, cell: (one) => html`<${Name} one=${one} />` },
-  { id: "state", title: "State and reason", width: 290, grow: 3, value: (one) => `${stateOf(one)} ${one.reason}`,
+  { id: "state", title: "State and reason", width: 330, grow: 3, value: (one) => `${stateOf(one)} ${one.reason}`,
     cell: (one) => html`<span title=${one.reason}><span class="worker-state">${state(one)}</span><span class="muted">${one.reason}</span></span>` },
-  { id: "region", title: "Region", width: 88, grow: 0.2, rank: 3, value: (one) => one.region, cell: (one) => one.region || NOTHING },
-  { id: "hardware", title: "Hardware", width: 128, grow: 0.5, rank: 6, value: (one) => one.hardware, cell: (one) => html`<span title=${one.hardware}>${hardware(one.hardware) || NOTHING}</span>` },
+  { id: "region", title: "Region", width: 100, grow: 0.2, rank: 3, value: (one) => one.region, cell: (one) => one.region || NOTHING },
+  { id: "hardware", title: "Hardware", width: 112, grow: 0.5, rank: 6, value: (one) => one.hardware, cell: (one) => html`<span title=${one.hardware}>${hardware(one.hardware) || NOTHING}</span>` },
   { id: "link", title: "Upload", hint: "Measured upload, and how it is reached", width: 142, end: true, down: true, rank: 7, value: (one) => number(one.upload_bytes_per_s),
     cell: (one) => html`${one.transport && one.transport !== "direct" ? html`<span class="muted">${words(one.transport)} </span>` : ""}${rate(one.upload_bytes_per_s)}` },
-  { id: "version", title: "Version", hint: "Held, and how many learner steps behind the newest", width: 88, end: true, down: true, rank: 1, value: (one) => number(one.version_lag), cell: (one) => version(one, stalenessLimit) },
-  { id: "tokens", title: "Tokens/s", width: 82, end: true, down: true, rank: 1, value: (one) => number(one.tokens_per_s), cell: (one) => (one.role === "peer" ? compact(one.tokens_per_s) : NOTHING) },
+  { id: "version", title: "Version", hint: "Held, and how many learner steps behind the newest", width: 80, end: true, down: true, rank: 1, value: (one) => number(one.version_lag), cell: (one) => version(one, stalenessLimit) },
+  { id: "tokens", title: "Tokens/s", width: 76, end: true, down: true, rank: 1, value: (one) => number(one.tokens_per_s), cell: (one) => (one.role === "peer" ? compact(one.tokens_per_s) : NOTHING) },
   { id: "slots", title: "In work", hint: "Rollouts in work of those it can do at once", width: 78, end: true, down: true, rank: 8, value: (one) => number(one.open_slots),
     cell: (one) => (one.concurrent_rollouts ? html`${count(one.open_slots)}<span class="muted">/${count(one.concurrent_rollouts)}</span>` : NOTHING) },
-  { id: "accepted", title: "Accepted", hint: "Share of its rollouts that counted", width: 86, end: true, rank: 2, value: (one) => number(one.accept_share),
+  { id: "accepted", title: "Accepted", hint: "Share of its rollouts that counted", width: 80, end: true, rank: 2, value: (one) => number(one.accept_share),
     cell: (one) => html`<span title=${`${count(one.accepted)} accepted, ${count(one.dropped)} dropped`}>${percent(one.accept_share, 1)}</span>` },
-  { id: "t_bcast", title: "T_bcast", hint: "From the announcement of the newest version to its verified copy", width: 80, end: true, down: true, rank: 4, value: (one) => number(one.t_bcast_s), cell: (one) => duration(one.t_bcast_s) },
+  { id: "t_bcast", title: "T_bcast", hint: "From the announcement of the newest version to its verified copy", width: 74, end: true, down: true, rank: 4, value: (one) => number(one.t_bcast_s), cell: (one) => duration(one.t_bcast_s) },
   { id: "price", title: "$/h", width: 66, end: true, down: true, rank: 9, value: (one) => number(one.usd_per_hour), cell: (one) => usd(one.usd_per_hour) },
-  { id: "seen", title: "Last seen", hint: "Amber from 2.5 s of silence, red from 5 s", width: 86, end: true, down: true, value: (one) => silence(one), cell: seen },
+  { id: "seen", title: "Last seen", hint: "Amber from 2.5 s of silence, red from 5 s", width: 84, end: true, down: true, value: (one) => silence(one), cell: seen },
 ];
 
 function card(one) {
