@@ -106,7 +106,6 @@ TESTED_IN = {
     "rollcast/cli/run_tools.py": "tests/cli/test_samples.py",
     "rollcast/cli/identity.py": "tests/cli/test_main.py",
     "rollcast/cli/roles.py": "tests/cli/test_main.py",
-    "rollcast/cli/up.py": "tests/e2e/test_run.py",
     "rollcast/cli/watch.py": "tests/e2e/test_run.py",
     "peer/engines/torch_model.py": "tests/peer/test_torch_engine.py",
     "peer/engines/torch_rows.py": "tests/peer/test_torch_engine.py",

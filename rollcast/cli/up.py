@@ -85,6 +85,11 @@ def new_run_folder(config: UpConfig) -> RunFolder:
     return folder
 
 
+def page_address(console: Console, folder: RunFolder, endpoints: Endpoints) -> str:
+    """The page's, with the run's key for a person at a terminal only: what goes to a file may be read by others."""
+    return page_link(Target(folder.root)) if console.is_terminal else endpoints.http_url
+
+
 async def _run(fleet: Fleet, console: Console, *, live: bool) -> int:
     console.print(f"run folder  {fleet.folder.root}", soft_wrap=True)
     view = LiveView(console) if live else PlainView(console)
@@ -94,9 +99,7 @@ async def _run(fleet: Fleet, console: Console, *, live: bool) -> int:
         fleet.kill_all()
 
     def started(endpoints: Endpoints) -> None:
-        # With the run's key for a person at a terminal only: what is written to a file may be read by others.
-        link = page_link(Target(fleet.folder.root)) if console.is_terminal else endpoints.http_url
-        console.print(f"dashboard   {link}", soft_wrap=True, highlight=False)
+        console.print(f"dashboard   {page_address(console, fleet.folder, endpoints)}", soft_wrap=True, highlight=False)
 
     def restarted(name: str, number: int) -> None:
         console.print(f"the {name} was killed by signal {number} and is started again", soft_wrap=True)
