@@ -117,6 +117,8 @@ class PeerConfig(ConfigModel):
     """Seconds to reach the coordinator at start before giving up."""
     reconnect_timeout_s: float = Field(120.0, gt=0.0)
     """Seconds to keep trying when the coordinator is away; work under held leases goes on."""
+    page: bool = True
+    """Whether a peer has a page for its owner, on 127.0.0.1 only: `rollcast peer page` prints its address."""
     drain_s: float = Field(0.0, ge=0.0, le=86_400.0)
     """Seconds that SIGTERM, as of `systemctl stop`, leaves for rollouts that were begun; what is not done then is
     handed back. 0: at once, within 2 s. The service manager must wait longer than this."""

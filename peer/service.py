@@ -75,7 +75,9 @@ async def run(
         started = await unless(stop, _start(limits, engine_factory))
         if started is None:
             return 0
-        return await started.run(stop)
+        status = await started.run(stop)
+        await asyncio.to_thread(started.donor.clear_up)
+        return status
 
 
 async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, ResultT]) -> ResultT | None:
@@ -135,7 +137,7 @@ class PeerProcess:
             random=random,
         )
         self._started_s = asyncio.get_running_loop().time()
-        self._donor = Donor(limits, self)
+        self.donor = Donor(limits, self, place.instance_id)
         self._worker = None if engine is None else self._make_worker(engine, random)
 
     def _make_session(self, random: Random) -> Session:
@@ -172,7 +174,7 @@ class PeerProcess:
             send=self._send,
             peer_id=self._enrolment.peer_id,
             random=random,
-            judged=self._donor.judged,
+            judged=self.donor.judged,
         )
 
     async def run(self, stop: asyncio.Event) -> int:
@@ -182,7 +184,7 @@ class PeerProcess:
         parts: dict[str, asyncio.Task[Any]] = {
             "session": asyncio.create_task(self._session.run()),
             "renewal": asyncio.create_task(self._renewal.run()),
-            "donor": asyncio.create_task(self._donor.run()),
+            "donor": asyncio.create_task(self.donor.run()),
             "signal": asyncio.create_task(stop.wait()),
             "stop": asyncio.create_task(_result_of(self._stop_reason)),
         }
@@ -214,7 +216,7 @@ class PeerProcess:
 
     def opened(self, welcome: pb.Welcome) -> None:
         """See SessionListener."""
-        self._donor.coordinator_runs(welcome.software)
+        self.donor.coordinator_runs(welcome.software)
         if self._engine is None:
             return
         if welcome.prompt_tokens_max and welcome.HasField("sampling"):

@@ -55,6 +55,7 @@ PURE = (
     "peer/donor/describing.py",
     "peer/network_gate.py",
     "peer/donor/conduct.py",
+    "peer/donor/history.py",
     "peer/donor/quota.py",
     "peer/donor/releases.py",
     "peer/donor/schedule.py",

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Protocol
 
 import psutil
@@ -16,10 +17,13 @@ from peer.config import LinkConfig
 from peer.donor.conduct import Allowed, Conduct, Wish
 from peer.donor.control import Command, Control, seconds_of
 from peer.donor.gpu_sensors import GpuSensors
+from peer.donor.joining import Places
 from peer.donor.keeper import Keeper
+from peer.donor.leaving import clear_up
 from peer.donor.limits_command import LimitsCommand
 from peer.donor.memory import DonorMemory
 from peer.donor.owner_limits import OwnerLimitsBook
+from peer.donor.page import OwnersPage, identity_report
 from peer.donor.receipts import ACCEPTED, Receipt, Receipts
 from peer.donor.releases import NewerRelease, newer_release
 from peer.donor.report import machine_report
@@ -65,10 +69,17 @@ class DonorHost(Protocol):
 
 
 class Donor:
-    """Args: limits: of its owner, and the configuration that they are part of. host: the process."""
+    """The owner's side of one process.
 
-    def __init__(self, limits: OwnerLimitsBook, host: DonorHost) -> None:
+    Args:
+        limits: of its owner, and the configuration that they are part of.
+        host: the process.
+        instance_id: of this copy of the identity.
+    """
+
+    def __init__(self, limits: OwnerLimitsBook, host: DonorHost, instance_id: str = "") -> None:
         config = limits.config
+        self._instance_id = instance_id
         self._limits = limits
         self._folder = config.state_folder
         self._host = host
@@ -85,7 +96,20 @@ class Donor:
         )
         self.receipts = Receipts(config.state_folder / RECEIPTS_FOLDER)
         self._resting = self._finishing = False
+        self._leaves = False
         self._newer: NewerRelease | None = None
+        self._commands: dict[str, Command] = {
+            "status": lambda _: self.report(),
+            "pause": lambda values: self._ask("pause", seconds_of(values)),
+            "resume": lambda _: self._ask("run", None),
+            "finish": lambda values: self._ask("finish", seconds_of(values)),
+            "leave": lambda _: self._leave(),
+            "limits": LimitsCommand(limits, self._limits_changed),
+        }
+        self._page: OwnersPage | None = None
+        if config.page and config.role == "peer":
+            self._page = page = OwnersPage(limits, report=self.report, commands=self._commands, identity=self._identity)
+            self._commands["page"] = lambda _: {"url": page.server.url}
 
     async def run(self) -> None:
         """Keep limits and answer commands until cancelled.
@@ -93,19 +117,24 @@ class Donor:
         Raises:
             RollcastError: the socket cannot be made, or the state folder not be written.
         """
-        commands: dict[str, Command] = {
-            "status": lambda _: self.report(),
-            "pause": lambda values: self._ask("pause", seconds_of(values)),
-            "resume": lambda _: self._ask("run", None),
-            "finish": lambda values: self._ask("finish", seconds_of(values)),
-            "limits": LimitsCommand(self._limits, self._limits_changed),
-        }
         async with AsyncExitStack() as stack:
             stack.callback(self.receipts.save)
-            await stack.enter_async_context(Control(commands).serving(self._folder))
+            await stack.enter_async_context(Control(self._commands).serving(self._folder))
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._keeper.run())
                 tasks.create_task(self._save_receipts())
+                if self._page is not None:
+                    tasks.create_task(self._page.run())
+
+    def clear_up(self) -> None:
+        """Once the process has ended: remove what it kept, if its owner took this machine out of the run.
+
+        Raises:
+            RunFolderError: something cannot be removed.
+        """
+        if self._leaves:
+            gone = clear_up(Places(Path(), self._folder), forget_identity=False)
+            log.info("this machine has left the run; its identity and receipts stay", removed=len(gone))
 
     async def _save_receipts(self) -> None:
         while True:
@@ -138,8 +167,17 @@ class Donor:
     # ------------------------------------------------------------ what the owner asks for
 
     def _ask(self, wish: Wish, for_s: float | None) -> dict[str, Any]:
+        self._leaves = self._leaves and wish == "finish"
         allowed = self._keeper.ask(wish, for_s)
         return {"state": allowed.state, "reason": allowed.reason}
+
+    def _leave(self) -> dict[str, Any]:
+        """Finish what is held, end, and remove what is kept here: identity and receipts stay."""
+        self._leaves = True
+        return self._ask("finish", None)
+
+    def _identity(self) -> dict[str, Any]:
+        return identity_report(self._folder, self._host.describe(), self._instance_id, self._limits.config.public_name)
 
     def _limits_changed(self) -> None:
         config = self._limits.config

@@ -52,7 +52,7 @@ def instance_id(folder: Path, place: str | None = None) -> str:
 
 
 def this_place(folder: Path) -> str:
-    """Machine, host name and folder. Containers of an image share the machine's id, or have none, and differ by name."""
+    """Machine, host name and folder. Containers of an image have one machine id, or none, and differ by name."""
     machine = ""
     for path in _MACHINE_IDS:
         try:

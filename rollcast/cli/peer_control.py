@@ -40,7 +40,7 @@ def status(*, state: StateFolder = None, json_output: Json = False, watch: bool 
         go on, once a second, until Ctrl-C.
     """
     while True:
-        report = _ask("status", state)
+        report = ask("status", state)
         text = json.dumps(report) if json_output else screen(report)
         print(f"{_CLEAR}{text}" if watch and not json_output else text, flush=True)
         if not watch:
@@ -68,12 +68,13 @@ def finish(*, for_: For = None, state: StateFolder = None, json_output: Json = F
 
 def _tell(do: str, for_: str | None, state: Path | None, json_output: bool) -> int:
     values = {} if for_ is None else {"for_s": seconds_of(for_)}
-    reply = _ask(do, state, **values)
+    reply = ask(do, state, **values)
     print(json.dumps(reply) if json_output else " - ".join(filter(None, (reply["state"], reply["reason"]))))
     return 0
 
 
-def _ask(do: str, state: Path | None, **values: Any) -> dict[str, Any]:
+def ask(do: str, state: Path | None, **values: Any) -> dict[str, Any]:
+    """Ask the daemon on this machine; an error that it answers is raised as it was there."""
     reply = request(state or state_folder(), {"do": do, **values})
     if "error" in reply:
         raise error_from_json(str(reply["error"])) or MalformedMessage("the peer refused, and did not say why")

@@ -431,3 +431,15 @@ async def test_limits_change_while_a_peer_runs(tmp_path: Path) -> None:
         assert (await asked(process, "status"))["state"] != "resting"
         process.stop.set()
         assert await process.status() == 0
+
+
+async def test_a_machine_leaves_the_run_and_what_it_kept_is_removed(tmp_path: Path) -> None:
+    async with scripted_coordinator(tmp_path) as coordinator:
+        process, session = await begin_working(coordinator, tmp_path / "peer")
+        session.send(leases(grant(1, 4)))
+        await until(lambda: list((process.config.state_folder / "receipts").glob("*.jsonl")))
+        assert (await asked(process, "page"))["url"].startswith("http://127.0.0.1:")
+        assert (await asked(process, "leave"))["state"] == "finishing"
+        assert await process.status() == 0
+        left = {path.name for path in process.config.state_folder.iterdir()}
+        assert left == {"identity.key", "instance.json", "receipts"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from rollcast.runtime.logs import configure_logging
+from rollcast.runtime.logs import configure_logging, recent_lines
 
 
 def test_json_lines_without_secrets(tmp_path: Path) -> None:
@@ -49,3 +49,13 @@ def test_a_log_is_bounded_and_goes_on_in_a_new_file(tmp_path: Path) -> None:
     assert [*before, *newest] == list(range(before[0], 100))
     assert max(file.stat().st_size, (tmp_path / "peer.log.1").stat().st_size) <= 2000
     assert sorted(path.name for path in tmp_path.iterdir()) == ["peer.log", "peer.log.1"]
+
+
+def test_the_newest_lines_are_remembered_without_secrets(tmp_path: Path) -> None:
+    configure_logging("peer", log_file=tmp_path / "peer.log")
+    for number in range(500):
+        structlog.get_logger().info("drawn", number=number, join_token="abc", where=tmp_path, text="x" * 1000)
+    lines = recent_lines()
+    assert len(lines) == 200
+    assert (lines[-1]["number"], lines[-1]["join_token"], lines[-1]["where"]) == (499, "[redacted]", str(tmp_path))
+    assert len(lines[-1]["text"]) == 400
