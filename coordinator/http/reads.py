@@ -27,6 +27,7 @@ from rollcast.runtime.run_folder import RunFolder
 
 log = structlog.get_logger()
 
+CAPACITY_S = 3.0  # plans and prices change by the minute
 KEPT_S = 0.5  # a view's text is made at most twice a second
 EVENTS_AT_ONCE = 200
 AWAY_S = 5.0  # without anybody who listens: what happened meanwhile is read from /api/v1/events
@@ -84,6 +85,22 @@ class _Text:
 def to_text(view: object) -> JsonText:
     """JSON of dataclasses; numbers that are not finite become null."""
     return JsonText(msgspec.json.encode(view).decode())
+
+
+class _Seldom:
+    """A topic that is told less often than once a second; who begins to listen gets the newest at once."""
+
+    def __init__(self, text: _Text, every_s: float) -> None:
+        self._text = text
+        self._every_s = every_s
+        self._told_at_s = float("-inf")
+
+    def __call__(self) -> JsonText | None:
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._told_at_s < self._every_s:
+            return None
+        self._told_at_s = now_s
+        return self._text()
 
 
 class _Polled:
@@ -199,7 +216,7 @@ class Reads:
             Topic("overview", self._overview),
             Topic("workers", self._workers),
             Topic("broadcast", self._broadcast),
-            Topic("capacity", self._capacity),
+            Topic("capacity", _Seldom(self._capacity, CAPACITY_S)),
             Topic("history", self._new_sample, nothing),
             Topic("steps", _Polled(self._new_steps), nothing),
             Topic("events", _Polled(self._new_events), nothing),
