@@ -43,11 +43,12 @@ export function Preview({ data, error, loading }) {
   if (error) {
     return html`<div class="preview"><p class="muted">The planner cannot say what would follow; it can be done all the same.</p><${Problem} error=${error} /></div>`;
   }
+  const lines = data ? FIGURES.filter(([key]) => known(data.then[key])) : []; // before the run is measured there may be none
   return html`<div class=${"preview" + (loading ? " busy" : "")} aria-busy=${String(loading)} aria-live="polite">
     <p class="preview-sentence">${data ? data.sentence : "Asking the planner what would follow…"}</p>
     ${data && data.warnings.map((text) => html`<p class="preview-warning" key=${text}><${Icon} name="warning" /><span>${text}</span></p>`)}
-    ${data && html`<table class="preview-table"><thead><tr><th scope="col">Predicted</th><th scope="col">Now</th><th scope="col">Then</th><th scope="col">Change</th></tr></thead>
-      <tbody>${FIGURES.map((figure) => html`<${Line} key=${figure[0]} figure=${figure} now=${data.now[figure[0]]} then=${data.then[figure[0]]} />`)}</tbody></table>`}
+    ${lines.length > 0 && html`<table class="preview-table"><thead><tr><th scope="col">Predicted</th><th scope="col">Now</th><th scope="col">Then</th><th scope="col">Change</th></tr></thead>
+      <tbody>${lines.map((figure) => html`<${Line} key=${figure[0]} figure=${figure} now=${data.now[figure[0]]} then=${data.then[figure[0]]} />`)}</tbody></table>`}
   </div>`;
 }
 
