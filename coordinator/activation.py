@@ -35,7 +35,7 @@ from coordinator.actions import Action, Note, PlanActivation, SendAnnouncement, 
 from coordinator.activation_pool import Assumed, demand_of, is_usable, learner_step_s, measure, price, worker_of
 from coordinator.activation_status import ActivationStatus, PlannedSet
 from coordinator.announced import NEWEST_KEPT
-from coordinator.events import WorkersOffered
+from coordinator.events import StandbyRestored, WorkersOffered
 from coordinator.issuing import issue
 from coordinator.membership import Member
 from coordinator.operator_events import PeerPinned, PricesChanged
@@ -44,6 +44,7 @@ from coordinator.state import CoreState
 from rollcast.wire.ids import PeerId
 
 _LOOK_S = 1.0
+_COME_BACK_S = 15.0  # for peers to come back to a coordinator that was started again; they dial every 5 s
 _MEMBERS_LOOKED_AT_A_SECOND = 1000  # so that looking takes a small share of the coordinator's time
 _MEMBERS_LOOKED_AT_ONCE = 512  # so that nobody waits for it
 _MEASURED_LEAST_STEPS = 4  # in which what a set makes is added up, at least
@@ -98,6 +99,8 @@ class Activation:
         self._told: dict[PeerId, Worker] = {}
         self._meter = _Meter()
         self._switches = 0
+        self._restored: tuple[PeerId, ...] = ()  # switched off by a coordinator before us, until the first plan
+        self._restored_at = 0.0
 
     # ---------------------------------------------------------------- events
 
@@ -105,6 +108,28 @@ class Activation:
         """A session was opened: a peer that is switched off is told so again."""
         off = self._state.members.standing(peer_id).switched_off
         return [TellActivation(peer_id, False, off)] if off else []
+
+    def restored(self, event: StandbyRestored, now: float) -> None:
+        """Go on with the set that was on, until there is a plan; without a model that acts, everybody is on."""
+        if not self._acts:
+            return
+        self._restored, self._restored_at = tuple(event.peers), now
+        for peer_id, (reason, dark) in event.peers.items():
+            standing = self._state.members.standing(peer_id)
+            standing.standby, standing.dark = reason, dark
+
+    def _nobody_came_back(self, now: float) -> list[Action]:
+        """Those who were on are gone, and the learner waits: nothing can be planned before somebody works."""
+        state, replanner = self._state, self._replanner
+        if replanner is None or replanner.plan is not None:
+            self._restored = ()
+            return []
+        works = any(is_usable(one) and not one.standing.standby for one in state.members)
+        if works or state.batches.wanted is None or now - self._restored_at < _COME_BACK_S:
+            return []
+        peers, self._restored = self._restored, ()
+        reason = "on: nobody of those that were on came back"
+        return [action for peer_id in peers for action in self._switch(peer_id, True, reason, now)]
 
     def look_soon(self, now: float) -> None:
         """Something was ordered: look at everything with the next tick."""
@@ -115,9 +140,10 @@ class Activation:
         replanner = self._replanner
         if replanner is None or self._state.ended:
             return []
+        back = self._nobody_came_back(now) if self._restored else []
         if now >= self._look_at:
-            return self._look(now)
-        return self._handle(Tick(), now) if now >= replanner.next_at else []
+            return back + self._look(now)
+        return back + self._handle(Tick(), now) if now >= replanner.next_at else back
 
     def planned(self, solved: Solved, now: float) -> list[Action]:
         """The planner's answer."""

@@ -109,7 +109,7 @@ async def started(config: CoordinatorConfig, folder: RunFolder) -> AsyncIterator
         stack.push_async_callback(coordinator.shell.close)
         stack.callback(coordinator.disk.close)
         coordinator.shell.apply(Started())
-        for event in (*start.replay, *start.orders.events(coordinator.shell.core.rules.rules)):
+        for event in (*start.replay, start.standby, *start.orders.events(coordinator.shell.core.rules.rules)):
             coordinator.shell.apply(event)
         for work in background.works(coordinator):
             stack.push_async_callback(_cancel, asyncio.create_task(work))

@@ -8,6 +8,7 @@ import math
 from collections.abc import Awaitable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from coordinator import standing_by
 from coordinator.compaction import Compactor
 from coordinator.events import Tick
 from coordinator.retention import Retention
@@ -35,7 +36,7 @@ def works(coordinator: Coordinator) -> list[Coroutine[Any, Any, None]]:
 
 async def _tick(coordinator: Coordinator) -> None:
     """Let the core see time pass, now and then write down sums, and measure how late the loop is."""
-    loop = asyncio.get_running_loop()
+    loop, kept = asyncio.get_running_loop(), ""
     for tick in itertools.count(1):
         due_at = loop.time() + TICK_S
         await asyncio.sleep(TICK_S)
@@ -45,6 +46,10 @@ async def _tick(coordinator: Coordinator) -> None:
         coordinator.shell.apply(Tick())
         if tick % SUMS_KEPT_TICKS == 0:
             coordinator.shell.keep_sums()
+            standby = standing_by.to_json(coordinator.shell.core.standby())
+            if standby != kept:
+                kept = standby
+                coordinator.ledger.set_meta(standing_by.STANDBY, standby)
 
 
 async def _ends(coordinator: Coordinator, failed: Awaitable[Exception]) -> None:

@@ -27,6 +27,7 @@ from coordinator.events import (
     RolloutScored,
     RolloutStored,
     RunEnded,
+    StandbyRestored,
     Started,
     StepFinished,
     Tick,
@@ -82,7 +83,7 @@ def cause_of(event: Event) -> str:
             return "end of the run"
         case PromptsSupplied():
             return "prompts"
-        case Started():
+        case Started() | StandbyRestored():
             return "start"
         case Tick():
             return "time"

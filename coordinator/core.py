@@ -37,6 +37,7 @@ from coordinator.events import (
     RolloutScored,
     RolloutStored,
     RunEnded,
+    StandbyRestored,
     Started,
     StepFinished,
     Tick,
@@ -56,6 +57,7 @@ from coordinator.preview import Question, question_of
 from coordinator.relaying import Relaying
 from coordinator.settings import CoreSettings
 from coordinator.staleness_ledger import Split
+from coordinator.standing_by import standby_of
 from coordinator.state import CoreState, Restored
 from coordinator.status import RunStatus, Status, Waiting, WaitingWatch, build_run_status, build_status
 from coordinator.wait_causes import WaitCauses
@@ -137,6 +139,10 @@ class CoordinatorCore:
     def budget(self) -> Budget:
         """What may be spent, as far as the core knows."""
         return self._state.budget
+
+    def standby(self) -> dict[PeerId, tuple[str, bool]]:
+        """Who is switched off by the capacity model, for a coordinator after us."""
+        return standby_of(self._state.members)
 
     def preview_question(self, now: float) -> Question:
         """What a preview of an act or of other settings is made from."""
@@ -278,6 +284,9 @@ class CoordinatorCore:
                 return self._activation.planned(event.solved, now)
             case ActivationPlanFailed():
                 return self._activation.plan_failed(event.number, event.why, now)
+            case StandbyRestored():
+                self._activation.restored(event, now)
+                return []
             case WorkersOffered():
                 self._activation.offered(event, now)
                 return []

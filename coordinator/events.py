@@ -299,6 +299,13 @@ class ActivationPlanFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class StandbyRestored:
+    """Who a coordinator before us had switched off by the capacity model: why, and whether without versions."""
+
+    peers: Mapping[PeerId, tuple[str, bool]]
+
+
+@dataclass(frozen=True, slots=True)
 class WorkersOffered:
     """What providers could start, in place of what they could before, and which peers run at providers.
 
@@ -353,6 +360,7 @@ Event = (
     | ActivationPlanned
     | ActivationPlanFailed
     | Order
+    | StandbyRestored
     | WorkersOffered
     | RunEnded
     | Tick

@@ -335,6 +335,10 @@ class Members:
         ids = [peer_id for peer_id, name in known.items() if name == words]
         return ids[0] if len(ids) == 1 else None
 
+    def standings(self) -> Iterable[tuple[PeerId, Standing]]:
+        """Of every identity that is remembered."""
+        return self._standings.items()
+
     def banned(self) -> dict[PeerId, Standing]:
         """Identities that may not come back."""
         return {peer_id: one for peer_id, one in self._standings.items() if one.banned}

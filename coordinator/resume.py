@@ -10,11 +10,12 @@ from datetime import UTC, datetime
 
 import structlog
 
+from coordinator import standing_by
 from coordinator.announced import NEWEST_KEPT
 from coordinator.config import RunConfig
 from coordinator.core import Restored
 from coordinator.epoch_book import EpochBook
-from coordinator.events import Event, LearnerStatusChanged, StepFinished
+from coordinator.events import Event, LearnerStatusChanged, StandbyRestored, StepFinished
 from coordinator.learner_lives import LEARNER_LIVES, LearnerLives
 from coordinator.orders import ORDERS, Orders
 from coordinator.store import ProblemReward, RunStore, StoredVersion
@@ -57,6 +58,7 @@ class RunStart:
     rewards: tuple[ProblemReward, ...] = ()  # of problems, where they are selected by that
     ports: Mapping[str, int] = field(default_factory=dict)  # "grpc", "http": where members look for us
     orders: Orders = field(default_factory=Orders)  # of the operator
+    standby: StandbyRestored = field(default_factory=lambda: StandbyRestored({}))
 
 
 async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig) -> RunStart:
@@ -90,6 +92,7 @@ async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig) -> RunSt
             tuple(await ledger.problem_rewards()),
             json.loads(await ledger.get_meta(PORTS) or "{}"),
             Orders.from_json(await ledger.get_meta(ORDERS) or "{}"),
+            standing_by.from_json(await ledger.get_meta(standing_by.STANDBY) or "{}"),
         )
     log.info(
         "run taken up again",

@@ -334,10 +334,10 @@ class Shell:
 
     def _send_announcement(self, action: SendAnnouncement) -> None:
         epoch = self._core.epochs.epoch_of(action.version)
-        announcement = self._announcements.in_memory(epoch, action.version)
-        if announcement is None:
-            return self._start(self._send_stored_announcement(action))
-        self._to_peers.later(action.peer_id, announcement_message(announcement))
+        if (announcement := self._announcements.in_memory(epoch, action.version)) is not None:
+            self._to_peers.later(action.peer_id, announcement_message(announcement))
+        else:
+            self._start(self._send_stored_announcement(action))
 
     async def _send_stored_announcement(self, action: SendAnnouncement) -> None:
         announcement = await self._announcements.stored(action.version)

@@ -66,6 +66,7 @@ PURE = (
     "coordinator/operator_events.py",
     "coordinator/orders.py",
     "coordinator/preview.py",
+    "coordinator/standing_by.py",
     "coordinator/membership.py",
     "coordinator/leases.py",
     "coordinator/staleness.py",

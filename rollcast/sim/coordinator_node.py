@@ -11,7 +11,7 @@ from typing import Any, assert_never
 from capacity.deciding import decide
 from coordinator import actions as act
 from coordinator import events as ev
-from coordinator import resume
+from coordinator import resume, standing_by
 from coordinator.causes import cause_of
 from coordinator.core import CoordinatorCore
 from coordinator.operator_events import Order
@@ -77,6 +77,7 @@ class CoordinatorNode(Server):
         self.verifiers = Verifiers(ground.settings, self, ground.chance.of("verifiers"))
         self._prompts = 0
         self._orders = Orders()
+        self._standby: dict[PeerId, tuple[str, bool]] = {}  # as it was written down last
 
     # ---------------------------------------------------------------- lives
 
@@ -101,6 +102,7 @@ class CoordinatorNode(Server):
         self.core = CoordinatorCore(settings, restored)
         self.ground.oracle.coordinator_started(incarnation, restored, self.agenda.now)
         self.apply(ev.Started())
+        self.apply(standing_by.from_json(answer_of(store.get_meta(standing_by.STANDBY)) or "{}"))
         self._orders = Orders.from_json(answer_of(store.get_meta(ORDERS)) or "{}")
         for order in self._orders.events(settings.staleness_rules):
             self.apply(order)
@@ -130,6 +132,9 @@ class CoordinatorNode(Server):
 
     def _tick(self) -> None:
         self.apply(ev.Tick())
+        if self.core is not None and self.store is not None and self.core.standby() != self._standby:
+            self._standby = self.core.standby()
+            self._kept(self.store.set_meta(standing_by.STANDBY, standing_by.to_json(self._standby)))
         self.later(self.ground.settings.tick_s, self._tick)
 
     def apply(self, event: ev.Event) -> None:
