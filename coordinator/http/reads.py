@@ -30,6 +30,7 @@ log = structlog.get_logger()
 CAPACITY_S = 3.0  # plans and prices change by the minute
 KEPT_S = 0.5  # a view's text is made at most twice a second
 EVENTS_AT_ONCE = 200
+CLONES_LOOKED_AT = 32
 AWAY_S = 5.0  # without anybody who listens: what happened meanwhile is read from /api/v1/events
 
 T = TypeVar("T")
@@ -238,6 +239,7 @@ class Reads:
             try:
                 self._looking.sample()
                 self._decisions = await self._in_thread(self._newest_decisions)
+                self._looking.cloned = await self._in_thread(self._newest_clones)
             except Exception:
                 log.exception("a sample could not be taken")
             await asyncio.sleep(SAMPLE_S)
@@ -312,11 +314,18 @@ class Reads:
         return to_text({"events": events}) if events else None
 
     def _newest_decisions(self) -> tuple[EventView, ...]:
+        return self._newest(DECISIONS, DECISIONS_SHOWN)
+
+    def _newest_clones(self) -> tuple[EventView, ...]:
+        return self._newest(("identity_cloned",), CLONES_LOOKED_AT)
+
+    def _newest(self, kinds: tuple[str, ...], count: int) -> tuple[EventView, ...]:
+        """Empty where the ledger cannot be read: whoever asks for events is told why."""
         try:
-            return self._rows.page(Wanted(kinds=DECISIONS, limit=DECISIONS_SHOWN)).events
+            return self._rows.page(Wanted(kinds=kinds, limit=count)).events
         except RollcastError as error:
-            log.warning("decisions could not be read", cause=error.what)
-            return self._decisions
+            log.warning("events could not be read", cause=error.what)
+            return ()
 
 
 def _told(text: Callable[[], JsonText]) -> Callable[[Call], Coroutine[Any, Any, Answer]]:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from coordinator.membership import Member
 from coordinator.state import CoreState
 from coordinator.status import RunStatus
+from coordinator.views.story_rows import EventView
 from coordinator.views.words import duration, members_in_words
 
 Severity = Literal["info", "warning", "critical"]
@@ -68,7 +69,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Everything that is looked at."""
+    """Everything that is looked at. ``cloned``: identities of which a second copy was refused lately."""
 
     state: CoreState
     status: RunStatus
@@ -76,6 +77,7 @@ class Seen:
     health: Health
     spending: Mapping[str, Any] | None
     now: float
+    cloned: tuple[EventView, ...] = ()
 
 
 class AlertBook:
@@ -99,7 +101,7 @@ def find_alerts(seen: Seen) -> Iterator[Found]:
     """What is wrong now; nothing once the run is over."""
     if seen.state.ended:
         return
-    for look in (_who_is_missing, _waiting, _staleness, _tokens, _members, _broadcast, _capacity, _money):
+    for look in (_who_is_missing, _waiting, _staleness, _tokens, _members, _cloned, _broadcast, _capacity, _money):
         yield from look(seen)
     if seen.health.refusing:
         fix = "free space on the run folder's disk, or give the coordinator's machine less else to do"
@@ -172,6 +174,13 @@ def _silent(seen: Seen) -> Iterator[Found]:
         text = f"{members_in_words(silent)} silent: {longest.name} for {duration(seen.now - longest.last_seen)}"
         fix = "nothing, unless it goes on: then look at that machine's network"
         yield Found("silent", "info", text, fix, "workers", longest.peer_id)
+
+
+def _cloned(seen: Seen) -> Iterator[Found]:
+    for event in {one.subject: one for one in reversed(seen.cloned)}.values():
+        text = f"two machines use the identity of {event.name or event.subject}: {event.detail}"
+        fix = "tell its owner to give the second machine an identity of its own (RC306)"
+        yield Found(f"cloned:{event.subject}", "warning", text, fix, "workers", event.subject)
 
 
 def _broadcast(seen: Seen) -> Iterator[Found]:

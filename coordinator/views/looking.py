@@ -48,6 +48,7 @@ class Looking:
 
     run: ViewedRun
     history: History = field(default_factory=History)
+    cloned: tuple[EventView, ...] = ()  # the newest events of identities with a second copy
     _alerts: AlertBook = field(default_factory=AlertBook)
     _known: KnownMembers = field(default_factory=KnownMembers)
     _shape: Shape = field(default_factory=Shape)
@@ -100,7 +101,9 @@ class Looking:
 
     def _wrong(self, status: RunStatus, spending: Mapping[str, Any] | None) -> tuple[Alert, ...]:
         run, now = self.run, self.run.clock()
-        seen = Seen(run.core.state, status, self._lately(), run.health(), spending, now)
+        since_unix_s = run.unix_clock() - LATELY_S
+        cloned = tuple(one for one in self.cloned if one.at_unix_s >= since_unix_s)
+        seen = Seen(run.core.state, status, self._lately(), run.health(), spending, now, cloned)
         return self._alerts.update(find_alerts(seen), now)
 
     def _lately(self) -> Lately:

@@ -150,7 +150,13 @@ def _departed_row(state: CoreState, known: KnownMembers, departed: Departed, now
 
 def _banned_row(peer_id: PeerId, standing: Standing) -> tuple[Any, ...]:
     """One that has not been here for long: only what it is called, and why it may not come back."""
-    known = {"peer_id": peer_id, "name": standing.name, "role": "peer", "state": "banned", "reason": standing.banned}
+    known: dict[str, Any] = {
+        "peer_id": peer_id,
+        "name": standing.name,
+        "role": "peer",
+        "state": "banned",
+        "reason": standing.banned,
+    }
     known |= {"accepted": standing.accepted, "dropped": standing.dropped, "pin": standing.pin, "banned": True}
     return tuple([known.get(name, _ABSENT.get(name)) for name in COLUMNS])
 

@@ -8,6 +8,7 @@ from coordinator.core import CoordinatorCore
 from coordinator.events import BatchRequested, PeerAccused, RunEnded
 from coordinator.mismatch_status import mismatch_status
 from coordinator.views.alerts import Alert, AlertBook, Found, Health, Lately, Seen, find_alerts
+from coordinator.views.story_rows import EventView
 from rollcast.wire.ids import PeerId, Step, Version
 from tests.coordinator.core_world import World, announced
 from tests.coordinator.views.viewed import NOW, core, status, world
@@ -73,6 +74,13 @@ def test_members_that_are_quarantined_silent_or_lost() -> None:
     lost = alerts(run.core)["lost"]
     assert (lost.severity, lost.subject) == ("warning", "b")
     assert lost.text == "b is lost: no word for 10 s"
+
+
+def test_an_identity_that_is_used_twice_is_told_once() -> None:
+    events = tuple(EventView(one, 5.0, "identity_cloned", "a", "ada", f"at 10.0.0.{one}", "peer a") for one in (9, 8))
+    alert = alerts(core("a"), cloned=events)["cloned:a"]
+    assert (alert.severity, alert.page, alert.subject) == ("warning", "workers", "a")
+    assert alert.text == "two machines use the identity of ada: at 10.0.0.9"
 
 
 def test_a_broadcast_that_takes_much_longer_than_usual() -> None:
