@@ -10,13 +10,22 @@ const TONES = {
 
 export const toneOf = (state) => TONES[state] || "idle";
 
-/** {columns, rows} -> [{column: value}]. */
+let shaped = { key: "", Row: null };
+
+/** {columns, rows} -> objects with a property for each column. They read the rows that came, and copy nothing: there may be thousands. */
 export function asObjects({ columns, rows }) {
-  return rows.map((values) => {
-    const one = {};
-    for (let at = 0; at < columns.length; at += 1) one[columns[at]] = values[at];
-    return one;
-  });
+  const key = columns.join();
+  if (shaped.key !== key) shaped = { key, Row: rowOf(columns) };
+  const { Row } = shaped;
+  return rows.map((values) => new Row(values));
+}
+
+function rowOf(columns) {
+  class Row {
+    constructor(values) { this.values = values; }
+  }
+  columns.forEach((column, at) => Object.defineProperty(Row.prototype, column, { get() { return this.values[at]; } }));
+  return Row;
 }
 
 /** What was decided about it comes before what it says of itself. */

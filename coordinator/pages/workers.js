@@ -96,10 +96,11 @@ function summary(workers, rows) {
 }
 
 function Filters({ workers, params, shown }) {
+  const [states, regions] = useMemo(() => [stateCounts(workers), regionsOf(workers)], [workers]);
   return html`<div class="fleet-bar" role="search">
     <input data-search class="input fleet-search" type="search" aria-label="Filter workers" placeholder="Name, hardware, reason…" value=${params.q || ""} onInput=${(event) => setParams({ q: event.target.value })} />
-    <${Select} hideLabel label="Region" value=${params.region || ""} onChange=${(value) => setParams({ region: value })} options=${[["", "All regions"], ...regionsOf(workers).map((name) => [name, name])]} />
-    <div class="chips" role="group" aria-label="State">${stateCounts(workers).map(([name, many]) => html`<button key=${name} type="button" class="chip" aria-pressed=${String(params.state === name)}
+    <${Select} hideLabel label="Region" value=${params.region || ""} onChange=${(value) => setParams({ region: value })} options=${[["", "All regions"], ...regions.map((name) => [name, name])]} />
+    <div class="chips" role="group" aria-label="State">${states.map(([name, many]) => html`<button key=${name} type="button" class="chip" aria-pressed=${String(params.state === name)}
       onClick=${() => setParams({ state: params.state === name ? "" : name })}><span class=${"state " + toneOf(name)}>${words(name)}</span><b>${count(many)}</b></button>`)}</div>
     <span class="hidden" role="status">${shown === workers.length ? "" : `${count(shown)} of ${count(workers.length)} are listed`}</span>
   </div>`;

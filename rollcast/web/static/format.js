@@ -9,9 +9,11 @@ export function fixed(value, digits = 2) {
   return known(value) ? Number(value).toFixed(digits).replace(/^-(0(\.0*)?)$/, "$1") : NOTHING;
 }
 
+const WHOLE = new Intl.NumberFormat("en-US"); // made once: toLocaleString makes one each time
+
 /** Whole things: 12,480. */
 export function count(value) {
-  return known(value) ? Math.round(value).toLocaleString("en-US") : NOTHING;
+  return known(value) ? WHOLE.format(Math.round(value)) : NOTHING;
 }
 
 /** Many things, in three digits: 12.5k. */

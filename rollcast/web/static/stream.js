@@ -103,7 +103,7 @@ async function read(mine) {
 
 async function readMessages(body, mine, alive) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
+  let pieces = [];
   for (;;) {
     const { value, done } = await reader.read();
     if (done) return;
@@ -111,8 +111,12 @@ async function readMessages(body, mine, alive) {
     if (open !== mine) return;
     failures = 0;
     connection.set({ name: "live", error: null, sinceMs: connection.get().name === "live" ? connection.get().sinceMs : Date.now(), lastMs: Date.now() });
-    const parts = (rest + value).split("\n\n");
-    rest = parts.pop();
+    // A message of a large fleet comes in many pieces: they are put together once, at its end.
+    const isEnd = value.includes("\n\n") || (value.startsWith("\n") && pieces.at(-1)?.endsWith("\n"));
+    pieces.push(value);
+    if (!isEnd) continue;
+    const parts = pieces.join("").split("\n\n");
+    pieces = [parts.pop()];
     for (const part of parts) take(part);
   }
 }

@@ -18,11 +18,8 @@ const isUnknown = (value) => value === null || value === undefined || value === 
  * hardly anything.
  */
 export function ordered(byKey, before, value, down) {
-  const keys = kept(byKey, before);
-  if (!value) return keys;
-  const values = new Map();
-  for (const key of keys) values.set(key, value(byKey.get(key)));
-  return keys.sort((one, other) => compared(values.get(one), values.get(other), down));
+  const valued = kept(byKey, before).map((key) => ({ key, value: value(byKey.get(key)) }));
+  return valued.sort((one, other) => compared(one.value, other.value, down)).map((one) => one.key);
 }
 
 /** The order before, without keys that are gone, and new keys at the end. */
