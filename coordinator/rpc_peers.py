@@ -54,7 +54,7 @@ LEASES_PER_RETURN_MAX = 4096
 CONCURRENT_ROLLOUTS_MAX = 65536
 REGION_LENGTH_MAX = 64
 _CLONE_CAUSE = "its key, identity.key, was copied, and the other machine is connected to the run now"
-_CLONE_FIX = "stop the other one to move here; or move identity.key away and join with an invite to be somebody else"
+_CLONE_FIX = "stop the other one to move here; or move identity.key and credentials.pem away and join as somebody else"
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,3 +191,12 @@ def _renewed(path: Path, places: Places, name: str | None) -> str:
 def _quoted(text: str) -> str:
     """As a TOML string."""
     return tomli_w.dumps({"_": text}).removeprefix("_ = ").strip("\n")
+
+
+def drain_s_of(config_file: Path) -> float:
+    """Seconds that a configuration leaves for begun rollouts when the peer is stopped; 0 where there is none yet.
+
+    Raises:
+        ConfigError: it is wrong.
+    """
+    return load_config(config_file, PeerConfig).drain_s if config_file.exists() else 0.0

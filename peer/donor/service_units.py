@@ -6,6 +6,7 @@ those of systemd.exec(5) and systemd.resource-control(5), systemd 247 and later.
 
 from __future__ import annotations
 
+import math
 import plistlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ class Service:
         log_file: for managers without a journal of their own; empty: one in the state folder.
         home_hidden: whether nothing of what it runs is in a home folder.
         memory_max: as systemd takes it: 80%, 12G.
+        drain_s: that its configuration leaves for begun rollouts when it is stopped.
     """
 
     command: Sequence[str]
@@ -39,6 +41,12 @@ class Service:
     log_file: str = ""
     home_hidden: bool = False
     memory_max: str = MEMORY_MAX
+    drain_s: float = 0.0
+
+    @property
+    def stop_s(self) -> int:
+        """Seconds to wait for it to end."""
+        return STOP_S + math.ceil(self.drain_s)
 
 
 def unit_of(service: Service, kind: Kind) -> str:
@@ -149,7 +157,7 @@ def _head(service: Service, after: str) -> str:
         command=" ".join(map(quoted, service.command)),
         restart_s=RESTART_S,
         no_restart=" ".join(map(str, NO_RESTART)),
-        stop_s=STOP_S,
+        stop_s=service.stop_s,
     ) + _POLITE.format(memory_max=service.memory_max)
 
 
@@ -186,7 +194,7 @@ def _launchd(service: Service) -> str:
         "RunAtLoad": True,
         "KeepAlive": {"SuccessfulExit": False},
         "ThrottleInterval": RESTART_S,
-        "ExitTimeOut": STOP_S,
+        "ExitTimeOut": service.stop_s,
         "ProcessType": "Background",
         "LowPriorityIO": True,
         "LowPriorityBackgroundIO": True,

@@ -110,6 +110,7 @@ def _stop_running(places: Any) -> None:
 def _start(places: Any) -> dict[str, Any]:
     """With the user's service manager where there is one, else as a background process; waits until it answers."""
     from peer.donor import running
+    from peer.donor.joining import drain_s_of
     from peer.donor.service_manager import Manager
     from peer.donor.service_units import Service
 
@@ -119,7 +120,14 @@ def _start(places: Any) -> dict[str, Any]:
     if by_manager:
         command = [*running.peer_command(places.config_file), "--log-file", str(places.log_file)]
         places.log_file.parent.mkdir(parents=True, exist_ok=True)
-        manager.install(Service(command=command, state_folder=str(places.state_folder), log_file=str(places.log_file)))
+        manager.install(
+            Service(
+                command=command,
+                state_folder=str(places.state_folder),
+                log_file=str(places.log_file),
+                drain_s=drain_s_of(places.config_file),
+            )
+        )
         started = running.Started(lambda: None, places.log_file)
     else:
         started = running.start_in_background(places.config_file, places.state_folder, places.log_file)

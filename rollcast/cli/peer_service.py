@@ -137,5 +137,6 @@ def _asked(kind: Kind, state: Path | None, config: Path | None, memory_max: str)
         log_file=str(places.log_file),
         home_hidden=not in_home,
         memory_max=memory_max,
+        drain_s=joining.drain_s_of(path),
     )
     return Manager(kind, config_home()), service, path

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
 from peer.config import EngineConfig, PeerConfig
+from peer.donor.config import LimitsConfig
 from peer.engines.jax_engine import JaxEngine
 from peer.service import unless
 from peer.startup import make_engine, open_store, state_folder_lock, take_place
@@ -77,6 +79,22 @@ async def test_the_engine_of_a_peer_is_jax(tmp_path: Path) -> None:
     engine = make_engine(PeerConfig(state_folder=tmp_path))
     assert isinstance(engine, JaxEngine)
     assert engine.hardware
+    await engine.close()
+
+
+@pytest.mark.parametrize("kind", ["jax", "torch"])
+async def test_an_engine_takes_no_more_of_an_accelerators_memory_than_its_owner_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
+    torch = pytest.importorskip("torch")
+    shares: list[float] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", shares.append)
+    limits = LimitsConfig(vram_share_max=0.4)
+    engine = make_engine(PeerConfig(state_folder=tmp_path, limits=limits, engine=EngineConfig(kind=kind)))
+    told = os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION")
+    assert (told, shares) == (("0.400", []) if kind == "jax" else (None, [0.4]))
     await engine.close()
 
 

@@ -6,6 +6,7 @@ import os
 import plistlib
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -149,3 +150,9 @@ def test_systemd_finds_nothing_wrong(kind: Kind, tmp_path: Path) -> None:
         env=os.environ | {"XDG_RUNTIME_DIR": str(tmp_path)},
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_who_is_stopped_has_the_time_that_it_was_promised() -> None:
+    service = Service(command=["rollcast"], state_folder="/state", drain_s=600.5)
+    assert "TimeoutStopSec=611\n" in unit_of(service, "user")
+    assert "TimeoutStopSec=10\n" in unit_of(replace(service, drain_s=0.0), "system")
