@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from coordinator.http.access import check_site
 from coordinator.http.routes import Caller
 from coordinator.join import JoinDesk
 from rollcast.runtime.errors import JoinRefused
@@ -10,17 +13,20 @@ _TOKEN_LENGTH_MAX = 256
 _SCHEME = "invite"
 
 
-async def check_invited(desk: JoinDesk, caller: Caller, authorization: str) -> None:
+async def check_invited(desk: JoinDesk, caller: Caller, method: str, headers: Mapping[str, str]) -> None:
     """Let those in who have a token, and those who have an invite: ``Authorization: Invite TOKEN``.
 
     Raises:
         JoinRefused: neither.
+        NotAllowed: a browser sends it for a page of another site.
         StoreError, WaitTimedOut: the invite could not be looked up.
     """
-    scheme, _, token = authorization.partition(" ")
+    scheme, _, token = headers.get("Authorization", "").partition(" ")
     if scheme.lower() == _SCHEME:
         if not 0 < len(token) <= _TOKEN_LENGTH_MAX or not token.isascii():
             raise JoinRefused("this is not an invite's token", fix="give the whole invite to `rollcast peer check`")
         await desk.check_invite(token)
-    elif not caller.may("viewer"):
+        return
+    if not caller.may("viewer"):
         raise JoinRefused("this needs an invite or a token", fix="give the invite: `rollcast peer check INVITE`")
+    check_site(method, headers)

@@ -88,7 +88,7 @@ class Speed:
         ]
 
     async def _down(self, request: web.Request, caller: Caller) -> web.StreamResponse:
-        await check_invited(self._desk, caller, request.headers.get("Authorization", ""))
+        await check_invited(self._desk, caller, request.method, request.headers)
         asked = request.query.get("bytes", "")
         if not asked.isdecimal() or len(asked) > 12 or not 0 < int(asked) <= BYTES_MAX:
             raise MalformedMessage(f"?bytes= must be from 1 to {BYTES_MAX}")
@@ -109,7 +109,7 @@ class Speed:
             return _cut(request)
 
     async def _up(self, request: web.Request, caller: Caller) -> web.StreamResponse:
-        await check_invited(self._desk, caller, request.headers.get("Authorization", ""))
+        await check_invited(self._desk, caller, request.method, request.headers)
         if (request.content_length or 0) > BYTES_MAX:
             raise web.HTTPRequestEntityTooLarge(BYTES_MAX, request.content_length or 0)
         counted, started_s = 0, time.monotonic()
@@ -125,7 +125,7 @@ class Speed:
 
     async def _dial(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         """Connects to the caller's own address only, and tells nothing of a port that does not say the nonce."""
-        await check_invited(self._desk, caller, request.headers.get("Authorization", ""))
+        await check_invited(self._desk, caller, request.method, request.headers)
         try:
             asked = DialBack.model_validate_json(await read_body(request, 1024))
         except ValidationError:

@@ -81,7 +81,7 @@ class WorthDesk:
         ]
 
     async def _needs(self, request: web.Request, caller: Caller) -> web.Response:
-        await check_invited(self._desk, caller, request.headers.get("Authorization", ""))
+        await check_invited(self._desk, caller, request.method, request.headers)
         record, settings = await self._record(), self._state.settings
         question = question_of(self._state, self._now())
         demand = question.demand
@@ -100,7 +100,7 @@ class WorthDesk:
         )
 
     async def _judge(self, request: web.Request, caller: Caller) -> web.Response:
-        await check_invited(self._desk, caller, request.headers.get("Authorization", ""))
+        await check_invited(self._desk, caller, request.method, request.headers)
         try:
             measured = Measurements.model_validate_json(await read_body(request, _BODY_BYTES_MAX))
         except ValidationError as error:

@@ -7,7 +7,7 @@ import pytest
 from coordinator.http.invited import check_invited
 from coordinator.http.routes import Caller
 from coordinator.join import JoinDesk
-from rollcast.runtime.errors import JoinRefused
+from rollcast.runtime.errors import JoinRefused, NotAllowed
 
 STRANGER, VIEWER = Caller("", "anyone"), Caller("me", "viewer")
 
@@ -34,7 +34,13 @@ class Desk:
 async def test_an_invite_or_a_token(caller: Caller, authorization: str, may: bool) -> None:
     desk = cast(JoinDesk, Desk())
     if may:
-        await check_invited(desk, caller, authorization)
+        await check_invited(desk, caller, "POST", {"Authorization": authorization})
     else:
         with pytest.raises(JoinRefused):
-            await check_invited(desk, caller, authorization)
+            await check_invited(desk, caller, "POST", {"Authorization": authorization})
+
+
+async def test_no_other_site_measures_in_somebodys_name() -> None:
+    headers = {"Host": "127.0.0.1:1", "Origin": "https://elsewhere.example", "Sec-Fetch-Site": "cross-site"}
+    with pytest.raises(NotAllowed):
+        await check_invited(cast(JoinDesk, Desk()), VIEWER, "POST", headers)
