@@ -145,7 +145,7 @@ def fleet_settings(machines: Sequence[Machine]) -> FleetSettings:
         server_line=Line(up_bytes_s=2.5e8, down_bytes_s=2.5e8, delay_s=0.005),
         scoring_queue_max=8192,
         activation=ActivationSettings(
-            mode="act", prices=prices, replan=ReplanSettings(dwell_s=60.0, interval_s=60.0, gather_s=2.0)
+            mode="act", prices=prices, replan=ReplanSettings(dwell_s=60.0, interval_s=60.0, gather_s=15.0)
         ),
         validate_every=1_000_000,
         own_checks=False,

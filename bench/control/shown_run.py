@@ -151,7 +151,7 @@ class Mischief:
     def __init__(self, fleet: ShownFleet) -> None:
         self._fleet = fleet
         self._random = Random(fleet.ground.chance.seed)
-        self._gap_s = max(1.0, 2000.0 / len(fleet.peers))
+        self._gap_s = max(1.0, 4000.0 / len(fleet.peers))
         fleet.ground.agenda.after(5.0, self._next)
         fleet.ground.agenda.after(20.0, self._corrupt)
 

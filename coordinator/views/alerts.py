@@ -154,7 +154,9 @@ def _members(seen: Seen) -> Iterator[Found]:
     quarantined = [one for one in state.members if one.standing.quarantined]
     if quarantined:
         worst = quarantined[-1]
-        text = f"{members_in_words(quarantined)} quarantined: {worst.name} {worst.standing.quarantined}"
+        text = f"{worst.name} is quarantined: it {worst.standing.quarantined}"
+        if len(quarantined) > 1:
+            text = f"{len(quarantined)} workers are quarantined, {worst.name} last: it {worst.standing.quarantined}"
         fix = "ban it, or enable it again if its machine was repaired"
         yield Found("quarantined", "warning", text, fix, "workers", worst.peer_id)
     lost = [gone.member for gone in state.members.departed() if gone.how == "lost"]
@@ -171,7 +173,10 @@ def _silent(seen: Seen) -> Iterator[Found]:
     silent = [one for one in state.members if seen.now - one.last_seen > limit_s]
     if silent:
         longest: Member = min(silent, key=lambda one: one.last_seen)
-        text = f"{members_in_words(silent)} silent: {longest.name} for {duration(seen.now - longest.last_seen)}"
+        since = duration(seen.now - longest.last_seen)
+        text = f"{longest.name} has been silent for {since}"
+        if len(silent) > 1:
+            text = f"{len(silent)} workers are silent, {longest.name} for {since}"
         fix = "nothing, unless it goes on: then look at that machine's network"
         yield Found("silent", "info", text, fix, "workers", longest.peer_id)
 
