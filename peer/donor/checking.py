@@ -26,8 +26,8 @@ from rollcast.runtime.errors import (
 Level = Literal["error", "warning", "ok"]
 _ORDER: tuple[Level, ...] = ("error", "warning", "ok")
 
-SKEW_ERROR_S = 120.0  # certificates are valid from shortly before they are made
-SKEW_WARNING_S = 5.0
+SKEW_ERROR_S = 3000.0  # certificates are valid from an hour before they are made
+SKEW_WARNING_S = 30.0
 SLOW_LINK_BYTES_PER_S = 125_000.0  # 1 Mbit/s
 _DISK_VERSIONS = 4.0  # states and deltas on disk at once, at least
 _DISK_LEAST = 2e9

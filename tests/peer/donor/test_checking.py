@@ -93,7 +93,7 @@ def test_without_a_run_only_an_empty_disk_is_wrong() -> None:
     ("link", "expected"),
     [
         (LinkMeasured(0.02, 0.4, True, 5e7, 5e6), {"clock": "ok", "link": "ok"}),
-        (LinkMeasured(0.02, -8.0, True, 5e7, 5e6), {"clock": "warning", "link": "ok"}),
+        (LinkMeasured(0.02, -80.0, True, 5e7, 5e6), {"clock": "warning", "link": "ok"}),
         (LinkMeasured(0.02, 7200.0, True, 5e7, 5e6), {"clock": "error", "link": "ok"}),
         (LinkMeasured(0.02, 0.0, False, 5e7, 1e4), {"clock": "ok", "ports": "error", "link": "warning"}),
         (LinkMeasured(problems=(Unreachable("nobody"),)), {"link": "error"}),
