@@ -30,8 +30,12 @@ class Price:
 
     def matches(self, *, peer_id: str, name: str, hardware: str, region: str) -> bool:
         """Whether it is the price of this peer. What a peer calls itself is believed: put peer ids first."""
-        pairs = ((peer_id, self.peer_id), (name, self.name), (hardware, self.hardware), (region, self.region))
-        return all(pattern == "*" or fnmatchcase(value, pattern) for value, pattern in pairs)
+        return (  # asked for every peer whenever what they cost together is shown
+            (self.hardware == "*" or fnmatchcase(hardware, self.hardware))
+            and (self.name == "*" or fnmatchcase(name, self.name))
+            and (self.region == "*" or fnmatchcase(region, self.region))
+            and (self.peer_id == "*" or fnmatchcase(peer_id, self.peer_id))
+        )
 
 
 FREE = Price(usd_per_hour=0.0)

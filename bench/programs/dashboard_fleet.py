@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from pathlib import Path
 import structlog
 
 from bench.control.shown_run import shown_run
+from coordinator.service import GC_THRESHOLDS
 
 
 def main() -> None:
@@ -27,6 +29,7 @@ def main() -> None:
     parser.add_argument("--warm-up", type=float, default=120.0, help="virtual seconds before anything is served")
     parser.add_argument("--run-folder", type=Path, help="else a new one that is deleted at the end")
     arguments = parser.parse_args()
+    gc.set_threshold(*GC_THRESHOLDS)  # as the real coordinator does
     level = structlog.make_filtering_bound_logger(logging.WARNING)
     structlog.configure(wrapper_class=level, logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     with tempfile.TemporaryDirectory() as folder:
