@@ -33,7 +33,14 @@ WARM_UP_STEPS, STEPS, DRAWS = 10, 30, 1
 _WORKERS_LEAST, _WORKERS_MOST = 6, 48
 _OVERHEAD_LEAST, _OVERHEAD_MOST = 0.2, 20.0
 _PINS: Mapping[str, Pin] = {"pin_on": "on", "pin_off": "off", "pin_auto": ""}
-_DOES = {"drain": "Draining", "ban": "Banning", "enable": "Enabling", "pin_on": "Pinning on", "pin_off": "Pinning off"}
+_DOES = {
+    "drain": "Draining {}",
+    "ban": "Banning {}",
+    "enable": "Enabling {}",
+    "pin_on": "Pinning {} on",
+    "pin_off": "Pinning {} off",
+    "pin_auto": "Leaving {} to the capacity model",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,7 +318,7 @@ def _of_figures(question: Question, change: Change, after: Sequence[Worker], the
 
 def _sentence(change: Change, now: Figures, then: Figures) -> str:
     """What it comes to, in one sentence."""
-    doing = f"{_DOES.get(change.act, 'Leaving to the planner')} {_plural(len(change.peers))}" if change.act else "This"
+    doing = _DOES[change.act].format(_plural(len(change.peers))) if change.act else "This"
     learner = f"the learner busy {then.utilisation or 0.0:.0%} of the time"
     if f"{then.utilisation or 0.0:.0%}" != f"{now.utilisation or 0.0:.0%}":
         learner += f" instead of {now.utilisation or 0.0:.0%}"

@@ -16,17 +16,17 @@ app = App(name="workers", help="Show who works for a run, and drain, ban, enable
 
 All = Annotated[bool, Parameter(name="--all", negative=())]
 _GONE = ("left", "lost")
-#: Columns of the list: key, heading, width (negative: to the right).
+#: Columns of the list: key, heading, whether to the right.
 _SHOWN = (
-    ("name", "name", 18),
-    ("state", "state", 12),
-    ("region", "region", 10),
-    ("version_lag", "behind", -6),
-    ("tokens_per_s", "tokens/s", -9),
-    ("accepted", "accepted", -9),
-    ("last_seen_s", "seen", -7),
-    ("usd_per_hour", "$/h", -7),
-    ("reason", "reason", 0),
+    ("name", "name", False),
+    ("state", "state", False),
+    ("region", "region", False),
+    ("version_lag", "behind", True),
+    ("tokens_per_s", "tokens/s", True),
+    ("accepted", "accepted", True),
+    ("last_seen_s", "seen", True),
+    ("usd_per_hour", "$/h", True),
+    ("reason", "reason", False),
 )
 
 
@@ -143,8 +143,9 @@ def lines_of(workers: list[dict[str, Any]]) -> list[str]:
     """A heading and a line a worker."""
     if not workers:
         return ["no worker is here; `rollcast invite` makes a line for a donor"]
-    rows = [[_cell(one, key) for key, _, _ in _SHOWN] for one in workers]
-    return [_line([heading for _, heading, _ in _SHOWN]), *map(_line, rows)]
+    rows = [[heading for _, heading, _ in _SHOWN], *([_cell(one, key) for key, _, _ in _SHOWN] for one in workers)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(_placed, row, widths, _SHOWN)).rstrip() for row in rows]
 
 
 def _cell(worker: Mapping[str, Any], key: str) -> str:
@@ -156,8 +157,5 @@ def _cell(worker: Mapping[str, Any], key: str) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _line(cells: list[str]) -> str:
-    return "  ".join(
-        cell.rjust(-width) if width < 0 else cell.ljust(width)
-        for cell, (_, _, width) in zip(cells, _SHOWN, strict=True)
-    ).rstrip()
+def _placed(cell: str, width: int, column: tuple[str, str, bool]) -> str:
+    return cell.rjust(width) if column[2] else cell.ljust(width)

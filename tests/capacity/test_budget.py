@@ -92,3 +92,14 @@ def test_an_account_opens_once() -> None:
     budget.open("a", "p", Terms(usd_per_hour=1.0), 0.0)
     with pytest.raises(ValueError, match="open already"):
         budget.open("a", "p", Terms(usd_per_hour=1.0), 0.0)
+
+
+def test_a_tighter_hourly_limit_stops_the_dearest_first() -> None:
+    budget = Budget(Limits(usd_per_hour_max=6.0))
+    for number, price in enumerate((1.0, 2.0, 3.0)):
+        budget.open(str(number), "p", Terms(usd_per_hour=price), 0.0)
+    assert budget.overdue(10.0) == {}
+    budget.limits = Limits(usd_per_hour_max=3.5)
+    assert budget.overdue(10.0) == {"2": "no more than 3.5 $/h may be spent"}
+    budget.stop_wanted("2", 10.0)
+    assert budget.overdue(20.0) == {}  # it is on its way out

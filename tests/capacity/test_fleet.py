@@ -14,6 +14,7 @@ from capacity.fleet_events import (
     BytesSent,
     DrainWorker,
     FleetEvent,
+    LimitsChanged,
     ListFailed,
     ListWorkers,
     Note,
@@ -240,6 +241,22 @@ def test_the_hourly_limit_holds_back_what_does_not_fit() -> None:
     assert fleet.notes(actions).count("worker_held_back") == 1
     assert fleet.manager.held_back == {"b": "3 $/h would be committed, the limit is 2.5 $/h"}
     assert fleet.notes(fleet.tell(Tick(), 1.0)) == []  # said once
+
+
+def test_limits_that_become_tighter_stop_the_dearest_and_wider_ones_start_again() -> None:
+    fleet = Fleet()
+    fleet.offer(offer("a", 2.0), offer("b", 1.0))
+    fleet.want("a", "b")
+    for name in "ab":
+        fleet.tell(StartSucceeded(tag(name), "here"))
+        fleet.tell(WorkerJoined(tag(name)))
+    drained = [one for one in fleet.tell(LimitsChanged(1.5, None)) if isinstance(one, DrainWorker)]
+    assert drained == [DrainWorker(tag("a"), "no more than 1.5 $/h may be spent")]
+    fleet.tell(WorkerLeft(tag("a"), finished=True), 1.0)
+    fleet.tell(StopSucceeded(tag("a")), 1.0)
+    assert fleet.manager.held_back == {"a": "3 $/h would be committed, the limit is 1.5 $/h"}
+    started = [one.tag for one in fleet.tell(LimitsChanged(None, None), 1.0) if isinstance(one, StartWorker)]
+    assert started == [tag("a", 2)]
 
 
 def test_everything_stops_before_the_total_is_spent() -> None:

@@ -38,6 +38,7 @@ def test_what_a_receiving_peer_says() -> None:
         reparentings=3,
         delta_bytes_saved=4,
         uplink_probe_id=9,
+        sending_stopped=True,
         links=[
             pb.LinkReport(
                 peer_id="a", transport="direct", rtt_s=0.04, bytes_sent=10, bytes_received=20, congestion_control="bbr"
@@ -49,6 +50,7 @@ def test_what_a_receiving_peer_says() -> None:
     assert (facts.receiving_chunks_have, facts.receiving_chunks_total, facts.receiving_map) == (5, 8, b"\xff\x00")
     assert (facts.uplink_bytes_per_second, facts.uplink_measured_s, facts.uplink_age_s) == (6e6, 2.5, 40.0)
     assert (facts.downlink_bytes_per_second, facts.uplink_probe_id) == (12e6, 9)
+    assert (facts.sending_stopped, facts.receiving_stopped) == (True, False)
     assert (facts.chunks_duplicate, facts.chunks_hedged, facts.reparentings, facts.delta_bytes_saved) == (1, 2, 3, 4)
     assert facts.links == (LinkFacts(PeerId("a"), "direct", 0.04, 10, 20, 0.0, "bbr"),)
 

@@ -100,6 +100,8 @@ def test_pins_switch_where_no_model_does() -> None:
     on = preview(question(*known), change(act="pin_on", peers=frozenset({PeerId("b")})))
     off = preview(question(*known), change(act="pin_off", peers=frozenset({PeerId("a")})))
     assert (on.then.workers_on, off.then.workers_on) == (2, 0)
+    auto = preview(question(*known), change(act="pin_auto", peers=frozenset({PeerId("a")})))
+    assert auto.sentence.startswith("Leaving 1 worker to the capacity model is expected to keep")
 
 
 def test_a_smaller_s_is_warned_of() -> None:

@@ -11,13 +11,16 @@ from typing import Any, cast
 import aiohttp
 import pytest
 
+from capacity.fleet_events import LimitsChanged
 from capacity.fleet_journal import read_journal
 from capacity.fleet_rows import ClosedRow, JoinedRow
 from capacity.providers import host_agent
 from coordinator import providing
-from coordinator.actions import WantWorker
+from coordinator.actions import SetBudget, WantWorker
+from coordinator.activation_settings import Budget
 from coordinator.events import WorkersOffered
-from coordinator.providing import journal_path
+from coordinator.providers import ProviderFleet
+from coordinator.providing import Providing, journal_path
 from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
 from tests.capacity.providers.workers import kill_all
@@ -41,6 +44,21 @@ async def spending(coordinator: Running) -> dict[str, Any]:
 async def phase(coordinator: Running) -> str:
     workers = (await spending(coordinator))["workers"]
     return str(workers[0]["phase"]) if workers else ""
+
+
+def test_a_budget_reaches_the_fleet_there_is() -> None:
+    told: list[Any] = []
+
+    class FakeFleet:
+        def tell(self, event: Any) -> None:
+            told.append(event)
+
+    here = Providing()
+    here.set_budget(SetBudget(2.0, None))  # nobody is started: nothing to limit
+    here.fleet = cast(ProviderFleet, FakeFleet())
+    here.set_budget(SetBudget(2.0, None))
+    here.set_budget(Budget(usd_total_max=9.0))
+    assert told == [LimitsChanged(2.0, None), LimitsChanged(None, 9.0)]
 
 
 @pytest.mark.e2e

@@ -72,3 +72,14 @@ async def test_all_closed_waits_for_the_last() -> None:
         assert not waiting.done()
         registry.close(channel)
     await asyncio.wait_for(waiting, 5)
+
+
+async def test_a_refused_peer_hears_why_before_its_session_ends() -> None:
+    sessions = Sessions()
+    channel = sessions.open(PeerId("a"), "peer", "a:1")
+    sessions.refuse(PeerId("a"), "RC308", "this peer may not take part", "ask the operator")
+    sessions.refuse(PeerId("nobody"), "RC308", "", "")
+    message = await channel.next()
+    assert message is not None
+    assert (message.refused.code, message.refused.fix) == ("RC308", "ask the operator")
+    assert await channel.next() is None
