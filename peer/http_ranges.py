@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,6 +25,7 @@ from rollcast import __version__
 from rollcast.runtime.errors import MalformedMessage, Unreachable
 from rollcast.runtime.waits import deadline
 from rollcast.wire.checks import require
+from rollcast.wire.link_socket import set_receive_bytes
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _REDIRECTS_MOST = 4
@@ -66,6 +68,7 @@ class HttpRanges:
         headers: of whoever asks for credentials.
         connections_per_host: open at a time.
         tls: what to trust; by default the system's certificate authorities.
+        receive_bytes: how much the kernel may take ahead of us from an IP address; None: as much as it likes.
     """
 
     def __init__(
@@ -75,17 +78,29 @@ class HttpRanges:
         *,
         connections_per_host: int,
         tls: ssl.SSLContext | None = None,
+        receive_bytes: Callable[[str], int | None] = lambda _address: None,
     ) -> None:
         self._headers = headers
         self._limits = limits
+        self._receive_bytes = receive_bytes
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, limit_per_host=connections_per_host, ssl=tls or True),
+            connector=aiohttp.TCPConnector(
+                limit=0, limit_per_host=connections_per_host, ssl=tls or True, socket_factory=self._socket
+            ),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_timeout_s),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             read_bufsize=_READ_BUFFER_BYTES,
             headers={"Accept-Encoding": "identity", "User-Agent": f"rollcast/{__version__}"},
         )
+
+    def _socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
+        family, kind, protocol, _, where = address
+        made = socket.socket(family, kind, protocol)
+        most = self._receive_bytes(str(where[0]))
+        if most is not None:
+            set_receive_bytes(made, most)
+        return made
 
     async def reach(self, address: str) -> None:
         """Open a connection, so that the first file needs none.

@@ -11,6 +11,12 @@ from peer.token_bucket import TokenBucket
 
 # What may pass at once under a cap, in seconds of its rate.
 _BURST_S = 0.05
+# A connection under a download cap may have so much of it wait in the kernel, in seconds of its rate: enough for one
+# connection to reach the cap at this round-trip time, and little beside a minute of it.
+_KERNEL_AHEAD_S = 0.2
+_KERNEL_AHEAD_BYTES_MIN = 64 << 10
+KERNEL_AHEAD_BYTES_MAX = 4 << 20
+"""Also for links whose cap was taken away: the kernel never goes back to choosing for itself."""
 
 
 def is_lan_address(address: str) -> bool:
@@ -35,6 +41,17 @@ class TrafficClass:
         self.download = download
         self.meter = RateMeter()
         self._waiting_links = 0
+
+    @property
+    def kernel_ahead_bytes(self) -> int | None:
+        """How much the kernel may take from the network before we read it: that has used the downlink already.
+
+        None: as much as it likes.
+        """
+        if self.download is None:
+            return None
+        ahead_bytes = int(self.download.bytes_per_second * _KERNEL_AHEAD_S)
+        return max(_KERNEL_AHEAD_BYTES_MIN, min(ahead_bytes, KERNEL_AHEAD_BYTES_MAX))
 
     def link_waits(self, waits: bool, now: float) -> None:
         """One more link has something waiting to leave, or one less."""

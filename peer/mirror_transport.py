@@ -55,6 +55,7 @@ class MirrorTransport:
             http_limits or HttpLimits(),
             connections_per_host=config.concurrent_requests + 1,  # a chunk list need not wait for long ranges
             tls=tls,
+            receive_bytes=lambda address: traffic.of(address).kernel_ahead_bytes,
         )
         self._links: set[VirtualLink] = set()
 

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
-from peer.link_traffic import TrafficClass
+from peer.link_traffic import KERNEL_AHEAD_BYTES_MAX, TrafficClass
 from peer.token_bucket import TokenBucket
 from peer.transport import LinkMeasurement, LinkReceiver
 from rollcast.wire.chunks import BytesLike
@@ -15,12 +15,6 @@ from rollcast.wire.link import LinkFrame, encode_chunk
 from rollcast.wire.link_stream import LinkStream
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.tls import Caller
-
-# A link under a download cap may have so much of it wait in the kernel, in seconds of its rate: enough for one link to
-# reach the cap at this round-trip time, and little beside a minute of it.
-_KERNEL_AHEAD_S = 0.2
-_KERNEL_AHEAD_BYTES_MIN = 64 << 10
-_KERNEL_AHEAD_BYTES_MAX = 4 << 20  # also for links whose cap was taken away
 
 
 class StreamLink:
@@ -161,10 +155,7 @@ class StreamLink:
         if self._cap is self._traffic.download:
             return
         self._cap = self._traffic.download
-        ahead_bytes = _KERNEL_AHEAD_BYTES_MAX
-        if self._cap is not None:
-            ahead_bytes = min(ahead_bytes, int(self._cap.bytes_per_second * _KERNEL_AHEAD_S))
-        self._stream.limit_receive_buffer(max(ahead_bytes, _KERNEL_AHEAD_BYTES_MIN))
+        self._stream.limit_receive_buffer(self._traffic.kernel_ahead_bytes or KERNEL_AHEAD_BYTES_MAX)
 
     def _go_on_reading(self) -> None:
         self._throttled = False

@@ -252,3 +252,23 @@ def test_an_address_that_is_no_mirrors_is_refused_without_its_secrets(address: s
 
 def test_what_is_shown_of_an_address() -> None:
     assert shown("https://u:p@a.example/b/c?x=1#y") == "https://a.example/b/c"
+
+
+async def test_a_server_cannot_send_far_ahead_of_a_cap() -> None:
+    sent = asyncio.Event()
+
+    async def pour(_request: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-8388607/8388608\r\n")
+        writer.write(b"Content-Length: 8388608\r\n\r\n" + bytes(8 << 20))
+        await writer.drain()
+        sent.set()
+
+    http = HttpRanges(MirrorHeaders(), HTTP_LIMITS, connections_per_host=1, receive_bytes=lambda _address: 64 << 10)
+    async with raw_server(pour) as address:
+        pieces = http.part(f"{address}/file", 0, 8 << 20)
+        await anext(pieces)
+        with pytest.raises(TimeoutError):  # what is not read stays at the server
+            async with asyncio.timeout(0.5):
+                await sent.wait()
+        await pieces.aclose()
+    await http.close()

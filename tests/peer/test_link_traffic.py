@@ -59,3 +59,12 @@ def test_caps_change_while_links_are_open() -> None:
     traffic.cap(LinkConfig(download_mbit_s_max=8.0))
     assert far.upload is near.upload is near.download is None
     assert far.download is not None
+
+
+def test_the_kernel_takes_little_ahead_of_a_cap() -> None:
+    traffic = LinkTraffic(LinkConfig(download_mbit_s_max=80.0))
+    assert traffic.of("8.8.8.8").kernel_ahead_bytes == 2_000_000
+    assert traffic.of("10.0.0.1").kernel_ahead_bytes is None
+    for mbit_s, most in ((0.1, 64 << 10), (10_000.0, 4 << 20)):
+        traffic.cap(LinkConfig(download_mbit_s_max=mbit_s))
+        assert traffic.of("8.8.8.8").kernel_ahead_bytes == most
