@@ -150,8 +150,7 @@ class CoordinatorCore:
 
     def banned_because(self, peer_id: PeerId) -> str:
         """Why this identity may not take part; empty: it may."""
-        standing = self._state.members.banned().get(peer_id)
-        return "" if standing is None else standing.banned
+        return self._state.members.banned_because(peer_id)
 
     @property
     def has_peers(self) -> bool:

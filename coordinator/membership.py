@@ -327,6 +327,9 @@ class Members:
         """The id of the peer with this id, or of the only one of this name; also of those that left lately, and of
         those that are away and drained, banned or pinned.
         """
+        member, standing = self._members.get(PeerId(words)), self._standings.get(PeerId(words))
+        if (member is not None and member.role == "peer") or (standing is not None and standing.ordered):
+            return PeerId(words)
         here = [one for one in (*self, *(gone.member for gone in self.departed())) if one.role == "peer"]
         known = {one.peer_id: one.name for one in here}
         known |= {peer_id: one.name for peer_id, one in self._standings.items() if one.ordered}
@@ -338,6 +341,11 @@ class Members:
     def standings(self) -> Iterable[tuple[PeerId, Standing]]:
         """Of every identity that is remembered."""
         return self._standings.items()
+
+    def banned_because(self, peer_id: PeerId) -> str:
+        """Why this identity may not take part; empty: it may."""
+        standing = self._standings.get(peer_id)
+        return "" if standing is None else standing.banned
 
     def banned(self) -> dict[PeerId, Standing]:
         """Identities that may not come back."""

@@ -26,7 +26,7 @@ class Presence:
         """A session was opened. What its peer had before stays its own."""
         if self._state.ended:
             return [self._state.dismiss(event.peer_id)]
-        banned = self._state.members.standing(event.peer_id).banned
+        banned = self._state.members.banned_because(event.peer_id)
         if banned:
             return [refused(event.peer_id, banned)]
         actions: list[Action] = []
