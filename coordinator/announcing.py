@@ -26,4 +26,4 @@ def announced(state: CoreState, event: VersionAnnounced, now: float) -> list[Act
         plan_id=state.relay.plan_id,
         encodings=event.encodings,
     )
-    return [SendAnnouncement(one.peer_id, event.version) for one in state.members if not one.standing.dark]
+    return [SendAnnouncement(one.peer_id, event.version) for one in state.members if one.receives]

@@ -103,6 +103,9 @@ class Presence:
         if not member.receives:  # by its owner's limits, or ours: nobody waits for it
             self._state.dissemination.left(member.peer_id)
         actions = self._relaying.observe(member, now, before=part_before)
+        if member.receives and not part_before[1]:  # what it was not told of meanwhile
+            latest = self._state.announced.latest(NEWEST_KEPT)
+            actions += [SendAnnouncement(member.peer_id, version) for version in latest]
         if member.version == version_before and member.may_work == could_work:
             return actions
         self._state.members.changed([member.peer_id])

@@ -17,6 +17,7 @@ from coordinator.actions import (
     RecordBatch,
     RefuseSession,
     RevokeLeases,
+    SendAnnouncement,
     SendLeases,
     SendPlan,
     SetBudget,
@@ -246,6 +247,15 @@ def test_nobody_waits_for_whom_nothing_may_reach() -> None:
     world.tell(held("b", 1))
     world.tell(heartbeat("a", active=0, receiving_stopped=True))
     assert world.core.status(world.now).t_bcast_s.last == 0.0
+
+
+def test_who_may_not_receive_hears_of_versions_later() -> None:
+    world = started()
+    world.tell(heartbeat("a", active=0, receiving_stopped=True))
+    assert A not in {one.peer_id for one in only(world.tell(announced(1)), SendAnnouncement)}
+    later = only(world.tell(heartbeat("a", active=0)), SendAnnouncement)
+    assert [(one.peer_id, one.version) for one in later][-1] == (A, 1)
+    assert not only(world.tell(heartbeat("a", active=0)), SendAnnouncement)
 
 
 # ---------------------------------------------------------------- whatever happens
