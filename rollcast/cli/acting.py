@@ -31,7 +31,7 @@ def act_on_peers(
     values = {"act": act, "peers": list(names), "reason": reason}
     if preview:
         return show_preview(values, run, json_output=json_output)
-    answer = ordered(target_of(run), "/api/v1/acts/peers", values)
+    answer = ordered(Target.of(run), "/api/v1/acts/peers", values)
     if json_output:
         print(json.dumps(answer, indent=2))
     else:
@@ -41,14 +41,9 @@ def act_on_peers(
 
 def show_preview(values: Mapping[str, Any], run: RunOptions, *, json_output: bool) -> int:
     """Say what would follow; nothing is changed."""
-    answer = ordered(target_of(run), _PREVIEW, values, timeout_s=PREVIEW_TIMEOUT_S)
+    answer = ordered(Target.of(run), _PREVIEW, values, timeout_s=PREVIEW_TIMEOUT_S)
     print(json.dumps(answer, indent=2) if json_output else "\n".join(preview_lines(answer)))
     return 0
-
-
-def target_of(run: RunOptions) -> Target:
-    """Where its coordinator is."""
-    return Target(run.run_folder, run.url, run.ca_file)
 
 
 def outcome(act: str, answer: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,6 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -17,7 +16,7 @@ from rich.live import Live
 
 from rollcast.cli.broadcast_view import line, render
 from rollcast.cli.coordinator_api import Target, ask
-from rollcast.cli.options import Json
+from rollcast.cli.options import THIS_RUN, Json, RunOptions
 from rollcast.runtime.errors import MalformedMessage, RollcastError
 from rollcast.runtime.process import stop_on_signals
 
@@ -26,7 +25,6 @@ app = App(name="broadcast")
 WATCH_INTERVAL_S = 1.0
 GONE_S = 30.0  # a coordinator that does not answer for this long while it is watched is not coming back
 _PATH = "/api/v1/broadcast"
-_DEFAULT_RUN = Path("runs/latest")
 
 Show = Callable[[dict[str, Any], str], None]  # a status, and why there is none newer, if so
 
@@ -34,9 +32,7 @@ Show = Callable[[dict[str, Any], str], None]  # a status, and why there is none 
 @app.command
 def status(
     *,
-    run_folder: Path = _DEFAULT_RUN,
-    url: str = "",
-    ca_file: Path | None = None,
+    run: RunOptions = THIS_RUN,
     watch: bool = False,
     json_output: Json = False,
 ) -> int:
@@ -44,19 +40,13 @@ def status(
 
     Parameters
     ----------
-    run_folder
-        the coordinator's run folder, which says where it listens.
-    url
-        the coordinator's address instead, for example http://127.0.0.1:7401.
-    ca_file
-        certificate (PEM) of the run's CA, for an https address.
     watch
         draw again every second until Ctrl-C.
     json_output
         print one JSON object; with --watch one a second, each on a line of its own.
     """
     try:
-        asyncio.run(_status(Target(run_folder, url, ca_file), watch=watch, json_output=json_output))
+        asyncio.run(_status(Target.of(run), watch=watch, json_output=json_output))
     except BrokenPipeError:  # whoever read us has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0

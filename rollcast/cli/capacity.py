@@ -16,10 +16,8 @@ _COMMANDS = {
     "validate": ("capacity_validate:validate", "Run a plan through the simulator: predicted beside simulated."),
     "diff": ("capacity_diff:diff", "Compare two plans."),
     "status": ("capacity_live:status", "Show which peers of a run are on, and why."),
-    "pin": ("capacity_live:pin", "Switch a peer of a run on or off, or leave it to the model."),
     "price": ("capacity_live:price", "Say what peers of a run cost."),
     "set": ("capacity_set:change", "Set S, kappa and the budget of a run while it goes on."),
-    "staleness": ("capacity_live:staleness", "Set S of a run while it goes on."),
     "cost": ("capacity_cost:cost", "Show what a run's workers cost, by day and provider."),
     "schema": ("capacity_schema:schema", "Print the JSON Schema of a plan."),
 }

@@ -1,69 +1,33 @@
-"""`rollcast capacity status`, `pin`, `price` and `staleness`: the closed loop of a run that goes on."""
+"""`rollcast capacity status` and `price`: the closed loop of a run that goes on."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rollcast.cli.coordinator_api import Target, asked, ordered
-from rollcast.cli.options import Json
+from rollcast.cli.options import THIS_RUN, Json, RunOptions
 from rollcast.runtime.errors import MalformedMessage
 
 _OFF = ("drained", "quarantined")
-_DEFAULT_RUN = Path("runs/latest")
 
 
-def status(
-    *, run_folder: Path = _DEFAULT_RUN, url: str = "", ca_file: Path | None = None, json_output: Json = False
-) -> int:
+def status(*, run: RunOptions = THIS_RUN, json_output: Json = False) -> int:
     """Show which peers of a run are on, what they cost, and why each is on or off.
 
     Parameters
     ----------
-    run_folder
-        the coordinator's run folder, which says where it listens.
-    url
-        the coordinator's address instead, for example http://127.0.0.1:7401.
-    ca_file
-        certificate (PEM) of the run's CA, for an https address.
     json_output
         print one JSON object.
     """
-    answer = asked(Target(run_folder, url, ca_file), "/api/v1/status")
+    answer = asked(Target.of(run), "/api/v1/status")
     peers = [one for one in answer["peers"] if one["role"] == "peer" and one["state"] not in ("left", "lost")]
     if json_output:
         print(json.dumps({"activation": answer["activation"], "peers": peers}, indent=2))
     else:
         print("\n".join(lines_of(answer["activation"], peers)))
     return 0
-
-
-def pin(
-    peer: str,
-    to: Literal["on", "off", "auto"],
-    *,
-    run_folder: Path = _DEFAULT_RUN,
-    url: str = "",
-    ca_file: Path | None = None,
-) -> int:
-    """Switch a peer of a run on or off whatever it costs; auto leaves it to the capacity model again.
-
-    Parameters
-    ----------
-    peer
-        its name or id.
-    to
-        on, off or auto.
-    run_folder
-        the run's folder: it has the key that orders need.
-    url
-        the coordinator's address, where the folder does not say it.
-    ca_file
-        certificate (PEM) of the run's CA, for an https address.
-    """
-    return _given(Target(run_folder, url, ca_file), "/api/v1/acts/peers", {"act": f"pin_{to}", "peers": [peer]})
 
 
 def price(
@@ -74,9 +38,7 @@ def price(
     hardware: str = "*",
     region: str = "*",
     egress_usd_per_gb: float = 0.0,
-    run_folder: Path = _DEFAULT_RUN,
-    url: str = "",
-    ca_file: Path | None = None,
+    run: RunOptions = THIS_RUN,
 ) -> int:
     """Say what the peers of a run cost that match every pattern given (* and ? as in file names).
 
@@ -94,12 +56,6 @@ def price(
         of its region.
     egress_usd_per_gb
         price of what it sends.
-    run_folder
-        the run's folder: it has the key that orders need.
-    url
-        the coordinator's address, where the folder does not say it.
-    ca_file
-        certificate (PEM) of the run's CA, for an https address.
     """
     values = {
         "peer_id": peer_id,
@@ -109,24 +65,7 @@ def price(
         "usd_per_hour": usd_per_hour,
         "egress_usd_per_gb": egress_usd_per_gb,
     }
-    return _given(Target(run_folder, url, ca_file), "/api/v1/acts/price", values)
-
-
-def staleness(limit: int, *, run_folder: Path = _DEFAULT_RUN, url: str = "", ca_file: Path | None = None) -> int:
-    """Set S of a run while it goes on: at most the one that it was started with.
-
-    Parameters
-    ----------
-    limit
-        S in learner steps.
-    run_folder
-        the run's folder: it has the key that orders need.
-    url
-        the coordinator's address, where the folder does not say it.
-    ca_file
-        certificate (PEM) of the run's CA, for an https address.
-    """
-    return _given(Target(run_folder, url, ca_file), "/api/v1/acts/settings", {"staleness_limit": limit})
+    return _given(Target.of(run), "/api/v1/acts/price", values)
 
 
 def lines_of(activation: Mapping[str, Any], peers: list[Mapping[str, Any]]) -> list[str]:

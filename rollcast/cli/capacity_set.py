@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rollcast.cli.acting import show_preview, target_of
-from rollcast.cli.coordinator_api import asked, ordered
+from rollcast.cli.acting import show_preview
+from rollcast.cli.coordinator_api import Target, asked, ordered
 from rollcast.cli.options import THIS_RUN, Json, Preview, RunOptions
 from rollcast.runtime.errors import ConfigError
 
@@ -54,7 +54,7 @@ def change(
             values[name] = None if text == "none" else _number(text)
     if preview:
         return show_preview(values, run, json_output=json_output)
-    target = target_of(run)
+    target = Target.of(run)
     answer = ordered(target, "/api/v1/acts/settings", values) if values else asked(target, "/api/v1/settings")
     print(json.dumps(answer, indent=2) if json_output else "\n".join(lines_of(answer)))
     return 0

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from rollcast.cli.options import RunOptions
 from rollcast.runtime.errors import ConfigError, RunFolderError, Unreachable, WrongKey
 from rollcast.runtime.process import is_loopback
 from rollcast.runtime.run_folder import RunFolder
@@ -34,6 +35,11 @@ class Target:
     run_folder: Path
     url: str = ""
     ca_file: Path | None = None
+
+    @classmethod
+    def of(cls, run: RunOptions) -> Target:
+        """As the options of a command say."""
+        return cls(run.run_folder, run.url, run.ca_file)
 
     def http_url(self) -> str:
         """The address; read anew each time, as a coordinator that was started again may have another.

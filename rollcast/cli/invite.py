@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 from cyclopts import App
 
-from rollcast.cli.acting import target_of
-from rollcast.cli.coordinator_api import asked, ordered
+from rollcast.cli.coordinator_api import Target, asked, ordered
 from rollcast.cli.options import THIS_RUN, Json, RunOptions
 from rollcast.runtime.errors import ConfigError
 
@@ -48,7 +47,7 @@ def make(
         print one JSON object.
     """
     values = {"role": role, "quota": quota, "lifetime_s": days * _DAY_S, "note": note}
-    made = ordered(target_of(run), _PATH, values)
+    made = ordered(Target.of(run), _PATH, values)
     print(json.dumps(made, indent=2) if json_output else made["command"])
     return 0
 
@@ -62,7 +61,7 @@ def show(*, run: RunOptions = THIS_RUN, json_output: Json = False) -> int:
     json_output
         print one JSON object.
     """
-    found = asked(target_of(run), _PATH)["invites"]
+    found = asked(Target.of(run), _PATH)["invites"]
     print(json.dumps({"invites": found}, indent=2) if json_output else "\n".join(lines_of(found, time.time())))
     return 0
 
@@ -78,7 +77,7 @@ def revoke(invite_id: str, /, *, run: RunOptions = THIS_RUN) -> int:
     """
     if not invite_id.isalnum():
         raise ConfigError(f"{invite_id!r} is no id of an invite", fix="see `rollcast invite list`")
-    ordered(target_of(run), f"{_PATH}/{invite_id}/revoke", {})
+    ordered(Target.of(run), f"{_PATH}/{invite_id}/revoke", {})
     print(f"revoked: {invite_id}")
     return 0
 

@@ -6,19 +6,17 @@ import asyncio
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Literal
 
 import aiohttp
 from cyclopts import App
 
 from rollcast.cli.coordinator_api import Target, ask, order
-from rollcast.cli.options import Json
+from rollcast.cli.options import THIS_RUN, Json, RunOptions
 from rollcast.runtime.errors import ConfigError
 
 app = App(name="token")
 
-_DEFAULT_RUN = Path("runs/latest")
 _PATH = "/api/v1/tokens"
 
 
@@ -28,9 +26,7 @@ def create(
     role: Literal["viewer", "operator", "admin"],
     name: str,
     days: float | None = None,
-    run_folder: Path = _DEFAULT_RUN,
-    url: str = "",
-    ca_file: Path | None = None,
+    run: RunOptions = THIS_RUN,
     json_output: Json = False,
 ) -> int:
     """Make a token. Its text is printed once and kept nowhere.
@@ -43,58 +39,38 @@ def create(
         who it is for, as the audit log will call them: small letters, digits, dots and dashes.
     days
         until it expires; without, it holds until it is revoked.
-    run_folder
-        the run's folder: it has the key that this needs.
-    url
-        the coordinator's address, where the folder does not say it.
-    ca_file
-        certificate (PEM) of the run's CA, for an https address.
     json_output
         print one JSON object.
     """
-    made = _ordered(Target(run_folder, url, ca_file), _PATH, {"name": name, "access": role, "days": days})
+    made = _ordered(Target.of(run), _PATH, {"name": name, "access": role, "days": days})
     print(json.dumps(made, indent=2) if json_output else made["token"])
     return 0
 
 
 @app.command(name="list")
-def show(
-    *, run_folder: Path = _DEFAULT_RUN, url: str = "", ca_file: Path | None = None, json_output: Json = False
-) -> int:
+def show(*, run: RunOptions = THIS_RUN, json_output: Json = False) -> int:
     """Show every token there was, and which ones hold.
 
     Parameters
     ----------
-    run_folder
-        the run's folder: it has the key that this needs.
-    url
-        the coordinator's address, where the folder does not say it.
-    ca_file
-        certificate (PEM) of the run's CA, for an https address.
     json_output
         print one JSON object.
     """
-    found = _tokens(Target(run_folder, url, ca_file))
+    found = _tokens(Target.of(run))
     print(json.dumps({"tokens": found}, indent=2) if json_output else "\n".join(lines_of(found)))
     return 0
 
 
 @app.command
-def revoke(name: str, /, *, run_folder: Path = _DEFAULT_RUN, url: str = "", ca_file: Path | None = None) -> int:
+def revoke(name: str, /, *, run: RunOptions = THIS_RUN) -> int:
     """End a token at once, with all pages that are open with it.
 
     Parameters
     ----------
     name
         the token's name, or its number.
-    run_folder
-        the run's folder: it has the key that this needs.
-    url
-        the coordinator's address, where the folder does not say it.
-    ca_file
-        certificate (PEM) of the run's CA, for an https address.
     """
-    target = Target(run_folder, url, ca_file)
+    target = Target.of(run)
     number = number_of(name, _tokens(target))
     print(json.dumps(_ordered(target, f"{_PATH}/{number}/revoke", {})))
     return 0

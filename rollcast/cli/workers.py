@@ -42,7 +42,7 @@ def show(*, all_of_them: All = False, run: RunOptions = THIS_RUN, json_output: J
     json_output
         print one JSON object with every column.
     """
-    answer = asked(Target(run.run_folder, run.url, run.ca_file), "/api/v1/workers")
+    answer = asked(Target.of(run), "/api/v1/workers")
     workers = [dict(zip(answer["columns"], row, strict=True)) for row in answer["rows"]]
     found = [
         one for one in workers if one["role"] == "peer" and (all_of_them or one["banned"] or one["state"] not in _GONE)

@@ -11,6 +11,7 @@ import pytest
 
 from rollcast.cli import broadcast
 from rollcast.cli.coordinator_api import Target
+from rollcast.cli.options import RunOptions
 from rollcast.runtime.errors import MalformedMessage, RollcastError, RunFolderError, Unreachable
 from tests.coordinator.sample_status import sample_broadcast
 
@@ -50,9 +51,9 @@ def test_json_is_one_object(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 def test_no_coordinator_is_an_error_with_a_code(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError):
-        broadcast.status(run_folder=tmp_path)
+        broadcast.status(run=RunOptions(tmp_path))
     with pytest.raises(Unreachable):
-        broadcast.status(url="http://127.0.0.1:1")
+        broadcast.status(run=RunOptions(url="http://127.0.0.1:1"))
 
 
 def test_another_server_is_not_taken_for_a_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:

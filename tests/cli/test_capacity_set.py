@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.operator_events import PublishPeriodChanged, StalenessLimitChanged
-from rollcast.cli.capacity_live import pin, price, staleness
+from rollcast.cli.capacity_live import price
 from rollcast.cli.capacity_set import change
 from rollcast.cli.coordinator_api import TOKEN_VARIABLE
 from rollcast.runtime.errors import ConfigError, MalformedMessage
@@ -40,12 +40,10 @@ async def test_settings_are_shown_previewed_and_changed(
         assert "kappa             2 " in capsys.readouterr().out
         with pytest.raises(MalformedMessage, match="S can be set"):
             await asyncio.to_thread(change, staleness_limit=9, run=run)
-        await asyncio.to_thread(staleness, 2, run_folder=run.run_folder)
-        assert await asyncio.to_thread(pin, "a", "off", run_folder=run.run_folder) == 0
-        assert await asyncio.to_thread(pin, "who", "off", run_folder=run.run_folder) == 76
-        await asyncio.to_thread(price, 2.0, name="a", run_folder=run.run_folder)
+        await asyncio.to_thread(change, staleness_limit=2, run=run)
+        await asyncio.to_thread(price, 2.0, name="a", run=run)
     assert acts.orders[0] == PublishPeriodChanged(0)
-    assert acts.orders[-3] == StalenessLimitChanged(2)
+    assert acts.orders[-2] == StalenessLimitChanged(2)
     for wrong in ({"publish_every_steps": "often"}, {"usd_total_max": "much"}):
         with pytest.raises(ConfigError, match="neither"):
             change(**wrong, run=run)  # type: ignore[arg-type]

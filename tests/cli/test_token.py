@@ -10,6 +10,7 @@ import pytest
 
 from rollcast.cli import token
 from rollcast.cli.coordinator_api import TOKEN_VARIABLE
+from rollcast.cli.options import RunOptions
 from rollcast.runtime.errors import ConfigError, MalformedMessage, NotAllowed
 from tests.coordinator.http.serving import KEY, served
 
@@ -27,23 +28,23 @@ async def test_a_token_from_birth_to_end(
     (run / "secrets" / "operator.key").write_text(KEY)
     async with served(tmp_path) as page:
         (run / "endpoints.json").write_text(json.dumps({"http_url": page.url, "grpc_address": ""}))
-        await asyncio.to_thread(token.create, role="viewer", name="ann", days=2.0, run_folder=run)
+        await asyncio.to_thread(token.create, role="viewer", name="ann", days=2.0, run=RunOptions(run))
         text = capsys.readouterr().out.strip()
         assert (await page.get("/api/v1/session", text))[1]["who"] == "ann"
         with pytest.raises(MalformedMessage, match="ann"):
-            await asyncio.to_thread(token.create, role="viewer", name="ann", run_folder=run)
-        await asyncio.to_thread(token.show, run_folder=run)
+            await asyncio.to_thread(token.create, role="viewer", name="ann", run=RunOptions(run))
+        await asyncio.to_thread(token.show, run=RunOptions(run))
         assert "ann" in capsys.readouterr().out
         monkeypatch.setenv(TOKEN_VARIABLE, text)  # a viewer's is not enough
         with pytest.raises(NotAllowed):
-            await asyncio.to_thread(token.show, url=page.url)
+            await asyncio.to_thread(token.show, run=RunOptions(url=page.url))
         monkeypatch.delenv(TOKEN_VARIABLE)
-        await asyncio.to_thread(token.revoke, "ann", run_folder=run)
+        await asyncio.to_thread(token.revoke, "ann", run=RunOptions(run))
         assert (await page.get("/api/v1/session", text))[0] == 401
         with pytest.raises(ConfigError, match="ann"):
-            await asyncio.to_thread(token.revoke, "ann", run_folder=run)
+            await asyncio.to_thread(token.revoke, "ann", run=RunOptions(run))
         capsys.readouterr()
-        await asyncio.to_thread(token.show, run_folder=run, json_output=True)
+        await asyncio.to_thread(token.show, run=RunOptions(run), json_output=True)
         (listed,) = json.loads(capsys.readouterr().out)["tokens"]
         assert not listed["holds"]
 
