@@ -12,13 +12,13 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
+from rollcast.cli.durations import seconds_of
 from rollcast.cli.options import Json
-from rollcast.runtime.errors import ConfigError, RunFolderError
+from rollcast.runtime.errors import RunFolderError
 from rollcast.runtime.run_folder import RunFolder
 
 _DEFAULT_RUN = Path("runs/latest")
 _CULPRITS_SHOWN = 3
-_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 DIFFERENT = 1  # exit status of a replay that decides otherwise
 
 
@@ -116,7 +116,7 @@ def why(run_folder: Path = _DEFAULT_RUN, *, since: str = "", json_output: Json =
     """
     from coordinator.why import account
 
-    since_unix_s = None if not since else datetime.now(UTC).timestamp() - _duration_s(since)
+    since_unix_s = None if not since else datetime.now(UTC).timestamp() - seconds_of(since)
     found = account(RunFolder(run_folder).ledger, since_unix_s=since_unix_s)
     if json_output:
         print(json.dumps(asdict(found) | {"utilisation": found.utilisation}, indent=2))
@@ -132,10 +132,3 @@ def why(run_folder: Path = _DEFAULT_RUN, *, since: str = "", json_output: Json =
     table.add_row("unaccounted", f"{found.unaccounted * found.wall_s:.1f}", f"{found.unaccounted:.1%}", "")
     console.print(table)
     return 0
-
-
-def _duration_s(text: str) -> float:
-    number, unit = text[:-1], text[-1:]
-    if unit in _UNITS_S and number.replace(".", "", 1).isdigit():
-        return float(number) * _UNITS_S[unit]
-    raise ConfigError(f"{text!r} is no duration", fix="write it like 90s, 30m, 2h or 1d")
