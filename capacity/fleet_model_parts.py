@@ -13,6 +13,18 @@ from capacity.slot_times import Draws
 _SPEED_WINDOW = 16
 
 
+@dataclass(slots=True)
+class Measured:
+    """Since the counting began. ``t_bcast_s``: of each version, from its announcement to the last worker's copy."""
+
+    seconds: float
+    train_s: float
+    trained: int
+    dropped: int
+    age_steps: int
+    t_bcast_s: list[float]
+
+
 @dataclass(slots=True, eq=False)
 class Group:
     """One prompt's rollouts.
@@ -134,3 +146,9 @@ class ModelWorker:
     def slot_s(self, draws: Draws) -> float:
         """How long the next slot takes."""
         return self.median_s * math.exp(self.sigma * draws.normal())
+
+
+def t_bcast_of(measured: Measured) -> float | None:
+    """Its median, the lower one of two; None without a version that reached everybody."""
+    ordered = sorted(measured.t_bcast_s)
+    return ordered[(len(ordered) - 1) // 2] if ordered else None

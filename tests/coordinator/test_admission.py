@@ -32,7 +32,7 @@ def may_begin(made: World) -> bool:
     member = state.members.get(PeerId("a"))
     assert member is not None
     assert member.version is not None
-    return admission.in_time(state, member, member.version, None, 2, made.now)
+    return admission.oldest_to_begin(state, member, member.version, None, 2, made.now) is not None
 
 
 @pytest.mark.parametrize(
