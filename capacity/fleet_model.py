@@ -153,13 +153,19 @@ class FleetModel:
         self._newest_announced = version
         self._missing[version] = (self._now, {worker.number for worker in self._workers if not worker.away})
         for worker in self._workers:
-            if not worker.away and worker.announced(version, self._now):
-                self._after(worker.copy_s, self._held, worker, version)
+            if not worker.away:
+                self._receive(worker, version)
+
+    def _receive(self, worker: ModelWorker, version: int) -> None:
+        if version > worker.held and worker.announced(version, self._now):
+            self._after(worker.copy_s, self._held, worker, version)
 
     def _held(self, worker: ModelWorker, version: int) -> None:
         if worker.receiving != version:
             return
+        following = worker.following
         worker.stop_receiving(self._now)
+        self._receive(worker, following)
         worker.held, worker.aside = version, False
         self._pace.came(self._step - 1 - version, self._now)
         self._no_longer_missing(worker, version)
@@ -271,8 +277,7 @@ class FleetModel:
 
     def _back(self, worker: ModelWorker) -> None:
         worker.away = False
-        if worker.held < self._newest_announced and worker.announced(self._newest_announced, self._now):
-            self._after(worker.copy_s, self._held, worker, self._newest_announced)
+        self._receive(worker, self._newest_announced)
         self._begin(worker)
         self._asks(worker)
 

@@ -80,6 +80,8 @@ class ModelWorker:
     loaded: int = -1
     active: int = -1
     receiving: int = -1
+    following: int = -1  # the newest that was announced meanwhile
+    keeps: bool = False  # what it receives took the place of another one, and is not given up in turn
     receive_until: float = 0.0
     receive_from: float = 0.0
     received_before_s: float = 0.0
@@ -116,18 +118,20 @@ class ModelWorker:
         self.virtual_s += slots / (self.per_s or self.concurrency / self.median_s)
 
     def announced(self, version: int, now: float) -> bool:
-        """Whether it begins to receive this version: what is more than half here is finished first."""
+        """Whether it begins to receive this version. What is more than half here is finished first."""
         if self.receiving >= 0:
-            if 2.0 * (self.receive_until - now) < self.receive_until - self.receive_from:
+            if self.keeps or 2.0 * (self.receive_until - now) < self.receive_until - self.receive_from:
+                self.following = version
                 return False
             self.stop_receiving(now)
+            self.keeps = True
         self.receiving, self.receive_from, self.receive_until = version, now, now + self.copy_s
         return True
 
     def stop_receiving(self, now: float) -> None:
         """The copy is here, or another one comes in its place."""
         self.received_before_s = self.received_s(now)
-        self.receiving = -1
+        self.receiving, self.following, self.keeps = -1, -1, False
 
     def received_s(self, now: float) -> float:
         """For how long versions were on their way here, in all."""
