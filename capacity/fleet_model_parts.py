@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from dataclasses import dataclass, field
 
 from capacity.conduct import Conduct
 from capacity.pace import median
-from capacity.slot_times import Draws
+from capacity.slot_times import Draws, log_normal
 
 _SPEED_WINDOW = 16
 
@@ -149,7 +148,7 @@ class ModelWorker:
 
     def slot_s(self, draws: Draws) -> float:
         """How long the next slot takes."""
-        return self.median_s * math.exp(self.sigma * draws.normal())
+        return self.median_s * log_normal(self.sigma, draws)
 
 
 def t_bcast_of(measured: Measured) -> float | None:
