@@ -50,8 +50,9 @@ def run(arguments: argparse.Namespace) -> Outcome:
 def _paced(settings: FleetSettings, seed: int, seconds: float) -> dict[str, float]:
     fleet = Fleet(settings, seed)
     fleet.run(WARM_UP_STEPS * settings.train_s)
-    before, steps = fleet.coordinator.tables.counts(), fleet.ground.oracle.steps
+    before, steps, ages = fleet.coordinator.tables.counts(), fleet.ground.oracle.steps, dict(fleet.ground.oracle.ages)
     fleet.run(seconds)
+    aged = {age: count - ages.get(age, 0) for age, count in fleet.ground.oracle.ages.items()}
     after = fleet.coordinator.tables.counts()
     late = ("stale", "group_stale", "late_duplicate", "returned", "lease_expired")
     dropped = sum(after.dropped.get(one, 0) - before.dropped.get(one, 0) for one in late)
@@ -59,6 +60,7 @@ def _paced(settings: FleetSettings, seed: int, seconds: float) -> dict[str, floa
     return {
         "dropped_share": dropped / max(1, dropped + trained),
         "utilisation": (fleet.ground.oracle.steps - steps) * settings.train_s / seconds,
+        "mean_staleness": sum(age * count for age, count in aged.items()) / max(1, sum(aged.values())),
         "violations": len(fleet.ground.oracle.violations),
     }
 

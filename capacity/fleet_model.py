@@ -9,31 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any
 
 from capacity.conduct import Conduct
 from capacity.demand import Demand
-from capacity.fleet_model_parts import Group, ModelWorker, Slot
+from capacity.fleet_model_parts import Group, Measured, ModelWorker, Slot
 from capacity.pace import Pace
 from capacity.slot_times import Draws
 
 _BURST_S = 0.02  # a batch that is not full waits so long for leases of the same burst
 _GROUPS_TRIED = 8
 _MOMENT_S = 1e-6
-
-
-@dataclass(slots=True)
-class Measured:
-    """Since the counting began. ``t_bcast_s``: of each version, from its announcement to the last worker's copy."""
-
-    seconds: float
-    train_s: float
-    trained: int
-    dropped: int
-    age_steps: int
-    t_bcast_s: list[float]
 
 
 class FleetModel:
@@ -166,14 +153,21 @@ class FleetModel:
         self._newest_announced = version
         self._missing[version] = (self._now, {worker.number for worker in self._workers if not worker.away})
         for worker in self._workers:
-            if not worker.away and worker.announced(version, self._now):
-                self._after(worker.copy_s, self._held, worker, version)
+            if not worker.away:
+                self._receive(worker, version)
+
+    def _receive(self, worker: ModelWorker, version: int) -> None:
+        if version > worker.held and worker.announced(version, self._now):
+            self._after(worker.copy_s, self._held, worker, version)
 
     def _held(self, worker: ModelWorker, version: int) -> None:
         if worker.receiving != version:
             return
+        following = worker.following
         worker.stop_receiving(self._now)
+        self._receive(worker, following)
         worker.held, worker.aside = version, False
+        self._pace.came(self._step - 1 - version, self._now)
         self._no_longer_missing(worker, version)
         self._queue(worker)
         self._after(self._demand.t_load_s, self._loaded, worker, version)
@@ -283,8 +277,7 @@ class FleetModel:
 
     def _back(self, worker: ModelWorker) -> None:
         worker.away = False
-        if worker.held < self._newest_announced and worker.announced(self._newest_announced, self._now):
-            self._after(worker.copy_s, self._held, worker, self._newest_announced)
+        self._receive(worker, self._newest_announced)
         self._begin(worker)
         self._asks(worker)
 
@@ -299,30 +292,40 @@ class FleetModel:
     def _issue(self) -> None:
         """Leases for who is next in line, as long as there is work for them."""
         begun: list[ModelWorker] = []
-        while (ahead := self._next_place()) is not None:
-            worker = self._next_in_line(self._turn(ahead) - self._demand.staleness_limit)
+        while (place := self._next_place()) is not None:
+            worker = self._next_in_line(self._oldest_fresh(*place))
             if worker is None:
                 break
-            group = self._group_for(worker)
-            if group is None:
+            found = self._group_for(worker)
+            if found is None:
                 worker.aside = True
                 continue
-            self._grant(worker, group)
+            self._grant(worker, *found)
             if worker not in begun:
                 begun.append(worker)
         for worker in begun:
             self._begin(worker)
 
-    def _next_place(self) -> int | None:
-        """How many groups are ahead of what is given out next; None: nothing is."""
+    def _next_place(self) -> tuple[int, int | None] | None:
+        """Groups ahead of what is given out next, and its rollouts' oldest version; None: nothing is."""
         for place, group in enumerate(self._book):
             if group.vacant:
-                return place
-        of_use = self._pace.groups_of_use(self._groups_per_step, self._conduct.lead_margin_steps)
-        return len(self._book) if len(self._book) < of_use else None
+                return place, group.oldest
+        return (len(self._book), None) if len(self._book) < self._groups_of_use() else None
+
+    def _groups_of_use(self) -> float:
+        return self._pace.groups_of_use(self._groups_per_step, self._conduct.lead_margin_steps)
 
     def _turn(self, ahead: int) -> int:
         return self._step + self._pace.places_ahead(ahead, len(self._ready)) // self._groups_per_step
+
+    def _oldest_fresh(self, ahead: int, made_with: int | None) -> int:
+        """The oldest version for a group in this place, where nobody waits in vain for a newer one."""
+        kappa, margin = self._demand.publish_every_steps, self._conduct.lead_margin_steps
+        old = self._pace.steps_old(ahead, self._groups_per_step, margin, kappa)
+        fresh = -1 if old == math.inf else math.ceil(self._step - old)
+        counted = self._turn(ahead) - self._demand.staleness_limit
+        return max(counted, fresh if made_with is None else min(fresh, made_with))
 
     def _next_in_line(self, oldest: int) -> ModelWorker | None:
         """Idle ones first, then who is furthest behind."""
@@ -344,50 +347,47 @@ class FleetModel:
             worker.virtual_s = max(worker.virtual_s, self._clock_s)
             self._line[worker.number] = worker
 
-    def _group_for(self, worker: ModelWorker) -> Group | None:
+    def _group_for(self, worker: ModelWorker) -> tuple[Group, int] | None:
+        """The group that it can do in time, and the oldest version that it may begin it with."""
         taken = min(worker.room(self._conduct), self._per_group)
         load = max(worker.concurrency, worker.holds + taken)
         tried = 0
         for place, group in enumerate(self._book):
             if group.vacant:
-                if self._in_time(worker, place, group, load):
-                    return group
+                needs = self._needs(worker, place, group, load)
+                if needs is not None:
+                    return group, needs
                 tried += 1
                 if tried == _GROUPS_TRIED:
                     break
-        of_use = self._pace.groups_of_use(self._groups_per_step, self._conduct.lead_margin_steps)
-        if len(self._book) >= of_use or not self._in_time(worker, len(self._book), None, load):
+        of_use = len(self._book) < self._groups_of_use()
+        needs = self._needs(worker, len(self._book), None, load) if of_use else None
+        if needs is None:
             return None
         group = Group(self._per_group, self._per_group)
         self._book.append(group)
-        return group
+        return group, needs
 
-    def _in_time(self, worker: ModelWorker, ahead: int, group: Group | None, load: int) -> bool:
-        oldest = worker.held
-        if group is not None and group.oldest is not None:
-            oldest = min(oldest, group.oldest)
+    def _needs(self, worker: ModelWorker, ahead: int, group: Group | None, load: int) -> int | None:
+        """The oldest version that this is in time with; None: the worker's is older."""
+        made_with = None if group is None else group.oldest
+        oldest = worker.held if made_with is None else min(worker.held, made_with)
         limit = self._demand.staleness_limit
-        if self._turn(ahead) - oldest > limit:
-            return False
-        if ahead < self._groups_per_step and self._now >= self._pace.starves_at():
-            return True
+        needs = self._turn(ahead) - limit
+        if oldest < needs or (ahead < self._groups_per_step and self._now >= self._pace.starves_at()):
+            return needs if oldest >= needs else None
         unfilled = self._per_group if group is None else group.unfilled
         later = self._pace.steps_until_ready(worker.per_s, load, unfilled, self._now, begun=group is not None)
-        return later is None or self._step + later - oldest <= limit
+        needs = needs if later is None else max(needs, self._step + later - limit)
+        fresh = self._oldest_fresh(ahead, made_with)
+        return max(needs, fresh) if oldest >= needs and worker.held >= fresh else None
 
-    def _grant(self, worker: ModelWorker, group: Group) -> None:
+    def _grant(self, worker: ModelWorker, group: Group, needs: int) -> None:
         count = min(worker.room(self._conduct), group.vacant)
         load = max(worker.concurrency, worker.holds + count)
-        needs = max(0, self._turn(self._book.index(group)) - self._demand.staleness_limit)
         worker.waiting += [Slot(group, load, self._now, needs) for _ in range(count)]
         group.vacant -= count
         self._clock_s = max(worker.virtual_s, self._clock_s)
         worker.served(count)
         self._line.pop(worker.number)
         self._queue(worker)
-
-
-def t_bcast_of(measured: Measured) -> float | None:
-    """Its median, the lower one of two; None without a version that reached everybody."""
-    ordered = sorted(measured.t_bcast_s)
-    return ordered[(len(ordered) - 1) // 2] if ordered else None

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from dataclasses import dataclass, field
 
 from capacity.conduct import Conduct
 from capacity.pace import median
-from capacity.slot_times import Draws
+from capacity.slot_times import Draws, log_normal
 
 _SPEED_WINDOW = 16
+
+
+@dataclass(slots=True)
+class Measured:
+    """Since the counting began. ``t_bcast_s``: of each version, from its announcement to the last worker's copy."""
+
+    seconds: float
+    train_s: float
+    trained: int
+    dropped: int
+    age_steps: int
+    t_bcast_s: list[float]
 
 
 @dataclass(slots=True, eq=False)
@@ -68,6 +79,8 @@ class ModelWorker:
     loaded: int = -1
     active: int = -1
     receiving: int = -1
+    following: int = -1  # the newest that was announced meanwhile
+    keeps: bool = False  # what it receives took the place of another one, and is not given up in turn
     receive_until: float = 0.0
     receive_from: float = 0.0
     received_before_s: float = 0.0
@@ -104,18 +117,20 @@ class ModelWorker:
         self.virtual_s += slots / (self.per_s or self.concurrency / self.median_s)
 
     def announced(self, version: int, now: float) -> bool:
-        """Whether it begins to receive this version: what is more than half here is finished first."""
+        """Whether it begins to receive this version. What is more than half here is finished first."""
         if self.receiving >= 0:
-            if 2.0 * (self.receive_until - now) < self.receive_until - self.receive_from:
+            if self.keeps or 2.0 * (self.receive_until - now) < self.receive_until - self.receive_from:
+                self.following = version
                 return False
             self.stop_receiving(now)
+            self.keeps = True
         self.receiving, self.receive_from, self.receive_until = version, now, now + self.copy_s
         return True
 
     def stop_receiving(self, now: float) -> None:
         """The copy is here, or another one comes in its place."""
         self.received_before_s = self.received_s(now)
-        self.receiving = -1
+        self.receiving, self.following, self.keeps = -1, -1, False
 
     def received_s(self, now: float) -> float:
         """For how long versions were on their way here, in all."""
@@ -133,4 +148,10 @@ class ModelWorker:
 
     def slot_s(self, draws: Draws) -> float:
         """How long the next slot takes."""
-        return self.median_s * math.exp(self.sigma * draws.normal())
+        return self.median_s * log_normal(self.sigma, draws)
+
+
+def t_bcast_of(measured: Measured) -> float | None:
+    """Its median, the lower one of two; None without a version that reached everybody."""
+    ordered = sorted(measured.t_bcast_s)
+    return ordered[(len(ordered) - 1) // 2] if ordered else None

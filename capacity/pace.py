@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 _PERIODS = 16  # learner steps, and attempts of a worker
 _SPREAD_WINDOW = 1024
+_LAGS_WINDOW = 256
 _SPREAD_NEEDED = 24
 _CHANCE_MIN, _CHANCE_FIRST, _CHANCE_MAX = 0.1, 0.25, 0.97
 _BOLDER, _BOLDER_MAX, _MORE_CAUTIOUS = 5.0, 0.3, 0.05
@@ -38,6 +39,8 @@ class Pace:
         self._spread: deque[float] = deque(maxlen=_SPREAD_WINDOW)
         self._turnarounds: deque[float] = deque(maxlen=_SPREAD_WINDOW)
         self._spread_sorted: list[float] = []
+        self._lags: deque[float] = deque(maxlen=_LAGS_WINDOW)
+        self._lag_steps: float | None = None
         self._under_way: float | None = None
         self._usual_s = math.inf
         self._ended = self._in_time = 0.0
@@ -50,14 +53,24 @@ class Pace:
             self._spread.append(turnaround_s * per_s / load)
         self._turnarounds.append(turnaround_s)
 
+    def came(self, steps_behind: int, now: float) -> None:
+        """A worker holds a newer version: so many steps before the one that the learner works at."""
+        if self.period_s and steps_behind >= 0:
+            self._lags.append(steps_behind + min(1.0, (now - self.recorded_at) / self.period_s))
+
     def waits(self, now: float) -> None:
-        """The learner wants a batch that is not there yet. As at the coordinator, only then its pace is measured."""
+        """The learner wants a batch that is not there yet."""
         self.asked_at = now
+        self._was_busy(now)
+
+    def _was_busy(self, now: float) -> None:
         self._busy.append(now - self.recorded_at)
         self.learner_s = median(self._busy)
 
     def formed(self, now: float, trained: int, stale: int) -> None:
         """A batch was formed; so many rollouts were trained, and dropped for their age, since the one before."""
+        if self.asked_at is None:
+            self._was_busy(now)
         self._periods.append(now - self.recorded_at)
         self.period_s = median(self._periods)
         self._learn_caution(now, trained, stale)
@@ -66,6 +79,8 @@ class Pace:
 
     def _sort(self) -> None:
         self._spread_sorted = sorted(self._spread)
+        if self._lags:
+            self._lag_steps = median(self._lags)
         turnarounds = sorted(self._turnarounds)
         if turnarounds:
             self._usual_s = _quantile(turnarounds, 0.5)
@@ -103,6 +118,14 @@ class Pace:
         if self._under_way is None:
             return math.inf
         return groups_per_step * (1.0 + self._under_way + lead_margin_steps) / self.yield_share
+
+    def steps_old(self, ahead: int, groups_per_step: int, lead_margin_steps: float, kappa: int) -> float:
+        """How old a version may be that a group in this place is begun with; infinite: no wait for a newer one."""
+        if self._lag_steps is None or ahead < groups_per_step:
+            return math.inf
+        of_use = self.groups_of_use(groups_per_step, lead_margin_steps)
+        spare_steps = max(0.0, (of_use - ahead) * self.yield_share / groups_per_step)
+        return math.inf if spare_steps > 1.0 else kappa + self._lag_steps + spare_steps
 
     def places_ahead(self, ahead: int, ready: int) -> int:
         """Of the groups ahead, those that will probably be of use."""

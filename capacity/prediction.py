@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from capacity.broadcast_bound import broadcast_seconds, stripe_factor
 from capacity.conduct import Conduct
 from capacity.demand import Demand
-from capacity.fleet_model import FleetModel, Measured, t_bcast_of
-from capacity.fleet_model_parts import ModelWorker
+from capacity.fleet_model import FleetModel
+from capacity.fleet_model_parts import Measured, ModelWorker, t_bcast_of
 from capacity.slot_times import fit_log_normal, mean_rest
 from capacity.workers import Speed, Worker
 

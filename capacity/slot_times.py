@@ -13,6 +13,7 @@ from statistics import NormalDist
 _NORMAL = NormalDist()
 _POINTS = 400  # at which the mean of the longest of several is taken
 _SIGMA_MAX = 2.5
+LONGEST = 24.0  # no time is longer, in medians: completions end at max_new_tokens
 _BISECTIONS = 40
 _MASK = (1 << 64) - 1
 
@@ -56,25 +57,31 @@ def fit_log_normal(mean_s: float, p90_s: float, longest_of: int = 1) -> tuple[fl
 @lru_cache(maxsize=1024)
 def _sigma_of(ratio: float, count: int) -> float:
     """Of the logarithm, where p90 / mean of the longest of so many is this ratio."""
-    top = _SIGMA_MAX if count > 1 else _NORMAL.inv_cdf(0.9)  # the ratio of one falls again above
+    top = _most_spread(count)  # the ratio falls again above
     low, high = 0.0, top
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2.0
         low, high = (middle, high) if _p90_over_mean(middle, count) < ratio else (low, middle)
-    return high if high < top else _most_spread(count, top)
+    return high
 
 
 @lru_cache(maxsize=1024)
 def mean_of_longest(sigma: float, count: int) -> float:
     """Mean of the longest of so many log-normal times, in medians of one."""
-    if count == 1:
-        return math.exp(sigma * sigma / 2.0)
-    return sum(math.exp(sigma * z) for z in _longest_points(count)) / _POINTS
+    if count == 1 and sigma > 0.0:
+        cut = math.log(LONGEST) / sigma
+        return math.exp(sigma * sigma / 2.0) * _NORMAL.cdf(cut - sigma) + LONGEST * _NORMAL.cdf(-cut)
+    return sum(min(LONGEST, math.exp(sigma * z)) for z in _longest_points(count)) / _POINTS
+
+
+def log_normal(sigma: float, draws: Draws) -> float:
+    """One time, in medians."""
+    return min(LONGEST, math.exp(sigma * draws.normal()))
 
 
 def mean_rest(sigma: float, count: int) -> float:
     """What is left on average of the longest of so many at a random moment, in medians: E[X^2] / 2 E[X] (renewals)."""
-    squares = sum(math.exp(2.0 * sigma * z) for z in _longest_points(count)) / _POINTS
+    squares = sum(min(LONGEST, math.exp(sigma * z)) ** 2 for z in _longest_points(count)) / _POINTS
     return squares / (2.0 * mean_of_longest(sigma, count))
 
 
@@ -86,9 +93,11 @@ def _longest_points(count: int) -> tuple[float, ...]:
 
 
 def _p90_over_mean(sigma: float, count: int) -> float:
-    return math.exp(sigma * _NORMAL.inv_cdf(0.9 ** (1.0 / count))) / mean_of_longest(sigma, count)
+    return min(LONGEST, math.exp(sigma * _NORMAL.inv_cdf(0.9 ** (1.0 / count)))) / mean_of_longest(sigma, count)
 
 
-def _most_spread(count: int, top: float) -> float:
-    sigmas = [top * part / 50.0 for part in range(51)]
+@lru_cache(maxsize=64)
+def _most_spread(count: int) -> float:
+    """The sigma of which p90 / mean of the longest of so many is largest."""
+    sigmas = [_SIGMA_MAX * part / 50.0 for part in range(51)]
     return max(sigmas, key=lambda sigma: _p90_over_mean(sigma, count))

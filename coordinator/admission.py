@@ -33,8 +33,13 @@ def _groups_of_use(state: CoreState) -> float:
     under_way = state.forecast.steps_under_way()
     if under_way is None:
         return float("inf")
-    in_time = state.settings.groups_per_step * (1.0 + under_way + state.settings.lead_margin_steps)
-    return in_time / state.group_yield.share * state.usefulness.groups_per_useful_one
+    return _groups_of_steps(state) * (1.0 + under_way + state.settings.lead_margin_steps)
+
+
+def _groups_of_steps(state: CoreState) -> float:
+    """Groups to begin for each batch, with those that come too late in the end, or teach nothing."""
+    groups = state.settings.groups_per_step
+    return groups / state.group_yield.share * state.usefulness.groups_per_useful_one
 
 
 def oldest_version_for(state: CoreState, groups_ahead: int) -> Version:
@@ -44,23 +49,51 @@ def oldest_version_for(state: CoreState, groups_ahead: int) -> Version:
     return Version(max(0, state.step_of_turn(groups_ahead) - state.rules.limit))
 
 
-def in_time(state: CoreState, member: Member, version: Version, group: Group | None, load: int, now: float) -> bool:
-    """Whether this member, at this load, may take slots of the group, or of a new one, with its version."""
+def oldest_fresh_version_for(state: CoreState, groups_ahead: int, made_with: Version | None) -> Version:
+    """The same where nobody waits in vain: a newer version may be here before the group need be begun.
+
+    ``made_with``: the oldest version of rollouts that the group has already.
+
+    A version is kappa steps and what it took to come old when the next one is here. Of the last batch's worth of the
+    groups of use, the later a group has its turn the less older than that it may be begun with: peers that are free
+    wait for the version that is on its way instead, and what they make is younger when it is trained.
+    """
+    counted = oldest_version_for(state, groups_ahead)
+    lag_steps = state.forecast.version_lag_steps()
+    if state.settings.pacing != "predict" or lag_steps is None or groups_ahead < state.settings.groups_per_step:
+        return counted
+    spare_steps = max(0.0, (_groups_of_use(state) - groups_ahead) / _groups_of_steps(state))
+    if spare_steps > 1.0:
+        return counted
+    age_max = state.rules.publish_every_steps + lag_steps + spare_steps
+    fresh = math.ceil(state.batches.next_step - age_max)
+    return Version(max(counted, fresh if made_with is None else min(fresh, made_with)))  # newer ones make it no younger
+
+
+def oldest_to_begin(
+    state: CoreState, member: Member, version: Version, group: Group | None, load: int, now: float
+) -> Version | None:
+    """Oldest version with which slots of the group, or of a new one, are in time if this member begins them now.
+
+    None: what it holds, ``version``, is older, at this load.
+    """
     settings = state.settings
     if settings.pacing == "none":
-        return True
+        return Version(0)
     ahead = len(state.book) if group is None else state.book.position(group)
-    oldest = version
-    if group is not None and group.oldest_version is not None:
-        oldest = min(oldest, group.oldest_version)
-    if state.step_of_turn(ahead) - oldest > state.rules.limit:
-        return False
-    chance, slots = state.forecast.chance_wanted, settings.samples_per_group
+    made_with = None if group is None else group.oldest_version
+    oldest = version if made_with is None else min(version, made_with)
+    needed = oldest_version_for(state, ahead)
+    if oldest < needed:
+        return None
     if settings.pacing == "count" or (ahead < settings.groups_per_step and state.forecast.learner_starves(now)):
-        return True
+        return needed
+    chance, slots = state.forecast.chance_wanted, settings.samples_per_group
     if group is not None:  # it was begun: what is left of it is worth a smaller chance
         chance, slots = min(chance, _CHANCE_ONCE_BEGUN), group.unfilled
-    return predicted_step(state, member, slots, load, now, chance) - oldest <= state.rules.limit
+    needed = Version(max(needed, predicted_step(state, member, slots, load, now, chance) - state.rules.limit))
+    fresh = oldest_fresh_version_for(state, ahead, made_with)
+    return Version(max(needed, fresh)) if oldest >= needed and version >= fresh else None
 
 
 def predicted_step(state: CoreState, member: Member, slots: int, load: int, now: float, chance: float) -> Step:

@@ -14,13 +14,14 @@ from itertools import islice
 
 from coordinator.figures import percentile_of
 from coordinator.groups import Attempt
-from rollcast.wire.ids import PeerId
+from rollcast.wire.ids import PeerId, Version
 
 _SPEED_WINDOW = 16  # attempts of a peer
 _SPREAD_WINDOW = 1024  # attempts of all peers
 _SPREAD_SORTED_EVERY = 32  # measurements between two sortings
 _SPREAD_NEEDED = 24  # measurements before anything is predicted
 _PERIODS = 16  # learner steps
+_LAGS_WINDOW, _LAGS_SORTED_EVERY = 256, 16  # versions that reached peers
 _WAIT_REMEMBERED = 16  # learner steps
 _PEERS_REMEMBERED = 16384
 _FORGET_AFTER_S = 3600.0  # a peer that was too slow once may try again after so long
@@ -107,6 +108,7 @@ class Forecast:
         self._spread = _Sorted(_SPREAD_WINDOW, _SPREAD_SORTED_EVERY)  # turnaround / what the peer's speed let expect
         self._turnaround_s = _Sorted(_SPREAD_WINDOW, _SPREAD_SORTED_EVERY)
         self._scoring_s = _Sorted(256, 16)
+        self._lag_steps = _Sorted(_LAGS_WINDOW, _LAGS_SORTED_EVERY)
         self._periods: deque[float] = deque(maxlen=_PERIODS)
         self._busy: deque[float] = deque(maxlen=_PERIODS)
         self._recorded = -1
@@ -150,6 +152,13 @@ class Forecast:
         """A rollout was scored so long after it was received."""
         self._scoring_s.add(seconds)
 
+    def version_came(self, version: Version, now: float) -> None:
+        """A peer holds a version that is newer than the one that it had."""
+        if self._recorded_at is None or not self.step_period_s or version >= self._recorded:
+            return
+        behind = self._recorded - 1 - version  # the newest batch is of the step that begins with this many completed
+        self._lag_steps.add(behind + min(1.0, (now - self._recorded_at) / self.step_period_s))
+
     def learner(self, now: float, *, recorded: int, waits: bool, trained: int = 0, stale: int = 0) -> None:
         """Called when batches were asked for or recorded: ``recorded`` so many, and whether the learner waits.
 
@@ -157,11 +166,11 @@ class Forecast:
         """
         if waits and self._asked_at is None:
             self._asked_at = now
-            if self._recorded_at is not None:
-                self._busy.append(now - self._recorded_at)
-                self.learner_s = percentile_of(self._busy, 50)
+            self._was_busy(now)
         if recorded == self._recorded:
             return
+        if self._asked_at is None:
+            self._was_busy(now)  # it was served at once
         if self._recorded_at is not None:
             self._periods.append(now - self._recorded_at)
             self.step_period_s = percentile_of(self._periods, 50)
@@ -169,6 +178,12 @@ class Forecast:
         self._ended = (trained, stale)
         self._recorded, self._recorded_at = recorded, now
         self._asked_at = now if waits else None
+
+    def _was_busy(self, now: float) -> None:
+        """The learner asks for a batch: until now it worked on the one before."""
+        if self._recorded_at is not None:
+            self._busy.append(now - self._recorded_at)
+            self.learner_s = percentile_of(self._busy, 50)
 
     def _learn_caution(self, now: float, trained: int, stale: int) -> None:
         """A learner that waits is worse than work in vain; where neither happens nothing need change."""
@@ -242,6 +257,10 @@ class Forecast:
         if turnaround_s is None or not self.learner_s or len(self._turnaround_s) < _SPREAD_NEEDED:
             return None
         return (turnaround_s + (self._scoring_s.quantile(0.9) or 0.0)) / self.learner_s
+
+    def version_lag_steps(self) -> float | None:
+        """How old versions usually are when a peer holds them, in learner steps; None before that was measured."""
+        return self._lag_steps.quantile(0.5)
 
     def steps_within(self, seconds: float, now: float) -> int:
         """Batches that will have been formed before something is there that takes so long; 0: it makes the next one."""

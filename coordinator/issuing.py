@@ -85,12 +85,12 @@ def _next_in_line(state: CoreState) -> Member | None:
         return None
     open_groups = state.book.open_groups(1)
     if open_groups:  # it has its turn before any new group: older versions will do for it
-        groups_ahead = state.book.position(open_groups[0])
+        groups_ahead, made_with = state.book.position(open_groups[0]), open_groups[0].oldest_version
     elif len(state.prompts) and admission.may_open(state):
-        groups_ahead = len(state.book)
+        groups_ahead, made_with = len(state.book), None
     else:
         return None
-    peer_id = state.members.shares.first(admission.oldest_version_for(state, groups_ahead))
+    peer_id = state.members.shares.first(admission.oldest_fresh_version_for(state, groups_ahead, made_with))
     return None if peer_id is None else state.members.get(peer_id)
 
 
@@ -99,16 +99,27 @@ def _grant_one(state: CoreState, member: Member, actions: list[Action], now: flo
     free = room(state, member, now)
     if free <= 0 or member.version is None:
         return None
-    group = _group_for(state, member, member.version, free, actions, now)
-    if group is None:
+    found = _group_for(state, member, member.version, free, actions, now)
+    if found is None:
         return None
-    return grant(state, member, group, state.book.open_slots(group)[:free], actions, now)
+    group, oldest = found
+    return grant(state, member, group, state.book.open_slots(group)[:free], actions, now, oldest)
 
 
 def grant(
-    state: CoreState, member: Member, group: Group, indices: list[int], actions: list[Action], now: float
+    state: CoreState,
+    member: Member,
+    group: Group,
+    indices: list[int],
+    actions: list[Action],
+    now: float,
+    oldest_in_time: Version = Version(0),  # noqa: B008
 ) -> LeaseGrant:
-    """A lease of these slots of a group for this member, who is in line; what must be recorded goes to ``actions``."""
+    """A lease of these slots of a group for this member, who is in line; what must be recorded goes to ``actions``.
+
+    It asks for what the member was chosen for: one that still loads the version that it holds would begin with an older
+    one. Beginnings that others drew are gone on with as long as they are young enough for their turn.
+    """
     settings, book = state.settings, state.book
     turn = state.step_of_turn(book.position(group))
     oldest_useful = oldest_useful_version(turn, state.rules.limit)
@@ -122,6 +133,8 @@ def grant(
         prefixes=state.partials.prefixes(group.group_id, indices, oldest_useful, state.epoch),
     )
     slots = book.slots_of(attempts)
+    if not any(slot.prefix for slot in slots):
+        oldest_useful = max(oldest_useful, oldest_in_time)
     state.members.asks(member, member.free_slots - len(attempts))
     member.virtual_time = state.members.shares.served(member.peer_id, len(attempts) / _speed(state, member, now))
     _queue(state, member, now)
@@ -161,18 +174,20 @@ def _speed(state: CoreState, member: Member, now: float) -> float:
 
 def _group_for(
     state: CoreState, member: Member, version: Version, free: int, actions: list[Action], now: float
-) -> Group | None:
-    """The oldest group with an open slot, else a new one, that this member can do in time."""
+) -> tuple[Group, Version] | None:
+    """The oldest group with an open slot, else a new one, that this member can do in time, and the version it needs."""
     taken = min(free, state.settings.samples_per_group)
     load = max(member.concurrent_rollouts, state.book.held_now(member.peer_id) + taken)
     for group in state.book.open_groups(_GROUPS_TRIED_MAX):
-        if admission.in_time(state, member, version, group, load, now):
-            return group
-    if not admission.may_open(state) or not admission.in_time(state, member, version, None, load, now):
+        oldest = admission.oldest_to_begin(state, member, version, group, load, now)
+        if oldest is not None:
+            return group, oldest
+    oldest = admission.oldest_to_begin(state, member, version, None, load, now) if admission.may_open(state) else None
+    if oldest is None:
         return None
     prompt = state.prompts.take()
     if prompt is None:
         return None
     group = state.book.open_group(prompt)
     actions.append(RecordGroup(group.group_id, prompt.problem_id, prompt.prompt_token_ids, prompt.mixture_position))
-    return group
+    return group, oldest

@@ -138,6 +138,8 @@ class Presence:
     def _holds(self, member: Member, version: Version, now: float) -> None:
         if member.holds(version):
             self._state.members.changed([member.peer_id])
+            if member.role == "peer":
+                self._state.forecast.version_came(version, now)
         self._state.dissemination.held(member.peer_id, version, now)
 
     def _holds_none(self, member: Member) -> None:

@@ -49,10 +49,12 @@ class FluidReceiver:
         self._broadcast = broadcast
         self._node = node
         self._receiving: VerifiedVersion | None = None
+        self._next: VerifiedVersion | None = None  # the newest that was announced meanwhile
+        self._keeps = False  # it took the place of another one, and is not given up in turn (peer/version_book.py)
         self._from_s = self._until_s = self._received_s = 0.0
 
     def begin(self) -> None:
-        self._receiving, self._received_s = None, 0.0
+        self._receiving, self._next, self._keeps, self._received_s = None, None, False, 0.0
         self._broadcast.joined(self._node)
 
     def killed(self) -> None:
@@ -72,8 +74,11 @@ class FluidReceiver:
             return
         now = self._node.agenda.now
         if under_way is not None:
-            if 2.0 * (self._until_s - now) < self._until_s - self._from_s:  # what is more than half here is finished
+            most_is_here = 2.0 * (self._until_s - now) < self._until_s - self._from_s
+            if most_is_here or self._keeps:
+                self._next = verified
                 return
+            self._keeps = True
             self._keep_part(under_way.version)
             self._received_s += now - self._from_s
         seconds = self._broadcast.seconds(self._node) * (1.0 - self._part_of(verified.version))
@@ -105,8 +110,16 @@ class FluidReceiver:
         if not origin.running or not node.ground.network.reaches(origin.name, node.name):
             node.later(1.0, self._received, verified)
             return
-        self._receiving = None
+        self._receiving, self._keeps = None, False
         self._received_s += node.agenda.now - self._from_s
+        self._keep(verified)
+        following, self._next = self._next, None
+        if following is not None:
+            self.announced(following)
+
+    def _keep(self, verified: VerifiedVersion) -> None:
+        """It is here, unless a newer one is."""
+        node = self._node
         held, name = node.disk.names("version-"), f"version-{verified.version:09d}"
         if held and held[-1] > name:
             return

@@ -11,7 +11,7 @@ from capacity.conduct import Conduct
 from capacity.demand import Demand
 from capacity.plans import Plan
 from capacity.prediction import STEPS, WARM_UP_STEPS, Prediction, predict
-from capacity.slot_times import fit_log_normal, mean_of_longest, mean_rest
+from capacity.slot_times import LONGEST, fit_log_normal, mean_of_longest, mean_rest
 from capacity.workers import Speed, Worker
 from rollcast.sim.fleet import Fleet
 from rollcast.sim.network import Line
@@ -19,7 +19,6 @@ from rollcast.sim.peer_node import PeerNode
 from rollcast.sim.settings import EngineSettings, FleetSettings, Lengths
 
 _MEDIAN_TOKENS = 64.0  # of a simulated completion: a token stands for some dozens
-_LONGEST = 24.0  # times the median, at most
 _SLICES = 32  # in a rollout of median length, where rollouts are uploaded one by one
 _VERIFY_MEAN = math.exp(0.5 * 0.5**2)  # mean / median of what a simulated verifier takes
 NOTICE_S = 0.07  # there and back over two simulated access links, with the jitter and a sync to disk
@@ -127,7 +126,7 @@ def simulate_workers(
 def fleet_settings(demand: Demand, workers_on: WorkersOn, conduct: Conduct) -> FleetSettings:
     """The simulated fleet of these workers: engines as fast, lines as wide, and the run operated in the same way."""
     sigma = _sigma(workers_on, conduct)
-    median_tokens, most = _MEDIAN_TOKENS, round(_LONGEST * _MEDIAN_TOKENS)
+    median_tokens, most = _MEDIAN_TOKENS, round(LONGEST * _MEDIAN_TOKENS)
     slowest_p90_s = max(speed.t_gen_p90_s for _, speed in workers_on)
     source = demand.learner_upload_bytes_per_second
     per_group = max(1, min(conduct.samples_per_group, demand.rollouts_per_step))

@@ -6,8 +6,8 @@ import pytest
 
 from capacity.conduct import Conduct
 from capacity.demand import Demand
-from capacity.fleet_model import FleetModel, Measured, t_bcast_of
-from capacity.fleet_model_parts import Group, ModelWorker, Slot
+from capacity.fleet_model import FleetModel
+from capacity.fleet_model_parts import Group, Measured, ModelWorker, Slot, t_bcast_of
 
 DEMAND = Demand(
     rollouts_per_step=8,
@@ -53,6 +53,25 @@ def test_a_version_reaches_everybody_when_the_slowest_copy_is_there() -> None:
     workers = [worker(0, 60.0), worker(1, 60.0, copy_s=25.0)]
     measured = FleetModel(DEMAND, CONDUCT, workers).measure(10, 20)
     assert t_bcast_of(measured) == pytest.approx(25.0)
+
+
+def test_a_copy_that_took_another_ones_place_is_not_given_up_in_turn() -> None:
+    one = worker(0, 60.0, copy_s=100.0)
+    assert one.announced(1, 0.0)
+    assert one.announced(2, 40.0), "less than half of the first is here"
+    assert not one.announced(3, 80.0)
+    assert not one.announced(4, 85.0)
+    assert (one.receiving, one.following, one.receive_until) == (2, 4, 140.0)
+    one.stop_receiving(140.0)
+    assert one.announced(4, 140.0)
+    assert not one.announced(5, 195.0), "more than half is here"
+
+
+def test_versions_that_come_faster_than_copies_are_received_all_the_same() -> None:
+    measured = FleetModel(DEMAND, CONDUCT, [worker(number, 20.0, copy_s=130.0) for number in range(4)]).measure(10, 40)
+    t_bcast_s = t_bcast_of(measured)
+    assert t_bcast_s is not None
+    assert 130.0 <= t_bcast_s <= 130.0 + 65.0 + 60.0
 
 
 def test_what_is_too_old_is_never_trained() -> None:

@@ -31,11 +31,22 @@ def test_groups_of_use_are_a_batch_what_is_under_way_and_a_margin() -> None:
     assert pace.groups_of_use(8, 0.5) == pytest.approx(8 * (1 + 1 + 0.5))
 
 
-def test_the_pace_of_a_learner_that_never_waits_is_not_known() -> None:
+def test_the_pace_of_a_learner_that_never_waits_is_known_too() -> None:
     pace = measured(Pace(0.0))
     for _ in range(5):
         pace.formed(pace.recorded_at + 60.0, 16, 0)
-    assert pace.groups_of_use(8, 0.5) == math.inf
+    assert pace.groups_of_use(8, 0.5) == pytest.approx(8 * (1 + 1 + 0.5))
+
+
+def test_what_has_time_waits_for_the_version_on_its_way() -> None:
+    pace = measured(Pace(0.0))
+    steps(pace, 3, wait_s=0.0)
+    assert pace.steps_old(19, 8, 0.5, 1) == math.inf, "it is not known how late versions come"
+    pace.came(-1, pace.recorded_at)
+    pace.came(1, pace.recorded_at + 30.0)
+    steps(pace, 1, wait_s=0.0)
+    old = [pace.steps_old(ahead, 8, 0.5, 1) for ahead in (0, 11, 12, 16, 20, 30)]  # 20 are of use
+    assert old == pytest.approx([math.inf, math.inf, 3.5, 3.0, 2.5, 2.5])
 
 
 def test_caution_grows_while_work_is_in_vain_and_gives_way_to_a_learner_that_waits() -> None:

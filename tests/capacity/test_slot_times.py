@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capacity.slot_times import Draws, fit_log_normal, mean_of_longest, mean_rest
+from capacity.slot_times import LONGEST, Draws, fit_log_normal, log_normal, mean_of_longest, mean_rest
 
 
 @given(st.floats(0.05, 0.9), st.integers(1, 16), st.floats(0.01, 1e4))
@@ -54,3 +54,11 @@ def test_draws_are_normal_and_the_same_each_time() -> None:
 def test_half_of_a_time_without_spread_is_left_on_average() -> None:
     assert mean_rest(0.0, 1) == pytest.approx(0.5)
     assert mean_rest(0.8, 1) > 0.8, "long ones are met more often"
+
+
+def test_no_time_is_longer_than_a_completion_may_be() -> None:
+    median_s, sigma = fit_log_normal(42.7, 117.6, 32)  # of one rollout: of the longest of 32 it cannot be
+    assert sigma < 1.5, "what is nearest, not what has no mean"
+    assert median_s * mean_of_longest(sigma, 32) == pytest.approx(42.7)
+    draws = Draws(1)
+    assert max(log_normal(2.5, draws) for _ in range(2000)) == LONGEST

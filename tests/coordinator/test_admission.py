@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ def may_begin(made: World) -> bool:
     member = state.members.get(PeerId("a"))
     assert member is not None
     assert member.version is not None
-    return admission.in_time(state, member, member.version, None, 2, made.now)
+    return admission.oldest_to_begin(state, member, member.version, None, 2, made.now) is not None
 
 
 @pytest.mark.parametrize(
@@ -67,6 +68,27 @@ def test_no_more_groups_are_open_than_keep_the_learner_busy() -> None:
         made.tell(held(f"p{number}", 0))
         made.tell(wants(f"p{number}", 4))
     assert len(made.core._state.book) == 4  # two for a batch, one under way meanwhile, one for the margin
+
+
+def test_what_has_time_waits_for_the_version_on_its_way() -> None:
+    made = world(turnaround_s=60.0, staleness_limit=9, steps=100, lead_margin_steps=0.5)
+    state = made.core._state
+
+    def oldest(groups_ahead: int, made_with: int | None = None) -> int:
+        known = None if made_with is None else Version(made_with)
+        return admission.oldest_fresh_version_for(state, groups_ahead, known)
+
+    state.batches.skip_to(Step(20))
+    assert [oldest(ahead) for ahead in range(6)] == [11, 11, 12, 12, 13, 13], "it is not known how late versions come"
+    for _ in range(16):
+        state.forecast.version_came(Version(2), 200.0)  # a third of the step after the one that began with 3 done
+    assert state.forecast.version_lag_steps() == pytest.approx(4.0 / 3.0)
+    # 5 groups are of use: of the last batch's worth each is begun with a version of kappa + lag + spare steps at most.
+    assert [oldest(ahead) for ahead in range(3)] == [11, 11, 12]
+    assert [oldest(ahead) for ahead in range(3, 7)] == [17, 18, 18, 18]
+    assert oldest(4, made_with=15) == 15, "a newer one makes it no younger"
+    made.core._state.settings = replace(state.settings, pacing="count")
+    assert oldest(4) == 13
 
 
 def test_without_pacing_everything_begins() -> None:

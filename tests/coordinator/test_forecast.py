@@ -4,7 +4,7 @@ import pytest
 
 from coordinator.forecast import Forecast, _Sorted
 from coordinator.groups import Attempt
-from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId
+from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, Version
 
 A, B = PeerId("a"), PeerId("b")
 
@@ -68,6 +68,29 @@ def test_the_learners_pace_is_measured() -> None:
     assert (forecast.step_period_s, forecast.learner_s) == (60.0, 54.0)
     assert (forecast.next_in_s(300.0), forecast.next_in_s(350.0), forecast.next_in_s(400.0)) == (60.0, 10.0, 0.0)
     assert [forecast.steps_within(seconds, 350.0) for seconds in (10.0, 11.0, 70.0, 71.0)] == [0, 1, 1, 2]
+
+
+def test_the_pace_of_a_learner_that_never_waits_is_measured_too() -> None:
+    forecast = Forecast()
+    for step in range(5):
+        forecast.learner(60.0 * step, recorded=step, waits=False)
+    assert forecast.learner_s == 60.0, "else what is under way is never known, and too much is begun"
+
+
+def test_how_old_versions_are_when_they_come() -> None:
+    forecast = Forecast()
+    forecast.version_came(Version(0), 1.0)
+    for step in range(4):
+        forecast.learner(60.0 * step, recorded=step, waits=False)
+    assert forecast.version_lag_steps() is None, "no step was timed when it came"
+    forecast.version_came(Version(3), 181.0)
+    assert forecast.version_lag_steps() is None, "not of a step that has begun"
+    for seconds in (12.0, 30.0, 45.0):  # with two steps done, the third began at 180
+        forecast.version_came(Version(2), 180.0 + seconds)
+    assert forecast.version_lag_steps() == pytest.approx(0.5)
+    for _ in range(4):
+        forecast.version_came(Version(1), 1e4)
+    assert forecast.version_lag_steps() == pytest.approx(2.0), "a learner that waits makes no steps"
 
 
 def test_caution_grows_while_work_is_in_vain_and_gives_way_to_a_learner_that_waits() -> None:

@@ -3,8 +3,8 @@ from __future__ import annotations
 from coordinator.actions import RecordAttempt, RecordGroup, RevokeLeases, SendLeases, SupplyPrompts
 from coordinator.core import CoordinatorCore
 from coordinator.events import BatchRequested, LeasesReturned, PeerLeft, PromptsSupplied, StepFinished
-from coordinator.groups import slot_seed
-from rollcast.wire.ids import Epoch, GroupId, LeaseId, PeerId, Step, Version
+from coordinator.groups import Attempt, slot_seed
+from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, Step, Version
 from rollcast.wire.rollouts import LeaseGrant, Slot
 from tests.coordinator.core_world import (
     SAMPLING,
@@ -162,3 +162,20 @@ def test_returned_slots_are_not_pushed_back_to_the_peer_that_returned_them() -> 
     assert only(actions, RevokeLeases) == []
     assert [one.peer_id for one in only(actions, SendLeases)] == []  # b has what it asked for
     assert only(world.tell(wants("b", 2)), SendLeases) == [SendLeases(PeerId("b"), (grant(4, 1, [0, 1]),))]
+
+
+def test_a_lease_asks_for_the_version_that_its_peer_was_chosen_for() -> None:
+    world = World(groups_per_step=1, staleness_limit=4, steps=100)
+    world.start("a")
+    state, forecast = world.core._state, world.core._state.forecast
+    for number in range(64):
+        forecast.answered(Attempt(LeaseId(number), FencingToken(1), GroupId(1), 0, PeerId("a"), 1e9, load=2), 180.0)
+    for step in range(4):
+        forecast.learner(60.0 * step, recorded=step, waits=False)
+    state.batches.skip_to(Step(3))
+    world.now = 180.0
+    for version in (1, 2):
+        world.tell(announced(version))
+        world.tell(held("a", version))
+    world.tell(wants("a", 2))
+    assert [lease.oldest_useful_version for lease, _ in world.take("a")] == [1] * 2, "ready in 180 s, for batch 5"

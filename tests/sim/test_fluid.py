@@ -32,3 +32,11 @@ def test_who_does_not_relay_makes_copies_slower() -> None:
     alone = outcome(lines=(Line(relays=False),))
     assert alone.t_bcast_s == pytest.approx(1.06 * 8 * 6e8 / 1.25e8, rel=0.1), "the origin sends every copy"
     assert relaying.t_bcast_s < alone.t_bcast_s
+
+
+@pytest.mark.sim
+def test_a_copy_that_took_another_ones_place_is_not_given_up_in_turn() -> None:
+    slow = outcome(version_bytes=2.4e9, piece_bytes=2.4e8, staleness_limit=9)
+    copy_s = 1.06 * 8 * 2.4e9 / (1.25e8 + 8 * 1.25e7)
+    assert copy_s > SETTINGS.train_s
+    assert slow.t_bcast_s < 1.5 * copy_s + SETTINGS.train_s, "half of one, and all of the next"
