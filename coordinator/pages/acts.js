@@ -55,7 +55,7 @@ export function ActDialog({ act, peers, onClose, onDone }) {
     ${peers.length > 1 && html`<p class="name-list">${peers.slice(0, NAMES_SHOWN).map((one) => html`<span class="badge" key=${one.peer_id}>${one.name}</span>`)}
       ${peers.length > NAMES_SHOWN && html`<span class="muted">and ${plural(peers.length - NAMES_SHOWN, "other")}</span>`}</p>`}
     <${Preview} ...${preview} />
-    <${Field} label="Reason" hint="Kept in the audit log, and told to the donor." maxlength="200" value=${reason} onInput=${setReason} />
+    <${Field} label="Reason" hint="Kept in the audit log; also shown beside the worker when it is drained or banned." maxlength="200" value=${reason} onInput=${setReason} />
     <${Problem} error=${state.error} />
     ${state.failed.length > 0 && html`<${Failed} failed=${state.failed} />`}
   <//>`;

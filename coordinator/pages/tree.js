@@ -75,7 +75,7 @@ function AsRows(shown) {
   return html`<div class="tree-frame" ref=${frame} tabindex="0" role="group" aria-label="Relay tree">
     <svg role="img" aria-label=${summary} width=${width + 2} height=${height} viewBox="-1 0 ${width + 2} ${height}">
       ${[...placed.values()].filter((one) => one.edge).map(({ node, edge }) => html`<path key=${node.id} class=${kindOf(node.id, shown)} d=${rowCurve(places.get(edge.source), places.get(node.id), size.wide)} stroke-width=${lineWidth(edge.bytes_per_s)} />`)}
-      <${Slow} ...${shown} slow=${shown.slow.filter(([from, to]) => places.get(from).x < places.get(to).x)} curve=${(from, to) => rowCurve(places.get(from), places.get(to), size.wide)} />
+      <${Slow} ...${shown} curve=${(from, to) => rowCurve(places.get(from), places.get(to), size.wide)} />
       <${Others} ...${shown} curve=${(from, to) => rowCurve(places.get(from), places.get(to), size.wide)} />
       ${[...placed.values()].filter((one) => one.edge && one.edge.bytes_per_s > 0).map(({ node, edge }) => html`<text key=${node.id} class="hop-rate" x=${places.get(node.id).x - 7} y=${places.get(node.id).y - 4} text-anchor="end">${rate(edge.bytes_per_s)}</text>`)}
       ${[...placed.keys()].map((id) => html`<${Chip} key=${id} node=${placed.get(id).node} place=${places.get(id)} size=${size} at=${shown.at === id} onPoint=${onPoint} onPick=${onPick} />`)}
@@ -101,7 +101,9 @@ function Chip({ node, place, size, at, onPoint, onPick }) {
 
 const cut = (text, most) => (text.length > most ? text.slice(0, most - 1) + "…" : text);
 
-const Slow = ({ slow, curve }) => slow.map(([source, target]) => html`<path key=${source + target} class="hop slow" d=${curve(source, target)} />`);
+/** As far as the branch runs along this tree: that of another stripe has other hops. */
+const Slow = ({ placed, slow, curve }) => slow.filter(([source, target]) => placed.get(target).edge?.source === source)
+  .map(([source, target]) => html`<path key=${source + target} class="hop slow" d=${curve(source, target)} />`);
 
 /** The further hops of the node under the pointer: those that the tree does not draw. */
 function Others({ tree, placed, at, stripe, curve }) {
@@ -118,10 +120,10 @@ const nameRoom = (nodes) => Math.round(Math.min(NAME_MOST, Math.max(...nodes.map
 function AsRings(shown) {
   const { tree, placed, at, path, onPoint, onPick } = shown;
   const frame = useRef(null), room = useWidth(frame);
-  const size = Math.max(420, Math.min(940, room));
+  const size = Math.min(940, Math.max(440, Math.min(room, 220 + placed.size * 6)));
   const { places } = asRings(placed, { size, margin: placed.size <= RING_LABELS_MAX ? nameRoom(tree.nodes) : 16 });
-  const isLabelled = (id) => id === at || path.has(id) || (placed.size <= RING_LABELS_MAX && (!placed.get(id).children.length || placed.get(id).depth === 0));
-  return html`<div class="tree-frame rings" ref=${frame} tabindex="0" role="group" aria-label="Relay tree">
+  const isLabelled = (id) => id === at || path.has(id) || placed.size <= FEW || (placed.size <= RING_LABELS_MAX && (!placed.get(id).children.length || placed.get(id).depth === 0));
+  return html`<div class=${`tree-frame rings${placed.size <= 2 * FEW ? " few" : ""}`} ref=${frame} tabindex="0" role="group" aria-label="Relay tree">
     <svg role="img" aria-label=${`Relay tree of ${plural(placed.size, "node")}; the list shows the same as text`} width=${size} height=${size} viewBox="0 0 ${size} ${size}">
       ${[...placed.values()].filter((one) => one.edge).map(({ node, edge }) => html`<path key=${node.id} class=${kindOf(node.id, shown)} d=${ringCurve(places.get(edge.source), places.get(node.id), size / 2)} stroke-width=${lineWidth(edge.bytes_per_s) * 0.8} />`)}
       <${Slow} ...${shown} curve=${(from, to) => ringCurve(places.get(from), places.get(to), size / 2)} />

@@ -211,6 +211,7 @@ async def test_an_invite_is_made_shown_once_and_revoked(browser: Any, serve: Ser
         assert site.posted == [("invites", made), ("invites/a1/revoke", {})]
 
 
+CUT_OFF = "[...document.querySelectorAll('.fleet-bar')].filter(e => e.scrollHeight > e.clientHeight + 2).length"
 PAGES = ("workers", "broadcast", "capacity", "events", "events?tab=audit", "invites", "settings")
 
 
@@ -224,4 +225,5 @@ async def test_pages_are_accessible_and_fit(browser: Any, serve: Serve, width: i
             await tab.page.wait_for_timeout(150)
             assert not await tab.accessibility_problems(), name
             assert await tab.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
+            assert await tab.page.evaluate(CUT_OFF) == 0, name
         assert not tab.problems
