@@ -11,13 +11,13 @@ from cyclopts import Parameter
 
 from rollcast.cli.files import Role, load
 from rollcast.cli.options import Settings
-from rollcast.runtime.config import ConfigModel, dump_json
+from rollcast.runtime.config import dump_json
 from rollcast.runtime.errors import MissingExtra
 from rollcast.runtime.logs import configure_logging
 from rollcast.runtime.process import die_with_parent, run_process
 
-#: A package of each role's extra, to say at once when it is missing.
-_NEEDS = {"coordinator": "reasoning_gym", "learner": "optax", "peer": "jax"}
+#: A package of each role's extra, to say at once when it is missing. A peer has a choice of engines, and says so itself.
+_NEEDS: dict[Role, str] = {"coordinator": "reasoning_gym", "learner": "optax"}
 
 
 @Parameter(name="*")
@@ -99,17 +99,15 @@ def _run(role: Role, path: Path, options: RoleOptions) -> int:
         return 0
     if options.with_parent:
         die_with_parent()
-    _require_extra(role, config)
+    _require_extra(role)
     configure_logging(getattr(config, "name", role), log_file=options.log_file)
     service = importlib.import_module(f"{role}.service")
     return run_process(lambda stop: service.run(config, stop))
 
 
-def _require_extra(role: Role, config: ConfigModel) -> None:
-    if getattr(config, "role", "") == "origin":  # it needs no engine, hence no jax
-        return
-    package = _NEEDS[role]
-    if importlib.util.find_spec(package) is None:
+def _require_extra(role: Role) -> None:
+    package = _NEEDS.get(role)
+    if package is not None and importlib.util.find_spec(package) is None:
         raise MissingExtra(
             f"the {role} needs packages that are not installed",
             cause=f"no package {package}",

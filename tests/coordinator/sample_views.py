@@ -107,16 +107,16 @@ STEP_COLUMNS = (
 )
 
 
-STEP_TIMES = dict(
-    train_s=0.9,
-    behaviour_s=0.2,
-    compile_s=0.0,
-    wait_s=0.1,
-    publish_s=0.02,
-    checkpoint_s=0.01,
-    other_s=0.03,
-    step_s=1.26,
-)
+STEP_TIMES = {
+    "train_s": 0.9,
+    "behaviour_s": 0.2,
+    "compile_s": 0.0,
+    "wait_s": 0.1,
+    "publish_s": 0.02,
+    "checkpoint_s": 0.01,
+    "other_s": 0.03,
+    "step_s": 1.26,
+}
 
 
 def _step_row(step: int, source: random.Random, best: float) -> dict[str, Any]:
