@@ -27,6 +27,7 @@ from rollcast.runtime.run_folder import RunFolder
 
 log = structlog.get_logger()
 
+MEMBERS_TOLD_A_SECOND = 2000  # of more, tables come every few seconds
 CAPACITY_S = 3.0  # plans and prices change by the minute
 KEPT_S = 0.5  # a view's text is made at most twice a second
 EVENTS_AT_ONCE = 200
@@ -89,16 +90,16 @@ def to_text(view: object) -> JsonText:
 
 
 class _Seldom:
-    """A topic that is told less often than once a second; who begins to listen gets the newest at once."""
+    """A topic that is told less often the larger it is: what is watched must not slow down what is worked on."""
 
-    def __init__(self, text: _Text, every_s: float) -> None:
+    def __init__(self, text: _Text, every_s: Callable[[], float]) -> None:
         self._text = text
         self._every_s = every_s
         self._told_at_s = float("-inf")
 
     def __call__(self) -> JsonText | None:
         now_s = asyncio.get_running_loop().time()
-        if now_s - self._told_at_s < self._every_s:
+        if now_s - self._told_at_s < self._every_s():
             return None
         self._told_at_s = now_s
         return self._text()
@@ -209,15 +210,20 @@ class Reads:
             ),
         ]
 
+    def _members(self) -> int:
+        return len(self._run.core.state.members)
+
     def topics(self) -> list[Topic]:
         def nothing() -> None:
             return None
 
         return [
             Topic("overview", self._overview),
-            Topic("workers", self._workers),
-            Topic("broadcast", self._broadcast),
-            Topic("capacity", _Seldom(self._capacity, CAPACITY_S)),
+            Topic("workers", _Seldom(self._workers, lambda: self._members() / MEMBERS_TOLD_A_SECOND)),
+            Topic("broadcast", _Seldom(self._broadcast, lambda: self._members() / MEMBERS_TOLD_A_SECOND)),
+            Topic(
+                "capacity", _Seldom(self._capacity, lambda: max(CAPACITY_S, self._members() / MEMBERS_TOLD_A_SECOND))
+            ),
             Topic("history", self._new_sample, nothing),
             Topic("steps", _Polled(self._new_steps), nothing),
             Topic("events", _Polled(self._new_events), nothing),

@@ -139,3 +139,16 @@ async def test_samples_are_taken_while_it_is_served(tmp_path: Path) -> None:
     with pytest.raises(StopAsyncIteration):
         await anext(sampling)
     await ledger.close()
+
+
+async def test_tables_of_huge_fleets_are_told_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = RunFolder(tmp_path / "runs" / "three").prepare()
+    run = world("a", "b")
+    topics = {
+        one.name: one
+        for one in Reads(ViewedRun(run.core, lambda: run.now, lambda: 7.0, lambda: None, Health), folder).topics()
+    }
+    monkeypatch.setattr(reads_module, "MEMBERS_TOLD_A_SECOND", 0.001)
+    assert topics["workers"].make() is not None
+    assert topics["workers"].make() is None
+    assert [topics["overview"].make() is not None for _ in range(2)] == [True, True]
