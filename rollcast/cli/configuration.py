@@ -1,4 +1,4 @@
-"""`rollcast config show|validate`: what may be configured, and whether a file is right."""
+"""`rollcast config show|validate|paths`: what may be configured, whether a file is right, where things are."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from rich.console import Console
 from rich.table import Table
 
 from rollcast.cli.files import Role, config_class, guess_role, load
-from rollcast.cli.options import Json
+from rollcast.cli.options import THIS_RUN, Json
+from rollcast.cli.peer_folders import config_file, state_folder
+from rollcast.cli.peer_logs import log_file
 from rollcast.runtime.config import describe, dump_json
 from rollcast.runtime.errors import ConfigError
+from rollcast.runtime.run_folder import RunFolder
 
-app = App(name="config")
+app = App(name="config", help="Show and check configuration files, and say where files are.")
 
 
 @app.command
@@ -66,4 +69,31 @@ def validate(file: Path, /, *, role: Role | None = None) -> int:
     found = role or guess_role(file)
     load(file, found)
     print(f"{file}: valid configuration of {found}")
+    return 0
+
+
+@app.command
+def paths(*, json_output: Json = False) -> int:
+    """Say where this user's files are: those of a donor's peer, and the newest run's.
+
+    Parameters
+    ----------
+    json_output
+        print one JSON object.
+    """
+    state, run = state_folder(), RunFolder(THIS_RUN.run_folder.resolve())
+    found = {
+        "peer configuration": config_file(),
+        "peer state": state,
+        "peer identity": state / "identity.key",
+        "peer log": log_file(state),
+        "newest run": run.root,
+        "its configurations": run.config,
+        "its logs": run.logs,
+    }
+    if json_output:
+        print(json.dumps({name: {"path": str(path), "exists": path.exists()} for name, path in found.items()}))
+        return 0
+    for name, path in found.items():
+        print(f"{name:<20} {path}{'' if path.exists() else '  (not there)'}")
     return 0

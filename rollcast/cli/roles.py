@@ -16,7 +16,7 @@ from rollcast.runtime.errors import MissingExtra
 from rollcast.runtime.logs import configure_logging
 from rollcast.runtime.process import die_with_parent, run_process
 
-#: A package of each role's extra, to say at once when it is missing. A peer has a choice of engines, and says so itself.
+#: A package of each role's extra, to say at once when it is missing. A peer has a choice of engines: it says so itself.
 _NEEDS: dict[Role, str] = {"coordinator": "reasoning_gym", "learner": "optax"}
 
 

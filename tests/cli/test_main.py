@@ -123,3 +123,12 @@ def test_read_only_run_folder(tmp_path: Path) -> None:
     result = rollcast("up", str(CONFIGS / "local.toml"), "--set", f"runs_folder={tmp_path}/runs")
     assert result.returncode == 73
     assert result.stderr.startswith("RC104: ")
+
+
+def test_paths_are_those_of_this_user(tmp_path: Path) -> None:
+    (tmp_path / "rollcast").mkdir()
+    (tmp_path / "rollcast" / "peer.toml").touch()
+    folders = {"XDG_STATE_HOME": str(tmp_path / "state"), "XDG_CONFIG_HOME": str(tmp_path)}
+    found = json.loads(rollcast("config", "paths", "--json", **folders).stdout)
+    assert found["peer configuration"] == {"path": str(tmp_path / "rollcast" / "peer.toml"), "exists": True}
+    assert found["peer identity"] == {"path": str(tmp_path / "state/rollcast/peer/identity.key"), "exists": False}
