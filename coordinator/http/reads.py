@@ -32,6 +32,7 @@ CAPACITY_S = 3.0  # plans and prices change by the minute
 KEPT_S = 0.5  # a view's text is made at most twice a second
 EVENTS_AT_ONCE = 200
 CLONES_LOOKED_AT = 32
+_TICK_JITTER_S = 0.2
 AWAY_S = 5.0  # without anybody who listens: what happened meanwhile is read from /api/v1/events
 
 T = TypeVar("T")
@@ -99,7 +100,7 @@ class _Seldom:
 
     def __call__(self) -> JsonText | None:
         now_s = asyncio.get_running_loop().time()
-        if now_s - self._told_at_s < self._every_s():
+        if now_s - self._told_at_s < self._every_s() - _TICK_JITTER_S:
             return None
         self._told_at_s = now_s
         return self._text()
