@@ -58,7 +58,7 @@ app.command("rollcast.cli.record:replay", name="replay", help="Check that a run'
 app.command("rollcast.cli.report:report", name="report", help="Write a run as one HTML file.")
 app.command("rollcast.cli.identity:identity", name="identity", help="Show an identity file, making it if missing.")
 app.command(
-    "rollcast.cli.configuration:app", name="config", help="Show or check configuration files, and say where files are."
+    "rollcast.cli.configuration:app", name="config", help="Show or check configuration files, or say where they are."
 )
 app.command(
     "rollcast.cli.simulate:simulate_fleet", name="simulate", help="Simulate a fleet and its faults on virtual time."
