@@ -64,7 +64,8 @@ class Tab:
     async def accessibility_problems(self) -> list[str]:
         """What axe-core finds that is serious or critical: rule and the first element that breaks it."""
         pytest.importorskip("axe_playwright_python", reason="accessibility was not tested: no axe-core here")
-        await self.page.evaluate(resources.files("axe_playwright_python").joinpath("axe.min.js").read_text())
+        if not await self.page.evaluate("'axe' in window"):
+            await self.page.evaluate(resources.files("axe_playwright_python").joinpath("axe.min.js").read_text())
         found = await self.page.evaluate("axe.run()")
         return [
             f"{one['id']} ({len(one['nodes'])}): {one['nodes'][0]['html'][:160]}"
