@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from itertools import product
 from typing import Any
 
 import aiohttp
@@ -17,11 +16,10 @@ from bench.control.shown_run import ShownRun, shown_run
 from coordinator.membership import Standing
 from rollcast.wire.ids import PeerId
 from rollcast.wire.invite import Invite
-from tests.browsing import DEADLINE_MS, Tab, opened
+from tests.browsing import DEADLINE_MS, LOOKS, Tab, opened
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="package")]
 
-LOOKS = tuple(product((1440, 390), ("light", "dark")))
 ACTS_IN = ((1440, "light"), (390, "dark"))  # dialogs are looked at in all of them
 TABS_MAX = 40  # presses of the key until the main act has the focus
 
@@ -72,23 +70,6 @@ async def signed_in(browser: Any, run: ShownRun, page: str, width: int, scheme: 
         assert tab.problems == []
 
 
-async def looked_at(tab: Tab, said: str) -> None:
-    """What is open now, in all widths and themes; back to the look it had."""
-    size = tab.page.viewport_size
-    was_dark = await tab.page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
-    for width, scheme in LOOKS:
-        await tab.page.set_viewport_size({"width": width, "height": 900})
-        await tab.page.emulate_media(color_scheme=scheme)
-        await fits(tab, f"{said} at {width}, {scheme}")
-    await tab.page.set_viewport_size(size)
-    await tab.page.emulate_media(color_scheme="dark" if was_dark else "light")
-
-
-async def fits(tab: Tab, said: str) -> None:
-    assert await tab.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), said
-    assert await tab.accessibility_problems() == [], said
-
-
 # ---------------------------------------------------------------- every page
 
 
@@ -116,7 +97,7 @@ async def test_every_page(tabs: Any, width: int, scheme: str, name: str) -> None
     assert await seen.is_visible()
     assert await tab.page.title() == f"{title} · {(await tab.page.locator('.head-name').inner_text())} · Rollcast"
     assert await tab.page.evaluate(OVERLAPS) == []
-    await fits(tab, name)
+    await tab.fits(name)
     await reaches(tab, main_act)
     assert "NaN" not in (shown := await tab.page.inner_text("body"))
     assert "undefined" not in shown
@@ -197,7 +178,7 @@ async def test_workers_are_drained_and_enabled(browser: Any, run: ShownRun, widt
         await tab.shows(".picked", "2 selected")
         await tab.page.get_by_role("button", name="Drain", exact=True).click()
         await tab.shows("dialog", "Drain 2 workers?")
-        await looked_at(tab, "drain")
+        await tab.fits_everywhere("drain")
         await tab.page.get_by_label("Reason").fill("to be moved")
         await tab.page.get_by_role("button", name="Drain 2 workers").click()
         await tab.shows(".toasts", "2 workers drained")
@@ -259,7 +240,7 @@ async def test_s_kappa_and_the_budget_are_changed(browser: Any, run: ShownRun, w
         await tab.page.get_by_role("button", name="Change S").click()
         await tab.page.get_by_label("S, the staleness limit").fill(str(before.limit - 1))
         await tab.page.wait_for_selector("dialog .preview[aria-busy=false]")
-        await looked_at(tab, "change S")
+        await tab.fits_everywhere("change S")
         await tab.page.get_by_role("button", name="Apply to the run").click()
         await tab.shows(".toasts", f"S is {before.limit - 1}")
         assert core.rules.rules.limit == before.limit - 1
@@ -299,9 +280,9 @@ async def test_an_invite_lets_somebody_in_until_it_is_revoked(
         invite = Invite.decode(line.split()[-1])
         assert await let_in(run, invite.token) == 200
         assert (await audited(run))["act"] == "invite"
-        await looked_at(tab, "an invite")
+        await tab.fits_everywhere("an invite")
         await tab.page.get_by_role("button", name=f"Revoke {note}").click()
-        await looked_at(tab, "revoke")
+        await tab.fits_everywhere("revoke")
         await tab.page.get_by_role("button", name="Revoke", exact=True).click()
         await tab.shows(f".invite-list li:has-text('{note}')", "revoked")
         assert (await audited(run))["act"] == "revoke invite"
@@ -323,7 +304,7 @@ async def test_a_viewer_signs_in_and_may_not_act(browser: Any, run: ShownRun, wi
     async with signed_in(browser, run, "settings", width, scheme) as tab:
         await tab.page.get_by_role("button", name="New token").click()
         await tab.page.get_by_label("Name").fill(name)
-        await looked_at(tab, "new token")
+        await tab.fits_everywhere("new token")
         await tab.page.get_by_role("button", name="Make token").click()
         token = await tab.page.locator("dialog .one-line code").inner_text()
         await tab.page.get_by_role("button", name="Done").click()
@@ -332,7 +313,7 @@ async def test_a_viewer_signs_in_and_may_not_act(browser: Any, run: ShownRun, wi
             await theirs.page.locator(".vt-body .vt-row").first.locator("input").click()
             await theirs.page.get_by_role("button", name="Drain", exact=True).click()
             await theirs.shows("dialog", "operator")
-            await looked_at(theirs, "sign in")
+            await theirs.fits_everywhere("sign in")
             await theirs.page.get_by_label("Token").fill(token)
             await theirs.page.keyboard.press("Enter")
             await theirs.shows(".toasts", f"Signed in as {name} (viewer)")
