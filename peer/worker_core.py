@@ -397,4 +397,5 @@ class WorkerCore:
             return f"the coordinator is away: {self._last_loss or 'not reached yet'}"
         if self._free_slots() == 0 and self._book.unfinished < self._held_slots_wanted:
             return f"{len(self._spool)} finished rollouts wait for the coordinator's verdict"
-        return self._book.why_not_servable(active) or "no lease; waiting for the coordinator's pacing"
+        paced = "no work just now: the coordinator gives out as much as the learner can use"
+        return self._book.why_not_servable(active) or paced

@@ -27,7 +27,6 @@ from rollcast.wire.donor_control import request
 
 ROOT = Path(__file__).parents[2]
 BYTES_MAX = 200_000
-COLOURS = 192
 WIDE, NARROW = 1440, 390
 ARGUMENTS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--hide-scrollbars")
 _START_S = 300.0
@@ -105,22 +104,20 @@ async def _take(browser: Any, url: str, pictures: Sequence[Picture], into: Path)
         print(f"{path}: {path.stat().st_size / 1000:.0f} KB", flush=True)
 
 
-def small(png: bytes) -> bytes:
-    """The same picture in few colours, as a PNG.
+def small(png: bytes, bytes_max: int = BYTES_MAX) -> bytes:
+    """The same picture as a PNG that is not too large; in fewer colours only where it must be.
 
     Raises:
-        ValueError: it is still larger than BYTES_MAX.
+        ValueError: it is larger all the same.
     """
-    few = (
-        Image.open(io.BytesIO(png))
-        .convert("RGB")
-        .quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    )
-    written = io.BytesIO()
-    few.save(written, "PNG", optimize=True)
-    if len(written.getvalue()) > BYTES_MAX:
-        raise ValueError(f"a picture of {len(written.getvalue())} bytes is too large for the documentation")
-    return written.getvalue()
+    picture = Image.open(io.BytesIO(png)).convert("RGB")
+    for colours in (None, 256, 128, 64):
+        written = io.BytesIO()
+        shown = picture if colours is None else picture.quantize(colours, dither=Image.Dither.NONE)
+        shown.save(written, "PNG", optimize=True)
+        if len(written.getvalue()) <= bytes_max:
+            return written.getvalue()
+    raise ValueError(f"a picture of {len(written.getvalue())} bytes is too large for the documentation")
 
 
 # ---------------------------------------------------------------- what is shown
