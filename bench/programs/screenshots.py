@@ -27,6 +27,7 @@ from rollcast.wire.donor_control import request
 
 ROOT = Path(__file__).parents[2]
 BYTES_MAX = 200_000
+_PLAIN = Image.Dither.NONE
 WIDE, NARROW = 1440, 390
 ARGUMENTS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--hide-scrollbars")
 _START_S = 300.0
@@ -50,7 +51,7 @@ class Picture:
 DASHBOARD = (
     Picture("overview", "overview", ".chart canvas", height=1000),
     Picture("workers", "workers?sort=seen&down=1", ".vt-body .vt-row", scheme="dark"),
-    Picture("broadcast", "broadcast", ".tree .held", width=1240, height=1000),
+    Picture("broadcast", "broadcast", ".tree .held", height=1180),
     Picture("run", "run", ".chart canvas", height=1000),
     Picture("capacity", "capacity?sort=on&down=0", ".who .vt-row", scheme="dark"),
     Picture("narrow", "overview", ".overview-tiles .tile", width=NARROW, height=844),
@@ -113,11 +114,24 @@ def small(png: bytes, bytes_max: int = BYTES_MAX) -> bytes:
     picture = Image.open(io.BytesIO(png)).convert("RGB")
     for colours in (None, 256, 128, 64):
         written = io.BytesIO()
-        shown = picture if colours is None else picture.quantize(colours, dither=Image.Dither.NONE)
+        shown = picture if colours is None else picture.quantize(palette=_palette(picture, colours), dither=_PLAIN)
         shown.save(written, "PNG", optimize=True)
         if len(written.getvalue()) <= bytes_max:
             return written.getvalue()
     raise ValueError(f"a picture of {len(written.getvalue())} bytes is too large for the documentation")
+
+
+def _palette(picture: Image.Image, colours: int) -> Image.Image:
+    """Half of it the commonest colours as they are, half from all others however rare: a thin red line stays red."""
+    size = picture.width * picture.height
+    by_count: Any = sorted(picture.getcolors(size) or (), reverse=True)
+    common = [colour for _, colour in by_count[: colours // 2]]
+    rest = [colour for _, colour in by_count[colours // 2 :]] or common
+    others = Image.frombytes("RGB", (len(rest), 1), bytes(value for colour in rest for value in colour))
+    mixed = others.quantize(colours - len(common), dither=_PLAIN).getpalette() or []
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([value for colour in common for value in colour] + mixed)
+    return palette
 
 
 # ---------------------------------------------------------------- what is shown

@@ -166,6 +166,12 @@ async def pick(tab: Tab, name: str) -> None:
     await tab.page.locator(f".vt-body .vt-row:has-text('{name}') input").click()
 
 
+async def looked_at(tab: Tab, said: str) -> None:
+    """What is open, in all looks; once, by the act in the first of its looks."""
+    if tab.page.viewport_size["width"] == ACTS_IN[0][0]:
+        await tab.fits_everywhere(said)
+
+
 acts = pytest.mark.parametrize(("width", "scheme"), ACTS_IN)
 
 
@@ -178,7 +184,7 @@ async def test_workers_are_drained_and_enabled(browser: Any, run: ShownRun, widt
         await tab.shows(".picked", "2 selected")
         await tab.page.get_by_role("button", name="Drain", exact=True).click()
         await tab.shows("dialog", "Drain 2 workers?")
-        await tab.fits_everywhere("drain")
+        await looked_at(tab, "drain")
         await tab.page.get_by_label("Reason").fill("to be moved")
         await tab.page.get_by_role("button", name="Drain 2 workers").click()
         await tab.shows(".toasts", "2 workers drained")
@@ -241,7 +247,7 @@ async def test_s_kappa_and_the_budget_are_changed(browser: Any, run: ShownRun, w
         await tab.page.get_by_role("button", name="Change S").click()
         await tab.page.get_by_label("S, the staleness limit").fill(str(before.limit - 1))
         await tab.page.wait_for_selector("dialog .preview[aria-busy=false]")
-        await tab.fits_everywhere("change S")
+        await looked_at(tab, "change S")
         await tab.page.get_by_role("button", name="Apply to the run").click()
         await tab.shows(".toasts", f"S is {before.limit - 1}")
         assert core.rules.rules.limit == before.limit - 1
@@ -281,9 +287,9 @@ async def test_an_invite_lets_somebody_in_until_it_is_revoked(
         invite = Invite.decode(line.split()[-1])
         assert await let_in(run, invite.token) == 200
         assert (await audited(run))["act"] == "invite"
-        await tab.fits_everywhere("an invite")
+        await looked_at(tab, "an invite")
         await tab.page.get_by_role("button", name=f"Revoke {note}").click()
-        await tab.fits_everywhere("revoke")
+        await looked_at(tab, "revoke")
         await tab.page.get_by_role("button", name="Revoke", exact=True).click()
         await tab.shows(f".invite-list li:has-text('{note}')", "revoked")
         assert (await audited(run))["act"] == "revoke invite"
@@ -305,7 +311,7 @@ async def test_a_viewer_signs_in_and_may_not_act(browser: Any, run: ShownRun, wi
     async with signed_in(browser, run, "settings", width, scheme) as tab:
         await tab.page.get_by_role("button", name="New token").click()
         await tab.page.get_by_label("Name").fill(name)
-        await tab.fits_everywhere("new token")
+        await looked_at(tab, "new token")
         await tab.page.get_by_role("button", name="Make token").click()
         token = await tab.page.locator("dialog .one-line code").inner_text()
         await tab.page.get_by_role("button", name="Done").click()
@@ -314,7 +320,7 @@ async def test_a_viewer_signs_in_and_may_not_act(browser: Any, run: ShownRun, wi
             await theirs.page.locator(".vt-body .vt-row").first.locator("input").click()
             await theirs.page.get_by_role("button", name="Drain", exact=True).click()
             await theirs.shows("dialog", "operator")
-            await theirs.fits_everywhere("sign in")
+            await looked_at(theirs, "sign in")
             await theirs.page.get_by_label("Token").fill(token)
             await theirs.page.keyboard.press("Enter")
             await theirs.shows(".toasts", f"Signed in as {name} (viewer)")
