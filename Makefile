@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PIP_INSTALL = .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint proto release clean
+.PHONY: demo test lint proto screenshots release clean
 
 demo: .venv/.installed-all
 	.venv/bin/rollcast up configs/local.toml
@@ -17,6 +17,10 @@ lint: .venv/.installed-dev
 
 proto: .venv/.installed-dev
 	.venv/bin/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. rollcast/wire/proto/rollcast.proto
+
+# The pictures under docs/pictures, of a simulated fleet and of a real run; needs Chromium.
+screenshots: .venv/.installed-dev
+	.venv/bin/python -m bench.programs.screenshots
 
 # Wheel, sources and images of this commit, with their checksums, in dist/.
 release: .venv/.installed-dev

@@ -85,4 +85,6 @@ def _what(row: RowName, reach: Reach) -> str:
         case _:
             if programme.rate_needed is None:
                 return "workers that pause while they receive would receive all the time"
-            return f"all workers that are young enough make {reach.without_links:.4g} rollouts/s together; {needed}"
+            return (
+                f"all workers together make {reach.without_links:.4g} rollouts/s that are young enough for S; {needed}"
+            )

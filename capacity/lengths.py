@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+_ROUNDING = 1e-12  # of sums of probabilities
+
 
 @dataclass(frozen=True, slots=True)
 class GenerationTimes:
@@ -101,7 +103,7 @@ class LengthDistribution:
         """
         if not 0.0 <= probability <= 1.0:
             raise ValueError("a quantile's probability must be within 0 to 1")
-        bin_index = int(np.searchsorted(self._cumulative, probability, side="left"))
+        bin_index = int(np.searchsorted(self._cumulative, probability - _ROUNDING, side="left"))
         before = float(self._cumulative[bin_index - 1]) if bin_index else 0.0
         inside = (probability - before) / float(self.probabilities[bin_index]) if probability > before else 0.0
         low, high = float(self.lows[bin_index]), float(self.highs[bin_index])

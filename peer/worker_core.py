@@ -397,4 +397,4 @@ class WorkerCore:
             return f"the coordinator is away: {self._last_loss or 'not reached yet'}"
         if self._free_slots() == 0 and self._book.unfinished < self._held_slots_wanted:
             return f"{len(self._spool)} finished rollouts wait for the coordinator's verdict"
-        return self._book.why_not_servable(active) or "no lease; waiting for the coordinator's pacing"
+        return self._book.why_not_servable(active) or "no work just now: the learner has as much as it can use"

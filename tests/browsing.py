@@ -7,6 +7,7 @@ import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import resources
+from itertools import product
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ ARGUMENTS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
 DEADLINE_MS = 15_000
+LOOKS = tuple(product((1440, 390), ("light", "dark")))
 
 
 @asynccontextmanager
@@ -64,13 +66,30 @@ class Tab:
     async def accessibility_problems(self) -> list[str]:
         """What axe-core finds that is serious or critical: rule and the first element that breaks it."""
         pytest.importorskip("axe_playwright_python", reason="accessibility was not tested: no axe-core here")
-        await self.page.evaluate(resources.files("axe_playwright_python").joinpath("axe.min.js").read_text())
+        if not await self.page.evaluate("'axe' in window"):
+            await self.page.evaluate(resources.files("axe_playwright_python").joinpath("axe.min.js").read_text())
         found = await self.page.evaluate("axe.run()")
         return [
             f"{one['id']} ({len(one['nodes'])}): {one['nodes'][0]['html'][:160]}"
             for one in found["violations"]
             if one["impact"] in ("serious", "critical")
         ]
+
+    async def fits(self, said: str) -> None:
+        """What is shown now is no wider than the window, and nothing of it is hard to reach for anybody."""
+        assert await self.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), said
+        assert await self.accessibility_problems() == [], said
+
+    async def fits_everywhere(self, said: str) -> None:
+        """The same in all widths and themes; back to the look it had."""
+        size = self.page.viewport_size
+        was_dark = await self.page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
+        for width, scheme in LOOKS:
+            await self.page.set_viewport_size({"width": width, "height": 900})
+            await self.page.emulate_media(color_scheme=scheme)
+            await self.fits(f"{said} at {width}, {scheme}")
+        await self.page.set_viewport_size(size)
+        await self.page.emulate_media(color_scheme="dark" if was_dark else "light")
 
 
 @asynccontextmanager

@@ -170,6 +170,7 @@ TESTED_IN = {
     "bench/control/shown_fleet.py": "tests/bench/test_dashboard.py",
     "bench/control/shown_run.py": "tests/bench/test_dashboard.py",
     "bench/programs/dashboard_fleet.py": "tests/bench/test_dashboard.py",
+    "bench/programs/screenshots.py": "tests/bench/test_screenshots.py",
     "bench/control/watch.py": "tests/bench/test_load.py",
     "bench/control/forgetful_disk.py": "tests/bench/test_powerloss.py",
     "bench/control/ledger_load.py": "tests/bench/test_powerloss.py",

@@ -35,7 +35,7 @@ CHUNK_BYTES = 1 << 18
 _STRIPES = 8
 _ROLLOUT_S = 24.0  # of an ordinary machine
 _TRAIN_S = 8.0
-_SURPLUS = 1.3  # workers / what the learner needs
+_SURPLUS = 2.0  # workers / what the learner needs: enough that a set of them is chosen as they come and go
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
 #: Hardware, speed where 1 is ordinary, rollouts at once, US dollars an hour, upload and download in bytes a second.
@@ -108,7 +108,7 @@ def _peer_id(bits: int) -> str:
 
 
 def fleet_settings(machines: Sequence[Machine]) -> FleetSettings:
-    """A learner whose steps take some seconds, and that needs three quarters of what these machines make."""
+    """A learner whose steps take some seconds, and that needs half of what these machines make."""
     rollouts_per_s = sum(one.engine.speed * one.engine.concurrent_rollouts for one in machines) / _ROLLOUT_S
     samples = 8 if len(machines) >= 100 else 2
     groups = max(1, round(rollouts_per_s * _TRAIN_S / _SURPLUS / samples))

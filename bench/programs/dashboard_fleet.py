@@ -12,6 +12,7 @@ import gc
 import logging
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
@@ -34,7 +35,8 @@ def main() -> None:
     structlog.configure(wrapper_class=level, logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     with tempfile.TemporaryDirectory() as folder:
         root = arguments.run_folder or Path(folder) / f"simulated-{arguments.workers}"
-        asyncio.run(_serve(root, arguments))
+        with suppress(KeyboardInterrupt):  # as people end it
+            asyncio.run(_serve(root, arguments))
 
 
 async def _serve(root: Path, arguments: argparse.Namespace) -> None:

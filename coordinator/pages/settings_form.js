@@ -9,7 +9,7 @@ import { askToSignIn, useMay } from "./session.js";
 const FIELDS = [
   { key: "staleness_limit", label: "S, the staleness limit", suffix: "learner steps", step: 1, hint: "The oldest rollout that is trained on. More lets slower workers count; less keeps training closer to the policy." },
   { key: "publish_every_steps", label: "κ, steps between versions", suffix: "learner steps", step: 1, auto: true, hint: "More spares the network; rollouts are older. auto: as fast as broadcasts allow." },
-  { key: "usd_per_hour_max", label: "Budget per hour", suffix: "$/h", step: "any", optional: true, hint: "The planner keeps the workers that are on below it. Empty: no limit." },
+  { key: "usd_per_hour_max", label: "Budget per hour", suffix: "$/h", step: "any", optional: true, hint: "The workers that are switched on cost no more than this. Empty: no limit." },
   { key: "usd_total_max", label: "Budget in all", suffix: "$", step: "any", optional: true, hint: "Nothing more is switched on once it is spent. Empty: no limit." },
 ];
 

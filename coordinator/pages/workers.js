@@ -74,7 +74,7 @@ export function Page({ overview, params, rest }) {
   return html`<${PageHead} title="Workers" note=${data ? summary(workers, rows) : ""} />
     <div class="fleet" ref=${frame} onKeyDown=${(event) => { if (event.key === "Escape" && openedId && !event.defaultPrevented) open(null); }}>
       <div class="fleet-main card flush">
-        ${picked.length ? html`<${Picked} picked=${picked} canAct=${canAct} onAct=${(act) => setAsked({ act, peers: picked })} onClear=${() => setSelected(new Set())} />`
+        ${picked.length ? html`<${Picked} picked=${picked} params=${params} canAct=${canAct} onAct=${(act) => setAsked({ act, peers: picked })} onClear=${() => setSelected(new Set())} />`
           : html`<${Filters} workers=${workers} params=${params} shown=${rows.length} />`}
         ${data ? html`<${VirtualTable} label="Workers" columns=${columns} rows=${rows} keyOf=${keyOf} nameOf=${(one) => one.name} sort=${sort} card=${card} cardHeight=${88}
           onSort=${({ id, down }) => setParams({ sort: id, down: down ? "1" : "0" })} selected=${selected} onSelect=${setSelected} opened=${openedId} onOpen=${open}
@@ -95,10 +95,13 @@ function summary(workers, rows) {
   return `${plural(peers.length, "worker")}${silent ? `, ${count(silent)} silent` : ""}${rows.length < workers.length ? `, ${count(rows.length)} listed` : ""}`;
 }
 
+const Search = ({ params }) => html`<input data-search class="input fleet-search" type="search" aria-label="Filter workers" placeholder="Name, hardware, reason…" value=${params.q || ""}
+  onInput=${(event) => setParams({ q: event.target.value })} />`;
+
 function Filters({ workers, params, shown }) {
   const [states, regions] = useMemo(() => [stateCounts(workers), regionsOf(workers)], [workers]);
   return html`<div class="fleet-bar" role="search">
-    <input data-search class="input fleet-search" type="search" aria-label="Filter workers" placeholder="Name, hardware, reason…" value=${params.q || ""} onInput=${(event) => setParams({ q: event.target.value })} />
+    <${Search} params=${params} />
     <${Select} hideLabel label="Region" value=${params.region || ""} onChange=${(value) => setParams({ region: value })} options=${[["", "All regions"], ...regions.map((name) => [name, name])]} />
     <div class="chips" role="group" aria-label="State">${states.map(([name, many]) => html`<button key=${name} type="button" class="chip" aria-pressed=${String(params.state === name)}
       onClick=${() => setParams({ state: params.state === name ? "" : name })}><span class=${"state " + toneOf(name)}>${words(name)}</span><b>${count(many)}</b></button>`)}</div>
@@ -106,11 +109,13 @@ function Filters({ workers, params, shown }) {
   </div>`;
 }
 
-function Picked({ picked, canAct, onAct, onClear }) {
+/** With the search: more may be picked by other words. */
+function Picked({ picked, params, canAct, onAct, onClear }) {
   return html`<div class="fleet-bar picked" role="group" aria-label="Acts on the selected workers">
     <b role="status">${count(picked.length)} selected</b>
     <${ActButtons} canAct=${canAct} onAct=${onAct} />
     <${Button} onClick=${onClear}>Clear<//>
+    <${Search} params=${params} />
   </div>`;
 }
 

@@ -26,11 +26,11 @@ _PATH_BYTES_MAX = 100  # a Unix socket's path has at most 107 bytes
 def socket_path(state_folder: Path) -> Path:
     """Where the daemon of this state folder listens: in the folder, or where its path is too long in a short one."""
     path = state_folder.absolute() / _NAME
-    if len(os.fsencode(path)) <= _PATH_BYTES_MAX:
-        return path
-    short = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
     digest = hashlib.sha256(os.fsencode(state_folder.absolute())).hexdigest()[:16]
-    return short / f"rollcast-{os.getuid()}-{digest}.sock"
+    short = f"rollcast-{os.getuid()}-{digest}.sock"
+    folders = filter(None, (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"))
+    candidates = [path, *(Path(folder) / short for folder in folders)]
+    return next((one for one in candidates if len(os.fsencode(one)) <= _PATH_BYTES_MAX), candidates[-1])
 
 
 def request(state_folder: Path, values: dict[str, Any], deadline_s: float = DEADLINE_S) -> dict[str, Any]:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from bench.resume import ELSEWHERE, OCCURRENCE, STEPS, WHEN_RESUMED, Kill, lives_of, one_run
 from learner.kill_points import LABELS
 from tests.learner.scripted_run import Authority
@@ -12,6 +14,7 @@ def test_every_label_is_tried_or_said_to_be_elsewhere() -> None:
     assert len(LABELS) - len(ELSEWHERE) >= 20
 
 
+@pytest.mark.timeout(300)
 async def test_a_learner_that_is_killed_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     """Real processes: before training ids count, while a version is written, and before a checkpoint is durable."""
     authority = Authority(tmp_path / "authority")

@@ -19,7 +19,11 @@ CASES = {
     ),
     "downlink": (demand(update_bytes=8e9, learner_upload_bytes_per_second=1e9), {"download_bytes_per_second": 4e7}, ""),
     "staleness": (demand(staleness_limit=1), {}, "the fastest worker's rollout takes 20 s"),
-    "rate": (demand(rollouts_per_step=1000), {}, "make 12 rollouts/s together; 16.67 rollouts/s are needed"),
+    "rate": (
+        demand(rollouts_per_step=1000),
+        {},
+        "make 12 rollouts/s that are young enough for S; 16.67 rollouts/s are needed",
+    ),
     "budget": (demand(usd_per_hour_max=3.0), {}, "the cheapest set costs 5 $/h, 3 $/h are allowed"),
     "region": (demand(share_without_a_region=0.5), {"region": "a"}, "when any one region is lost"),
 }

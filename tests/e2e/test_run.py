@@ -99,7 +99,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(400)
 def test_the_run_survives_a_corrupting_relay_and_a_killed_peer_and_coordinator(tmp_path: Path, cache: Path) -> None:
     kept = "coordinator.store.margin_steps=1000"  # nothing is compacted: who made what is looked up afterwards
     stop = f'coordinator.sampling.stop_strings=["{STOP_STRING}"]'
@@ -172,7 +172,7 @@ def _assert_stop_strings_end_rollouts(database: sqlite3.Connection) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(300)
 def test_ctrl_c_stops_everything_in_order(tmp_path: Path, cache: Path) -> None:
     command = [sys.executable, "-m", "rollcast.cli.main", "up", str(ROOT / "configs" / "local.toml"), "--plain"]
     settings = [

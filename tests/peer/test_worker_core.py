@@ -269,7 +269,7 @@ def test_the_state_is_said_in_words() -> None:
     core.handle(VersionActivated(key(0)), 0.0)
     assert said() == ("idle", "the coordinator is away: not reached yet")
     core.handle(SessionOpened(), 0.0)
-    assert said() == ("idle", "no lease; waiting for the coordinator's pacing")
+    assert said() == ("idle", "no work just now: the learner has as much as it can use")
     core.handle(LeasesGranted((grant(1, 4),)), 0.0)
     assert said() == ("generating", "4 rollouts with version 0")
 

@@ -90,7 +90,7 @@ export function Acts({ report }) {
       ? html`<${Button} kind="primary" icon="play" onClick=${() => act({ do: "resume" })}>Resume<//>`
       : html`<${Menu} label="Pause" icon="pause" items=${pauses} />`}
     ${!paused && !finishing && html`<span class="wide-only"><${Menu} label="Finish" icon="stop" items=${finishes} /></span>`}
-    <${Menu} label="More" hideLabel items=${paused || finishing ? more : [...finishes.slice(0, 1).map((item) => ({ ...item, label: "Finish, then stop", icon: "stop", note: "" })), ...more]} />
+    <${Menu} label="More" hideLabel items=${paused || finishing ? more : [{ ...finishes[0], label: "Finish, then stop", icon: "stop", note: "" }, { label: "Finish, then pause for…", icon: "pause", onClick: () => setOpen("finish") }, ...more]} />
     ${(open === "pause" || open === "finish") && html`<${OtherTime} verb=${open} onClose=${close} />`}
     ${open === "leave" && html`<${Leave} onClose=${close} />`}
     ${open === "bugreport" && html`<${BugReport} onClose=${close} />`}`;

@@ -10,8 +10,8 @@ const GROUPS = [
   ["Heat and power", [["cpu_celsius_max", "Processor at most", "°C"], ["gpu_celsius_max", "Accelerator at most", "°C"], ["power_watts_max", "Accelerators draw at most", "W"], ["battery_share_min", "On battery, charge at least", "%"]]],
   ["Beside other use", [["idle_minutes_min", "Only when untouched for", "minutes"], ["others_cpu_share_max", "Others may use the processor up to", "%"], ["memory_free_gib_min", "Leave memory free", "GiB"], ["vram_share_max", "Accelerator's memory at most", "%"], ["disk_free_gib_min", "Leave disk free", "GiB"], ["polite", "Lowest priority"]]],
 ];
-/** Where the configuration's own words speak of shares from 0 to 1. */
-const HINTS = { battery_share_min: "Below this charge no work is done on battery; 100: none on battery at all." };
+/** Where the configuration's own words speak of shares from 0 to 1, or of the key before. */
+const HINTS = { gpu_celsius_max: "Temperature of the accelerator above which no work is done until it is 5 degrees cooler.", battery_share_min: "Below this charge no work is done on battery; 100: none on battery at all." };
 const HOURS = [["compute_hours", "Hours for computing", "series-1"], ["network_hours", "Hours for the network", "series-2"]];
 const BYTES_PER_GB = 1e9;
 
@@ -80,7 +80,7 @@ export function Limits({ report }) {
   const entry = ([key, label, suffix]) => html`<${Entry} key=${key} name=${key} label=${label} suffix=${suffix} shown=${shown(key)} meaning=${HINTS[key] || meanings[key]} changed=${changed.includes(key)} wrong=${wrong.includes(key)}
     onInput=${(value) => setEdited({ ...edited, [key]: value })} onReset=${() => send({ reset: [key] }, "As configured again.")} />`;
   return html`<form class="stack" onSubmit=${save}>
-    <${PageHead} title="Limits" note="They hold at once, and after a restart too." />
+    <${PageHead} title="Limits" note="What is left empty is not limited. Changes hold at once, and after a restart too." />
     <${Problem} error=${failed} />
     ${atRestart.length > 0 && html`<p class="notice"><span>From the next start: ${atRestart.join(", ")}.</span></p>`}
     <div class="pair">${HOURS.map(([key, title, colour]) => html`<${Card} key=${key} title=${title} note=${limits[key].length ? "" : "always"}>

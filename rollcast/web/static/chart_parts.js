@@ -9,12 +9,15 @@ export function axes({ xKind, muted, grid, format }) {
   const values = xKind === "time" ? timeLabels : (_plot, splits) => splits.map((split) => (Number.isInteger(split) ? count(split) : ""));
   return [
     { ...common, values, size: 24, gap: 4, space: 72, grid: { show: false }, border: { show: true, stroke: grid, width: 1 } },
-    { ...common, values: (_plot, splits) => splits.map((split) => (known(split) ? brief(format(split)) : "")), size: widthOf, gap: 6, space: 28, grid: { stroke: grid, width: 1 } },
+    { ...common, values: (_plot, splits) => onceEach(splits.map((split) => (known(split) ? brief(format(split)) : ""))), size: widthOf, gap: 6, space: 28, grid: { stroke: grid, width: 1 } },
   ];
 }
 
 /** Without zeros that say nothing, as beside an axis: "2.00k" -> "2k", "$10.00" -> "$10". */
 const brief = (text) => text.replace(/(\.\d*?)0+(?!\d)/, "$1").replace(/\.(?!\d)/, "");
+
+/** Labels of a flat line would all be one: only the first is written. */
+const onceEach = (texts) => texts.map((text, at) => (text === texts[at - 1] ? "" : text));
 
 /** As wide as the widest label, so that figures are not cut off and short ones leave no hole. */
 function widthOf(plot, values, axisIndex, cycle) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tarfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import product
 from pathlib import Path
@@ -95,6 +96,51 @@ async def test_every_act_of_the_command_line_is_here(browser: Any, tmp_path: Pat
         donor.clear_up()
         assert not (tmp_path / "page.json").exists(), "state is removed"
         assert (tmp_path / "receipts").exists(), "receipts are not"
+        assert not tab.problems
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
+async def test_acts_for_a_while(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
+    look = {"width": width, "scheme": scheme}
+    async with played_donor(tmp_path) as (_, host, url), opened(browser, url, **look) as tab:
+        dialog = tab.page.get_by_role("dialog")
+        await choose(tab, "Pause", "For 15 minutes")
+        await tab.shows(".state-card", "Paused by its owner until")
+        asked = json.loads((tmp_path / "donor.json").read_text())
+        assert "pause" in str(asked)
+        await tab.page.get_by_role("button", name="Resume").click()
+        await tab.shows(".state-card", "Generating")
+        await choose(tab, "More", "Finish, then pause for")
+        await dialog.get_by_label("How long").fill("2h")
+        await tab.fits("finish for a while")
+        await dialog.get_by_role("button", name="Finish").click()
+        await tab.shows(".state-card", "Finish")
+        assert any(isinstance(one, FinishRequested) and not one.ends for one in host.told)
+        await tab.page.get_by_role("button", name="Resume").click()
+        await tab.shows(".state-card", "Generating")
+        await choose(tab, "More", "Finish, then stop")
+        await tab.shows(".state-card", "Finishes what it holds, then stops")
+        await choose(tab, "More", "Leave the run")
+        await tab.fits("leave")
+        await dialog.get_by_role("button", name="Stay").click()
+        await tab.gone("dialog")
+        assert (tmp_path / "page.json").exists()
+        assert not tab.problems
+
+
+async def test_a_bug_report_is_saved_and_tells_no_secret(browser: Any, tmp_path: Path) -> None:
+    async with played_donor(tmp_path) as (_, _, url), opened(browser, url) as tab:
+        await choose(tab, "More", "Bug report")
+        await tab.fits_everywhere("bug report")
+        async with tab.page.expect_download(timeout=60_000) as coming:
+            await tab.page.get_by_role("button", name="Save the archive").click()
+        saved = await (await coming.value).path()
+        with tarfile.open(saved) as archive:
+            files = [archive.extractfile(one) for one in archive.getmembers() if one.isfile()]
+            text = b"".join(file.read() for file in files if file is not None)
+        assert b"rollcast" in text
+        assert url.partition("#token=")[2].encode() not in text
+        await tab.shows(".toasts", "is saved")
         assert not tab.problems
 
 
