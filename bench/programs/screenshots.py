@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from typing import Any
 
 from PIL import Image
 
-from rollcast.runtime.errors import DaemonAway
+from rollcast.runtime.errors import DaemonAway, WaitTimedOut
 from rollcast.wire.donor_control import request
 
 ROOT = Path(__file__).parents[2]
@@ -138,25 +139,23 @@ def _palette(picture: Image.Image, colours: int) -> Image.Image:
 
 
 @asynccontextmanager
-async def _program(*arguments: str, cwd: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+async def _program(*arguments: str, cwd: Path, stdout: int) -> AsyncIterator[asyncio.subprocess.Process]:
     """Of Python, until the end of the block; with all that it started."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, *arguments, cwd=cwd, env=environment, stdout=asyncio.subprocess.PIPE
-    )
+    child = await asyncio.create_subprocess_exec(sys.executable, *arguments, cwd=cwd, env=environment, stdout=stdout)
     try:
         yield child
     finally:
         if child.returncode is None:
             child.send_signal(signal.SIGINT)
-        await child.communicate()
+        await child.wait()
 
 
 @asynccontextmanager
 async def _fleet(arguments: argparse.Namespace) -> AsyncIterator[str]:
     """The page's address with the operator's key."""
     options = ("--workers", str(arguments.workers), "--port", "0", "--warm-up", str(arguments.warm_up))
-    async with _program("-m", "bench.programs.dashboard_fleet", *options, cwd=ROOT) as child:
+    async with _program("-m", "bench.programs.dashboard_fleet", *options, cwd=ROOT, stdout=PIPE) as child:
         assert child.stdout is not None
         async with asyncio.timeout(_START_S):
             async for line in child.stdout:  # the solver of its plans writes there too
@@ -166,7 +165,7 @@ async def _fleet(arguments: argparse.Namespace) -> AsyncIterator[str]:
                 raise RuntimeError("the fleet did not start: see its messages above")
         reading = asyncio.create_task(_drain(child))  # else the solver would wait for room
         yield line.decode().strip()
-        reading.cancel()
+    await reading
 
 
 @asynccontextmanager
@@ -175,12 +174,12 @@ async def _donor() -> AsyncIterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         config = str(ROOT / "configs" / "local.toml")
         options = ("--plain", "--set", "coordinator.run.steps=5000", "--set", "coordinator.serve.http_port=0")
-        async with _program("-m", "rollcast.cli.main", "up", config, *options, cwd=Path(folder)) as child:
-            reading = asyncio.create_task(_drain(child))
+        async with _program(
+            "-m", "rollcast.cli.main", "up", config, *options, cwd=Path(folder), stdout=DEVNULL
+        ) as child:
             async with asyncio.timeout(_START_S):
                 url = await _page_of_a_worker(Path(folder), child)
             yield url
-            reading.cancel()
 
 
 async def _drain(child: asyncio.subprocess.Process) -> None:
@@ -198,7 +197,7 @@ async def _page_of_a_worker(folder: Path, run: asyncio.subprocess.Process) -> st
                 report = await asyncio.to_thread(request, state_folder, {"do": "status"})
                 if report["today"].get("accepted", 0) >= _ACCEPTED:
                     return str((await asyncio.to_thread(request, state_folder, {"do": "page"}))["url"])
-            except DaemonAway:
+            except (DaemonAway, WaitTimedOut):  # it starts, or compiles
                 continue
         await asyncio.sleep(1.0)
     raise RuntimeError("the run ended: see its messages above")

@@ -31,4 +31,5 @@ def test_the_pictures_are_there_and_small() -> None:
     for picture in (*DASHBOARD, *DONOR):
         path = ROOT / "docs" / "pictures" / f"{picture.name}.png"
         assert 0 < path.stat().st_size <= BYTES_MAX
-        assert Image.open(path).size == (picture.width, picture.height)
+        with Image.open(path) as opened:
+            assert opened.size == (picture.width, picture.height)
