@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
-from itertools import product
 from typing import Any
 
 import pytest
@@ -159,20 +158,6 @@ async def test_the_keyboard_reaches_everything(browser: Any, site: SampleSite) -
 
 CUT_OFF = """[...document.querySelectorAll('.tile-value, .now-sentence, .alert-text p, h1, h2, .button, .badge')]
     .filter((one) => one.scrollWidth > one.clientWidth + 1 && !one.closest(".hidden")).map((one) => one.textContent)"""
-
-
-@pytest.mark.parametrize("where", ["#/overview", "#/run"])
-async def test_all_widths_and_themes(browser: Any, site: SampleSite, where: str) -> None:
-    async with page_of(browser, site, where) as tab:
-        await tab.page.wait_for_selector(".chart canvas")
-        for width, scheme in product((390, 800, 1440), ("light", "dark")):
-            await tab.page.set_viewport_size({"width": width, "height": 900})
-            await tab.page.emulate_media(color_scheme=scheme)
-            assert await tab.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (width, scheme)
-            assert await tab.page.evaluate(CUT_OFF) == [], (width, scheme)
-            if (width, scheme) in ((390, "dark"), (1440, "light"), (1440, "dark")):
-                assert await tab.accessibility_problems() == [], (width, scheme)
-        assert not tab.problems
 
 
 async def test_what_opens_is_accessible_too(browser: Any, site: SampleSite) -> None:
