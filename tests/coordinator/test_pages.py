@@ -156,10 +156,6 @@ async def test_the_keyboard_reaches_everything(browser: Any, site: SampleSite) -
         assert await tab.page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
-CUT_OFF = """[...document.querySelectorAll('.tile-value, .now-sentence, .alert-text p, h1, h2, .button, .badge')]
-    .filter((one) => one.scrollWidth > one.clientWidth + 1 && !one.closest(".hidden")).map((one) => one.textContent)"""
-
-
 async def test_what_opens_is_accessible_too(browser: Any, site: SampleSite) -> None:
     for width, opener in ((390, "Open the navigation"), (1440, "Keyboard shortcuts and links"), (1440, "Sign in")):
         async with page_of(browser, site, width=width) as tab:

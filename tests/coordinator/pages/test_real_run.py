@@ -80,6 +80,9 @@ OVERLAPS = """[...document.querySelectorAll("main button, main input, main selec
     .filter(([one, hit]) => hit && !one.contains(hit) && !hit.contains(one) && hit.closest("main")
         && !one.closest(".hidden, .vt-body, label") && !hit.closest("label, .vt-body"))
     .map(([one, hit]) => one.outerHTML.slice(0, 90) + " is covered by " + hit.outerHTML.slice(0, 90))"""
+# Text that has no room.
+CUT_OFF = """[...document.querySelectorAll('.tile-value, .now-sentence, .alert-text p, h1, h2, .button, .badge')]
+    .filter((one) => one.scrollWidth > one.clientWidth + 1 && !one.closest(".hidden")).map((one) => one.textContent)"""
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -97,6 +100,7 @@ async def test_every_page(tabs: Any, width: int, scheme: str, name: str) -> None
     assert await seen.is_visible()
     assert await tab.page.title() == f"{title} · {(await tab.page.locator('.head-name').inner_text())} · Rollcast"
     assert await tab.page.evaluate(OVERLAPS) == []
+    assert await tab.page.evaluate(CUT_OFF) == []
     await tab.fits(name)
     await reaches(tab, main_act)
     assert "NaN" not in (shown := await tab.page.inner_text("body"))
