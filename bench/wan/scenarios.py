@@ -10,6 +10,10 @@ BITS_PER_BYTE = 8
 _MEGA = 1e6
 
 
+#: How a home's router translates addresses; bench/wan/nat.h says what each lets in.
+Nat = Literal["full-cone", "port-restricted", "symmetric"]
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """One access link. Rates count IP bytes; the round trip between i and j takes 2 (delay_i + delay_j)."""
@@ -17,6 +21,7 @@ class Node:
     up_mbit_s: float
     down_mbit_s: float
     delay_ms: float  # one way, between the node and the middle of the network
+    nat: Nat | None = None  # of the router that it sits behind, if it does
 
     def scaled(self, factor: float) -> Node:
         """The same link with both rates multiplied."""
