@@ -110,8 +110,32 @@ def test_several_systems_have_keys_of_their_own(tmp_path: Path, monkeypatch: pyt
     assert one.figures["t_bcast_median_s"] == both.figures["http-star.t_bcast_median_s"] == pytest.approx(6.0)
 
 
+def test_routers_count_and_the_open_network_stands_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[tuple[Node, ...]] = []
+
+    class Recording(Canned):
+        def broadcasts(self, case: Case) -> Iterator[Broadcast]:
+            measured.append(case.nodes)
+            took_s = 3.0 if any(node.nat for node in case.nodes) else 2.0
+            yield replace(_took(took_s), seconds=dict.fromkeys(case.receivers, took_s))
+
+    monkeypatch.setattr(build, "require", lambda: None)
+    monkeypatch.setattr(broadcast, "alone", nullcontext)
+    monkeypatch.setattr(broadcast, "system_of", lambda _name: Recording([]))
+    figures = broadcast.run(_arguments("--runs", "1", "--scenario", "nat50")).figures
+    assert figures["vs_clean"] == pytest.approx(1.5)
+    behind, without = measured
+    assert sum(node.nat is not None for node in behind) == 8
+    assert without == tuple(node.open() for node in behind)
+
+
 @pytest.mark.parametrize(
-    "given", [("--system", "ftp"), ("--system", "rollcast", "--system", "aria2", "--scenario", "die50")]
+    "given",
+    [
+        ("--system", "aria2", "--scenario", "nat50"),
+        ("--system", "ftp"),
+        ("--system", "rollcast", "--system", "aria2", "--scenario", "die50"),
+    ],
 )
 def test_what_cannot_be_measured_is_said_before_anything_starts(given: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError):
