@@ -224,6 +224,7 @@ PURE = (
     "peer/donor/service_units.py",
     "peer/donor/redaction.py",
     "peer/donor/checking.py",
+    "peer/donor/nat_kind.py",
     "coordinator/activation_status.py",
     "capacity/assumptions.py",
     "capacity/broadcast_bound.py",
