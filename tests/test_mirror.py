@@ -36,6 +36,7 @@ DATA = {
 TESTED_IN = {
     "coordinator/http/requests.py": "tests/coordinator/http/test_app.py",
     "peer/donor/daemon.py": "tests/peer/test_service.py",
+    "bench/programs/link_end.py": "tests/bench/test_transports.py",
     "peer/p2p/host.py": "tests/peer/p2p/test_transport.py",
     "peer/p2p/lanes.py": "tests/peer/p2p/test_transport.py",
     "peer/p2p/libp2p_host.py": "tests/peer/p2p/test_transport.py",

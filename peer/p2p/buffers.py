@@ -12,6 +12,9 @@ from collections.abc import Callable, Sequence
 
 from rollcast.wire.chunks import BytesLike
 
+ROOM_BYTES = 65_507
+"""Less than this waits: more may be given. As much as libp2p takes at once (peer/p2p/lanes.py), so that what follows
+fills the next piece."""
 Wake = Callable[[], None]
 """Wakes the other thread; may be called when it is gone."""
 
@@ -35,6 +38,7 @@ class LinkBuffers:
         self.on_change: Wake = _nobody  # the event loop's: something came, or left, or ended
         self._wake_host: Wake = _nobody
         self._leaving: deque[memoryview] = deque()
+        self._waiting_bytes = 0
         self._leaving_bytes = 0
         self._given_bytes = 0
         self._came: deque[bytes] = deque()
@@ -53,9 +57,15 @@ class LinkBuffers:
             for buffer in buffers:
                 view = memoryview(buffer).cast("B")
                 self._leaving.append(view)
+                self._waiting_bytes += len(view)
                 self._leaving_bytes += len(view)
                 self._given_bytes += len(view)
         self._wake_host()
+
+    @property
+    def full(self) -> bool:
+        """Whether so much waits for the libp2p thread that more had better wait elsewhere."""
+        return self._waiting_bytes >= ROOM_BYTES
 
     @property
     def leaving_bytes(self) -> int:
@@ -116,6 +126,7 @@ class LinkBuffers:
         """The next bytes to leave; empty where there are none. ``left`` follows."""
         with self._lock:
             parts: list[memoryview] = []
+            was_full = self.full
             while self._leaving and size_bytes_most:
                 view = self._leaving.popleft()
                 if len(view) > size_bytes_most:
@@ -123,15 +134,27 @@ class LinkBuffers:
                     view = view[:size_bytes_most]
                 parts.append(view)
                 size_bytes_most -= len(view)
+                self._waiting_bytes -= len(view)
+            has_room = was_full and not self.full
+        if has_room:
+            self._call_loop(self._ring)
         return b"".join(parts)
 
     def left(self, size_bytes: int) -> None:
         """So many bytes are with the kernel."""
         with self._lock:
             self._leaving_bytes -= size_bytes
-            all_left = not self._leaving_bytes
-        if all_left:
-            self._call_loop(self._ring)
+
+    def opened(self, granted_bytes: int) -> int:
+        """What libp2p has granted the other end by itself.
+
+        Returns:
+            what is to be granted on top of it.
+        """
+        with self._lock:
+            more_bytes = max(0, self._window_bytes - granted_bytes)
+            self._granted_bytes = granted_bytes + more_bytes
+            return more_bytes
 
     def came(self, data: bytes) -> bool:
         """Keep what came; False where the other end sent more than it was granted."""
@@ -147,7 +170,7 @@ class LinkBuffers:
 
     @property
     def granted_bytes(self) -> int:
-        """What the other end may have sent in all, the latest."""
+        """What the other end may have sent in all."""
         return self._granted_bytes
 
     @property

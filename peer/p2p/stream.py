@@ -69,8 +69,8 @@ class P2pStream:
 
     @property
     def full(self) -> bool:
-        """Whether something waits for libp2p."""
-        return self._buffers.leaving_bytes > 0
+        """Whether more than one piece waits for libp2p."""
+        return self._buffers.full
 
     @property
     def waiting_bytes(self) -> int:
@@ -118,6 +118,8 @@ class P2pStream:
         if self._ended is None:
             self._undrained = True
             self._write(*frame)
+            if not self.full:
+                self._loop.call_soon(self._changed)
 
     def pause_reading(self) -> None:
         """Deliver nothing more; the other end is held back once its window is used."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.p2p.buffers import LinkBuffers
+from peer.p2p.buffers import ROOM_BYTES, LinkBuffers
 
 
 class Both:
@@ -45,7 +45,19 @@ def test_what_is_given_leaves_in_order_and_in_pieces(given_buffers: list[bytes],
         both.buffers.left(len(piece))
     assert left == b"".join(given_buffers)
     assert (both.buffers.leaving_bytes, both.buffers.gone_bytes) == (0, total)
-    assert both.rings == (1 if total else 0), "once everything has left"
+    assert both.rings == 0, "it was never full"
+
+
+def test_the_loop_hears_once_there_is_room_for_more() -> None:
+    both = Both()
+    both.buffers.give([bytes(2 * ROOM_BYTES + 10)])
+    assert both.buffers.full
+    both.buffers.piece(ROOM_BYTES)
+    assert both.buffers.full
+    both.buffers.piece(ROOM_BYTES)
+    assert (both.buffers.full, both.rings) == (False, 1)
+    both.buffers.piece(ROOM_BYTES)
+    assert (both.rings, both.buffers.leaving_bytes) == (1, 2 * ROOM_BYTES + 10)
 
 
 def test_nothing_may_leave_where_nothing_is_granted() -> None:
@@ -77,6 +89,15 @@ def test_grants_follow_what_was_consumed_a_quarter_of_the_window_at_a_time() -> 
     assert (both.buffers.granted_bytes, both.host_wakes) == (100, 0)
     both.buffers.consumed(1)
     assert (both.buffers.granted_bytes, both.host_wakes) == (125, 1)
+
+
+@pytest.mark.parametrize(("by_libp2p", "more"), [(60, 40), (100, 0), (150, 0)])
+def test_what_libp2p_granted_by_itself_counts(by_libp2p: int, more: int) -> None:
+    both = Both(100)
+    assert both.buffers.opened(by_libp2p) == more
+    assert both.buffers.granted_bytes == by_libp2p + more
+    assert both.buffers.came(bytes(by_libp2p + more))
+    assert not both.buffers.came(b"x")
 
 
 def test_a_smaller_window_takes_no_grant_back() -> None:

@@ -4,17 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.p2p.opening import (
-    FIRST_GRANT_BYTES,
-    GRANT_BYTES,
-    OPENING_BYTES,
-    TOKEN_BYTES,
-    LaneName,
-    encode_grant,
-    encode_opening,
-    parse_grant,
-    parse_opening,
-)
+from peer.p2p.opening import OPENING_BYTES, TOKEN_BYTES, LaneName, encode_opening, parse_opening
 from rollcast.runtime.errors import MalformedMessage
 
 TOKEN = bytes(range(TOKEN_BYTES))
@@ -32,15 +22,3 @@ def test_anything_else_is_refused(data: bytes) -> None:
     else:
         with pytest.raises(MalformedMessage):
             parse_opening(data)
-
-
-@given(st.lists(st.integers(0, 2**64 - 1), max_size=8))
-def test_grants_only_grow(values: list[int]) -> None:
-    data = b"".join(map(encode_grant, values))
-    assert len(data) == GRANT_BYTES * len(values)
-    grown = [FIRST_GRANT_BYTES, *values]
-    if grown == sorted(grown):
-        assert parse_grant(data, FIRST_GRANT_BYTES) == grown[-1]
-    else:
-        with pytest.raises(MalformedMessage):
-            parse_grant(data, FIRST_GRANT_BYTES)
