@@ -7,8 +7,10 @@ and both dial (bench.programs.hole_puncher). Nothing but the two routers stands 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
 import json
+import os
 import secrets
 import statistics
 import subprocess
@@ -16,27 +18,31 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from bench.broadcast import ended_by_sigterm
 from bench.machine import Outcome
 from bench.systems.base import ROOT, Lines
 from bench.wan import build
-from bench.wan.nat import Protocol
 from bench.wan.network import Network
 from bench.wan.scenarios import Nat, Node
 from rollcast.runtime.errors import ConfigError
 
 KINDS: tuple[Nat, ...] = get_args(Nat)
-_PROGRAM = str(ROOT / "bench/programs/hole_puncher.py")
+#: "libp2p": over TCP, with its noise and yamux, where the extra p2p is installed.
+Method = Literal["tcp", "udp", "libp2p"]
+METHODS: tuple[Method, ...] = get_args(Method)
+_PROGRAM = "bench.programs.hole_puncher"
+_LIBP2P_PROGRAM = "bench.programs.libp2p_puncher"
 _READY_S = 60.0
 _AT_ONCE = 10
 _ENDS = (1, 2)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tries", type=int, default=50, help="of each pair of routers and each protocol")
+    parser.add_argument("--tries", type=int, default=50, help="of each pair of routers and each method")
     parser.add_argument("--pair", action="append", help="KIND+KIND; again for several; default all six")
+    parser.add_argument("--method", action="append", choices=METHODS, help="again for several; default all there are")
     parser.add_argument("--deadline", type=float, default=5.0, help="seconds after which a try has failed")
     parser.add_argument("--skew", type=float, default=0.0, help="seconds by which the second end begins later")
 
@@ -54,10 +60,10 @@ def run(arguments: argparse.Namespace) -> Outcome:
     figures: dict[str, float] = {}
     with ended_by_sigterm():
         for pair in pairs or itertools.combinations_with_replacement(KINDS, 2):
-            for protocol in get_args(Protocol):
-                tries = Tries(protocol, arguments.tries, arguments.deadline, arguments.skew)
+            for method in arguments.method or _available():
+                tries = Tries(method, arguments.tries, arguments.deadline, arguments.skew)
                 seconds = punched(pair, tries)
-                name = f"{protocol}.{pair[0]}+{pair[1]}"
+                name = f"{method}.{pair[0]}+{pair[1]}"
                 print(f"{name}: {len(seconds)} of {arguments.tries}", file=sys.stderr)
                 figures[f"{name}.through"] = len(seconds) / arguments.tries
                 if seconds:
@@ -70,7 +76,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
 class Tries:
     """How often, with what patience; the second end begins ``skew_s`` after the first."""
 
-    protocol: Protocol
+    method: Method
     count: int
     deadline_s: float
     skew_s: float = 0.0
@@ -84,7 +90,7 @@ def punched(pair: tuple[Nat, Nat], tries: Tries) -> list[float]:
     """
     nodes = [Node(80, 80, 5), *(Node(80, 80, 15, kind) for kind in pair)]
     with Network(nodes) as network:
-        ends = _Ends(network)
+        ends = _Ends(network, tries.method)
         seconds: list[float] = []
         for first in range(0, tries.count, _AT_ONCE):
             seconds += ends.attempt(range(first, min(first + _AT_ONCE, tries.count)), tries)
@@ -94,13 +100,17 @@ def punched(pair: tuple[Nat, Nat], tries: Tries) -> list[float]:
 class _Ends:
     """The two homes and the observer, running."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, method: Method) -> None:
         self._lines, self._processes = Lines(), list[subprocess.Popen[Any]]()
         observer = network.addresses[0]
-        commands = [["--observe", observer], *([network.inside[end], observer] for end in _ENDS)]
+        commands = [[_PROGRAM, "--observe", observer]]
+        for end in _ENDS:
+            program = [_LIBP2P_PROGRAM, str(end)] if method == "libp2p" else [_PROGRAM]
+            commands.append([*program, network.inside[end], observer])
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
         for number, command in enumerate(commands):
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-            process = network.spawn(number, [sys.executable, _PROGRAM, *command], **pipes)
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
+            process = network.spawn(number, [sys.executable, "-m", *command], **pipes)
             self._lines.follow(number, process)
             self._processes.append(process)
         self._lines.count("ready", len(commands), _READY_S)
@@ -108,7 +118,7 @@ class _Ends:
     def attempt(self, numbers: Sequence[int], tries: Tries) -> list[float]:
         """Some tries at once; the later end's seconds of those that got through."""
         for number, end in itertools.product(numbers, _ENDS):
-            self._tell(end, {"try": number, "do": "observe", "protocol": tries.protocol})
+            self._tell(end, {"try": number, "do": "observe", "protocol": tries.method})
         seen = self._answers(len(numbers), _READY_S)
         nonces = {number: secrets.token_hex(8) for number in numbers}
         for end in _ENDS:
@@ -136,6 +146,10 @@ class _Ends:
         assert stdin is not None
         stdin.write(json.dumps(order) + "\n")
         stdin.flush()
+
+
+def _available() -> list[Method]:
+    return [method for method in METHODS if method != "libp2p" or importlib.util.find_spec("libp2p") is not None]
 
 
 def _pair(text: str) -> tuple[Nat, Nat]:

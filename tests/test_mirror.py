@@ -164,6 +164,7 @@ TESTED_IN = {
     "bench/donor/capped_links.py": "tests/bench/test_caps.py",
     "bench/donor/pause.py": "tests/bench/test_donor_pause.py",
     "bench/programs/hole_puncher.py": "tests/bench/test_holes.py",
+    "bench/programs/libp2p_puncher.py": "tests/bench/test_holes.py",
     "bench/programs/donor_side.py": "tests/bench/test_startup.py",
     "bench/demonstration.py": "tests/bench/test_staleness.py",
     "bench/learner_step.py": "tests/bench/test_learner.py",

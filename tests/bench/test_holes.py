@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 
 import pytest
 
 from bench import holes
 from bench.wan import build
-from bench.wan.nat import Protocol
 from bench.wan.scenarios import Nat
 from rollcast.runtime.errors import ConfigError
 
+needs_libp2p = pytest.mark.skipif(importlib.util.find_spec("libp2p") is None, reason="needs the extra p2p")
 needs_network = pytest.mark.skipif(bool(build.why_not()), reason=build.why_not())
 
 
@@ -22,9 +23,9 @@ def _arguments(*given: str) -> argparse.Namespace:
 
 
 @needs_network
-@pytest.mark.parametrize("protocol", ["tcp", "udp"])
-def test_two_port_restricted_homes_reach_each_other(protocol: Protocol) -> None:
-    seconds = holes.punched(("port-restricted", "port-restricted"), holes.Tries(protocol, 4, 10.0, skew_s=0.3))
+@pytest.mark.parametrize("method", ["tcp", "udp", pytest.param("libp2p", marks=needs_libp2p)])
+def test_two_port_restricted_homes_reach_each_other(method: holes.Method) -> None:
+    seconds = holes.punched(("port-restricted", "port-restricted"), holes.Tries(method, 4, 10.0, skew_s=0.3))
     assert len(seconds) == 4
 
 

@@ -143,7 +143,7 @@ HOME, ROUTER, REMOTE = (socket.inet_aton(text) for text in ("192.168.7.2", "10.7
 
 def _sum(data: bytes) -> int:
     """Ones' complement sum of 16-bit words (RFC 1071)."""
-    total = sum(struct.unpack(f"!{(len(data) + 1) // 2}H", data + b"\0" * (len(data) % 2)))
+    total: int = sum(struct.unpack(f"!{(len(data) + 1) // 2}H", data + b"\0" * (len(data) % 2)))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return total
@@ -209,7 +209,7 @@ def test_a_partial_checksum_stays_that_of_the_pseudo_header(protocol: Protocol, 
 def test_any_bytes_are_dropped_or_translated(packet: bytes) -> None:
     with NatTable("full-cone") as table:
         for direction in ("out", "in"):
-            found = table.rewrite(direction, packet, ROUTER, 0.0)  # type: ignore[arg-type]
+            found = table.rewrite(direction, packet, ROUTER, 0.0)
             assert found is None or len(found) == len(packet)
 
 
