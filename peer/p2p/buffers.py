@@ -48,6 +48,7 @@ class LinkBuffers:
         self._finishing = False
         self._aborted = False
         self._over = ""
+        self._broken = False
 
     # ------------------------------------------------------------- event loop
 
@@ -114,6 +115,11 @@ class LinkBuffers:
     def over(self) -> str:
         """Why nothing comes any more; empty while something may."""
         return self._over
+
+    @property
+    def broken(self) -> bool:
+        """Whether it ended otherwise than by the other end's saying so: what came before matters no more."""
+        return self._broken
 
     # ------------------------------------------------------------- libp2p thread
 
@@ -183,10 +189,11 @@ class LinkBuffers:
         """Close at once."""
         return self._aborted
 
-    def end(self, reason: str) -> None:
-        """Nothing comes any more; the first reason stands."""
+    def end(self, reason: str, *, broken: bool = True) -> None:
+        """Nothing comes any more; the first reason stands. Not ``broken``: the other end said that it was done."""
         with self._lock:
-            self._over = self._over or reason
+            if not self._over:
+                self._over, self._broken = reason, broken
         self._call_loop(self._ring)
 
     def _ring(self) -> None:

@@ -144,7 +144,7 @@ class Lanes:
             if not self._buffers.came(data):
                 raise _Over("the other end sent more than it may")
         self._received_all.set()
-        self._buffers.end("the link was closed")
+        self._buffers.end("the link was closed", broken=False)
         with trio.move_on_after(_LINGER_S):  # the event loop lets what it has given leave, and finishes
             await self._sent_all.wait()
         raise _Over("the link was closed")

@@ -188,6 +188,8 @@ class P2pStream:
                 self._parse()
             return
         if self._paused:
+            if self._buffers.broken:
+                self.end(self._buffers.over)
             return
         self._parse()
         batch = list(islice(self._frames, _MESSAGES_PER_BATCH))

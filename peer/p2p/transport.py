@@ -65,7 +65,8 @@ class P2pTransport:
         self._admit = admit
         self._limits = limits or LinkLimits()
         self._host_limits = host_limits or HostLimits(
-            opening_timeout_s=self._limits.handshake_timeout_s, silence_timeout_s=self._limits.silence_timeout_s
+            opening_timeout_s=self._limits.handshake_timeout_s + self._limits.hello_timeout_s,
+            silence_timeout_s=self._limits.silence_timeout_s,
         )
         self._options = SocketOptions(silence_timeout_s=self._limits.silence_timeout_s)
         self._traffic = traffic or LinkTraffic(LinkConfig())

@@ -120,6 +120,6 @@ def test_the_end_wakes_the_host(abort: bool) -> None:
 def test_the_first_reason_stands() -> None:
     both = Both()
     assert both.buffers.over == ""
-    both.buffers.end("first")
+    both.buffers.end("first", broken=False)
     both.buffers.end("second")
-    assert (both.buffers.over, both.rings) == ("first", 2)
+    assert (both.buffers.over, both.buffers.broken, both.rings) == ("first", False, 2)
