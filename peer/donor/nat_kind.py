@@ -53,8 +53,8 @@ _SENTENCES: dict[NatKind, str] = {
     "full-cone": "its router keeps one outside port for each of its own (a full cone)",
     "port-restricted": "its router lets in only who was spoken to (a port-restricted cone): two such machines get "
     "through by dialling each other at the same time",
-    "symmetric": "its router draws another port for each conversation (symmetric): nobody gets through by dialling "
-    "at the same time",
+    "symmetric": "its router draws another port for each conversation (symmetric): by dialling at the same "
+    "time only machines behind a full cone get through",
     "unknown": "",
 }
 
