@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import structlog
 
 from peer.config import LinkConfig
 from peer.direct_transport import DirectTransport
 from peer.link_traffic import LinkTraffic
 from peer.mirror_transport import MirrorTransport
-from peer.p2p.addresses import is_p2p_address
+from peer.p2p.addresses import P2pAddress, is_p2p_address
 from peer.p2p.transport import P2pTransport
+from peer.paths import Paths, addresses_in
 from peer.transport import Admission, ChunkTransport, Link, LinkHandler
 from rollcast.runtime.errors import RollcastError, Unreachable
 from rollcast.wire.identity import Identity
@@ -32,18 +35,37 @@ class Transports:
         self._direct = direct
         self._mirrors = mirrors
         self._p2p = p2p
+        self._paths = Paths()
 
     async def start(self, on_link: LinkHandler) -> str:
         address = await self._direct.start(on_link)
-        if self._p2p is not None:
-            try:
-                log.info("libp2p listens", address=await self._p2p.start(on_link))
-            except RollcastError as error:
-                # What it is for, direct links cannot do; what they can do does not need it.
-                log.error("libp2p does not run; direct links go on", code=error.code, reason=error.what)
-        return address
+        if self._p2p is None:
+            return address
+        try:
+            p2p_address = await self._p2p.start(on_link)
+        except RollcastError as error:
+            # What it is for, direct links cannot do; what they can do does not need it.
+            log.error("libp2p does not run; direct links go on", code=error.code, reason=error.what)
+            return address
+        log.info("libp2p listens", address=p2p_address)
+        return f"{address} {_seen_as(address, p2p_address)}" if address else ""
 
     async def dial(self, peer_id: PeerId, address: str) -> Link:
+        """See ChunkTransport. Of several addresses, separated by spaces, the first that answers."""
+        loop = asyncio.get_running_loop()
+        problem: RollcastError = Unreachable(f"{peer_id} has no address")
+        for one in self._paths.order(peer_id, addresses_in(address), loop.time()):
+            try:
+                link = await self._dial(peer_id, one)
+            except RollcastError as error:
+                self._paths.failed(peer_id, one, loop.time())
+                problem = error
+            else:
+                self._paths.opened(peer_id, one)
+                return link
+        raise problem
+
+    async def _dial(self, peer_id: PeerId, address: str) -> Link:
         if is_p2p_address(address):
             if self._p2p is None:
                 raise Unreachable(
@@ -66,6 +88,12 @@ class Transports:
         if self._p2p is not None:
             await self._p2p.close()
         await self._direct.close()
+
+
+def _seen_as(address: str, p2p_address: str) -> str:
+    """The address of our libp2p host under the name that direct links are dialled by: it may listen everywhere."""
+    port = p2p_address.rpartition("/")[2]
+    return str(P2pAddress.of(address.rpartition(":")[0].strip("[]"), int(port)))
 
 
 def transports_of(

@@ -46,6 +46,7 @@ JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
 
 #: Decisions only: these modules take time and randomness as arguments and do no I/O.
 PURE = (
+    "peer/paths.py",
     "peer/p2p/addresses.py",
     "peer/p2p/opening.py",
     "peer/p2p/supervision.py",

@@ -76,6 +76,29 @@ async def test_addresses_of_libp2p_hosts_need_libp2p() -> None:
     assert p2p.calls[-1] == "closed"
 
 
+async def test_of_several_addresses_the_first_that_answers_is_used_and_remembered() -> None:
+    both, direct = transports()
+    p2p = NoDirectLinks()
+    three = Transports(direct, both._mirrors, p2p)
+    for _ in range(2):
+        with pytest.raises(Unreachable, match="no"):
+            await three.dial(ORIGIN, "10.0.0.1:1 /ip4/10.0.0.1/tcp/4001")
+    assert direct.calls == ["10.0.0.1:1"] * 2
+    assert p2p.calls == ["/ip4/10.0.0.1/tcp/4001"] * 2
+    await three.close()
+
+
+async def test_libp2p_is_advertised_under_the_name_of_direct_links() -> None:
+    class Everywhere(NoDirectLinks):
+        async def start(self, on_link: LinkHandler) -> str:
+            return "/ip4/0.0.0.0/tcp/4001"
+
+    both, direct = transports()
+    three = Transports(direct, both._mirrors, Everywhere())
+    assert await three.start(lambda _link: Collector()) == "host:1 /dns/host/tcp/4001"
+    await three.close()
+
+
 async def test_direct_links_go_on_where_libp2p_does_not_start() -> None:
     class Broken(NoDirectLinks):
         async def start(self, on_link: LinkHandler) -> str:
