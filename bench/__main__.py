@@ -44,6 +44,8 @@ BENCHES = {
     "dashboard": "the dashboard of 1,000 workers: first paint, an update's main-thread time, server cost of 20 viewers",
     "caps": "how far measured rates are from a peer's caps, and how quiet it is a second after a pause",
     "newcomer": "from a clean environment to the first accepted rollout: install, check, join; commands and seconds",
+    "holes": "homes behind routers that dial each other at the same time: the share that gets through, TCP and UDP",
+    "transports": "one chunk link on raw sockets, direct and over libp2p: MB/s, and per second of processor time",
     "broadcast": "time until the last peer holds a verified copy / physical limit, in an emulated wide-area network",
 }
 

@@ -10,7 +10,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +19,7 @@ from bench.systems.base import Broadcast, Case, System
 from bench.wan import build
 from bench.wan.meter import LATE_MS_MAX
 from bench.wan.network import Sockets
-from bench.wan.scenarios import BITS_PER_BYTE, SCENARIOS, TROUBLES, Bound, fluid_bound, scenario
+from bench.wan.scenarios import BEHIND_NAT, BITS_PER_BYTE, SCENARIOS, TROUBLES, Bound, fluid_bound, scenario
 from rollcast.runtime.errors import ConfigError, MissingExtra, ProcessFailed
 
 #: Name -> module of bench.systems.
@@ -34,7 +34,7 @@ SYSTEMS = {
 
 _MIB = 1 << 20
 _MIB_DEFAULT = 32.0
-_MIB_BY_SCENARIO = {"peers32": 16.0}
+_MIB_BY_SCENARIO = {"peers32": 16.0, "nat50": 16.0}
 _GB = 1e9
 _IN_MEMORY = Path("/dev/shm")
 _ATTEMPTS_PER_RUN = 2  # runs are repeated when the emulator was late, up to this factor altogether
@@ -96,6 +96,13 @@ def run(arguments: argparse.Namespace) -> Outcome:
             print(f"{name} in {arguments.scenario}", file=sys.stderr)
             with working_folder(arguments.keep and arguments.keep / name) as folder:
                 measured = measure(system_of(name), _case(arguments, size_bytes, bound, folder), bound, arguments.runs)
+            if arguments.scenario in BEHIND_NAT:
+                print(f"{name} without routers", file=sys.stderr)
+                with working_folder(arguments.keep and arguments.keep / f"{name}-open") as folder:
+                    open_case = _without_routers(_case(arguments, size_bytes, bound, folder))
+                    measured = replace(
+                        measured, clean=measure(system_of(name), open_case, bound, arguments.runs).counted
+                    )
             found = figures(measured, bound)
             results |= {f"{prefix}{key}": value for key, value in found.items()}
     kept = ("scenario", "runs", "scale", "congestion", "pace", "burst", "set")
@@ -109,10 +116,10 @@ def _systems(given: Sequence[str], scenario_name: str) -> list[str]:
     for name in names:
         if name not in SYSTEMS:
             raise ConfigError(f"there is no system {name!r}", fix=f"choose from {', '.join(SYSTEMS)}")
-        if scenario_name in TROUBLES and name != "rollcast":
+        if scenario_name in (*TROUBLES, *BEHIND_NAT) and name != "rollcast":
             raise ConfigError(
                 f"{name} cannot be measured in {scenario_name}",
-                cause="only Rollcast's daemons are started and killed in the middle of a broadcast",
+                cause="only Rollcast's daemons are killed in the middle of a broadcast, or know of routers",
                 fix="leave it out, or choose a scenario in which nothing happens",
             )
     return list(dict.fromkeys(names))
@@ -131,6 +138,10 @@ def _case(arguments: argparse.Namespace, size_bytes: int, bound: Bound, folder: 
     )
 
 
+def _without_routers(case: Case) -> Case:
+    return replace(case, nodes=tuple(node.open() for node in case.nodes))
+
+
 def system_of(name: str) -> System:
     """The module that measures a system."""
     return cast(System, importlib.import_module(f"bench.systems.{SYSTEMS[name]}"))
@@ -142,7 +153,7 @@ class Measured:
 
     Args:
         counted: with the case's trouble where it has one.
-        clean: without it; empty where the case has none.
+        clean: without it, or without the case's routers; empty where the case has neither.
         rejected: how many broadcasts the emulator was late in.
     """
 
@@ -159,8 +170,8 @@ def figures(measured: Measured, bound: Bound) -> dict[str, float]:
     whatever runs on the machine, ``cpu_share_system``, ``cpu_share_emulator`` and ``cpu_share_others`` are its parts:
     with much of the last one the machine did other work, and the run says little.
     ``slowest_downlink_ratio`` is, for the receiver with the slowest downlink (the worst of several), its time / the
-    time that its own downlink needs. With trouble the figures are of the troubled broadcasts, ``vs_clean`` is their
-    median time / that of the clean ones, and who joined has a clock of its own.
+    time that its own downlink needs. With trouble or routers the figures are of the broadcasts with them, ``vs_clean``
+    is their median time / that of the clean ones, and who joined has a clock of its own.
     """
     case, counted = measured.case, measured.counted
     delivered_gb = len(case.receivers) * case.size_bytes / _GB
@@ -205,7 +216,7 @@ def _reported(counted: Sequence[Broadcast]) -> dict[str, float]:
 
 def _beside_clean(measured: Measured, bound: Bound) -> dict[str, float]:
     trouble = measured.case.trouble
-    if trouble is None or not measured.clean:
+    if not measured.clean:
         return {}
     clean_s = statistics.median(one.last_s for one in measured.clean)
     found = {
@@ -214,7 +225,7 @@ def _beside_clean(measured: Measured, bound: Bound) -> dict[str, float]:
         "clean_runs": len(measured.clean),
         "vs_clean": statistics.median(one.last_s for one in measured.counted) / clean_s,
     }
-    if trouble.what == "joins":
+    if trouble is not None and trouble.what == "joins":
         found["joiner_median_s"] = statistics.median(one.seconds[trouble.node] for one in measured.counted)
     return found
 

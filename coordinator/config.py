@@ -113,6 +113,8 @@ class ServeConfig(ConfigModel):
     """Joins, page, metrics and API; 0 lets the system choose at the first start of a run."""
     advertise_host: str = ""
     """Name or address that invites carry; empty: host."""
+    observe_port: int = Field(0, ge=0, le=65535)
+    """Port that `rollcast peer check` dials to tell kinds of routers apart; 0: any free one each time."""
 
 
 class LeaseConfig(ConfigModel):

@@ -53,6 +53,10 @@ class LinkConfig(ConfigModel):
     """Links to private, link-local and loopback addresses are not capped."""
     region: str = Field("", max_length=64)
     """Where this machine is, in the operator's own words; peers of one region are preferred as neighbours."""
+    p2p: bool = False
+    """Also links over libp2p (extra p2p). Without it, or when it fails, direct links go on."""
+    p2p_port: int = Field(0, ge=0, le=65535)
+    """TCP port of libp2p on link.host; 0 lets the system choose."""
     metered: bool = False
     """What is sent costs money: this peer receives, and passes on only what nobody else can."""
 

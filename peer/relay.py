@@ -12,8 +12,8 @@ from typing import assert_never
 import structlog
 
 from peer.config import PeerConfig
-from peer.direct_transport import DirectTransport
 from peer.http_ranges import shown
+from peer.link_traffic import LinkTraffic
 from peer.mirror_folder import mirror_folder_of
 from peer.mirror_transport import MirrorTransport, own_mirrors
 from peer.network_gate import NetworkGate
@@ -47,10 +47,11 @@ from peer.relay_stats import RelayStats, stats_of
 from peer.relay_versions import OnComplete, RelayVersions
 from peer.relay_wire import accusation_of, event_of, key_of, message_of, plan_of
 from peer.transport import Link, LinkReceiver
-from peer.transports import Transports
+from peer.transports import transports_of
 from rollcast.runtime.errors import RollcastError, StoreError
 from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.chunks import BytesLike
+from rollcast.wire.identity import Identity
 from rollcast.wire.ids import PeerId, RunId, Version
 from rollcast.wire.link import ChunkFrame, LinkFrame, LinkMessageFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -71,7 +72,7 @@ class Relay:
     """Make it inside a running event loop. An origin also takes versions from the learner, and broadcasts them.
 
     Args:
-        credentials: certificate of the run CA that names us.
+        credentials: certificate of the run CA that names us; ``identity`` is the one named, which libp2p needs.
         store: where versions are kept; nobody else writes to it.
         learner_public_key: 32 bytes; only what this key signed is received.
         on_complete: called on the event loop when an announced version's state is verified; also for one that the
@@ -91,6 +92,7 @@ class Relay:
         on_complete: OnComplete,
         on_accuse: OnAccuse,
         on_give_up: OnGiveUp,
+        identity: Identity | None = None,
     ) -> None:
         self.role = role = config.role
         self._mirrors = own_mirrors(config.mirror)
@@ -109,19 +111,17 @@ class Relay:
             on_complete=on_complete,
             mirror_folder=mirror_folder_of(config.mirror, store),
         )
-        direct = DirectTransport(config.link, credentials, run_id, self.admit)
-        self.traffic = direct.traffic
-        mirrors = MirrorTransport(config.mirror, self._versions.known, direct.traffic)
-        self._transport = Transports(direct, mirrors)
+        self.traffic = LinkTraffic(config.link)
+        mirrors = MirrorTransport(config.mirror, self._versions.known, self.traffic)
+        self._transport = transports_of(config.link, credentials, run_id, self.admit, mirrors, self.traffic, identity)
         self._links: dict[LinkId, RelayLink] = {}
         self._last_link = 0
         self._chunk_bytes_sent = 0
-        self._paused = False
+        self._paused = self._closing = False
         self._bytes_received: Counter[int] = Counter()
         self._prober = Prober()
         self._gate = NetworkGate()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._closing = False
 
     # ------------------------------------------------------------ what others call
 

@@ -132,7 +132,10 @@ def watch_dials(state: RelayState, now: float) -> None:
     elif now - state.undialled_since_s >= _DIALLED_WITHIN_S:
         state.dials_judged = True
         what = f"none of {len(expected)} that are to dial this process got through in {_DIALLED_WITHIN_S:.0f} s"
-        fix = 'let link.advertise through the firewall, or set it to "none": then this process dials the others'
+        fix = (
+            "`rollcast peer check` says what is in between, and what opens it; "
+            'or set link.advertise to "none": then this process dials the others'
+        )
         state.do(Warn(NotDialable.code, what, fix))
 
 

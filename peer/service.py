@@ -125,6 +125,7 @@ class PeerProcess:
             on_complete=self._version_held,
             on_accuse=lambda accusation: self._session.send(pb.PeerMessage(accusation=accusation)),
             on_give_up=self._cannot_store,
+            identity=place.identity,
         )
         self._session = self._make_session(random)
         self._text = RunText(config.state_folder / "tokenizers", lambda: self._session.stub, random)

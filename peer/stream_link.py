@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from typing import Protocol
 
 from peer.link_traffic import KERNEL_AHEAD_BYTES_MAX, TrafficClass
 from peer.token_bucket import TokenBucket
@@ -12,9 +13,39 @@ from peer.transport import LinkMeasurement, LinkReceiver
 from rollcast.wire.chunks import BytesLike
 from rollcast.wire.ids import PeerId, StripeId
 from rollcast.wire.link import LinkFrame, encode_chunk
-from rollcast.wire.link_stream import LinkStream
+from rollcast.wire.link_socket import SocketFigures
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.tls import Caller
+
+
+class FrameStream(Protocol):
+    """A stream of frames: see rollcast.wire.link_stream.LinkStream, and peer.p2p.stream for the other one."""
+
+    bytes_sent: int
+    bytes_received: int
+    congestion_control: str
+
+    @property
+    def full(self) -> bool: ...
+
+    @property
+    def waiting_bytes(self) -> int: ...
+
+    def start(self, receiver: LinkReceiver) -> None: ...
+
+    def limit_receive_buffer(self, size_bytes: int) -> None: ...
+
+    def send(self, message: pb.LinkMessage) -> None: ...
+
+    def send_chunk(self, frame: Sequence[BytesLike]) -> None: ...
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def measure(self) -> SocketFigures: ...
+
+    def close(self, reason: str, code: str = "") -> None: ...
 
 
 class StreamLink:
@@ -26,7 +57,7 @@ class StreamLink:
     """
 
     def __init__(
-        self, stream: LinkStream, caller: Caller, traffic: TrafficClass, *, dialled: bool, transport: str = "direct"
+        self, stream: FrameStream, caller: Caller, traffic: TrafficClass, *, dialled: bool, transport: str = "direct"
     ) -> None:
         self.peer_id: PeerId = caller.peer_id
         self.role: str = caller.role

@@ -46,6 +46,10 @@ JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
 
 #: Decisions only: these modules take time and randomness as arguments and do no I/O.
 PURE = (
+    "peer/paths.py",
+    "peer/p2p/addresses.py",
+    "peer/p2p/opening.py",
+    "peer/p2p/supervision.py",
     "peer/halting.py",
     "peer/held_announcements.py",
     "peer/introduction.py",
@@ -221,6 +225,7 @@ PURE = (
     "peer/donor/service_units.py",
     "peer/donor/redaction.py",
     "peer/donor/checking.py",
+    "peer/donor/nat_kind.py",
     "coordinator/activation_status.py",
     "capacity/assumptions.py",
     "capacity/broadcast_bound.py",

@@ -219,7 +219,9 @@ class Daemons:
 
     def _peer_config(self, number: int) -> dict[str, Any]:
         role, sockets = "peer" if number else "origin", self._case.sockets
-        link: dict[str, Any] = {"host": self._network.addresses[number], "congestion": sockets.congestion}
+        link: dict[str, Any] = {"host": self._network.inside[number], "congestion": sockets.congestion}
+        if self._network.nodes[number].nat:
+            link["advertise"] = "none"  # what joining finds out by being dialled back
         if sockets.pace_mbit_s:
             link["pacing_mbit_s"] = float(sockets.pace_mbit_s)
         return {

@@ -1,4 +1,4 @@
-"""What the emulated network needs of the machine, and its two C programs compiled when they are first used."""
+"""What the emulated network needs of the machine, and its C programs compiled when they are first used."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import hashlib
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from rollcast.runtime.errors import MissingExtra
 
 _HERE = Path(__file__).parent
 _COMPILE_TIMEOUT_S = 120.0
+_LIBRARY = ("-shared", "-fPIC")
 _TOOLS = {"gcc": "gcc", "ip": "iproute2"}
 
 
@@ -40,12 +42,12 @@ def require() -> None:
 
 
 def emulator() -> Path:
-    """The compiled emulator (wanem.c).
+    """The compiled emulator (wanem.c, with nat.c in it).
 
     Raises:
         MissingExtra: gcc cannot compile it.
     """
-    return _compiled(_HERE / "wanem.c", "wanem", [])
+    return _compiled(["wanem.c", "nat.c"], "wanem", [])
 
 
 def socket_shim() -> Path:
@@ -54,22 +56,35 @@ def socket_shim() -> Path:
     Raises:
         MissingExtra: gcc cannot compile it.
     """
-    return _compiled(_HERE / "sockets.c", "sockets.so", ["-shared", "-fPIC"])
+    return _compiled(["sockets.c"], "sockets.so", _LIBRARY)
 
 
-def _compiled(source: Path, name: str, options: list[str]) -> Path:
-    """Compile into the cache folder, once for each content of the source."""
+def nat_library() -> Path:
+    """The compiled library of the routers' address translation (nat.c).
+
+    Raises:
+        MissingExtra: gcc cannot compile it.
+    """
+    return _compiled(["nat.c"], "nat.so", _LIBRARY)
+
+
+def _compiled(sources: Sequence[str], name: str, options: Sequence[str]) -> Path:
+    """Compile into the cache folder, once for each content of the sources and headers."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rollcast-bench"
-    target = cache / f"{hashlib.sha256(source.read_bytes()).hexdigest()[:16]}-{name}"
+    paths = [_HERE / source for source in sources]
+    content = b"".join(path.read_bytes() for path in (*paths, *sorted(_HERE.glob("*.h"))))
+    target = cache / f"{hashlib.sha256(content).hexdigest()[:16]}-{name}"
     if target.exists():
         return target
     cache.mkdir(parents=True, exist_ok=True)
     unfinished = cache / f".{target.name}.{os.getpid()}"
-    command = ["gcc", "-O2", *options, "-o", str(unfinished), str(source)]
+    command = ["gcc", "-O2", *options, "-o", str(unfinished), *map(str, paths)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S, check=False)
     if done.returncode != 0:
         raise MissingExtra(
-            f"gcc cannot compile {source.name}", cause=done.stderr.strip()[-500:], fix="install gcc and libc6-dev"
+            f"gcc cannot compile {', '.join(sources)}",
+            cause=done.stderr.strip()[-500:],
+            fix="install gcc and libc6-dev",
         )
     os.replace(unfinished, target)
     return target

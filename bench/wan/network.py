@@ -54,7 +54,8 @@ class Counters:
 
     sent_bytes: tuple[int, ...]  # through each node's uplink, IP headers included
     received_bytes: tuple[int, ...]
-    drops: int
+    drops: int  # of full queues
+    nat_drops: int  # what routers did not let in
     late_max_ms: float
 
 
@@ -62,7 +63,8 @@ class Network:
     """An emulated network; node 0 is the source. Use as a context manager.
 
     Args:
-        nodes: their links.
+        nodes: their links. ``addresses`` are those under which others see them; ``inside`` those that they see
+            themselves, which differ behind a router with address translation.
         sockets: defaults of TCP sockets.
 
     Raises:
@@ -74,6 +76,10 @@ class Network:
         self.nodes = tuple(nodes)
         self.sockets = sockets
         self.addresses = tuple(f"10.77.0.{number + 1}" for number in range(len(nodes)))
+        self.inside = tuple(
+            f"192.168.{number}.2" if node.nat else address
+            for number, (node, address) in enumerate(zip(nodes, self.addresses, strict=True))
+        )
         mark = f"{os.getpid():x}{secrets.token_hex(2)}"
         self.names = tuple(f"rcwan{mark}-{number}" for number in range(len(nodes)))
         self._made: list[str] = []
@@ -88,8 +94,8 @@ class Network:
                 _ip("netns", "add", name)
                 self._made.append(name)
             self._start_emulator()
-            for name, address in zip(self.names, self.addresses, strict=True):
-                self._configure(name, address)
+            for name, inside in zip(self.names, self.inside, strict=True):
+                self._configure(name, inside)
         except BaseException:
             self.close()
             raise
@@ -192,6 +198,7 @@ class Network:
             sent_bytes=tuple(node["tx_bytes"] for node in nodes),
             received_bytes=tuple(node["rx_bytes"] for node in nodes),
             drops=sum(node["up_drops"] + node["down_drops"] for node in nodes),
+            nat_drops=sum(node["nat_drops"] for node in nodes),
             late_max_ms=report["late_max_ms"],
         )
 
@@ -204,8 +211,9 @@ class Network:
 
     def _start_emulator(self) -> None:
         lines = "".join(
-            f"{name} {address} {node.up_mbit_s} {node.down_mbit_s} {node.delay_ms}\n"
-            for name, address, node in zip(self.names, self.addresses, self.nodes, strict=True)
+            f"{name} {address} {node.up_mbit_s} {node.down_mbit_s} {node.delay_ms}"
+            + (f" {node.nat} {inside}\n" if node.nat else "\n")
+            for name, address, inside, node in zip(self.names, self.addresses, self.inside, self.nodes, strict=True)
         )
         command = [str(build.emulator()), str(_QUEUE_MS)]
         self._emulator = subprocess.Popen(
@@ -233,6 +241,7 @@ class Network:
         batch = (
             f"link set lo up\naddr add {address}/24 dev wan0\n"
             f"link set wan0 mtu 1500 txqueuelen 10000 gso_max_size {_GSO_BYTES} up\n"
+            f"route replace 10.77.0.0/24 dev wan0\n"
         )
         _ip("-n", name, "-batch", "-", given=batch)
         values = _TCP | {"tcp_min_tso_segs": str(self.sockets.burst_segments)}

@@ -10,6 +10,10 @@ BITS_PER_BYTE = 8
 _MEGA = 1e6
 
 
+#: How a home's router translates addresses; bench/wan/nat.h says what each lets in.
+Nat = Literal["full-cone", "port-restricted", "symmetric"]
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """One access link. Rates count IP bytes; the round trip between i and j takes 2 (delay_i + delay_j)."""
@@ -17,10 +21,15 @@ class Node:
     up_mbit_s: float
     down_mbit_s: float
     delay_ms: float  # one way, between the node and the middle of the network
+    nat: Nat | None = None  # of the router that it sits behind, if it does
 
     def scaled(self, factor: float) -> Node:
         """The same link with both rates multiplied."""
         return replace(self, up_mbit_s=self.up_mbit_s * factor, down_mbit_s=self.down_mbit_s * factor)
+
+    def open(self) -> Node:
+        """The same link without a router."""
+        return replace(self, nat=None)
 
     def with_uplink(self, up_mbit_s: float) -> Node:
         """The same link with another uplink."""
@@ -58,6 +67,7 @@ def _alike(count: int, up_mbit_s: float, down_mbit_s: float) -> tuple[Node, ...]
 
 
 _HOMO50 = _alike(9, 50, 100)
+_ROUTERS: tuple[Nat, ...] = ("port-restricted", "symmetric", "full-cone", "port-restricted")
 
 #: Name -> nodes; the first one is the source.
 SCENARIOS: dict[str, tuple[Node, ...]] = {
@@ -78,6 +88,11 @@ SCENARIOS: dict[str, tuple[Node, ...]] = {
     "die50": _HOMO50,
     "slow50": _HOMO50,
     "join50": _HOMO50,
+    # Every second of 16 peers behind a router; small rates, because one machine runs 18 processes.
+    "nat50": (
+        Node(12, 24, 10),
+        *(Node(12, 24, 10, _ROUTERS[number // 2 % 4] if number % 2 else None) for number in range(16)),
+    ),
     # Homes: four kinds of lines, near and far. Small rates, because one machine runs 34 processes.
     "peers32": (
         Node(6, 24, 10),
@@ -87,6 +102,9 @@ SCENARIOS: dict[str, tuple[Node, ...]] = {
         *(Node(1, 12, 40),) * 8,
     ),
 }
+
+#: Scenarios with routers. Each is measured beside the same network without them.
+BEHIND_NAT = tuple(name for name, nodes in SCENARIOS.items() if any(node.nat for node in nodes))
 
 #: Scenarios in which something happens half way. Each is measured beside the same network without it.
 TROUBLES: dict[str, Trouble] = {

@@ -13,12 +13,15 @@
  * (IFF_VNET_HDR), which is what makes Gbit/s affordable on two cores; their
  * wire size is counted as if they had been cut into MTU-sized segments.
  *
+ * A node may sit behind a router with address translation (nat.h), between it and
+ * its access link: it has an inside address, and its other address is the router's.
+ *
  * While there is traffic it wakes up on a grid of half a millisecond and moves
  * whatever is due, as network cards gather interrupts: most of what it costs is
  * waking up, and it shares the machine with the systems that it measures.
  *
  * usage: wanem QUEUE_MS     with lines on stdin:
- *   "netns ip up_mbit down_mbit delay_ms"    one for each node, then
+ *   "netns ip up_mbit down_mbit delay_ms [nat inside_ip]"    one for each node, then
  *   "end"                                    and later, at any time,
  *   "rate NODE up_mbit down_mbit"            new rates of the node with this number
  * Prints "ready" when all links are up; on SIGUSR1 one line of JSON with per-node
@@ -46,6 +49,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "nat.h"
+
 enum { MAX_NODES = 64, READ_BATCH = 64, MAX_PKT = 65536 + 256 };
 enum { QUANTUM = 500000 };              /* ns: never wake up more often than this */
 enum { IDLE = 50000000, CONTROL = MAX_NODES };
@@ -54,12 +59,13 @@ typedef int64_t ns_t;
 
 struct node {
     char     netns[64];
-    uint32_t ip;                        /* network byte order */
+    uint32_t ip, inside_ip;             /* network byte order; inside_ip: the host's own, behind a router */
+    struct nat *nat;                    /* NULL: no router */
     double   up_ns_per_byte, down_ns_per_byte;
     ns_t     up_queue, down_queue;      /* longest wait before a packet is dropped */
     ns_t     delay, up_free, down_free; /* *_free: when the link is next idle */
     int      fd;
-    uint64_t tx_bytes, rx_bytes, up_drops, down_drops;
+    uint64_t tx_bytes, rx_bytes, up_drops, down_drops, nat_drops;
 };
 
 struct packet {
@@ -150,16 +156,20 @@ static int find_node(uint32_t ip) {
     return -1;
 }
 
+/* Whether the transport checksum is yet to be completed. */
+static int is_partial(const struct virtio_net_hdr *h) { return h->flags & VIRTIO_NET_HDR_F_NEEDS_CSUM; }
+
 /* A packet left node `src`: pass its uplink or drop. */
-static void enter_uplink(int src, const uint8_t *buf, uint32_t len, ns_t t) {
+static void enter_uplink(int src, uint8_t *buf, uint32_t len, ns_t t) {
     const struct virtio_net_hdr *h = (const void *)buf;
-    const uint8_t *ip = buf + sizeof *h;
+    uint8_t *ip = buf + sizeof *h;
     struct node *n = &nodes[src];
     uint32_t dst_ip;
     if (len < sizeof *h + sizeof(struct iphdr) || ip[0] >> 4 != 4) return;
     memcpy(&dst_ip, ip + 16, 4);
     int dst = find_node(dst_ip);
     if (dst < 0) return;
+    if (n->nat && !nat_rewrite_out(n->nat, ip, len - sizeof *h, is_partial(h), n->ip, t)) return;
     ns_t start = t > n->up_free ? t : n->up_free;
     if (start - t > n->up_queue) { n->up_drops++; return; }
     struct packet *p = malloc(sizeof *p + len);
@@ -192,6 +202,12 @@ static void due(struct packet *p, ns_t t) {
     if (late > 1000000) late_1ms++;
     if (late > late_max) late_max = late;
     n->rx_bytes += p->wire;
+    const struct virtio_net_hdr *h = (const void *)p->data;
+    if (n->nat && !nat_rewrite_in(n->nat, p->data + sizeof *h, p->len - sizeof *h, is_partial(h), n->inside_ip, t)) {
+        n->nat_drops++;
+        free(p);
+        return;
+    }
     if (write(n->fd, p->data, p->len) < 0 && errno != EAGAIN && errno != EIO) die("tun write");
     free(p);
 }
@@ -200,8 +216,9 @@ static void report(void) {
     printf("{\"events\":%lu,\"late_over_1ms\":%lu,\"late_max_ms\":%.2f,\"nodes\":[",
            late_events, late_1ms, late_max / 1e6);
     for (int i = 0; i < n_nodes; i++)
-        printf("%s{\"tx_bytes\":%lu,\"rx_bytes\":%lu,\"up_drops\":%lu,\"down_drops\":%lu}", i ? "," : "",
-               nodes[i].tx_bytes, nodes[i].rx_bytes, nodes[i].up_drops, nodes[i].down_drops);
+        printf("%s{\"tx_bytes\":%lu,\"rx_bytes\":%lu,\"up_drops\":%lu,\"down_drops\":%lu,\"nat_drops\":%lu}",
+               i ? "," : "", nodes[i].tx_bytes, nodes[i].rx_bytes, nodes[i].up_drops, nodes[i].down_drops,
+               nodes[i].nat_drops);
     printf("]}\n");
     fflush(stdout);
     late_events = late_1ms = 0;
@@ -223,14 +240,22 @@ static void set_rates(struct node *n, double up, double down) {
     n->down_queue = queue_of(n->down_ns_per_byte);
 }
 
+static void cannot_read(const char *line) { fprintf(stderr, "cannot read: %s", line); exit(1); }
+
 static void read_table(void) {
-    char line[256], ip[32];
+    char line[256], ip[32], nat[32], inside_ip[32];
     double up, down, delay;
     while (fgets(line, sizeof line, stdin) && strcmp(line, "end\n")) {
         if (n_nodes == MAX_NODES) { fprintf(stderr, "more than %d nodes\n", MAX_NODES); exit(1); }
         struct node *n = &nodes[n_nodes++];
-        if (sscanf(line, "%63s %31s %lf %lf %lf", n->netns, ip, &up, &down, &delay) != 5 ||
-            inet_pton(AF_INET, ip, &n->ip) != 1) { fprintf(stderr, "cannot read: %s", line); exit(1); }
+        int words = sscanf(line, "%63s %31s %lf %lf %lf %31s %31s", n->netns, ip, &up, &down, &delay, nat, inside_ip);
+        if ((words != 5 && words != 7) || inet_pton(AF_INET, ip, &n->ip) != 1) cannot_read(line);
+        if (words == 7) {
+            int kind = nat_kind_of(nat);
+            if (kind < 0 || inet_pton(AF_INET, inside_ip, &n->inside_ip) != 1) cannot_read(line);
+            n->nat = nat_new(kind, (uint32_t)(now() ^ n_nodes));
+            if (!n->nat) die("calloc");
+        }
         set_rates(n, up, down);
         n->delay = (ns_t)(delay * 1e6);
     }

@@ -132,11 +132,12 @@ class Speed:
             raise MalformedMessage("this is not {port, nonce}") from None
         address = request.remote or ""
         async with self._allowance.one(0):
-            reached = await _says(address, asked.port, asked.nonce)
+            reached = await says_nonce(address, asked.port, asked.nonce)
         return web.json_response({"address": address, "reached": reached})
 
 
-async def _says(host: str, port: int, nonce: str) -> bool:
+async def says_nonce(host: str, port: int, nonce: str) -> bool:
+    """Whether who listens there says this first; it is told nothing."""
     writer = None
     try:
         async with asyncio.timeout(DIAL_DEADLINE_S):

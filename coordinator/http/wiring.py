@@ -15,6 +15,7 @@ from coordinator.http.invites import InviteRoutes
 from coordinator.http.openapi import description_route
 from coordinator.http.reads import Reads
 from coordinator.http.routes import RawRoute, Route, Topic
+from coordinator.http.seeing import Seeing
 from coordinator.http.speed import Speed
 from coordinator.http.standing import HttpViews, Standing
 from coordinator.http.stream import Hub
@@ -60,6 +61,7 @@ async def http_app(coordinator: Coordinator, *, hosts: frozenset[str] | None, op
         *ActRoutes(shell.core, keeping.give, previews, _fleet_limit(coordinator)).routes(),
         *InviteRoutes(coordinator.inviting, ledger).routes(),
         *Speed(coordinator.desk).routes(),
+        *Seeing(coordinator.desk, coordinator.config.serve.host, coordinator.config.serve.observe_port).routes(),
         *WorthDesk(coordinator.desk, ledger, shell.core.state, shell.clock).routes(),
         hub.route(),
     ]

@@ -15,6 +15,8 @@ from peer.donor import checking
 from peer.donor.checking import Finding
 from peer.donor.link_speed import Door, LinkMeasured, control_port_answers, measure_link
 from peer.donor.machine_facts import MachineFacts, look_at_machine
+from peer.donor.nat_kind import NatKind, nat_kind
+from peer.donor.nat_probe import seen_from_outside
 from peer.donor.reachable import dialled_back
 from peer.donor.running import holder_of
 from peer.donor.timed_decode import PROMPT_TOKENS, Decoded, timed_decode
@@ -48,7 +50,11 @@ class Asked:
 
 @dataclass(slots=True)
 class Checked:
-    """What was found; ``findings`` are errors first."""
+    """What was found; ``findings`` are errors first.
+
+    Args:
+        nat: what stands between this machine and those who would dial it; None: not looked at.
+    """
 
     machine: MachineFacts
     findings: list[Finding] = field(default_factory=list)
@@ -56,6 +62,7 @@ class Checked:
     decoded: Decoded | None = None
     needs: dict[str, Any] | None = None
     worth: dict[str, Any] | None = None
+    nat: NatKind | None = None
 
     @property
     def exit_status(self) -> int:
@@ -112,9 +119,20 @@ async def _ask_coordinator(asked: Asked, invite: Invite, checked: Checked, said:
             checked.needs = await door.ask("GET", "/api/v1/worth")
             if asked.link and not runs and asked.config.link.advertise != "none":
                 said("asking the coordinator to dial back")
-                checked.findings.append(checking.dial_finding(await dialled_back(door, asked.config.link.port)))
+                await _reach(door, asked.config.link.port, checked)
     except RollcastError as error:
         checked.findings.append(Finding.of("error", "link", error))
+
+
+async def _reach(door: Door, link_port: int, checked: Checked) -> None:
+    """Whether others get through to the port for links, and what is in between."""
+    dialled = await dialled_back(door, link_port)
+    try:
+        seen = await seen_from_outside(door)
+    except RollcastError:  # an older coordinator; whether others get through is known all the same
+        seen = None
+    checked.nat = nat_kind(seen, dialled=dialled.reached)
+    checked.findings.append(checking.dial_finding(dialled, seen, link_port=link_port))
 
 
 async def _quick_link(invite: Invite) -> LinkMeasured:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from peer.config import PeerConfig
+from peer.donor.joining import LINK_PORT
 from peer.donor.link_speed import LinkMeasured
 from peer.donor.machine_facts import MachineFacts
+from peer.donor.nat_kind import Seen, four_steps, nat_kind, sentence
 from peer.donor.reachable import DialledBack
 from peer.donor.timed_decode import Decoded
 from rollcast.policy.config import ModelConfig
@@ -184,19 +186,24 @@ def _rates(measured: Sequence[tuple[str, float]], rtt_s: float | None) -> Findin
     return Finding("ok", "link", said)
 
 
-def dial_finding(dialled: DialledBack) -> Finding:
-    """Whether others get through; that nobody does costs speed, and is no error."""
+def dial_finding(dialled: DialledBack, seen: Seen | None = None, *, link_port: int = 0) -> Finding:
+    """Whether others get through, and what is in between; that nobody does costs speed, and is no error.
+
+    Args:
+        link_port: that is configured; 0: none is.
+    """
     if not dialled.port:
         return Finding("warning", "ports", "no port could be listened on", PortInUse.code, "change link.port")
+    kind = nat_kind(seen, dialled=dialled.reached)
+    why = f"; {sentence(kind)}" if sentence(kind) else ""
     if dialled.reached:
-        return Finding("ok", "ports", f"others reach this machine at {dialled.address}, port {dialled.port}")
-    return Finding(
-        "warning",
-        "ports",
-        f"nobody gets through to {dialled.address or 'this machine'}, port {dialled.port}: it will dial the others",
-        NotDialable.code,
-        f"to relay more, let TCP port {dialled.port} through router and firewall, and set link.advertise",
+        return Finding("ok", "ports", f"others reach this machine at {dialled.address}, port {dialled.port}{why}")
+    where = f"{dialled.address or 'this machine'}, port {dialled.port}"
+    fix = four_steps(
+        kind, local=seen.local if seen is not None else "", address=dialled.address, port=link_port or LINK_PORT
     )
+    said = f"nobody gets through to {where}: it will dial the others{why}"
+    return Finding("warning", "ports", said, NotDialable.code, fix)
 
 
 def speed_findings(decoded: Decoded, machine: MachineFacts) -> list[Finding]:

@@ -95,6 +95,10 @@ class Door:
         http = self._opened
         return await self._patiently(lambda: http.exchange(method, path, body, headers=http.authorization))
 
+    def options(self, path: str) -> dict[str, Any]:
+        """Arguments of a request of the caller's own, over a connection of its own, with the invite's token."""
+        return self._opened.stream_options(path)
+
     async def clock(self) -> tuple[float, float]:
         """Round trip in seconds, and by how many this machine's clock is ahead of the coordinator's.
 
@@ -142,7 +146,7 @@ class Door:
         async def once() -> tuple[int, float]:
             options = self._opened.stream_options(f"/api/v1/speed/down?bytes={size}")
             async with self._opened.session.get(**options, allow_redirects=False) as response:
-                await _check(response)
+                await check_answer(response)
                 counted, started_s = 0, time.monotonic()
                 async for piece in response.content.iter_any():
                     counted += len(piece)
@@ -155,7 +159,7 @@ class Door:
             options = self._opened.stream_options("/api/v1/speed/up")
             options["headers"] = {**options["headers"], "Content-Length": str(size)}
             async with self._opened.session.post(**options, data=_noise(size), allow_redirects=False) as response:
-                await _check(response)
+                await check_answer(response)
                 answer = await response.json()
             return int(answer["bytes"]), float(answer["seconds"])
 
@@ -199,7 +203,13 @@ async def _by_doubling(once: Callable[[int], Awaitable[tuple[int, float]]], said
         size = int(min(BYTES_MAX, size * min(_GROWTH_MAX, max(2.0, WANTED_S / max(seconds, 1e-3)))))
 
 
-async def _check(response: aiohttp.ClientResponse) -> None:
+async def check_answer(response: aiohttp.ClientResponse) -> None:
+    """Go on if it is what was asked for.
+
+    Raises:
+        NotReady: it is busy.
+        RollcastError: what it answers instead.
+    """
     if response.status == 200:
         return
     error = error_from_json(await read_bounded(response, HTTP_JOIN_BYTES_MAX))

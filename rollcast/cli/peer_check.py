@@ -102,6 +102,7 @@ def _as_json(checked: Checked) -> dict[str, Any]:
         "link": None
         if checked.link is None
         else {**asdict(checked.link), "problems": _problems(checked.link.problems)},
+        "nat": checked.nat,
         "decode": None if checked.decoded is None else asdict(checked.decoded),
         "worth": checked.worth,
         "run": checked.needs,
@@ -118,7 +119,8 @@ def _screen(checked: Checked) -> str:
         code = f"{finding.code}: " if finding.code else ""
         lines.append(f"{_MARKS[finding.level]}  {finding.topic:<7} {code}{finding.text}")
         if finding.fix and finding.level != "ok":
-            lines.append(f"{'':<15} fix: {finding.fix}")
+            first, *others = finding.fix.split("\n")
+            lines += [f"{'':<15} fix: {first}", *(f"{'':<20} {step}" for step in others)]
     worth = checked.worth
     if worth is not None:
         lines += ["", str(worth["sentence"]), *(f"  {reason}" for reason in worth["reasons"])]

@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 from typing import cast
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 
 from rollcast.runtime.errors import WrongKey
@@ -79,6 +81,30 @@ def caller_from_der(der: bytes) -> Caller:
         certificate = x509.load_der_x509_certificate(der)
     except ValueError as error:
         raise WrongKey("not a certificate", cause=str(error)) from None
+    return _caller(certificate)
+
+
+def caller_issued_by(ca_pem: bytes, der: bytes, now: datetime) -> Caller:
+    """The caller of a certificate that nobody has verified yet.
+
+    Args:
+        ca_pem: certificate of the run CA.
+        now: with a time zone.
+
+    Raises:
+        WrongKey: the run CA did not issue it, or it is not valid at this time, or see ``caller_from_der``.
+    """
+    try:
+        certificate = x509.load_der_x509_certificate(der)
+        certificate.verify_directly_issued_by(parse_certificate(ca_pem))
+    except (ValueError, TypeError, InvalidSignature) as error:
+        raise WrongKey("a certificate is not of this run's CA", cause=str(error)) from None
+    if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
+        raise WrongKey(
+            "a certificate is not valid at this time",
+            cause=f"valid from {certificate.not_valid_before_utc} to {certificate.not_valid_after_utc}",
+            fix="see which of the two clocks is wrong",
+        )
     return _caller(certificate)
 
 

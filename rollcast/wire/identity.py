@@ -92,6 +92,10 @@ class Identity:
             raise run_folder_error(path.parent, error) from None
         return identity
 
+    def seed(self) -> bytes:
+        """The private key (32 bytes), for what makes a handshake of its own with it. Never logged, never sent."""
+        return self._private_key.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
+
     def sign_bytes(self, domain: str, payload: bytes) -> bytes:
         """Signature (64 bytes) of ``payload`` for one purpose."""
         return self._private_key.sign(_message(domain, payload))

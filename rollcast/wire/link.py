@@ -205,6 +205,7 @@ def _check_message(message: pb.LinkMessage) -> None:
         case "hello":
             require(len(message.hello.run_id) <= limits.TEXT_LENGTH_MAX, "a run id is too long")
             require(len(message.hello.software) <= limits.TEXT_LENGTH_MAX, "a software name is too long")
+            require(len(message.hello.certificate_der) <= limits.CERTIFICATE_BYTES_MAX, "a certificate is too long")
         case "have":
             require(message.have.version <= limits.COUNTER_MAX, "a version is out of range")
             if message.have.bitmap:

@@ -7,16 +7,17 @@ greets, and the other end answers with its own greeting. Frames follow in both d
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from rollcast import __version__
 from rollcast.runtime.errors import MalformedMessage, ProtocolMismatch, RollcastError, Unreachable, WrongKey
 from rollcast.runtime.waits import deadline
 from rollcast.wire.certificates import Caller, caller_from_der
 from rollcast.wire.ids import PeerId, RunId
-from rollcast.wire.link import LinkMessageFrame
+from rollcast.wire.link import LinkFrame, LinkMessageFrame
 from rollcast.wire.link_receiver import LinkClosed
-from rollcast.wire.link_stream import LinkStream
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import agree_with, range_to_pb
 
@@ -58,8 +59,37 @@ def caller_of(transport: asyncio.BaseTransport) -> Caller:
     return caller_from_der(der)
 
 
-async def greet(stream: LinkStream, peer_id: PeerId, run_id: RunId, timeout_s: float, *, dialled: bool) -> None:
+class GreetedStream(Protocol):
+    """What a greeting needs of a stream of frames (see rollcast.wire.link_stream.LinkStream)."""
+
+    def send(self, message: pb.LinkMessage) -> None: ...
+
+    async def first_frame(self) -> LinkFrame: ...
+
+    def close(self, reason: str, code: str = "") -> None: ...
+
+    def end(self, reason: str, code: str = "") -> None: ...
+
+
+def _pass(_hello: pb.LinkHello) -> None:
+    """TLS has said who the other end is."""
+
+
+async def greet(
+    stream: GreetedStream,
+    peer_id: PeerId,
+    run_id: RunId,
+    timeout_s: float,
+    *,
+    dialled: bool,
+    certificate_der: bytes = b"",
+    check: Callable[[pb.LinkHello], None] = _pass,
+) -> None:
     """Exchange LinkHello, the caller first, and agree on a protocol version; the other end hears what displeases us.
+
+    Args:
+        certificate_der: what we show where the stream itself shows none.
+        check: looks at the other end's greeting before it is answered; raises what the other end is to hear.
 
     Raises:
         WrongKey: the other end belongs to another run.
@@ -68,8 +98,9 @@ async def greet(stream: LinkStream, peer_id: PeerId, run_id: RunId, timeout_s: f
         Unreachable: the other end refuses us, or closed.
         WaitTimedOut: the other end says nothing.
     """
+    software = f"rollcast {__version__}"
     hello = pb.LinkMessage(
-        hello=pb.LinkHello(protocol=range_to_pb(), run_id=run_id, software=f"rollcast {__version__}")
+        hello=pb.LinkHello(protocol=range_to_pb(), run_id=run_id, software=software, certificate_der=certificate_der)
     )
     try:
         if dialled:
@@ -81,6 +112,7 @@ async def greet(stream: LinkStream, peer_id: PeerId, run_id: RunId, timeout_s: f
         if first.message.hello.run_id != run_id:
             raise WrongKey(f"{peer_id} belongs to another run", fix="see which run its invite was for")
         agree_with(first.message.hello.protocol)
+        check(first.message.hello)
         if not dialled:
             stream.send(hello)
     except LinkClosed as closed:

@@ -112,6 +112,11 @@ class TlsCredentials:
         return caller_from_certificate_pem(self.certificate_pem)
 
     @property
+    def certificate_der(self) -> bytes:
+        """Our certificate as links carry it that have no TLS."""
+        return parse_certificate(self.certificate_pem).public_bytes(Encoding.DER)
+
+    @property
     def valid_for_s(self) -> float:
         """Seconds until the certificate expires by this machine's clock; negative afterwards."""
         certificate = parse_certificate(self.certificate_pem)

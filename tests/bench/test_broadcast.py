@@ -17,7 +17,7 @@ from bench.systems.rollcast_daemons import Log, configured
 from bench.wan import build
 from bench.wan.meter import LATE_MS_MAX, Cost
 from bench.wan.network import Sockets
-from bench.wan.scenarios import Node, Trouble, fluid_bound
+from bench.wan.scenarios import Nat, Node, Trouble, fluid_bound
 from rollcast.runtime.errors import ConfigError, ProcessFailed
 
 SIZE_BYTES = 1_000_000
@@ -110,8 +110,32 @@ def test_several_systems_have_keys_of_their_own(tmp_path: Path, monkeypatch: pyt
     assert one.figures["t_bcast_median_s"] == both.figures["http-star.t_bcast_median_s"] == pytest.approx(6.0)
 
 
+def test_routers_count_and_the_open_network_stands_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[tuple[Node, ...]] = []
+
+    class Recording(Canned):
+        def broadcasts(self, case: Case) -> Iterator[Broadcast]:
+            measured.append(case.nodes)
+            took_s = 3.0 if any(node.nat for node in case.nodes) else 2.0
+            yield replace(_took(took_s), seconds=dict.fromkeys(case.receivers, took_s))
+
+    monkeypatch.setattr(build, "require", lambda: None)
+    monkeypatch.setattr(broadcast, "alone", nullcontext)
+    monkeypatch.setattr(broadcast, "system_of", lambda _name: Recording([]))
+    figures = broadcast.run(_arguments("--runs", "1", "--scenario", "nat50")).figures
+    assert figures["vs_clean"] == pytest.approx(1.5)
+    behind, without = measured
+    assert sum(node.nat is not None for node in behind) == 8
+    assert without == tuple(node.open() for node in behind)
+
+
 @pytest.mark.parametrize(
-    "given", [("--system", "ftp"), ("--system", "rollcast", "--system", "aria2", "--scenario", "die50")]
+    "given",
+    [
+        ("--system", "aria2", "--scenario", "nat50"),
+        ("--system", "ftp"),
+        ("--system", "rollcast", "--system", "aria2", "--scenario", "die50"),
+    ],
 )
 def test_what_cannot_be_measured_is_said_before_anything_starts(given: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError):
@@ -166,3 +190,21 @@ def test_every_system_that_is_installed_delivers(name: str, tmp_path: Path) -> N
     assert set(one.seconds) == {1, 2}
     assert one.last_s == pytest.approx(max(one.seconds.values()), abs=0.3)
     assert case.size_bytes < one.cost.source_bytes < 3 * case.size_bytes
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(bool(build.why_not()), reason=build.why_not())
+@pytest.mark.parametrize(
+    "routers",
+    [
+        (None, None, "port-restricted"),
+        (None, "port-restricted", "symmetric"),
+        ("full-cone", "port-restricted", "symmetric"),
+    ],
+    ids=["one", "two", "all"],
+)
+def test_versions_reach_peers_behind_routers(routers: tuple[Nat | None, ...], tmp_path: Path) -> None:
+    case = _case(tmp_path, (Node(80, 160, 5), *(Node(80, 160, 5, nat) for nat in routers)))
+    broadcasts = cast(Generator[Broadcast, None, None], broadcast.system_of("rollcast").broadcasts(case))
+    with closing(broadcasts):
+        assert set(next(broadcasts).seconds) == {1, 2, 3}  # every copy has been compared with what was published

@@ -21,9 +21,15 @@ def _namespaces() -> set[str]:
     return set(subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout.split())
 
 
-def test_every_scenario_has_a_source_and_eight_peers_but_one() -> None:
-    assert {name for name, nodes in SCENARIOS.items() if len(nodes) != 9} == {"peers32"}
-    assert len(SCENARIOS["peers32"]) == 33
+def test_every_scenario_has_a_source_and_eight_peers_but_two() -> None:
+    assert {name: len(nodes) for name, nodes in SCENARIOS.items() if len(nodes) != 9} == {"peers32": 33, "nat50": 17}
+
+
+def test_behind_routers_is_every_second_peer_and_never_the_source() -> None:
+    behind = [node.nat for node in SCENARIOS["nat50"]]
+    assert behind[0] is None
+    assert sum(nat is not None for nat in behind) == 8
+    assert len({node.open() for node in SCENARIOS["nat50"]}) == 1
 
 
 def test_trouble_comes_to_peers_of_scenarios_that_exist() -> None:

@@ -15,10 +15,12 @@ class LinkRun:
 
     def __init__(self, folder: Path, run_id: str = "run-1") -> None:
         self.run_id = RunId(run_id)
+        self.identities: dict[PeerId, Identity] = {}
         self.ca = RunCA.create(folder / f"secrets-{run_id}", self.run_id)
 
     def member(self, role: str) -> tuple[PeerId, TlsCredentials]:
         identity = Identity.generate()
+        self.identities[identity.peer_id] = identity
         return identity.peer_id, self.credentials(identity.peer_id, role)
 
     def credentials(self, peer_id: PeerId, role: str) -> TlsCredentials:

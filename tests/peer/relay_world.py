@@ -90,6 +90,7 @@ class Member:
             on_complete=self._on_complete,
             on_accuse=self.accusations.append,
             on_give_up=self.gave_up.append,
+            identity=self._world.run.identities[self.peer_id],
         )
 
     async def start(self) -> None:

@@ -15,6 +15,7 @@ from peer.config import LinkConfig
 from peer.direct_transport import DirectTransport
 from peer.transport import Admission, ChunkTransport, Link, LinkLimits, LinkReceiver
 from rollcast.runtime.errors import ConfigError, PortInUse
+from rollcast.wire.identity import Identity
 from rollcast.wire.ids import RunId
 from rollcast.wire.link import LinkMessageFrame, encode_chunk, encode_message
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -28,7 +29,9 @@ HASTY = LinkLimits(handshake_timeout_s=0.1)
 
 
 class TestDirectTransport(TransportConformance):
-    def make(self, credentials: TlsCredentials, run_id: RunId, admit: Admission, limits: LinkLimits) -> ChunkTransport:
+    def make(
+        self, identity: Identity, credentials: TlsCredentials, run_id: RunId, admit: Admission, limits: LinkLimits
+    ) -> ChunkTransport:
         return DirectTransport(LinkConfig(), credentials, run_id, admit, limits)
 
     async def test_links_speak_tls_1_3_and_are_measured(self, tmp_path: Path) -> None:

@@ -63,6 +63,52 @@ async def test_host_and_port_go_to_the_direct_transport_and_all_the_rest_does() 
     assert direct.calls == [handler, "a.example:1", "[::1]:1", "10.0.0.1:1", "closed"]
 
 
+async def test_addresses_of_libp2p_hosts_need_libp2p() -> None:
+    both, direct = transports()
+    with pytest.raises(Unreachable, match="cannot reach"):
+        await both.dial(ORIGIN, "/ip4/10.0.0.1/tcp/4001")
+    p2p = NoDirectLinks()
+    three = Transports(direct, both._mirrors, p2p)
+    with pytest.raises(Unreachable, match="no"):
+        await three.dial(ORIGIN, "/ip4/10.0.0.1/tcp/4001")
+    assert (direct.calls, p2p.calls) == ([], ["/ip4/10.0.0.1/tcp/4001"])
+    await three.close()
+    assert p2p.calls[-1] == "closed"
+
+
+async def test_of_several_addresses_the_first_that_answers_is_used_and_remembered() -> None:
+    both, direct = transports()
+    p2p = NoDirectLinks()
+    three = Transports(direct, both._mirrors, p2p)
+    for _ in range(2):
+        with pytest.raises(Unreachable, match="no"):
+            await three.dial(ORIGIN, "10.0.0.1:1 /ip4/10.0.0.1/tcp/4001")
+    assert direct.calls == ["10.0.0.1:1"] * 2
+    assert p2p.calls == ["/ip4/10.0.0.1/tcp/4001"] * 2
+    await three.close()
+
+
+async def test_libp2p_is_advertised_under_the_name_of_direct_links() -> None:
+    class Everywhere(NoDirectLinks):
+        async def start(self, on_link: LinkHandler) -> str:
+            return "/ip4/0.0.0.0/tcp/4001"
+
+    both, direct = transports()
+    three = Transports(direct, both._mirrors, Everywhere())
+    assert await three.start(lambda _link: Collector()) == "host:1 /dns/host/tcp/4001"
+    await three.close()
+
+
+async def test_direct_links_go_on_where_libp2p_does_not_start() -> None:
+    class Broken(NoDirectLinks):
+        async def start(self, on_link: LinkHandler) -> str:
+            raise Unreachable("libp2p does not run")
+
+    both, direct = transports()
+    assert await Transports(direct, both._mirrors, Broken()).start(lambda _link: Collector()) == "host:1"
+    await both.close()
+
+
 async def test_forty_joiners_with_a_mirror_cost_the_origin_nothing(tmp_path: Path) -> None:
     store = ChunkStore(tmp_path / "store", 8)
     stored_version(store, 7)

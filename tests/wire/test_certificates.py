@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,10 +13,12 @@ from rollcast.wire.certificates import (
     caller_from_certificate_pem,
     caller_from_der,
     caller_from_san_uris,
+    caller_issued_by,
     fingerprint_of,
 )
 from rollcast.wire.identity import Identity
 from rollcast.wire.ids import RunId
+from tests.peer.link_run import LinkRun
 
 RUN_ID = RunId("test-run")
 PEER_ID = Identity.generate().peer_id
@@ -63,3 +68,19 @@ def test_nonsense_is_no_certificate(data: bytes) -> None:
     for parse in (caller_from_der, caller_from_certificate_pem, fingerprint_of):
         with pytest.raises(WrongKey):
             parse(data)
+
+
+def test_a_certificate_outside_tls_is_checked_against_the_run_ca(tmp_path: Path) -> None:
+    run, other = LinkRun(tmp_path), LinkRun(tmp_path, "run-2")
+    peer_id, credentials = run.member("origin")
+    der, now = credentials.certificate_der, datetime.now(UTC)
+    assert caller_issued_by(run.ca.certificate_pem, der, now) == Caller(run.run_id, "origin", peer_id)
+    for ca, shown, when, why in (
+        (other, der, now, "CA"),
+        (run, b"", now, "CA"),
+        (run, der[:-1] + bytes([der[-1] ^ 1]), now, "CA"),
+        (run, der, now + timedelta(hours=2), "valid"),
+        (run, der, now - timedelta(days=2), "valid"),
+    ):
+        with pytest.raises(WrongKey, match=why):
+            caller_issued_by(ca.ca.certificate_pem, shown, when)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -104,3 +105,9 @@ def test_signatures_of_other_lengths_are_refused(signature: bytes) -> None:
 def test_repr_shows_no_secret() -> None:
     identity = Identity.generate()
     assert repr(identity) == f"Identity({identity.peer_id})"
+
+
+def test_the_seed_is_the_private_key() -> None:
+    identity = Identity.generate()
+    again = Ed25519PrivateKey.from_private_bytes(identity.seed())
+    assert again.public_key().public_bytes_raw() == identity.public_key

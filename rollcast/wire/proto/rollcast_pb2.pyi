@@ -815,14 +815,16 @@ class Empty(_message.Message):
     def __init__(self) -> None: ...
 
 class LinkHello(_message.Message):
-    __slots__ = ("protocol", "run_id", "software")
+    __slots__ = ("protocol", "run_id", "software", "certificate_der")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_DER_FIELD_NUMBER: _ClassVar[int]
     protocol: ProtocolRange
     run_id: str
     software: str
-    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., run_id: _Optional[str] = ..., software: _Optional[str] = ...) -> None: ...
+    certificate_der: bytes
+    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., run_id: _Optional[str] = ..., software: _Optional[str] = ..., certificate_der: _Optional[bytes] = ...) -> None: ...
 
 class Have(_message.Message):
     __slots__ = ("version", "encoding_id", "chunk_count", "bitmap", "complete")

@@ -18,6 +18,7 @@ from peer.donor.checking import (
 )
 from peer.donor.link_speed import LinkMeasured
 from peer.donor.machine_facts import Accelerator, MachineFacts
+from peer.donor.nat_kind import Seen
 from peer.donor.reachable import DialledBack
 from peer.donor.timed_decode import Decoded
 from rollcast.policy.config import ModelConfig
@@ -108,6 +109,16 @@ def test_a_machine_that_nobody_reaches_is_no_error() -> None:
     closed = dial_finding(DialledBack(7420, "1.2.3.4", False))
     assert (closed.level, closed.code) == ("warning", "RC205")
     assert dial_finding(DialledBack(0, "", False)).code == "RC102"
+
+
+def test_what_is_in_between_is_named_and_the_fix_has_four_steps() -> None:
+    seen = Seen("192.168.1.5", "1.2.3.4", 5001, 5002, False)
+    closed = dial_finding(DialledBack(33333, "1.2.3.4", False), seen, link_port=0)
+    assert "(symmetric)" in closed.text
+    assert [line[:2] for line in closed.fix.splitlines()] == ["1.", "2.", "3.", "4."]
+    assert "7420" in closed.fix  # not the one that the system chose for a moment
+    assert "33333" not in closed.fix
+    assert "passes the port on" in dial_finding(DialledBack(7420, "1.2.3.4", True), seen).text
 
 
 def test_a_gpu_that_does_not_compute_is_pointed_out() -> None:

@@ -1,0 +1,142 @@
+"""What carries chunks from one process to another, side by side: raw sockets, direct links (TLS), p2p links (libp2p).
+
+On loopback, or with --wan over an emulated link between two network namespaces. The rounds of the ways are interleaved:
+what else the machine does meets all of them. ``mb_s_*`` is one link's rate, ``mb_per_core_s_*`` the same per second of
+processor time of both ends together; ``p2p_direct_ratio`` is that of the rates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any
+
+from bench.machine import Outcome, alone
+from bench.wan.network import Network
+from bench.wan.scenarios import Node
+from rollcast.runtime.errors import ProcessFailed
+from rollcast.wire.identity import Identity
+from rollcast.wire.ids import RunId
+from rollcast.wire.tls import RunCA, TlsCredentials, new_tls_key
+
+WAYS = ("raw", "direct", "p2p")
+_PROGRAM = "bench.programs.link_end"
+_ENDS = ("listen", "dial")
+_TIMEOUT_S = 130.0
+
+
+class _Loopback:
+    """Where the two ends run: here, on loopback."""
+
+    host = "127.0.0.1"
+
+    def spawn(self, _end: int, arguments: list[str]) -> subprocess.Popen[Any]:
+        return subprocess.Popen(_command(arguments), stdout=subprocess.PIPE, text=True)
+
+    def reap(self, process: subprocess.Popen[Any]) -> None:
+        """Until it ends: it has a deadline of its own."""
+        with process:
+            process.wait(_TIMEOUT_S)
+
+
+class _Emulated(_Loopback):
+    """Each in a namespace of its own."""
+
+    def __init__(self, network: Network) -> None:
+        self.host = network.addresses[0]
+        self._network = network
+
+    def spawn(self, end: int, arguments: list[str]) -> subprocess.Popen[Any]:
+        return self._network.spawn(end, _command(arguments), stdout=subprocess.PIPE, text=True)
+
+    def reap(self, process: subprocess.Popen[Any]) -> None:
+        self._network.reap(process, grace_s=_TIMEOUT_S)
+        process.stdout.close()  # type: ignore[union-attr]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--mib", type=int, default=64, help="sent in each round, in chunks of 64 KiB")
+    parser.add_argument("--rounds", type=int, default=3, help="of each way; figures are of the median rate")
+    parser.add_argument("--wan", metavar="MBIT:MS", help="over a link of this rate and round trip, not loopback")
+
+
+def run(arguments: argparse.Namespace) -> Outcome:
+    missing = () if importlib.util.find_spec("libp2p") else ("p2p",)
+    ways = [way for way in WAYS if way not in missing]
+    settings = {"mib": arguments.mib, "rounds": arguments.rounds, "wan": arguments.wan or ""}
+    rounds: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+    with ExitStack() as stack:
+        stack.enter_context(alone())
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        _make_ends(folder)
+        place = _Loopback()
+        if arguments.wan:
+            place = _Emulated(stack.enter_context(_network(arguments.wan)))
+        for _ in range(arguments.rounds):
+            for way in ways:
+                rounds[way].append(_round(place, folder, way, arguments.mib))
+    figures = {key: value for way in ways for key, value in _figures(way, rounds[way]).items()}
+    if not missing:
+        figures["p2p_direct_ratio"] = figures["mb_s_p2p"] / figures["mb_s_direct"]
+    if arguments.wan:
+        link_mb_s = float(arguments.wan.partition(":")[0]) / 8
+        figures |= {f"link_share_{way}": figures[f"mb_s_{way}"] / link_mb_s for way in ways}
+    return Outcome(settings, figures, tuple(f"mb_s_{way}" for way in missing))
+
+
+def _figures(way: str, rounds: list[tuple[float, float]]) -> dict[str, float]:
+    rate, per_core = sorted(rounds)[len(rounds) // 2]
+    return {
+        f"mb_s_{way}": rate,
+        f"mb_s_best_{way}": max(rate for rate, _ in rounds),
+        f"mb_per_core_s_{way}": per_core if len(rounds) < 3 else statistics.median(each for _, each in rounds),
+    }
+
+
+def _round(place: _Loopback, folder: Path, way: str, mib: int) -> tuple[float, float]:
+    """MB/s, and MB per second of processor time of both ends."""
+    arguments = [str(folder), way, str(mib), place.host]
+    with ExitStack() as stack:
+        listening = place.spawn(0, ["listen", *arguments])
+        stack.callback(place.reap, listening)
+        address = _line(listening)["address"]
+        dialling = place.spawn(1, ["dial", *arguments, str(address)])
+        stack.callback(place.reap, dialling)
+        dialled, listened = _line(dialling), _line(listening)
+    megabytes = mib * 1.048576
+    return megabytes / dialled["seconds"], megabytes / (dialled["cpu_s"] + listened["cpu_s"])
+
+
+def _line(process: subprocess.Popen[Any]) -> dict[str, Any]:
+    out: IO[str] = process.stdout  # type: ignore[assignment]
+    line = out.readline()
+    if not line:
+        raise ProcessFailed(f"{_PROGRAM} ended without a figure")
+    told: dict[str, Any] = json.loads(line)
+    return told
+
+
+def _command(arguments: list[str]) -> list[str]:
+    return [sys.executable, "-m", _PROGRAM, *arguments]
+
+
+def _network(wan: str) -> Network:
+    mbit_s, _, round_trip_ms = wan.partition(":")
+    return Network([Node(float(mbit_s), float(mbit_s), float(round_trip_ms) / 4)] * 2)
+
+
+def _make_ends(folder: Path) -> None:
+    run_id = RunId("bench")
+    ca = RunCA.create(folder / "ca", run_id)
+    for end in _ENDS:
+        identity = Identity.load_or_create(folder / end / "identity.pem")
+        key = new_tls_key()
+        pem = ca.issue(key.csr_pem(), peer_id=identity.peer_id, role="peer", lifetime_s=3600.0)
+        TlsCredentials(ca.certificate_pem, pem, key.private_pem).save(folder / end)

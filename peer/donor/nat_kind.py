@@ -1,0 +1,91 @@
+"""What stands between this machine and those who would dial it: a name for it, and what to do. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+#: RFC 4787's behaviours by their older names (RFC 3489). "open": nothing in between; "mapped": a router that passes the
+#: port on; "firewall": no translation, and nobody gets through; "unknown": it could not be told.
+NatKind = Literal["open", "mapped", "firewall", "full-cone", "port-restricted", "symmetric", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """How one port of this machine is seen by the coordinator.
+
+    Args:
+        local: the machine's own address on the way there.
+        address, port: as seen there.
+        second_port: as seen through the coordinator's other port; None: that one could not be reached.
+        reached: whether a dial to ``address`` and ``port``, from a port that was never spoken to, got through.
+    """
+
+    local: str
+    address: str
+    port: int
+    second_port: int | None
+    reached: bool
+
+
+def nat_kind(seen: Seen | None, *, dialled: bool) -> NatKind:
+    """Args:
+    dialled: whether others get through to the port for links.
+    """
+    if seen is None:
+        return "unknown"
+    translated = seen.local != seen.address
+    if dialled:
+        return "mapped" if translated else "open"
+    if not translated:
+        return "firewall"
+    if seen.second_port is None:
+        return "full-cone" if seen.reached else "unknown"
+    if seen.second_port != seen.port:
+        return "symmetric"
+    return "full-cone" if seen.reached else "port-restricted"
+
+
+_SENTENCES: dict[NatKind, str] = {
+    "open": "no router translates its address",
+    "mapped": "its router passes the port on",
+    "firewall": "no router translates its address: a firewall drops what comes",
+    "full-cone": "its router keeps one outside port for each of its own (a full cone)",
+    "port-restricted": "its router lets in only who was spoken to (a port-restricted cone): two such machines get "
+    "through by dialling each other at the same time",
+    "symmetric": "its router draws another port for each conversation (symmetric): by dialling at the same "
+    "time only machines behind a full cone get through",
+    "unknown": "",
+}
+
+
+def sentence(kind: NatKind) -> str:
+    """The kind for a person; empty where nothing is known."""
+    return _SENTENCES[kind]
+
+
+def four_steps(kind: NatKind, *, local: str, address: str, port: int) -> str:
+    """What opens this machine to others, one step a line.
+
+    Args:
+        local: the machine's own address; empty: not known.
+        address: under which the coordinator sees it; empty: not known.
+    """
+    mine, outside = local or "this machine", address or "ADDRESS"
+    host = f"[{outside}]" if ":" in outside else outside
+    first = f"on the router's page for port forwarding, pass TCP port {port} on to {mine}, port {port}"
+    if kind == "firewall":
+        first = f"let TCP port {port} in where the network's or the provider's firewall is set (a security group)"
+    again = "`rollcast peer check` once more"
+    if kind != "firewall":
+        again += (
+            f"; if the router's own outside address is not {outside}, the provider translates too: ask it for a public "
+            "address, or leave all as it is"
+        )
+    steps = (
+        first,
+        f"let it through this machine's own firewall, for example: ufw allow {port}/tcp",
+        f'set link.port = {port} and link.advertise = "{host}:{port}" in the peer\'s configuration',
+        again,
+    )
+    return "\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))

@@ -1,0 +1,85 @@
+"""A libp2p host set up for a peer: TCP, noise and yamux, and nothing that it does by itself (trio).
+
+What py-libp2p 0.8 would do otherwise: accept plaintext (and believe what is claimed about the key), dial everybody it
+hears of, and refuse connections once the process holds 80 % of the memory, as one with a model in it does.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import libp2p
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.crypto.x25519 import create_new_key_pair as create_new_x25519_key_pair
+from libp2p.network.config import ConnectionConfig, RetryConfig
+from libp2p.rcmgr.connection_limits import ConnectionLimits
+from libp2p.rcmgr.manager import ResourceLimits, ResourceManager
+from libp2p.rcmgr.memory_limits import MemoryConnectionLimits
+from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
+from libp2p.security.noise.transport import Transport as NoiseTransport
+from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
+from libp2p.stream_muxer.yamux.yamux import Yamux
+from libp2p.transport.tcp.tcp import TCP
+
+from peer.p2p.limits import HostLimits
+from rollcast.wire.identity import Identity
+
+_NEVER_S = 1e9
+_MEMORY_MB = 256
+# It reports every broken connection as a warning with a stack trace; what matters of it, we log ourselves.
+_LOG_LEVEL = logging.CRITICAL
+
+
+def make_host(identity: Identity, limits: HostLimits) -> Any:
+    """A host, not running, that proves this identity."""
+    for name in ("libp2p", "multiaddr", "async_service"):
+        logging.getLogger(name).setLevel(_LOG_LEVEL)
+    key_pair = create_new_key_pair(seed=identity.seed())
+    noise_key = create_new_x25519_key_pair().private_key
+    # A link is two connections, and a link that is being replaced is there beside its successor.
+    connections_most = 4 * limits.links_most
+    host = libp2p.new_host(
+        key_pair=key_pair,
+        sec_opt={NOISE: NoiseTransport(key_pair, noise_privkey=noise_key)},
+        muxer_opt={YAMUX: Yamux},
+        transports=[TCP()],
+        resource_manager=_resources(connections_most),
+        connection_config=ConnectionConfig(
+            max_connections=connections_most,
+            high_watermark=connections_most,
+            low_watermark=0,
+            min_connections=0,
+            max_connections_per_peer=8,
+            auto_connect_interval=_NEVER_S,
+            dial_timeout=limits.opening_timeout_s,
+            inbound_upgrade_timeout=limits.opening_timeout_s,
+            outbound_upgrade_timeout=limits.opening_timeout_s,
+        ),
+    )
+    network = host.get_network()
+    network.retry_config = RetryConfig(max_retries=0)  # when to dial again is the relay's to say
+    # Its target is the middle between the watermarks, whatever the minimum, and every disconnect lets it dial.
+    network.auto_connector.maybe_connect = _dial_nobody
+    return host
+
+
+async def _dial_nobody() -> None:
+    pass
+
+
+def _resources(connections_most: int) -> ResourceManager:
+    """Bounds on what libp2p itself holds, none on what share of the machine's memory is in use."""
+    return ResourceManager(
+        limits=ResourceLimits(connections_most, _MEMORY_MB, 8 * connections_most),
+        connection_limits=ConnectionLimits(
+            max_pending_inbound=connections_most,
+            max_pending_outbound=connections_most,
+            max_established_per_peer=8,
+            max_established_total=connections_most,
+        ),
+        memory_limits=MemoryConnectionLimits(),
+        enable_circuit_breaker=False,
+        enable_graceful_degradation=False,
+        enable_metrics=False,
+    )

@@ -1,0 +1,269 @@
+"""A p2p link as the event loop sees it: frames in, frames out. The counterpart of rollcast.wire.link_stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any
+
+from peer.p2p.buffers import LinkBuffers
+from rollcast.runtime.errors import MalformedMessage
+from rollcast.wire.chunks import BytesLike
+from rollcast.wire.limits import CHUNK_SIZE_BYTES_MAX, LINK_CONTROL_BYTES_MAX, TEXT_LENGTH_MAX
+from rollcast.wire.link import FrameParser, LinkFrame, LinkMessageFrame, encode_message
+from rollcast.wire.link_receiver import LinkClosed, LinkReceiver
+from rollcast.wire.link_socket import SocketFigures, SocketOptions, measure, tune
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+# Of one batch: other links get their turn in between.
+_MESSAGES_PER_BATCH = 256
+# That wait for libp2p. An honest link has a chunk and a few control messages there.
+_WAITING_BYTES_MAX = LINK_CONTROL_BYTES_MAX + CHUNK_SIZE_BYTES_MAX
+
+
+class P2pStream:
+    """One link; see rollcast.wire.link_stream.LinkStream, whose methods it has.
+
+    Args:
+        socket: TCP socket of the lane that carries what we send, or None.
+        write_timeout_s: what waits must move within this time, or the link ends.
+        on_lost: called once, when the link is gone for good.
+    """
+
+    def __init__(
+        self,
+        buffers: LinkBuffers,
+        remote_address: str,
+        socket: Any,
+        options: SocketOptions,
+        *,
+        write_timeout_s: float,
+        on_lost: Callable[[], None],
+    ) -> None:
+        self.remote_address = remote_address
+        self.bytes_sent = 0
+        self.bytes_received = 0
+        self.congestion_control = tune(socket, options) if socket is not None else ""
+        self._socket = socket
+        self._loop = asyncio.get_running_loop()
+        self._buffers = buffers
+        self._on_lost = on_lost
+        self._parser = FrameParser()
+        self._frames: deque[LinkFrame] = deque()  # parsed, not delivered
+        self._receiver: LinkReceiver | None = None
+        self._first: asyncio.Future[None] | None = None
+        self._paused = False
+        self._scheduled = False
+        self._undrained = False
+        self._problem: LinkClosed | None = None  # to be told once what came before is delivered
+        self._ended: LinkClosed | None = None
+        self._lost = False
+        self._write_timeout_s = write_timeout_s
+        self._watch = self._loop.call_later(write_timeout_s, self._check_progress, -1)
+        buffers.on_change = self._changed
+        self._loop.call_soon(self._changed)
+
+    # ------------------------------------------------------------- for whoever uses the link
+
+    @property
+    def full(self) -> bool:
+        """Whether more than one piece waits for libp2p."""
+        return self._buffers.full
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that wait in this process."""
+        return self._buffers.leaving_bytes
+
+    async def first_frame(self) -> LinkFrame:
+        """The first frame; nothing more is delivered before ``start``.
+
+        Raises:
+            LinkClosed: the link ended before.
+        """
+        self._parse()
+        if not self._frames and self._problem is None and self._ended is None:
+            self._first = self._loop.create_future()
+            await self._first
+        if self._frames:
+            return self._frames.popleft()
+        raise self._problem or self._ended or LinkClosed("the link was closed")
+
+    def start(self, receiver: LinkReceiver) -> None:
+        """Deliver everything to ``receiver`` from now on."""
+        self._receiver = receiver
+        self._schedule()
+
+    def limit_receive_buffer(self, size_bytes: int) -> None:
+        """Let at most about this much wait here to be taken."""
+        self._buffers.limit_window(size_bytes)
+
+    def send(self, message: pb.LinkMessage) -> None:
+        """Send a control message; where too much waits already, the link ends instead.
+
+        Raises:
+            MalformedMessage: it is longer than receivers accept.
+        """
+        frame = encode_message(message)
+        if self._ended is not None:
+            return
+        self._write(frame)
+        if self.waiting_bytes > _WAITING_BYTES_MAX:
+            self._cut("too many messages wait to be taken")
+
+    def send_chunk(self, frame: Sequence[BytesLike]) -> None:
+        """Send the buffers of one chunk frame; ``drained`` follows."""
+        if self._ended is None:
+            self._undrained = True
+            self._write(*frame)
+            if not self.full:
+                self._loop.call_soon(self._changed)
+
+    def pause_reading(self) -> None:
+        """Deliver nothing more; the other end is held back once its window is used."""
+        self._paused = True
+
+    def resume_reading(self) -> None:
+        """Go on delivering."""
+        if self._paused:
+            self._paused = False
+            self._schedule()
+
+    def measure(self) -> SocketFigures:
+        """The kernel's figures of the lane that carries what we send; zeros over a relay."""
+        return measure(self._socket) if self._socket is not None else SocketFigures()
+
+    def close(self, reason: str, code: str = "") -> None:
+        """End the link, telling the other end why unless ``reason`` is empty. ``closed`` follows, without the code."""
+        if self._ended is None and reason:
+            self._write(encode_message(pb.LinkMessage(error=pb.LinkError(code=code, what=reason[:TEXT_LENGTH_MAX]))))
+        self.end(reason or "the link was closed here")
+
+    def end(self, reason: str, code: str = "") -> None:
+        """End the link: what was given still leaves, within a second."""
+        if self._ended is not None:
+            return
+        self._ended = LinkClosed(reason, code)
+        self._frames.clear()
+        self._buffers.finish()
+        self._watch.cancel()
+        self._loop.call_soon(self._tell_ended)
+
+    # ------------------------------------------------------------- inside
+
+    def _write(self, *buffers: BytesLike) -> None:
+        self.bytes_sent += sum(map(len, buffers))
+        self._buffers.give(buffers)
+
+    def _changed(self) -> None:
+        """The libp2p thread has something for us."""
+        if self._undrained and not self.full and self._ended is None:
+            self._undrained = False
+            if self._receiver is not None:
+                self._receiver.drained()
+        self._deliver()
+        if self._buffers.over and not self._lost:
+            self._lost = True
+            self._on_lost()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._deliver_scheduled)
+
+    def _deliver_scheduled(self) -> None:
+        self._scheduled = False
+        self._deliver()
+
+    def _deliver(self) -> None:
+        """One batch of what came; then what ended it, if it ended."""
+        if self._ended is not None:
+            self._drop()
+            self._tell_ended()
+            return
+        if self._receiver is None:
+            if self._first is not None:
+                self._parse()
+            return
+        if self._paused:
+            if self._buffers.broken:
+                self.end(self._buffers.over)
+            return
+        self._parse()
+        batch = list(islice(self._frames, _MESSAGES_PER_BATCH))
+        for _ in batch:
+            self._frames.popleft()
+        if batch:
+            self._receiver.frames(batch)
+        if self._frames or (batch and self._problem is None):
+            self._schedule()
+        elif self._problem is not None and self._ended is None:
+            self._fail(self._problem)
+
+    def _parse(self) -> None:
+        """Parse until there is something to deliver, or all that came is parsed."""
+        while not self._frames and self._problem is None:
+            data = self._buffers.take()
+            if data is None:
+                if self._buffers.over:
+                    # Said after the last bytes came: look once more.
+                    data = self._buffers.take()
+                    if data is None:
+                        self._problem = LinkClosed(self._buffers.over)
+                        break
+                else:
+                    return
+            self.bytes_received += len(data)
+            self._take_frames(data)
+            self._buffers.consumed(len(data))
+        if self._first is not None and not self._first.done():
+            self._first.set_result(None)
+
+    def _take_frames(self, data: bytes) -> None:
+        try:
+            frames = self._parser.feed(data)
+        except MalformedMessage as error:
+            self._problem = LinkClosed(error.what, error.code)
+            return
+        for frame in frames:
+            if isinstance(frame, LinkMessageFrame) and frame.message.HasField("error"):
+                error_told = frame.message.error
+                what = error_told.what or "the other end gave no reason"
+                self._problem = LinkClosed(what, error_told.code or "unknown")
+                return
+            self._frames.append(frame)
+
+    def _fail(self, problem: LinkClosed) -> None:
+        """The other end reported an error, made one, or closed."""
+        if problem.code == MalformedMessage.code:
+            error = pb.LinkError(code=problem.code, what=problem.reason[:TEXT_LENGTH_MAX])
+            self._write(encode_message(pb.LinkMessage(error=error)))
+        self.end(problem.reason, problem.code)
+
+    def _cut(self, reason: str) -> None:
+        """End a link whose other end would not take what is written anyway."""
+        self.end(reason)
+        self._buffers.abort()
+
+    def _drop(self) -> None:
+        """After the end: what still comes is taken and forgotten."""
+        while (data := self._buffers.take()) is not None:
+            self._buffers.consumed(len(data))
+
+    def _tell_ended(self) -> None:
+        if self._first is not None and not self._first.done():
+            self._first.set_result(None)
+        receiver, self._receiver = self._receiver, None
+        assert self._ended is not None
+        if receiver is not None:
+            receiver.closed(self._ended.reason, self._ended.code)
+
+    def _check_progress(self, gone_before: int) -> None:
+        """Give up on an other end that takes nothing."""
+        waiting, gone = self._buffers.leaving_bytes, self._buffers.gone_bytes
+        if waiting and gone == gone_before:
+            self._cut(f"the other end took no bytes for {self._write_timeout_s:g} s")
+            return
+        self._watch = self._loop.call_later(self._write_timeout_s, self._check_progress, gone if waiting else -1)

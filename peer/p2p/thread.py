@@ -1,0 +1,210 @@
+"""The thread in which libp2p runs, on trio, and the two ways across: calls in, calls out, both bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import trio
+from multiaddr import Multiaddr
+
+from peer.p2p.addresses import P2pAddress
+from peer.p2p.buffers import LinkBuffers
+from peer.p2p.host import Host, OpenLink
+from peer.p2p.libp2p_host import make_host
+from peer.p2p.limits import HostLimits
+from rollcast.runtime.errors import Unreachable
+from rollcast.runtime.waits import deadline
+from rollcast.wire.identity import Identity
+from rollcast.wire.ids import PeerId
+
+_START_S = 30.0
+_STOP_S = 5.0
+_AWAY = "the libp2p thread does not run"
+
+
+class HostThread:
+    """One life of the thread; make it on the event loop, which hears of everything.
+
+    Args:
+        listen: where to listen for TCP; None: nowhere.
+        on_link: called on the event loop with links that others opened.
+        on_end: called on the event loop once the thread is over: with what ended it, or None after ``stop``.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        limits: HostLimits,
+        listen: P2pAddress | None,
+        *,
+        on_link: Callable[[OpenLink], None],
+        on_end: Callable[[BaseException | None], None],
+    ) -> None:
+        self._identity = identity
+        self._limits = limits
+        self._listen = listen
+        self._on_link = on_link
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self._started: asyncio.Future[None] = self._loop.create_future()
+        self._over = asyncio.Event()
+        self._thread = threading.Thread(target=self._main, name="libp2p", daemon=True)
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._stopping: trio.Event | None = None
+        self._nursery: trio.Nursery | None = None
+        self._host: Host | None = None
+        self._dials = 0
+
+    # ------------------------------------------------------------- event loop
+
+    async def start(self) -> None:
+        """Run until ``stop``.
+
+        Raises:
+            Unreachable: it ended before it ran.
+            WaitTimedOut: it did not begin to listen in time.
+        """
+        self._thread.start()
+        async with deadline(_START_S, "libp2p to listen"):
+            await self._started
+
+    async def dial(self, peer_id: PeerId, address: P2pAddress, timeout_s: float) -> OpenLink:
+        """A link to exactly this peer.
+
+        Raises:
+            Unreachable: nobody answers there, or the thread is over, or too many dials are under way.
+            WrongKey: somebody else answers there.
+            WaitTimedOut: the dial took too long.
+        """
+        if self._dials >= self._limits.dials_most:
+            raise Unreachable("too many p2p dials are under way")
+        result: asyncio.Future[OpenLink] = self._loop.create_future()
+        scope = trio.CancelScope()
+        self._dials += 1
+        try:
+            if not self._call_host(lambda: self._spawn(self._dial, peer_id, address, timeout_s, scope, result)):
+                raise Unreachable(_AWAY)
+            async with deadline(timeout_s, f"a p2p link to {peer_id} at {address}"):
+                return await result
+        except BaseException:
+            self._call_host(scope.cancel)
+            raise
+        finally:
+            self._dials -= 1
+
+    async def stop(self) -> None:
+        """End it, and wait for a few seconds."""
+        if self._stopping is not None:
+            self._call_host(self._stopping.set)
+        if self._thread.is_alive() or self._token is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_STOP_S):
+                    await self._over.wait()
+
+    # ------------------------------------------------------------- libp2p thread
+
+    def buffers(self) -> LinkBuffers:
+        """See HostUser."""
+        return LinkBuffers(self._limits.window_bytes, self._call_loop)
+
+    def accepted(self, link: OpenLink) -> None:
+        """See HostUser."""
+        self._call_loop(lambda: self._on_link(link))
+
+    def _main(self) -> None:
+        error: BaseException | None = None
+        try:
+            trio.run(self._serve)
+        except BaseException as problem:  # whatever it is, the daemon hears of it and goes on without
+            error = problem
+        self._call_loop(lambda: self._ended(error))
+
+    async def _serve(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        self._stopping = trio.Event()
+        host = make_host(self._identity, self._limits)
+        listen = [Multiaddr(str(self._listen))] if self._listen is not None else []
+        async with host.run(listen), trio.open_nursery() as nursery:
+            self._nursery = nursery
+            self._host = Host(host, self._limits, self, nursery, self._waker)
+            nursery.start_soon(self._host.serve)
+            self._call_loop(self._runs)
+            await self._stopping.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _dial(
+        self,
+        peer_id: PeerId,
+        address: P2pAddress,
+        timeout_s: float,
+        scope: trio.CancelScope,
+        result: asyncio.Future[OpenLink],
+    ) -> None:
+        assert self._host is not None
+        link: OpenLink | None = None
+        problem: Exception = Unreachable(f"the dial of {peer_id} was given up")
+        with scope, trio.move_on_after(timeout_s):
+            try:
+                link = await self._host.dial(peer_id, address)
+            except Exception as error:
+                problem = error
+        self._call_loop(lambda: _settle(result, link, problem))
+
+    def _spawn(self, work: Callable[..., Any], *args: Any) -> None:
+        if self._nursery is not None:
+            self._nursery.start_soon(work, *args)
+
+    # ------------------------------------------------------------- across
+
+    def _waker(self, call: Callable[[], None]) -> Callable[[], None]:
+        return lambda: self._call_host_once(call)
+
+    def _call_host_once(self, call: Callable[[], None]) -> None:
+        assert self._token is not None
+        with contextlib.suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(call, idempotent=True)
+
+    def _call_host(self, call: Callable[[], None]) -> bool:
+        if self._token is None:
+            return False
+        try:
+            self._token.run_sync_soon(call)
+        except trio.RunFinishedError:
+            return False
+        return True
+
+    def _call_loop(self, call: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to hear of it
+            self._loop.call_soon_threadsafe(call)
+
+    def _runs(self) -> None:
+        if not self._started.done():
+            self._started.set_result(None)
+
+    def _ended(self, error: BaseException | None) -> None:
+        self._over.set()
+        if not self._started.done():
+            self._started.set_exception(Unreachable(_AWAY, cause=_shown(error)))
+            return
+        self._on_end(error)
+
+
+def _settle(result: asyncio.Future[OpenLink], link: OpenLink | None, problem: Exception) -> None:
+    if result.done():
+        if link is not None:
+            link.buffers.abort()
+    elif link is not None:
+        result.set_result(link)
+    else:
+        result.set_exception(problem)
+
+
+def _shown(error: BaseException | None) -> str:
+    """The innermost of nested groups: nurseries wrap what a task raised."""
+    while isinstance(error, BaseExceptionGroup) and error.exceptions:
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}" if error is not None else ""

@@ -1,0 +1,268 @@
+"""Chunk links over libp2p, for pairs of peers that cannot dial each other directly."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import structlog
+
+from peer.config import LinkConfig
+from peer.link_traffic import LinkTraffic
+from peer.p2p.addresses import P2pAddress, parse
+from peer.p2p.limits import HostLimits
+from peer.p2p.port_hold import PortHold
+from peer.p2p.stream import P2pStream
+from peer.p2p.supervision import Supervision
+from peer.stream_link import StreamLink
+from peer.transport import Admission, Link, LinkHandler
+from rollcast.runtime.errors import MissingExtra, NotAllowed, RollcastError, Unreachable, WrongKey
+from rollcast.wire.certificates import Caller, caller_issued_by
+from rollcast.wire.identity import Identity
+from rollcast.wire.ids import PeerId, RunId
+from rollcast.wire.link_opening import LinkLimits, greet
+from rollcast.wire.link_socket import SocketOptions
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.tls import TlsCredentials
+
+if TYPE_CHECKING:
+    from peer.p2p.host import OpenLink
+    from peer.p2p.thread import HostThread
+
+log = structlog.get_logger()
+
+
+class P2pTransport:
+    """See peer.transport.ChunkTransport. Make it inside a running event loop.
+
+    Args:
+        identity: libp2p proves it in its handshake; the certificate of the run must name it.
+        host, port: to listen on; port 0 lets the system choose.
+        traffic: of all links of the process.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        credentials: TlsCredentials,
+        run_id: RunId,
+        admit: Admission,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        limits: LinkLimits | None = None,
+        host_limits: HostLimits | None = None,
+        traffic: LinkTraffic | None = None,
+        make_thread: Callable[..., HostThread] | None = None,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._identity = identity
+        self._credentials = credentials
+        self._run_id = run_id
+        self._admit = admit
+        self._limits = limits or LinkLimits()
+        self._host_limits = host_limits or HostLimits(
+            opening_timeout_s=self._limits.handshake_timeout_s + self._limits.hello_timeout_s,
+            silence_timeout_s=self._limits.silence_timeout_s,
+        )
+        self._options = SocketOptions(silence_timeout_s=self._limits.silence_timeout_s)
+        self._traffic = traffic or LinkTraffic(LinkConfig())
+        self._address = (host, port)
+        self._make_thread = make_thread or _thread_class()
+        self._jitter = jitter
+        self._supervision = Supervision()
+        self._loop = asyncio.get_running_loop()
+        self._on_link: LinkHandler | None = None
+        self._hold: PortHold | None = None
+        self._thread: HostThread | None = None
+        self._restart: asyncio.TimerHandle | None = None
+        self._streams: set[P2pStream] = set()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._beginning = asyncio.Lock()
+        self._begun = False
+        self._closing = False
+
+    @property
+    def running(self) -> bool:
+        """Whether links can be opened now."""
+        return self._thread is not None
+
+    async def start(self, on_link: LinkHandler) -> str:
+        """See ChunkTransport; returns an address like /ip4/192.0.2.1/tcp/4001.
+
+        Raises:
+            PortInUse: another process listens there.
+            Unreachable: libp2p does not run.
+            WaitTimedOut: it did not begin to listen in time.
+        """
+        self._on_link = on_link
+        host, port = self._address
+        self._hold = PortHold(host, port)
+        try:
+            async with self._beginning:
+                await self._run_thread()
+        except BaseException:
+            self._hold.release()
+            raise
+        return str(self._listen)
+
+    async def dial(self, peer_id: PeerId, address: str) -> Link:
+        where = parse(address, peer_id)
+        async with self._beginning:
+            if not self._begun:  # those who only dial need no port
+                await self._run_thread()
+        if self._thread is None:
+            raise Unreachable(f"cannot reach {peer_id} at {address}", cause="libp2p does not run at the moment")
+        opened = await self._thread.dial(peer_id, where, self._limits.dial_timeout_s)
+        stream = self._stream(opened)
+        caller = await self._greeted(stream, peer_id, dialled=True)
+        return self._link(stream, caller, dialled=True)
+
+    def renew(self, credentials: TlsCredentials) -> None:
+        self._credentials = credentials
+
+    async def close(self) -> None:
+        self._closing = True
+        if self._restart is not None:
+            self._restart.cancel()
+        for stream in list(self._streams):
+            stream.end("the link was closed here")
+        try:
+            async with asyncio.timeout(2.0):
+                await self._empty.wait()
+        except TimeoutError:
+            pass  # the end of the thread cuts the rest
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            await thread.stop()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._hold is not None:
+            self._hold.release()
+
+    # ------------------------------------------------------------- the thread
+
+    @property
+    def _listen(self) -> P2pAddress | None:
+        return None if self._hold is None else P2pAddress.of(self._address[0], self._hold.port)
+
+    async def _run_thread(self) -> None:
+        thread = self._make_thread(
+            self._identity, self._host_limits, self._listen, on_link=self._opened, on_end=self._thread_ended
+        )
+        await thread.start()
+        self._thread, self._begun = thread, True
+        self._supervision.started(self._loop.time())
+
+    def _thread_ended(self, error: BaseException | None) -> None:
+        if self._closing:
+            return
+        self._thread = None
+        self._start_again_later(repr(error))
+
+    def _start_again_later(self, why: str) -> None:
+        delay_s = self._supervision.died(self._jitter(), self._loop.time())
+        log.error("libp2p ended; direct links go on", reason=why, again_in_s=round(delay_s, 1))
+        self._restart = self._loop.call_later(delay_s, lambda: self._spawn(self._start_again()))
+
+    async def _start_again(self) -> None:
+        try:
+            await self._run_thread()
+        except RollcastError as error:
+            self._start_again_later(error.what)
+            return
+        log.info("libp2p runs again")
+
+    # ------------------------------------------------------------- links
+
+    def _opened(self, opened: OpenLink) -> None:
+        self._spawn(self._answer(opened))
+
+    async def _answer(self, opened: OpenLink) -> None:
+        stream = self._stream(opened)
+        try:
+            caller = await self._greeted(stream, opened.peer_id, dialled=False)
+        except RollcastError as error:
+            log.warning("chunk link refused", peer=opened.peer_id, code=error.code, reason=error.what)
+            return
+        assert self._on_link is not None
+        link = self._link(stream, caller, dialled=False)
+        link.start(self._on_link(link))
+
+    def _stream(self, opened: OpenLink) -> P2pStream:
+        def lost() -> None:
+            self._streams.discard(stream)
+            if not self._streams:
+                self._empty.set()
+
+        stream = P2pStream(
+            opened.buffers,
+            opened.remote_address,
+            opened.socket,
+            self._options,
+            write_timeout_s=self._limits.write_timeout_s,
+            on_lost=lost,
+        )
+        self._streams.add(stream)
+        self._empty.clear()
+        return stream
+
+    async def _greeted(self, stream: P2pStream, peer_id: PeerId, *, dialled: bool) -> Caller:
+        """Who the other end is, once both have greeted: noise proved the peer id, the certificate says the rest."""
+        callers: list[Caller] = []
+
+        def check(hello: pb.LinkHello) -> None:
+            caller = caller_issued_by(self._credentials.ca_pem, hello.certificate_der, datetime.now(UTC))
+            if caller.peer_id != peer_id or caller.run_id != self._run_id:
+                raise WrongKey(f"{peer_id} shows the certificate of {caller.uri}")
+            problem = "" if dialled else self._admit(caller)
+            if problem:
+                raise NotAllowed(problem)
+            callers.append(caller)
+
+        await greet(
+            stream,
+            peer_id,
+            self._run_id,
+            self._limits.hello_timeout_s,
+            dialled=dialled,
+            certificate_der=self._credentials.certificate_der,
+            check=check,
+        )
+        return callers[0]
+
+    def _link(self, stream: P2pStream, caller: Caller, *, dialled: bool) -> StreamLink:
+        return StreamLink(stream, caller, self._traffic.of(stream.remote_address), dialled=dialled, transport="p2p")
+
+    # ------------------------------------------------------------- inside
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("p2p task failed", exc_info=error)
+
+
+def _thread_class() -> Callable[..., HostThread]:
+    """Imported where it is used: without the extra there is no libp2p.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    try:
+        from peer.p2p.thread import HostThread
+    except ImportError as error:
+        raise MissingExtra(
+            "libp2p is not installed", cause=str(error), fix='pip install "rollcast[p2p]" (needs gcc and libgmp-dev)'
+        ) from None
+    return HostThread

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import argparse
+import importlib.util
+
+import pytest
+
+from bench import transports
+from bench.wan import build
+from rollcast.runtime.errors import MissingExtra
+
+
+def _run(*words: str) -> dict[str, float]:
+    parser = argparse.ArgumentParser()
+    transports.add_arguments(parser)
+    outcome = transports.run(parser.parse_args([*words, "--mib", "2", "--rounds", "1"]))
+    assert ("mb_s_p2p" in outcome.missing) == (importlib.util.find_spec("libp2p") is None)
+    return outcome.figures
+
+
+def test_every_way_that_is_installed_is_measured() -> None:
+    figures = _run()
+    assert min(figures.values()) > 0
+    assert {"mb_s_raw", "mb_s_direct", "mb_per_core_s_direct"} <= figures.keys()
+
+
+def test_no_way_is_faster_than_its_link() -> None:
+    try:
+        build.require()
+    except MissingExtra as missing:
+        pytest.skip(missing.cause)
+    figures = _run("--wan", "80:20")
+    shares = [value for key, value in figures.items() if key.startswith("link_share_")]
+    assert 0 < min(shares) <= max(shares) < 1

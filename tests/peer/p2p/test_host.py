@@ -1,0 +1,261 @@
+"""The traps of py-libp2p that a peer keeps clear of, each sprung on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peer.p2p.limits import HostLimits
+from peer.p2p.transport import P2pTransport
+from peer.transport import LinkLimits
+from rollcast.runtime.errors import PortInUse, Unreachable
+from rollcast.wire.identity import Identity
+from rollcast.wire.link import NO_STRIPE
+from tests.peer.link_run import LinkRun
+from tests.peer.transport_conformance import LIMITS, PAYLOAD, Pair, anyone, push, want
+
+pytest.importorskip("libp2p")
+
+WAIT_S = 20.0
+
+
+@asynccontextmanager
+async def p2p_pair(
+    folder: Path, limits: LinkLimits = LIMITS, host_limits: HostLimits | None = None
+) -> AsyncIterator[Pair]:
+    run = LinkRun(folder)
+    ends = [run.member("peer") for _ in range(2)]
+    listener, dialler = (
+        P2pTransport(
+            run.identities[peer_id],
+            credentials,
+            run.run_id,
+            anyone,
+            limits=limits,
+            host_limits=host_limits,
+            jitter=lambda: 0.0,
+        )
+        for peer_id, credentials in ends
+    )
+    pair = Pair(run, listener, dialler, ends[0][0], ends[1][0])
+    pair.address = await listener.start(pair.accept)
+    try:
+        async with asyncio.timeout(WAIT_S):
+            yield pair
+    finally:
+        await asyncio.gather(dialler.close(), listener.close())
+
+
+def in_libp2p(transport: Any, call: Callable[[], None]) -> None:
+    """Call this in the transport's libp2p thread."""
+    assert transport._thread._call_host(call)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():  # noqa: ASYNC110 - it changes in another thread
+        await asyncio.sleep(0.02)
+
+
+async def in_trio(transport: Any, work: Callable[[Any], Awaitable[Any]]) -> Any:
+    """The result of ``work(host)`` in the transport's libp2p thread, on its libp2p host."""
+    thread = transport._thread
+    result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    async def do() -> None:
+        try:
+            value, error = await work(thread._host._host), None
+        except Exception as problem:
+            value, error = None, problem
+        thread._call_loop(lambda: result.set_exception(error) if error else result.set_result(value))
+
+    in_libp2p(transport, lambda: thread._nursery.start_soon(do))
+    return await result
+
+
+async def test_a_frozen_end_is_given_up(tmp_path: Path) -> None:
+    limits = replace(LIMITS, silence_timeout_s=0.9)
+    async with p2p_pair(tmp_path, limits) as pair:
+        dialled, _ = await pair.ends()
+        await asyncio.sleep(2 * limits.silence_timeout_s)
+        assert dialled.over is None, "an idle link gives signs of life"
+        in_libp2p(pair.listener, lambda: time.sleep(2.5))
+        assert "said nothing for 0.9 s" in (await dialled.ended())[0]
+
+
+async def test_a_thread_that_dies_takes_its_links_along_and_is_started_again(tmp_path: Path) -> None:
+    def die() -> None:
+        raise RuntimeError("on purpose")
+
+    async with p2p_pair(tmp_path) as pair:
+        dialled, accepted = await pair.ends()
+        listener: Any = pair.listener
+        in_libp2p(listener, die)
+        await dialled.ended()
+        await accepted.ended()
+        await until(lambda: not listener.running)
+        with pytest.raises(Unreachable, match="cannot reach"):
+            await listener.dial(pair.dialler_id, "/ip4/127.0.0.1/tcp/9")
+        await until(lambda: listener.running)
+        again, _ = await pair.ends()
+        assert again.over is None, "on the same port"
+
+
+async def test_a_second_daemon_does_not_share_the_port(tmp_path: Path) -> None:
+    async with p2p_pair(tmp_path) as pair:
+        peer_id, credentials = pair.run.member("peer")
+        port = int(pair.address.rpartition("/")[2])
+        second = P2pTransport(pair.run.identities[peer_id], credentials, pair.run.run_id, anyone, port=port)
+        with pytest.raises(PortInUse):
+            await second.start(pair.accept)
+        await second.close()
+
+
+async def test_only_noise_is_spoken(tmp_path: Path) -> None:
+    from libp2p import new_host
+    from libp2p.crypto.ed25519 import create_new_key_pair
+    from libp2p.network.config import RetryConfig
+    from libp2p.peer.id import ID
+    from libp2p.security.insecure.transport import PLAINTEXT_PROTOCOL_ID, InsecureTransport
+    from multiaddr import Multiaddr
+
+    async with p2p_pair(tmp_path) as pair:
+        listen_id = ID.from_string(pair.peer_id)
+        await pair.dialler.dial(pair.peer_id, pair.address)
+
+        async def dial_in_the_clear(_host: Any) -> str:
+            key_pair = create_new_key_pair()
+            clear = new_host(key_pair=key_pair, sec_opt={PLAINTEXT_PROTOCOL_ID: InsecureTransport(key_pair)})
+            clear.get_network().retry_config = RetryConfig(max_retries=0)
+            async with clear.run([]):
+                try:
+                    await clear.get_network().dial_addr(Multiaddr(pair.address), listen_id)
+                except Exception as error:
+                    return str(error)
+            return "connected"
+
+        assert "failed to upgrade security" in await in_trio(pair.dialler, dial_in_the_clear)
+
+
+async def test_a_stranger_is_closed_and_a_link_is_not(tmp_path: Path) -> None:
+    from libp2p.peer.id import ID
+    from multiaddr import Multiaddr
+
+    async with p2p_pair(tmp_path, host_limits=HostLimits(strangers_timeout_s=0.4)) as pair:
+        dialled, accepted = await pair.ends()
+
+        async def connect(host: Any) -> Any:
+            return await host.get_network().dial_addr(Multiaddr(pair.address), ID.from_string(pair.peer_id))
+
+        connection = await in_trio(pair.dialler, connect)
+        await until(lambda: connection.is_closed)
+        dialled.link.send(want(1))
+        assert (await accepted.message()).want.version == 1
+
+
+async def test_a_star_stays_a_star(tmp_path: Path) -> None:
+    async with p2p_pair(tmp_path) as pair:
+        dialled, accepted = await pair.ends()
+        dialled.link.close("")
+        await accepted.ended()
+        dialled.link.close("")
+        await asyncio.sleep(1.0)
+
+        async def count(host: Any) -> int:
+            return len(host.get_network().get_connections())
+
+        assert await in_trio(pair.dialler, count) == 0, "nobody is dialled because a connection ended"
+
+
+async def test_a_host_limits_its_links_and_nothing_by_share_of_memory(tmp_path: Path) -> None:
+    async with p2p_pair(tmp_path, host_limits=HostLimits(links_most=1)) as pair:
+        await pair.ends()
+        with pytest.raises(Unreachable, match="too many p2p links"):
+            await pair.dialler.dial(pair.peer_id, pair.address)
+
+
+async def test_who_sends_more_than_granted_is_cut(tmp_path: Path) -> None:
+    async with p2p_pair(tmp_path, host_limits=HostLimits(window_bytes=1 << 20)) as pair:
+        link, accepted = await pair.dial()
+        accepted.link.pause_reading()
+
+        async def flood(host: Any) -> None:
+            for connection in host.get_network().get_connections():
+                for stream in connection.get_streams():
+                    stream.muxed_stream.send_window = 1 << 40
+
+        await in_trio(pair.dialler, flood)
+        dialled = push(link, 1000)
+        reason = (await accepted.ended())[0]
+        assert "more than it may" in reason or "closed" in reason
+        await dialled.ended()
+        assert link.bytes_sent < 64 << 20
+
+
+@pytest.mark.slow
+async def test_a_reader_that_pauses_for_longer_than_yamux_bears_goes_on(tmp_path: Path) -> None:
+    limits = replace(LIMITS, write_timeout_s=15.0)
+    async with p2p_pair(tmp_path, limits, HostLimits(window_bytes=1 << 20)) as pair:
+        link, accepted = await pair.dial()
+        accepted.link.pause_reading()
+        dialled = push(link, 500)
+        await asyncio.sleep(7.0)
+        assert dialled.over is None
+        assert dialled.drained_times < 500
+        accepted.link.resume_reading()
+        await accepted.until(lambda: len(accepted.came) == 500)
+
+
+async def test_what_is_no_lane_is_closed(tmp_path: Path) -> None:
+    from libp2p.peer.id import ID
+    from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
+    from multiaddr import Multiaddr
+
+    from peer.p2p.opening import PROTOCOL
+
+    async with p2p_pair(tmp_path, host_limits=HostLimits(opening_timeout_s=0.5)) as pair:
+        await pair.ends()
+
+        async def open_with(host: Any, data: bytes) -> str:
+            connection = await host.get_network().dial_addr(Multiaddr(pair.address), ID.from_string(pair.peer_id))
+            stream = await connection.new_stream()
+            await host.multiselect_client.select_one_of([PROTOCOL], MultiselectCommunicator(stream))
+            await stream.write(data)
+            try:
+                return "data" if await stream.read(1) else "end"
+            except Exception as error:
+                return type(error).__name__
+
+        for data in (b"\x07" + os.urandom(16), b"\x00" + bytes(16), b"\x01"):
+            ended = await in_trio(pair.dialler, lambda host, data=data: open_with(host, data))
+            assert ended in ("end", "StreamReset", "StreamEOF")
+        assert pair.accepted.empty()
+
+
+async def test_a_certificate_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    run = LinkRun(tmp_path)
+    async with p2p_pair(tmp_path) as pair:
+        somebody_else, credentials = run.member("origin")
+        impostor = P2pTransport(Identity.generate(), credentials, pair.run.run_id, anyone, limits=LIMITS)
+        assert somebody_else != impostor._identity.peer_id
+        with pytest.raises(Unreachable, match="refused a chunk link"):
+            await impostor.dial(pair.peer_id, pair.address)
+        await impostor.close()
+        assert pair.accepted.empty()
+
+
+async def test_chunks_of_every_size_arrive_whole(tmp_path: Path) -> None:
+    async with p2p_pair(tmp_path) as pair:
+        dialled, accepted = await pair.ends()
+        for size in (1, 65_484, 65_485, 65_507, 65_519, 65_536, 1 << 20):
+            payload = os.urandom(size)
+            dialled.link.send_chunk(1, 0, 0, payload, NO_STRIPE)
+            assert bytes((await accepted.chunk()).payload) == payload
+        assert len(PAYLOAD) == 65_536

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from peer.p2p.port_hold import PortHold
+from rollcast.runtime.errors import PortInUse
+
+HOST = "127.0.0.1"
+
+
+def test_a_port_is_held_by_one(tmp_path: Path) -> None:
+    first = PortHold(HOST, 0, tmp_path)
+    assert first.port > 0
+    with pytest.raises(PortInUse, match="p2p links"):
+        PortHold(HOST, first.port, tmp_path)
+    first.release()
+    first.release()
+    PortHold(HOST, first.port, tmp_path).release()
+
+
+def test_a_listener_that_would_share_it_is_seen(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+            other.setsockopt(socket.SOL_SOCKET, option, 1)
+        other.bind((HOST, 0))
+        other.listen()
+        with pytest.raises(PortInUse):
+            PortHold(HOST, other.getsockname()[1], tmp_path)
+
+
+def test_a_lock_file_that_cannot_be_made_says_so(tmp_path: Path) -> None:
+    with pytest.raises(PortInUse):
+        PortHold(HOST, 0, tmp_path / "missing")
+
+
+def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
+    hold = PortHold(HOST, 0, tmp_path)
+    hold.release()
+    lock = next(tmp_path.iterdir())
+    lock.unlink()
+    (tmp_path / "elsewhere").touch()
+    lock.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(PortInUse):
+        PortHold(HOST, hold.port, tmp_path)
