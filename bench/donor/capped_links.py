@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from peer.config import LinkConfig
 from peer.direct_transport import DirectTransport
@@ -137,7 +137,7 @@ def _anyone(_caller: Caller) -> str:
 
 def _socket_of(link: Link) -> socket.socket:
     assert isinstance(link, StreamLink)
-    return cast(socket.socket, link._stream._sock)
+    return cast(socket.socket, cast(Any, link._stream)._sock)
 
 
 def _received_bytes(end: socket.socket) -> int:

@@ -65,7 +65,8 @@ class Puncher:
         await one.bind((self.inside, 0))
         await one.connect((self.observer, OBSERVER_PORT))
         self._observing[number] = trio.SocketStream(one)
-        return (await self._observing[number].receive_some(_LINE_MAX)).decode().strip()
+        line: bytes = await self._observing[number].receive_some(_LINE_MAX)
+        return line.decode().strip()
 
     async def _punch(self, number: int, order: dict[str, Any]) -> float | None:
         """Seconds until both ends are connected; None: they were not in time."""

@@ -63,7 +63,7 @@ class Seeing:
 
     async def _seen(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         """Two lines of JSON: {address, port, second_port}, and {second, reached} once all has been tried."""
-        await check_invited(self._desk, caller, request.headers.get("Authorization", ""))
+        await check_invited(self._desk, caller, request.method, request.headers)
         try:
             asked = SeeMe.model_validate_json(await read_body(request, _BODY_BYTES_MAX))
         except ValidationError:
