@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import socket
@@ -9,6 +10,8 @@ import tempfile
 from pathlib import Path
 
 from rollcast.runtime.errors import PortInUse
+
+_TRIES = 8
 
 
 class PortHold:
@@ -26,21 +29,40 @@ class PortHold:
         self.port = _bindable(host, port)
         folder = folder or Path(tempfile.gettempdir())
         path = folder / f"rollcast-p2p-{os.getuid()}-{self.port}.lock"
+        self._path = path
+        self._descriptor = -1
+        for _ in range(_TRIES):
+            if self._take(host):
+                return
+        raise _in_use(host, self.port, f"{path} is taken and left by others all the time")
+
+    def release(self) -> None:
+        """Let others have it."""
+        if self._descriptor >= 0:
+            with contextlib.suppress(OSError):
+                self._path.unlink()  # while it is locked: who opens the name from now on makes a file of its own
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _take(self, host: str) -> bool:
+        """False where the file was removed by its holder between our opening and locking it."""
         try:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise _in_use(host, self.port, str(error)) from None
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            same = os.path.samestat(os.fstat(descriptor), self._path.stat())
+        except FileNotFoundError:
+            same = False
         except BlockingIOError:
-            os.close(self._descriptor)
-            raise _in_use(host, self.port, f"another peer holds {path}") from None
-
-    def release(self) -> None:
-        """Let others have it. The file stays: removing it would let two hold files of one name."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+            os.close(descriptor)
+            raise _in_use(host, self.port, f"another peer holds {self._path}") from None
+        if not same:
+            os.close(descriptor)
+            return False
+        self._descriptor = descriptor
+        return True
 
 
 def _bindable(host: str, port: int) -> int:

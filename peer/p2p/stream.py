@@ -151,6 +151,10 @@ class P2pStream:
         self._watch.cancel()
         self._loop.call_soon(self._tell_ended)
 
+    def give_up(self, reason: str) -> None:
+        """The libp2p thread is gone."""
+        self._buffers.end(reason)
+
     # ------------------------------------------------------------- inside
 
     def _write(self, *buffers: BytesLike) -> None:

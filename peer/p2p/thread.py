@@ -14,6 +14,7 @@ from multiaddr import Multiaddr
 from peer.p2p.addresses import P2pAddress
 from peer.p2p.buffers import LinkBuffers
 from peer.p2p.host import Host, OpenLink
+from peer.p2p.lanes import close_quietly
 from peer.p2p.libp2p_host import make_host
 from peer.p2p.limits import HostLimits
 from rollcast.runtime.errors import Unreachable
@@ -128,13 +129,18 @@ class HostThread:
         self._stopping = trio.Event()
         host = make_host(self._identity, self._limits)
         listen = [Multiaddr(str(self._listen))] if self._listen is not None else []
-        async with host.run(listen), trio.open_nursery() as nursery:
-            self._nursery = nursery
-            self._host = Host(host, self._limits, self, nursery, self._waker)
-            nursery.start_soon(self._host.serve)
-            self._call_loop(self._runs)
-            await self._stopping.wait()
-            nursery.cancel_scope.cancel()
+        async with host.run(listen):
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                self._host = Host(host, self._limits, self, nursery, self._waker)
+                nursery.start_soon(self._host.serve)
+                self._call_loop(self._runs)
+                await self._stopping.wait()
+                nursery.cancel_scope.cancel()
+            # libp2p would close them while it is being cancelled, and leave their sockets open.
+            async with trio.open_nursery() as closing:
+                for connection in list(host.get_network().get_connections()):
+                    closing.start_soon(close_quietly, connection.close)
 
     async def _dial(
         self,

@@ -164,6 +164,8 @@ class P2pTransport:
         if self._closing:
             return
         self._thread = None
+        for stream in list(self._streams):
+            stream.give_up("the libp2p thread ended")  # where trio itself failed, nobody else has said so
         self._start_again_later(repr(error))
 
     def _start_again_later(self, why: str) -> None:

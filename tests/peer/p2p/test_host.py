@@ -91,13 +91,13 @@ async def test_a_frozen_end_is_given_up(tmp_path: Path) -> None:
 
 
 async def test_a_thread_that_dies_takes_its_links_along_and_is_started_again(tmp_path: Path) -> None:
-    def die() -> None:
+    async def die() -> None:
         raise RuntimeError("on purpose")
 
     async with p2p_pair(tmp_path) as pair:
         dialled, accepted = await pair.ends()
         listener: Any = pair.listener
-        in_libp2p(listener, die)
+        in_libp2p(listener, lambda: listener._thread._nursery.start_soon(die))
         await dialled.ended()
         await accepted.ended()
         await until(lambda: not listener.running)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import socket
 from pathlib import Path
 
@@ -18,7 +19,27 @@ def test_a_port_is_held_by_one(tmp_path: Path) -> None:
         PortHold(HOST, first.port, tmp_path)
     first.release()
     first.release()
+    assert not list(tmp_path.iterdir())
     PortHold(HOST, first.port, tmp_path).release()
+
+
+def test_a_file_removed_between_opening_and_locking_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock, removed = fcntl.flock, []
+
+    def lock_late(descriptor: int, operation: int) -> None:
+        if not removed:
+            removed.append(next(tmp_path.iterdir()))
+            removed[0].unlink()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", lock_late)
+    hold = PortHold(HOST, 0, tmp_path)
+    assert list(tmp_path.iterdir()) == removed
+    with pytest.raises(PortInUse, match="p2p links"):
+        PortHold(HOST, hold.port, tmp_path)
+    hold.release()
 
 
 def test_a_listener_that_would_share_it_is_seen(tmp_path: Path) -> None:
@@ -39,9 +60,7 @@ def test_a_lock_file_that_cannot_be_made_says_so(tmp_path: Path) -> None:
 def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
     hold = PortHold(HOST, 0, tmp_path)
     hold.release()
-    lock = next(tmp_path.iterdir())
-    lock.unlink()
     (tmp_path / "elsewhere").touch()
-    lock.symlink_to(tmp_path / "elsewhere")
+    hold._path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(PortInUse):
         PortHold(HOST, hold.port, tmp_path)
