@@ -95,6 +95,8 @@ class PeerConfig(ConfigModel):
     """"origin" holds versions for others and generates nothing."""
     name: str = Field("peer", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}$")
     """Shown to the operator."""
+    public_name: str = Field("", max_length=64, pattern=r"^[^\x00-\x1f\x7f]*$")
+    """What the world may see of who gives this machine's time, on lists of contributors; empty: nothing."""
     invite: SecretStr = SecretStr("")
     """Invite string from the operator."""
     invite_file: Path | None = None
@@ -115,5 +117,8 @@ class PeerConfig(ConfigModel):
     """Seconds to reach the coordinator at start before giving up."""
     reconnect_timeout_s: float = Field(120.0, gt=0.0)
     """Seconds to keep trying when the coordinator is away; work under held leases goes on."""
+    drain_s: float = Field(0.0, ge=0.0, le=86_400.0)
+    """Seconds that SIGTERM, as of `systemctl stop`, leaves for rollouts that were begun; what is not done then is
+    handed back. 0: at once, within 2 s. The service manager must wait longer than this."""
     spool_bytes_max: int = Field(256 << 20, ge=1 << 20)
     """Memory for finished rollouts that wait for the coordinator, in bytes. Once it is full no batch begins."""

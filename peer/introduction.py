@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from peer.config import PeerConfig
+from peer.network_gate import OPEN, NetworkGate
 from peer.relay_stats import RelayStats
 from peer.worker_status import Receiving, WorkerStatus
 from rollcast import __version__
@@ -24,12 +25,14 @@ def hello_of(
     accelerator: str | None,
     held_versions: Sequence[Version],
     held_leases: Sequence[LeaseId] | None,
+    instance_id: str = "",
 ) -> pb.Hello:
     """The first message of a session.
 
     Args:
         accelerator: of its engine, in words; None: it has none.
         held_leases: None: it never works.
+        instance_id: of this copy of the identity (peer/donor/instance.py).
     """
     processor = f"{cores} cores"
     return pb.Hello(
@@ -46,6 +49,8 @@ def hello_of(
         upload_cap_bytes_per_second=(config.link.upload_mbit_s_max or 0.0) * _BYTES_PER_MEGABIT,
         has_held_leases=held_leases is not None,
         held_leases=(held_leases or ())[: limits.HELD_LEASES_MAX],
+        instance_id=instance_id,
+        public_name=config.public_name,
     )
 
 
@@ -54,8 +59,8 @@ def receiving_of(relay: RelayStats) -> Receiving | None:
     return None if relay.receiving is None else Receiving(relay.receiving, relay.have, relay.total)
 
 
-def heartbeat_of(relay: RelayStats, status: WorkerStatus) -> pb.Heartbeat:
-    """What worker and relay say; its number in the sequence is not set."""
+def heartbeat_of(relay: RelayStats, status: WorkerStatus, gate: NetworkGate = OPEN) -> pb.Heartbeat:
+    """What worker and relay say, and what may pass; its number in the sequence is not set."""
     heartbeat = pb.Heartbeat(
         state=status.state,
         reason="; ".join(filter(None, (relay.store_failure, status.reason)))[: limits.TEXT_LENGTH_MAX],
@@ -63,6 +68,8 @@ def heartbeat_of(relay: RelayStats, status: WorkerStatus) -> pb.Heartbeat:
         active_version=0 if status.active is None else status.active.version,
         tokens_generated=status.tokens_generated,
         tokens_per_second=status.tokens_per_second,
+        sending_stopped=not gate.send,
+        receiving_stopped=not gate.receive,
     )
     heartbeat.MergeFrom(relay.report)
     return heartbeat

@@ -17,3 +17,7 @@ class NetworkGate:
     def links(self) -> bool:
         """Whether there are links at all: who may not receive is of no use to others, and they of none to it."""
         return self.receive
+
+
+#: Everything may pass.
+OPEN = NetworkGate()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -16,6 +15,7 @@ from peer.config import LinkConfig, PeerConfig
 from peer.donor.daemon import Donor, be_polite
 from peer.donor.describing import describe
 from peer.donor.owner_limits import OwnerLimitsBook
+from peer.ending import end, finish
 from peer.engines.base import Engine, WarmUp
 from peer.held_announcements import HeldAnnouncements
 from peer.introduction import heartbeat_of, hello_of, origin_status, receiving_of
@@ -37,13 +37,11 @@ from peer.worker_events import (
     Rest,
     SessionLost,
     SessionOpened,
-    StopRequested,
     VersionHeardOf,
     VersionKey,
     VersionVerified,
 )
-from rollcast.runtime.errors import RollcastError, StoreError, WaitTimedOut
-from rollcast.runtime.waits import deadline
+from rollcast.runtime.errors import RollcastError, StoreError
 from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.grpc_client import open_channel
 from rollcast.wire.ids import LeaseId
@@ -56,9 +54,6 @@ from rollcast.wire.stored_encoding import StoredEncoding
 log = structlog.get_logger()
 
 ResultT = TypeVar("ResultT")
-DRAIN_TIMEOUT_S = 1.2  # the core ends its drain earlier; of the 2 s that a stopping peer has
-RELAY_CLOSE_TIMEOUT_S = 0.4  # links to close
-
 STOPPED_BY_SIGNAL = "stopped by a signal"
 
 
@@ -112,6 +107,7 @@ class PeerProcess:
         random = Random()
         self._config = config
         self._enrolment = enrolment
+        self._instance_id = place.instance_id
         self._store = store
         self._engine = engine
         self._sequence = 0
@@ -194,13 +190,16 @@ class PeerProcess:
             parts["worker"] = asyncio.create_task(self._worker.run())
         try:
             done, _ = await asyncio.wait(parts.values(), return_when=asyncio.FIRST_COMPLETED)
+            if self._worker is not None and self._config.drain_s and done == {parts["signal"]}:
+                await finish(self._worker, parts, STOPPED_BY_SIGNAL, self._config.drain_s)
+                done = {task for task in parts.values() if task.done()}
             errors = [error for task in done if (error := task.exception()) is not None]
             if errors:
                 reason = str(errors[0]).splitlines()[0]
             else:
                 ended = [parts[name].result() for name in ("stop", "worker") if name in parts and parts[name].done()]
                 reason = ended[0] if ended else STOPPED_BY_SIGNAL
-            await self._end(reason, parts)
+            await end(reason, parts, worker=self._worker, session=self._session, relay=self._relay)
             if errors:
                 raise errors[0]
             return 0
@@ -211,22 +210,11 @@ class PeerProcess:
             await asyncio.gather(*ending, return_exceptions=True)
             self._store.close()
 
-    async def _end(self, reason: str, parts: dict[str, asyncio.Task[Any]]) -> None:
-        """Upload what is finished, hand the rest back, say goodbye; within 2 s."""
-        log.info("peer stops", reason=reason)
-        if self._worker is not None and not parts["worker"].done():
-            self._worker.tell(StopRequested(reason))
-            await asyncio.wait((parts["worker"],), timeout=DRAIN_TIMEOUT_S)
-        if not parts["session"].done():
-            await self._session.close(reason)
-        with contextlib.suppress(WaitTimedOut):
-            async with deadline(RELAY_CLOSE_TIMEOUT_S, "chunk links to close"):
-                await self._relay.close()
-
     # ------------------------------------------------------------ session
 
     def opened(self, welcome: pb.Welcome) -> None:
         """See SessionListener."""
+        self._donor.coordinator_runs(welcome.software)
         if self._engine is None:
             return
         if welcome.prompt_tokens_max and welcome.HasField("sampling"):
@@ -317,7 +305,7 @@ class PeerProcess:
 
     def allow_network(self, gate: NetworkGate) -> None:
         self._relay.allow(gate)
-        for announcement in self._announcements.allow(gate.receive):
+        for announcement in self._announcements.allow(gate):
             self.received(pb.CoordinatorMessage(announcement=announcement))
 
     def cap_links(self, link: LinkConfig) -> None:
@@ -371,6 +359,7 @@ class PeerProcess:
             accelerator=None if self._engine is None else self._engine.hardware,
             held_versions=self._store.versions(),
             held_leases=None if self._worker is None else self._worker.held_leases,
+            instance_id=self._instance_id,
         )
 
     def _heartbeat(self) -> pb.Heartbeat:
@@ -382,9 +371,9 @@ class PeerProcess:
     def _heartbeat_now(self) -> pb.Heartbeat:
         relay = self._relay.stats()
         receiving = receiving_of(relay)
-        if self._worker is None:
-            return heartbeat_of(relay, origin_status(self._store.versions(), receiving))
-        return heartbeat_of(relay, self._worker.status(receiving))
+        held = self._store.versions()
+        status = origin_status(held, receiving) if self._worker is None else self._worker.status(receiving)
+        return heartbeat_of(relay, status, self._announcements.gate)
 
 
 def _key(verified: VerifiedVersion) -> VersionKey:

@@ -15,6 +15,7 @@ from pathlib import Path
 import structlog
 
 from peer.config import EngineConfig, PeerConfig
+from peer.donor.instance import instance_id
 from peer.engines.base import Engine
 from rollcast.runtime.errors import JoinRefused, MalformedMessage, MissingExtra, RunFolderError
 from rollcast.runtime.run_folder import run_folder_error
@@ -33,9 +34,10 @@ _RUN_FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Who we are, and in which run."""
+    """Who we are, which copy of that, and in which run."""
 
     identity: Identity
+    instance_id: str
     enrolment: Enrolment
 
 
@@ -77,7 +79,8 @@ async def take_place(config: PeerConfig) -> Place:
             f"the invite is for the role {invite.role}, this process has the role {config.role}",
             fix="use the invite for this role, or change `role`",
         )
-    return Place(identity, await enrol(invite, identity, config.state_folder, config.join_timeout_s))
+    instance = await asyncio.to_thread(instance_id, config.state_folder)
+    return Place(identity, instance, await enrol(invite, identity, config.state_folder, config.join_timeout_s))
 
 
 def open_store(config: PeerConfig, run_id: RunId) -> ChunkStore:
@@ -113,7 +116,8 @@ def make_engine(config: PeerConfig) -> Engine:
     missing: list[str] = []
     for kind in kinds:
         try:
-            return _jax_engine(config.engine) if kind == "jax" else _torch_engine(config.engine)
+            make = _jax_engine if kind == "jax" else _torch_engine
+            return make(config.engine, config.limits.vram_share_max)
         except ImportError as error:
             missing.append(str(error))
     raise MissingExtra(
@@ -123,17 +127,18 @@ def make_engine(config: PeerConfig) -> Engine:
     )
 
 
-def _jax_engine(config: EngineConfig) -> Engine:
+def _jax_engine(config: EngineConfig, memory_share: float | None) -> Engine:
     from peer.engines.jax_engine import JaxEngine
 
     return JaxEngine(
         concurrent_rollouts=config.concurrent_rollouts,
         compilation_cache=config.compilation_cache,
         cache_tokens=config.cache_tokens,
+        memory_share=memory_share,
     )
 
 
-def _torch_engine(config: EngineConfig) -> Engine:
+def _torch_engine(config: EngineConfig, memory_share: float | None) -> Engine:
     from peer.engines.torch_engine import TorchEngine
 
-    return TorchEngine(concurrent_rollouts=config.concurrent_rollouts)
+    return TorchEngine(concurrent_rollouts=config.concurrent_rollouts, memory_share=memory_share)

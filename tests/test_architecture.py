@@ -54,6 +54,7 @@ PURE = (
     "peer/network_gate.py",
     "peer/donor/conduct.py",
     "peer/donor/quota.py",
+    "peer/donor/releases.py",
     "peer/donor/schedule.py",
     "coordinator/clones.py",
     "coordinator/core.py",

@@ -23,7 +23,8 @@ from coordinator.causes import cause_of
 from coordinator.event_rows import EventRows
 from coordinator.ledger import Ledger
 from coordinator.mismatch_status import KL_KEY
-from coordinator.summary import MetricsLog, step_metrics
+from coordinator.sinks.sink import Sink
+from coordinator.summary import step_metrics
 from rollcast.sim.calls import Reply
 from rollcast.sim.coordinator_node import CoordinatorNode
 from rollcast.sim.ground import Ground
@@ -40,7 +41,7 @@ class Keeping:
     """Where a run is written down."""
 
     ledger: Ledger
-    metrics_log: MetricsLog
+    sink: Sink
     machines: Mapping[str, Machine]  # by peer id
     failed: Callable[[BaseException], None]
 
@@ -161,7 +162,7 @@ class ShownCoordinator(CoordinatorNode):
 
     def announce(self, verified: VerifiedVersion, reply: Reply) -> None:
         record, announcement = verified.record, verified.announcement.SerializeToString(deterministic=True)
-        self._written(self._ledger.record_version(record.epoch, record.version, announcement))  # type: ignore[arg-type]
+        self._written(self._ledger.record_version(record.epoch, record.version, announcement))
         super().announce(verified, reply)
 
     def _verified(self, item: act.ScoreRollout, reward: float) -> None:
@@ -193,7 +194,7 @@ class ShownCoordinator(CoordinatorNode):
             self._kept(self.store.record_step(step, values))
             self._written(self._ledger.record_step(step, values))
             status = msgspec.to_builtins(self.core.run_status(self.agenda.now))
-            self._keeping.metrics_log.append(step, step_metrics(status, values))
+            self._keeping.sink.write(step, step_metrics(status, values))
         reply.send(True)
 
     def _figures(self, step: Step) -> dict[str, float]:

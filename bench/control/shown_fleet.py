@@ -7,7 +7,7 @@ chunks of a version are where while it spreads in the time of the fluid bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -100,7 +100,7 @@ def _machine(number: int, random: Random) -> Machine:
 
 def _peer_id(bits: int) -> str:
     """As long as a real one."""
-    digits = []
+    digits: list[str] = []
     while bits and len(digits) < 44:
         bits, digit = divmod(bits, 58)
         digits.append(_BASE58[digit])
@@ -158,7 +158,9 @@ class ShownFleet(Fleet):
         coordinator: makes the coordinator's process.
     """
 
-    def __init__(self, machines: Sequence[Machine], seed: int, coordinator: type[CoordinatorNode]) -> None:
+    def __init__(
+        self, machines: Sequence[Machine], seed: int, coordinator: Callable[[Ground], CoordinatorNode]
+    ) -> None:
         self.machines = machines
         super().__init__(fleet_settings(machines), seed, coordinator)
         for peer in self.peers:

@@ -30,8 +30,8 @@ from coordinator.providing import Providing
 from coordinator.resume import RunStart
 from coordinator.sessions import Sessions
 from coordinator.shell import Shell
+from coordinator.sinks.file import FileSink
 from coordinator.state import Restored
-from coordinator.summary import MetricsLog
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.identity import Identity
 from rollcast.wire.ids import PeerId, RunId, Version
@@ -98,8 +98,12 @@ async def shown_run(folder: Path, *, workers: int, port: int, seed: int, warm_up
         failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         machines = draw_machines(workers, seed)
         by_id = {machine.peer_id: machine for machine in machines}
-        metrics_log = MetricsLog(run_folder.metrics)
-        keeping = Keeping(ledger, metrics_log, by_id, lambda error: failed.done() or failed.set_result(error))
+
+        def fail(error: BaseException) -> None:
+            if not failed.done():
+                failed.set_result(error)
+
+        keeping = Keeping(ledger, FileSink(run_folder.metrics), by_id, fail)
         fleet = ShownFleet(machines, seed, lambda ground: ShownCoordinator(ground, keeping))
         await _warm_up(fleet, warm_up_s)
         coordinator = _coordinator(fleet, run_folder, ledger)

@@ -19,7 +19,7 @@ from peer.stream_link import StreamLink
 from peer.transport import Link, LinkReceiver
 from rollcast.runtime.waits import deadline
 from rollcast.wire.identity import Identity
-from rollcast.wire.ids import PeerId, Role, RunId, StripeId
+from rollcast.wire.ids import PeerId, RunId, StripeId
 from rollcast.wire.link import LinkFrame
 from rollcast.wire.tls import Caller, RunCA, TlsCredentials, new_tls_key
 
@@ -127,7 +127,7 @@ async def _rate(case: Capped, ca: RunCA, seconds: float) -> float:
 
 def _member(ca: RunCA) -> tuple[PeerId, TlsCredentials]:
     identity, key = Identity.generate(), new_tls_key()
-    pem = ca.issue(key.csr_pem(), peer_id=identity.peer_id, role=cast(Role, "peer"), lifetime_s=86_400.0)
+    pem = ca.issue(key.csr_pem(), peer_id=identity.peer_id, role="peer", lifetime_s=86_400.0)
     return identity.peer_id, TlsCredentials(ca.certificate_pem, pem, key.private_pem)
 
 

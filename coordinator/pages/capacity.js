@@ -33,15 +33,16 @@ export function Page({ params }) {
 
 function Plan({ data }) {
   const { activation } = data, { plan } = activation;
-  const isShort = plan && plan.rate_rollouts_per_second < plan.rate_needed_rollouts_per_second;
+  const promised = (text) => (plan.infeasible ? NOTHING : text); // a plan that is none promises nothing
+  const isShort = plan && !plan.infeasible && plan.rate_rollouts_per_second < plan.rate_needed_rollouts_per_second;
   return html`<section class="tiles" aria-label="Key figures">
       <${Tile} label="Workers on" value=${count(activation.on)} note=${`${count(activation.standby)} on standby`} />
       <${Tile} label="Cost now" value=${usd(activation.usd_per_hour)} unit="/h" note=${plan ? `plan ${usd(plan.usd_per_hour)}/h` : "no plan yet"} />
-      ${plan && html`<${Tile} label="Lower bound" value=${usd(plan.lp_bound_usd_per_hour)} unit="/h" note=${gap(plan)} title="No set of these workers that makes enough can cost less than this (linear relaxation)" />
-      <${Tile} label="Rollouts/s" value=${figure(plan.rate_rollouts_per_second)} note=${`${figure(plan.rate_needed_rollouts_per_second)} needed`} tone=${isShort ? "warn" : ""} />
-      <${Tile} label="Learner busy" value=${percent(plan.utilisation, 1)} note="predicted" />
-      <${Tile} label="T_bcast" value=${duration(plan.t_bcast_s)} note="predicted" />
-      <${Tile} label="S needed" value=${fixed(plan.staleness_needed, 0)} note=${`plan ${plan.number}, ${duration(plan.solve_s)}`} />`}
+      ${plan && html`<${Tile} label="Lower bound" value=${promised(usd(plan.lp_bound_usd_per_hour))} unit=${plan.infeasible ? "" : "/h"} note=${plan.infeasible ? "no set will do" : gap(plan)} title="No set of these workers that makes enough can cost less than this (linear relaxation)" />
+      <${Tile} label="Rollouts/s" value=${promised(figure(plan.rate_rollouts_per_second))} note=${`${figure(plan.rate_needed_rollouts_per_second)} needed`} tone=${isShort ? "warn" : ""} />
+      <${Tile} label="Learner busy" value=${promised(percent(plan.utilisation, 1))} note="predicted" />
+      <${Tile} label="T_bcast" value=${promised(duration(plan.t_bcast_s))} note="predicted" />
+      <${Tile} label="S needed" value=${promised(fixed(plan.staleness_needed, 0))} note=${`plan ${plan.number}, ${duration(plan.solve_s)}`} />`}
     </section>
     ${activation.failed && html`<${Warning} title="The last plan failed" text=${activation.failed} />`}
     ${plan?.infeasible && html`<${Warning} title="No set of workers is enough" text=${plan.infeasible} list=${plan.remedies} />`}
@@ -57,20 +58,22 @@ const Warning = ({ title, text, list = [] }) => html`<div class="notice-card" ro
 
 const keyOf = (one) => one.peer_id;
 const perRollout = (one) => (one.rollouts_per_s > 0 && known(one.usd_per_hour) ? one.usd_per_hour / (one.rollouts_per_s * 3.6) : null);
+/** Without a decision about it a worker stays as it joined. */
+const whyOf = (one) => one.reason || (one.on ? "on since it joined" : "off since it joined");
 const isPinned = (one) => one.pin === "on" || one.pin === "off";
 const isOn = (one) => html`<${Badge} dot tone=${one.on ? "good" : "idle"}>${one.on ? "on" : "off"}<//>${isPinned(one) ? html` <span class="badge accent">pinned ${one.pin}</span>` : ""}`;
 
 const COLUMNS = [
   { id: "name", title: "Worker", width: 160, grow: 0.5, value: (one) => one.name, cell: (one) => html`<b>${one.name}</b>` },
   { id: "on", title: "State", width: 136, value: (one) => Number(one.on) + (isPinned(one) ? 0.5 : 0), down: true, cell: (one) => isOn(one) },
-  { id: "reason", title: "Why", width: 240, grow: 4, value: (one) => one.reason, cell: (one) => html`<span class="muted" title=${one.reason}>${one.reason || NOTHING}</span>` },
+  { id: "reason", title: "Why", width: 240, grow: 4, value: (one) => one.reason, cell: (one) => html`<span class="muted" title=${whyOf(one)}>${whyOf(one)}</span>` },
   { id: "rate", title: "Rollouts/s", width: 90, end: true, down: true, rank: 1, value: (one) => one.rollouts_per_s, cell: (one) => figure(one.rollouts_per_s) },
   { id: "price", title: "$/h", width: 74, end: true, down: true, rank: 1, value: (one) => one.usd_per_hour, cell: (one) => usd(one.usd_per_hour) },
   { id: "each", title: "$ per 1,000", hint: "US dollars for a thousand rollouts", width: 96, end: true, rank: 2, value: perRollout, cell: (one) => usd(perRollout(one)) },
 ];
 
 const card = (one) => html`<div class="worker-card"><div class="line"><span class="worker-name"><b>${one.name}</b></span><span>${isOn(one)}</span></div>
-  <div class="line muted"><span class="cut">${one.reason}</span></div><div class="line muted"><span>${figure(one.rollouts_per_s)} rollouts/s</span><span>${usd(one.usd_per_hour)}/h</span></div></div>`;
+  <div class="line muted"><span class="cut">${whyOf(one)}</span></div><div class="line muted"><span>${figure(one.rollouts_per_s)} rollouts/s</span><span>${usd(one.usd_per_hour)}/h</span></div></div>`;
 
 function Who({ data, params }) {
   const canAct = useMay("operator");
@@ -99,7 +102,7 @@ function Money({ data }) {
   const lines = known(spending?.usd_per_hour_max) ? [{ value: spending.usd_per_hour_max, label: "budget", colour: "bad" }] : [];
   return html`<${Card} title="Money" note="last hour">
     ${spending ? html`<${Spending} spending=${spending} />` : html`<p class="muted small">No worker is rented at a provider: prices are those set for workers that joined.</p>`}
-    ${series.length > 0 && html`<${TimeChart} times=${history.times_unix_s} series=${series} lines=${lines} format=${(value) => `${usd(value)}/h`} label="Cost per hour" fromZero height=${150} />`}
+    ${series.length > 0 && html`<${TimeChart} times=${history.times_unix_s} series=${series} lines=${lines} format=${(value) => `${usd(value)}/h`} label="Cost per hour" fromZero height=${220} />`}
   <//>`;
 }
 

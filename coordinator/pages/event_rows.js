@@ -1,9 +1,10 @@
 // What the Events page decides without a screen: tones, where a subject leads, which live events fit a filter.
+import { duration, shortId } from "/web/format.js";
 import { href } from "/web/router.js";
 
 const TONES = {
   activated: "good", peer_joined: "good", epoch_opened: "accent", version_announced: "accent", pinned: "accent", priced: "accent", staleness_limit: "accent",
-  standby: "warn", peer_left: "warn", drained: "warn", activation_failed: "bad", penalised: "bad", accusation: "bad", quarantined: "bad", banned: "bad", unscorable: "bad",
+  standby: "warn", peer_left: "warn", drained: "warn", activation_failed: "bad", penalised: "bad", accusation: "bad", quarantined: "bad", banned: "bad", unscorable: "bad", learner_waited: "warn",
 };
 
 export const toneOf = (kind) => TONES[kind] || "";
@@ -20,6 +21,18 @@ export const subjectWords = ({ subject, name }) => name || (subject.length > 24 
 
 /** The page that shows the subject, or "". */
 export const subjectHref = ({ subject, name }) => (name ? href(`workers/${subject}`) : "");
+
+/** Its detail as a sentence: what the learner waited for comes as JSON, [[stage, peer id or "", seconds], ...]. */
+export function detailWords({ kind, detail }) {
+  if (kind !== "learner_waited") return detail;
+  try {
+    const causes = JSON.parse(detail), seconds = causes.reduce((sum, one) => sum + one[2], 0);
+    const parts = causes.map(([stage, who, s]) => `${stage}${who ? ` by ${shortId(who)}` : ""} ${duration(s)}`);
+    return `the learner waited ${duration(seconds)}: ${parts.join(", ")}`;
+  } catch {
+    return detail;
+  }
+}
 
 /** Whether an event that came just now belongs to the list that is filtered so; as the server filters. */
 export function fits(event, { kind = "", subject = "", q = "" }) {

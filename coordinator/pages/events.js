@@ -7,7 +7,7 @@ import { go, setParams } from "/web/router.js";
 import { useMessages } from "/web/stream.js";
 import { useFill, VirtualTable } from "/web/table.js";
 import { Aside } from "./aside.js";
-import { fits, merged, storyOf, subjectHref, subjectWords, toneOf } from "./event_rows.js";
+import { detailWords, fits, merged, storyOf, subjectHref, subjectWords, toneOf } from "./event_rows.js";
 import { Story } from "./story.js";
 
 const PAGE = 200;
@@ -18,14 +18,14 @@ const keyOf = (event) => String(event.id);
 const COLUMNS = [
   { id: "time", title: "Time", width: 112, cell: (one) => html`<time datetime=${new Date(one.at_unix_s * 1000).toISOString()}>${clock(one.at_unix_s)}</time>` },
   { id: "kind", title: "Kind", width: 170, cell: (one) => html`<${Badge} tone=${toneOf(one.kind)}>${words(one.kind)}<//>` },
-  { id: "subject", title: "About", width: 150, grow: 0.4, cell: (one) => (one.name ? html`<a href=${subjectHref(one)} tabindex="-1">${one.name}</a>` : html`<span title=${one.subject}>${subjectWords(one)}</span>`) },
-  { id: "detail", title: "What happened", width: 240, grow: 4, cell: (one) => html`<span title=${one.detail}>${one.detail}</span>` },
+  { id: "subject", title: "About", width: 176, grow: 0.4, cell: (one) => (one.name ? html`<a href=${subjectHref(one)} tabindex="-1">${one.name}</a>` : html`<span title=${one.subject}>${subjectWords(one)}</span>`) },
+  { id: "detail", title: "What happened", width: 240, grow: 4, cell: (one) => html`<span title=${detailWords(one)}>${detailWords(one)}</span>` },
   { id: "cause", title: "Cause", width: 130, grow: 0.6, rank: 1, cell: (one) => html`<span class="muted" title=${one.cause}>${one.cause}</span>` },
 ];
 
 function card(one) {
   return html`<div class="worker-card"><div class="line"><${Badge} tone=${toneOf(one.kind)}>${words(one.kind)}<//><span class="muted">${clock(one.at_unix_s)}</span></div>
-    <div class="line"><b class="cut">${subjectWords(one)}</b></div><div class="line muted"><span class="cut">${one.detail}</span></div></div>`;
+    <div class="line"><b class="cut">${subjectWords(one)}</b></div><div class="line muted"><span class="cut">${detailWords(one)}</span></div></div>`;
 }
 
 export function Page({ params, rest }) {
@@ -111,7 +111,7 @@ function Detail({ id, known: given }) {
   const subject = storyOf(event), address = `${location.origin}${location.pathname}#/events/${id}`;
   return html`<div class="detail">
     <p><${Badge} tone=${toneOf(event.kind)}>${words(event.kind)}<//></p>
-    <p class="event-detail">${event.detail}</p>
+    <p class="event-detail">${detailWords(event)}</p>
     <dl class="facts"><div><dt>Time</dt><dd>${new Date(event.at_unix_s * 1000).toLocaleString("en-GB")}</dd></div>
       <div><dt>About</dt><dd>${event.name ? html`<a href=${subjectHref(event)}>${event.name}</a>` : event.subject}</dd></div>
       ${event.cause && html`<div><dt>Cause</dt><dd>${event.cause}</dd></div>`}</dl>

@@ -59,5 +59,5 @@ export function Notice({ overview }) {
   if (ended(overview)) {
     return html`<div class="notice quiet" role="status"><${Icon} name="info" /><p>The run has ${overview.phase} and its coordinator has stopped. These are its last figures.</p></div>`;
   }
-  return html`<div class="notice" role="alert"><${Icon} name="warning" /><p>No word from the coordinator for ${duration(Math.round(silentMs / 1000))}. Trying to reconnect; the figures below are that old.</p><${Button} onClick=${reconnect}>Try now<//></div>`;
+  return html`<div class="notice" role="alert"><${Icon} name="warning" /><p>No word from the coordinator<span aria-hidden="true"> for ${duration(Math.round(silentMs / 1000))}</span>. Trying to reconnect; the figures below are that old.</p><${Button} onClick=${reconnect}>Try now<//></div>`;
 }

@@ -7,7 +7,7 @@ import { PAGES } from "./pages.js";
 const LEADER_MS = 1500; // between "g" and the letter
 
 export const KEYS = [
-  ...PAGES.map((page) => [["g", page.key], "Go to " + page.title]),
+  ...PAGES.map((page) => [["g", page.key], page.title]),
   [["/"], "Search on this page"],
   [["t"], "Light, dark, or as the system"],
   [["?"], "This help"],

@@ -30,8 +30,8 @@ function Person() {
   const signed = useMay("operator");
   if (!asked) return html`<span class="nav-who"></span>`;
   if (!signed) return html`<${Button} icon="key" className="nav-who" onClick=${() => askToSignIn()}>Sign in<//>`;
-  const items = [{ label: "Sign out", icon: "out", onClick: signOut }];
-  return html`<span class="nav-who" title="${who}: ${access}"><${Icon} name="user" /><span class="nav-name">${who}</span></span><${Menu} label="Signed in as ${who}, ${access}" hideLabel items=${items} align="start" />`;
+  const items = [{ label: "Sign out", note: access, icon: "out", onClick: signOut }];
+  return html`<span class="nav-who"><${Menu} label=${who} icon="user" kind="quiet" title="Signed in as ${who}, ${access}" items=${items} align="start" /></span>`;
 }
 
 function ThemeMenu() {

@@ -36,15 +36,13 @@ export function Page({ overview, params }) {
 
 function Now({ overview }) {
   const share = overview.steps ? overview.step / overview.steps : 0;
-  const { waiting = {} } = overview;
-  const idle = ended(overview) || !waiting.for;
   return html`<section class="card now" aria-label="What the run is waiting for">
     <div class="now-said">
       <p class="now-label">Now</p>
-      <p class="now-sentence" aria-live="polite">${sentence(overview) || (ended(overview) ? "The run is over." : "The run waits for nothing.")}</p>
+      <p class="now-sentence">${sentence(overview) || (ended(overview) ? "The run is over." : "The run waits for nothing.")}</p>
       <dl class="now-facts">
         <div><dt>Learner</dt><dd>${words(overview.learner_phase || NOTHING)}${overview.learner_detail ? ", " + overview.learner_detail : ""}</dd></div>
-        ${!idle && html`<div><dt>Waiting since</dt><dd>${age(waiting.since_s)}</dd></div>`}
+        <div><dt>Version</dt><dd>${count(overview.newest_version)}${overview.epoch ? `, epoch ${overview.epoch}` : ""}</dd></div>
         <div><dt>Publishes</dt><dd>every ${plural(overview.publish_every_steps, "step")}${overview.staleness?.publish_auto ? ", as broadcasts allow" : ""}</dd></div>
       </dl>
     </div>

@@ -26,7 +26,7 @@ export function RelayTree({ tree, stripe, shape, slowest }) {
   const slow = useMemo(() => slowHops(placed, slowest), [placed, slowest]);
   const shown = { tree, placed, stripe, at, slow, path: new Set(at ? pathUp(placed, at) : []), onPoint: setPointed, onPick: (id) => setPicked(id === picked ? null : id) };
   if (shape === "list") return html`<${AsList} ...${shown} />`;
-  return html`<div class="tree"><${Told} ...${shown} />${shape === "rows" ? html`<${AsRows} ...${shown} />` : html`<${AsRings} ...${shown} />`}<${Legend} /></div>`;
+  return html`<div class="tree"><${Told} ...${shown} />${shape === "rows" ? html`<${AsRows} ...${shown} />` : html`<${AsRings} ...${shown} />`}<${Legend} isSlow=${slow.length > 0} /></div>`;
 }
 
 /** [[source, target]] of the slowest branch, as far as its members are drawn. */
@@ -59,8 +59,8 @@ function Told({ tree, placed, stripe, at }) {
     <span>${children.length ? `relays to ${count(children.length)}` : "relays to nobody"}</span></p>`;
 }
 
-const Legend = () => html`<p class="tree-legend muted small"><span class="tree-key held"></span>holds the newest version <span class="tree-key partly"></span>is receiving it <span class="tree-key none"></span>has none of it
-  <span class="tree-key line"></span>wider: faster hop <span class="tree-key line slow"></span>slowest branch</p>`;
+const Legend = ({ isSlow }) => html`<p class="tree-legend muted small"><span class="tree-key held"></span>holds the newest version <span class="tree-key partly"></span>is receiving it <span class="tree-key none"></span>has none of it
+  <span class="tree-key line"></span>wider: faster hop ${isSlow && html`<span class="tree-key line slow"></span>slowest branch`}</p>`;
 
 // ---------------------------------------------------------------- columns
 

@@ -15,6 +15,8 @@ const keyOf = (worker) => worker.peer_id;
 
 const seen = (one) => html`<span class=${seenTone(one.last_seen_s)}>${age(one.last_seen_s)}</span>`;
 const state = (one) => html`<${Badge} dot tone=${toneOf(stateOf(one))}>${words(stateOf(one))}<//>`;
+/** Without the maker, which the model tells. */
+const hardware = (name) => (name || "").replace(/^(NVIDIA GeForce|NVIDIA|Apple|AMD|Intel) /, "");
 /** Who spoke within the last seconds is equal: an order that changed each second could not be read. */
 const silence = (one) => (seenTone(one.last_seen_s) ? one.last_seen_s : 0);
 const number = (value) => (known(value) ? value : null);
@@ -27,11 +29,11 @@ function Name({ one }) {
 }
 
 const columnsFor = (stalenessLimit) => [
-  { id: "name", title: "Worker", width: 150, grow: 1, value: (one) => one.name, cell: (one) => html`<${Name} one=${one} />` },
+  { id: "name", title: "Worker", width: 172, grow: 1, value: (one) => one.name, cell: (one) => html`<${Name} one=${one} />` },
   { id: "state", title: "State and reason", width: 290, grow: 3, value: (one) => `${stateOf(one)} ${one.reason}`,
-    cell: (one) => html`<span title=${one.reason}>${state(one)} <span class="muted">${one.reason}</span></span>` },
+    cell: (one) => html`<span title=${one.reason}><span class="worker-state">${state(one)}</span><span class="muted">${one.reason}</span></span>` },
   { id: "region", title: "Region", width: 88, grow: 0.2, rank: 3, value: (one) => one.region, cell: (one) => one.region || NOTHING },
-  { id: "hardware", title: "Hardware", width: 128, grow: 0.5, rank: 6, value: (one) => one.hardware, cell: (one) => html`<span title=${one.hardware}>${one.hardware || NOTHING}</span>` },
+  { id: "hardware", title: "Hardware", width: 128, grow: 0.5, rank: 6, value: (one) => one.hardware, cell: (one) => html`<span title=${one.hardware}>${hardware(one.hardware) || NOTHING}</span>` },
   { id: "link", title: "Upload", hint: "Measured upload, and how it is reached", width: 142, end: true, down: true, rank: 7, value: (one) => number(one.upload_bytes_per_s),
     cell: (one) => html`${one.transport && one.transport !== "direct" ? html`<span class="muted">${words(one.transport)} </span>` : ""}${rate(one.upload_bytes_per_s)}` },
   { id: "version", title: "Version", hint: "Held, and how many learner steps behind the newest", width: 88, end: true, down: true, rank: 1, value: (one) => number(one.version_lag), cell: (one) => version(one, stalenessLimit) },
@@ -49,7 +51,7 @@ function card(one) {
   return html`<div class="worker-card">
     <div class="line"><${Name} one=${one} />${seen(one)}</div>
     <div class="line">${html`<span class="cut">${state(one)} <span class="muted">${one.reason}</span></span>`}</div>
-    <div class="line muted"><span class="cut">${[one.region, one.hardware].filter(Boolean).join(" · ") || one.role}</span>
+    <div class="line muted"><span class="cut">${[one.region, hardware(one.hardware)].filter(Boolean).join(" · ") || one.role}</span>
       <span>${known(one.version_lag) && one.version_lag > 0 ? `${one.version_lag} behind · ` : ""}${one.role === "peer" ? `${compact(one.tokens_per_s)} tok/s · ${percent(one.accept_share, 0)}` : ""}</span></div>
   </div>`;
 }

@@ -16,9 +16,14 @@ from coordinator.views.workers import KnownMembers
 DECISIONS = (
     "activated",
     "standby",
+    "drained",
+    "banned",
+    "enabled",
     "pinned",
     "priced",
     "staleness_limit",
+    "publish_every_steps",
+    "budget",
     "activation_planned",
     "activation_failed",
 )
@@ -83,9 +88,9 @@ def _worker(state: CoreState, known: KnownMembers, member: Member) -> CapacityWo
     return CapacityWorker(
         peer_id=member.peer_id,
         name=member.name,
-        on=not (standing.standby or standing.quarantined or standing.drained),
+        on=not (standing.switched_off or standing.kept_out),
         pin=standing.pin,
-        reason=standing.quarantined or standing.drained or standing.standby or standing.switched,
+        reason=standing.kept_out or standing.switched_off or standing.switched,
         usd_per_hour=known.usd_per_hour(state, member),
         rollouts_per_s=round(standing.slots_per_s, 4) or None,
         hardware=member.hardware,

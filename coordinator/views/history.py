@@ -63,7 +63,9 @@ class History:
         if not self._fine:
             return None
         unix_s, sample = self._fine[-1]
-        values = {name: (_short(one.mean), _short(one.worst), one.who) for name, one in sample.items()}
+        values: dict[str, tuple[float | None, float | None, str]] = {
+            name: (_short(one.mean), _short(one.worst), one.who) for name, one in sample.items()
+        }
         return SampleView(round(unix_s, 3), values)
 
     def view(self, span_s: float, unix_s: float) -> HistoryView:

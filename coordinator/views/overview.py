@@ -20,7 +20,8 @@ WaitingView = TypedDict("WaitingView", {"for": str, "since_s": float, "next": st
 class WorkerCounts:
     """Workers by what becomes of them; each is counted once, apart from ``idle``, which are some of those on.
 
-    ``total``: those that are here. ``lost``: silent until they counted as gone, of those that left last.
+    ``total``: those that are here. ``lost``: silent until they counted as gone, of those that left last. ``banned``: all
+    that ever were, here or not.
     """
 
     on: int
@@ -98,8 +99,8 @@ def count_workers(state: CoreState) -> WorkerCounts:
             continue
         total += 1
         standing = member.standing
-        if standing.quarantined:
-            quarantined += 1
+        if standing.kept_out:
+            quarantined += not standing.banned
         elif standing.drained:
             drained += 1
         elif standing.standby:
@@ -107,9 +108,9 @@ def count_workers(state: CoreState) -> WorkerCounts:
         else:
             on += 1
             idle += member.facts is not None and member.facts.state == "idle"
-    gone = [one for one in state.members.departed() if one.member.role == "peer"]
-    banned = sum(bool(one.member.standing.banned) for one in gone)
-    lost = sum(one.how == "lost" and not one.member.standing.banned for one in gone)
+    banned = len(state.members.banned())
+    gone = (one for one in state.members.departed() if one.how == "lost" and not one.member.standing.banned)
+    lost = sum(one.member.role == "peer" for one in gone)
     return WorkerCounts(on, idle, standby, lost, quarantined, drained, banned, total)
 
 

@@ -72,8 +72,7 @@ def take_sample(
 
 
 def _is_off(member: Member) -> bool:
-    standing = member.standing
-    return bool(standing.standby or standing.quarantined or standing.drained)
+    return bool(member.standing.switched_off or member.standing.kept_out)
 
 
 def _tokens(on: Iterable[Member]) -> Iterator[float | None]:

@@ -10,7 +10,7 @@ from coordinator.actions import PlanPart
 from coordinator.activation_pool import price
 from coordinator.activation_settings import Price
 from coordinator.events import LinkFacts
-from coordinator.membership import Departed, Member
+from coordinator.membership import Departed, Member, Standing
 from coordinator.state import CoreState
 from rollcast.wire.ids import PeerId
 
@@ -55,7 +55,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class WorkersView:
-    """Rows of ``columns``: all that are here in the order they joined, then those that left last.
+    """Rows of ``columns``: all that are here in the order they joined, those that left last, and others that are banned.
 
     Durations in seconds, rates in bytes or tokens a second, None where nothing was measured. ``parents`` are names.
     ``left_out``: members beyond ROWS_MAX.
@@ -132,8 +132,13 @@ def _rows(state: CoreState, known: KnownMembers, now: float) -> Iterator[tuple[A
         if number >= ROWS_MAX:
             break
         yield _row(state, known, member, now, member.state, member.reason)
-    for departed in state.members.departed():
+    gone = state.members.departed()
+    for departed in gone:
         yield _departed_row(state, known, departed, now)
+    listed = {departed.member.peer_id for departed in gone}
+    for peer_id, standing in state.members.banned().items():
+        if peer_id not in listed and state.members.get(peer_id) is None:
+            yield _banned_row(peer_id, standing)
 
 
 def _departed_row(state: CoreState, known: KnownMembers, departed: Departed, now: float) -> tuple[Any, ...]:
@@ -141,6 +146,22 @@ def _departed_row(state: CoreState, known: KnownMembers, departed: Departed, now
     row = list(_row(state, known, departed.member, now, how, departed.member.standing.banned or departed.reason))
     row[_TOKENS_PER_S] = 0.0
     return tuple(row)
+
+
+def _banned_row(peer_id: PeerId, standing: Standing) -> tuple[Any, ...]:
+    """One that has not been here for long: only what it is called, and why it may not come back."""
+    known = {"peer_id": peer_id, "name": standing.name, "role": "peer", "state": "banned", "reason": standing.banned}
+    known |= {"accepted": standing.accepted, "dropped": standing.dropped, "pin": standing.pin, "banned": True}
+    return tuple([known.get(name, _ABSENT.get(name)) for name in COLUMNS])
+
+
+_ABSENT: dict[str, Any] = {
+    **dict.fromkeys(("public_name", "region", "hardware", "software", "transport"), ""),
+    **dict.fromkeys(("standby", "drained", "quarantined"), False),
+    **dict.fromkeys(("tokens_per_s", "concurrent_rollouts", "open_slots", "usd_per_hour"), 0),
+    **dict.fromkeys(("chunk_bytes_from_origin", "chunk_bytes_from_peers", "chunk_bytes_sent"), 0),
+    "parents": (),
+}
 
 
 def _row(state: CoreState, known: KnownMembers, member: Member, now: float, said: str, reason: str) -> tuple[Any, ...]:

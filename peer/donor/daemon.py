@@ -21,11 +21,13 @@ from peer.donor.limits_command import LimitsCommand
 from peer.donor.memory import DonorMemory
 from peer.donor.owner_limits import OwnerLimitsBook
 from peer.donor.receipts import ACCEPTED, Receipt, Receipts
+from peer.donor.releases import NewerRelease, newer_release
 from peer.donor.report import machine_report
 from peer.donor.sensors import Sensors
 from peer.network_gate import NetworkGate
 from peer.spool import BUSY
 from peer.worker_events import FinishRequested, Rest, RestingState, Verdict
+from rollcast import __version__
 from rollcast.wire.rollouts import Rollout
 
 log = structlog.get_logger()
@@ -83,6 +85,7 @@ class Donor:
         )
         self.receipts = Receipts(config.state_folder / RECEIPTS_FOLDER)
         self._resting = self._finishing = False
+        self._newer: NewerRelease | None = None
 
     async def run(self) -> None:
         """Keep limits and answer commands until cancelled.
@@ -120,9 +123,17 @@ class Donor:
         ]
         self.receipts.add(receipts, local)
 
+    def coordinator_runs(self, software: str) -> None:
+        """What the coordinator says of its release; the owner is told of a newer one."""
+        self._newer = newer_release(f"rollcast {__version__}", software)
+        if self._newer is not None:
+            log.info("a newer release is there", ours=self._newer.ours, theirs=self._newer.theirs)
+
     def report(self) -> dict[str, Any]:
-        """See peer.donor.report.DonorReport."""
-        return machine_report(self._host.describe(), self._keeper, self._memory, self.receipts, self._limits.config)
+        """See peer.donor.report."""
+        newer = None if self._newer is None else self._newer.to_json()
+        report = machine_report(self._host.describe(), self._keeper, self._memory, self.receipts, self._limits.config)
+        return {**report, "newer_release": newer}
 
     # ------------------------------------------------------------ what the owner asks for
 

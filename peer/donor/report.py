@@ -9,6 +9,7 @@ tokens_per_second, tokens_generated
 today, total, newest                rollouts handed in by verdict; the newest receipts
 links                               open chunk links: peer_id, transport, rtt_s, bytes each way
 chunk_bytes_*, *_bytes_per_second
+newer_release                       ours, theirs, how to upgrade: the coordinator runs a later release; or null
 limits, used, readings              as configured; moved this month; of sensors (null: this machine does not tell)
 """
 

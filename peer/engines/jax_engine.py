@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,11 +32,24 @@ _Loaded = LoadedVersion[Params]
 
 
 class JaxEngine:
-    """See peer.engines.base.Engine. Draws ``concurrent_rollouts`` rows at a time; cache_tokens: see Sampler."""
+    """See peer.engines.base.Engine. Draws ``concurrent_rollouts`` rows at a time; cache_tokens: see Sampler.
+
+    Args:
+        memory_share: of an accelerator's memory that this process takes at most, from the first use of jax in it on;
+            None: jax's own default.
+    """
 
     def __init__(
-        self, *, concurrent_rollouts: int, compilation_cache: Path | None = None, cache_tokens: int = 0
+        self,
+        *,
+        concurrent_rollouts: int,
+        compilation_cache: Path | None = None,
+        cache_tokens: int = 0,
+        memory_share: float | None = None,
     ) -> None:
+        if memory_share is not None:
+            # docs.jax.dev/en/latest/gpu_memory_allocation.html; read when the first device is looked for.
+            os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{memory_share:.3f}"
         if compilation_cache is not None:
             use_compilation_cache(compilation_cache)
         self._rows = concurrent_rollouts

@@ -24,11 +24,17 @@ _Loaded = LoadedVersion[Weights]
 
 
 class TorchEngine:
-    """See peer.engines.base.Engine. Draws up to ``concurrent_rollouts`` completions at a time."""
+    """See peer.engines.base.Engine. Draws up to ``concurrent_rollouts`` completions at a time.
 
-    def __init__(self, *, concurrent_rollouts: int) -> None:
+    Args:
+        memory_share: of an accelerator's memory that torch takes at most; None: all that is free.
+    """
+
+    def __init__(self, *, concurrent_rollouts: int, memory_share: float | None = None) -> None:
         self._rows = concurrent_rollouts
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if memory_share is not None and self._device.type == "cuda":
+            torch.cuda.set_per_process_memory_fraction(memory_share)
         self._decode: Decode | None = None
         self._model: TorchModel | None = None
         self._held: HeldVersions[Weights] = HeldVersions()

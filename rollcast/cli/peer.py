@@ -13,3 +13,8 @@ app.command("rollcast.cli.peer_control:finish", name="finish", help="Complete wh
 app.command("rollcast.cli.peer_identity:app", name="id", help="This machine's identity: show, back up, restore.")
 app.command("rollcast.cli.peer_check:check", name="check", help="Measure this machine, and what it is worth to a run.")
 app.command("rollcast.cli.peer_join:join", name="join", help="Take part in a run with an invite, in the background.")
+app.command("rollcast.cli.peer_limits:app", name="limits", help="What this machine may be used for: show, set, reset.")
+app.command("rollcast.cli.peer_logs:logs", name="logs", help="Show what the peer wrote down.")
+app.command("rollcast.cli.peer_bugreport:bugreport", name="bugreport", help="Pack up what a bug report needs.")
+app.command("rollcast.cli.peer_leave:leave", name="leave", help="Take this machine out of the run, and clear up.")
+app.command("rollcast.cli.peer_service:app", name="service", help="Let this machine's service manager run the peer.")

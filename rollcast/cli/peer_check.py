@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rollcast.cli.options import Json
 from rollcast.cli.peer_folders import StateFolder, config_file, state_folder
-from rollcast.cli.peer_places import ConfigFile, read_invite_argument
+from rollcast.cli.peer_places import ConfigFile, InviteText, only_warnings, read_invite_argument
 from rollcast.runtime.errors import RollcastError
-from rollcast.runtime.logs import configure_logging
 
 if TYPE_CHECKING:
     from peer.config import PeerConfig
@@ -23,7 +21,7 @@ _MARKS = {"error": "ERROR", "warning": "warn ", "ok": "ok   "}
 
 
 def check(
-    invite: str = "",
+    invite: InviteText = "",
     /,
     *,
     model: str = "",
@@ -54,7 +52,7 @@ def check(
     from peer.donor import joining
     from peer.donor.check_run import Asked, check_machine
 
-    configure_logging("check", level=logging.WARNING)
+    only_warnings()
     path = config or config_file()
     settings, places = _settings(path, state or state_folder())
     text = read_invite_argument(invite) or _saved_invite(settings)

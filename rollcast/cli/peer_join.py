@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import sys
 from typing import Any
 
 from rollcast.cli.options import Json
 from rollcast.cli.peer_folders import StateFolder, config_file, config_home, state_folder
-from rollcast.cli.peer_places import ConfigFile, read_invite_argument
+from rollcast.cli.peer_places import ConfigFile, InviteText, only_warnings, read_invite_argument
 from rollcast.cli.roles import RoleOptions
 from rollcast.cli.roles import peer as run_peer
 from rollcast.runtime.errors import MissingExtra
-from rollcast.runtime.logs import configure_logging
 
 _JOIN_DEADLINE_S = 60.0
 _ANSWER_DEADLINE_S = 180.0  # jax or torch may take a minute to load on a slow disk
 
 
 def join(
-    invite: str,
+    invite: InviteText,
     /,
     *,
     name: str | None = None,
@@ -51,7 +49,7 @@ def join(
     from peer.donor import joining  # these imports take a while: not before help is asked for
     from peer.donor.reachable import listening_for
 
-    configure_logging("join", level=logging.WARNING)
+    only_warnings()
     _need_engine()
     text = read_invite_argument(invite)
     decoded = joining.peer_invite(text)
@@ -116,8 +114,7 @@ def _start(places: Any) -> dict[str, Any]:
     from peer.donor.service_units import Service
 
     _stop_running(places)
-    kind = "launchd" if sys.platform == "darwin" else "user"
-    manager = Manager(kind, config_home())
+    manager = Manager("launchd" if sys.platform == "darwin" else "user", config_home())
     by_manager = manager.is_there()
     if by_manager:
         command = [*running.peer_command(places.config_file), "--log-file", str(places.log_file)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,15 @@ from rollcast.runtime.errors import ConfigError
 from rollcast.wire.limits import INVITE_LENGTH_MAX
 
 ConfigFile = Annotated[Path | None, Parameter(help="The peer's configuration; without it the one of this user's peer.")]
+
+InviteText = Annotated[str, Parameter(allow_leading_hyphen=True)]
+
+
+def only_warnings() -> None:
+    """Log warnings to standard error: what a command prints is its own."""
+    from rollcast.runtime.logs import configure_logging
+
+    configure_logging("cli", level=logging.WARNING)
 
 
 def read_invite_argument(text: str) -> str:

@@ -12,7 +12,7 @@ _LINKS_SHOWN = 8
 
 def screen(report: dict[str, Any]) -> str:
     """Lines of at most about 100 characters."""
-    blocks = (_head(report), _version(report), _work(report), _network(report), _machine(report))
+    blocks = (_head(report), _version(report), _work(report), _network(report), _machine(report), _release(report))
     return "\n".join(line for block in blocks for line in block)
 
 
@@ -25,6 +25,13 @@ def _head(report: dict[str, Any]) -> list[str]:
         f"{report['name']}  {report['peer_id']}  up {in_words(report['uptime_s'])}  {report['software']}",
         f"run {report['run_id']}, {session} {report['coordinator']}",
     ]
+
+
+def _release(report: dict[str, Any]) -> list[str]:
+    newer = report.get("newer_release")  # not of a daemon of an earlier release
+    return (
+        [] if newer is None else [f"release   the run uses {newer['theirs']}, here is {newer['ours']}: {newer['how']}"]
+    )
 
 
 def _version(report: dict[str, Any]) -> list[str]:

@@ -83,3 +83,11 @@ def test_a_pause_says_until_when_and_a_new_machine_holds_nothing() -> None:
     assert lines[0] == "paused - paused by its owner (until 2026-11-22 12:30)"
     assert "waiting for host:7443" in lines[2]
     assert lines[3] == "version   generates with none yet; newest held none yet"
+
+
+def test_a_newer_release_is_said_with_what_to_do() -> None:
+    newer = {"ours": "0.1.0", "theirs": "0.2.0", "how": "let it finish, upgrade"}
+    assert screen(REPORT | {"newer_release": newer}).splitlines()[-1] == (
+        "release   the run uses 0.2.0, here is 0.1.0: let it finish, upgrade"
+    )
+    assert "release  " not in screen(REPORT | {"newer_release": None})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +15,7 @@ from coordinator import rpc_peers
 from coordinator.rpc import ControlServer, Servicer
 from coordinator.rpc_access import ROLES_BY_METHOD, RoleGate
 from coordinator.rpc_peers import event_of, joined_of
-from rollcast.runtime.errors import CheckpointError, MalformedMessage, PortInUse, RollcastError, WrongKey
+from rollcast.runtime.errors import CheckpointError, MalformedMessage, PortInUse, RollcastError, Unreachable, WrongKey
 from rollcast.wire.certificates import Caller, caller_from_certificate_pem
 from rollcast.wire.enrol import Enrolment
 from rollcast.wire.grpc_client import translate
@@ -67,6 +68,7 @@ async def test_what_is_refused(coordinator: Running) -> None:
     await _strangers_do_not_get_through_the_handshake(coordinator)
     await _sessions_are_refused(coordinator)
     await _sessions_are_ended(coordinator)
+    await _a_second_place_is_refused_and_a_move_is_not(coordinator)
     await _the_learners_calls_are_checked(coordinator)
 
 
@@ -133,6 +135,30 @@ async def _sessions_are_ended(coordinator: Running) -> None:
             async with asyncio.timeout(WAIT_S):
                 while await session.read() is not grpc.aio.EOF:
                     pass
+
+
+async def _a_second_place_is_refused_and_a_move_is_not(coordinator: Running) -> None:
+    enrolment = await coordinator.join("peer")
+    async with Member(enrolment) as first:
+        await first.hello(instance_id="attic")
+        await first.next("welcome")
+        async with Member(enrolment) as copy:
+            await copy.hello(instance_id="copy")
+            assert isinstance(await error_of(copy.session), Unreachable), "which of the two is there is not certain yet"
+        await first.say(heartbeat=pb.Heartbeat(sequence=1, state="idle"))
+        assert (await _answer(enrolment, "copy")).refused.code == "RC306"
+        assert (await _answer(enrolment, "attic")).HasField("welcome"), "the same place: its connection broke"
+    assert (await _answer(enrolment, "cellar")).HasField("welcome")
+
+
+async def _answer(enrolment: Enrolment, instance_id: str) -> pb.CoordinatorMessage:
+    """The first answer to a Hello, tried again as long as the coordinator is not certain."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                async with Member(enrolment) as member:
+                    await member.hello(instance_id=instance_id)
+                    return cast(pb.CoordinatorMessage, await member.session.read())
 
 
 async def _the_learners_calls_are_checked(coordinator: Running) -> None:

@@ -77,9 +77,11 @@ def plan_with_neighbour(other: Process, address: str, role: str) -> pb.Coordinat
     return pb.CoordinatorMessage(relay_plan=pb.RelayPlan(plan_id=1, neighbours=[neighbour]))
 
 
-async def begin_working(coordinator: ScriptedCoordinator, folder: Path) -> tuple[Process, ScriptedSession]:
+async def begin_working(
+    coordinator: ScriptedCoordinator, folder: Path, **changes: Any
+) -> tuple[Process, ScriptedSession]:
     """A peer that holds version 2 from an earlier life and has asked for work."""
-    config = joined_config(folder, coordinator)
+    config = joined_config(folder, coordinator, **changes)
     keep_version(folder, 2)
     process = start(config)
     session = await coordinator.next_session(WELCOME)
@@ -363,8 +365,12 @@ async def test_an_owner_pauses_and_goes_on_by_command(tmp_path: Path) -> None:
         report = await asked(process, "status")
         assert (report["state"], report["version_active"], report["connected"]) == ("paused", 2, True)
         assert report["today"] == report["total"] == {"accepted": 4}
+        stopped = await session.expect("heartbeat", lambda beat: beat.sending_stopped)
+        assert stopped.receiving_stopped
+        session.send(pb.CoordinatorMessage(announcement=announcement_of(3)))
         session.received.clear()
         assert (await asked(process, "resume"))["state"] == "on"
+        await session.expect("heartbeat", lambda beat: beat.receiving_version == 3 and not beat.sending_stopped)
         await session.expect("work_request", lambda work: work.free_slots == 8)
         process.stop.set()
         assert await process.status() == 0
@@ -382,3 +388,46 @@ async def test_an_owner_lets_a_peer_finish_what_it_holds(tmp_path: Path) -> None
         assert await process.status() == 0
         assert len(coordinator.uploaded) == 4
         assert (await session.expect("goodbye")).reason == "its owner asked"
+
+
+async def test_a_peer_has_time_to_finish_when_it_is_told_to_stop(tmp_path: Path) -> None:
+    async with scripted_coordinator(tmp_path) as coordinator:
+        process, session = await begin_working(coordinator, tmp_path / "peer", drain_s=30.0)
+        process.engine.released.clear()
+        session.send(leases(grant(1, 4)))
+        await session.expect("heartbeat", lambda beat: beat.state == "generating")
+        process.stop.set()
+        await session.expect("heartbeat", lambda beat: beat.state == "finishing")
+        process.engine.released.set()
+        assert await process.status() == 0
+        assert [item.finish_reason != "interrupted" for item in coordinator.uploaded] == [True] * 4
+        assert session.kinds()[-1] == "goodbye"
+
+
+async def test_a_peer_says_which_copy_it_is_and_hears_of_a_newer_release(tmp_path: Path) -> None:
+    async with scripted_coordinator(tmp_path) as coordinator:
+        config = joined_config(tmp_path / "peer", coordinator, public_name="Ada's attic")
+        process = start(config)
+        session = await coordinator.next_session(welcome_to(RUN_ID, software="rollcast 999.0.0 (commit 1a2b3c4)"))
+        hello = await session.expect("hello")
+        assert hello.public_name == "Ada's attic"
+        assert hello.instance_id in (config.state_folder / "instance.json").read_text()
+        await session.expect("heartbeat")
+        newer = (await asked(process, "status"))["newer_release"]
+        assert newer["theirs"] == "999.0.0"
+        process.stop.set()
+        assert await process.status() == 0
+
+
+async def test_limits_change_while_a_peer_runs(tmp_path: Path) -> None:
+    async with scripted_coordinator(tmp_path) as coordinator:
+        process, session = await begin_working(coordinator, tmp_path / "peer")
+        reply = await asked(process, "limits", set={"upload_mbit_s_max": 3, "disk_free_gib_min": 1e9})
+        assert reply["changed"] == ["disk_free_gib_min", "upload_mbit_s_max"]
+        report = await asked(process, "status")
+        assert report["limits"]["upload_mbit_s_max"] == 3.0
+        await session.expect("heartbeat", lambda beat: beat.state == "resting")
+        await asked(process, "limits", reset=True)
+        assert (await asked(process, "status"))["state"] != "resting"
+        process.stop.set()
+        assert await process.status() == 0

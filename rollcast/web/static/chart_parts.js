@@ -9,7 +9,7 @@ export function axes({ xKind, muted, grid, format }) {
   const values = xKind === "time" ? timeLabels : (_plot, splits) => splits.map((split) => (Number.isInteger(split) ? count(split) : ""));
   return [
     { ...common, values, size: 24, gap: 4, space: 72, grid: { show: false }, border: { show: true, stroke: grid, width: 1 } },
-    { ...common, values: (_plot, splits) => splits.map((split) => (known(split) ? brief(format(split)) : "")), size: widthOf, gap: 6, space: 34, grid: { stroke: grid, width: 1 } },
+    { ...common, values: (_plot, splits) => splits.map((split) => (known(split) ? brief(format(split)) : "")), size: widthOf, gap: 6, space: 28, grid: { stroke: grid, width: 1 } },
   ];
 }
 
@@ -77,13 +77,14 @@ export function shownAt(series, index, format, { newest = false } = {}) {
   });
 }
 
-/** Weighted mean of what came before (exponential); weight of the newest in 0..1. */
+/** Mean of what came before, the newest with this weight; the first values count in full (Adam's correction of bias). */
 export function smoothed(values, weight = 0.15) {
-  let held = null;
+  let sum = 0, seen = 0;
   return values.map((value) => {
     if (!known(value)) return null;
-    held = held === null ? value : held + weight * (value - held);
-    return held;
+    sum += weight * (value - sum);
+    seen += 1;
+    return sum / (1 - (1 - weight) ** seen);
   });
 }
 

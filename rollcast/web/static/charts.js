@@ -77,8 +77,8 @@ const columnsOf = (one) => (one.band ? [one.values, one.band[0], one.band[1]] : 
 
 /** What the lines are, and their values: the newest, or those under the pointer. */
 function Legend({ shown, series }) {
-  return html`<div class="chart-legend">
-    ${shown.map((one, index) => html`<span key=${one.label} class="chart-key"><span class="chart-dash ${series[index].dash ? "dashed" : ""}" style=${{ borderColor: `var(--${series[index].colour || "series-1"})`, opacity: series[index].soft ? 0.45 : 1 }}></span><span class="chart-label">${one.label}</span><b>${one.text}</b>${one.who && html`<span class="chart-who">${one.who}</span>`}</span>`)}
+  return html`<div class="chart-legend ${series.length > 2 || series.some((one) => one.band) ? "wrap" : ""}">
+    ${shown.map((one, index) => html`<span key=${one.label} class="chart-key"><span class="chart-dash ${series[index].dash ? "dashed" : ""}" style=${{ borderColor: `var(--${series[index].colour || "series-1"})`, opacity: series[index].soft ? 0.45 : 1 }}></span><span class="chart-label">${one.label}</span><b>${one.text}</b>${one.who && html`<span class="chart-who" title=${one.who}>${one.who}</span>`}</span>`)}
   </div>`;
 }
 
@@ -147,17 +147,20 @@ export function fleetSeries(of, { mean = "mean", worst = "worst" } = {}) {
   return lines;
 }
 
+const TEXTS_MAX = 9; // columns beside each other that have room for a figure each
+
 /**
- * Columns over few, whole values of x.
+ * Columns over whole values of x. Where they are many, only the highest is labelled with its figure.
  * @param {Array<{label: string, value: number, text: string, tone?: string}>} bars tone: "worst" or nothing
  */
 export function Histogram({ bars, label, height = 150, axis }) {
   const most = Math.max(...bars.map((bar) => bar.value), 0) || 1;
-  const summary = bars.map((bar) => bar.label + ": " + bar.text).join(", ");
-  return html`<figure class="histogram" role="img" aria-label="${label}: ${summary || NOTHING}">
+  const summary = bars.filter((bar) => bar.value > 0).map((bar) => bar.label + ": " + bar.text).join(", ");
+  const every = Math.ceil(bars.length / TEXTS_MAX);
+  return html`<figure class="histogram ${every > 1 ? "many" : ""}" role="img" aria-label="${label}: ${summary || NOTHING}">
     <div class="histogram-bars" style=${{ height: height + "px" }} aria-hidden="true">
-      ${bars.map((bar) => html`<div key=${bar.label} class="histogram-bar ${bar.tone || ""}" title="${bar.label}: ${bar.text}">
-        <span class="histogram-text">${bar.text}</span><div class="histogram-column" style=${{ "--share": bar.value / most }}></div><span class="histogram-label">${bar.label}</span></div>`)}
+      ${bars.map((bar, index) => html`<div key=${bar.label} class="histogram-bar ${bar.tone || ""}" title="${bar.label}: ${bar.text}">
+        <span class="histogram-text">${every === 1 || bar.value === most ? bar.text : ""}</span><div class="histogram-column" style=${{ "--share": bar.value / most }}></div><span class="histogram-label">${index % every === 0 ? bar.label : "\u00a0"}</span></div>`)}
     </div>
     ${axis && html`<figcaption>${axis}</figcaption>`}
   </figure>`;

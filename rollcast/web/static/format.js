@@ -65,7 +65,7 @@ export function duration(seconds) {
   const whole = Math.round(seconds);
   if (whole < 60) return whole + NARROW + "s";
   const [days, hours, minutes] = [Math.floor(whole / 86400), Math.floor(whole / 3600) % 24, Math.floor(whole / 60) % 60];
-  const two = (one, unit, other, small) => one + NARROW + unit + (other ? " " + other + NARROW + small : "");
+  const two = (one, unit, other, small) => one + NARROW + unit + (other ? "\u00a0" + other + NARROW + small : "");
   if (days) return two(days, "d", hours, "h");
   return hours ? two(hours, "h", minutes, "min") : two(minutes, "min", whole % 60, "s");
 }

@@ -184,7 +184,7 @@ export function Dialog({ open, title, onClose, children, footer, wide }) {
 }
 
 /** A button with a list of acts. items: {label, icon, onClick, danger, disabled, note} or null for a line between. */
-export function Menu({ label, icon = "more", items, kind, hideLabel, align = "end" }) {
+export function Menu({ label, icon = "more", items, kind, hideLabel, title, align = "end" }) {
   const [open, setOpen] = useState(false);
   const element = useRef(null);
   const id = useId("menu");
@@ -213,7 +213,7 @@ export function Menu({ label, icon = "more", items, kind, hideLabel, align = "en
     event.stopPropagation();
   };
   return html`<div class="menu" ref=${element} onKeyDown=${onKeyDown}>
-    <${Button} kind=${kind} icon=${icon} aria-haspopup="menu" aria-expanded=${String(open)} aria-controls=${open ? id : undefined} aria-label=${hideLabel ? label : undefined} onClick=${() => setOpen(!open)}>${hideLabel ? null : label}<//>
+    <${Button} kind=${kind} icon=${icon} title=${title} aria-haspopup="menu" aria-expanded=${String(open)} aria-controls=${open ? id : undefined} aria-label=${hideLabel ? label : undefined} onClick=${() => setOpen(!open)}>${hideLabel ? null : label}<//>
     ${open && html`<div class="menu-list ${align}" role="menu" id=${id} aria-label=${label}>
       ${items.map((item, index) => item
         ? html`<button key=${index} type="button" role="menuitem" tabindex="-1" class=${classes(item.danger && "danger")} disabled=${item.disabled} onClick=${() => { close(); item.onClick(); }}>

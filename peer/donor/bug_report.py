@@ -1,0 +1,191 @@
+"""One archive with what a bug report needs: what this machine is, does, was told and wrote down; and no secrets.
+
+Only what is named here goes in, each text through Redactor. Keys, certificates, invites, prompts, rollouts and weights
+do not.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from peer.config import PeerConfig
+from peer.donor.joining import Places
+from peer.donor.machine_facts import look_at_machine
+from peer.donor.redaction import Redactor
+from peer.donor.running import crash_log, holder_of
+from peer.donor.service_manager import installed
+from rollcast.runtime.config import dump_json, load_config
+from rollcast.runtime.errors import RollcastError
+from rollcast.runtime.run_folder import run_folder_error, write_atomically
+from rollcast.runtime.version import software_version
+from rollcast.wire.donor_control import request
+from rollcast.wire.invite import Invite
+
+LOG_BYTES_MAX = 2 << 20
+_SMALL_BYTES_MAX = 1 << 20
+_README = """\
+A bug report of a Rollcast peer. Every file is plain text: look through it before you send it.
+It holds no keys, certificates, invites or tokens, no prompts, rollouts or weights; your home folder is written as ~.
+"""
+
+
+def bug_report(places: Places, config_home: Path, *, out: Path) -> list[str]:
+    """Write the archive; names of the files in it.
+
+    Raises:
+        RunFolderError: it cannot be written.
+    """
+    redactor = Redactor(secrets_of(places), home=str(Path.home()))
+    files = {name: redactor.clean(text) for name, text in _texts(places, config_home).items()}
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(out, _archive(files, out.name.removesuffix(".tar.gz")), mode=0o600)
+    except OSError as error:
+        raise run_folder_error(out.parent, error) from None
+    return sorted(files)
+
+
+def _texts(places: Places, config_home: Path) -> dict[str, str]:
+    state = places.state_folder
+    parts: dict[str, Callable[[], str]] = {
+        "README.txt": lambda: _README,
+        "machine.json": lambda: _json(asdict(look_at_machine(state, link_host="127.0.0.1", link_port=0))),
+        "software.txt": software_version,
+        "environment.json": lambda: _json(_environment()),
+        "status.json": lambda: _json(_status(state)),
+        "config.json": lambda: dump_json(load_config(places.config_file, PeerConfig)),
+        "limits.json": lambda: _read(state / "limits.json"),
+        "donor.json": lambda: _read(state / "donor.json"),
+        "receipts.json": lambda: _read(state / "receipts" / "counts.json"),
+        "state-folder.txt": lambda: _listing(state),
+        "unit.txt": lambda: _unit(config_home),
+        "peer.log": lambda: _read(places.log_file, LOG_BYTES_MAX),
+        "peer.log.1": lambda: _read(places.log_file.with_suffix(".log.1"), LOG_BYTES_MAX),
+        "peer.err": lambda: _read(crash_log(places.log_file), LOG_BYTES_MAX),
+    }
+    return {name: _safely(make) for name, make in parts.items()}
+
+
+def _safely(make: Callable[[], str]) -> str:
+    """A report of a broken machine has to work too."""
+    try:
+        return make()
+    except FileNotFoundError as error:
+        return f"not there: {error.filename}\n"
+    except (RollcastError, OSError, ValueError) as error:
+        return f"cannot be read: {error}\n"
+
+
+def secrets_of(places: Places) -> list[str]:
+    """What is secret in this peer's files: invites and their tokens, keys, headers for mirrors, tokens of its page."""
+    texts = [_secret(path) for path in _secret_files(places)]
+    found = [line for text in texts for line in text.splitlines() if not line.startswith("-----")]
+    try:
+        config = load_config(places.config_file, PeerConfig)
+    except RollcastError:
+        config = PeerConfig()  # what it would have told is still taken out by its form
+    texts.append(config.invite.get_secret_value())
+    if config.invite_file is not None:
+        texts.append(_secret(config.invite_file))
+    if config.mirror.headers_file is not None:
+        found += _header_values(_secret(config.mirror.headers_file))
+    for text in texts:
+        found += _invite_parts(text)
+    return found
+
+
+def _secret(path: Path) -> str:
+    """Of a file with secrets; empty where there is none."""
+    try:
+        return _read(path)
+    except OSError:
+        return ""
+
+
+def _invite_parts(text: str) -> list[str]:
+    try:
+        return [Invite.decode(text).token, text]
+    except RollcastError:
+        return [text] if text.startswith("rollcast1-") else []
+
+
+def _header_values(text: str) -> list[str]:
+    try:
+        return list(_values(tomllib.loads(text)))
+    except tomllib.TOMLDecodeError:
+        return text.split()
+
+
+def _secret_files(places: Places) -> list[Path]:
+    state = places.state_folder
+    fixed = [places.invite_file, state / "identity.key", state / "credentials.pem"]
+    return fixed + [path for path in sorted(state.glob("*token*")) + sorted(state.glob("page*")) if path.is_file()]
+
+
+def _values(values: Any) -> Iterable[str]:
+    if isinstance(values, str):
+        yield values
+    elif isinstance(values, Mapping):
+        for value in values.values():
+            yield from _values(value)
+    elif isinstance(values, list):
+        for value in values:
+            yield from _values(value)
+
+
+def _environment() -> dict[str, str]:
+    """Variables that change what a peer does, by name; others are nobody's business."""
+    wanted = ("ROLLCAST_", "JAX_", "XLA_", "CUDA_VISIBLE", "XDG_", "LANG", "TZ")
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(wanted)}
+
+
+def _status(state: Path) -> dict[str, Any]:
+    return {"process": holder_of(state), **request(state, {"do": "status"})}
+
+
+def _listing(folder: Path) -> str:
+    lines = []
+    for path in sorted(folder.rglob("*"))[:2000]:
+        found = path.lstat()
+        lines.append(
+            f"{found.st_mode:o} {found.st_size:>12} {datetime.fromtimestamp(found.st_mtime, UTC):%F %T} {path}"
+        )
+    return "\n".join(lines)
+
+
+def _unit(config_home: Path) -> str:
+    manager = installed(config_home)
+    return "none is installed\n" if manager is None else f"{manager.unit_file}\n\n{manager.unit_file.read_text()}"
+
+
+def _read(path: Path, most: int = _SMALL_BYTES_MAX) -> str:
+    """The end of a file."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - most))
+        return file.read(most).decode("utf-8", errors="replace")
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, default=str)
+
+
+def _archive(files: Mapping[str, str], folder: str) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, text in files.items():
+            data = text.encode()
+            entry = tarfile.TarInfo(f"{folder}/{name}")
+            entry.size, entry.mode = len(data), 0o600
+            entry.mtime = int(datetime.now(UTC).timestamp())
+            archive.addfile(entry, io.BytesIO(data))
+    return buffer.getvalue()
