@@ -89,5 +89,5 @@ def test_explanation_names_limits_and_the_first_worker_left_out() -> None:
 def test_an_infeasible_plan_is_explained_by_its_row() -> None:
     found = explain(plan(demand(), pool(count=2)))
     assert found.binding == ("rate",)
-    assert "2 rollouts/s together" in found.what
+    assert "together make 2 rollouts/s" in found.what
     assert found.changes == ()
