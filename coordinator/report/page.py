@@ -105,7 +105,7 @@ def _training(facts: Facts) -> str:
         curves("Clipped tokens, share", [_curve(facts, "clipped", "clip_fraction", "worst")], least=0.0),
         curves(
             "Mismatch of engines, nats a token",
-            [_curve(facts, "fleet", "mismatch_kl_k3"), Curve("worst peer", *_worst(facts, "kl_k3:"), "worst")],
+            [_curve(facts, "fleet", "mismatch_kl_k3"), _curve(facts, "worst peer", "kl_k3_worst", "worst")],
             least=0.0,
         ),
     )
@@ -230,14 +230,6 @@ def _column(facts: Facts, key: str) -> list[float | None]:
 
 def _curve(facts: Facts, name: str, key: str, kind: str = "series-1") -> Curve:
     return Curve(name, [float(line["step"]) for line in facts.steps], _column(facts, key), kind)
-
-
-def _worst(facts: Facts, prefix: str) -> tuple[list[float], list[float | None]]:
-    """Of figures that name peers the largest in each step."""
-    found = [
-        [value for key, value in line.items() if key.startswith(prefix) and value is not None] for line in facts.steps
-    ]
-    return [float(line["step"]) for line in facts.steps], [max(values, default=None) for values in found]
 
 
 def _known(value: Any, form: Callable[[float], str] = number) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from coordinator import why
 from coordinator.story import reading
+from coordinator.views.runs import StepsFile, steps_view
 from coordinator.wait_causes import WAITED
 from rollcast.runtime.errors import RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder
@@ -18,7 +19,6 @@ from rollcast.runtime.run_folder import RunFolder
 STEPS_SHOWN = 600  # of more steps every n-th is taken
 EVENTS_SHOWN = 60
 PEERS_SHOWN = 200
-_LINE_BYTES_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Facts:
     Args:
         summary: summary.json; of a run without one what the newest step says.
         is_over: whether there is a summary.
-        steps: lines of metrics.jsonl, thinned.
+        steps: lines of metrics.jsonl, thinned, None where a step lacks a figure; see coordinator.views.runs.
         account: where the learner's wall time went; None where no learner has reported.
         events: newest first.
     """
@@ -69,7 +69,7 @@ def read_facts(folder: RunFolder) -> Facts:
 
     Raises:
         RunFolderError: the folder holds no run, or a file of it cannot be read.
-        StoreError: the ledger cannot be read.
+        StoreError: the ledger or metrics.jsonl cannot be read.
     """
     if not folder.ledger.exists():
         raise RunFolderError(
@@ -77,7 +77,7 @@ def read_facts(folder: RunFolder) -> Facts:
             cause=f"there is no {folder.ledger.name}",
             fix="name a coordinator's run folder",
         )
-    steps = _thinned(list(_lines(folder.metrics)))
+    steps = _steps(folder)
     summary = _object(folder.summary)
     with reading(folder.ledger) as connection:
         peers = _peers(connection)
@@ -94,27 +94,12 @@ def read_facts(folder: RunFolder) -> Facts:
     )
 
 
-def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Whole lines; one that a crash cut short is passed over."""
-    try:
-        with path.open("rb") as file:
-            while line := file.readline(_LINE_BYTES_MAX):
-                try:
-                    values = json.loads(line)
-                except ValueError:
-                    continue
-                if isinstance(values, dict):
-                    yield values
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise RunFolderError(f"cannot read {path}", cause=error.strerror or str(error)) from None
-
-
-def _thinned(steps: list[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
-    """Every n-th, and always the last."""
-    every = -(-len(steps) // STEPS_SHOWN) or 1
-    return (*steps[:-1:every], *steps[-1:])
+def _steps(folder: RunFolder) -> tuple[Mapping[str, Any], ...]:
+    """As the dashboard's Run page has them."""
+    file = StepsFile(folder.metrics)
+    file.refresh()
+    view = steps_view(folder.root.name, file.steps, points=STEPS_SHOWN)
+    return tuple(dict(zip(view.columns, row, strict=True)) for row in view.rows)
 
 
 def _object(path: Path) -> dict[str, Any]:
