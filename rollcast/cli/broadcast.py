@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -45,10 +43,7 @@ def status(
     json_output
         print one JSON object; with --watch one a second, each on a line of its own.
     """
-    try:
-        asyncio.run(_status(Target.of(run), watch=watch, json_output=json_output))
-    except BrokenPipeError:  # whoever read us has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    asyncio.run(_status(Target.of(run), watch=watch, json_output=json_output))
     return 0
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import sys
 
 from cyclopts import App, CycloptsError
@@ -69,12 +71,27 @@ app.register_install_completion_command()
 def main() -> None:
     """Entry point of the ``rollcast`` script."""
     try:
-        sys.exit(app(exit_on_error=False))
+        status = app(exit_on_error=False)
+        sys.stdout.flush()
+        sys.exit(status)
+    except BrokenPipeError:
+        _end_if_nobody_reads()
+        raise
     except CycloptsError:  # printed already
         sys.exit(ConfigError.exit_code)
     except RollcastError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)
+
+
+def _end_if_nobody_reads() -> None:
+    """Whoever read what we print, `head` for example, has seen enough: that is no failure."""
+    output = sys.stdout.fileno()
+    poll = select.poll()
+    poll.register(output, 0)
+    if any(event & select.POLLERR for _, event in poll.poll(0)):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+        sys.exit(0)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,6 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def rollcast(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    import os
-
     return subprocess.run(
         [sys.executable, "-m", "rollcast.cli.main", *arguments],
         capture_output=True,
@@ -132,3 +131,12 @@ def test_paths_are_those_of_this_user(tmp_path: Path) -> None:
     found = json.loads(rollcast("config", "paths", "--json", **folders).stdout)
     assert found["peer configuration"] == {"path": str(tmp_path / "rollcast" / "peer.toml"), "exists": True}
     assert found["peer identity"] == {"path": str(tmp_path / "state/rollcast/peer/identity.key"), "exists": False}
+
+
+def test_a_reader_that_has_seen_enough_is_no_failure() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "rollcast.cli.main", "config", "show", "--role", "coordinator", "--json"]
+    result = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(write)
+    assert (result.returncode, result.stderr) == (0, "")
