@@ -19,6 +19,7 @@ from peer.ending import end, finish
 from peer.engines.base import Engine, WarmUp
 from peer.held_announcements import HeldAnnouncements
 from peer.introduction import heartbeat_of, hello_of, origin_status, receiving_of
+from peer.meeting import Meeting
 from peer.network_gate import NetworkGate
 from peer.relay import Relay
 from peer.renewal import Renewal
@@ -140,6 +141,7 @@ class PeerProcess:
         self._started_s = asyncio.get_running_loop().time()
         self.donor = Donor(limits, self, place.instance_id)
         self._worker = None if engine is None else self._make_worker(engine, random)
+        self._meeting = Meeting([])
 
     def _make_session(self, random: Random) -> Session:
         enrolment = self._enrolment
@@ -186,6 +188,7 @@ class PeerProcess:
             "session": asyncio.create_task(self._session.run()),
             "renewal": asyncio.create_task(self._renewal.run()),
             "donor": asyncio.create_task(self.donor.run()),
+            "meeting": asyncio.create_task(self._meeting.run()),
             "signal": asyncio.create_task(stop.wait()),
             "stop": asyncio.create_task(_result_of(self._stop_reason)),
         }
@@ -218,6 +221,7 @@ class PeerProcess:
     def opened(self, welcome: pb.Welcome) -> None:
         """See SessionListener."""
         self.donor.coordinator_runs(welcome.software)
+        self._meeting.opened(welcome)
         if self._engine is None:
             return
         if welcome.prompt_tokens_max and welcome.HasField("sampling"):
@@ -249,6 +253,7 @@ class PeerProcess:
 
     def lost(self, reason: str) -> None:
         """See SessionListener."""
+        self._meeting.lost()
         if self._waiting_for_text is not None:
             self._waiting_for_text.cancel()
         if self._worker is not None:
@@ -283,7 +288,7 @@ class PeerProcess:
             case "stop":
                 if not self._stop_reason.done():
                     self._stop_reason.set_result(message.stop.reason or "the coordinator stopped us")
-            case other:
+            case other if not self._meeting.received(message):
                 log.warning("message of the coordinator without a meaning here", kind=other)
 
     def _activation_told(self, activation: pb.Activation) -> None:

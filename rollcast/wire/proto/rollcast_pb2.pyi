@@ -279,7 +279,7 @@ class Hello(_message.Message):
     def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., software: _Optional[str] = ..., role: _Optional[str] = ..., advertise: _Optional[str] = ..., concurrent_rollouts: _Optional[int] = ..., hardware: _Optional[str] = ..., held_versions: _Optional[_Iterable[int]] = ..., name: _Optional[str] = ..., region: _Optional[str] = ..., metered: _Optional[bool] = ..., upload_cap_bytes_per_second: _Optional[float] = ..., has_held_leases: _Optional[bool] = ..., held_leases: _Optional[_Iterable[int]] = ..., instance_id: _Optional[str] = ..., public_name: _Optional[str] = ...) -> None: ...
 
 class LinkReport(_message.Message):
-    __slots__ = ("peer_id", "transport", "rtt_s", "bytes_sent", "bytes_received", "sent_bytes_per_second", "congestion_control")
+    __slots__ = ("peer_id", "transport", "rtt_s", "bytes_sent", "bytes_received", "sent_bytes_per_second", "congestion_control", "lan")
     PEER_ID_FIELD_NUMBER: _ClassVar[int]
     TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     RTT_S_FIELD_NUMBER: _ClassVar[int]
@@ -287,6 +287,7 @@ class LinkReport(_message.Message):
     BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
     SENT_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     CONGESTION_CONTROL_FIELD_NUMBER: _ClassVar[int]
+    LAN_FIELD_NUMBER: _ClassVar[int]
     peer_id: str
     transport: str
     rtt_s: float
@@ -294,10 +295,11 @@ class LinkReport(_message.Message):
     bytes_received: int
     sent_bytes_per_second: float
     congestion_control: str
-    def __init__(self, peer_id: _Optional[str] = ..., transport: _Optional[str] = ..., rtt_s: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., sent_bytes_per_second: _Optional[float] = ..., congestion_control: _Optional[str] = ...) -> None: ...
+    lan: bool
+    def __init__(self, peer_id: _Optional[str] = ..., transport: _Optional[str] = ..., rtt_s: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., sent_bytes_per_second: _Optional[float] = ..., congestion_control: _Optional[str] = ..., lan: _Optional[bool] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("sequence", "state", "reason", "has_active_version", "active_version", "tokens_generated", "chunk_bytes_from_origin", "chunk_bytes_from_peers", "chunk_bytes_sent", "chunks_rejected", "receiving_version", "receiving_chunks_have", "receiving_chunks_total", "tokens_per_second", "uplink_bytes_per_second", "uplink_measured_s", "uplink_age_s", "downlink_bytes_per_second", "links", "chunks_duplicate", "chunks_hedged", "reparentings", "delta_bytes_saved", "receiving_encoding_id", "receiving_map", "uplink_probe_id", "sending_stopped", "receiving_stopped")
+    __slots__ = ("sequence", "state", "reason", "has_active_version", "active_version", "tokens_generated", "chunk_bytes_from_origin", "chunk_bytes_from_peers", "chunk_bytes_sent", "chunks_rejected", "receiving_version", "receiving_chunks_have", "receiving_chunks_total", "tokens_per_second", "uplink_bytes_per_second", "uplink_measured_s", "uplink_age_s", "downlink_bytes_per_second", "links", "chunks_duplicate", "chunks_hedged", "reparentings", "delta_bytes_saved", "receiving_encoding_id", "receiving_map", "uplink_probe_id", "sending_stopped", "receiving_stopped", "p2p")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -326,6 +328,7 @@ class Heartbeat(_message.Message):
     UPLINK_PROBE_ID_FIELD_NUMBER: _ClassVar[int]
     SENDING_STOPPED_FIELD_NUMBER: _ClassVar[int]
     RECEIVING_STOPPED_FIELD_NUMBER: _ClassVar[int]
+    P2P_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     state: str
     reason: str
@@ -354,7 +357,8 @@ class Heartbeat(_message.Message):
     uplink_probe_id: int
     sending_stopped: bool
     receiving_stopped: bool
-    def __init__(self, sequence: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., has_active_version: _Optional[bool] = ..., active_version: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., chunk_bytes_from_origin: _Optional[int] = ..., chunk_bytes_from_peers: _Optional[int] = ..., chunk_bytes_sent: _Optional[int] = ..., chunks_rejected: _Optional[int] = ..., receiving_version: _Optional[int] = ..., receiving_chunks_have: _Optional[int] = ..., receiving_chunks_total: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., uplink_bytes_per_second: _Optional[float] = ..., uplink_measured_s: _Optional[float] = ..., uplink_age_s: _Optional[float] = ..., downlink_bytes_per_second: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., chunks_duplicate: _Optional[int] = ..., chunks_hedged: _Optional[int] = ..., reparentings: _Optional[int] = ..., delta_bytes_saved: _Optional[int] = ..., receiving_encoding_id: _Optional[int] = ..., receiving_map: _Optional[bytes] = ..., uplink_probe_id: _Optional[int] = ..., sending_stopped: _Optional[bool] = ..., receiving_stopped: _Optional[bool] = ...) -> None: ...
+    p2p: str
+    def __init__(self, sequence: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., has_active_version: _Optional[bool] = ..., active_version: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., chunk_bytes_from_origin: _Optional[int] = ..., chunk_bytes_from_peers: _Optional[int] = ..., chunk_bytes_sent: _Optional[int] = ..., chunks_rejected: _Optional[int] = ..., receiving_version: _Optional[int] = ..., receiving_chunks_have: _Optional[int] = ..., receiving_chunks_total: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., uplink_bytes_per_second: _Optional[float] = ..., uplink_measured_s: _Optional[float] = ..., uplink_age_s: _Optional[float] = ..., downlink_bytes_per_second: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., chunks_duplicate: _Optional[int] = ..., chunks_hedged: _Optional[int] = ..., reparentings: _Optional[int] = ..., delta_bytes_saved: _Optional[int] = ..., receiving_encoding_id: _Optional[int] = ..., receiving_map: _Optional[bytes] = ..., uplink_probe_id: _Optional[int] = ..., sending_stopped: _Optional[bool] = ..., receiving_stopped: _Optional[bool] = ..., p2p: _Optional[str] = ...) -> None: ...
 
 class WorkRequest(_message.Message):
     __slots__ = ("free_slots",)
@@ -404,8 +408,120 @@ class CertificateRequest(_message.Message):
     csr_pem: bytes
     def __init__(self, csr_pem: _Optional[bytes] = ...) -> None: ...
 
+class Reachability(_message.Message):
+    __slots__ = ("nat", "punch_address", "circuits", "relay_address", "advertise")
+    NAT_FIELD_NUMBER: _ClassVar[int]
+    PUNCH_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    CIRCUITS_FIELD_NUMBER: _ClassVar[int]
+    RELAY_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    ADVERTISE_FIELD_NUMBER: _ClassVar[int]
+    nat: str
+    punch_address: str
+    circuits: _containers.RepeatedScalarFieldContainer[str]
+    relay_address: str
+    advertise: str
+    def __init__(self, nat: _Optional[str] = ..., punch_address: _Optional[str] = ..., circuits: _Optional[_Iterable[str]] = ..., relay_address: _Optional[str] = ..., advertise: _Optional[str] = ...) -> None: ...
+
+class PunchRequest(_message.Message):
+    __slots__ = ("peer_id",)
+    PEER_ID_FIELD_NUMBER: _ClassVar[int]
+    peer_id: str
+    def __init__(self, peer_id: _Optional[str] = ...) -> None: ...
+
+class PunchOutcome(_message.Message):
+    __slots__ = ("punch_id", "opened", "seconds")
+    PUNCH_ID_FIELD_NUMBER: _ClassVar[int]
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    punch_id: int
+    opened: bool
+    seconds: float
+    def __init__(self, punch_id: _Optional[int] = ..., opened: _Optional[bool] = ..., seconds: _Optional[float] = ...) -> None: ...
+
+class Punch(_message.Message):
+    __slots__ = ("punch_id", "peer_id", "role", "address", "serves", "asked", "deadline_s", "refused")
+    PUNCH_ID_FIELD_NUMBER: _ClassVar[int]
+    PEER_ID_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    SERVES_FIELD_NUMBER: _ClassVar[int]
+    ASKED_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    punch_id: int
+    peer_id: str
+    role: str
+    address: str
+    serves: bool
+    asked: bool
+    deadline_s: float
+    refused: str
+    def __init__(self, punch_id: _Optional[int] = ..., peer_id: _Optional[str] = ..., role: _Optional[str] = ..., address: _Optional[str] = ..., serves: _Optional[bool] = ..., asked: _Optional[bool] = ..., deadline_s: _Optional[float] = ..., refused: _Optional[str] = ...) -> None: ...
+
+class DialBack(_message.Message):
+    __slots__ = ("check_id", "peer_id", "address")
+    CHECK_ID_FIELD_NUMBER: _ClassVar[int]
+    PEER_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    check_id: int
+    peer_id: str
+    address: str
+    def __init__(self, check_id: _Optional[int] = ..., peer_id: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+
+class DialBackOutcome(_message.Message):
+    __slots__ = ("check_id", "reached", "problem")
+    CHECK_ID_FIELD_NUMBER: _ClassVar[int]
+    REACHED_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    check_id: int
+    reached: bool
+    problem: str
+    def __init__(self, check_id: _Optional[int] = ..., reached: _Optional[bool] = ..., problem: _Optional[str] = ...) -> None: ...
+
+class DialVerdict(_message.Message):
+    __slots__ = ("address", "dialable", "asked", "reached", "problem")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    DIALABLE_FIELD_NUMBER: _ClassVar[int]
+    ASKED_FIELD_NUMBER: _ClassVar[int]
+    REACHED_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    dialable: bool
+    asked: int
+    reached: int
+    problem: str
+    def __init__(self, address: _Optional[str] = ..., dialable: _Optional[bool] = ..., asked: _Optional[int] = ..., reached: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...
+
+class CircuitRelays(_message.Message):
+    __slots__ = ("addresses",)
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class PeerRecord(_message.Message):
+    __slots__ = ("run_id", "peer_id", "role", "sequence", "addresses", "expires_unix_s")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    PEER_ID_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    peer_id: str
+    role: str
+    sequence: int
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    expires_unix_s: int
+    def __init__(self, run_id: _Optional[str] = ..., peer_id: _Optional[str] = ..., role: _Optional[str] = ..., sequence: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ..., expires_unix_s: _Optional[int] = ...) -> None: ...
+
+class PeerRecords(_message.Message):
+    __slots__ = ("records",)
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    records: _containers.RepeatedCompositeFieldContainer[Signed]
+    def __init__(self, records: _Optional[_Iterable[_Union[Signed, _Mapping]]] = ...) -> None: ...
+
 class PeerMessage(_message.Message):
-    __slots__ = ("hello", "heartbeat", "work_request", "version_held", "lease_return", "accusation", "goodbye", "certificate_request", "partial_rollout")
+    __slots__ = ("hello", "heartbeat", "work_request", "version_held", "lease_return", "accusation", "goodbye", "certificate_request", "partial_rollout", "reachability", "punch_request", "punch_outcome", "dial_back_outcome", "peer_records")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     WORK_REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -415,6 +531,11 @@ class PeerMessage(_message.Message):
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_REQUEST_FIELD_NUMBER: _ClassVar[int]
     PARTIAL_ROLLOUT_FIELD_NUMBER: _ClassVar[int]
+    REACHABILITY_FIELD_NUMBER: _ClassVar[int]
+    PUNCH_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    PUNCH_OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    DIAL_BACK_OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    PEER_RECORDS_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     heartbeat: Heartbeat
     work_request: WorkRequest
@@ -424,7 +545,12 @@ class PeerMessage(_message.Message):
     goodbye: Goodbye
     certificate_request: CertificateRequest
     partial_rollout: PartialRollout
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., work_request: _Optional[_Union[WorkRequest, _Mapping]] = ..., version_held: _Optional[_Union[VersionHeld, _Mapping]] = ..., lease_return: _Optional[_Union[LeaseReturn, _Mapping]] = ..., accusation: _Optional[_Union[Accusation, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., certificate_request: _Optional[_Union[CertificateRequest, _Mapping]] = ..., partial_rollout: _Optional[_Union[PartialRollout, _Mapping]] = ...) -> None: ...
+    reachability: Reachability
+    punch_request: PunchRequest
+    punch_outcome: PunchOutcome
+    dial_back_outcome: DialBackOutcome
+    peer_records: PeerRecords
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., work_request: _Optional[_Union[WorkRequest, _Mapping]] = ..., version_held: _Optional[_Union[VersionHeld, _Mapping]] = ..., lease_return: _Optional[_Union[LeaseReturn, _Mapping]] = ..., accusation: _Optional[_Union[Accusation, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., certificate_request: _Optional[_Union[CertificateRequest, _Mapping]] = ..., partial_rollout: _Optional[_Union[PartialRollout, _Mapping]] = ..., reachability: _Optional[_Union[Reachability, _Mapping]] = ..., punch_request: _Optional[_Union[PunchRequest, _Mapping]] = ..., punch_outcome: _Optional[_Union[PunchOutcome, _Mapping]] = ..., dial_back_outcome: _Optional[_Union[DialBackOutcome, _Mapping]] = ..., peer_records: _Optional[_Union[PeerRecords, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("protocol", "run_id", "learner_public_key", "heartbeat_interval_s", "heartbeat_timeout_s", "software", "prompt_tokens_max", "sampling", "prefetch_batches", "continue_across_versions", "partial_interval_s", "tokenizer_json")
@@ -565,7 +691,7 @@ class Refused(_message.Message):
     def __init__(self, code: _Optional[str] = ..., what: _Optional[str] = ..., fix: _Optional[str] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("welcome", "leases", "relay_plan", "announcement", "lease_revoke", "stop", "certificate", "refused", "probe", "activation")
+    __slots__ = ("welcome", "leases", "relay_plan", "announcement", "lease_revoke", "stop", "certificate", "refused", "probe", "activation", "punch", "dial_back", "dial_verdict", "circuit_relays", "peer_records")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
     RELAY_PLAN_FIELD_NUMBER: _ClassVar[int]
@@ -576,6 +702,11 @@ class CoordinatorMessage(_message.Message):
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     PROBE_FIELD_NUMBER: _ClassVar[int]
     ACTIVATION_FIELD_NUMBER: _ClassVar[int]
+    PUNCH_FIELD_NUMBER: _ClassVar[int]
+    DIAL_BACK_FIELD_NUMBER: _ClassVar[int]
+    DIAL_VERDICT_FIELD_NUMBER: _ClassVar[int]
+    CIRCUIT_RELAYS_FIELD_NUMBER: _ClassVar[int]
+    PEER_RECORDS_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     leases: Leases
     relay_plan: RelayPlan
@@ -586,7 +717,12 @@ class CoordinatorMessage(_message.Message):
     refused: Refused
     probe: Probe
     activation: Activation
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., relay_plan: _Optional[_Union[RelayPlan, _Mapping]] = ..., announcement: _Optional[_Union[VersionAnnouncement, _Mapping]] = ..., lease_revoke: _Optional[_Union[LeaseRevoke, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., certificate: _Optional[_Union[Certificate, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., activation: _Optional[_Union[Activation, _Mapping]] = ...) -> None: ...
+    punch: Punch
+    dial_back: DialBack
+    dial_verdict: DialVerdict
+    circuit_relays: CircuitRelays
+    peer_records: PeerRecords
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., relay_plan: _Optional[_Union[RelayPlan, _Mapping]] = ..., announcement: _Optional[_Union[VersionAnnouncement, _Mapping]] = ..., lease_revoke: _Optional[_Union[LeaseRevoke, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., certificate: _Optional[_Union[Certificate, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., activation: _Optional[_Union[Activation, _Mapping]] = ..., punch: _Optional[_Union[Punch, _Mapping]] = ..., dial_back: _Optional[_Union[DialBack, _Mapping]] = ..., dial_verdict: _Optional[_Union[DialVerdict, _Mapping]] = ..., circuit_relays: _Optional[_Union[CircuitRelays, _Mapping]] = ..., peer_records: _Optional[_Union[PeerRecords, _Mapping]] = ...) -> None: ...
 
 class LearnerHello(_message.Message):
     __slots__ = ("protocol", "software", "learner_public_key")
@@ -905,7 +1041,7 @@ class LinkError(_message.Message):
     def __init__(self, code: _Optional[str] = ..., what: _Optional[str] = ...) -> None: ...
 
 class LinkMessage(_message.Message):
-    __slots__ = ("hello", "have", "chunk_list", "credit", "want", "cancel", "error", "announcement", "held", "request", "padding")
+    __slots__ = ("hello", "have", "chunk_list", "credit", "want", "cancel", "error", "announcement", "held", "request", "padding", "peer_records")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     HAVE_FIELD_NUMBER: _ClassVar[int]
     CHUNK_LIST_FIELD_NUMBER: _ClassVar[int]
@@ -917,6 +1053,7 @@ class LinkMessage(_message.Message):
     HELD_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     PADDING_FIELD_NUMBER: _ClassVar[int]
+    PEER_RECORDS_FIELD_NUMBER: _ClassVar[int]
     hello: LinkHello
     have: Have
     chunk_list: ChunkList
@@ -928,4 +1065,5 @@ class LinkMessage(_message.Message):
     held: VersionHeld
     request: Request
     padding: Padding
-    def __init__(self, hello: _Optional[_Union[LinkHello, _Mapping]] = ..., have: _Optional[_Union[Have, _Mapping]] = ..., chunk_list: _Optional[_Union[ChunkList, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., want: _Optional[_Union[Want, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., error: _Optional[_Union[LinkError, _Mapping]] = ..., announcement: _Optional[_Union[VersionAnnouncement, _Mapping]] = ..., held: _Optional[_Union[VersionHeld, _Mapping]] = ..., request: _Optional[_Union[Request, _Mapping]] = ..., padding: _Optional[_Union[Padding, _Mapping]] = ...) -> None: ...
+    peer_records: PeerRecords
+    def __init__(self, hello: _Optional[_Union[LinkHello, _Mapping]] = ..., have: _Optional[_Union[Have, _Mapping]] = ..., chunk_list: _Optional[_Union[ChunkList, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., want: _Optional[_Union[Want, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., error: _Optional[_Union[LinkError, _Mapping]] = ..., announcement: _Optional[_Union[VersionAnnouncement, _Mapping]] = ..., held: _Optional[_Union[VersionHeld, _Mapping]] = ..., request: _Optional[_Union[Request, _Mapping]] = ..., padding: _Optional[_Union[Padding, _Mapping]] = ..., peer_records: _Optional[_Union[PeerRecords, _Mapping]] = ...) -> None: ...
