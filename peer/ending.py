@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Coroutine, Mapping
+from typing import Any, Protocol, TypeVar
 
 import structlog
 
@@ -14,6 +14,8 @@ from rollcast.runtime.errors import WaitTimedOut
 from rollcast.runtime.waits import deadline
 
 log = structlog.get_logger()
+
+ResultT = TypeVar("ResultT")
 
 DRAIN_TIMEOUT_S = 1.2  # the core ends its drain earlier; of the 2 s that a stopping peer has
 RELAY_CLOSE_TIMEOUT_S = 0.4  # links to close
@@ -67,3 +69,15 @@ async def end(
     with contextlib.suppress(WaitTimedOut):
         async with deadline(RELAY_CLOSE_TIMEOUT_S, "chunk links to close"):
             await relay.close()
+
+
+async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, ResultT]) -> ResultT | None:
+    """The result of ``work``, or None once ``stop`` is set; the work is then cancelled."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        for task in (working, stopping):
+            task.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
 
@@ -15,12 +15,14 @@ from peer.config import LinkConfig, PeerConfig
 from peer.donor.daemon import Donor, be_polite
 from peer.donor.describing import describe
 from peer.donor.owner_limits import OwnerLimitsBook
-from peer.ending import end, finish
+from peer.ending import end, finish, unless
 from peer.engines.base import Engine, WarmUp
 from peer.held_announcements import HeldAnnouncements
 from peer.introduction import heartbeat_of, hello_of, origin_status, receiving_of
 from peer.meeting import Meeting
+from peer.meeting_parts import Around, parts_of
 from peer.network_gate import NetworkGate
+from peer.reached import Reached
 from peer.relay import Relay
 from peer.renewal import Renewal
 from peer.run_text import RunText
@@ -54,7 +56,6 @@ from rollcast.wire.stored_encoding import StoredEncoding
 
 log = structlog.get_logger()
 
-ResultT = TypeVar("ResultT")
 STOPPED_BY_SIGNAL = "stopped by a signal"
 
 
@@ -79,18 +80,6 @@ async def run(
         status = await started.run(stop)
         await asyncio.to_thread(started.donor.clear_up)
         return status
-
-
-async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, ResultT]) -> ResultT | None:
-    """The result of ``work``, or None once ``stop`` is set; the work is then cancelled."""
-    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else None
-    finally:
-        for task in (working, stopping):
-            task.cancel()
-        await asyncio.gather(working, stopping, return_exceptions=True)
 
 
 async def _start(limits: OwnerLimitsBook, engine_factory: Callable[[PeerConfig], Engine]) -> PeerProcess:
@@ -141,7 +130,7 @@ class PeerProcess:
         self._started_s = asyncio.get_running_loop().time()
         self.donor = Donor(limits, self, place.instance_id)
         self._worker = None if engine is None else self._make_worker(engine, random)
-        self._meeting = Meeting([])
+        self._meeting = self._make_meeting(config, place)
 
     def _make_session(self, random: Random) -> Session:
         enrolment = self._enrolment
@@ -160,6 +149,18 @@ class PeerProcess:
             listener=self,
             random=random,
         )
+
+    def _make_meeting(self, config: PeerConfig, place: Place) -> Meeting:
+        around = Around(
+            config=config,
+            place=place,
+            relay=self._relay,
+            reached=Reached(self._session.send),
+            send=self._session.send,
+            credentials=lambda: self._renewal.credentials,
+            advertised=lambda: self._advertise,
+        )
+        return Meeting(parts_of(around))
 
     def _make_worker(self, engine: Engine, random: Random) -> Worker:
         settings = self._config.engine

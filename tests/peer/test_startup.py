@@ -11,8 +11,8 @@ import pytest
 
 from peer.config import EngineConfig, PeerConfig
 from peer.donor.config import LimitsConfig
+from peer.ending import unless
 from peer.engines.jax_engine import JaxEngine
-from peer.service import unless
 from peer.startup import make_engine, open_store, state_folder_lock, take_place
 from rollcast.runtime.errors import JoinRefused, MalformedMessage, MissingExtra, RunFolderError, WaitTimedOut
 from rollcast.wire.ids import RunId

@@ -1,0 +1,34 @@
+"""The parts that a configuration asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from peer.config import PeerConfig
+from peer.meeting import Meeting
+from peer.meeting_parts import Around, parts_of
+from peer.reached import Reached
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+
+def _around(config: PeerConfig, said: list[pb.PeerMessage]) -> Around:
+    nothing = cast(Any, SimpleNamespace())
+    return Around(
+        config=config,
+        place=nothing,
+        relay=nothing,
+        reached=Reached(said.append),
+        send=said.append,
+        credentials=lambda: nothing,
+        advertised=lambda: "",
+    )
+
+
+async def test_each_message_has_one_part_at_most(tmp_path: Path) -> None:
+    parts = parts_of(_around(PeerConfig(state_folder=tmp_path), []))
+    kinds = [kind for part in parts for kind in part.kinds]
+    assert len(kinds) == len(set(kinds))
+    assert set(kinds) <= {one.name for one in pb.CoordinatorMessage.DESCRIPTOR.oneofs_by_name["body"].fields}
+    Meeting(parts)
