@@ -100,6 +100,14 @@ LINK_REPORTS_MAX = 64
 """Links in one heartbeat."""
 HEAT_MAP_CELLS_MAX = 128
 """Cells of the chunk heat map in one heartbeat, a byte each."""
+PEER_RECORDS_MAX = 32
+"""Peer records in one message."""
+PEER_RECORD_BYTES_MAX = 2 << 10
+"""One serialized peer record."""
+PEER_ADDRESSES_MAX = 6
+"""Addresses in one peer record."""
+PEER_ADDRESS_LENGTH_MAX = 256
+"""Characters of one; a circuit's has some 140."""
 PEER_MESSAGE_BYTES_MAX = 256 << 10
 """One message of a peer's session: an honest one has some KiB, and parsing multiplies what it takes."""
 
