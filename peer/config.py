@@ -57,6 +57,17 @@ class LinkConfig(ConfigModel):
     """Also links over libp2p (extra p2p). Without it, or when it fails, direct links go on."""
     p2p_port: int = Field(0, ge=0, le=65535)
     """TCP port of libp2p on link.host; 0 lets the system choose."""
+    relay_for_others: bool = True
+    """With link.p2p, and where others can dial this peer: also pass on links between two peers that cannot reach each
+    other (docs/p2p.md). Counts in the caps and quotas like everything else."""
+    relay_circuits_most: int = Field(8, ge=1, le=256)
+    """Links of others passed on at a time."""
+    relay_mbit_s_max: float = Field(50.0, gt=0.0)
+    """Cap on what is passed on for others, in Mbit/s, all circuits together."""
+    relay_circuit_bytes: int = Field(16 << 30, ge=1 << 20)
+    """Bytes after which one circuit ends; both ends may open another."""
+    relay_circuit_minutes: float = Field(120.0, gt=0.0)
+    """Minutes after which one circuit ends; both ends may open another."""
     metered: bool = False
     """What is sent costs money: this peer receives, and passes on only what nobody else can."""
 

@@ -1,16 +1,24 @@
-"""Addresses of libp2p hosts, as text: /ip4/192.0.2.1/tcp/4001, with /p2p/PEER_ID at the end or without."""
+"""Addresses of libp2p hosts, as text: /ip4/192.0.2.1/tcp/4001, with /p2p/PEER_ID at the end or without; through a
+relay: /ip4/192.0.2.1/tcp/4001/p2p/RELAY_ID/p2p-circuit/p2p/PEER_ID."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rollcast.runtime.errors import Unreachable
 from rollcast.wire.ids import PeerId
 
 _PREFIXES = ("/ip4/", "/ip6/", "/dns4/", "/dns6/", "/dns/")
 _FORM = re.compile(r"/(ip4|ip6|dns|dns4|dns6)/([A-Za-z0-9.:-]{1,253})/tcp/(\d{1,5})(?:/p2p/([A-Za-z0-9]{1,64}))?")
+
+_CIRCUIT = "/p2p-circuit"
+
+
+def is_circuit_address(address: str) -> bool:
+    """Whether it is a libp2p address through a relay."""
+    return is_p2p_address(address) and _CIRCUIT in address
 
 
 def is_p2p_address(address: str) -> bool:
@@ -46,21 +54,51 @@ class P2pAddress:
         return cls(kind, host, port)
 
 
-def parse(address: str, peer_id: PeerId) -> P2pAddress:
+@dataclass(frozen=True, slots=True)
+class CircuitAddress:
+    """Where a libp2p host can be reached through another one.
+
+    Args:
+        relay: of the host between; its ``peer_id`` is set.
+    """
+
+    relay: P2pAddress
+    peer_id: str
+
+    def __str__(self) -> str:
+        return f"{self.relay}{_CIRCUIT}/p2p/{self.peer_id}"
+
+
+def parse(address: str, peer_id: PeerId) -> P2pAddress | CircuitAddress:
     """The address of this peer.
 
     Raises:
         Unreachable: it is no address that can be dialled, or it names another peer.
     """
-    match = _FORM.fullmatch(address[:512])
-    if match is None or not 0 < int(match[3]) < 65536 or not _is_host(match[1], match[2]):
+    where, circuit, target = address[:512].partition(_CIRCUIT)
+    found = _listening(where)
+    named = target.removeprefix("/p2p/") if circuit else (found.peer_id if found else "")
+    if found is None or (circuit and not found.peer_id) or (circuit and target and not target.startswith("/p2p/")):
         raise Unreachable(
             f"{address[:128]!r} is no address of a libp2p host",
             fix="addresses look like /ip4/192.0.2.1/tcp/4001",
         )
-    if match[4] and match[4] != peer_id:
+    if named and named != peer_id:
         raise Unreachable(f"{address[:128]!r} is not the address of {peer_id}")
-    return P2pAddress(match[1], match[2], int(match[3]), peer_id)
+    return CircuitAddress(found, peer_id) if circuit else replace(found, peer_id=peer_id)
+
+
+def parse_relay(address: str) -> P2pAddress | None:
+    """The address of a relay, which must name it; None: it is none."""
+    found = _listening(address[:512])
+    return found if found is not None and found.peer_id else None
+
+
+def _listening(address: str) -> P2pAddress | None:
+    match = _FORM.fullmatch(address)
+    if match is None or not 0 < int(match[3]) < 65536 or not _is_host(match[1], match[2]):
+        return None
+    return P2pAddress(match[1], match[2], int(match[3]), match[4] or "")
 
 
 def _is_host(kind: str, host: str) -> bool:

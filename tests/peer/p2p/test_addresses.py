@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.p2p.addresses import P2pAddress, is_p2p_address, parse
+from peer.p2p.addresses import CircuitAddress, P2pAddress, is_circuit_address, is_p2p_address, parse, parse_relay
 from rollcast.runtime.errors import Unreachable
 from rollcast.wire.identity import peer_id_of
 
 PEER_ID = peer_id_of(bytes(range(32)))  # the same in each process that collects tests
+RELAY_ID = peer_id_of(bytes(range(1, 33)))
+RELAY = f"/ip4/192.0.2.7/tcp/4001/p2p/{RELAY_ID}"
 
 
 @pytest.mark.parametrize(
@@ -42,6 +44,10 @@ def test_an_address_is_read_and_names_the_peer(address: str) -> None:
         "/ip4/10.0.0.1/tcp/4001/ws",
         "/ip4/10.0.0.1/tcp/4001/p2p/12D3KooWsomebodyElse",
         "/ip4/10.0.0.1/tcp/4001\n",
+        "/ip4/10.0.0.1/tcp/4001/p2p-circuit",
+        f"{RELAY}/p2p-circuitry",
+        f"{RELAY}/p2p-circuit/p2p/{RELAY_ID}",
+        f"{RELAY}/p2p-circuit/p2p-circuit",
     ],
 )
 def test_what_is_no_address_of_this_peer_cannot_be_dialled(address: str) -> None:
@@ -65,3 +71,19 @@ def test_other_transports_keep_their_addresses(address: str) -> None:
 @pytest.mark.parametrize(("host", "shown"), [("10.0.0.1", "/ip4/10.0.0.1"), ("::1", "/ip6/::1"), ("a.b", "/dns/a.b")])
 def test_the_form_follows_the_host(host: str, shown: str) -> None:
     assert str(P2pAddress.of(host, 7)) == f"{shown}/tcp/7"
+
+
+def test_an_address_through_a_relay_names_both() -> None:
+    address = f"{RELAY}/p2p-circuit/p2p/{PEER_ID}"
+    assert is_circuit_address(address)
+    assert not is_circuit_address(RELAY)
+    found = parse(address, PEER_ID)
+    assert found == CircuitAddress(P2pAddress("ip4", "192.0.2.7", 4001, RELAY_ID), PEER_ID)
+    assert str(found) == address
+    assert parse(f"{RELAY}/p2p-circuit", PEER_ID) == found
+
+
+def test_a_relay_is_named_by_its_address() -> None:
+    assert str(parse_relay(RELAY)) == RELAY
+    assert parse_relay("/ip4/192.0.2.7/tcp/4001") is None
+    assert parse_relay(f"{RELAY}/p2p-circuit/p2p/{PEER_ID}") is None
