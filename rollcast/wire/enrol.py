@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,9 @@ import structlog
 
 from rollcast.runtime.errors import RollcastError, Unreachable, WrongKey
 from rollcast.runtime.waits import backoff_delays_s
+from rollcast.wire.bootstrap import Bootstrap
 from rollcast.wire.certificates import Caller, fingerprint_of
+from rollcast.wire.hops import failed_hop
 from rollcast.wire.identity import Identity
 from rollcast.wire.ids import PeerId, RunId
 from rollcast.wire.invite import Invite
@@ -31,6 +35,7 @@ REUSE_VALID_FOR_S = 600.0
 """A saved certificate with less time left than this is not used again."""
 
 _ATTEMPT_TIMEOUT_S = 10.0
+_DELAY_MOST_S = 10.0
 
 log = structlog.get_logger()
 
@@ -45,6 +50,13 @@ class Enrolment:
     http_url: str
     learner_public_key: bytes
     peer_id: PeerId
+    further: tuple[str, ...] = ()
+    """More control addresses of the same coordinator."""
+
+    @property
+    def grpc_addresses(self) -> tuple[str, ...]:
+        """All control addresses, the one to try first first."""
+        return (self.grpc_address, *self.further)
 
 
 def join_payload(run_id: str, token: str, csr_pem: bytes) -> bytes:
@@ -52,61 +64,99 @@ def join_payload(run_id: str, token: str, csr_pem: bytes) -> bytes:
     return run_id.encode("ascii") + hashlib.sha256(token.encode("ascii")).digest() + csr_pem
 
 
-async def enrol(invite: Invite, identity: Identity, state_folder: Path, timeout_s: float) -> Enrolment:
+async def enrol(
+    invite: Invite, identity: Identity, state_folder: Path, timeout_s: float | None, *, also: Sequence[str] = ()
+) -> Enrolment:
     """Join, or take up a saved certificate of the same run that is valid for at least another ten minutes.
 
-    While the coordinator cannot be reached or is not ready, tries again until ``timeout_s`` seconds are over.
+    While the coordinator cannot be reached or is not ready, tries each of its places again.
+
+    Args:
+        timeout_s: for how many seconds; None: for ever.
+        also: further places (rollcast.wire.bootstrap).
 
     Raises:
-        Unreachable: it could not be reached in time.
+        Unreachable: it could not be reached in time; the message names the hop.
         JoinRefused: the invite is wrong, expired or used up.
         WrongKey: whoever answers is not the coordinator that wrote the invite.
         ProtocolMismatch: the two sides speak different protocol versions.
         MalformedMessage: it answers something else than a join.
         RunFolderError: the credentials cannot be saved.
     """
+    places = invite.places(also)
     saved = await asyncio.to_thread(_reusable, invite, identity, state_folder)
     if saved is not None:
         log.info("certificate reused", run_id=invite.run_id, peer_id=identity.peer_id)
-        return _enrolment(invite, identity, saved, invite.grpc_address)
+        return _enrolment(invite, identity, saved, places[0].http_url, [place.grpc_address for place in places])
     loop = asyncio.get_running_loop()
-    gives_up_at_s = loop.time() + timeout_s
-    last_problem = "no attempt ended"
-    for delay_s in backoff_delays_s(random.Random(), most_s=2.0):
+    gives_up_at_s = float("inf") if timeout_s is None else loop.time() + timeout_s
+    problems: dict[str, str] = {}
+    strangers: dict[str, RollcastError] = {}
+    for place, delay_s in zip(cycle(places), backoff_delays_s(random.Random(), most_s=_DELAY_MOST_S), strict=False):
         try:
-            left_s = gives_up_at_s - loop.time()
-            async with asyncio.timeout(min(left_s, _ATTEMPT_TIMEOUT_S)):
-                enrolment = await _join(invite, identity)
+            async with asyncio.timeout(min(gives_up_at_s - loop.time(), _ATTEMPT_TIMEOUT_S)):
+                enrolment = await _join(invite, identity, place, places)
             await asyncio.to_thread(enrolment.credentials.save, state_folder)
             log.info("joined", run_id=invite.run_id, peer_id=identity.peer_id)
             return enrolment
-        except aiohttp.ClientConnectorCertificateError as error:
-            raise WrongKey(
-                f"whoever answers at {invite.http_url} has no certificate of this run", cause=str(error)
-            ) from None
+        except _Stranger as error:
+            strangers[place.http_url] = error.said
+            if len(strangers) == len(places):  # as long as one of them says nothing, that may be the coordinator
+                raise error.said from None
+            problems[place.http_url] = error.said.what
         except (NotReady, aiohttp.ClientError, OSError, TimeoutError) as error:
-            last_problem = str(error) or "no answer in time"
+            await _note(problems, place, error)
         if loop.time() + delay_s >= gives_up_at_s:
             break
         await asyncio.sleep(delay_s)
     raise Unreachable(
-        f"cannot reach the coordinator at {invite.http_url} within {timeout_s:g} s",
-        cause=last_problem,
+        f"cannot reach the coordinator at {' or '.join(place.http_url for place in places)} within {timeout_s:g} s",
+        cause="; ".join(problems.values()) or "no attempt ended",
         fix="check that the coordinator runs and that its address can be reached from here",
     )
 
 
-async def _join(invite: Invite, identity: Identity) -> Enrolment:
+class _Stranger(Exception):
+    """Whoever answers at a place does not show that it is this run's coordinator."""
+
+    def __init__(self, said: RollcastError) -> None:
+        super().__init__(said.what)
+        self.said = said
+
+
+async def _note(problems: dict[str, str], place: Bootstrap, error: Exception) -> None:
+    """Find out which hop fails, and say so when it is another one than before."""
+    problem = str(error) or "no answer in time"
+    if not isinstance(error, NotReady):
+        failed = await failed_hop(place.http_url.partition("://")[2], None)
+        problem = problem if failed is None else str(failed)
+    if problems.get(place.http_url) != problem:
+        log.warning("the coordinator cannot be reached; trying again", url=place.http_url, cause=problem)
+    problems[place.http_url] = problem
+
+
+async def _join(invite: Invite, identity: Identity, place: Bootstrap, places: Sequence[Bootstrap]) -> Enrolment:
     timeout = aiohttp.ClientTimeout(total=_ATTEMPT_TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout, trust_env=False) as session:
-        pinned = await PinnedHttp.open(session, invite)
+        try:
+            pinned = await PinnedHttp.open(session, replace(invite, http_url=place.http_url))
+        except RollcastError as error:
+            raise _Stranger(error) from None
         key = new_tls_key()
         request = _join_request(invite, identity, key.csr_pem())
-        answer = await pinned.exchange("POST", "/api/v1/join", request)
+        try:
+            answer = await pinned.exchange("POST", "/api/v1/join", request)
+        except aiohttp.ClientConnectorCertificateError as error:
+            what = f"whoever answers at {place.http_url} has no certificate of this run"
+            raise _Stranger(WrongKey(what, cause=str(error))) from None
     credentials = TlsCredentials(pinned.ca_pem, text_in(answer, "certificate_pem").encode("ascii"), key.private_pem)
     credentials.check()
     _check_caller(credentials.caller, invite, identity)
-    return _enrolment(invite, identity, credentials, text_in(answer, "grpc_address") or invite.grpc_address)
+    # It names its control port itself, which may have moved; where its own name leads nowhere, the place that answered.
+    named = [text_in(answer, "grpc_address")] if answer.get("grpc_address") else []
+    others = [one.grpc_address for one in (place, *places)]
+    addresses = [*named, *others] if place == places[0] else [others[0], *named, *others]
+    return _enrolment(invite, identity, credentials, place.http_url, addresses)
 
 
 def _join_request(invite: Invite, identity: Identity, csr_pem: bytes) -> dict[str, Any]:
@@ -137,12 +187,16 @@ def _reusable(invite: Invite, identity: Identity, state_folder: Path) -> TlsCred
     return credentials if is_ours and credentials.valid_for_s >= REUSE_VALID_FOR_S else None
 
 
-def _enrolment(invite: Invite, identity: Identity, credentials: TlsCredentials, grpc_address: str) -> Enrolment:
+def _enrolment(
+    invite: Invite, identity: Identity, credentials: TlsCredentials, http_url: str, addresses: Sequence[str]
+) -> Enrolment:
+    first, *further = dict.fromkeys(addresses)
     return Enrolment(
         credentials=credentials,
         run_id=invite.run_id,
-        grpc_address=grpc_address,
-        http_url=invite.http_url,
+        grpc_address=first,
+        http_url=http_url,
         learner_public_key=bytes.fromhex(invite.learner_public_key),
         peer_id=identity.peer_id,
+        further=tuple(further),
     )

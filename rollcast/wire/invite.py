@@ -6,12 +6,14 @@ import asyncio
 import base64
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
 from rollcast.runtime.errors import JoinRefused
 from rollcast.runtime.waits import deadline
+from rollcast.wire.bootstrap import PLACE_PATTERN, PLACES_MOST, Bootstrap, bootstraps
 from rollcast.wire.ids import Role, RunId
 from rollcast.wire.limits import INVITE_LENGTH_MAX
 
@@ -44,16 +46,25 @@ class Invite:
     ca_sha256: str  # hex: fingerprint of the run CA
     learner_public_key: str  # hex: signs versions, whatever the coordinator says
     token: str = field(repr=False)
+    further: tuple[str, ...] = ()  # places of the same coordinator: see rollcast.wire.bootstrap.PLACE_PATTERN
 
     def __post_init__(self) -> None:
         for name, form in _FORMS.items():
             value = getattr(self, name)
             if not isinstance(value, str) or form.fullmatch(value) is None:
                 raise _not_an_invite(f"its {name} is not one")
+        if len(self.further) >= PLACES_MOST or not all(map(_is_place, self.further)):
+            raise _not_an_invite("its further addresses are none")
+
+    def places(self, also: Sequence[str] = ()) -> tuple[Bootstrap, ...]:
+        """Where to look for the coordinator, in this order; ``also``: of ``PLACE_PATTERN``."""
+        return bootstraps(self.http_url, self.grpc_address, (*self.further, *also))
 
     def encode(self) -> str:
         """The string to hand out. It holds a secret."""
-        values = {name: getattr(self, name) for name in _FORMS}
+        values: dict[str, object] = {name: getattr(self, name) for name in _FORMS}
+        if self.further:  # an invite without them is one that earlier releases read too
+            values["further"] = list(self.further)
         text = json.dumps(values, separators=(",", ":"))
         return _PREFIX + base64.urlsafe_b64encode(text.encode("ascii")).decode("ascii").rstrip("=")
 
@@ -73,9 +84,10 @@ class Invite:
             values = json.loads(data)
         except (ValueError, RecursionError):
             raise _not_an_invite("part of it is missing or changed") from None
-        if not isinstance(values, dict) or values.keys() != _FORMS.keys():
+        further = values.pop("further", []) if isinstance(values, dict) else None
+        if not isinstance(values, dict) or values.keys() != _FORMS.keys() or not isinstance(further, list):
             raise _not_an_invite("it has other fields than this version of Rollcast expects")
-        return cls(**values)
+        return cls(**values, further=tuple(further))
 
 
 async def read_invite(text: str, file: Path | None, timeout_s: float) -> Invite:
@@ -96,6 +108,10 @@ async def read_invite(text: str, file: Path | None, timeout_s: float) -> Invite:
             if content.strip():
                 return Invite.decode(content)
             await asyncio.sleep(_POLL_S)
+
+
+def _is_place(text: object) -> bool:
+    return isinstance(text, str) and re.fullmatch(PLACE_PATTERN, text) is not None and "\n" not in text
 
 
 def _read(file: Path) -> str:

@@ -256,3 +256,31 @@ async def test_a_state_folder_that_cannot_be_written_is_explained(door: Door, tm
     async with door.open() as invite:
         with pytest.raises(RunFolderError):
             await enrol(invite, Identity.generate(), tmp_path / "file" / "state", 10.0)
+
+
+async def test_a_coordinator_is_found_at_any_of_its_places(door: Door, tmp_path: Path) -> None:
+    identity = Identity.generate()
+    async with door.open() as invite:
+        port = invite.http_url.rpartition(":")[2]
+        moved = replace(invite, http_url="http://127.0.0.1:1", further=("no-such-host.invalid",))
+        enrolment = await enrol(moved, identity, tmp_path, 20.0, also=[f"localhost:7:{port}"])
+    assert enrolment.http_url == f"http://localhost:{port}"
+    assert enrolment.grpc_addresses == ("localhost:7", "127.0.0.1:7400", "127.0.0.1:1", "no-such-host.invalid:1")
+
+
+async def test_a_stranger_at_one_place_does_not_matter(door: Door, tmp_path: Path) -> None:
+    stranger = Door(tmp_path / "other")
+    async with stranger.open() as wrong, door.open() as right:
+        port = right.http_url.rpartition(":")[2]
+        invite = replace(right, http_url=wrong.http_url, further=(f"127.0.0.1:7400:{port}",))
+        enrolment = await enrol(invite, Identity.generate(), tmp_path / "state", 20.0)
+    assert enrolment.http_url == right.http_url
+    assert stranger.joins == 0
+
+
+async def test_a_failed_join_names_the_hop(door: Door, tmp_path: Path) -> None:
+    invite = replace(door.invite("http://127.0.0.1:1"), further=("no-such-host.invalid",))
+    with pytest.raises(Unreachable) as caught:
+        await enrol(invite, Identity.generate(), tmp_path, 1.5)
+    assert "connection of 127.0.0.1:1: 127.0.0.1:1 refuses it" in caught.value.cause
+    assert "name lookup of no-such-host.invalid:1" in caught.value.cause

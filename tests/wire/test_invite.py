@@ -30,7 +30,7 @@ def pack(values: object) -> str:
 
 
 def fields() -> dict[str, object]:
-    return {name: getattr(INVITE, name) for name in Invite.__slots__}
+    return {name: getattr(INVITE, name) for name in Invite.__slots__ if name != "further"}
 
 
 def test_an_invite_is_one_word() -> None:
@@ -68,6 +68,12 @@ def test_the_token_is_not_shown() -> None:
         {"token": 7},
         {"token": None},
         {"token": ["x"]},
+        {"further": ["run.example:7400"]},
+        {"further": ["http://run.example"]},
+        {"further": [7]},
+        {"further": ["run.example\n"]},
+        {"further": "run.example"},
+        {"further": ["run.example"] * 8},
     ],
 )
 def test_fields_are_checked(change: dict[str, object]) -> None:
@@ -75,6 +81,18 @@ def test_fields_are_checked(change: dict[str, object]) -> None:
         Invite.decode(pack({**fields(), **change}))
     with pytest.raises(JoinRefused):
         replace(INVITE, **change)  # type: ignore[arg-type]
+
+
+def test_an_invite_may_name_further_places() -> None:
+    invite = replace(INVITE, further=("run.example", "[2001:db8::1]:7500:7501"))
+    assert Invite.decode(invite.encode()) == invite
+    assert [place.grpc_address for place in invite.places(["10.0.0.1", "127.0.0.1"])] == [
+        "127.0.0.1:7400",
+        "run.example:7400",
+        "[2001:db8::1]:7500",
+        "10.0.0.1:7400",
+    ]
+    assert invite.places()[1].http_url == "http://run.example:7401"
 
 
 def test_missing_and_further_fields_are_refused() -> None:

@@ -1,0 +1,150 @@
+"""Which hop on the way to a coordinator fails: name lookup, connection, TLS or its certificate.
+
+Asked after something failed, never before: it opens a connection of its own, and closes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rollcast.runtime.errors import RollcastError, Unreachable, WrongKey
+
+HopName = Literal["name lookup", "connection", "TLS", "certificate", "session"]
+
+LOOKUP_S = 5.0
+CONNECT_S = 4.0
+HANDSHAKE_S = 5.0
+_FIRST_BYTES_S = 1.0  # a server that refuses our certificate says so after the handshake, instead of its first bytes
+_ADDRESSES_MOST = 4
+_ALPN = ["h2"]  # a gRPC server talks to nobody who does not name it
+
+_FIXES: dict[HopName, str] = {
+    "name lookup": "check the name in the invite, and this machine's DNS (`getent hosts NAME`)",
+    "connection": "check that the coordinator runs, that its port is right, and that no firewall is between",
+    "TLS": "check the port: something else than a coordinator's listens there, or a proxy is between",
+    "certificate": "ask the operator for a new invite: this one is of another run, or has expired",
+    "session": "read the coordinator's log: it was reached, and does not take us",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HopFailed:
+    """The first hop that fails.
+
+    Args:
+        address: host:port that was wanted.
+        reason: in words, with the addresses that were tried.
+    """
+
+    hop: HopName
+    address: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.hop} of {self.address}: {self.reason}"
+
+    @property
+    def fix(self) -> str:
+        """What to do about it."""
+        return _FIXES[self.hop]
+
+    def as_error(self, what: str) -> RollcastError:
+        """The error to raise or show. ``what``: what it kept from being done, one sentence."""
+        kind = WrongKey if self.hop == "certificate" else Unreachable
+        return kind(what, cause=str(self), fix=self.fix)
+
+
+async def failed_hop(address: str, tls: ssl.SSLContext | None, *, reads_first: bool = False) -> HopFailed | None:
+    """Go the way to ``address`` as far as it goes; None: every hop works.
+
+    Args:
+        address: host:port, IPv6 in brackets.
+        tls: whom to trust and what to show; its protocols are set here. None: no TLS is spoken there.
+        reads_first: the other end speaks first, as gRPC's do: a refusal of our certificate is seen then.
+    """
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    found = await _lookup(address, host, int(port))
+    if isinstance(found, HopFailed):
+        return found
+    reasons = []
+    for family, ip in found:
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                reader, writer = await asyncio.open_connection(ip, int(port), family=family)
+        except (OSError, TimeoutError) as error:
+            reasons.append(f"{_shown(ip, port)} {_connecting(error)}")
+            continue
+        try:
+            return (
+                None if tls is None else await _handshake(address, _shown(ip, port), tls, reader, writer, reads_first)
+            )
+        finally:
+            with contextlib.suppress(RuntimeError):
+                writer.transport.abort()
+    return HopFailed("connection", address, "; ".join(reasons))
+
+
+async def _lookup(address: str, host: str, port: int) -> list[tuple[int, str]] | HopFailed:
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(LOOKUP_S):
+            answers: list[Any] = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except TimeoutError:
+        return HopFailed("name lookup", address, f"no answer about {host!r} in {LOOKUP_S:g} s")
+    except (OSError, UnicodeError) as error:
+        said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        return HopFailed("name lookup", address, f"nobody knows {host!r} ({said})")
+    found = dict.fromkeys((int(family), str(where[0])) for family, _, _, _, where in answers)
+    return list(found)[:_ADDRESSES_MOST]
+
+
+async def _handshake(
+    address: str,
+    shown: str,
+    tls: ssl.SSLContext,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    reads_first: bool,
+) -> HopFailed | None:
+    tls.set_alpn_protocols(_ALPN if reads_first else ["http/1.1"])
+    try:
+        async with asyncio.timeout(HANDSHAKE_S):
+            await writer.start_tls(tls, server_hostname="")
+    except ssl.SSLCertVerificationError as error:
+        return HopFailed("certificate", address, f"{shown} shows none of this run ({error.verify_message})")
+    except TimeoutError:
+        return HopFailed("TLS", address, f"{shown} takes the connection and says nothing for {HANDSHAKE_S:g} s")
+    except (ssl.SSLError, OSError) as error:
+        return HopFailed("TLS", address, f"{shown} does not speak it ({_said(error)})")
+    if not reads_first:
+        return None
+    try:
+        async with asyncio.timeout(_FIRST_BYTES_S):
+            first = await reader.read(1)
+    except TimeoutError:
+        return None
+    except (ssl.SSLError, OSError) as error:
+        return HopFailed("certificate", address, f"{shown} does not take ours ({_said(error)})")
+    return None if first else HopFailed("certificate", address, f"{shown} does not take ours (it hung up)")
+
+
+def _connecting(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return f"does not answer for {CONNECT_S:g} s"
+    return "refuses it" if isinstance(error, ConnectionRefusedError) else f"cannot be reached ({_said(error)})"
+
+
+def _said(error: BaseException) -> str:
+    if isinstance(error, ssl.SSLError):
+        return error.reason or "SSL error"
+    return (error.strerror if isinstance(error, OSError) and error.strerror else str(error)) or type(error).__name__
+
+
+def _shown(ip: str, port: str) -> str:
+    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
