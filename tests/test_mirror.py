@@ -152,6 +152,7 @@ TESTED_IN = {
     "coordinator/verifier_process.py": "tests/coordinator/test_verifier_pool.py",
     "coordinator/verifier_worker.py": "tests/coordinator/test_verifier_pool.py",
     "peer/link_server.py": "tests/peer/test_direct_transport.py",
+    "peer/link_acceptor.py": "tests/peer/test_direct_transport.py",
     "peer/relay_state.py": "tests/peer/test_relay_core.py",
     "peer/transport.py": "tests/peer/transport_conformance.py",
     "learner/lead.py": "tests/learner/test_processes.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import aiohttp
 
@@ -20,17 +21,32 @@ _REASON_BYTES_MAX = 512
 _CLOSE_S = 2.0
 
 
-class LinkDialler:
-    """Opens links with our credentials. Make it inside a running event loop."""
+def _anyone(_caller: Caller) -> str:
+    return ""
 
-    def __init__(self, credentials: TlsCredentials, run_id: RunId, limits: LinkLimits, options: SocketOptions) -> None:
+
+class LinkDialler:
+    """Opens links with our credentials. Make it inside a running event loop.
+
+    Args:
+        connector: where connections come from; None: they are dialled.
+    """
+
+    def __init__(
+        self,
+        credentials: TlsCredentials,
+        run_id: RunId,
+        limits: LinkLimits,
+        options: SocketOptions,
+        connector: aiohttp.BaseConnector | None = None,
+    ) -> None:
         self._run_id = run_id
         self._limits = limits
         self._options = options
         self._tls = credentials.ssl_client_context()
         # One connection per link, never reused: a link ends with its connection.
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, force_close=True),
+            connector=connector or aiohttp.TCPConnector(limit=0, force_close=True),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.dial_timeout_s),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
@@ -39,11 +55,16 @@ class LinkDialler:
         self._empty = asyncio.Event()
         self._empty.set()
 
-    async def dial(self, peer_id: PeerId, address: str, *, role: str = "") -> tuple[LinkStream, Caller]:
+    async def dial(
+        self, peer_id: PeerId, address: str, *, role: str = "", admit: Callable[[Caller], str] = _anyone
+    ) -> tuple[LinkStream, Caller]:
         """A greeted link to exactly this peer, with this role if one is named.
 
+        Args:
+            admit: why the other end may have no link after all; empty where it may.
+
         Raises:
-            Unreachable: nobody answers there, or refuses.
+            Unreachable: nobody answers there, or refuses, or ``admit`` does.
             WrongKey: somebody else answers there.
             ProtocolMismatch: the two sides speak no common protocol version.
             MalformedMessage: it does not greet.
@@ -59,6 +80,9 @@ class LinkDialler:
                 )
                 stream.close(error.what, error.code)
                 raise error
+            if problem := admit(caller):
+                stream.close(problem, Unreachable.code)
+                raise Unreachable(f"{peer_id} may have no chunk link", cause=problem)
             await greet(stream, peer_id, self._run_id, self._limits.hello_timeout_s, dialled=True)
             return stream, caller
 

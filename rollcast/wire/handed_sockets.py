@@ -1,0 +1,66 @@
+"""HTTP over connections that are there already: they were not dialled in the ordinary way."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from typing import Any
+
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
+
+
+class HandedSockets(aiohttp.BaseConnector):
+    """A connector that takes what ``hand`` was given for an address, once, and dials nothing.
+
+    aiohttp's own connector for Unix sockets replaces the same one method.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(limit=0, force_close=True)
+        self._handed: dict[str, socket.socket] = {}
+
+    def hand(self, sock: socket.socket) -> str:
+        """Keep a connected socket for the next request to its remote address.
+
+        Returns:
+            that address, host:port; no two connections from one local port have the same.
+
+        Raises:
+            OSError: it is not connected any more.
+        """
+        host, port, *_ = sock.getpeername()
+        address = _address(host, port)
+        self.drop(address)
+        self._handed[address] = sock
+        return address
+
+    def drop(self, address: str) -> None:
+        """Close what nobody asked for."""
+        sock = self._handed.pop(address, None)
+        if sock is not None:
+            sock.close()
+
+    async def _create_connection(
+        self, req: aiohttp.ClientRequest, traces: list[Any], timeout: aiohttp.ClientTimeout
+    ) -> ResponseHandler:
+        address = _address(req.url.host or "", req.port or 0)
+        sock = self._handed.pop(address, None)
+        if sock is None:
+            raise aiohttp.ClientConnectionError(f"there is no connection to {address}")
+        context = req.ssl
+        assert isinstance(context, ssl.SSLContext)
+        try:
+            _, protocol = await asyncio.get_running_loop().create_connection(
+                self._factory, sock=sock, ssl=context, server_hostname=req.url.host
+            )
+        except ssl.SSLError as error:
+            raise aiohttp.ClientConnectorSSLError(req.connection_key, error) from error
+        except OSError as error:
+            raise aiohttp.ClientOSError(error.errno, str(error)) from error
+        return protocol
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
