@@ -997,14 +997,16 @@ class Credit(_message.Message):
     def __init__(self, version: _Optional[int] = ..., encoding_id: _Optional[int] = ..., indices: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Want(_message.Message):
-    __slots__ = ("version", "encoding_id", "chunk_list")
+    __slots__ = ("version", "encoding_id", "chunk_list", "announcement")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ENCODING_ID_FIELD_NUMBER: _ClassVar[int]
     CHUNK_LIST_FIELD_NUMBER: _ClassVar[int]
+    ANNOUNCEMENT_FIELD_NUMBER: _ClassVar[int]
     version: int
     encoding_id: int
     chunk_list: bool
-    def __init__(self, version: _Optional[int] = ..., encoding_id: _Optional[int] = ..., chunk_list: _Optional[bool] = ...) -> None: ...
+    announcement: bool
+    def __init__(self, version: _Optional[int] = ..., encoding_id: _Optional[int] = ..., chunk_list: _Optional[bool] = ..., announcement: _Optional[bool] = ...) -> None: ...
 
 class Request(_message.Message):
     __slots__ = ("version", "encoding_id", "indices")
