@@ -1,0 +1,190 @@
+"""What a peer knows of where others are: bounded, and sorted by who said it. Decisions only.
+
+The coordinator's word and a peer's word about itself weigh more than what third ones say: a member that makes up peers
+fills its own share of the book and no more, and what it says is not told on before somebody was met there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterator
+from dataclasses import dataclass, field
+from random import Random
+
+from rollcast.wire.ids import PeerId
+from rollcast.wire.peer_record import PeerRecord
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+ENTRIES_MOST = 256
+HEARSAY_MOST = 24
+"""Records about third ones that one peer may fill the book with."""
+NEARBY_MOST = 64
+NEARBY_S = 600.0
+"""How long an address that was found on the local network counts, unless it is found again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Somebody who can be dialled.
+
+    Args:
+        address: as in a relay plan: addresses separated by spaces, the first first.
+    """
+
+    peer_id: PeerId
+    role: str
+    address: str
+    lan: bool
+
+
+@dataclass(slots=True)
+class _Entry:
+    record: PeerRecord
+    signed: pb.Signed
+    told_by: PeerId | None  # None: the coordinator, or the peer itself
+    met_unix_s: float = 0.0
+    failures: int = 0  # since it was met, or since it has these addresses
+
+    @property
+    def believed(self) -> bool:
+        return self.told_by is None or self.met_unix_s > 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Nearby:
+    role: str
+    addresses: tuple[str, ...]
+    until_unix_s: float
+
+
+@dataclass(slots=True)
+class AddressBook:
+    """Records of others by peer id. All times are seconds since 1970."""
+
+    own_peer_id: PeerId
+    _entries: dict[PeerId, _Entry] = field(default_factory=dict)
+    _nearby: dict[PeerId, _Nearby] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, peer_id: PeerId) -> bool:
+        return peer_id in self._entries
+
+    # ------------------------------------------------------------ what is learnt
+
+    def add(self, signed: pb.Signed, record: PeerRecord, *, told_by: PeerId | None) -> bool:
+        """Take in a verified record.
+
+        Args:
+            told_by: who sent it; None: the coordinator. A peer's record of itself is believed as the coordinator's.
+
+        Returns:
+            whether anything changed.
+        """
+        if record.peer_id == self.own_peer_id:
+            return False
+        teller = None if told_by == record.peer_id else told_by
+        known = self._entries.get(record.peer_id)
+        if known is None:
+            return self._insert(_Entry(record, signed, teller))
+        if teller is None:
+            known.told_by = None
+        if record.sequence <= known.record.sequence:
+            return False
+        if record.addresses != known.record.addresses:
+            known.failures = 0
+        known.record, known.signed = record, signed
+        return True
+
+    def found_nearby(self, peer_id: PeerId, role: str, addresses: tuple[str, ...], now_unix_s: float) -> None:
+        """Addresses that somebody claims on our local network: tried first, believed after the handshake only."""
+        if peer_id == self.own_peer_id or not addresses:
+            return
+        self._nearby.pop(peer_id, None)
+        self._nearby[peer_id] = _Nearby(role, addresses, now_unix_s + NEARBY_S)
+        while len(self._nearby) > NEARBY_MOST:
+            del self._nearby[next(iter(self._nearby))]  # the oldest
+
+    def met(self, peer_id: PeerId, now_unix_s: float) -> None:
+        """There is a link with it."""
+        if (entry := self._entries.get(peer_id)) is not None:
+            entry.met_unix_s, entry.failures = now_unix_s, 0
+
+    def failed(self, peer_id: PeerId) -> None:
+        """Nobody answered at any of its addresses."""
+        if (entry := self._entries.get(peer_id)) is not None:
+            entry.failures += 1
+
+    def forget_expired(self, now_unix_s: float) -> bool:
+        """Drop what counts no more; whether anything was dropped."""
+        old = [peer_id for peer_id, one in self._entries.items() if one.record.expires_unix_s <= now_unix_s]
+        gone = [peer_id for peer_id, one in self._nearby.items() if one.until_unix_s <= now_unix_s]
+        for peer_id in old:
+            del self._entries[peer_id]
+        for peer_id in gone:
+            del self._nearby[peer_id]
+        return bool(old or gone)
+
+    # ------------------------------------------------------------ what is told and used
+
+    def to_tell(self, random: Random, most: int, *, besides: Container[PeerId] = ()) -> list[pb.Signed]:
+        """Records for another peer, drawn from those that the coordinator, their peer or our own links vouch for."""
+        told = [one for peer_id, one in self._entries.items() if one.believed and peer_id not in besides]
+        return [entry.signed for entry in random.sample(told, min(most, len(told)))]
+
+    def to_keep(self) -> pb.PeerRecords:
+        """What is worth reading again after a restart, those that were met last first."""
+        kept = sorted((one for one in self._entries.values() if one.believed), key=lambda one: -one.met_unix_s)
+        return pb.PeerRecords(records=[entry.signed for entry in kept])
+
+    def holders(self, random: Random, most: int, *, besides: Container[PeerId] = ()) -> list[Holder]:
+        """Whom to dial, the likeliest first: those on our local network, then by failures, then believed and met."""
+        nearby = [
+            Holder(peer_id, one.role, " ".join((*one.addresses, *self._addresses(peer_id))), True)
+            for peer_id, one in self._nearby.items()
+            if peer_id not in besides
+        ]
+        others = [
+            entry
+            for peer_id, entry in self._entries.items()
+            if entry.record.addresses and peer_id not in besides and peer_id not in self._nearby
+        ]
+        random.shuffle(others)
+        others.sort(key=lambda entry: (entry.failures, not entry.believed, entry.met_unix_s == 0.0))
+        far = (Holder(one.record.peer_id, one.record.role, one.record.address, False) for one in others)
+        return [*nearby, *far][:most]
+
+    def _addresses(self, peer_id: PeerId) -> Iterator[str]:
+        entry = self._entries.get(peer_id)
+        return iter(() if entry is None else entry.record.addresses)
+
+    # ------------------------------------------------------------ bounds
+
+    def _insert(self, entry: _Entry) -> bool:
+        """Add a new entry; where there is no room, the worst goes, which may be the new one."""
+        if entry.told_by is not None and self._told_by(entry.told_by) >= HEARSAY_MOST:
+            return False
+        self._entries[entry.record.peer_id] = entry
+        if len(self._entries) > ENTRIES_MOST:
+            worst = min(self._entries.values(), key=_worth)
+            del self._entries[worst.record.peer_id]
+        return entry.record.peer_id in self._entries
+
+    def _told_by(self, peer_id: PeerId) -> int:
+        return sum(entry.told_by == peer_id and not entry.met_unix_s for entry in self._entries.values())
+
+    def validate(self) -> None:
+        """Assert what must always hold; on in tests."""
+        assert len(self._entries) <= ENTRIES_MOST
+        assert len(self._nearby) <= NEARBY_MOST
+        assert self.own_peer_id not in self._entries
+        assert self.own_peer_id not in self._nearby
+        tellers = Counter(entry.told_by for entry in self._entries.values() if not entry.believed)
+        assert all(count <= HEARSAY_MOST for count in tellers.values())
+
+
+def _worth(entry: _Entry) -> tuple[bool, bool, int, float, int]:
+    """What is worth least goes first."""
+    has_address = bool(entry.record.addresses)
+    return entry.believed, has_address, -entry.failures, entry.met_unix_s, entry.record.expires_unix_s
