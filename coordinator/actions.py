@@ -18,6 +18,7 @@ from rollcast.wire.ids import (
     UploadId,
     Version,
 )
+from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import LeaseGrant, Rollout
 
 
@@ -84,6 +85,23 @@ class SendProbe:
     to_peer: PeerId
     bytes_max: int
     seconds_max: float
+
+
+@dataclass(frozen=True, slots=True)
+class SendToPeer:
+    """Send this message as it is: those about ways to each other (coordinator/reach), which nothing else looks at."""
+
+    peer_id: PeerId
+    message: pb.CoordinatorMessage
+
+
+@dataclass(frozen=True, slots=True)
+class TryAddress:
+    """See whether this peer can be dialled at this address; answered by DialBackEnded."""
+
+    check_id: int
+    peer_id: PeerId
+    address: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +325,8 @@ Action = (
     | RevokeLeases
     | SendPlan
     | SendProbe
+    | SendToPeer
+    | TryAddress
     | SendAnnouncement
     | PlanActivation
     | TellActivation

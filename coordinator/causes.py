@@ -46,6 +46,7 @@ from coordinator.operator_events import (
     PublishPeriodChanged,
     StalenessLimitChanged,
 )
+from coordinator.reach.events import DialBackEnded, PunchEnded, PunchRequested, ReachabilityTold, RecordGiven
 
 
 def cause_of(event: Event) -> str:
@@ -55,6 +56,12 @@ def cause_of(event: Event) -> str:
             return f"peer {event.peer_id}"
         case IdentityNoticed():
             return f"peer {event.peer_id}"
+        case ReachabilityTold() | PunchRequested() | RecordGiven():
+            return f"peer {event.peer_id}"
+        case PunchEnded():
+            return f"punch {event.punch_id}"
+        case DialBackEnded():
+            return f"dial-back {event.check_id}"
         case PeerAccused():
             return f"peer {event.accuser}"
         case RolloutReceived() | MalformedRollout():

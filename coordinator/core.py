@@ -54,6 +54,8 @@ from coordinator.membership import Member
 from coordinator.patience import Patience
 from coordinator.presence import Presence
 from coordinator.preview import Question, question_of
+from coordinator.reach.events import DialBackEnded, PunchEnded, PunchRequested, ReachabilityTold, RecordGiven
+from coordinator.reach.reaching import Reaching
 from coordinator.relaying import Relaying
 from coordinator.settings import CoreSettings
 from coordinator.staleness_ledger import Split
@@ -87,7 +89,8 @@ class CoordinatorCore:
         self._elapsed_before_s = 0.0 if restored is None else restored.elapsed_s
         self._patience = Patience(self._state)
         self._relaying = Relaying(self._state)
-        self._presence = Presence(self._state, self._relaying)
+        self._reaching = Reaching(self._state, self._relaying)
+        self._presence = Presence(self._state, self._relaying, self._reaching)
         self._activation = Activation(self._state, self._relaying)
         self._acting = Acting(self._state, self._relaying, self._presence, self._activation)
         self._working = Working(self._state)
@@ -250,6 +253,9 @@ class CoordinatorCore:
                 return self._presence.left(event, now)
             case IdentityNoticed():
                 return [Note(event.what, event.peer_id, event.detail)]
+            case ReachabilityTold() | PunchRequested() | PunchEnded() | DialBackEnded() | RecordGiven():
+                self._presence.seen(event.peer_id, now)
+                return self._reaching.received(event, now)
             case LeasesReturned():
                 return self._working.returned(event, now)
             case PeerAccused():
@@ -311,6 +317,7 @@ class CoordinatorCore:
         actions = self._presence.drop_silent(now)
         if state.late_wait.running:
             actions += forming.form_batch(state, now)
+        actions += self._reaching.tick(now)
         actions += self._relaying.replan(now) if state.members.end_demotions(now) else self._relaying.tick(now)
         actions += self._working.tick(now) + self._activation.tick(now)
         overdue = self._patience.overdue(now)

@@ -11,6 +11,7 @@ import msgspec
 from capacity.replan_events import Solved
 from capacity.workers import Worker
 from coordinator.operator_events import Order
+from coordinator.reach.events import ReachEvent
 from rollcast.wire.ids import EncodingId, Epoch, FencingToken, LeaseId, PeerId, RolloutId, Step, UploadId, Version
 from rollcast.wire.rollouts import PartialRollout, Rollout
 
@@ -37,6 +38,7 @@ class PeerJoined:
     held_leases: tuple[LeaseId, ...] | None = None  # of earlier sessions, those it still has; None: not said
     software: str = ""  # that it runs, with its release
     public_name: str = ""  # what its owner wants the world to see, empty if nothing
+    host: str = ""  # IP address from which its session comes, empty if unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +362,7 @@ Event = (
     | ActivationPlanned
     | ActivationPlanFailed
     | Order
+    | ReachEvent
     | StandbyRestored
     | WorkersOffered
     | RunEnded

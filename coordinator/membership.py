@@ -81,6 +81,7 @@ class Member:
     upload_cap_bytes_per_second: float = 0.0  # 0: none
     software: str = ""
     public_name: str = ""
+    host: str = ""  # IP address from which its session comes
 
     @property
     def state(self) -> str:
@@ -219,6 +220,7 @@ class Members:
             upload_cap_bytes_per_second=event.upload_cap_bytes_per_second,
             software=event.software,
             public_name=event.public_name,
+            host=event.host,
         )
         self._members[event.peer_id] = self._by_last_seen[event.peer_id] = member
         self._changed[event.peer_id] = None

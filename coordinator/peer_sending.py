@@ -11,6 +11,7 @@ from coordinator.actions import (
     SendLeases,
     SendPlan,
     SendProbe,
+    SendToPeer,
     StopPeer,
     TellActivation,
 )
@@ -20,7 +21,17 @@ from coordinator.sessions import Sessions
 from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
 
-ToPeer = SendLeases | RevokeLeases | SendPlan | SendProbe | TellActivation | StopPeer | EndSession | RefuseSession
+ToPeer = (
+    SendLeases
+    | RevokeLeases
+    | SendPlan
+    | SendProbe
+    | SendToPeer
+    | TellActivation
+    | StopPeer
+    | EndSession
+    | RefuseSession
+)
 
 
 class PeerSending:
@@ -41,6 +52,8 @@ class PeerSending:
                 self.later(action.peer_id, plan_message(action))
             case SendProbe():
                 self._sessions.send(action.peer_id, probe_message(action))
+            case SendToPeer():
+                self._sessions.send(action.peer_id, action.message)
             case TellActivation():
                 self._sessions.send(action.peer_id, activation_message(action))
             case StopPeer():

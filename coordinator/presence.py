@@ -9,6 +9,7 @@ from coordinator.announced import NEWEST_KEPT
 from coordinator.events import HeartbeatReceived, PeerAccused, PeerJoined, PeerLeft, VersionHeld
 from coordinator.issuing import issue
 from coordinator.membership import Member
+from coordinator.reach.reaching import Reaching
 from coordinator.relaying import Relaying
 from coordinator.state import CoreState
 from rollcast.runtime.errors import Banned
@@ -18,9 +19,10 @@ from rollcast.wire.ids import PeerId, Version
 class Presence:
     """Who is here, and which version each of them holds."""
 
-    def __init__(self, state: CoreState, relaying: Relaying) -> None:
+    def __init__(self, state: CoreState, relaying: Relaying, reaching: Reaching) -> None:
         self._state = state
         self._relaying = relaying
+        self._reaching = reaching
 
     def joined(self, event: PeerJoined, now: float) -> list[Action]:
         """A session was opened. What its peer had before stays its own."""
@@ -31,13 +33,13 @@ class Presence:
             return [refused(event.peer_id, banned)]
         actions: list[Action] = []
         if self._state.members.get(event.peer_id) is not None:
-            self._remove_member(event.peer_id, "left", "session replaced")
+            actions += self._remove_member(event.peer_id, "left", "session replaced", now)
             actions.append(Note("session_replaced", event.peer_id, "the same identity opened a second session"))
         member = self._state.members.join(event, now)
         self._state.book.came_back(event.peer_id)
         actions += self._end_unheld(event)
         actions.append(Note("peer_joined", event.peer_id, f"{event.name} as {event.role}"))
-        actions += self._relaying.joined(member, now)
+        actions += self._reaching.joined(member, now) + self._relaying.joined(member, now)
         # The last few: who was away for some versions may follow their deltas.
         latest = self._state.announced.latest(NEWEST_KEPT)
         actions += [SendAnnouncement(event.peer_id, version) for version in latest]
@@ -77,12 +79,13 @@ class Presence:
     def _gone(self, peer_id: PeerId, how: Literal["left", "lost"], reason: str, now: float) -> list[Action]:
         """Its session is over; what it works at stays its own until the deadline, in case that it comes back."""
         self._state.book.left(peer_id, now + self._state.settings.reconnect_grace_s)
-        self._remove_member(peer_id, how, reason)
-        return [Note("peer_left", peer_id, reason), *self._relaying.left(peer_id, now)]
+        actions = self._remove_member(peer_id, how, reason, now)
+        return [Note("peer_left", peer_id, reason), *actions, *self._relaying.left(peer_id, now)]
 
-    def _remove_member(self, peer_id: PeerId, how: Literal["left", "lost"], reason: str) -> None:
+    def _remove_member(self, peer_id: PeerId, how: Literal["left", "lost"], reason: str, now: float) -> list[Action]:
         self._state.members.leave(peer_id, how, reason)
         self._state.dissemination.left(peer_id)
+        return self._reaching.left(peer_id, now)
 
     def seen(self, peer_id: PeerId, now: float) -> Member | None:
         """The member that sent something just now."""

@@ -31,7 +31,7 @@ _COMPRESSION_LEVEL = 3
 _FRAME_HEAD = struct.Struct("<II")  # length and CRC-32 of what follows
 
 _EVENT_TYPES: dict[str, type] = {one.__name__: one for one in get_args(Event)}
-_encoder = msgspec.msgpack.Encoder()
+_encoder = msgspec.msgpack.Encoder(enc_hook=lambda message: message.SerializeToString(deterministic=True))
 
 
 @dataclass(frozen=True, slots=True)

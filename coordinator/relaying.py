@@ -14,6 +14,7 @@ from rollcast.wire.ids import PeerId
 REPLAN_AT_ONCE_MAX = 64  # members; above it joins and leaves are planned together a little later (thundering herds)
 MEMBERS_PLANNED_A_SECOND = 2000  # so that planning takes a small share of the coordinator's time
 SLOWED_AFTER_S = 2.0  # since the last plan: a relay that lost half of its uplink
+REACH_AFTER_S = 1.0  # since the last plan: who can reach whom, which comes peer by peer after a start
 MOVED_AFTER_S = 30.0  # since the last plan: a rate that was not known, or is another one now
 
 
@@ -57,6 +58,11 @@ class Relaying:
             soon = drift == "slowed" or self._state.relay.mode == "mesh"
             self._due_by(self._planned_at + (SLOWED_AFTER_S if soon else MOVED_AFTER_S))
         return []
+
+    def reachability_changed(self, now: float) -> None:
+        """Who can reach whom changed: plan again soon."""
+        pause_s = max(REACH_AFTER_S, len(self._state.members) / MEMBERS_PLANNED_A_SECOND)
+        self._due_by(max(now, self._planned_at + pause_s))
 
     def tick(self, now: float) -> list[Action]:
         """Plan again if it is due; otherwise let a peer measure its uplink if that is needed."""

@@ -27,10 +27,11 @@ from coordinator.events import (
 )
 from coordinator.heartbeats import facts_of
 from coordinator.join import JoinDesk
+from coordinator.reach.reading import reach_event_of
 from coordinator.rpc_access import caller_of
 from coordinator.sessions import PeerChannel, Sessions
 from coordinator.shell import Shell
-from coordinator.sites import site_of
+from coordinator.sites import host_of, site_of
 from coordinator.untrusted import counter, rate, text
 from rollcast.runtime.errors import ClonedIdentity, MalformedMessage, RollcastError, WrongKey
 from rollcast.runtime.waits import deadline
@@ -110,7 +111,7 @@ class PeerCalls:
                 first = await anext(aiter(messages), None)
             if first is None:
                 return
-            joined = joined_of(caller, first, site_of(context.peer()))
+            joined = joined_of(caller, first, site_of(context.peer()), host_of(context.peer()))
             instance_id = text(first.hello.instance_id, INSTANCE_ID_LENGTH_MAX)
             if not self._may_come(caller.peer_id, instance_id, context.peer()):
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "another session of this identity is still open")
@@ -264,11 +265,13 @@ def event_of(peer_id: PeerId, message: pb.PeerMessage) -> Event:
             culprit, version = PeerId(accusation.culprit_peer_id), Version(counter(accusation.version))
             return PeerAccused(peer_id, culprit, version, accusation.chunk_index, text(accusation.reason))
         case kind:
+            if (event := reach_event_of(peer_id, message)) is not None:
+                return event
             raise MalformedMessage(f"a message {kind!r} has no place in an open session")
 
 
-def joined_of(caller: Caller, message: pb.PeerMessage, site: str) -> PeerJoined:
-    """The first message of a session, from a peer at this site.
+def joined_of(caller: Caller, message: pb.PeerMessage, site: str, host: str = "") -> PeerJoined:
+    """The first message of a session, from a peer at this site and IP address.
 
     Raises:
         ProtocolMismatch, WrongKey, MalformedMessage: why the session is refused.
@@ -300,6 +303,7 @@ def joined_of(caller: Caller, message: pb.PeerMessage, site: str) -> PeerJoined:
         held_leases=held_leases,
         software=text(hello.software),
         public_name=text(hello.public_name),
+        host=host,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, assert_never
 
 import structlog
@@ -33,11 +33,13 @@ from coordinator.actions import (
     SetBudget,
     StoreRollout,
     SupplyPrompts,
+    TryAddress,
     WantWorker,
 )
 from coordinator.activation_planner import ActivationPlanner
 from coordinator.announcements import Announcements
 from coordinator.batch_reading import BatchReading
+from coordinator.beside import LEDGER_DEADLINE_S, BesideTheLoop
 from coordinator.causes import cause_of
 from coordinator.core import CoordinatorCore
 from coordinator.ending import failure_of
@@ -68,7 +70,7 @@ from coordinator.sinks.sink import Sink
 from coordinator.store import RunStore
 from coordinator.summary import step_metrics
 from coordinator.waiting_calls import WaitingCalls, answered
-from rollcast.runtime.errors import EpochOver, RollcastError, StoreError
+from rollcast.runtime.errors import EpochOver, RollcastError
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import FencingToken, LeaseId, PeerId, Step, UploadId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -76,8 +78,6 @@ from rollcast.wire.records import VerifiedVersion
 from rollcast.wire.rollouts import Rollout
 
 log = structlog.get_logger()
-
-LEDGER_DEADLINE_S = 60.0
 
 
 class Shell:
@@ -112,6 +112,7 @@ class Shell:
         self._to_peers = PeerSending(sessions)
         self._sink = sink
         self.clock = clock
+        self._beside = BesideTheLoop(self.apply, self.fail, lambda: bool(self.ended_because))
         self._events: list[Event] = []
         self._cause = ""  # the event whose actions are carried out
         self._applying = False
@@ -119,14 +120,14 @@ class Shell:
         self._announcements = Announcements(ledger)
         self._planner = ActivationPlanner()
         self.batches = BatchReading(ledger)
-        self._rows = EventRows(ledger, clock, self._kept)
+        self._rows = EventRows(ledger, clock, self._beside.kept)
         self._refuses_uploads = refuses_uploads
         self._learner_values = dict(learner_values or {})
         self._learner_lives = learner_lives or LearnerLives()
         self._record = record
-        self._tasks: set[asyncio.Task[None]] = set()
         self.on_want: Callable[[WantWorker], None] = lambda action: None
         self.on_budget: Callable[[SetBudget], None] = lambda action: None
+        self.on_try: Callable[[TryAddress], None] = lambda action: None
         self.ended_because = ""
         self.ended_for_good = False
         self.finished = asyncio.Event()  # the learner says that the run is done
@@ -227,7 +228,7 @@ class Shell:
             self._sink.write(event.step, step_metrics(self.status(), event.values))
         except RollcastError as error:
             self.fail(error)
-        await self._durable(recorded, "the figures of a step")
+        await self._beside.durable(recorded, "the figures of a step")
 
     async def learner_status(self, event: LearnerStatusChanged) -> None:
         """The learner's phase; its last one ends the run, and is durable before the learner goes away over it.
@@ -239,11 +240,11 @@ class Shell:
         log.info("learner", phase=event.phase, detail=event.detail)
         if event.values:
             self._learner_values.update(event.values)
-            self._kept(self._ledger.set_meta(LEARNER_VALUES, json.dumps(self._learner_values)))
+            self._beside.kept(self._ledger.set_meta(LEARNER_VALUES, json.dumps(self._learner_values)))
             if self._learner_lives.said(event.values):
-                self._kept(self._ledger.set_meta(LEARNER_LIVES, self._learner_lives.to_json()))
+                self._beside.kept(self._ledger.set_meta(LEARNER_LIVES, self._learner_lives.to_json()))
         if event.phase == "finished":
-            await self._durable(self._ledger.set_meta(LEARNER_FINISHED, "yes"), "that the learner has finished")
+            await self._beside.durable(self._ledger.set_meta(LEARNER_FINISHED, "yes"), "that the learner has finished")
             self.finished.set()
 
     def learner_value(self, name: str) -> float | None:
@@ -256,8 +257,8 @@ class Shell:
 
     def keep_sums(self) -> None:
         """Write down sums that are in no table, so that a coordinator after us goes on from there."""
-        self._kept(self._ledger.set_meta(ELAPSED_S, f"{self._core.elapsed_s(self.clock()):.3f}"))
-        self._kept(self._ledger.set_meta(AGE_SPLIT, json.dumps(self._core.age_split.to_json())))
+        self._beside.kept(self._ledger.set_meta(ELAPSED_S, f"{self._core.elapsed_s(self.clock()):.3f}"))
+        self._beside.kept(self._ledger.set_meta(AGE_SPLIT, json.dumps(self._core.age_split.to_json())))
         self._rows.tell_left_out()
 
     def end_run(self, reason: str, *, final: bool) -> None:
@@ -294,35 +295,37 @@ class Shell:
             return
         match action:  # the most frequent ones first
             case RecordAttempt():
-                self._kept(self._ledger.record_attempt(action))
+                self._beside.kept(self._ledger.record_attempt(action))
             case StoreRollout():
-                self._kept(self._ledger.store_rollouts([action]), RolloutStored(action.rollout_id))
+                self._beside.kept(self._ledger.store_rollouts([action]), RolloutStored(action.rollout_id))
             case AnswerUpload() | ServeBatch() | AnswerEpoch():
                 self._calls.answer(action)
             case ScoreRollout():
-                self._start(self._score(action))
+                self._beside.start(self._score(action))
             case SendAnnouncement():
                 self._send_announcement(action)
             case CloseAttempt():
-                self._kept(self._ledger.close_attempt(action))
+                self._beside.kept(self._ledger.close_attempt(action))
             case WantWorker():
                 self.on_want(action)
             case SetBudget():
                 self.on_budget(action)
+            case TryAddress():
+                self.on_try(action)
             case PlanActivation():
-                self._start(self._plan_activation(action))
+                self._beside.start(self._plan_activation(action))
             case SupplyPrompts():
-                self._start(self._supply_prompts(action))
+                self._beside.start(self._supply_prompts(action))
             case RecordGroup():
                 problem = self._problems.drawn(action.problem_id)
-                self._kept(self._ledger.record_group(action, problem.to_json()))
+                self._beside.kept(self._ledger.record_group(action, problem.to_json()))
             case CloseGroup():
-                self._kept(self._ledger.close_group(action))
+                self._beside.kept(self._ledger.close_group(action))
             case RecordBatch():
-                self._kept(self._ledger.record_batch(action), BatchRecorded(action.step))
+                self._beside.kept(self._ledger.record_batch(action), BatchRecorded(action.step))
                 self.batches.recording(action.step)
             case RecordEpoch():
-                self._kept(self._ledger.record_epoch(action), EpochRecorded(action.epoch))
+                self._beside.kept(self._ledger.record_epoch(action), EpochRecorded(action.epoch))
             case Penalise():
                 self._rows.write(action.kind, action.peer_id, action.reason, self._cause)
             case Note():
@@ -337,7 +340,7 @@ class Shell:
         if (announcement := self._announcements.in_memory(epoch, action.version)) is not None:
             self._to_peers.later(action.peer_id, announcement_message(announcement))
         else:
-            self._start(self._send_stored_announcement(action))
+            self._beside.start(self._send_stored_announcement(action))
 
     async def _send_stored_announcement(self, action: SendAnnouncement) -> None:
         announcement = await self._announcements.stored(action.version)
@@ -356,45 +359,10 @@ class Shell:
         kept = self._ledger.record_score(
             action.rollout_id, verdict.reward, exact=verdict.exact, error=verdict.error, problem=problem
         )
-        self._kept(kept)
+        self._beside.kept(kept)
         self.apply(RolloutScored(action.rollout_id, verdict.reward, verdict.error))
-
-    # ---------------------------------------------------------------- work beside the loop
-
-    async def _durable(self, change: asyncio.Future[Any], what: str) -> None:
-        """Wait until the ledger has kept a change; a caller that goes away does not take it back."""
-        self._kept(change)
-        async with deadline(LEDGER_DEADLINE_S, f"the ledger to keep {what}"):
-            await asyncio.shield(change)
-
-    def _kept(self, change: asyncio.Future[Any], then: Event | None = None) -> None:
-        """The ledger's answer: an event, or the end of the run. A change it refuses is a bug, and never goes on."""
-
-        def done(future: asyncio.Future[Any]) -> None:
-            if future.cancelled():
-                return
-            error = future.exception()
-            if error is not None:
-                self.fail(error if isinstance(error, Exception) else StoreError(str(error)))
-            elif then is not None:
-                self.apply(then)
-
-        change.add_done_callback(done)
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._work_done)
-
-    def _work_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, Exception) and not self.ended_because:
-            self.fail(error)
 
     async def close(self) -> None:
         """Drop the work that is still under way."""
         self._to_peers.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._beside.close()

@@ -22,6 +22,7 @@ from coordinator.membership import Members
 from coordinator.partials import Partials
 from coordinator.progress import LearnerProgress
 from coordinator.prompt_queue import PromptQueue
+from coordinator.reach.book import ReachBook
 from coordinator.relay_plan import RelayPlanner
 from coordinator.restored import Restored, RestoredAttempt, RestoredGroup, RestoredRollout
 from coordinator.settings import CoreSettings
@@ -63,6 +64,7 @@ class CoreState:
         # Peers follow no older plan than they have: those of the coordinators before us are older than all of ours.
         self.relay = RelayPlanner(settings.plan_shape, restored.ids_before)
         self.links = LinkRates()
+        self.reach = ReachBook()
         self.prices = settings.activation.prices
         self.budget = settings.activation.budget
         self.offers = Offers()

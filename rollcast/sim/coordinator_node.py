@@ -308,6 +308,8 @@ class CoordinatorNode(Server):
                 self._send(action.peer_id, "activation", action)
             case act.WantWorker() | act.SetBudget():
                 pass  # no provider is simulated
+            case act.SendToPeer() | act.TryAddress():
+                pass  # simulated peers reach each other, or do not: they try nothing
             case act.PlanActivation():
                 self.later(self.ground.settings.plan_s, self._plan_activation, action)
             case act.StopPeer():

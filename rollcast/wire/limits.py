@@ -110,6 +110,8 @@ PEER_ADDRESS_LENGTH_MAX = 256
 """Characters of one; a circuit's has some 140."""
 PEER_MESSAGE_BYTES_MAX = 256 << 10
 """One message of a peer's session: an honest one has some KiB, and parsing multiplies what it takes."""
+PEER_RECORD_BYTES_MAX = 4 << 10
+"""One signed peer record: a few addresses, a key and a signature."""
 
 # ---------------------------------------------------------------- deltas
 

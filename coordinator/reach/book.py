@@ -1,0 +1,143 @@
+"""What is known of the ways to each member: what it told, and what others found. Pure."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from coordinator.reach.events import ReachabilityTold
+from coordinator.reach.failed_pairs import FailedPairs
+from coordinator.reach.holes import hole_class
+from rollcast.wire.ids import PeerId
+
+_REMEMBERED_MOST = 4096  # identities that left
+
+
+@dataclass(slots=True)
+class Reach:
+    """The ways to one identity.
+
+    Args:
+        host: IP address from which its session comes; empty: not known.
+        said_address: what it advertised when it joined.
+        advertise: what it advertised since, in place of that; empty: nothing.
+        dialable: what those who dialled its address found; None: nobody tried.
+        nat, punch_address, circuits, relay_address: see ReachabilityTold.
+    """
+
+    host: str = ""
+    said_address: str = ""
+    advertise: str = ""
+    dialable: bool | None = None
+    nat: str = "unknown"
+    punch_address: str = ""
+    circuits: tuple[str, ...] = ()
+    relay_address: str = ""
+    doubt: str = ""  # why a part of what it told is not believed, empty: all is
+
+    @property
+    def advertised(self) -> str:
+        """The address that it wants to be dialled at."""
+        return self.advertise or self.said_address
+
+    @property
+    def address(self) -> str:
+        """The same, where it was not found to be wrong; else empty."""
+        return "" if self.dialable is False else self.advertised
+
+    @property
+    def hole(self) -> int:
+        """Class of coordinator.reach.holes."""
+        return hole_class(self.nat, self.punch_address)
+
+    @property
+    def for_planning(self) -> tuple[str, int, tuple[str, ...]]:
+        """All that relay plans are made from."""
+        return self.address, self.hole, self.circuits
+
+
+@dataclass(slots=True)
+class PunchFigures:
+    """Since this coordinator started."""
+
+    asked: int = 0
+    refused: int = 0
+    opened: int = 0
+    failed: int = 0
+    seconds_sum: float = 0.0  # from the order to the link, of those that opened
+
+
+_NOTHING = Reach()
+
+
+class ReachBook:
+    """Of every member, and of those that left as long as they come back from the same place."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[PeerId, Reach] = OrderedDict()
+        self._here: set[PeerId] = set()
+        self.failures = FailedPairs()
+        """Pairs between which no hole could be punched lately."""
+        self.punches = PunchFigures()
+        self._changed = False
+
+    def of(self, peer_id: PeerId) -> Reach:
+        """What is known; of who was never here, nothing. Not to be changed by who asks: see ``told`` and ``found``."""
+        return self._known.get(peer_id, _NOTHING)
+
+    def joined(self, peer_id: PeerId, host: str, address: str) -> Reach:
+        """A session was opened from this host. What was known is kept if the place is the same."""
+        reach = self._known.pop(peer_id, None)
+        if reach is None or reach.host != host or reach.said_address != address:
+            reach = Reach(host, address)
+        self._known[peer_id] = reach
+        self._here.add(peer_id)
+        self._forget_some()
+        return reach
+
+    def left(self, peer_id: PeerId) -> None:
+        """Its session ended."""
+        self._here.discard(peer_id)
+
+    def told(self, event: ReachabilityTold) -> str:
+        """Take in what a member says of itself; returns why a part of it is not believed, where that is news."""
+        reach = self._known[event.peer_id]
+        before, doubt = reach.for_planning, ""
+        punch_address = event.punch_address
+        if punch_address and host_part(punch_address) != reach.host:
+            # Others are told to dial there: it must not be a third party's.
+            punch_address, doubt = "", f"its session comes from {reach.host or 'an unknown host'}, not {punch_address}"
+        if event.advertise != reach.advertise:
+            reach.advertise, reach.dialable = event.advertise, None
+        reach.nat, reach.punch_address = event.nat, punch_address
+        reach.circuits, reach.relay_address = event.circuits, event.relay_address
+        self._changed |= reach.for_planning != before
+        news, reach.doubt = doubt if doubt != reach.doubt else "", doubt
+        return news
+
+    def found(self, peer_id: PeerId, *, dialable: bool | None) -> None:
+        """Others dialled the address that it advertises."""
+        reach = self._known[peer_id]
+        before, reach.dialable = reach.for_planning, dialable
+        self._changed |= reach.for_planning != before
+
+    def look_again(self) -> None:
+        """Something else that plans are made from changed."""
+        self._changed = True
+
+    def take_changed(self) -> bool:
+        """Whether plans would be made from something else than when this was last asked."""
+        changed, self._changed = self._changed, False
+        return changed
+
+    def _forget_some(self) -> None:
+        excess = len(self._known) - len(self._here) - _REMEMBERED_MOST
+        if excess > 0:
+            gone = [peer_id for peer_id in self._known if peer_id not in self._here][:excess]
+            for peer_id in gone:
+                del self._known[peer_id]
+
+
+def host_part(address: str) -> str:
+    """The host of host:port."""
+    return address.rpartition(":")[0].strip("[]")

@@ -1,0 +1,103 @@
+"""Pairs of members between which no hole could be punched: left alone for a while, longer each time. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rollcast.wire.ids import PeerId
+
+FIRST_PAUSE_S = 600.0
+PAUSE_MAX_S = 6 * 3600.0
+_REMEMBERED_MOST = 8192
+_NOBODY: frozenset[PeerId] = frozenset()
+
+Pair = tuple[PeerId, PeerId]
+
+
+@dataclass(slots=True)
+class _Failure:
+    until: float
+    pause_s: float
+
+
+class FailedPairs:
+    """Times are the core's clock in seconds."""
+
+    def __init__(self) -> None:
+        self._failures: dict[Pair, _Failure] = {}  # the oldest first
+        self._resting: dict[PeerId, frozenset[PeerId]] = {}
+        self._next_end = float("inf")
+
+    def of(self, peer_id: PeerId) -> frozenset[PeerId]:
+        """Those that no hole to this member is planned with."""
+        return self._resting.get(peer_id, _NOBODY)
+
+    def pause_left_s(self, one: PeerId, other: PeerId, now: float) -> float:
+        """How long this pair is still left alone; 0: it may try."""
+        failure = self._failures.get(_pair(one, other))
+        return 0.0 if failure is None else max(0.0, failure.until - now)
+
+    def failed(self, one: PeerId, other: PeerId, now: float) -> None:
+        """A punch of this pair came to nothing."""
+        pair = _pair(one, other)
+        before = self._failures.pop(pair, None)
+        if before is not None and before.until > now:  # the same failure, told once more
+            self._failures[pair] = before
+            return
+        pause_s = FIRST_PAUSE_S if before is None else min(PAUSE_MAX_S, 2 * before.pause_s)
+        self._failures[pair] = _Failure(now + pause_s, pause_s)
+        self._next_end = min(self._next_end, now + pause_s)
+        self._rest(*pair)
+        if len(self._failures) > _REMEMBERED_MOST:
+            self._forget(next(iter(self._failures)))
+
+    def succeeded(self, one: PeerId, other: PeerId) -> bool:
+        """A punch of this pair got through; returns whether that is news."""
+        pair = _pair(one, other)
+        known = pair in self._failures
+        if known:
+            self._forget(pair)
+        return known
+
+    def tick(self, now: float) -> bool:
+        """Whether pairs may try again that could not until now. The length of their pause is kept for as long again."""
+        if now < self._next_end:
+            return False
+        freed = False
+        self._next_end = float("inf")
+        for pair, failure in list(self._failures.items()):
+            if failure.until > now:
+                self._next_end = min(self._next_end, failure.until)
+                continue
+            if pair[1] in self.of(pair[0]):
+                freed = True
+                self._wake(*pair)
+            if failure.until + failure.pause_s <= now:
+                del self._failures[pair]
+            else:
+                self._next_end = min(self._next_end, failure.until + failure.pause_s)
+        return freed
+
+    def __len__(self) -> int:
+        """Pairs that are left alone."""
+        return sum(map(len, self._resting.values())) // 2
+
+    def _forget(self, pair: Pair) -> None:
+        del self._failures[pair]
+        self._wake(*pair)
+
+    def _rest(self, one: PeerId, other: PeerId) -> None:
+        for a, b in ((one, other), (other, one)):
+            self._resting[a] = self.of(a) | {b}
+
+    def _wake(self, one: PeerId, other: PeerId) -> None:
+        for a, b in ((one, other), (other, one)):
+            left = self.of(a) - {b}
+            if left:
+                self._resting[a] = left
+            else:
+                self._resting.pop(a, None)
+
+
+def _pair(one: PeerId, other: PeerId) -> Pair:
+    return (one, other) if one < other else (other, one)

@@ -1,0 +1,184 @@
+"""Lets two members that cannot be dialled dial each other at the same moment.
+
+The method is DCUtR's (libp2p specification "Direct Connection Upgrade through Relay"): both dial at a signal, in roles
+that are fixed beforehand. Here the signal comes through the sessions that both have with the coordinator, so that no
+relay is needed for it. Pure: times are the core's clock in seconds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from coordinator.actions import Action, Note, SendToPeer
+from coordinator.membership import Member
+from coordinator.reach.events import PunchEnded, PunchRequested, ReachEvent
+from coordinator.reach.holes import can_punch
+from coordinator.state import CoreState
+from rollcast.wire.ids import PeerId
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+DEADLINE_S = 3.0
+"""That both ends dial for. A hole opens within a few round trips or not at all (`python -m bench holes`)."""
+_ANSWER_S = 5.0  # more until both have said what came of it
+_BURST = 32  # punches that a member may ask for at once
+_PER_S = 2.0  # and on average
+_AT_ONCE_MAX = 16  # under way at one member
+_UNDER_WAY_MAX = 4096  # in all
+
+
+@dataclass(slots=True)
+class _Punch:
+    asker: PeerId
+    other: PeerId
+    ends_at: float
+    said: dict[PeerId, bool]
+
+
+@dataclass(slots=True)
+class _Allowance:
+    left: float
+    at: float
+
+
+class Matchmaker:
+    """Punches under way, and how earlier ones ended."""
+
+    takes: tuple[type[ReachEvent], ...] = (PunchRequested, PunchEnded)
+
+    def __init__(self, state: CoreState) -> None:
+        self._state = state
+        self._under_way: dict[int, _Punch] = {}  # in order of their ends
+        self._busy: Counter[PeerId] = Counter()
+        self._allowances: dict[PeerId, _Allowance] = {}
+        self._last_id = 0
+        self.figures = state.reach.punches
+
+    # ---------------------------------------------------------------- events
+
+    def joined(self, member: Member, now: float) -> list[Action]:
+        """What was under way at its session before is over."""
+        return self.left(member.peer_id, now)
+
+    def left(self, peer_id: PeerId, now: float) -> list[Action]:
+        """Nobody learns what would have come of its punches."""
+        self._allowances.pop(peer_id, None)
+        for punch_id in [key for key, one in self._under_way.items() if peer_id in (one.asker, one.other)]:
+            self._end(punch_id)
+        return []
+
+    def told(self, member: Member, now: float) -> list[Action]:
+        """Who can punch with whom is looked up when it is asked for."""
+        return []
+
+    def received(self, event: ReachEvent, now: float) -> list[Action]:
+        """A request, or what came of one."""
+        if isinstance(event, PunchRequested):
+            return self._requested(event, now)
+        assert isinstance(event, PunchEnded)
+        return self._ended(event, now)
+
+    def tick(self, now: float) -> list[Action]:
+        """Punches of which nobody said that they opened have failed."""
+        actions: list[Action] = []
+        while self._under_way:
+            punch_id, punch = next(iter(self._under_way.items()))
+            if punch.ends_at + _ANSWER_S > now:
+                break
+            actions += self._settle(punch_id, opened=any(punch.said.values()), now=now)
+        if self._state.reach.failures.tick(now):
+            self._state.reach.look_again()
+        return actions
+
+    # ---------------------------------------------------------------- decisions
+
+    def _requested(self, event: PunchRequested, now: float) -> list[Action]:
+        refusal = self._refusal(event, now)
+        if refusal:
+            self.figures.refused += 1
+            return [SendToPeer(event.peer_id, _refused(event.to_peer, refusal))]
+        self._last_id += 1
+        self.figures.asked += 1
+        self._busy.update((event.peer_id, event.to_peer))
+        self._under_way[self._last_id] = _Punch(event.peer_id, event.to_peer, now + DEADLINE_S, {})
+        return [
+            SendToPeer(event.peer_id, self._order(event.peer_id, event.to_peer, asked=True)),
+            SendToPeer(event.to_peer, self._order(event.to_peer, event.peer_id, asked=False)),
+        ]
+
+    def _refusal(self, event: PunchRequested, now: float) -> str:
+        """Why there is no punch, in words; empty: there is one."""
+        state, one, other = self._state, event.peer_id, event.to_peer
+        member = state.members.get(other)
+        if member is None or one == other:
+            return "it is not here"
+        if member.standing.kept_out:
+            return "it takes no part in this run"
+        if not can_punch(state.reach.of(one).hole, state.reach.of(other).hole):
+            return "no hole can be punched between our routers"
+        pause_s = state.reach.failures.pause_left_s(one, other, now)
+        if pause_s:
+            return f"it failed a moment ago: no other try for {pause_s:.0f} s"
+        if max(self._busy[one], self._busy[other]) >= _AT_ONCE_MAX or len(self._under_way) >= _UNDER_WAY_MAX:
+            return "too many are under way"
+        return "" if self._may_ask(one, now) else "it asks too often"
+
+    def _may_ask(self, peer_id: PeerId, now: float) -> bool:
+        allowance = self._allowances.setdefault(peer_id, _Allowance(_BURST, now))
+        allowance.left = min(_BURST, allowance.left + _PER_S * (now - allowance.at))
+        allowance.at = now
+        if allowance.left < 1.0:
+            return False
+        allowance.left -= 1.0
+        return True
+
+    def _order(self, to: PeerId, other: PeerId, *, asked: bool) -> pb.CoordinatorMessage:
+        """Empty address: nobody can know the other's; it dials, and we have to listen only."""
+        member = self._state.members.get(other)
+        assert member is not None
+        punch = pb.Punch(
+            punch_id=self._last_id,
+            peer_id=other,
+            role=member.role,
+            address=self._state.reach.of(other).punch_address,
+            serves=to < other,
+            asked=asked,
+            deadline_s=DEADLINE_S,
+        )
+        return pb.CoordinatorMessage(punch=punch)
+
+    def _ended(self, event: PunchEnded, now: float) -> list[Action]:
+        punch = self._under_way.get(event.punch_id)
+        if punch is None or event.peer_id not in (punch.asker, punch.other):
+            return []
+        punch.said[event.peer_id] = event.opened
+        if event.peer_id == punch.asker:  # it dials on if it must: its word counts
+            if event.opened:
+                self.figures.seconds_sum += event.seconds
+            return self._settle(event.punch_id, opened=event.opened, now=now)
+        return []
+
+    def _settle(self, punch_id: int, *, opened: bool, now: float) -> list[Action]:
+        punch = self._end(punch_id)
+        reach = self._state.reach
+        if opened:
+            self.figures.opened += 1
+            if reach.failures.succeeded(punch.asker, punch.other):
+                reach.look_again()
+            return []
+        self.figures.failed += 1
+        reach.failures.failed(punch.asker, punch.other, now)
+        reach.look_again()
+        return [Note("punch_failed", punch.asker, f"no hole to {punch.other}")]
+
+    def _end(self, punch_id: int) -> _Punch:
+        punch = self._under_way.pop(punch_id)
+        for peer_id in (punch.asker, punch.other):
+            self._busy[peer_id] -= 1
+            if not self._busy[peer_id]:
+                del self._busy[peer_id]
+        return punch
+
+
+def _refused(other: PeerId, why: str) -> pb.CoordinatorMessage:
+    return pb.CoordinatorMessage(punch=pb.Punch(peer_id=other, refused=why))

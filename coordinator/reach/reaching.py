@@ -1,0 +1,64 @@
+"""The core's glue to the parts that help members reach each other, and to the plan that is made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coordinator.actions import Action, Note
+from coordinator.membership import Member
+from coordinator.reach.events import ReachabilityTold, ReachEvent
+from coordinator.reach.matchmaker import Matchmaker
+from coordinator.reach.part import ReachPart
+from coordinator.relaying import Relaying
+from coordinator.state import CoreState
+from rollcast.wire.ids import PeerId
+
+
+class Reaching:
+    """All parts; each event goes to the one that it is for."""
+
+    def __init__(self, state: CoreState, relaying: Relaying) -> None:
+        self._state = state
+        self._relaying = relaying
+        self.matchmaker = Matchmaker(state)
+        self._parts: Sequence[ReachPart] = (self.matchmaker,)
+        self._by_event = {kind: part for part in self._parts for kind in part.takes}
+
+    def joined(self, member: Member, now: float) -> list[Action]:
+        """A session was opened; before it is planned with."""
+        self._state.reach.joined(member.peer_id, member.host, member.address)
+        return [action for part in self._parts for action in part.joined(member, now)]
+
+    def left(self, peer_id: PeerId, now: float) -> list[Action]:
+        """A session ended."""
+        self._state.reach.left(peer_id)
+        return [action for part in self._parts for action in part.left(peer_id, now)]
+
+    def received(self, event: ReachEvent, now: float) -> list[Action]:
+        """What a member said, or what was found for it."""
+        member = self._state.members.get(event.peer_id)
+        if self._state.ended or (event.peer_id and member is None):
+            return []
+        if isinstance(event, ReachabilityTold):
+            assert member is not None
+            actions = self._told(event, member, now)
+        else:
+            part = self._by_event.get(type(event))
+            actions = [] if part is None else part.received(event, now)
+        return actions + self._replanned(now)
+
+    def tick(self, now: float) -> list[Action]:
+        """Time passed."""
+        if self._state.ended:
+            return []
+        return [action for part in self._parts for action in part.tick(now)] + self._replanned(now)
+
+    def _told(self, event: ReachabilityTold, member: Member, now: float) -> list[Action]:
+        doubt = self._state.reach.told(event)
+        actions: list[Action] = [Note("punch_address_refused", event.peer_id, doubt)] if doubt else []
+        return actions + [action for part in self._parts for action in part.told(member, now)]
+
+    def _replanned(self, now: float) -> list[Action]:
+        if self._state.reach.take_changed():
+            self._relaying.reachability_changed(now)
+        return []
