@@ -255,6 +255,7 @@ def _assemble(
         certificate_lifetime_s=config.join.certificate_lifetime_s,
     )
     desk.banned_because = shell.core.banned_because
+    desk.has_session = lambda peer_id: shell.core.state.members.get(peer_id) is not None
     inviting = Inviting(desk, run_id=run_id, ca_sha256=ca.fingerprint, learner_public_key=config.learner_public_key)
     return Coordinator(
         config=config,

@@ -18,11 +18,12 @@ from typing import Any
 import structlog
 
 from coordinator.store import RunStore
-from rollcast.runtime.errors import Banned, MalformedMessage, WrongKey
+from rollcast.runtime.errors import Banned, JoinRefused, MalformedMessage, WrongKey
 from rollcast.runtime.waits import deadline
 from rollcast.wire.enrol import JOIN_DOMAIN, join_payload
 from rollcast.wire.identity import peer_id_of, verify_bytes
 from rollcast.wire.ids import PeerId, Role, RunId
+from rollcast.wire.member_proof import proved_member
 from rollcast.wire.protocol import PROTOCOL_RANGE, agree
 from rollcast.wire.run_ca import RunCA
 
@@ -105,6 +106,7 @@ class JoinDesk:
         self.grpc_address = ""  # known once the control port is bound
         self.on_claimed: Callable[[bytes, PeerId], None] = lambda token_hash, peer_id: None
         self.banned_because: Callable[[PeerId], str] = lambda peer_id: ""  # why an identity may not join
+        self.has_session: Callable[[PeerId], bool] = lambda peer_id: False
 
     @property
     def ca_pem(self) -> bytes:
@@ -130,6 +132,19 @@ class JoinDesk:
         """
         async with deadline(LEDGER_DEADLINE_S, "the ledger to look up an invite"):
             await self._ledger.check_invite(token_hash(token), now_unix_s=self._unix_clock())
+
+    def check_member(self, proof: str, path: str) -> PeerId:
+        """Whose proof of membership this is (rollcast.wire.member_proof); they have a session now.
+
+        Raises:
+            BadSignature, WrongKey: it is no proof for this path, now.
+            JoinRefused: of somebody who has no session, or was sent away.
+        """
+        peer_id = proved_member(proof, self._run_id, path, self._unix_clock())
+        self._refuse_banned(peer_id)
+        if not self.has_session(peer_id):
+            raise JoinRefused("only members with an open session may ask this", fix="try again once there is a session")
+        return peer_id
 
     async def join(self, body: bytes) -> JoinReply:
         """Check a join and issue its certificate.

@@ -1,4 +1,4 @@
-"""Routes for machines that may join: they show their invite, since they have no token yet."""
+"""Routes for machines that may join, which show their invite, and for members, which show that they are one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,21 @@ from coordinator.http.access import check_site
 from coordinator.http.routes import Caller
 from coordinator.join import JoinDesk
 from rollcast.runtime.errors import JoinRefused
+from rollcast.wire.ids import PeerId
+from rollcast.wire.member_proof import SCHEME as MEMBER
 
 _TOKEN_LENGTH_MAX = 256
 _SCHEME = "invite"
+
+
+def member_in(desk: JoinDesk, path: str, headers: Mapping[str, str]) -> PeerId | None:
+    """The member who sends ``Authorization: Member PROOF``; None: the header is another, or none.
+
+    Raises:
+        BadSignature, WrongKey, JoinRefused: it is no proof of a member for this path.
+    """
+    scheme, _, proof = headers.get("Authorization", "").partition(" ")
+    return desk.check_member(proof, path) if scheme.lower() == MEMBER.lower() else None
 
 
 async def check_invited(desk: JoinDesk, caller: Caller, method: str, headers: Mapping[str, str]) -> None:

@@ -6,11 +6,11 @@ import asyncio
 import json
 import secrets
 import socket
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 
-from peer.donor.link_speed import Door, check_answer
+from peer.donor.link_speed import check_answer
 from peer.donor.nat_kind import Seen
 from rollcast.runtime.errors import MalformedMessage, Unreachable
 from rollcast.wire.pinned_http import NotReady
@@ -20,6 +20,12 @@ _DEADLINE_S = 15.0
 _SECOND_DEADLINE_S = 2.0
 _LINE_BYTES_MAX = 1024
 _ANY = "0.0.0.0"
+
+
+class Door(Protocol):
+    """The coordinator's, opened with an invite (peer.donor.link_speed) or as a member (peer.reachability)."""
+
+    def options(self, path: str) -> dict[str, Any]: ...
 
 
 async def seen_from_outside(door: Door) -> Seen:

@@ -70,13 +70,17 @@ class PinnedHttp:
 
     def stream_options(self, path: str) -> dict[str, Any]:
         """Arguments of a request that reads or writes a stream at this path, with the invite's token."""
-        url = f"{self.invite.http_url}{path}"
-        return {"url": url, "headers": self.authorization, **_tls(url, _pinned(self.ca_pem))}
+        return {"headers": self.authorization, **pinned_options(f"{self.invite.http_url}{path}", self.ca_pem)}
 
     @property
     def authorization(self) -> dict[str, str]:
         """Headers that prove the invite."""
         return {"Authorization": f"Invite {self.invite.token}"}
+
+
+def pinned_options(url: str, ca_pem: bytes) -> dict[str, Any]:
+    """Arguments of an aiohttp request to a coordinator whose run CA is known."""
+    return {"url": url, **_tls(url, _pinned(ca_pem))}
 
 
 def text_in(answer: dict[str, Any], key: str) -> str:

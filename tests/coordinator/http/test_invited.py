@@ -4,10 +4,11 @@ from typing import cast
 
 import pytest
 
-from coordinator.http.invited import check_invited
+from coordinator.http.invited import check_invited, member_in
 from coordinator.http.routes import Caller
 from coordinator.join import JoinDesk
 from rollcast.runtime.errors import JoinRefused, NotAllowed
+from rollcast.wire.ids import PeerId
 
 STRANGER, VIEWER = Caller("", "anyone"), Caller("me", "viewer")
 
@@ -16,6 +17,11 @@ class Desk:
     async def check_invite(self, token: str) -> None:
         if token != "right":
             raise JoinRefused("the invite is not one of this run")
+
+    def check_member(self, proof: str, path: str) -> PeerId:
+        if (proof, path) != ("proof", "/here"):
+            raise JoinRefused("not a member")
+        return PeerId("me")
 
 
 @pytest.mark.parametrize(
@@ -44,3 +50,12 @@ async def test_no_other_site_measures_in_somebodys_name() -> None:
     headers = {"Host": "127.0.0.1:1", "Origin": "https://elsewhere.example", "Sec-Fetch-Site": "cross-site"}
     with pytest.raises(NotAllowed):
         await check_invited(cast(JoinDesk, Desk()), VIEWER, "POST", headers)
+
+
+def test_a_proof_names_a_member_and_another_header_nobody() -> None:
+    desk = cast(JoinDesk, Desk())
+    assert member_in(desk, "/here", {"Authorization": "Member proof"}) == "me"
+    assert member_in(desk, "/here", {"Authorization": "Invite right"}) is None
+    assert member_in(desk, "/here", {}) is None
+    with pytest.raises(JoinRefused):
+        member_in(desk, "/there", {"Authorization": "member proof"})

@@ -1,0 +1,25 @@
+"""Requests to the coordinator's plain HTTP side as a member of its run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rollcast.wire.enrol import Enrolment
+from rollcast.wire.identity import Identity
+from rollcast.wire.member_proof import member_proof
+from rollcast.wire.pinned_http import pinned_options
+
+
+class MemberDoor:
+    """See peer.donor.nat_probe.Door; it needs no invite, and opens once there is a session."""
+
+    def __init__(self, identity: Identity, enrolment: Enrolment, wall_clock: Callable[[], float] = time.time) -> None:
+        self._identity, self._enrolment, self._wall_clock = identity, enrolment, wall_clock
+
+    def options(self, path: str) -> dict[str, Any]:
+        """Arguments of one aiohttp request of this path, made soon."""
+        proof = member_proof(self._identity, self._enrolment.run_id, path, self._wall_clock())
+        options = pinned_options(f"{self._enrolment.http_url}{path}", self._enrolment.credentials.ca_pem)
+        return {**options, "headers": proof}
