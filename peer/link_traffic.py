@@ -34,9 +34,11 @@ class TrafficClass:
     Args:
         upload: cap on what they send; None: none.
         download: cap on what they receive; None: none.
+        lan: whether they stay within a local network.
     """
 
-    def __init__(self, upload: TokenBucket | None, download: TokenBucket | None) -> None:
+    def __init__(self, upload: TokenBucket | None, download: TokenBucket | None, *, lan: bool = False) -> None:
+        self.lan = lan
         self.upload = upload
         self.download = download
         self.meter = RateMeter()
@@ -70,7 +72,7 @@ class LinkTraffic:
     def __init__(self, config: LinkConfig, is_lan: Callable[[str], bool] = is_lan_address) -> None:
         self._is_lan = is_lan
         self._far = TrafficClass(None, None)
-        self._near = TrafficClass(None, None)
+        self._near = TrafficClass(None, None, lan=True)
         self.cap(config)
 
     def cap(self, config: LinkConfig) -> None:

@@ -42,17 +42,18 @@ from peer.relay_actions import (
 from peer.relay_core import RelayCore
 from peer.relay_events import ChunkSent, DialFailed, EncodingKey, Event, LinkDown, LinkId, LinkUp, Neighbour, Tick
 from peer.relay_link import RelayLink
+from peer.relay_sending import RelaySending
 from peer.relay_state import RelaySettings
 from peer.relay_stats import RelayStats, stats_of
 from peer.relay_versions import OnComplete, RelayVersions
-from peer.relay_wire import accusation_of, event_of, key_of, message_of, plan_of
+from peer.relay_wire import accusation_of, event_of, key_of, plan_of
 from peer.transport import Link, LinkReceiver
 from peer.transports import transports_of
+from peer.upgrading import Upgrading
 from rollcast.runtime.errors import RollcastError, StoreError
 from rollcast.wire.chunk_store import ChunkStore
-from rollcast.wire.chunks import BytesLike
 from rollcast.wire.identity import Identity
-from rollcast.wire.ids import PeerId, RunId, Version
+from rollcast.wire.ids import PeerId, RunId
 from rollcast.wire.link import ChunkFrame, LinkFrame, LinkMessageFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.records import VerifiedVersion, verify_announcement
@@ -115,6 +116,8 @@ class Relay:
         mirrors = MirrorTransport(config.mirror, self._versions.known, self.traffic)
         self._transport = transports_of(config.link, credentials, run_id, self.admit, mirrors, self.traffic, identity)
         self._links: dict[LinkId, RelayLink] = {}
+        self._sending = RelaySending(self._links, self._versions, sent=self._handle, spawn=self._spawn)
+        self._upgrading = Upgrading(self._transport, self, random.SystemRandom())
         self._last_link = 0
         self._chunk_bytes_sent = 0
         self._paused = self._closing = False
@@ -140,6 +143,7 @@ class Relay:
         address = await self._transport.start(self._on_link)
         self._spawn(self._versions.worker.run())
         self._spawn(self._tick())
+        self._spawn(self._upgrading.run())
         return address
 
     def apply_plan(self, plan: pb.RelayPlan) -> None:
@@ -177,7 +181,7 @@ class Relay:
 
     def allow(self, gate: NetworkGate) -> None:
         """What may pass from now on. Where nothing may come in every link ends, and none is opened."""
-        self._gate = gate
+        self._gate = self._sending.gate = gate
         for link in () if gate.links else list(self._links.values()):
             link.close(gate.reason)
 
@@ -269,7 +273,25 @@ class Relay:
             log.info("dial failed", peer=neighbour.peer_id, address=shown(neighbour.address), reason=error.what)
             self._handle(DialFailed(neighbour.peer_id, error.what, random.random()))
             return
+        self.take_link(link)
+
+    def take_link(self, link: Link) -> None:
+        """See peer.upgrading.LinkHolder."""
         link.start(self._on_link(link))
+
+    def open_links(self) -> list[tuple[Link, str]]:
+        """See peer.upgrading.LinkHolder. Of each peer the newest; it is whoever dials that looks for better ways."""
+        state = self._core.state
+        links = [self._links[one.link].link for one in state.links.values() if state.link_to.get(one.peer_id) is one]
+        plan = {one.peer_id: one.address for one in (*state.plan.fallbacks, *state.plan.neighbours) if one.we_dial}
+        return [(link, plan.get(link.peer_id, "")) for link in links if link.dialled] if self._gate.links else []
+
+    def drop_link(self, link: Link, reason: str) -> None:
+        """See peer.upgrading.LinkHolder."""
+        for one in self._links.values():
+            if one.link is link:
+                one.close(reason)
+                return
 
     def received(self, link: RelayLink, frame: LinkFrame) -> None:
         """See peer.relay_link.LinkOwner."""
@@ -324,16 +346,12 @@ class Relay:
 
     def _do(self, action: Action) -> None:
         match action:
-            case SendChunk():
-                self._send_chunk(action)
+            case SendChunk() | SendWant() | SendRequest() | SendHave() | SendCredit() | SendCancel():
+                self._sending.send(action)
+            case SendAnnouncement() | SendChunkList():
+                self._sending.send(action)
             case Verify():
                 self._versions.verify(action)
-            case SendWant() | SendRequest() | SendHave() | SendCredit() | SendCancel():
-                self._post(action.link, message_of(action))
-            case SendAnnouncement(link=link, version=version):
-                self._send_announcement(link, version)
-            case SendChunkList(link=link, key=key):
-                self._send_chunk_list(link, key)
             case BeginStore() | FinishVersion() | AnnounceHeld() | AbandonVersion():
                 self._versions.carry_out(action)
             case Dial(neighbour=neighbour):
@@ -352,42 +370,8 @@ class Relay:
             case _:
                 assert_never(action)
 
-    def _send_chunk(self, action: SendChunk) -> None:
-        if not self._gate.send:
-            self._handle(ChunkSent(action.link))  # whoever waits for it asks the next, as when a chunk is late
-            return
-        if (payload := self._versions.chunk(action.key, action.index)) is None:
-            self._spawn(self._send_from_disk(action))
-        else:
-            self._send_payload(action, payload)
-
-    async def _send_from_disk(self, action: SendChunk) -> None:
-        payload = await self._versions.worker.read(action.key, action.index)
-        if payload is None:
-            self._handle(ChunkSent(action.link))
-        else:
-            self._send_payload(action, payload)
-
-    def _send_payload(self, action: SendChunk, payload: BytesLike) -> None:
-        link = self._links.get(action.link)
-        if link is not None:
-            link.send_chunk((action.key.version, action.key.encoding_id), action.index, payload, action.stripe)
-
-    def _send_announcement(self, link: LinkId, version: Version) -> None:
-        announcement = self._versions.announcement(version)
-        if announcement is not None:
-            self._post(link, pb.LinkMessage(announcement=announcement))
-
-    def _send_chunk_list(self, link: LinkId, key: EncodingKey) -> None:
-        hashes = self._versions.chunk_list(key)
-        if hashes is not None:
-            body = pb.ChunkList(version=key.version, encoding_id=key.encoding_id, hashes=hashes)
-            self._post(link, pb.LinkMessage(chunk_list=body))
-
     def _post(self, link_id: LinkId, message: pb.LinkMessage) -> None:
-        link = self._links.get(link_id)
-        if link is not None:
-            link.link.send(message)
+        self._sending.post(link_id, message)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

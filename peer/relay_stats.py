@@ -96,7 +96,9 @@ def _links(links: Iterable[Link]) -> list[pb.LinkReport]:
                 rtt_s=measured.rtt_s,
                 bytes_sent=link.bytes_sent,
                 bytes_received=link.bytes_received,
+                sent_bytes_per_second=measured.sent_bytes_per_second,
                 congestion_control=measured.congestion_control,
+                lan=link.lan,
             )
         )
     return reports

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
+from peer.link_rate import LinkRate
 from peer.link_traffic import KERNEL_AHEAD_BYTES_MAX, TrafficClass
 from peer.token_bucket import TokenBucket
 from peer.transport import LinkMeasurement, LinkReceiver
@@ -63,6 +64,8 @@ class StreamLink:
         self.role: str = caller.role
         self.dialled = dialled
         self.transport = transport
+        self.lan = traffic.lan
+        self._rate = LinkRate()
         self._stream = stream
         self._traffic = traffic
         self._loop = asyncio.get_running_loop()
@@ -119,7 +122,13 @@ class StreamLink:
     def measure(self) -> LinkMeasurement:
         figures = self._stream.measure()
         unsent_bytes = figures.unsent_bytes + self._stream.waiting_bytes + self._held_bytes
-        return LinkMeasurement(figures.rtt_s, unsent_bytes, self._stream.congestion_control)
+        return LinkMeasurement(
+            figures.rtt_s,
+            unsent_bytes,
+            self._stream.congestion_control,
+            self._rate.sent_bytes_per_second(self._loop.time()),
+            self._rate.received_bytes_per_second,
+        )
 
     def close(self, reason: str, code: str = "") -> None:
         self._stream.close(reason, code)
@@ -131,6 +140,7 @@ class StreamLink:
         size_bytes = self._stream.bytes_received - self._counted_bytes
         self._counted_bytes += size_bytes
         self._traffic.meter.received(size_bytes, now)
+        self._rate.received(size_bytes, now)
         if self._traffic.download is not self._cap:
             self._tell_kernel()
         if self._cap is not None:
@@ -144,7 +154,7 @@ class StreamLink:
         self._receiver.frames(frames)
 
     def drained(self) -> None:
-        self._traffic.meter.sent(self._leaving_bytes, self._loop.time())
+        self._count_sent(self._leaving_bytes)
         self._leaving_bytes = 0
         assert self._receiver is not None
         self._receiver.drained()
@@ -156,6 +166,7 @@ class StreamLink:
         if self._waits:
             self._waits = False
             self._traffic.link_waits(False, self._loop.time())
+            self._rate.waits(False, self._loop.time())
         assert self._receiver is not None
         self._receiver.closed(reason, code)
 
@@ -167,8 +178,13 @@ class StreamLink:
         stays_bytes = self._stream.waiting_bytes - waited_bytes
         self._leaving_bytes += stays_bytes
         # What the kernel takes at once counts only where other chunks wait: an idle uplink takes any amount.
-        self._traffic.meter.sent(max(0, sum(map(len, frame)) - stays_bytes), self._loop.time())
+        self._count_sent(max(0, sum(map(len, frame)) - stays_bytes))
         self._note_waiting()
+
+    def _count_sent(self, size_bytes: int) -> None:
+        now = self._loop.time()
+        self._traffic.meter.sent(size_bytes, now)
+        self._rate.sent(size_bytes, now)
 
     def _release(self) -> None:
         if self._held:
@@ -180,7 +196,9 @@ class StreamLink:
         waits = self._stream.full or bool(self._held)
         if waits != self._waits:
             self._waits = waits
-            self._traffic.link_waits(waits, self._loop.time())
+            now = self._loop.time()
+            self._traffic.link_waits(waits, now)
+            self._rate.waits(waits, now)
 
     def _tell_kernel(self) -> None:
         if self._cap is self._traffic.download:

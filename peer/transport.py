@@ -29,11 +29,15 @@ class LinkMeasurement:
         rtt_s: smallest round trip lately; 0: not known.
         unsent_bytes: given to the link and not on the wire yet.
         congestion_control: of our socket; empty: not known.
+        sent_bytes_per_second: while chunks waited to be sent on it; 0: not measured.
+        received_bytes_per_second: of the last second and more in which bytes kept coming; 0: not measured.
     """
 
     rtt_s: float
     unsent_bytes: int
     congestion_control: str
+    sent_bytes_per_second: float = 0.0
+    received_bytes_per_second: float = 0.0
 
 
 class Link(Protocol):
@@ -53,7 +57,11 @@ class Link(Protocol):
 
     @property
     def transport(self) -> str:
-        """What carries it: direct, mirror, p2p."""
+        """What carries it: direct, punched, p2p, relayed, mirror."""
+
+    @property
+    def lan(self) -> bool:
+        """Whether both ends are in one local network."""
 
     @property
     def bytes_sent(self) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import assert_never
 
 import structlog
 
@@ -10,16 +12,22 @@ from peer.config import LinkConfig
 from peer.direct_transport import DirectTransport
 from peer.link_traffic import LinkTraffic
 from peer.mirror_transport import MirrorTransport
-from peer.p2p.addresses import P2pAddress, is_p2p_address
+from peer.p2p.addresses import P2pAddress
 from peer.p2p.transport import P2pTransport
-from peer.paths import Paths, addresses_in
+from peer.paths import Kind, Paths, addresses_in, kind_of, kind_of_link
 from peer.transport import Admission, ChunkTransport, Link, LinkHandler
 from rollcast.runtime.errors import RollcastError, Unreachable
+from rollcast.runtime.waits import deadline
 from rollcast.wire.identity import Identity
 from rollcast.wire.ids import PeerId, RunId
 from rollcast.wire.tls import TlsCredentials
 
 log = structlog.get_logger()
+
+# The next way is tried after so long, where there is a next one: a hole opens at once or not at all, and whoever needs
+# a relay has one within 5 s.
+_PATIENCE_S: dict[Kind, float] = {"punched": 3.0, "relayed": 2.0}
+_PATIENCE_ELSE_S = 5.0
 
 
 class Transports:
@@ -29,16 +37,27 @@ class Transports:
         direct: accepts links, and dials host:port.
         mirrors: dials everything else.
         p2p: accepts links, and dials addresses of libp2p hosts; None: this process has no libp2p.
+        punched: opens links through two NATs at once, at either end; None: this process does not.
     """
 
-    def __init__(self, direct: ChunkTransport, mirrors: MirrorTransport, p2p: ChunkTransport | None = None) -> None:
+    def __init__(
+        self,
+        direct: ChunkTransport,
+        mirrors: MirrorTransport,
+        p2p: ChunkTransport | None = None,
+        punched: ChunkTransport | None = None,
+    ) -> None:
         self._direct = direct
         self._mirrors = mirrors
         self._p2p = p2p
-        self._paths = Paths()
+        self._punched = punched
+        self.paths = Paths()
+        """What is known of the ways to each peer; whoever hears of further addresses tells it."""
 
     async def start(self, on_link: LinkHandler) -> str:
         address = await self._direct.start(on_link)
+        if self._punched is not None:
+            await self._punched.start(on_link)
         if self._p2p is None:
             return address
         try:
@@ -52,41 +71,78 @@ class Transports:
 
     async def dial(self, peer_id: PeerId, address: str) -> Link:
         """See ChunkTransport. Of several addresses, separated by spaces, the first that answers."""
-        loop = asyncio.get_running_loop()
+        now = asyncio.get_running_loop().time()
+        return await self.dial_first(peer_id, self.paths.order(peer_id, addresses_in(address), now))
+
+    def better(self, link: Link, address: str) -> list[str]:
+        """The addresses of its peer that would make a better link than this one; ``dial_first`` dials them.
+
+        Args:
+            address: as for ``dial``.
+        """
+        kind, now = kind_of_link(link.transport, link.lan), asyncio.get_running_loop().time()
+        if kind == "mirror":
+            return []
+        return self.paths.better(link.peer_id, addresses_in(address), kind, now)
+
+    async def dial_first(self, peer_id: PeerId, addresses: Sequence[str]) -> Link:
+        """The first of these that answers; raises what ``dial`` raises."""
         problem: RollcastError = Unreachable(f"{peer_id} has no address")
-        for one in self._paths.order(peer_id, addresses_in(address), loop.time()):
+        loop = asyncio.get_running_loop()
+        for left, address in zip(range(len(addresses) - 1, -1, -1), addresses, strict=True):
             try:
-                link = await self._dial(peer_id, one)
+                link = await self._dial_in_time(peer_id, address, last=not left)
             except RollcastError as error:
-                self._paths.failed(peer_id, one, loop.time())
+                self.paths.failed(peer_id, address, loop.time())
                 problem = error
             else:
-                self._paths.opened(peer_id, one)
+                self.paths.opened(peer_id, address)
                 return link
         raise problem
 
-    async def _dial(self, peer_id: PeerId, address: str) -> Link:
-        if is_p2p_address(address):
-            if self._p2p is None:
-                raise Unreachable(
-                    f"cannot reach {peer_id} at {address}",
-                    cause="this process runs no libp2p",
-                    fix='pip install "rollcast[p2p]" and set link.p2p = true',
-                )
-            return await self._p2p.dial(peer_id, address)
-        if "/" in address:  # never in host:port, always in https://host/prefix or a path
-            return await self._mirrors.dial(peer_id, address)
-        return await self._direct.dial(peer_id, address)
+    async def _dial_in_time(self, peer_id: PeerId, address: str, *, last: bool) -> Link:
+        kind = kind_of(address)
+        if last and kind not in _PATIENCE_S:  # as long as its own deadlines allow
+            return await self._dial(peer_id, address, kind)
+        async with deadline(_PATIENCE_S.get(kind, _PATIENCE_ELSE_S), f"a chunk link to {peer_id} at {address}"):
+            return await self._dial(peer_id, address, kind)
+
+    async def _dial(self, peer_id: PeerId, address: str, kind: Kind) -> Link:
+        match kind:
+            case "mirror":
+                return await self._mirrors.dial(peer_id, address)
+            case "lan" | "direct":
+                return await self._direct.dial(peer_id, address)
+            case "punched":
+                if self._punched is None:
+                    raise Unreachable(
+                        f"cannot dial {peer_id} at the same time as it us",
+                        cause="this process opens no holes",
+                        fix="set link.punch = true",
+                    )
+                return await self._punched.dial(peer_id, address)
+            case "p2p" | "relayed":
+                if self._p2p is None:
+                    raise Unreachable(
+                        f"cannot reach {peer_id} at {address}",
+                        cause="this process runs no libp2p",
+                        fix='pip install "rollcast[p2p]" and set link.p2p = true',
+                    )
+                return await self._p2p.dial(peer_id, address)
+            case _:
+                assert_never(kind)
 
     def renew(self, credentials: TlsCredentials) -> None:
         self._direct.renew(credentials)
-        if self._p2p is not None:
-            self._p2p.renew(credentials)
+        for other in (self._p2p, self._punched):
+            if other is not None:
+                other.renew(credentials)
 
     async def close(self) -> None:
         await self._mirrors.close()
-        if self._p2p is not None:
-            await self._p2p.close()
+        for other in (self._p2p, self._punched):
+            if other is not None:
+                await other.close()
         await self._direct.close()
 
 

@@ -107,6 +107,7 @@ class VirtualLink:
         self.role = "mirror"
         self.dialled = True
         self.transport = "mirror"
+        self.lan = False
         self.bytes_sent = 0
         self.bytes_received = 0
         self._source = source

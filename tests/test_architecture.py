@@ -47,6 +47,8 @@ JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
 #: Decisions only: these modules take time and randomness as arguments and do no I/O.
 PURE = (
     "peer/paths.py",
+    "peer/path_upgrades.py",
+    "peer/link_rate.py",
     "peer/p2p/addresses.py",
     "peer/p2p/opening.py",
     "peer/p2p/supervision.py",

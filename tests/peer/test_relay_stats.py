@@ -30,8 +30,8 @@ def peer(chunks: int = 4) -> Steps:
 
 
 def link(name: str, sent: int, received: int) -> Link:
-    measured = LinkMeasurement(0.25, 0, "cubic")
-    fields = {"peer_id": name, "transport": "direct", "bytes_sent": sent, "bytes_received": received}
+    measured = LinkMeasurement(0.25, 0, "cubic", 3e6)
+    fields = {"peer_id": name, "transport": "direct", "lan": True, "bytes_sent": sent, "bytes_received": received}
     return cast(Link, SimpleNamespace(**fields, measure=lambda: measured))
 
 
