@@ -25,9 +25,12 @@ class CloseLink:
 
 @dataclass(frozen=True, slots=True)
 class SendWant:
+    """``announcement``: ask for that of the version and for nothing else."""
+
     link: LinkId
     key: EncodingKey
     chunk_list: bool
+    announcement: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from peer import relay_forwarding as forwarding
+from peer import relay_gossip as gossiping
 from peer import relay_issuing as issuing
 from peer import relay_links as links
 from peer import relay_pulling as pulling
@@ -23,12 +24,14 @@ from peer.relay_events import (
     ChunkListReceived,
     ChunkSent,
     ChunkVerified,
+    CoordinatorGone,
     CreditReceived,
     DialFailed,
     EncodingKnown,
     EncodingUnwanted,
     Event,
     HaveReceived,
+    HoldersKnown,
     LinkDown,
     LinkUp,
     PlanChanged,
@@ -37,6 +40,7 @@ from peer.relay_events import (
     StoreReady,
     Tick,
     VersionFinished,
+    VersionHeard,
     VersionRestored,
     VersionsRemoved,
     WantReceived,
@@ -45,8 +49,8 @@ from peer.relay_state import RelaySettings, RelayState
 
 _ChunkEvent = ChunkArrived | ChunkVerified | ChunkCorrupt | ChunkSent
 _Message = WantReceived | RequestReceived | CancelReceived | HaveReceived | ChunkListReceived | CreditReceived
-_LinkEvent = PlanChanged | LinkUp | LinkDown | DialFailed
-_EncodingEvent = EncodingKnown | BroadcastStarted | EncodingUnwanted | VersionRestored | VersionsRemoved
+_LinkEvent = PlanChanged | CoordinatorGone | HoldersKnown | LinkUp | LinkDown | DialFailed
+_EncodingEvent = VersionHeard | EncodingKnown | BroadcastStarted | EncodingUnwanted | VersionRestored | VersionsRemoved
 _StoreEvent = StoreReady | VersionFinished | StoreFailed
 
 
@@ -92,9 +96,16 @@ class RelayCore:
                 | CreditReceived()
             ):
                 self._apply_message(event, now)
-            case PlanChanged() | LinkUp() | LinkDown() | DialFailed():
+            case PlanChanged() | CoordinatorGone() | HoldersKnown() | LinkUp() | LinkDown() | DialFailed():
                 self._apply_link(event, now)
-            case EncodingKnown() | BroadcastStarted() | EncodingUnwanted() | VersionRestored() | VersionsRemoved():
+            case (
+                VersionHeard()
+                | EncodingKnown()
+                | BroadcastStarted()
+                | EncodingUnwanted()
+                | VersionRestored()
+                | VersionsRemoved()
+            ):
                 self._apply_encoding(event, now)
             case StoreReady() | VersionFinished() | StoreFailed():
                 self._apply_store(event, now)
@@ -117,7 +128,10 @@ class RelayCore:
 
     def _apply_message(self, event: _Message, now: float) -> None:
         match event:
+            case WantReceived(announcement=True):
+                gossiping.announcement_wanted(self.state, event.link, event.key)
             case WantReceived():
+                gossiping.mentioned(self.state, event.link, event.key)
                 forwarding.want_received(self.state, event)
             case RequestReceived():
                 forwarding.request_received(self.state, event)
@@ -127,15 +141,22 @@ class RelayCore:
             case HaveReceived():
                 forwarding.note_theirs(self.state, event)
                 pulling.source_claims(self.state, event, now)
+                gossiping.told_of(self.state, event.link, event.key, now)
             case ChunkListReceived():
+                gossiping.mentioned(self.state, event.link, event.key)
                 receiving.chunk_list_received(self.state, event, now)
             case CreditReceived():
+                gossiping.mentioned(self.state, event.link, event.key)
                 issuing.credit_received(self.state, event, now)
 
     def _apply_link(self, event: _LinkEvent, now: float) -> None:
         match event:
             case PlanChanged():
                 links.plan_changed(self.state, event, now)
+            case CoordinatorGone():
+                links.coordinator_gone(self.state, event, now)
+            case HoldersKnown():
+                links.holders_known(self.state, event, now)
             case LinkUp():
                 links.link_up(self.state, event, now)
             case LinkDown():
@@ -145,6 +166,8 @@ class RelayCore:
 
     def _apply_encoding(self, event: _EncodingEvent, now: float) -> None:
         match event:
+            case VersionHeard():
+                gossiping.version_heard(self.state, event, now)
             case EncodingKnown():
                 receiving.encoding_known(self.state, event, now)
             case BroadcastStarted():
@@ -172,6 +195,7 @@ class RelayCore:
         state = self.state
         links.dial_neighbours(state, now)
         links.watch_dials(state, now)
+        gossiping.gossip(state, now)
         receiving.retry_failed(state, now)
         for encoding in state.in_flight():
             pulling.watch(state, encoding, now)

@@ -65,6 +65,33 @@ class PlanChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class CoordinatorGone:
+    """There has been no session with the coordinator for a while (``gone``), or there is one again."""
+
+    gone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HoldersKnown:
+    """Members that may hold versions and are not in the plan, the likeliest first; replaces those told before."""
+
+    holders: tuple[Neighbour, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VersionHeard:
+    """A verified announcement came.
+
+    Args:
+        key: the encoding of the version that the origin sends to everybody.
+        link: which it came on; None: another way.
+    """
+
+    key: EncodingKey
+    link: LinkId | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EncodingKnown:
     """A verified announcement names this encoding, and this process is to have it.
 
@@ -145,11 +172,13 @@ class DialFailed:
 
 @dataclass(frozen=True, slots=True)
 class WantReceived:
-    """The other end asks what we hold, now and as it grows, and perhaps for the chunk list."""
+    """The other end asks what we hold, now and as it grows, and perhaps for the chunk list; or, with ``announcement``,
+    only for that of the version."""
 
     link: LinkId
     key: EncodingKey
     chunk_list: bool = False
+    announcement: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +295,9 @@ class Tick:
 
 Event = (
     PlanChanged
+    | CoordinatorGone
+    | HoldersKnown
+    | VersionHeard
     | EncodingKnown
     | BroadcastStarted
     | EncodingUnwanted

@@ -324,6 +324,7 @@ def introduce(state: RelayState, link: LinkState, encoding: EncodingState) -> No
     if not encoding.listed or key in link.lists_sent or not (is_child or key in link.lists_due):
         return
     if is_child and all(sent.version != key.version for sent in link.lists_sent):
+        link.knows.add(key.version)
         state.do(SendAnnouncement(link.link, key.version))
     link.lists_due.discard(key)
     link.lists_sent.add(key)

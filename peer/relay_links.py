@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from peer import relay_pulling as pulling
 from peer.relay_actions import CloseLink, Warn
-from peer.relay_events import DialFailed, LinkDown, LinkUp, PlanChanged
+from peer.relay_events import CoordinatorGone, DialFailed, HoldersKnown, LinkDown, LinkUp, PlanChanged
 from peer.relay_forwarding import introduce_all, tell
 from peer.relay_issuing import issue
 from peer.relay_receiving import forget_link
@@ -40,7 +40,8 @@ def plan_changed(state: RelayState, event: PlanChanged, now: float) -> None:
 def _forget_strangers(state: RelayState, now: float) -> None:
     """Peers that left the run would otherwise be remembered for good."""
     plan = state.plan
-    known = {neighbour.peer_id for neighbour in (*plan.neighbours, *plan.fallbacks)} | state.link_to.keys()
+    around = (*plan.neighbours, *plan.fallbacks, *state.further)
+    known = {neighbour.peer_id for neighbour in around} | state.link_to.keys()
     state.windows = {key: window for key, window in state.windows.items() if key[0] in known}
     state.dials = {
         peer_id: dialling
@@ -49,8 +50,21 @@ def _forget_strangers(state: RelayState, now: float) -> None:
     }
 
 
+def coordinator_gone(state: RelayState, event: CoordinatorGone, now: float) -> None:
+    """From now on, or no longer, the plan is what it was and everybody who is linked is one to ask."""
+    state.alone = event.gone
+    dial_neighbours(state, now)
+
+
+def holders_known(state: RelayState, event: HoldersKnown, now: float) -> None:
+    """Whom to dial where the plan's neighbours and fallbacks do not help."""
+    state.further = event.holders
+    _forget_strangers(state, now)
+    dial_neighbours(state, now)
+
+
 def _is_lan(state: RelayState, peer_id: PeerId) -> bool:
-    neighbour = state.neighbours.get(peer_id)
+    neighbour = state.neighbours.get(peer_id) or next((one for one in state.further if one.peer_id == peer_id), None)
     return neighbour is not None and neighbour.lan
 
 
@@ -71,13 +85,13 @@ def link_up(state: RelayState, event: LinkUp, now: float) -> None:
         forget_link(state, oldest, now)
     introduce_all(state, link)
     for encoding in state.in_flight():
-        if encoding.awaited == event.peer_id or (encoding.pulling and event.peer_id in state.neighbours):
+        if encoding.awaited == event.peer_id or (encoding.pulling and state.helps(link)):
             pulling.want(state, encoding, link, now)
     for encoding in state.encodings.values():
         # A neighbour that was away learns what we need no more, and whom it can ask.
         held = encoding.phase == "held" and encoding.announced_at_s
         begun = encoding.phase == "receiving" and encoding.have.count
-        if event.peer_id in state.neighbours and (held or begun):
+        if state.helps(link) and (held or begun):
             tell(state, link, encoding)
     issue(state, now)
 
@@ -118,6 +132,19 @@ def dial_neighbours(state: RelayState, now: float) -> None:
     for neighbour in state.plan.neighbours:
         if neighbour.peer_id not in state.link_to and not state.penalised(neighbour.peer_id, now):
             pulling.dial(state, neighbour, now)
+    if state.alone:
+        _dial_further(state, now)
+
+
+def _dial_further(state: RelayState, now: float) -> None:
+    """Keep a few links whatever became of the plan's, so that versions find their way."""
+    linked = {link.peer_id for link in state.links.values() if link.role in ("peer", "origin")}
+    missing = state.settings.alone_links_least - len(linked)
+    for holder in state.further:
+        if missing <= 0:
+            return
+        if holder.peer_id not in linked and not state.penalised(holder.peer_id, now):
+            missing -= pulling.dial(state, holder, now)
 
 
 def watch_dials(state: RelayState, now: float) -> None:
@@ -143,7 +170,7 @@ def close_unneeded(state: RelayState, now: float) -> None:
     """Close links that we dialled and that neither the plan nor anybody's requests need."""
     for link in list(state.links.values()):
         asked = any(link.link in encoding.sources for encoding in state.encodings.values())
-        if not link.dialled or link.peer_id in state.neighbours or asked or link.pulls or link.pushes or link.wants:
+        if not link.dialled or state.helps(link) or asked or link.pulls or link.pushes or link.wants:
             link.needed_at_s = now
         elif now - link.needed_at_s > state.settings.linger_s:
             state.do(CloseLink(link.link, "no longer needed"))

@@ -140,10 +140,10 @@ def _watch_list(state: RelayState, encoding: EncodingState, now: float) -> None:
 
 def want_from_all(state: RelayState, encoding: EncodingState, now: float) -> None:
     """Ask every neighbour what it holds, and candidates beyond them while there are too few."""
-    for peer_id, link in state.link_to.items():
+    for link in state.link_to.values():
         if len(encoding.sources) >= state.settings.sources_most:
             return
-        wanted = link.link == encoding.holder or (encoding.announced and peer_id in state.neighbours)
+        wanted = link.link == encoding.holder or (encoding.announced and state.helps(link))
         if wanted and _willing(state, encoding, link, now) and link.link not in encoding.sources:
             want(state, encoding, link, now)
     if not encoding.sources:
@@ -159,7 +159,7 @@ def ask_next(state: RelayState, encoding: EncodingState, now: float) -> bool:
     if not encoding.announced:
         return False  # only the learner, who told us of it, has it
     asked = {state.links[link_id].peer_id for link_id in encoding.sources}
-    for neighbour in (*state.plan.neighbours, *state.plan.fallbacks):
+    for neighbour in (*state.plan.neighbours, *state.plan.fallbacks, *state.further):
         peer_id = neighbour.peer_id
         refused = encoding.refused_until_s.get(peer_id, 0.0) > now or state.penalised(peer_id, now)
         if peer_id in asked or refused:
@@ -181,11 +181,18 @@ def dial(state: RelayState, neighbour: Neighbour, now: float) -> bool:
     dialling = state.dial_state(neighbour.peer_id)
     if dialling.dialling:
         return True
-    if dialling.retry_at_s > now:
+    if dialling.retry_at_s > now or (neighbour in state.further and not _room_for_further(state)):
         return False
     dialling.dialling = True
     state.do(Dial(neighbour))
     return True
+
+
+def _room_for_further(state: RelayState) -> bool:
+    """Dials beyond the plan are few: who is not in it has enough to do with its own."""
+    further = {holder.peer_id for holder in state.further} - state.neighbours.keys()
+    busy = sum(peer_id in state.link_to or state.dial_state(peer_id).dialling for peer_id in further)
+    return busy < state.settings.further_links_most
 
 
 def want(state: RelayState, encoding: EncodingState, link: LinkState, now: float) -> None:

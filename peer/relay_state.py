@@ -70,6 +70,10 @@ class RelaySettings:
     linger_s: float = 10.0
     redial_first_s: float = 0.2
     redial_most_s: float = 10.0
+    # Links to further holders, beyond the plan, that we dial at most.
+    further_links_most: int = 4
+    # Without the coordinator nobody mends the plan: with fewer links than these further holders are dialled.
+    alone_links_least: int = 4
 
 
 @dataclass(slots=True)
@@ -121,6 +125,11 @@ class LinkState:
     account: Account = field(default_factory=Account)
     useful: int = 0
     useless: int = 0
+    knows: set[Version] = field(default_factory=set)  # versions that the other end has heard of, of those we have
+    says: EncodingKey | None = None  # what it told us of that we have not heard of
+    says_asked: int = 0  # for its announcement
+    says_asked_at_s: float = 0.0
+    answered: dict[Version, int] = field(default_factory=dict)  # announcements that it asked us for
 
     def copies(self) -> list[Push]:
         """Copies for this child that have not left."""
@@ -225,6 +234,14 @@ class DialState:
 
 
 @dataclass(frozen=True, slots=True)
+class Heard:
+    """A version whose verified announcement we have."""
+
+    key: EncodingKey  # the encoding that is sent to everybody
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class StoreFailure:
     """The newest failure of the store since a version was last stored."""
 
@@ -264,6 +281,9 @@ class RelayState:
     neighbours: dict[PeerId, Neighbour] = field(default_factory=dict)
     links: dict[LinkId, LinkState] = field(default_factory=dict)
     link_to: dict[PeerId, LinkState] = field(default_factory=dict)  # the youngest: an older one may be half dead
+    alone: bool = False  # the coordinator is away
+    further: tuple[Neighbour, ...] = ()  # who may help beyond the plan
+    heard: dict[Version, Heard] = field(default_factory=dict)  # the newest
     encodings: dict[EncodingKey, EncodingState] = field(default_factory=dict)
     broadcasts: dict[EncodingKey, Broadcast] = field(default_factory=dict)
     windows: dict[tuple[PeerId, int], ServiceWindow] = field(default_factory=dict)  # of roots, by chunk size
@@ -290,6 +310,10 @@ class RelayState:
 
     def dial_state(self, peer_id: PeerId) -> DialState:
         return self.dials.setdefault(peer_id, DialState())
+
+    def helps(self, link: LinkState) -> bool:
+        """Whether the other end is one to ask: the plan says so, or there is nobody to say."""
+        return link.peer_id in self.neighbours or (self.alone and link.role in ("peer", "origin"))
 
     def penalised(self, peer_id: PeerId, now: float) -> bool:
         return self.penalised_until_s.get(peer_id, 0.0) > now

@@ -30,8 +30,8 @@ def message_of(action: Message) -> pb.LinkMessage:
     """What to send for an action that needs nothing from the store."""
     version, encoding_id = action.key.version, action.key.encoding_id
     match action:
-        case SendWant(chunk_list=chunk_list):
-            body = pb.Want(version=version, encoding_id=encoding_id, chunk_list=chunk_list)
+        case SendWant(chunk_list=chunk_list, announcement=announcement):
+            body = pb.Want(version=version, encoding_id=encoding_id, chunk_list=chunk_list, announcement=announcement)
             return pb.LinkMessage(want=body)
         case SendRequest(indices=indices):
             return pb.LinkMessage(request=pb.Request(version=version, encoding_id=encoding_id, indices=indices))
@@ -50,7 +50,8 @@ def event_of(link: LinkId, message: pb.LinkMessage) -> Event | None:
     """What a message means to the core; None for those that the shell must look into, and for unknown ones."""
     match message.WhichOneof("body"):
         case "want":
-            return WantReceived(link, key_of(message.want), message.want.chunk_list)
+            want = message.want
+            return WantReceived(link, key_of(want), want.chunk_list, want.announcement)
         case "request":
             return RequestReceived(link, key_of(message.request), tuple(message.request.indices))
         case "have":

@@ -363,7 +363,7 @@ def as_received(action: actions.Action, link: LinkId) -> events.Event:
     """What the other end of a link is told when this is sent to it."""
     match action:
         case actions.SendWant():
-            return events.WantReceived(link, action.key, action.chunk_list)
+            return events.WantReceived(link, action.key, action.chunk_list, action.announcement)
         case actions.SendRequest():
             return events.RequestReceived(link, action.key, action.indices)
         case actions.SendHave():
