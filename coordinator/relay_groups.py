@@ -19,7 +19,7 @@ _STEPS = 12  # of the search for the rate: to 1e-4 of it
 _SETTLE_FOR = 0.99  # of the best rate: leaves room, so that a join or leave need not change the rate for all
 _KEEP_ABOVE = 0.92  # a rate that still fits is kept while it is above this share of the best
 _GAIN_WORTH = 0.98  # see _interior
-_HIDDEN_SHARE = 0.95  # of the copies that those who can be dialled need: from peers behind NAT they take no more
+_HIDDEN_SHARE = 0.95  # of the copies that those whom peers behind NAT reach need: from them they take no more
 
 
 @dataclass(slots=True)
@@ -50,9 +50,11 @@ class _Pool:
     count: int  # of members without the origin
     downlinks: list[float]  # those that are known, in bytes a second, rising
     downlink_sums: list[float]  # of the first 0, 1, 2 ... of them
-    uplinks: list[float]  # of the relays, those behind NAT last
+    uplinks: list[float]  # of the relays: those that can be dialled, those that punch holes, others behind NAT
     dialable_relays: int
+    punching_relays: int
     dialable: int  # members
+    punching: int  # members
 
     def copies(self, rate: float) -> list[int]:
         return [int(uplink * self.stripes / rate) for uplink in self.uplinks]
@@ -68,9 +70,25 @@ class _Pool:
     def capacity(self, rate: float) -> float:
         """Copies of all stripes."""
         copies = self.copies(rate)
-        hidden = sum(copies[self.dialable_relays :])
-        usable = min(hidden, _HIDDEN_SHARE * self.stripes * self.dialable)
+        first_plain = self.dialable_relays + self.punching_relays
+        punching, plain = sum(copies[self.dialable_relays : first_plain]), sum(copies[first_plain:])
+        usable = self.usable(punching, plain, self.stripes)
         return self.root_copies(rate) + sum(copies[: self.dialable_relays]) + usable
+
+    def usable(self, punching: float, plain: float, stripes: int) -> float:
+        """Of copies of so many stripes, which relays behind NAT carry, those that somebody can take."""
+        plain = min(plain, _HIDDEN_SHARE * stripes * self.dialable)
+        return punching + plain if self.holes_reach_all else min(punching + plain, stripes * self.hole_copies)
+
+    @property
+    def holes_reach_all(self) -> bool:
+        """Whether those that punch holes reach everybody."""
+        return self.dialable + self.punching == self.count
+
+    @property
+    def hole_copies(self) -> float:
+        """Copies of a stripe that they may carry otherwise."""
+        return _HIDDEN_SHARE * (self.dialable + self.punching)
 
     def bound(self) -> float:
         """What the fluid model allows, in bytes a second."""
@@ -117,14 +135,19 @@ def make_groups(
             rate = kept
     copies = {relay.peer_id: count for relay, count in zip(relays, pool.copies(rate), strict=True) if count > 0}
     stripe_of = {} if before is None else {one: k for one, k in before.stripe_of.items() if one in copies}
-    dialable = [relay for relay in relays if relay.address and relay.peer_id in copies]
-    hidden = [relay for relay in relays if not relay.address and relay.peer_id in copies]
-    _assign(hidden, stripe_of, copies, stripes)
-    usable = [min(count, _HIDDEN_SHARE * pool.dialable) for count in _totals(hidden, stripe_of, copies, stripes)]
-    _assign(dialable, stripe_of, copies, stripes)
+    used = [relay for relay in relays if relay.peer_id in copies]
+    free = [relay for relay in used if relay.address]
+    punching, plain = [one for one in used if one.punches], [one for one in used if not (one.address or one.punches)]
+    if pool.holes_reach_all or sum(copies[one.peer_id] for one in punching) <= stripes * pool.hole_copies / 2:
+        free, punching = free + punching, []  # whom they do not reach the others have room for
+    _assign(plain, stripe_of, copies, stripes)
+    _assign(punching, stripe_of, copies, stripes)
+    limited = zip(*(_totals(ones, stripe_of, copies, stripes) for ones in (punching, plain)), strict=True)
+    usable = [pool.usable(*counts, stripes=1) for counts in limited]
+    _assign(free, stripe_of, copies, stripes)
     needs = [pool.needed(rate) - count for count in usable]
-    root_copies = _share_root(pool.root_copies(rate), _totals(dialable, stripe_of, copies, stripes), needs)
-    _balance(dialable, stripe_of, copies, [need - own for need, own in zip(needs, root_copies, strict=True)])
+    root_copies = _share_root(pool.root_copies(rate), _totals(free, stripe_of, copies, stripes), needs)
+    _balance(free, stripe_of, copies, [need - own for need, own in zip(needs, root_copies, strict=True)])
     costs = {
         one.peer_id: one.downlink_bytes_per_second / rate
         for one in nodes
@@ -138,8 +161,9 @@ def _interior(
 ) -> list[RelayNode]:
     """Who relays. Kinds that are better as leaves relay only where the others cannot do it alone.
 
-    First those that can be dialled and were measured; then those that nobody measured; then those behind NAT, which
-    can send only to peers that can be dialled. Never one whose downlink would hold back those below it.
+    First those that can be dialled and were measured; then those that nobody measured; then those behind NAT that punch
+    holes to each other; then others behind NAT, which can send only to peers that can be dialled. Never one whose
+    downlink would hold back those below it.
     """
     able = [node for node in nodes if node.may_relay and not node.metered and root.reaches(node)]
     bound = _pool(nodes, able, uplinks[root.peer_id], uplinks, stripes).bound()
@@ -147,10 +171,11 @@ def _interior(
     dialable = [node for node in able if node.address]
     known = [node for node in dialable if node.uplink_bytes_per_second is not None]
     unknown = [node for node in dialable if node.uplink_bytes_per_second is None]
-    hidden = [node for node in able if not node.address]
+    punching = [node for node in able if node.punches]
+    plain = [node for node in able if not (node.address or node.punches)]
     source = uplinks[root.peer_id]
     choices = [known]
-    for more in (unknown, hidden):
+    for more in (unknown, punching, plain):
         if more:
             choices.append(choices[-1] + more)
     rates = [_pool(nodes, relays, source, uplinks, stripes).best_rate() for relays in choices]
@@ -177,7 +202,9 @@ def _pool(
         downlink_sums=list(accumulate(downlinks, initial=0.0)),
         uplinks=[uplinks[relay.peer_id] for relay in relays],
         dialable_relays=sum(bool(relay.address) for relay in relays),
+        punching_relays=sum(relay.punches for relay in relays),
         dialable=sum(bool(node.address) for node in nodes),
+        punching=sum(node.punches for node in nodes),
     )
 
 

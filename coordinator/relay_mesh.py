@@ -39,7 +39,7 @@ def plan_mesh(
     used = sum(rate * _copies(parents)[root.peer_id] for rate, parents in zip(rates, trees, strict=True))
     if used > source:
         rates = [rate * source / used for rate in rates]
-    reaches_all = bool(nodes) and all(root.reaches(node) for node in nodes)
+    reaches_all = bool(nodes) and all(root.reaches(node) if relays else _at_all(root, node) for node in nodes)
     direct = max(0.0, source - used) / len(nodes) if reaches_all else 0.0
     total = sum(rates) + direct
     stripes = [
@@ -54,11 +54,10 @@ def plan_mesh(
 
 def _relays(nodes: Sequence[RelayNode], root: RelayNode, uplinks: Mapping[PeerId, float]) -> list[RelayNode]:
     """Those whose uplinks are worth a stripe; at least one where any that costs nothing may relay."""
-    dialable_count = sum(bool(node.address) for node in nodes)
     able = [
         node
         for node in nodes
-        if node.may_relay and root.reaches(node) and (dialable_count if not node.address else len(nodes) - 1)
+        if node.may_relay and root.reaches(node) and any(node.reaches(one) for one in nodes if one is not node)
     ]
     willing = [node for node in able if not node.metered]
     if not willing:  # metered ones only where the origin cannot reach somebody
@@ -96,22 +95,30 @@ def _stripe_ids(relays: Sequence[RelayNode], before: Mapping[PeerId, StripeId]) 
 def _tree(
     relay: RelayNode, nodes: Sequence[RelayNode], root: RelayNode, relays: Sequence[RelayNode], turn: int
 ) -> Parents:
-    """The relay's stripe: all others below it, and those that it cannot reach below one that can be dialled."""
+    """The relay's stripe: all others below it, and those that it cannot reach below one that can."""
     parents = {relay.peer_id: root.peer_id}
-    helpers = [one for one in relays if one.address and one is not relay]
-    last_resort = [one for one in nodes if one.address and one.may_relay and one is not relay]
+    helpers = [one for one in relays if one is not relay and relay.reaches(one)]
+    last_resort = [one for one in nodes if one.may_relay and one is not relay and relay.reaches(one)]
     for node in nodes:
         if node is relay:
             continue
         if relay.reaches(node):
             parents[node.peer_id] = relay.peer_id
-        elif helpers:  # they take turns, stripe by stripe
-            parents[node.peer_id] = helpers[turn % len(helpers)].peer_id
+        elif able := _reaching(node, helpers):  # they take turns, stripe by stripe
+            parents[node.peer_id] = able[turn % len(able)].peer_id
         elif root.reaches(node):
             parents[node.peer_id] = root.peer_id
-        elif last_resort:
-            parents[node.peer_id] = last_resort[0].peer_id
+        else:
+            able = _reaching(node, last_resort) or [one for one in (relay, root) if one.is_relayed_to(node)]
+            if able:
+                parents[node.peer_id] = able[0].peer_id
     return parents
+
+
+def _reaching(node: RelayNode, others: Sequence[RelayNode]) -> list[RelayNode]:
+    """Those that reach a member; those that can be dialled alone, if there are any: no hole has to open for them."""
+    able = [one for one in others if one.reaches(node)]
+    return [one for one in able if one.address] or able
 
 
 def _rates(
@@ -149,7 +156,11 @@ def _list_tree(
     else:
         parents = {node.peer_id: root.peer_id for node in first or reached}
     for turn, node in enumerate(node for node in nodes if node.peer_id not in parents):
-        above = [one for one in first if one.reaches(node)] or [root]
-        if above[0].reaches(node):
+        above = [one for one in first if one.reaches(node)] or [one for one in (root, *first) if _at_all(one, node)]
+        if above:
             parents[node.peer_id] = above[turn % len(above)].peer_id
     return parents
+
+
+def _at_all(one: RelayNode, other: RelayNode) -> bool:
+    return one.reaches(other) or one.is_relayed_to(other)

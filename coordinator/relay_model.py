@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from coordinator.reach.holes import RESTRICTED, can_punch
 from rollcast.wire.ids import PeerId, StripeId
 
 Parents = Mapping[PeerId, PeerId]  # child -> parent; the root has none
@@ -23,7 +24,7 @@ class RelayNode:
     """What planning needs to know of a member.
 
     Args:
-        address: host:port that others may dial, empty if none.
+        address: host:port that others may dial, empty if none or if nobody gets through there.
         may_relay: False for those that are quarantined, paused or leaving.
         uplink_bytes_per_second: as measured, within its owner's cap; None: not known.
         uplink_confidence: 0 to 1, how far to trust that figure.
@@ -32,6 +33,9 @@ class RelayNode:
         region: as configured, empty: not known.
         site: the same for those that share a local network, empty: not known.
         rtt_s: median of its links, 0: not known.
+        hole: class of coordinator.reach.holes: between whom holes can be punched.
+        avoid: members between whom and it that failed lately.
+        circuits: its addresses through relays of libp2p.
     """
 
     peer_id: PeerId
@@ -45,10 +49,24 @@ class RelayNode:
     region: str = ""
     site: str = ""
     rtt_s: float = 0.0
+    hole: int = 0
+    avoid: frozenset[PeerId] = frozenset()
+    circuits: tuple[str, ...] = ()
+
+    @property
+    def punches(self) -> bool:
+        """Whether others that cannot be dialled get through to it, if their routers let as much through."""
+        return not self.address and self.hole >= RESTRICTED
 
     def reaches(self, other: RelayNode) -> bool:
-        """Whether there can be a link between the two, whoever dials."""
-        return bool(self.address or other.address)
+        """Whether there can be a link of its own between the two, whoever dials."""
+        if self.address or other.address:
+            return True
+        return can_punch(self.hole, other.hole) and other.peer_id not in self.avoid
+
+    def is_relayed_to(self, other: RelayNode) -> bool:
+        """Whether there can be one through a relay of libp2p: a last resort, as all bytes pass somebody's twice."""
+        return bool(self.circuits and other.circuits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,10 @@ from coordinator.relay_model import DIRECT_STRIPE, Parents, Plan, PlanShape, Rel
 from rollcast.wire.ids import PeerId
 
 _NOBODY: frozenset[PeerId] = frozenset()
+PUNCH = "punch"
+"""In an address: let the coordinator have both ends dial each other at once."""
+
+_Key = tuple[PeerId, bool, bool, bool]  # whom, whether we dial, in one local network, through a hole
 
 
 class _Edges:
@@ -59,8 +63,8 @@ class PartsMaker:
         self._mirrors = tuple(
             Neighbour(PeerId(f"mirror-{number}"), "mirror", url, True) for number, url in enumerate(shape.mirrors)
         )
-        self._known: dict[tuple[PeerId, bool, bool], Neighbour] = {}  # of the plan that is being made
-        self._before: dict[tuple[PeerId, bool, bool], Neighbour] = {}
+        self._known: dict[_Key, Neighbour] = {}  # of the plan that is being made
+        self._before: dict[_Key, Neighbour] = {}
 
     def make(self, nodes: Sequence[RelayNode], plan: Plan) -> dict[PeerId, PlanPart]:
         """Parts of all members, the root among them, in the order they joined."""
@@ -97,12 +101,15 @@ class PartsMaker:
         )
 
     def _neighbour(self, node: RelayNode, other: RelayNode, *, is_above: bool, is_below: bool) -> Neighbour:
-        dials = _dials(node, other, is_above=is_above, is_below=is_below)
+        return self._named(node, other, dials=_dials(node, other, is_above=is_above, is_below=is_below))
+
+    def _named(self, node: RelayNode, other: RelayNode, *, dials: bool) -> Neighbour:
         lan = node.site != "" and node.site == other.site
-        key = (other.peer_id, dials, lan)
+        punch = dials and not other.address and node.reaches(other)
+        key = (other.peer_id, dials, lan, punch)
         known = self._known.get(key)
         if known is None:
-            known, address = self._before.get(key), other.address if dials else ""
+            known, address = self._before.get(key), _address(other, punch=punch) if dials else ""
             if known is None or known.address != address or known.role != other.role:
                 known = Neighbour(other.peer_id, other.role, address, dials, lan)
             self._known[key] = known
@@ -113,7 +120,7 @@ class PartsMaker:
     ) -> tuple[Neighbour, ...]:
         """Its parents' parents, who hold a chunk sooner, the origin as the last of all members, then mirrors."""
         root, own_id = plan.root, node.peer_id
-        with_root = root not in links and bool(by_id[root].address)
+        with_root = root not in links and (bool(by_id[root].address) or _by_other_means(node, by_id[root]))
         usable: list[PeerId] = []
         for stripe in plan.stripes:
             if len(usable) >= self._fallbacks_max - with_root:
@@ -122,18 +129,33 @@ class PartsMaker:
             one = stripe.parents.get(parent, root)
             if one not in links and one != root and one != own_id and one not in usable:
                 other = by_id[one]
-                if other.address and other.may_relay:
+                if other.may_relay and (other.address or _by_other_means(node, other)):
                     usable.append(one)
         if with_root and self._fallbacks_max:
             usable.append(root)
-        named = [self._neighbour(node, by_id[one], is_above=True, is_below=False) for one in usable]
+        named = [self._named(node, by_id[one], dials=True) for one in usable]
         return (*named, *self._mirrors)
 
 
 def _dials(node: RelayNode, other: RelayNode, *, is_above: bool, is_below: bool) -> bool:
-    """The child dials, if its parent has an address; of two that are both to each other, the one with the larger id."""
+    """The child dials, if its parent has an address; of two that are both to each other, the one with the larger id.
+
+    Where neither has one, the larger id asks for the punch, or dials through the relay.
+    """
     if not other.address or not node.address:
-        return bool(other.address)
+        return bool(other.address) or (not node.address and node.peer_id > other.peer_id)
     if is_above and is_below:
         return node.peer_id > other.peer_id
     return is_above
+
+
+def _by_other_means(node: RelayNode, other: RelayNode) -> bool:
+    """Whether one that cannot be dialled can be reached by one that cannot be either."""
+    return not node.address and (node.reaches(other) or node.is_relayed_to(other))
+
+
+def _address(other: RelayNode, *, punch: bool) -> str:
+    """Where to dial a member, the best way first. Relays come last: bytes pass them twice."""
+    if other.address:
+        return other.address
+    return " ".join([PUNCH, *other.circuits] if punch else other.circuits)

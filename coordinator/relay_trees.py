@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
+from coordinator.reach.holes import ANYBODY, ENOUGH, can_punch
 from coordinator.relay_groups import Groups, make_groups
 from coordinator.relay_model import Parents, Plan, RelayNode, Stripe
 from rollcast.wire.ids import PeerId, StripeId
@@ -31,6 +32,8 @@ class _Members:
     costs: list[float]
     index_of: dict[PeerId, int] = field(default_factory=dict)
     rtts: list[float] = field(default_factory=list)
+    holes: list[int] = field(default_factory=list)
+    avoid: dict[int, frozenset[PeerId]] = field(default_factory=dict)  # of those that failed with somebody
 
 
 def plan_trees(
@@ -57,6 +60,8 @@ def plan_trees(
         costs=[groups.costs.get(node.peer_id, 1.0) for node in everybody],
         index_of={node.peer_id: index for index, node in enumerate(everybody)},
         rtts=[node.rtt_s for node in everybody],
+        holes=[node.hole for node in everybody],
+        avoid={index: node.avoid for index, node in enumerate(everybody) if node.avoid},
     )
     capacities = [[0.0] * len(everybody) for _ in range(stripes)]
     for peer_id, stripe in groups.stripe_of.items():
@@ -82,7 +87,7 @@ class _Tree:
         self.children: list[list[int]] = [[] for _ in range(count)]
         self.depths = [-1] * count  # of what is connected to the root
         self.places: list[Place] = []  # under those that can be dialled
-        self.hidden_places: list[Place] = []  # under those that cannot
+        self.hidden_places: list[list[Place]] = [[] for _ in range(ANYBODY + 1)]  # that cannot, by their hole's class
         self.by_site: dict[str, list[Place]] = {}
         self.by_region: dict[str, list[Place]] = {}
         self.overloaded: list[tuple[float, int, int]] | None = None
@@ -101,10 +106,12 @@ class _Tree:
     def _order(self) -> list[int]:
         """Relays first, the strongest before the others and those behind NAT after them; then leaves."""
         capacities, dialable, rtts = self.capacities, self.members.dialable, self.members.rtts
+        holes = self.members.holes
         relays = [index for index in range(1, len(capacities)) if capacities[index] > 0]
         relays.sort(key=lambda index: (not dialable[index], -capacities[index], rtts[index]))
         leaves = [index for index in range(1, len(capacities)) if capacities[index] <= 0]
-        leaves.sort(key=lambda index: (not dialable[index], -self.members.costs[index]))
+        # Those that fewer can reach come later: the others take the places that they cannot have.
+        leaves.sort(key=lambda index: (not dialable[index], -holes[index], -self.members.costs[index]))
         return relays + leaves
 
     def _keep(self, order: Sequence[int], before: Parents) -> None:
@@ -115,8 +122,17 @@ class _Tree:
                 self._link(child, parent)
 
     def _possible(self, child: int, parent: int) -> bool:
-        dialable = self.members.dialable
-        return self.capacities[parent] > 0 and (dialable[child] or dialable[parent])
+        members = self.members
+        if self.capacities[parent] <= 0:
+            return False
+        if members.dialable[child] or members.dialable[parent]:
+            return True
+        return can_punch(members.holes[child], members.holes[parent]) and not self._avoids(child, parent)
+
+    def _avoids(self, child: int, parent: int) -> bool:
+        """Whether no hole could be punched between the two lately."""
+        avoid = self.members.avoid.get(child)
+        return avoid is not None and self.members.ids[parent] in avoid
 
     def _has_room(self, child: int, parent: int) -> bool:
         return self.spare[parent] + _ROUNDING >= self.members.costs[child]
@@ -140,7 +156,7 @@ class _Tree:
     def _offer(self, index: int, depth: int) -> None:
         place = (depth, index, index)
         if not self.members.dialable[index]:
-            heappush(self.hidden_places, place)
+            heappush(self.hidden_places[self.members.holes[index]], place)
             return
         heappush(self.places, place)
         site, region = self.members.sites[index], self.members.regions[index]
@@ -165,13 +181,11 @@ class _Tree:
     def _best_place(self, child: int) -> int:
         """Same site, same region, anywhere; the nearby ones unless they are much deeper. -1 if all are full."""
         members = self.members
-        if members.dialable[child] and self.capacities[child] <= 0 and self.hidden_places:
-            place = self._first(self.hidden_places, child)
-            if place is not None:
-                return place[2]
+        if self.capacities[child] <= 0 and (place := self._hidden_place(child)) is not None:
+            return place[2]
         anywhere = self._first(self.places, child)
-        if anywhere is None and members.dialable[child]:
-            anywhere = self._first(self.hidden_places, child)
+        if anywhere is None and self.capacities[child] > 0:
+            anywhere = self._hidden_place(child)
         if anywhere is None:
             return -1
         for nearby in (self.by_site.get(members.sites[child]), self.by_region.get(members.regions[child])):
@@ -180,18 +194,29 @@ class _Tree:
                 return place[2]
         return anywhere[2]
 
+    def _hidden_place(self, child: int) -> Place | None:
+        """Under one that cannot be dialled; first under those that the fewest others reach."""
+        least = 0 if self.members.dialable[child] else ENOUGH - self.members.holes[child]
+        for places in self.hidden_places[least:]:
+            place = self._first(places, child) if places else None
+            if place is not None:
+                return place
+        return None
+
     def _first(self, places: list[Place], child: int) -> Place | None:
         """The shallowest with room. A place too small for this child is too small for those that come later."""
         cost = self.members.costs[child] - _ROUNDING
         passed: list[Place] = []
         found: Place | None = None
+        avoids = child in self.members.avoid
         while places:
             place = places[0]
-            if self.spare[place[2]] >= cost and self.depths[place[2]] == place[0]:
+            here = self.depths[place[2]] == place[0]
+            if here and self.spare[place[2]] >= cost and not (avoids and self._avoids(child, place[2])):
                 found = place
                 break
             heappop(places)
-            if self.spare[place[2]] > _ROUNDING and self.depths[place[2]] == place[0]:
+            if here and self.spare[place[2]] > _ROUNDING:
                 passed.append(place)
         for place in passed:
             heappush(places, place)

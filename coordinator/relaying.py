@@ -86,10 +86,11 @@ class Relaying:
     def _node(self, member: Member, now: float) -> RelayNode:
         cap = member.upload_cap_bytes_per_second
         link = self._state.links.estimate(member.peer_id, now, upload_cap_bytes_per_second=cap)
+        reach = self._state.reach.of(member.peer_id)
         return RelayNode(
             peer_id=member.peer_id,
             role=member.role,
-            address=member.address,
+            address=reach.address,
             may_relay=member.may_relay,
             uplink_bytes_per_second=link.uplink_bytes_per_second,
             uplink_confidence=link.uplink_confidence,
@@ -98,6 +99,9 @@ class Relaying:
             region=member.region,
             site=member.site if self._state.settings.lan_preferred else "",
             rtt_s=link.rtt_s,
+            hole=reach.hole,
+            avoid=self._state.reach.failures.of(member.peer_id),
+            circuits=reach.circuits,
         )
 
     # ---------------------------------------------------------------- probes

@@ -20,7 +20,7 @@ _CLASSES = {
     "unknown": 0,
 }
 OUTWARDS, RESTRICTED, ANYBODY = 1, 2, 3
-_ENOUGH = 4  # 3 + 1, 2 + 2
+ENOUGH = 4  # 3 + 1, 2 + 2
 
 
 def hole_class(nat: str, punch_address: str) -> int:
@@ -31,4 +31,4 @@ def hole_class(nat: str, punch_address: str) -> int:
 
 def can_punch(one: int, other: int) -> bool:
     """Whether two members of these classes can get through to each other by dialling at the same time."""
-    return one + other >= _ENOUGH
+    return one + other >= ENOUGH

@@ -1,0 +1,282 @@
+"""Whether members can be dialled where they say: this coordinator tries, and so do a few members elsewhere. Pure.
+
+In the manner of AutoNAT v2 (libp2p specification "autonat/autonat-v2"): only addresses at which the asking host itself
+is are dialled, or such that the operator allows, few at a time, and each asks a single handshake of its target: nobody
+can have third parties dialled (amplification). Members behind the target's own router are not asked, since they say
+nothing of others; what half of those who tried or more got through to counts as dialable. One failed check is none: it
+is made again a moment later, as the machine may have been busy.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
+from ipaddress import ip_address, ip_network
+from itertools import islice
+
+from coordinator.actions import Action, Note, SendToPeer, TryAddress
+from coordinator.membership import Member
+from coordinator.reach.book import host_part
+from coordinator.reach.events import DialBackEnded, ReachEvent
+from coordinator.state import CoreState
+from rollcast.wire.ids import PeerId
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+HELPERS_MOST = 3
+ANSWER_WITHIN_S = 8.0  # a dial takes 5 s at most (rollcast.wire.link_probe)
+FIRST_AFTER_S = 3.0  # since the join: others come at the same time
+AGAIN_AFTER_FAILURE_S = 10.0
+UNDIALABLE_AGAIN_S = 300.0
+DIALABLE_AGAIN_S = 1800.0
+_UNANSWERED_AGAIN_S = 60.0
+_SPACING_S = 10.0  # between checks of one member, whatever it says of itself
+_RUNNING_MOST = 32
+_HELPERS_LOOKED_AT = 64
+_OURSELVES = PeerId("")
+
+
+@dataclass(frozen=True, slots=True)
+class DialBackSettings:
+    """Args:
+    enabled: whether members are dialled back at all.
+    networks: in CIDR notation, in which addresses are dialled that are not those that sessions come from.
+    """
+
+    enabled: bool = True
+    networks: tuple[str, ...] = ()
+
+    def allow(self, address: str, host: str) -> bool:
+        """Whether a member whose session comes from ``host`` may have this IP address dialled."""
+        if not host:
+            return False
+        ip = ip_address(address)
+        return ip == ip_address(host) or any(ip in ip_network(one, strict=False) for one in self.networks)
+
+
+@dataclass(slots=True)
+class _Check:
+    """One under way. ``asked``: who dials; ``said``: whether they got through."""
+
+    peer_id: PeerId
+    address: str
+    ends_at: float
+    asked: set[PeerId] = field(default_factory=set)
+    said: dict[PeerId, bool] = field(default_factory=dict)
+    problems: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class _Target:
+    """A member that says that it can be dialled."""
+
+    address: str  # that was, or will be, checked
+    due_at: float
+    started_at: float = float("-inf")
+    failures: int = 0  # in a row
+
+
+class DialBacks:
+    """The checks under way, and when the next ones are due. Times are the core's clock in seconds."""
+
+    takes: tuple[type[ReachEvent], ...] = (DialBackEnded,)
+
+    def __init__(self, state: CoreState) -> None:
+        self._state = state
+        self._settings = state.settings.dial_backs
+        self._targets: dict[PeerId, _Target] = {}
+        self._due: list[tuple[float, PeerId]] = []  # a heap; entries that no longer hold are passed over
+        self._running: dict[int, _Check] = {}  # in order of their ends
+        self._helpers: OrderedDict[PeerId, None] = OrderedDict()  # who was asked longest ago first
+        self._helping: Counter[PeerId] = Counter()
+        self._last_id = 0
+        self.figures = state.reach.dial_backs
+
+    # ---------------------------------------------------------------- events
+
+    def joined(self, member: Member, now: float) -> list[Action]:
+        """It may be dialled, and may dial others."""
+        self.left(member.peer_id, now)
+        if self._settings.enabled:
+            self._helpers[member.peer_id] = None
+            self._look(member.peer_id, now + FIRST_AFTER_S)
+        return []
+
+    def left(self, peer_id: PeerId, now: float) -> list[Action]:
+        """Nobody looks for it any more, and nobody waits for what it found."""
+        self._targets.pop(peer_id, None)
+        self._helpers.pop(peer_id, None)
+        self._helping.pop(peer_id, None)
+        for check_id in [key for key, one in self._running.items() if one.peer_id == peer_id]:
+            self._end(check_id)
+        for check in self._running.values():
+            if peer_id not in check.said:
+                check.asked.discard(peer_id)
+        return []
+
+    def told(self, member: Member, now: float) -> list[Action]:
+        """It may advertise another address than before."""
+        if self._settings.enabled:
+            self._look(member.peer_id, now)
+        return []
+
+    def received(self, event: ReachEvent, now: float) -> list[Action]:
+        """What came of one dial."""
+        assert isinstance(event, DialBackEnded)
+        check = self._running.get(event.check_id)
+        if check is None or event.peer_id not in check.asked or event.peer_id in check.said:
+            return []
+        self._no_longer_helps(event.peer_id)
+        check.said[event.peer_id] = event.reached
+        if event.problem:
+            check.problems[event.problem] += 1
+        actions: list[Action] = []
+        if event.peer_id == _OURSELVES and event.address:  # the name that was advertised has an address now
+            actions += self._ask_helpers(event.check_id, check, event.address)
+        elif event.peer_id == _OURSELVES and event.address is None:
+            del check.said[event.peer_id]  # it could not be tried: that says nothing
+            check.asked.discard(event.peer_id)
+        return actions + (self._settle(event.check_id, now) if len(check.said) == len(check.asked) else [])
+
+    def tick(self, now: float) -> list[Action]:
+        """Settle what is overdue, and begin what is due."""
+        actions: list[Action] = []
+        while self._running:
+            check_id, check = next(iter(self._running.items()))
+            if now < check.ends_at:
+                break
+            actions += self._settle(check_id, now)
+        while self._due and self._due[0][0] <= now and len(self._running) < _RUNNING_MOST:
+            due_at, peer_id = heapq.heappop(self._due)
+            target = self._targets.get(peer_id)
+            if target is not None and target.due_at == due_at:
+                actions += self._start(peer_id, target, now)
+        return actions
+
+    # ---------------------------------------------------------------- decisions
+
+    def _look(self, peer_id: PeerId, at: float) -> None:
+        """Have the address checked that a member advertises now, unless that is under way or done."""
+        address = direct_address(self._state.reach.of(peer_id).advertised)
+        target = self._targets.get(peer_id)
+        if target is not None and target.address == address:
+            return
+        if not address:
+            self._targets.pop(peer_id, None)
+            return
+        started_at = float("-inf") if target is None else target.started_at
+        self._targets[peer_id] = target = _Target(address, 0.0, started_at)
+        self._at(peer_id, target, max(at, started_at + _SPACING_S))
+
+    def _at(self, peer_id: PeerId, target: _Target, at: float) -> None:
+        target.due_at = at
+        heapq.heappush(self._due, (at, peer_id))
+
+    def _start(self, peer_id: PeerId, target: _Target, now: float) -> list[Action]:
+        host, name = self._state.reach.of(peer_id).host, host_part(target.address)
+        target.started_at = now
+        numeric = is_numeric(name)
+        if not host or (numeric and not self._settings.allow(name, host)):
+            self._at(peer_id, target, now + DIALABLE_AGAIN_S)
+            problem = f"its session comes from {host or 'an unknown host'}: no other host is dialled back"
+            return [_verdict(peer_id, pb.DialVerdict(address=target.address, dialable=True, problem=problem))]
+        self._last_id += 1
+        check = _Check(peer_id, target.address, now + ANSWER_WITHIN_S, {_OURSELVES})
+        self._running[self._last_id] = check
+        self.figures.begun += 1
+        ours = TryAddress(self._last_id, peer_id, target.address, "" if numeric else host)
+        return [ours, *(self._ask_helpers(self._last_id, check, target.address) if numeric else [])]
+
+    def _ask_helpers(self, check_id: int, check: _Check, address: str) -> list[Action]:
+        chosen = self._choose(check.peer_id)
+        for helper in chosen:
+            self._helpers.move_to_end(helper)
+            self._helping[helper] += 1
+        check.asked.update(chosen)
+        order = pb.DialBack(check_id=check_id, peer_id=check.peer_id, address=address)
+        return [SendToPeer(helper, pb.CoordinatorMessage(dial_back=order)) for helper in chosen]
+
+    def _choose(self, target: PeerId) -> list[PeerId]:
+        """Who was asked longest ago, of those elsewhere who may be asked anything."""
+        members, reach = self._state.members, self._state.reach
+        member = members.get(target)
+        site, host = ("", "") if member is None else (member.site, reach.of(target).host)
+        found: list[PeerId] = []
+        for peer_id in islice(self._helpers, _HELPERS_LOOKED_AT):
+            one = members.get(peer_id)
+            if one is None or not one.may_relay or self._helping[peer_id] or reach.of(peer_id).host in ("", host):
+                continue
+            if site and one.site == site:
+                continue
+            found.append(peer_id)
+            if len(found) == HELPERS_MOST:
+                break
+        return found
+
+    def _settle(self, check_id: int, now: float) -> list[Action]:
+        check = self._end(check_id)
+        target = self._targets.get(check.peer_id)
+        if target is None or target.address != check.address:
+            return []  # it advertises another one by now, which is checked by itself
+        if not check.said:
+            self.figures.unanswered += 1
+            self._at(check.peer_id, target, now + _UNANSWERED_AGAIN_S)
+            return []
+        reached = sum(check.said.values())
+        dialable = 2 * reached >= len(check.said)
+        target.failures = 0 if dialable else target.failures + 1
+        if target.failures == 1 and self._state.reach.of(check.peer_id).dialable is not False:
+            self._at(check.peer_id, target, now + AGAIN_AFTER_FAILURE_S)
+            return []
+        self._at(check.peer_id, target, now + (DIALABLE_AGAIN_S if dialable else UNDIALABLE_AGAIN_S))
+        return self._found(check, reached, dialable=dialable)
+
+    def _found(self, check: _Check, reached: int, *, dialable: bool) -> list[Action]:
+        asked = len(check.said)
+        problem = "" if dialable else max(check.problems, key=lambda one: (check.problems[one], one), default="")
+        before = self._state.reach.of(check.peer_id).dialable
+        self._state.reach.found(check.peer_id, dialable=dialable)
+        if dialable:
+            self.figures.dialable += 1
+        else:
+            self.figures.undialable += 1
+        told = pb.DialVerdict(
+            address=check.address, dialable=dialable, asked=asked, reached=reached, problem=problem
+        )
+        actions: list[Action] = [_verdict(check.peer_id, told)]
+        if before != dialable and (before is False or not dialable):
+            kind = "peer_dialable" if dialable else "peer_undialable"
+            why = f": {problem}" if problem else ""
+            actions.append(Note(kind, check.peer_id, f"{reached} of {asked} got through to {check.address}{why}"))
+        return actions
+
+    def _end(self, check_id: int) -> _Check:
+        check = self._running.pop(check_id)
+        for helper in check.asked - check.said.keys():
+            self._no_longer_helps(helper)
+        return check
+
+    def _no_longer_helps(self, helper: PeerId) -> None:
+        self._helping[helper] -= 1
+        if self._helping[helper] <= 0:
+            del self._helping[helper]
+
+
+def direct_address(advertised: str) -> str:
+    """The host:port among the addresses that a member advertises; empty: there is none."""
+    first = advertised.partition(" ")[0]
+    host, _, port = first.rpartition(":")
+    return first if host and "/" not in first and port.isascii() and port.isdecimal() and int(port) < 1 << 16 else ""
+
+
+def is_numeric(host: str) -> bool:
+    """Whether it is an IP address, and no name."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _verdict(peer_id: PeerId, verdict: pb.DialVerdict) -> Action:
+    return SendToPeer(peer_id, pb.CoordinatorMessage(dial_verdict=verdict))
