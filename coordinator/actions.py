@@ -97,11 +97,15 @@ class SendToPeer:
 
 @dataclass(frozen=True, slots=True)
 class TryAddress:
-    """See whether this peer can be dialled at this address; answered by DialBackEnded."""
+    """See whether this peer can be dialled at this address; answered by DialBackEnded.
+
+    ``host``: IP address that the name in it must lead to, or to one that the operator allows; empty: it is no name.
+    """
 
     check_id: int
     peer_id: PeerId
     address: str
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)

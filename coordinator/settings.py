@@ -8,6 +8,7 @@ from typing import Literal
 from coordinator.activation_settings import ActivationSettings
 from coordinator.lateness import LatePolicy, StalenessRules
 from coordinator.probing import ProbeSettings
+from coordinator.reach.dial_settings import DialBackSettings
 from coordinator.relay_model import PlanShape
 from rollcast.wire.ids import RunId
 from rollcast.wire.rollouts import Sampling
@@ -88,6 +89,8 @@ class CoreSettings:
     """How relay plans are made."""
     probes: ProbeSettings = field(default_factory=ProbeSettings)
     """How much padding peers send to measure uplinks that a plan needs to know."""
+    dial_backs: DialBackSettings = field(default_factory=DialBackSettings)
+    """Whether, and where, members' addresses are dialled to see that others can."""
     lan_preferred: bool = True
     """Whether peers of one local network are preferred as each other's sources and exempt from caps."""
     activation: ActivationSettings = field(default_factory=ActivationSettings)

@@ -67,6 +67,16 @@ class PunchFigures:
     seconds_sum: float = 0.0  # from the order to the link, of those that opened
 
 
+@dataclass(slots=True)
+class DialBackFigures:
+    """Checks since this coordinator started, and how they ended."""
+
+    begun: int = 0
+    dialable: int = 0
+    undialable: int = 0
+    unanswered: int = 0
+
+
 _NOTHING = Reach()
 
 
@@ -79,6 +89,7 @@ class ReachBook:
         self.failures = FailedPairs()
         """Pairs between which no hole could be punched lately."""
         self.punches = PunchFigures()
+        self.dial_backs = DialBackFigures()
         self._changed = False
 
     def of(self, peer_id: PeerId) -> Reach:

@@ -12,12 +12,12 @@ from __future__ import annotations
 import heapq
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
-from ipaddress import ip_address, ip_network
 from itertools import islice
 
 from coordinator.actions import Action, Note, SendToPeer, TryAddress
 from coordinator.membership import Member
 from coordinator.reach.book import host_part
+from coordinator.reach.dial_settings import is_numeric
 from coordinator.reach.events import DialBackEnded, ReachEvent
 from coordinator.state import CoreState
 from rollcast.wire.ids import PeerId
@@ -34,24 +34,6 @@ _SPACING_S = 10.0  # between checks of one member, whatever it says of itself
 _RUNNING_MOST = 32
 _HELPERS_LOOKED_AT = 64
 _OURSELVES = PeerId("")
-
-
-@dataclass(frozen=True, slots=True)
-class DialBackSettings:
-    """Args:
-    enabled: whether members are dialled back at all.
-    networks: in CIDR notation, in which addresses are dialled that are not those that sessions come from.
-    """
-
-    enabled: bool = True
-    networks: tuple[str, ...] = ()
-
-    def allow(self, address: str, host: str) -> bool:
-        """Whether a member whose session comes from ``host`` may have this IP address dialled."""
-        if not host:
-            return False
-        ip = ip_address(address)
-        return ip == ip_address(host) or any(ip in ip_network(one, strict=False) for one in self.networks)
 
 
 @dataclass(slots=True)
@@ -127,15 +109,14 @@ class DialBacks:
         if check is None or event.peer_id not in check.asked or event.peer_id in check.said:
             return []
         self._no_longer_helps(event.peer_id)
+        if not event.tried:
+            return self._not_tried(event, now)
         check.said[event.peer_id] = event.reached
         if event.problem:
             check.problems[event.problem] += 1
         actions: list[Action] = []
-        if event.peer_id == _OURSELVES and event.address:  # the name that was advertised has an address now
-            actions += self._ask_helpers(event.check_id, check, event.address)
-        elif event.peer_id == _OURSELVES and event.address is None:
-            del check.said[event.peer_id]  # it could not be tried: that says nothing
-            check.asked.discard(event.peer_id)
+        if event.address:  # the name that was advertised has this one
+            actions = self._ask_helpers(event.check_id, check, event.address)
         return actions + (self._settle(event.check_id, now) if len(check.said) == len(check.asked) else [])
 
     def tick(self, now: float) -> list[Action]:
@@ -176,16 +157,30 @@ class DialBacks:
         host, name = self._state.reach.of(peer_id).host, host_part(target.address)
         target.started_at = now
         numeric = is_numeric(name)
-        if not host or (numeric and not self._settings.allow(name, host)):
+        if not host:  # where its session comes from is not known: nothing may be dialled
             self._at(peer_id, target, now + DIALABLE_AGAIN_S)
-            problem = f"its session comes from {host or 'an unknown host'}: no other host is dialled back"
-            return [_verdict(peer_id, pb.DialVerdict(address=target.address, dialable=True, problem=problem))]
+            return []
+        if numeric and not self._settings.allow(name, host):
+            return self._unchecked(peer_id, target, f"its session comes from {host}: nothing else is dialled", now)
         self._last_id += 1
         check = _Check(peer_id, target.address, now + ANSWER_WITHIN_S, {_OURSELVES})
         self._running[self._last_id] = check
         self.figures.begun += 1
         ours = TryAddress(self._last_id, peer_id, target.address, "" if numeric else host)
         return [ours, *(self._ask_helpers(self._last_id, check, target.address) if numeric else [])]
+
+    def _not_tried(self, event: DialBackEnded, now: float) -> list[Action]:
+        """What a name leads to may not be dialled."""
+        check = self._end(event.check_id)
+        target = self._targets.get(check.peer_id)
+        return [] if target is None else self._unchecked(check.peer_id, target, event.problem, now)
+
+    def _unchecked(self, peer_id: PeerId, target: _Target, problem: str, now: float) -> list[Action]:
+        """It stays as it was; a verdict of nobody says why."""
+        self._at(peer_id, target, now + DIALABLE_AGAIN_S)
+        dialable = self._state.reach.of(peer_id).dialable is not False
+        verdict = pb.DialVerdict(address=target.address, dialable=dialable, problem=problem)
+        return [_verdict(peer_id, verdict)]
 
     def _ask_helpers(self, check_id: int, check: _Check, address: str) -> list[Action]:
         chosen = self._choose(check.peer_id)
@@ -240,9 +235,7 @@ class DialBacks:
             self.figures.dialable += 1
         else:
             self.figures.undialable += 1
-        told = pb.DialVerdict(
-            address=check.address, dialable=dialable, asked=asked, reached=reached, problem=problem
-        )
+        told = pb.DialVerdict(address=check.address, dialable=dialable, asked=asked, reached=reached, problem=problem)
         actions: list[Action] = [_verdict(check.peer_id, told)]
         if before != dialable and (before is False or not dialable):
             kind = "peer_dialable" if dialable else "peer_undialable"
@@ -267,15 +260,6 @@ def direct_address(advertised: str) -> str:
     first = advertised.partition(" ")[0]
     host, _, port = first.rpartition(":")
     return first if host and "/" not in first and port.isascii() and port.isdecimal() and int(port) < 1 << 16 else ""
-
-
-def is_numeric(host: str) -> bool:
-    """Whether it is an IP address, and no name."""
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _verdict(peer_id: PeerId, verdict: pb.DialVerdict) -> Action:

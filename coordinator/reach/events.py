@@ -45,6 +45,8 @@ class DialBackEnded:
     check_id: int
     reached: bool
     problem: str = ""
+    tried: bool = True  # False: it could not be, for this problem
+    address: str = ""  # ip:port that a name was found to lead to
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from coordinator.actions import Action, Note
 from coordinator.membership import Member
+from coordinator.reach.dial_backs import DialBacks
 from coordinator.reach.events import ReachabilityTold, ReachEvent
 from coordinator.reach.matchmaker import Matchmaker
 from coordinator.reach.part import ReachPart
@@ -21,7 +22,7 @@ class Reaching:
         self._state = state
         self._relaying = relaying
         self.matchmaker = Matchmaker(state)
-        self._parts: Sequence[ReachPart] = (self.matchmaker,)
+        self._parts: Sequence[ReachPart] = (self.matchmaker, DialBacks(state))
         self._by_event = {kind: part for part in self._parts for kind in part.takes}
 
     def joined(self, member: Member, now: float) -> list[Action]:
