@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr
 
 from peer.donor.config import LimitsConfig
 from rollcast.runtime.config import ConfigModel
+from rollcast.wire.bootstrap import PLACE_PATTERN, PLACES_MOST
 
 
 class EngineConfig(ConfigModel):
@@ -128,10 +129,13 @@ class PeerConfig(ConfigModel):
     """Mirrors."""
     limits: LimitsConfig = LimitsConfig()
     """What this machine may be used for, and when."""
-    join_timeout_s: float = Field(60.0, gt=0.0)
-    """Seconds to reach the coordinator at start before giving up."""
-    reconnect_timeout_s: float = Field(120.0, gt=0.0)
-    """Seconds to keep trying when the coordinator is away; work under held leases goes on."""
+    coordinators: tuple[Annotated[str, Field(pattern=PLACE_PATTERN)], ...] = Field((), max_length=PLACES_MOST - 1)
+    """Further places of the run's coordinator, tried in turn with those of the invite: host, with the invite's ports,
+    or host:control port:HTTP port."""
+    join_timeout_s: float | None = Field(None, gt=0.0)
+    """Seconds to reach the coordinator at start before giving up; none: tried for ever."""
+    reconnect_timeout_s: float | None = Field(None, gt=0.0)
+    """Seconds to keep trying when the coordinator is away; none: for ever. Work under held leases goes on."""
     page: bool = True
     """Whether a peer has a page for its owner, on 127.0.0.1 only: `rollcast peer page` prints its address."""
     drain_s: float = Field(0.0, ge=0.0, le=86_400.0)

@@ -56,6 +56,12 @@ class Renewal:
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(certificate_pem)
 
+    def replace(self, fresh: TlsCredentials) -> None:
+        """Go on with these; whoever got them has saved them."""
+        self.credentials, self._life_s = fresh, fresh.valid_for_s
+        self._renewed(fresh)
+        log.info("certificate renewed", valid_for_s=round(fresh.valid_for_s))
+
     async def run(self) -> None:
         """For ever: wait until a renewal is due, then ask until it is answered."""
         delays = backoff_delays_s(self._random, first_s=1.0, most_s=60.0)
@@ -85,6 +91,4 @@ class Renewal:
         if fresh.caller != self.credentials.caller:
             raise WrongKey("the new certificate names somebody else")
         fresh.save(self._folder)
-        self.credentials, self._life_s = fresh, fresh.valid_for_s
-        self._renewed(fresh)
-        log.info("certificate renewed", valid_for_s=round(fresh.valid_for_s))
+        self.replace(fresh)

@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from peer.calling import session_of
 from peer.config import LinkConfig, PeerConfig
 from peer.donor.daemon import Donor, be_polite
 from peer.donor.describing import describe
@@ -26,7 +27,7 @@ from peer.reached import Reached
 from peer.relay import Relay
 from peer.renewal import Renewal
 from peer.run_text import RunText
-from peer.session import Session, SessionSettings
+from peer.session import Session
 from peer.startup import Place, make_engine, open_store, state_folder_lock, take_place
 from peer.uploads import Uploader
 from peer.worker import Worker
@@ -46,7 +47,6 @@ from peer.worker_events import (
 )
 from rollcast.runtime.errors import RollcastError, StoreError
 from rollcast.wire.chunk_store import ChunkStore
-from rollcast.wire.grpc_client import open_channel
 from rollcast.wire.ids import LeaseId
 from rollcast.wire.limits import TEXT_LENGTH_MAX
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -117,7 +117,7 @@ class PeerProcess:
             on_give_up=self._cannot_store,
             identity=place.identity,
         )
-        self._session = self._make_session(random)
+        self._session = self._make_session(place, random)
         self._text = RunText(config.state_folder / "tokenizers", lambda: self._session.stub, random)
         self._waiting_for_text: asyncio.Task[None] | None = None
         self._renewal = Renewal(
@@ -132,18 +132,11 @@ class PeerProcess:
         self._worker = None if engine is None else self._make_worker(engine, random)
         self._meeting = self._make_meeting(config, place)
 
-    def _make_session(self, random: Random) -> Session:
-        enrolment = self._enrolment
-        settings = SessionSettings(
-            run_id=enrolment.run_id,
-            learner_public_key=enrolment.learner_public_key,
-            address=enrolment.grpc_address,
-            join_timeout_s=self._config.join_timeout_s,
-            reconnect_timeout_s=self._config.reconnect_timeout_s,
-        )
-        return Session(
-            settings,
-            open_channel=lambda: open_channel(enrolment.grpc_address, self._renewal.credentials),
+    def _make_session(self, place: Place, random: Random) -> Session:
+        return session_of(
+            self._config,
+            place,
+            lambda: self._renewal,
             hello=self._hello,
             heartbeat=self._heartbeat,
             listener=self,
@@ -334,9 +327,10 @@ class PeerProcess:
             self._heartbeat_now(),
             run_id=self._enrolment.run_id,
             peer_id=self._enrolment.peer_id,
-            coordinator=self._enrolment.grpc_address,
+            search=self._session.search,
             connected=self._session.stub is not None,
-            uptime_s=asyncio.get_running_loop().time() - self._started_s,
+            now=(now := asyncio.get_running_loop().time()),
+            uptime_s=now - self._started_s,
         )
 
     # ------------------------------------------------------------ relay

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol, cast
@@ -15,10 +16,12 @@ from typing import Any, Protocol, cast
 import grpc
 import structlog
 
+from peer.coordinators import Coordinators
 from rollcast.runtime.errors import JoinRefused, MalformedMessage, RollcastError, Unreachable, WaitTimedOut, WrongKey
 from rollcast.runtime.waits import backoff_delays_s, deadline
 from rollcast.wire.error_json import error_from_json
 from rollcast.wire.grpc_client import translate
+from rollcast.wire.hops import HopFailed
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc
 from rollcast.wire.protocol import agree_with
@@ -30,6 +33,8 @@ OUTBOX_MAX = 1024  # messages waiting to be written; the stream has stalled long
 WELCOME_TIMEOUT_S = 10.0  # from Hello to Welcome, connecting included
 WRITE_TIMEOUT_S = 10.0  # a stream that takes no message for this long is lost
 FLUSH_TIMEOUT_S = 0.4  # of the 2 s that a stopping peer has, for the last messages and Goodbye
+HOPS_TIMEOUT_S = 15.0  # for finding out which hop failed
+DELAY_MOST_S = 10.0  # between two attempts
 # Asking again does not help after these; everything else may be a coordinator that restarts.
 FINAL_CODES = frozenset(
     {
@@ -58,26 +63,44 @@ class SessionSettings:
 
     run_id: str
     learner_public_key: bytes
-    address: str
-    join_timeout_s: float
-    reconnect_timeout_s: float
+    addresses: tuple[str, ...]
+    """Of one coordinator; tried in turn."""
+    join_timeout_s: float | None
+    """None: for ever."""
+    reconnect_timeout_s: float | None
+    """None: for ever."""
+
+
+async def _nothing() -> None:
+    pass
 
 
 class Session:
-    """Keeps one stream open; messages sent while there is none are dropped, since all of them are said anew."""
+    """Keeps one stream open; messages sent while there is none are dropped, since all of them are said anew.
+
+    Args:
+        open_channel: to an address of the coordinator.
+        failed_hop: which hop to that address fails; asked once an attempt has failed.
+        make_ready: awaited before each attempt, for what an attempt needs.
+    """
 
     def __init__(
         self,
         settings: SessionSettings,
         *,
-        open_channel: Callable[[], grpc.aio.Channel],
+        open_channel: Callable[[str], grpc.aio.Channel],
+        failed_hop: Callable[[str], Awaitable[HopFailed | None]],
         hello: Callable[[], pb.Hello],
         heartbeat: Callable[[], pb.Heartbeat],
         listener: SessionListener,
         random: Random,
+        make_ready: Callable[[], Awaitable[None]] = _nothing,
     ) -> None:
+        self.search = Coordinators(settings.addresses)
         self._settings = settings
         self._open_channel = open_channel
+        self._failed_hop = failed_hop
+        self._make_ready = make_ready
         self._hello = hello
         self._heartbeat = heartbeat
         self._listener = listener
@@ -104,7 +127,7 @@ class Session:
         """Hold the session until close() or the coordinator's Stop.
 
         Raises:
-            Unreachable: no session for join_timeout_s at the start, or for reconnect_timeout_s later.
+            Unreachable: no session for join_timeout_s at the start, or for reconnect_timeout_s later; it names the hop.
             RollcastError: the coordinator refused us, for the reason that it gave.
         """
         try:
@@ -124,7 +147,7 @@ class Session:
     async def _keep_open(self) -> None:
         loop = asyncio.get_running_loop()
         patience_s = self._settings.join_timeout_s
-        give_up_s = loop.time() + patience_s
+        give_up_s = _after(loop.time(), patience_s)
         delays = self._delays()
         while not self._closing.is_set():
             cause, was_open = await self._attempt()
@@ -132,26 +155,46 @@ class Session:
                 return
             if was_open:
                 patience_s = self._settings.reconnect_timeout_s
-                give_up_s, delays = loop.time() + patience_s, self._delays()
+                give_up_s, delays = _after(loop.time(), patience_s), self._delays()
+            else:
+                await self._note(cause, give_up_s)
             left_s = give_up_s - loop.time()
             if left_s <= 0.0:
-                raise Unreachable(
-                    f"no session with the coordinator at {self._settings.address} for {patience_s:g} s",
-                    cause=cause,
-                    fix="check that the coordinator runs and that this machine can reach the address",
-                )
+                raise self._given_up(patience_s or 0.0, cause)
             await self._pause(min(next(delays), left_s))
+
+    async def _note(self, cause: str, give_up_s: float) -> None:
+        """Find out which hop fails, and say it once."""
+        loop, address = asyncio.get_running_loop(), self.search.current
+        try:
+            async with asyncio.timeout(max(1.0, min(HOPS_TIMEOUT_S, give_up_s - loop.time()))):
+                hop = await self._failed_hop(address)
+        except TimeoutError:
+            hop = None
+        hop = hop or HopFailed("session", address, cause)
+        if self.search.failed(hop, loop.time()):
+            log.warning("no session with the coordinator", hop=hop.hop, address=address, reason=hop.reason, fix=hop.fix)
+
+    def _given_up(self, patience_s: float, cause: str) -> Unreachable:
+        problems = self.search.problems()
+        return Unreachable(
+            f"no session with the coordinator at {' or '.join(self._settings.addresses)} for {patience_s:g} s",
+            cause="; ".join(map(str, problems)) or cause,
+            fix=problems[0].fix if problems else "check that the coordinator runs and can be reached from here",
+        )
 
     async def _attempt(self) -> tuple[str, bool]:
         """One session from dial to end. Returns why it ended and whether it had been open."""
         was_open = False
         try:
-            async with self._open_channel() as channel:
+            await self._make_ready()
+            async with self._open_channel(self.search.current) as channel:
                 stub = rollcast_pb2_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
                 call = cast(Any, stub.Session())
                 welcome = await self._shake_hands(call)
                 self._outbox = deque(m for m in self._outbox if m.WhichOneof("body") == "accusation")
                 self.stub, was_open = stub, True
+                self.search.opened()
                 log.info("session opened", coordinator=welcome.software)
                 self._listener.opened(welcome)
                 cause = await self._exchange(call, welcome.heartbeat_interval_s)
@@ -267,7 +310,11 @@ class Session:
                 await self._closing.wait()
 
     def _delays(self) -> Iterator[float]:
-        return backoff_delays_s(self._random, first_s=0.2, most_s=5.0)
+        return backoff_delays_s(self._random, first_s=0.2, most_s=DELAY_MOST_S)
+
+
+def _after(now: float, seconds: float | None) -> float:
+    return math.inf if seconds is None else now + seconds
 
 
 def refusal(refused: pb.Refused) -> RollcastError:

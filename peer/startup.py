@@ -23,10 +23,13 @@ from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.enrol import Enrolment, enrol
 from rollcast.wire.identity import Identity
 from rollcast.wire.ids import RunId
-from rollcast.wire.invite import read_invite
+from rollcast.wire.invite import Invite, read_invite
 from rollcast.wire.stored_encoding import store_error
 
 log = structlog.get_logger()
+
+INVITE_TIMEOUT_S = 60.0
+"""For the file with the invite to appear, where nothing bounds the search for the coordinator."""
 
 # A run's name becomes a folder name: no separator, and it does not begin with a dot.
 _RUN_FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -39,6 +42,7 @@ class Place:
     identity: Identity
     instance_id: str
     enrolment: Enrolment
+    invite: Invite
 
 
 @contextmanager
@@ -73,14 +77,16 @@ async def take_place(config: PeerConfig) -> Place:
         RollcastError: see read_invite and enrol; JoinRefused where the invite is for another role.
     """
     identity = await asyncio.to_thread(Identity.load_or_create, config.state_folder / "identity.key")
-    invite = await read_invite(config.invite.get_secret_value(), config.invite_file, config.join_timeout_s)
+    patience_s = config.join_timeout_s
+    invite = await read_invite(config.invite.get_secret_value(), config.invite_file, patience_s or INVITE_TIMEOUT_S)
     if invite.role != config.role:
         raise JoinRefused(
             f"the invite is for the role {invite.role}, this process has the role {config.role}",
             fix="use the invite for this role, or change `role`",
         )
     instance = await asyncio.to_thread(instance_id, config.state_folder)
-    return Place(identity, instance, await enrol(invite, identity, config.state_folder, config.join_timeout_s))
+    enrolment = await enrol(invite, identity, config.state_folder, patience_s, also=config.coordinators)
+    return Place(identity, instance, enrolment, invite)
 
 
 def open_store(config: PeerConfig, run_id: RunId) -> ChunkStore:

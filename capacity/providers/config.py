@@ -15,7 +15,8 @@ _ID = f"^{WORKER_ID.pattern}$"
 _NAME = r"^[a-z0-9][a-z0-9_-]{0,31}$"
 _PATH = r"^[A-Za-z0-9_./~+-]+$"
 _ADDRESS = r"^[A-Za-z0-9][A-Za-z0-9._:%-]{0,254}$"
-_RECONNECT_TIMEOUT_S = 120.0  # of a peer, by default
+RECONNECT_TIMEOUT_S = 120.0
+"""After which a worker without its coordinator ends: other peers look for it for ever, and this one costs money."""
 _STOP_ALLOWANCE_S = 60.0
 """For a worker to drain and to be stopped, or to give up its machine."""
 
@@ -193,4 +194,4 @@ def tail_s(peer: dict[str, Any], machine_s: float = 0.0) -> float:
         peer: its configuration: it gives up after its ``reconnect_timeout_s``.
         machine_s: after that, until its machine is given back.
     """
-    return float(peer.get("reconnect_timeout_s", _RECONNECT_TIMEOUT_S)) + _STOP_ALLOWANCE_S + machine_s
+    return float(peer.get("reconnect_timeout_s", RECONNECT_TIMEOUT_S)) + _STOP_ALLOWANCE_S + machine_s

@@ -11,6 +11,7 @@ import tomli_w
 
 from capacity.providers.base import Running, WorkerTag
 from capacity.providers.commands import run_command
+from capacity.providers.config import RECONNECT_TIMEOUT_S
 from rollcast.runtime.errors import ProviderFailed
 
 AGENT = ("-m", "capacity.providers.host_agent")
@@ -118,6 +119,8 @@ def peer_config(
     that the budget counts on. One on another machine cannot be dialled unless its configuration says how.
     """
     config = {
+        "join_timeout_s": RECONNECT_TIMEOUT_S,
+        "reconnect_timeout_s": RECONNECT_TIMEOUT_S,
         **peer,
         "role": "peer",
         "name": f"{tag.worker_id}.{tag.incarnation}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from peer.coordinators import Coordinators
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 
@@ -13,11 +14,17 @@ def describe(
     *,
     run_id: str,
     peer_id: str,
-    coordinator: str,
+    search: Coordinators,
     connected: bool,
+    now: float,
     uptime_s: float,
 ) -> dict[str, Any]:
-    """The process's part of the report (peer.donor.report)."""
+    """The process's part of the report (peer.donor.report).
+
+    Args:
+        search: where the coordinator is looked for.
+        now: on the clock of ``search``.
+    """
     receiving = None
     if heartbeat.receiving_chunks_total:
         receiving = {
@@ -33,8 +40,9 @@ def describe(
         "software": hello.software,
         "hardware": hello.hardware,
         "uptime_s": uptime_s,
-        "coordinator": coordinator,
+        "coordinator": search.current,
         "connected": connected,
+        "coordinators_failing": search.rows(now),
         "state": heartbeat.state,
         "reason": heartbeat.reason,
         "version_active": heartbeat.active_version if heartbeat.has_active_version else None,

@@ -19,7 +19,6 @@ from rollcast.wire.invite import Invite
 
 LINK_PORT = 7420  # where others dial a peer that its router or firewall lets through
 _NAME_MAX = 64
-_RECONNECT_S = 7 * 86400.0
 _LINE = r"^{}\s*=\s*(\"[^\"\n]*\"|'[^'\n]*')[^\n]*\n?"  # a key with a plain text
 _SECTION = re.compile(r"^\s*\[", re.MULTILINE)
 
@@ -141,9 +140,7 @@ def new_configuration(places: Places, name: str, listening: Listening) -> str:
         "host": listening.host,
         "advertise": listening.advertise,
     }
-    return _TEMPLATE.format(
-        **{key: _quoted(word) for key, word in words.items()}, port=listening.port, reconnect_s=_RECONNECT_S
-    )
+    return _TEMPLATE.format(**{key: _quoted(word) for key, word in words.items()}, port=listening.port)
 
 
 _TEMPLATE = """\
@@ -151,7 +148,6 @@ _TEMPLATE = """\
 name = {name}
 state_folder = {state}
 invite_file = {invite}
-reconnect_timeout_s = {reconnect_s:.1f}    # it keeps trying for a week while the coordinator is away
 
 [engine]
 compilation_cache = {cache}

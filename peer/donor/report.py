@@ -2,6 +2,8 @@
 
 name, peer_id, run_id, software, hardware, uptime_s
 coordinator, connected              host:port of the session, and whether it is open
+coordinators_failing                of each address without success since then: address, hop (name lookup, connection,
+                                    TLS, certificate, session), reason, fix, failures, seconds_ago
 state, reason, until                what it does and why: its owner's limits first, then the worker's own state
 version_active, version_newest      generated with; the newest held (null: none yet)
 receiving                           version, chunks held, chunks in all, map of 0 to 255 by run of chunks; or null

@@ -24,7 +24,13 @@ def _head(report: dict[str, Any]) -> list[str]:
         f"{report['state']}{reason}{until}",
         f"{report['name']}  {report['peer_id']}  up {in_words(report['uptime_s'])}  {report['software']}",
         f"run {report['run_id']}, {session} {report['coordinator']}",
+        *map(_failing, report.get("coordinators_failing", ())),  # not of a daemon of an earlier release
     ]
+
+
+def _failing(place: dict[str, Any]) -> str:
+    tries = f"{place['failures']} tries, the last {in_words(place['seconds_ago'])} ago"
+    return f"          {place['hop']} of {place['address']}: {place['reason']} ({tries}); {place['fix']}"
 
 
 def _release(report: dict[str, Any]) -> list[str]:

@@ -91,3 +91,20 @@ def test_a_newer_release_is_said_with_what_to_do() -> None:
         "release   the run uses 0.2.0, here is 0.1.0: let it finish, upgrade"
     )
     assert "release  " not in screen(REPORT | {"newer_release": None})
+
+
+def test_a_coordinator_that_is_not_reached_is_named_with_the_hop_that_fails() -> None:
+    place = {
+        "address": "run.example:7400",
+        "hop": "name lookup",
+        "reason": "nobody knows 'run.example'",
+        "fix": "check this machine's DNS",
+        "failures": 7,
+        "seconds_ago": 3.0,
+    }
+    lines = screen({**REPORT, "connected": False, "coordinators_failing": [place]}).splitlines()
+    assert lines[2:4] == [
+        "run run-1, waiting for host:7443",
+        "          name lookup of run.example:7400: nobody knows 'run.example' (7 tries, the last 3s ago); "
+        "check this machine's DNS",
+    ]

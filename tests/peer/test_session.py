@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -23,6 +23,7 @@ from rollcast.runtime.errors import (
 )
 from rollcast.runtime.waits import deadline
 from rollcast.wire.grpc_client import open_channel
+from rollcast.wire.hops import failed_hop
 from rollcast.wire.identity import Identity
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import range_to_pb
@@ -62,16 +63,27 @@ class Listener:
                 await self._changed.wait()
 
 
+async def until(is_so: Callable[[], bool]) -> None:
+    for _ in range(500):
+        if is_so():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("it did not come true")
+
+
 class Fixture:
     """A session under test beside its listener."""
 
-    def __init__(self, coordinator: ScriptedCoordinator, *, address: str = "", ca: RunCA | None = None) -> None:
+    def __init__(
+        self, coordinator: ScriptedCoordinator, *, addresses: tuple[str, ...] = (), ca: RunCA | None = None
+    ) -> None:
         self.listener = Listener()
         self.heartbeats = 0
         credentials = peer_credentials(ca or coordinator.ca, Identity.generate())
         self.session = Session(
-            SessionSettings(RUN_ID, LEARNER_KEY, address or coordinator.address, 5.0, 5.0),
-            open_channel=lambda: open_channel(address or coordinator.address, credentials),
+            SessionSettings(RUN_ID, LEARNER_KEY, addresses or (coordinator.address,), 5.0, 5.0),
+            open_channel=lambda address: open_channel(address, credentials),
+            failed_hop=lambda address: failed_hop(address, credentials.ssl_client_context(), reads_first=True),
             hello=lambda: pb.Hello(protocol=range_to_pb(), role="peer", name="a peer"),
             heartbeat=self._heartbeat,
             listener=self.listener,
@@ -220,20 +232,49 @@ async def test_a_coordinator_that_is_not_there_is_given_up_after_the_join_timeou
     async with scripted_coordinator(tmp_path) as coordinator:
         address = coordinator.address
         await coordinator.stop()
-        fixture = Fixture(coordinator, address=address)
-        fixture.running.cancel()
-        settings = SessionSettings(RUN_ID, LEARNER_KEY, address, 0.5, 0.5)
-        credentials = peer_credentials(coordinator.ca, Identity.generate())
-        session = Session(
-            settings,
-            open_channel=lambda: open_channel(address, credentials),
-            hello=pb.Hello,
-            heartbeat=pb.Heartbeat,
-            listener=Listener(),
-            random=Random(0),
-        )
-        with pytest.raises(Unreachable, match=f"no session with the coordinator at {address} for 0.5 s"):
+        session = lone_session(coordinator, (address,), 0.5)
+        with pytest.raises(Unreachable, match=f"no session with the coordinator at {address} for 0.5 s") as caught:
             await session.run()
+        assert f"connection of {address}: {address} refuses it" in caught.value.cause
+
+
+def lone_session(coordinator: ScriptedCoordinator, addresses: tuple[str, ...], patience_s: float | None) -> Session:
+    credentials = peer_credentials(coordinator.ca, Identity.generate())
+    return Session(
+        SessionSettings(RUN_ID, LEARNER_KEY, addresses, patience_s, patience_s),
+        open_channel=lambda address: open_channel(address, credentials),
+        failed_hop=lambda address: failed_hop(address, credentials.ssl_client_context(), reads_first=True),
+        hello=lambda: pb.Hello(protocol=range_to_pb()),
+        heartbeat=pb.Heartbeat,
+        listener=Listener(),
+        random=Random(0),
+    )
+
+
+async def test_without_a_bound_the_coordinator_is_looked_for_at_all_addresses_until_it_is_there(tmp_path: Path) -> None:
+    async with scripted_coordinator(tmp_path) as coordinator:
+        await coordinator.stop()
+        session = lone_session(coordinator, ("no-such-host.invalid:7400", "127.0.0.1:1", coordinator.address), None)
+        running = asyncio.create_task(session.run())
+        await until(lambda: len(session.search.problems()) == 3)
+        assert [hop.hop for hop in session.search.problems()] == ["name lookup", "connection", "connection"]
+        await coordinator.start(int(coordinator.address.rpartition(":")[2]))
+        opened = await coordinator.next_session()
+        await opened.expect("heartbeat")
+        assert session.search.current == coordinator.address
+        assert session.search.problems() == []
+        await session.close("done")
+        await running
+
+
+async def test_a_coordinator_that_does_not_take_us_is_the_session_hop(tmp_path: Path) -> None:
+    async with scripted_coordinator(tmp_path) as coordinator:
+        coordinator.hang_ups = 1000
+        session = lone_session(coordinator, (coordinator.address,), 1.0)
+        with pytest.raises(Unreachable) as caught:
+            await session.run()
+        assert caught.value.cause.startswith(f"session of {coordinator.address}: ")
+        assert "read the coordinator's log" in caught.value.fix
 
 
 async def test_a_coordinator_of_another_run_ca_is_not_talked_to(tmp_path: Path) -> None:
@@ -243,5 +284,7 @@ async def test_a_coordinator_of_another_run_ca_is_not_talked_to(tmp_path: Path) 
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.7):
                 await coordinator.sessions.get()
+        await until(lambda: bool(fixture.session.search.problems()))
+        assert fixture.session.search.problems()[0].hop == "certificate"
         fixture.running.cancel()
         assert fixture.listener.events == []

@@ -12,6 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 from peer.config import LinkConfig, PeerConfig
+from peer.coordinators import Coordinators
 from peer.donor.daemon import Donor
 from peer.donor.describing import describe
 from peer.donor.owner_limits import OwnerLimitsBook
@@ -107,7 +108,8 @@ class PlayedHost:
             beat,
             run_id="qwen3-4b-math",
             peer_id=PEER_ID,
-            coordinator="run.example.org:7443",
+            search=Coordinators(["run.example.org:7443"]),
+            now=0.0,
             connected=True,
             uptime_s=183_000.0 + self.beats,
         )

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from peer.coordinators import Coordinators
 from peer.donor.describing import describe
+from rollcast.wire.hops import HopFailed
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 
@@ -21,10 +23,12 @@ def test_what_a_heartbeat_says_is_what_its_owner_sees() -> None:
         heartbeat,
         run_id="run",
         peer_id="me",
-        coordinator="host:1",
+        search=Coordinators(["host:1"]),
         connected=True,
+        now=0.0,
         uptime_s=3.0,
     )
+    assert (said["coordinator"], said["coordinators_failing"]) == ("host:1", [])
     assert (said["name"], said["version_active"], said["version_newest"]) == ("attic", 7, 7)
     assert said["receiving"] == {"version": 8, "chunks_have": 3, "chunks_total": 40, "map": [255, 0]}
     assert said["links"] == [
@@ -33,6 +37,9 @@ def test_what_a_heartbeat_says_is_what_its_owner_sees() -> None:
 
 
 def test_a_peer_that_has_just_begun_holds_nothing() -> None:
-    fields = {"run_id": "", "peer_id": "", "coordinator": "", "connected": False, "uptime_s": 0.0}
+    search = Coordinators(["host:1"])
+    search.failed(HopFailed("TLS", "host:1", "says nothing"), 1.0)
+    fields = {"run_id": "", "peer_id": "", "search": search, "connected": False, "now": 3.0, "uptime_s": 0.0}
     said = describe(pb.Hello(), pb.Heartbeat(state="starting"), **fields)
     assert said["version_active"] is said["version_newest"] is said["receiving"] is None
+    assert [(row["hop"], row["seconds_ago"]) for row in said["coordinators_failing"]] == [("TLS", 2.0)]

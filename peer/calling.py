@@ -1,0 +1,61 @@
+"""How a peer calls its run's coordinator: at which addresses, for how long, with which certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from peer.config import PeerConfig
+from peer.renewal import Renewal
+from peer.session import Session, SessionListener, SessionSettings
+from peer.startup import Place
+from rollcast.wire.enrol import enrol
+from rollcast.wire.grpc_client import open_channel
+from rollcast.wire.hops import HopFailed, failed_hop
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+REJOIN_TIMEOUT_S = 20.0
+"""For one try to join again, once our certificate has ended."""
+
+
+def session_of(
+    config: PeerConfig,
+    place: Place,
+    renewal: Callable[[], Renewal],
+    *,
+    hello: Callable[[], pb.Hello],
+    heartbeat: Callable[[], pb.Heartbeat],
+    listener: SessionListener,
+    random: Random,
+) -> Session:
+    """The session of a peer, not running."""
+    enrolment = place.enrolment
+    settings = SessionSettings(
+        run_id=enrolment.run_id,
+        learner_public_key=enrolment.learner_public_key,
+        addresses=enrolment.grpc_addresses,
+        join_timeout_s=config.join_timeout_s,
+        reconnect_timeout_s=config.reconnect_timeout_s,
+    )
+
+    async def hop(address: str) -> HopFailed | None:
+        return await failed_hop(address, renewal().credentials.ssl_client_context(), reads_first=True)
+
+    async def make_ready() -> None:
+        """A coordinator that was away for longer than certificates last: nothing but the invite opens its door."""
+        if renewal().credentials.valid_for_s <= 0.0:
+            again = await enrol(
+                place.invite, place.identity, config.state_folder, REJOIN_TIMEOUT_S, also=config.coordinators
+            )
+            renewal().replace(again.credentials)
+
+    return Session(
+        settings,
+        open_channel=lambda address: open_channel(address, renewal().credentials),
+        failed_hop=hop,
+        hello=hello,
+        heartbeat=heartbeat,
+        listener=listener,
+        random=random,
+        make_ready=make_ready,
+    )
