@@ -46,6 +46,7 @@ JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
 
 #: Decisions only: these modules take time and randomness as arguments and do no I/O.
 PURE = (
+    "peer/coordinators.py",
     "peer/paths.py",
     "peer/path_upgrades.py",
     "peer/link_rate.py",
@@ -84,6 +85,14 @@ PURE = (
     "coordinator/relay_trees.py",
     "coordinator/relay_parts.py",
     "coordinator/relaying.py",
+    "coordinator/reach/book.py",
+    "coordinator/reach/events.py",
+    "coordinator/reach/failed_pairs.py",
+    "coordinator/reach/holes.py",
+    "coordinator/reach/matchmaker.py",
+    "coordinator/reach/part.py",
+    "coordinator/reach/reaching.py",
+    "coordinator/reach/reading.py",
     "coordinator/link_rates.py",
     "coordinator/probing.py",
     "coordinator/sites.py",

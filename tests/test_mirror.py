@@ -22,6 +22,8 @@ DATA = {
         "coordinator/capacity_config.py",
         "capacity/replan_events.py",
         "coordinator/events.py",
+        "coordinator/reach/events.py",
+        "coordinator/reach/part.py",
         "coordinator/restored.py",
         "peer/config.py",
         "peer/p2p/limits.py",

@@ -109,11 +109,10 @@ class Matchmaker:
     def _refusal(self, event: PunchRequested, now: float) -> str:
         """Why there is no punch, in words; empty: there is one."""
         state, one, other = self._state, event.peer_id, event.to_peer
-        member = state.members.get(other)
-        if member is None or one == other:
+        if state.members.get(other) is None or one == other:
             return "it is not here"
-        if member.standing.kept_out:
-            return "it takes no part in this run"
+        if state.members.standing(one).kept_out or state.members.standing(other).kept_out:
+            return "one of the two takes no part in this run"
         if not can_punch(state.reach.of(one).hole, state.reach.of(other).hole):
             return "no hole can be punched between our routers"
         pause_s = state.reach.failures.pause_left_s(one, other, now)
