@@ -1,10 +1,9 @@
-"""Serves chunk links on connections that are there: HTTPS requests under mutual TLS 1.3, upgraded to streams of frames."""
+"""Serves chunk links on connections that are there: HTTPS requests (mutual TLS 1.3), upgraded to streams of frames."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 from typing import Protocol
 
 import structlog

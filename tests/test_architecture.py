@@ -53,6 +53,7 @@ PURE = (
     "peer/p2p/addresses.py",
     "peer/p2p/opening.py",
     "peer/p2p/supervision.py",
+    "peer/punching/punch_core.py",
     "peer/halting.py",
     "peer/held_announcements.py",
     "peer/introduction.py",

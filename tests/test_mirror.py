@@ -40,6 +40,7 @@ TESTED_IN = {
     "peer/donor/daemon.py": "tests/peer/test_service.py",
     "bench/programs/link_end.py": "tests/bench/test_transports.py",
     "peer/p2p/lanes.py": "tests/peer/p2p/test_transport.py",
+    "peer/punching/holes.py": "tests/peer/punching/test_transport.py",
     "peer/p2p/libp2p_host.py": "tests/peer/p2p/test_host.py",
     "peer/p2p/stream.py": "tests/peer/p2p/test_transport.py",
     "peer/p2p/thread.py": "tests/peer/p2p/test_host.py",

@@ -43,7 +43,10 @@ class HandedSockets(aiohttp.BaseConnector):
             sock.close()
 
     async def _create_connection(
-        self, req: aiohttp.ClientRequest, traces: list[Any], timeout: aiohttp.ClientTimeout
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[Any],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp calls it so
     ) -> ResponseHandler:
         address = _address(req.url.host or "", req.port or 0)
         sock = self._handed.pop(address, None)

@@ -28,11 +28,11 @@ async def test_a_connection_is_used_once_and_nothing_is_dialled(tmp_path: Path) 
             sock = socket.create_connection(server.sockets[0].getsockname())
             sock.setblocking(False)
             address = connector.hand(sock)
-            options = {"ssl": credentials.ssl_client_context()}
-            async with session.get(f"https://{address}/", **options) as response:
+            context = credentials.ssl_client_context()
+            async with session.get(f"https://{address}/", ssl=context) as response:
                 assert await response.text() == "hi"
             with pytest.raises(aiohttp.ClientConnectionError, match="no connection"):
-                await session.get(f"https://{address}/", **options)
+                await session.get(f"https://{address}/", ssl=context)
 
 
 async def test_what_nobody_asked_for_is_closed() -> None:

@@ -1,0 +1,250 @@
+"""Attempts at a hole: both ends dial and listen on one port, and the first connection that proves itself is the link.
+
+Which end takes the server's part in TLS is agreed before: a connection that both dialled has no server. The client
+tries one connection after the other, so both ends choose the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Sequence
+
+from peer.link_acceptor import LinkAcceptor
+from peer.punching.port import Address, PunchPort, address_in
+from peer.punching.punch_core import Order
+from peer.transport import Admission
+from rollcast.runtime.errors import ProtocolMismatch, RollcastError, Unreachable, WrongKey
+from rollcast.wire.handed_sockets import HandedSockets
+from rollcast.wire.ids import RunId
+from rollcast.wire.link_dialler import LinkDialler
+from rollcast.wire.link_opening import LinkLimits
+from rollcast.wire.link_socket import SocketOptions
+from rollcast.wire.link_stream import LinkStream
+from rollcast.wire.tls import Caller, TlsCredentials
+
+CONNECTIONS_MOST = 4
+"""Of one attempt: an honest other end needs one."""
+_DIAL_PAUSE_S = 0.2
+
+Opened = tuple[LinkStream, Caller]
+
+
+class Holes:
+    """All attempts of a process. Make it inside a running event loop.
+
+    Args:
+        open_port: called once, at the first need.
+    """
+
+    def __init__(
+        self,
+        credentials: TlsCredentials,
+        run_id: RunId,
+        admit: Admission,
+        *,
+        limits: LinkLimits,
+        options: SocketOptions,
+        open_port: Callable[[], PunchPort],
+    ) -> None:
+        self._admit = admit
+        self._open_port = open_port
+        self._port: PunchPort | None = None
+        self._connector = HandedSockets()
+        self._dialler = LinkDialler(credentials, run_id, limits, options, self._connector)
+        self._acceptor = LinkAcceptor(credentials, run_id, limits=limits, options=options)
+        self._attempts: list[_Attempt] = []
+
+    @property
+    def port(self) -> PunchPort:
+        """The port of all attempts.
+
+        Raises:
+            OSError: there is none to be had.
+        """
+        if self._port is None:
+            self._port = self._open_port()
+        return self._port
+
+    async def punch(self, order: Order) -> Opened:
+        """A greeted link, not started.
+
+        Raises:
+            RollcastError: what went wrong last, or Unreachable: nobody came in time.
+        """
+        attempt = _Attempt(order, self._admit)
+        self._attempts.append(attempt)
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            self.port.listen(self._came)
+            tasks.append(asyncio.create_task(attempt.dial(self.port)))
+            work = self._serve(attempt) if order.serves else self._call(attempt)
+            tasks.append(asyncio.create_task(work))
+            async with asyncio.timeout(order.deadline_s):
+                return await attempt.opened
+        except TimeoutError:
+            raise attempt.problem() from None
+        except OSError as error:
+            raise Unreachable("there is no port to punch holes from", cause=str(error)) from None
+        finally:
+            self._attempts.remove(attempt)
+            if not self._attempts and self._port is not None:
+                self._port.deafen()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            attempt.end()
+
+    def renew(self, credentials: TlsCredentials) -> None:
+        """Show this certificate from now on."""
+        self._dialler.renew(credentials)
+        self._acceptor.renew(credentials)
+
+    async def close(self) -> None:
+        """End every link, and let the port go."""
+        if self._port is not None:
+            self._port.close()
+        await asyncio.gather(self._dialler.close(), self._acceptor.close())
+
+    def _came(self, sock: socket.socket, remote: Address) -> None:
+        """Give a connection to the attempt that it is of: its router may have drawn another port for it."""
+        matching = [one for one in self._attempts if one.matches(remote)]
+        if not matching:
+            sock.close()
+            return
+        max(matching, key=lambda one: one.remote == remote).add(sock)
+
+    async def _call(self, attempt: _Attempt) -> None:
+        """The client's part, one connection after the other."""
+        for _ in range(CONNECTIONS_MOST):
+            sock = await attempt.connections.get()
+            try:
+                address = self._connector.hand(sock)
+            except OSError as error:
+                sock.close()
+                attempt.failed(Unreachable("the other end closed the connection", cause=str(error)))
+                continue
+            try:
+                found = await self._dialler.dial(attempt.order.peer_id, address, admit=self._admit)
+            except RollcastError as error:
+                attempt.failed(error)
+            else:
+                attempt.take(*found)
+                return
+            finally:
+                self._connector.drop(address)
+        attempt.give_up()
+
+    async def _serve(self, attempt: _Attempt) -> None:
+        """The server's part; the other end chooses, so none waits for another."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(CONNECTIONS_MOST):
+                sock = await attempt.connections.get()
+                group.create_task(self._adopt(sock, attempt))
+
+    async def _adopt(self, sock: socket.socket, attempt: _Attempt) -> None:
+        try:
+            await self._acceptor.adopt(sock, _Arrival(self._attempts, attempt))
+        except OSError as error:
+            attempt.failed(Unreachable("the other end ended the handshake", cause=str(error)))
+
+
+class _Attempt:
+    """One attempt."""
+
+    def __init__(self, order: Order, admit: Admission) -> None:
+        self.order = order
+        self.remote = address_in(order.address)
+        self.connections: asyncio.Queue[socket.socket] = asyncio.Queue(CONNECTIONS_MOST)
+        self.opened: asyncio.Future[Opened] = asyncio.get_running_loop().create_future()
+        self._admit = admit
+        self._last: RollcastError | None = None
+        self._failures = 0
+
+    async def dial(self, port: PunchPort) -> None:
+        """Dial until cancelled; while a connection is open, dialling fails at once."""
+        if self.remote is None or not self.remote[1]:
+            return  # its router draws a port for each remote: it has to come to us
+        while True:
+            with contextlib.suppress(OSError):
+                self.add(await port.dialled(self.remote))
+            await asyncio.sleep(_DIAL_PAUSE_S)
+
+    def matches(self, remote: Address) -> bool:
+        """Whether a connection from there may be of this attempt."""
+        return self.remote is None or self.remote[0] == remote[0]
+
+    def add(self, sock: socket.socket) -> None:
+        """A connection came about."""
+        try:
+            self.connections.put_nowait(sock)
+        except asyncio.QueueFull:
+            sock.close()
+
+    def take(self, stream: LinkStream, caller: Caller) -> None:
+        """The first link counts."""
+        if self.opened.done():
+            stream.end("another connection was first")
+        else:
+            self.opened.set_result((stream, caller))
+
+    def failed(self, error: RollcastError) -> None:
+        """A connection led nowhere; another one can only help where that may have been somebody else's, or cut."""
+        self._last = error
+        self._failures += 1
+        if self._failures >= CONNECTIONS_MOST or isinstance(error, ProtocolMismatch):
+            self.give_up()
+
+    def give_up(self) -> None:
+        """No more connections are looked at."""
+        if not self.opened.done():
+            self.opened.set_exception(self.problem())
+
+    def problem(self) -> RollcastError:
+        """Why there is no link."""
+        cause = f"both dialled for {self.order.deadline_s:g} s and no connection came about"
+        return self._last or Unreachable(f"no hole is punched to {self.order.peer_id}", cause=cause)
+
+    def end(self) -> None:
+        """Close what nobody looked at."""
+        while not self.connections.empty():
+            self.connections.get_nowait().close()
+        if self.opened.done() and not self.opened.cancelled():
+            self.opened.exception()  # whoever waited for it has heard of it
+        else:
+            self.opened.cancel()
+
+    def admit(self, caller: Caller) -> str:
+        """See LinkTaker."""
+        if caller.peer_id != self.order.peer_id:
+            what = f"no hole is punched to {caller.peer_id} here"
+            self.failed(WrongKey(f"somebody else than {self.order.peer_id} came through the hole", cause=what))
+            return what
+        problem = self._admit(caller)
+        if problem:
+            self.failed(Unreachable(f"{caller.peer_id} may have no chunk link", cause=problem))
+        return problem
+
+
+class _Arrival:
+    """Takes one connection's link: see LinkTaker. Which attempt it is of is known once the caller is.
+
+    Args:
+        attempts: those under way.
+        attempt: the one that its remote address speaks for.
+    """
+
+    def __init__(self, attempts: Sequence[_Attempt], attempt: _Attempt) -> None:
+        self._attempts, self._attempt = attempts, attempt
+
+    def admit(self, caller: Caller) -> str:
+        fitting = [one for one in self._attempts if one.order.peer_id == caller.peer_id and one.order.serves]
+        self._attempt = fitting[0] if fitting else self._attempt
+        return self._attempt.admit(caller)
+
+    def greeted(self, stream: LinkStream, caller: Caller) -> None:
+        self._attempt.take(stream, caller)
+
+    def refused(self, caller: Caller, error: RollcastError) -> None:
+        self._attempt.failed(error)

@@ -1,0 +1,112 @@
+"""One local TCP port for everything about holes: what a router maps it to is the same for all that leaves from it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+from collections.abc import Callable
+
+Address = tuple[str, int]
+
+_BACKLOG = 16
+_ACCEPT_PAUSE_S = 0.2
+
+
+def address_in(text: str) -> Address | None:
+    """ip:port, IPv4, which is what routers translate; port 0: not known. None: it is no such address."""
+    host, _, port = text.rpartition(":")
+    try:
+        found = str(ipaddress.IPv4Address(host))
+        number = int(port) if port.isdecimal() and len(port) <= 5 else -1
+    except ValueError:
+        return None
+    return (found, number) if 0 <= number < 1 << 16 else None
+
+
+class PunchPort:
+    """The port, held for as long as this lives; only processes of the same user can bind it as well.
+
+    Args:
+        host: of the interface; 0.0.0.0: whichever leads there.
+        number: 0: the system chooses.
+
+    Raises:
+        OSError: it cannot be bound.
+    """
+
+    def __init__(self, host: str = "0.0.0.0", number: int = 0) -> None:
+        self._host, self.number = host, number
+        self._holder = self.bound()
+        self.number = int(self._holder.getsockname()[1])
+        self._listener: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+
+    def bound(self) -> socket.socket:
+        """One more socket with this port (SO_REUSEPORT), to dial or listen with."""
+        one = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            one.setblocking(False)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            one.bind((self._host, self.number))
+        except BaseException:
+            one.close()
+            raise
+        return one
+
+    async def dialled(self, remote: Address) -> socket.socket:
+        """A connection to ``remote``; where it dials us at this moment, one for both (RFC 9293, section 3.5).
+
+        Raises:
+            OSError: none.
+        """
+        one = self.bound()
+        try:
+            await asyncio.get_running_loop().sock_connect(one, remote)
+        except BaseException:
+            one.close()
+            raise
+        return one
+
+    def listen(self, came: Callable[[socket.socket, Address], None]) -> None:
+        """Hand every connection that comes, and its remote address, to ``came``, until ``deafen``.
+
+        Raises:
+            OSError: nobody can listen here.
+        """
+        if self._listener is None:
+            listener = self.bound()
+            try:
+                listener.listen(_BACKLOG)
+            except BaseException:
+                listener.close()
+                raise
+            self._listener = listener
+            self._accepting = asyncio.get_running_loop().create_task(_accept(listener, came))
+
+    def deafen(self) -> None:
+        """Take no more connections."""
+        if self._accepting is not None:
+            self._accepting.cancel()
+        if self._listener is not None:
+            self._listener.close()
+        self._accepting = self._listener = None
+
+    def close(self) -> None:
+        """Let the port go; connections stay."""
+        self.deafen()
+        self._holder.close()
+
+
+async def _accept(listener: socket.socket, came: Callable[[socket.socket, Address], None]) -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            one, remote = await loop.sock_accept(listener)
+        except OSError:  # too many open files, or the caller has gone
+            await asyncio.sleep(_ACCEPT_PAUSE_S)
+            continue
+        with contextlib.suppress(OSError):
+            came(one, (str(remote[0]), int(remote[1])))

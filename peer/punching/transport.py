@@ -1,0 +1,222 @@
+"""Chunk links through holes in two routers: direct links but for who dialled: both did (docs/reachability.md)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import assert_never
+
+import structlog
+
+from peer.link_traffic import LinkTraffic
+from peer.punching.holes import Holes, Opened
+from peer.punching.port import PunchPort
+from peer.punching.punch_core import (
+    ANSWER_S,
+    DEADLINE_MOST_S,
+    Action,
+    Ask,
+    Begin,
+    Disappoint,
+    Event,
+    Failed,
+    GaveUp,
+    Order,
+    PunchCore,
+    Refused,
+    Report,
+    SessionLost,
+    SessionOpened,
+    Tick,
+    Told,
+    Wanted,
+)
+from peer.punching.punch_core import Opened as HoleOpened
+from peer.stream_link import StreamLink
+from peer.transport import Admission, Link, LinkHandler, LinkLimits
+from rollcast.runtime.errors import MalformedMessage, RollcastError, Unreachable
+from rollcast.runtime.waits import deadline
+from rollcast.wire.identity import public_key_of
+from rollcast.wire.ids import PeerId, RunId
+from rollcast.wire.limits import TEXT_LENGTH_MAX
+from rollcast.wire.link_socket import SocketOptions
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.tls import TlsCredentials
+
+log = structlog.get_logger()
+
+_LATE_S = 1.0  # for the event loop, beyond all deadlines
+
+
+class PunchTransport:
+    """See peer.transport.ChunkTransport; ``dial`` needs no address. Make it inside a running event loop.
+
+    Args:
+        open_port: the port that holes are punched from; called at the first need.
+    """
+
+    def __init__(
+        self,
+        credentials: TlsCredentials,
+        run_id: RunId,
+        admit: Admission,
+        *,
+        traffic: LinkTraffic,
+        options: SocketOptions,
+        limits: LinkLimits | None = None,
+        open_port: Callable[[], PunchPort] = PunchPort,
+    ) -> None:
+        limits = limits or LinkLimits()
+        self._holes = Holes(credentials, run_id, admit, limits=limits, options=options, open_port=open_port)
+        self._traffic = traffic
+        self._core = PunchCore()
+        self._on_link: LinkHandler | None = None
+        self._send: Callable[[pb.PeerMessage], None] = lambda _message: None
+        self._waiting: dict[PeerId, asyncio.Future[Link]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    @property
+    def port(self) -> PunchPort:
+        """The port that holes are punched from.
+
+        Raises:
+            OSError: there is none to be had.
+        """
+        return self._holes.port
+
+    async def start(self, on_link: LinkHandler) -> str:
+        self._on_link = on_link
+        return ""
+
+    async def dial(self, peer_id: PeerId, address: str = "") -> Link:
+        if peer_id in self._waiting:
+            raise Unreachable(f"no hole is punched to {peer_id}", cause="an attempt is under way")
+        wanted: asyncio.Future[Link] = asyncio.get_running_loop().create_future()
+        self._waiting[peer_id] = wanted
+        self._handle(Wanted(peer_id))
+        try:
+            async with deadline(ANSWER_S + DEADLINE_MOST_S + _LATE_S, f"a hole to {peer_id}"):
+                return await wanted
+        finally:
+            del self._waiting[peer_id]
+            self._handle(GaveUp(peer_id))
+
+    def renew(self, credentials: TlsCredentials) -> None:
+        self._holes.renew(credentials)
+
+    async def close(self) -> None:
+        self._closed = True
+        self.lost()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._holes.close()
+
+    # ------------------------------------------------------------- the coordinator's part
+
+    def opened(self, send: Callable[[pb.PeerMessage], None]) -> None:
+        """There is a session; ``send`` puts messages into it."""
+        self._send = send
+        self._handle(SessionOpened())
+
+    def lost(self) -> None:
+        """There is no session: what is under way goes on, nothing new begins."""
+        self._handle(SessionLost())
+
+    def told(self, punch: pb.Punch) -> None:
+        """The coordinator's word.
+
+        Raises:
+            MalformedMessage, WrongKey: it makes no sense.
+        """
+        event = event_of(punch)
+        if not self._closed:
+            self._handle(event)
+
+    # ------------------------------------------------------------- inside
+
+    def _handle(self, event: Event) -> None:
+        loop = asyncio.get_running_loop()
+        for action in self._core.handle(event, loop.time()):
+            self._do(action)
+        if self._timer is not None:
+            self._timer.cancel()
+        due_s = self._core.next_deadline_s
+        self._timer = None if due_s is None else loop.call_at(due_s, self._handle, Tick())
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case Ask(peer_id):
+                self._send(pb.PeerMessage(punch_request=pb.PunchRequest(peer_id=peer_id)))
+            case Begin(order):
+                self._spawn(self._punch(order))
+            case Report(punch_id, opened, seconds):
+                outcome = pb.PunchOutcome(punch_id=punch_id, opened=opened, seconds=seconds)
+                self._send(pb.PeerMessage(punch_outcome=outcome))
+            case Disappoint(peer_id, error):
+                wanted = self._waiting.get(peer_id)
+                if wanted is not None and not wanted.done():
+                    wanted.set_exception(error)
+            case _:
+                assert_never(action)
+
+    async def _punch(self, order: Order) -> None:
+        try:
+            found = await self._holes.punch(order)
+        except RollcastError as error:
+            level = log.debug if order.asked else log.info  # whoever asked for it says so itself
+            level("no hole punched", peer=order.peer_id, reason=error.what, cause=error.cause)
+            self._handle(Failed(order.punch_id, error))
+        else:
+            self._deliver(order, found)
+            self._handle(HoleOpened(order.punch_id))
+
+    def _deliver(self, order: Order, found: Opened) -> None:
+        stream, caller = found
+        traffic = self._traffic.of(stream.remote_address)
+        link = StreamLink(stream, caller, traffic, dialled=order.asked, transport="punched")
+        wanted = self._waiting.get(order.peer_id) if order.asked else None
+        if wanted is not None and not wanted.done():
+            wanted.set_result(link)
+        elif order.asked or self._on_link is None:
+            link.close("nobody waits for it any more")
+        else:
+            link.start(self._on_link(link))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("an attempt at a hole broke", exc_info=error)
+
+
+def event_of(punch: pb.Punch) -> Told | Refused:
+    """The coordinator's word, its form checked.
+
+    Raises:
+        MalformedMessage, WrongKey: it makes no sense.
+    """
+    public_key_of(punch.peer_id)
+    peer_id = PeerId(punch.peer_id)
+    if punch.refused:
+        return Refused(peer_id, punch.refused[:TEXT_LENGTH_MAX])
+    if not 0.0 < punch.deadline_s <= DEADLINE_MOST_S:
+        raise MalformedMessage(f"a hole with a deadline of {punch.deadline_s:g} s")
+    return Told(
+        Order(
+            punch_id=punch.punch_id,
+            peer_id=peer_id,
+            address=punch.address[:TEXT_LENGTH_MAX],
+            serves=punch.serves,
+            asked=punch.asked,
+            deadline_s=punch.deadline_s,
+        )
+    )

@@ -1,0 +1,56 @@
+"""A coordinator between punching transports of one test: it lets any two of them dial each other."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Literal
+
+from peer.punching.transport import PunchTransport
+from rollcast.wire.ids import PeerId
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+Server = Literal["asker", "other"]
+
+
+@dataclass
+class Matchmaking:
+    """Orders name the peer that was asked for; who is told is whoever else there is.
+
+    Args:
+        server: whose is the server's part in TLS.
+        knows: whether the asker knows where the other is seen, and the other where the asker is.
+    """
+
+    server: Server = "other"
+    knows: tuple[bool, bool] = (True, True)
+    deadline_s: float = 1.0
+    transports: dict[PeerId, PunchTransport] = field(default_factory=dict)
+    outcomes: dict[PeerId, list[bool]] = field(default_factory=dict)
+    last_id: int = 0
+
+    def join(self, peer_id: PeerId, transport: PunchTransport) -> PunchTransport:
+        self.transports[peer_id] = transport
+        self.outcomes[peer_id] = []
+        transport.opened(lambda message: self._heard(peer_id, message))
+        return transport
+
+    def _heard(self, asker: PeerId, message: pb.PeerMessage) -> None:
+        if message.HasField("punch_outcome"):
+            self.outcomes[asker].append(message.punch_outcome.opened)
+            return
+        self.last_id += 1
+        named = PeerId(message.punch_request.peer_id)
+        other = next(one for one in self.transports if one != asker)
+        loop = asyncio.get_running_loop()
+        for told, about, asked in ((asker, named, True), (other, asker, False)):
+            seen = self.transports[other if asked else asker].port.number
+            order = pb.Punch(
+                punch_id=self.last_id,
+                peer_id=about,
+                address=f"127.0.0.1:{seen}" if self.knows[0 if asked else 1] else "",
+                serves=asked == (self.server == "asker"),
+                asked=asked,
+                deadline_s=self.deadline_s,
+            )
+            loop.call_soon(self.transports[told].told, order)

@@ -1,0 +1,124 @@
+"""Links through holes: the conformance suite, with either end as TLS's server, and what only they can get wrong.
+
+Between processes of one machine there is no router; tests/bench/test_holes.py has real ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from peer.config import LinkConfig
+from peer.link_traffic import LinkTraffic
+from peer.punching.port import PunchPort
+from peer.punching.transport import PunchTransport, event_of
+from peer.transport import Admission, ChunkTransport, LinkLimits
+from rollcast.runtime.errors import MalformedMessage, Unreachable, WrongKey
+from rollcast.wire.identity import Identity
+from rollcast.wire.ids import RunId
+from rollcast.wire.link_socket import SocketOptions
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.tls import TlsCredentials
+from tests.peer.punching.matchmaking import Matchmaking, Server
+from tests.peer.transport_conformance import TransportConformance, want
+
+
+class TestPunchTransport(TransportConformance):
+    server: Server = "other"
+
+    @pytest.fixture(autouse=True)
+    def _matchmaking(self) -> None:
+        self.matchmaking = Matchmaking(self.server)
+
+    def make(
+        self, identity: Identity, credentials: TlsCredentials, run_id: RunId, admit: Admission, limits: LinkLimits
+    ) -> ChunkTransport:
+        transport = PunchTransport(
+            credentials,
+            run_id,
+            admit,
+            traffic=LinkTraffic(LinkConfig()),
+            options=SocketOptions(),
+            limits=limits,
+            open_port=lambda: PunchPort("127.0.0.1"),
+        )
+        return self.matchmaking.join(identity.peer_id, transport)
+
+    @pytest.mark.parametrize("renewed", ["listener", "dialler"])
+    async def test_a_renewed_certificate_is_shown_on_new_links(self, tmp_path: Path, renewed: str) -> None:
+        """Between two ports there is one connection: the next link can be there once the one before is gone."""
+        async with self.pair(tmp_path) as pair:
+            for end in (old := await pair.ends()):
+                end.link.close("")
+            for end in old:
+                await end.ended()
+            peer_id = pair.peer_id if renewed == "listener" else pair.dialler_id
+            assert peer_id is not None
+            getattr(pair, renewed).renew(pair.run.credentials(peer_id, "origin"))
+            dialled, accepted = await pair.ends()
+            renewed_end = dialled if renewed == "listener" else accepted
+            assert (renewed_end.link.peer_id, renewed_end.link.role) == (peer_id, "origin")
+
+    async def test_both_ends_call_it_punched_and_report_it(self, tmp_path: Path) -> None:
+        async with self.pair(tmp_path) as pair:
+            dialled, accepted = await pair.ends()
+            assert dialled.link.transport == accepted.link.transport == "punched"
+            assert list(self.matchmaking.outcomes.values()) == [[True], [True]]
+
+    @pytest.mark.parametrize("blind", [0, 1])
+    async def test_one_end_need_not_know_where_the_other_is(self, tmp_path: Path, blind: int) -> None:
+        self.matchmaking.knows = (blind != 0, blind != 1)
+        async with self.pair(tmp_path) as pair:
+            dialled, accepted = await pair.ends()
+            dialled.link.send(want(3))
+            assert (await accepted.message()).want.version == 3
+
+    async def test_a_hole_that_does_not_open_ends_in_time_and_is_not_tried_again_at_once(self, tmp_path: Path) -> None:
+        self.matchmaking.knows = (False, False)
+        self.matchmaking.deadline_s = 0.1
+        async with self.pair(tmp_path) as pair:
+            with pytest.raises(Unreachable, match="no hole"):
+                await pair.dial()
+            await asyncio.sleep(0.05)
+            assert list(self.matchmaking.outcomes.values()) == [[False], [False]]
+            with pytest.raises(Unreachable) as caught:
+                await pair.dial()
+            assert "it failed 1 times" in caught.value.cause
+
+    async def test_while_the_coordinator_is_away_open_links_go_on_and_new_ones_say_why_not(
+        self, tmp_path: Path
+    ) -> None:
+        async with self.pair(tmp_path) as pair:
+            dialled, accepted = await pair.ends()
+            assert isinstance(pair.dialler, PunchTransport)
+            pair.dialler.lost()
+            with pytest.raises(Unreachable) as caught:
+                await pair.dial()
+            assert "coordinator" in caught.value.cause
+            assert "away" in caught.value.cause
+            accepted.link.send(want(4))
+            assert (await dialled.message()).want.version == 4
+
+
+class TestPunchTransportWhereTheAskerServes(TestPunchTransport):
+    server = "asker"
+
+    @pytest.mark.parametrize("newer", [1])
+    async def test_a_protocol_mismatch_names_the_side_to_upgrade(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, newer: int
+    ) -> None:
+        """Not 0: the server greets last, so what only the client dislikes ends a link that is there."""
+        await super().test_a_protocol_mismatch_names_the_side_to_upgrade(tmp_path, monkeypatch, newer)
+
+
+@pytest.mark.parametrize("deadline_s", [0.0, -1.0, 60.0, float("nan")])
+def test_an_order_has_a_deadline(deadline_s: float) -> None:
+    with pytest.raises(MalformedMessage):
+        event_of(pb.Punch(peer_id=Identity.generate().peer_id, deadline_s=deadline_s))
+
+
+def test_an_order_names_a_peer() -> None:
+    with pytest.raises(WrongKey):
+        event_of(pb.Punch(peer_id="nobody", deadline_s=3.0))
