@@ -11,6 +11,7 @@ from typing import assert_never
 
 import structlog
 
+from peer import relay_actions as acts
 from peer.config import PeerConfig
 from peer.http_ranges import shown
 from peer.link_traffic import LinkTraffic
@@ -18,30 +19,21 @@ from peer.mirror_folder import mirror_folder_of
 from peer.mirror_transport import MirrorTransport, own_mirrors
 from peer.network_gate import NetworkGate
 from peer.probe import Prober
-from peer.relay_actions import (
-    AbandonVersion,
-    Accuse,
-    Action,
-    AnnounceHeld,
-    BeginStore,
-    CloseLink,
-    Dial,
-    FinishVersion,
-    GiveUp,
-    SendAnnouncement,
-    SendCancel,
-    SendChunk,
-    SendChunkList,
-    SendCredit,
-    SendHave,
-    SendRequest,
-    SendWant,
-    Verify,
-    Warn,
-)
 from peer.relay_core import RelayCore
-from peer.relay_events import ChunkSent, DialFailed, EncodingKey, Event, LinkDown, LinkId, LinkUp, Neighbour, Tick
-from peer.relay_link import RelayLink
+from peer.relay_events import (
+    ChunkSent,
+    CoordinatorGone,
+    DialFailed,
+    EncodingKey,
+    Event,
+    HoldersKnown,
+    LinkDown,
+    LinkId,
+    LinkUp,
+    Neighbour,
+    Tick,
+)
+from peer.relay_link import LinkWatcher, RelayLink
 from peer.relay_sending import RelaySending
 from peer.relay_state import RelaySettings
 from peer.relay_stats import RelayStats, stats_of
@@ -125,6 +117,8 @@ class Relay:
         self._prober = Prober()
         self._gate = NetworkGate()
         self._tasks: set[asyncio.Task[None]] = set()
+        self.watcher: LinkWatcher | None = None
+        """Who is told of links and of what is said on them about other peers."""
 
     # ------------------------------------------------------------ what others call
 
@@ -164,6 +158,15 @@ class Relay:
             MalformedMessage: of another run, out of bounds, or another record than the one we have of that version.
         """
         return self._versions.heard(announcement, announced=True)
+
+    def coordinator_gone(self, gone: bool) -> None:
+        """Go on without it: the learner's signature is enough, and whoever is linked is one to ask; or no longer."""
+        self._versions.coordinator_gone(gone)
+        self._handle(CoordinatorGone(gone))
+
+    def know_holders(self, holders: tuple[Neighbour, ...]) -> None:
+        """Whom to dial where the plan's neighbours and fallbacks do not help, the likeliest first."""
+        self._handle(HoldersKnown(holders))
 
     def renew(self, credentials: TlsCredentials) -> None:
         """Use a renewed certificate for links opened from now on."""
@@ -262,6 +265,8 @@ class Relay:
             if self._paused:
                 link.link.pause_reading()
             self._handle(LinkUp(link.link_id, link.link.peer_id, link.link.role, link.link.dialled))
+            if self.watcher is not None:
+                self.watcher.linked(link.link)
 
     async def _dial(self, neighbour: Neighbour) -> None:
         if not self._gate.links:
@@ -272,6 +277,8 @@ class Relay:
         except RollcastError as error:
             log.info("dial failed", peer=neighbour.peer_id, address=shown(neighbour.address), reason=error.what)
             self._handle(DialFailed(neighbour.peer_id, error.what, random.random()))
+            if self.watcher is not None:
+                self.watcher.not_reached(neighbour.peer_id)
             return
         self.take_link(link)
 
@@ -316,6 +323,8 @@ class Relay:
             log.info("link down", peer=link.link.peer_id, reason=reason)
             self._versions.link_lost(link.link_id)
             self._handle(LinkDown(link.link_id, reason, random.random()))
+            if self.watcher is not None:
+                self.watcher.unlinked(link.link)
 
     def _count(self, frame: ChunkFrame) -> None:
         self._bytes_received[frame.version] += len(frame.payload)
@@ -328,6 +337,9 @@ class Relay:
                 self._on_announcement(link, message.announcement)
             case "chunk_list":
                 self._versions.list_received(link.link_id, key_of(message.chunk_list), message.chunk_list.hashes)
+            case "peer_records":
+                if self.watcher is not None:
+                    self.watcher.told(link.link, message.peer_records)
             case _:
                 event = event_of(link.link_id, message)
                 if event is not None:
@@ -337,35 +349,34 @@ class Relay:
         """The learner's begins a push to the origin; a relay's goes ahead of the coordinator's."""
         from_learner = link.link.role == "learner"
         try:
-            learner_link = link.link_id if from_learner else None
-            self._versions.heard(announcement, announced=False, learner_link=learner_link)
+            self._versions.heard(announcement, announced=False, link=link.link_id, learner=from_learner)
         except RollcastError as error:
             link.close(error.what, error.code)
 
     # ------------------------------------------------------------ actions out
 
-    def _do(self, action: Action) -> None:
+    def _do(self, action: acts.Action) -> None:
         match action:
-            case SendChunk() | SendWant() | SendRequest() | SendHave() | SendCredit() | SendCancel():
+            case acts.SendChunk() | acts.SendWant() | acts.SendRequest() | acts.SendHave() | acts.SendCredit():
                 self._sending.send(action)
-            case SendAnnouncement() | SendChunkList():
+            case acts.SendCancel() | acts.SendAnnouncement() | acts.SendChunkList():
                 self._sending.send(action)
-            case Verify():
+            case acts.Verify():
                 self._versions.verify(action)
-            case BeginStore() | FinishVersion() | AnnounceHeld() | AbandonVersion():
+            case acts.BeginStore() | acts.FinishVersion() | acts.AnnounceHeld() | acts.AbandonVersion():
                 self._versions.carry_out(action)
-            case Dial(neighbour=neighbour):
+            case acts.Dial(neighbour=neighbour):
                 self._spawn(self._dial(neighbour))
-            case CloseLink(link=link, reason=reason):
+            case acts.CloseLink(link=link, reason=reason):
                 if link in self._links:
                     self._links[link].close(reason)
-            case Accuse():
+            case acts.Accuse():
                 log.warning("peer accused", culprit=action.peer_id, version=action.version, reason=action.reason)
                 self._on_accuse(accusation_of(action))
-            case GiveUp(version=version, reason=reason, fix=fix):
+            case acts.GiveUp(version=version, reason=reason, fix=fix):
                 what = f"cannot store version {version}, after several tries"
                 self._on_give_up(StoreError(what, cause=reason, fix=fix))
-            case Warn(code=code, what=what, fix=fix):
+            case acts.Warn(code=code, what=what, fix=fix):
                 log.warning(what, code=code, fix=fix)
             case _:
                 assert_never(action)

@@ -8,8 +8,9 @@ from typing import Protocol
 from peer.relay_events import LinkId
 from peer.transport import Link
 from rollcast.wire.chunks import BytesLike
-from rollcast.wire.ids import StripeId
+from rollcast.wire.ids import PeerId, StripeId
 from rollcast.wire.link import LinkFrame
+from rollcast.wire.proto import rollcast_pb2 as pb
 
 
 class LinkOwner(Protocol):
@@ -23,6 +24,22 @@ class LinkOwner(Protocol):
 
     def ended(self, link: RelayLink, reason: str) -> None:
         """The link is gone."""
+
+
+class LinkWatcher(Protocol):
+    """Who learns from links where peers are. Called on the event loop; must not block."""
+
+    def linked(self, link: Link) -> None:
+        """A link is open and used."""
+
+    def unlinked(self, link: Link) -> None:
+        """It has ended."""
+
+    def not_reached(self, peer_id: PeerId) -> None:
+        """Nobody answered at any address that we had of this peer."""
+
+    def told(self, link: Link, records: pb.PeerRecords) -> None:
+        """The other end sent records; nothing of them is checked yet."""
 
 
 class RelayLink:

@@ -22,11 +22,22 @@ from peer.relay_events import (
     Event,
     LinkId,
     StoreReady,
+    VersionHeard,
     VersionRestored,
     VersionsRemoved,
 )
 from peer.store_worker import EncodingsRemoved, StateMade, StateNotMade, StoreEvent, StoreWorker, keep_verified
-from peer.version_book import Acknowledge, Command, Drop, Materialise, Receive, Report, SendToAll, VersionBook
+from peer.version_book import (
+    Acknowledge,
+    Command,
+    Drop,
+    Materialise,
+    Receive,
+    Report,
+    SendToAll,
+    VersionBook,
+    broadcast_manifest,
+)
 from peer.version_paths import key_of
 from rollcast.runtime.errors import CorruptChunk, MalformedMessage
 from rollcast.wire.chunk_store import ChunkStore
@@ -101,23 +112,44 @@ class RelayVersions:
         # With all of them known: what follows, such as a state still to be made of a delta, follows from the whole.
         for stored in ours:
             self._carry_out(self._book.heard(stored.verified, announced=False))
+            self._tell(VersionHeard(key_of(broadcast_manifest(stored.verified))))
 
     def heard(
-        self, announcement: pb.VersionAnnouncement, *, announced: bool, learner_link: LinkId | None = None
+        self,
+        announcement: pb.VersionAnnouncement,
+        *,
+        announced: bool,
+        link: LinkId | None = None,
+        learner: bool = False,
     ) -> VerifiedVersion:
         """Take an announcement in.
+
+        Args:
+            announced: by the coordinator.
+            link: which it came on; None: another way.
+            learner: the learner's own, on its link.
 
         Raises:
             WrongKey: signed by somebody else than the learner.
             BadSignature: changed after it was signed.
             MalformedMessage: of another run, out of bounds, or another record than the one we have of that version.
         """
-        verified = self._verify(announcement)
+        verified = self._known_already(announcement) or self._verify(announcement)
         known = self._book.verified(verified.version)
         if known is not None and known.record_hash != verified.record_hash:
             raise MalformedMessage(f"the learner signed two records of version {verified.version}")
-        self._carry_out(self._book.heard(verified, announced=announced, learner_link=learner_link))
+        self._carry_out(self._book.heard(verified, announced=announced, learner_link=link if learner else None))
+        self._tell(VersionHeard(key_of(broadcast_manifest(verified)), link))
         return verified
+
+    def _known_already(self, announcement: pb.VersionAnnouncement) -> VerifiedVersion | None:
+        """The same one, verified before: signatures cost a millisecond, and several neighbours may send it."""
+        known = self._book.with_signature(announcement.record.signature)
+        return known if known is not None and known.announcement == announcement else None
+
+    def coordinator_gone(self, gone: bool) -> None:
+        """See VersionBook.coordinator_gone."""
+        self._carry_out(self._book.coordinator_gone(gone))
 
     def known(self, version: int) -> VerifiedVersion | None:
         """The verified announcement of a version, if it came."""
@@ -207,6 +239,7 @@ class RelayVersions:
                 self.worker.finish(key)
             case AnnounceHeld():
                 self._carry_out(self._book.encoding_held(key))
+                self._say_if_unannounced(key)
                 self.worker.prune()
             case AbandonVersion(reason=reason, again=again):
                 log.info("encoding abandoned", version=key.version, encoding=key.encoding_id, reason=reason)
@@ -221,6 +254,7 @@ class RelayVersions:
             case StateMade(key=key):
                 self._count_saved(key)
                 self._carry_out(self._book.made(key))
+                self._say_if_unannounced(key)
                 self.worker.prune()
             case StateNotMade(key=key, reason=reason):
                 log.error("delta unusable", version=key.version, encoding=key.encoding_id, reason=reason)
@@ -235,6 +269,10 @@ class RelayVersions:
                 self._tell(event)
             case _:
                 self._tell(event)
+
+    def _say_if_unannounced(self, key: EncodingKey) -> None:
+        if self._book.waits_for_announcement(key.version):
+            log.info("version held, not announced yet", version=key.version)
 
     def _forget_list(self, key: EncodingKey) -> None:
         self._opening.pop(key, None)

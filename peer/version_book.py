@@ -72,7 +72,8 @@ Command = Receive | Drop | Materialise | Report | Acknowledge | SendToAll
 @dataclass(slots=True)
 class _Known:
     verified: VerifiedVersion
-    announced: bool = False
+    announced: bool = False  # by the coordinator
+    due: bool = False  # to be had whole: it is announced, or nobody is there to announce it
     holder: LinkId | None = None
     from_learner: bool = False
     told: dict[EncodingKey, tuple[bool, LinkId | None]] = field(default_factory=dict)  # what the relay was told
@@ -103,6 +104,7 @@ class VersionBook:
         self._making: set[EncodingKey] = set()
         self._failed: set[EncodingKey] = set()
         self._kept: Version | None = None  # the version that took the place of a dropped one
+        self._alone = False
 
     # ------------------------------------------------------------ facts
 
@@ -115,6 +117,7 @@ class VersionBook:
         """A signed announcement came: from the coordinator (``announced``), a relay, or the learner's link."""
         known = self._known.setdefault(verified.version, _Known(verified))
         known.announced |= announced
+        known.due |= announced or self._alone
         if learner_link is not None:
             known.holder, known.from_learner = learner_link, True
             known.acknowledged_on = None
@@ -122,6 +125,25 @@ class VersionBook:
             del self._known[version]
         self._failed = {key for key in self._failed if key.version in self._known}
         return self._settle()
+
+    def coordinator_gone(self, gone: bool) -> list[Command]:
+        """Without it the learner's signature is enough to have a version, and for an origin to send it to everybody;
+        it is reported, and so used, once the coordinator has announced it: what is generated with a version that the
+        coordinator does not know counts as made up."""
+        self._alone = gone
+        for known in self._known.values():
+            known.due |= gone
+        return self._settle()
+
+    def with_signature(self, signature: bytes) -> VerifiedVersion | None:
+        """The version whose record has this signature."""
+        records = (known.verified for known in self._known.values())
+        return next((one for one in records if one.announcement.record.signature == signature), None)
+
+    def waits_for_announcement(self, version: int) -> bool:
+        """Whether the version's state is here and not reported."""
+        known = self._known.get(Version(version))
+        return known is not None and not known.announced and version in self._states
 
     def link_lost(self, link: LinkId) -> None:
         """The learner's link ended; it opens another one and announces again."""
@@ -184,7 +206,7 @@ class VersionBook:
         newest = max(self._known, default=None)
         if newest is None:
             return wanted
-        announced = [version for version, known in self._known.items() if known.announced]
+        due_versions = [version for version, known in self._known.items() if known.due]
         if self._role == "origin":
             for version, known in self._known.items():
                 # What was acknowledged may have been removed since: it is not to come again.
@@ -195,8 +217,8 @@ class VersionBook:
             return wanted
         if newest not in self._states:
             self._want(wanted, key_of(broadcast_manifest(self._known[newest].verified)))
-        if announced:
-            self._want(wanted, *self._path(max(announced)))
+        if due_versions:
+            self._want(wanted, *self._path(max(due_versions)))
         return wanted
 
     def _want(self, wanted: dict[EncodingKey, Manifest], *keys: EncodingKey) -> None:
@@ -227,8 +249,8 @@ class VersionBook:
     def _receive(self, key: EncodingKey, manifest: Manifest) -> list[Command]:
         known = self._known[key.version]
         # What leads to an announced version is as good as announced: its own announcement may have passed us by.
-        announced = any(one.announced for version, one in self._known.items() if version >= key.version)
-        now_true = (announced, known.holder)
+        due = any(one.due for version, one in self._known.items() if version >= key.version)
+        now_true = (due, known.holder)
         if known.told.get(key) == now_true:
             return []
         known.told[key] = now_true
@@ -286,8 +308,8 @@ class VersionBook:
             known.acknowledged_on = known.holder
             commands.append(Acknowledge(version, known.holder))
         # Only what the learner gave us in this life of the process: the rest has been sent before.
-        due = self._role == "origin" and known.from_learner and known.announced and not known.broadcast
-        if due and not self._superseded(version):
+        ours_to_send = self._role == "origin" and known.from_learner and known.due and not known.broadcast
+        if ours_to_send and not self._superseded(version):
             key = key_of(broadcast_manifest(known.verified))
             if key in self._failed:
                 key = key_of(known.verified.keyframe)

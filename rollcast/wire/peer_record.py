@@ -71,10 +71,25 @@ def sign_record(record: PeerRecord, identity: Identity) -> pb.Signed:
 
 
 def verify_record(signed: pb.Signed, *, run_id: RunId, now_unix_s: float) -> PeerRecord:
-    """Check a record from the network: bounds, run, time, then the signature.
+    """Check a record from the network: bounds, signature, run and time.
 
     Raises:
         MalformedMessage: of another run, expired, lasting too long, or a bound is exceeded.
+        BadSignature: not signed by the peer that it names.
+        WrongKey: signed with what is no key.
+    """
+    record = read_record(signed)
+    require(record.run_id == run_id, "a peer record is of another run")
+    require(now_unix_s < record.expires_unix_s, "a peer record has expired")
+    require(record.expires_unix_s <= now_unix_s + LIFETIME_S_MAX, "a peer record lasts too long")
+    return record
+
+
+def read_record(signed: pb.Signed) -> PeerRecord:
+    """Everything that ``verify_record`` checks except run and time: for who hands it on to those that check them.
+
+    Raises:
+        MalformedMessage: a bound is exceeded.
         BadSignature: not signed by the peer that it names.
         WrongKey: signed with what is no key.
     """
@@ -92,9 +107,6 @@ def verify_record(signed: pb.Signed, *, run_id: RunId, now_unix_s: float) -> Pee
         message.expires_unix_s,
     )
     _check(record)
-    require(record.run_id == run_id, "a peer record is of another run")
-    require(now_unix_s < record.expires_unix_s, "a peer record has expired")
-    require(record.expires_unix_s <= now_unix_s + LIFETIME_S_MAX, "a peer record lasts too long")
     require(peer_id_of(signed.public_key) == record.peer_id, "a peer record is signed by another peer")
     verify_bytes(signed.public_key, RECORD_DOMAIN, signed.payload, signed.signature)
     return record

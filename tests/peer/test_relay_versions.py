@@ -25,11 +25,12 @@ from peer.relay_events import (
     LinkId,
     StoreReady,
     VersionFinished,
+    VersionHeard,
     VersionRestored,
     VersionsRemoved,
 )
 from peer.relay_versions import RelayVersions
-from rollcast.runtime.errors import MalformedMessage, WrongKey
+from rollcast.runtime.errors import BadSignature, MalformedMessage, WrongKey
 from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.identity import Identity
 from rollcast.wire.ids import ChunkIndex, EncodingId, StripeId, Version
@@ -52,6 +53,7 @@ class Setup:
     def __init__(self, folder: Path, role: str) -> None:
         self.store = ChunkStore(folder / "store", keep_versions=2)
         self.told: list[Event] = []
+        self.spoken_of: list[VersionHeard] = []
         self.posted: list[tuple[LinkId, pb.LinkMessage]] = []
         self.completed: list[Version] = []
         self.progress: dict[EncodingKey, tuple[int, int]] = {}
@@ -68,6 +70,9 @@ class Setup:
         self._changed = asyncio.Event()
 
     def _tell(self, event: Event) -> None:
+        if isinstance(event, VersionHeard):
+            self.spoken_of.append(event)
+            return
         self.told.append(event)
         self._changed.set()
 
@@ -88,7 +93,7 @@ class Setup:
         return self.news()
 
     def heard(self, published: Published, *, announced: bool = True, learner: LinkId | None = None) -> list[Event]:
-        self.versions.heard(published.announcement, announced=announced, learner_link=learner)
+        self.versions.heard(published.announcement, announced=announced, link=learner, learner=learner is not None)
         return self.news()
 
     def list_comes(self, published: Published, encoding_id: EncodingId = KEYFRAME_ID) -> list[Event]:
@@ -199,6 +204,35 @@ async def test_an_announcement_of_somebody_else_or_of_another_record_is_refused(
         with pytest.raises(MalformedMessage, match="two records"):
             setup.heard(Published(RUN_ID, LEARNER, 1, base=Published(RUN_ID, LEARNER, 0)))
         assert setup.news() == []
+
+
+async def test_the_core_is_told_of_what_is_known_and_where_it_came_from(tmp_path: Path) -> None:
+    put(tmp_path, (FIRST, KEYFRAME_ID))
+    async with working(tmp_path, restore=True) as setup:
+        setup.versions.heard(SECOND.announcement, announced=False, link=LINK)
+        assert setup.spoken_of == [VersionHeard(KEY), VersionHeard(STEP, LINK)]
+
+
+async def test_one_that_is_known_is_not_verified_again(tmp_path: Path) -> None:
+    async with working(tmp_path) as setup:
+        verified = setup.versions.heard(FIRST.announcement, announced=False)
+        assert setup.versions.heard(FIRST.announcement, announced=True) is verified
+        changed = pb.VersionAnnouncement()
+        changed.CopyFrom(FIRST.announcement)
+        changed.manifests[0].signature = bytes(64)
+        with pytest.raises(BadSignature):
+            setup.versions.heard(changed, announced=False)
+
+
+async def test_without_the_coordinator_versions_are_had_but_not_reported(tmp_path: Path) -> None:
+    async with working(tmp_path) as setup:
+        setup.heard(FIRST, announced=False)
+        setup.versions.coordinator_gone(True)
+        assert setup.news() == [known(KEY, CHUNKS)]
+        await setup.receive(FIRST)
+        assert setup.completed == []
+        setup.heard(FIRST)
+        assert setup.completed == [1]
 
 
 async def test_a_wrong_list_is_named_and_one_that_nobody_announced_is_dropped(tmp_path: Path) -> None:

@@ -80,6 +80,29 @@ def test_what_comes_ahead_of_the_announcement_is_taken_but_not_reported() -> Non
     assert story.heard(5) == [Report(Version(5))]
 
 
+def test_without_the_coordinator_a_version_is_had_whole_and_reported_once_it_is_announced() -> None:
+    story = Story()
+    story.held(4)
+    story.heard(5, announced=False)
+    assert story.book.coordinator_gone(True) == [receive(5, 1)]
+    story.held(5, 1)
+    assert story.made(5) == []
+    assert story.book.waits_for_announcement(5)
+    assert story.heard(6, announced=False) == [receive(6, 1)]
+    assert story.book.coordinator_gone(False) == []
+    assert story.heard(5) == [Report(Version(5))]
+    assert not story.book.waits_for_announcement(5)
+
+
+def test_without_the_coordinator_the_origin_sends_what_the_learner_gave_it() -> None:
+    story = Story("origin")
+    first = announced(1, {0: (None, 1000)})
+    story.book.heard(first, announced=False, learner_link=LEARNER)
+    assert story.held(1) == [Acknowledge(Version(1), LEARNER)]
+    assert story.book.coordinator_gone(True) == [SendToAll(key_of(1))]
+    assert story.book.heard(first, announced=True) == [Report(Version(1))]
+
+
 def test_the_relay_is_told_once_more_when_the_version_is_announced() -> None:
     story = Story()
     story.held(4)
