@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,6 +24,7 @@ from coordinator.tasks.config import (
 )
 from rollcast.runtime.config import ConfigModel
 from rollcast.wire import limits
+from rollcast.wire.bootstrap import PLACE_PATTERN, PLACES_MOST
 from rollcast.wire.tokenizer import UNKNOWN
 
 StopString = Annotated[str, Field(min_length=1, max_length=limits.STOP_STRING_LENGTH_MAX)]
@@ -113,8 +116,17 @@ class ServeConfig(ConfigModel):
     """Joins, page, metrics and API; 0 lets the system choose at the first start of a run."""
     advertise_host: str = ""
     """Name or address that invites carry; empty: host."""
+    advertise_further: list[Annotated[str, Field(pattern=PLACE_PATTERN)]] = Field([], max_length=PLACES_MOST - 1)
+    """Further places at which we are reached, for new invites: host, or host:control port:HTTP port. Peers try them in
+    turn with advertise_host."""
     observe_port: int = Field(0, ge=0, le=65535)
     """Port that `rollcast peer check` dials to tell kinds of routers apart; 0: any free one each time."""
+
+    @property
+    def hosts(self) -> list[str]:
+        """Names and addresses of all places, without ports."""
+        further = (re.sub(r":[0-9]+:[0-9]+$", "", place).strip("[]") for place in self.advertise_further)
+        return [host for host in (self.host, self.advertise_host, *further) if host]
 
 
 class LeaseConfig(ConfigModel):
@@ -176,6 +188,17 @@ class RelayConfig(ConfigModel):
     """Bytes of padding that a peer sends at most to measure its uplink; 0: peers are never asked to."""
     probe_seconds_max: float = Field(2.0, gt=0.0, le=30.0)
     """Seconds that such a measurement takes at most."""
+    dial_back: bool = True
+    """Whether peers are dialled, by the coordinator and up to three others, to see that they can be."""
+    dial_back_networks: list[str] = Field(default_factory=list, max_length=64)
+    """Networks (203.0.113.0/24) where peers are dialled back whose sessions come from other addresses."""
+
+    @field_validator("dial_back_networks")
+    @classmethod
+    def _networks_are_networks(cls, networks: list[str]) -> list[str]:
+        for one in networks:
+            ip_network(one, strict=False)
+        return networks
 
     @field_validator("mirrors")
     @classmethod

@@ -8,7 +8,7 @@ from rollcast.wire.invite import Invite
 
 
 class Inviting:
-    """Makes invites. ``http_url`` is set once the port is bound."""
+    """Makes invites. ``http_url`` is set once the port is bound, ``further`` places by whoever knows of some."""
 
     def __init__(self, desk: JoinDesk, *, run_id: RunId, ca_sha256: str, learner_public_key: str) -> None:
         self._desk = desk
@@ -16,6 +16,7 @@ class Inviting:
         self._ca_sha256 = ca_sha256
         self._learner_public_key = learner_public_key
         self.http_url = ""
+        self.further: tuple[str, ...] = ()
 
     async def invite(self, role: Role, *, quota: int, lifetime_s: float, note: str = "") -> Invite:
         """A new one, durable. ``note``: for whom it is.
@@ -31,4 +32,5 @@ class Inviting:
             ca_sha256=self._ca_sha256,
             learner_public_key=self._learner_public_key,
             token=await self._desk.new_invite(role, quota=quota, lifetime_s=lifetime_s, note=note),
+            further=self.further,
         )
