@@ -1,8 +1,9 @@
 """What carries chunks from one process to another, side by side: raw sockets, direct links (TLS), p2p links (libp2p).
 
 On loopback, or with --wan over an emulated link between two network namespaces. The rounds of the ways are interleaved:
-what else the machine does meets all of them. ``mb_s_*`` is one link's rate, ``mb_per_core_s_*`` the same per second of
-processor time of both ends together; ``p2p_direct_ratio`` is that of the rates.
+what else the machine does meets all of them. ``mb_s_*`` is one link's rate, slow start and all, ``mb_s_steady_*`` that
+of the second half of the transfer, ``mb_per_core_s_*`` is per second of processor time of both ends together;
+``p2p_direct_ratio`` is that of the rates.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,6 +33,15 @@ WAYS = ("raw", "direct", "p2p")
 _PROGRAM = "bench.programs.link_end"
 _ENDS = ("listen", "dial")
 _TIMEOUT_S = 130.0
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One transfer: MB/s of all of it and of its second half, and MB per second of processor time of both ends."""
+
+    mb_s: float
+    steady_mb_s: float
+    mb_per_core_s: float
 
 
 class _Loopback:
@@ -71,7 +83,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
     missing = () if importlib.util.find_spec("libp2p") else ("p2p",)
     ways = [way for way in WAYS if way not in missing]
     settings = {"mib": arguments.mib, "rounds": arguments.rounds, "wan": arguments.wan or ""}
-    rounds: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+    rounds: dict[str, list[Round]] = {way: [] for way in ways}
     with ExitStack() as stack:
         stack.enter_context(alone())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -87,21 +99,25 @@ def run(arguments: argparse.Namespace) -> Outcome:
         figures["p2p_direct_ratio"] = figures["mb_s_p2p"] / figures["mb_s_direct"]
     if arguments.wan:
         link_mb_s = float(arguments.wan.partition(":")[0]) / 8
-        figures |= {f"link_share_{way}": figures[f"mb_s_{way}"] / link_mb_s for way in ways}
+        for what in ("", "steady_"):
+            figures |= {f"link_share_{what}{way}": figures[f"mb_s_{what}{way}"] / link_mb_s for way in ways}
     return Outcome(settings, figures, tuple(f"mb_s_{way}" for way in missing))
 
 
-def _figures(way: str, rounds: list[tuple[float, float]]) -> dict[str, float]:
-    rate, per_core = sorted(rounds)[len(rounds) // 2]
+def _figures(way: str, rounds: list[Round]) -> dict[str, float]:
     return {
-        f"mb_s_{way}": rate,
-        f"mb_s_best_{way}": max(rate for rate, _ in rounds),
-        f"mb_per_core_s_{way}": per_core if len(rounds) < 3 else statistics.median(each for _, each in rounds),
+        f"mb_s_{way}": _middle(one.mb_s for one in rounds),
+        f"mb_s_best_{way}": max(one.mb_s for one in rounds),
+        f"mb_s_steady_{way}": _middle(one.steady_mb_s for one in rounds),
+        f"mb_per_core_s_{way}": _middle(one.mb_per_core_s for one in rounds),
     }
 
 
-def _round(place: _Loopback, folder: Path, way: str, mib: int) -> tuple[float, float]:
-    """MB/s, and MB per second of processor time of both ends."""
+def _middle(values: Iterable[float]) -> float:
+    return statistics.median_high(values)  # one that was measured
+
+
+def _round(place: _Loopback, folder: Path, way: str, mib: int) -> Round:
     arguments = [str(folder), way, str(mib), place.host]
     with ExitStack() as stack:
         listening = place.spawn(0, ["listen", *arguments])
@@ -111,7 +127,8 @@ def _round(place: _Loopback, folder: Path, way: str, mib: int) -> tuple[float, f
         stack.callback(place.reap, dialling)
         dialled, listened = _line(dialling), _line(listening)
     megabytes = mib * 1.048576
-    return megabytes / dialled["seconds"], megabytes / (dialled["cpu_s"] + listened["cpu_s"])
+    cpu_s = dialled["cpu_s"] + listened["cpu_s"]
+    return Round(megabytes / dialled["seconds"], listened["steady_bytes_per_second"] / 1e6, megabytes / cpu_s)
 
 
 def _line(process: subprocess.Popen[Any]) -> dict[str, Any]:

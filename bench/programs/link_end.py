@@ -31,17 +31,39 @@ _WAIT_S = 120.0
 _DONE = pb.LinkMessage(want=pb.Want(version=1))
 
 
+class SecondHalf:
+    """How fast the second half of ``size_bytes`` comes: the connection's slow start is over by then."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+        self._came_bytes = 0
+        self._from = self._until = (0, 0.0)
+
+    def came(self, size_bytes: int) -> bool:
+        """So many bytes more; whether that is all."""
+        self._came_bytes += size_bytes
+        self._until = (self._came_bytes, time.monotonic())
+        if not self._from[0] and 2 * self._came_bytes >= self._size_bytes:
+            self._from = self._until
+        return self._came_bytes >= self._size_bytes
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Of the bytes after the first half; 0 where all of them came at once."""
+        seconds = self._until[1] - self._from[1]
+        return (self._until[0] - self._from[0]) / seconds if seconds else 0.0
+
+
 class Taker:
     """Takes ``count`` chunks, then says so to the other end."""
 
     def __init__(self, link: Link, count: int) -> None:
         self._link = link
-        self._left = count
+        self.steady = SecondHalf(count * CHUNK_BYTES)
         self.done = asyncio.Event()
 
     def frames(self, frames: Sequence[LinkFrame]) -> None:
-        self._left -= sum(isinstance(frame, ChunkFrame) for frame in frames)
-        if self._left == 0:
+        if self.steady.came(sum(len(frame.payload) for frame in frames if isinstance(frame, ChunkFrame))):
             self._link.send(_DONE)
 
     def drained(self) -> None:
@@ -99,7 +121,7 @@ async def _listen(folder: Path, kind: str, count: int, host: str) -> None:
     taker = await takers.get()
     began_cpu_s = time.process_time()
     await taker.done.wait()
-    _tell(cpu_s=time.process_time() - began_cpu_s)
+    _tell(cpu_s=time.process_time() - began_cpu_s, steady_bytes_per_second=taker.steady.bytes_per_second)
     await transport.close()
 
 
@@ -120,12 +142,12 @@ async def _listen_raw(count: int, host: str) -> None:
     done = asyncio.Event()
 
     async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        began_cpu_s, left = time.process_time(), count * CHUNK_BYTES
-        while left > 0:
-            left -= len(await reader.read(256 << 10))
+        began_cpu_s, steady = time.process_time(), SecondHalf(count * CHUNK_BYTES)
+        while not steady.came(len(await reader.read(256 << 10))):
+            pass
         writer.write(b"!")
         await writer.drain()
-        _tell(cpu_s=time.process_time() - began_cpu_s)
+        _tell(cpu_s=time.process_time() - began_cpu_s, steady_bytes_per_second=steady.bytes_per_second)
         writer.close()
         done.set()
 
