@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ipaddress
 import socket
 from collections.abc import Callable
@@ -11,7 +10,6 @@ from collections.abc import Callable
 Address = tuple[str, int]
 
 _BACKLOG = 16
-_ACCEPT_PAUSE_S = 0.2
 
 
 def address_in(text: str) -> Address | None:
@@ -41,7 +39,6 @@ class PunchPort:
         self._holder = self.bound()
         self.number = int(self._holder.getsockname()[1])
         self._listener: socket.socket | None = None
-        self._accepting: asyncio.Task[None] | None = None
 
     def bound(self) -> socket.socket:
         """One more socket with this port (SO_REUSEPORT), to dial or listen with."""
@@ -84,15 +81,14 @@ class PunchPort:
                 listener.close()
                 raise
             self._listener = listener
-            self._accepting = asyncio.get_running_loop().create_task(_accept(listener, came))
+            asyncio.get_running_loop().add_reader(listener, _accept, listener, came)
 
     def deafen(self) -> None:
         """Take no more connections."""
-        if self._accepting is not None:
-            self._accepting.cancel()
         if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
             self._listener.close()
-        self._accepting = self._listener = None
+            self._listener = None
 
     def close(self) -> None:
         """Let the port go; connections stay."""
@@ -100,13 +96,10 @@ class PunchPort:
         self._holder.close()
 
 
-async def _accept(listener: socket.socket, came: Callable[[socket.socket, Address], None]) -> None:
-    loop = asyncio.get_running_loop()
-    while True:
-        try:
-            one, remote = await loop.sock_accept(listener)
-        except OSError:  # too many open files, or the caller has gone
-            await asyncio.sleep(_ACCEPT_PAUSE_S)
-            continue
-        with contextlib.suppress(OSError):
-            came(one, (str(remote[0]), int(remote[1])))
+def _accept(listener: socket.socket, came: Callable[[socket.socket, Address], None]) -> None:
+    try:
+        one, remote = listener.accept()
+    except OSError:  # the caller has gone, or too many files are open: attempts end soon
+        return
+    one.setblocking(False)
+    came(one, (str(remote[0]), int(remote[1])))

@@ -40,24 +40,27 @@ async def test_two_ports_that_dial_each_other_have_one_connection() -> None:
         await ports[1].dialled(remotes[0])
     assert dialled.getsockname() == remotes[0]
     assert dialled.getpeername() == accepted.getsockname() == remotes[1]
-    for one in (dialled, accepted, *ports):
+    for one in (dialled, accepted):
         one.close()
+    for port in ports:
+        port.close()
 
 
 async def test_nobody_is_let_in_but_while_it_listens() -> None:
-    port, other = PunchPort("127.0.0.1"), PunchPort("127.0.0.1")
+    port = PunchPort("127.0.0.1")
     remote = ("127.0.0.1", port.number)
+    came: asyncio.Queue[socket.socket] = asyncio.Queue()
     for _ in range(2):
+        other = PunchPort("127.0.0.1")
         with pytest.raises(ConnectionRefusedError):
             await other.dialled(remote)
-        came: asyncio.Queue[socket.socket] = asyncio.Queue()
-        port.listen(lambda sock, _remote, came=came: came.put_nowait(sock))  # type: ignore[misc]
-        port.listen(lambda _sock, _remote: None)  # it listens already
+        for _ in range(2):  # the second time it listens already
+            port.listen(lambda sock, _remote: came.put_nowait(sock))
         (await other.dialled(remote)).close()
         (await came.get()).close()
         port.deafen()
+        other.close()
     port.close()
-    other.close()
 
 
 async def test_the_port_stays_the_same_and_can_be_asked_for() -> None:
@@ -66,5 +69,6 @@ async def test_the_port_stays_the_same_and_can_be_asked_for() -> None:
     assert again.number == port.number
     one = port.bound()
     assert one.getsockname() == ("127.0.0.1", port.number)
-    for held in (one, port, again):
-        held.close()
+    one.close()
+    port.close()
+    again.close()

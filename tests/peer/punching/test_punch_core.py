@@ -44,15 +44,17 @@ def connected() -> PunchCore:
 
 
 def disappointment(core: PunchCore, event: Event, now: float) -> str:
-    (action,) = core.handle(event, now)
-    assert isinstance(action, Disappoint)
-    return action.error.cause
+    actions = core.handle(event, now)
+    assert len(actions) == 1
+    assert isinstance(actions[0], Disappoint)
+    return actions[0].error.cause
 
 
 def test_a_hole_is_asked_for_begun_and_reported() -> None:
     core = connected()
     assert core.handle(Wanted(BERT), 0.0) == [Ask(BERT)]
-    assert core.next_deadline_s == ANSWER_S
+    due_s = core.next_deadline_s
+    assert due_s == ANSWER_S
     assert core.handle(Told(order()), 0.1) == [Begin(order())]
     assert core.next_deadline_s is None
     assert core.handle(Opened(1), 0.5) == [Report(1, True, 0.4)]
