@@ -106,6 +106,11 @@ class AddressBook:
         while len(self._nearby) > NEARBY_MOST:
             del self._nearby[next(iter(self._nearby))]  # the oldest
 
+    def has(self, signed: pb.Signed) -> bool:
+        """Whether exactly this record is here, verified and believed already."""
+        same = (entry for entry in self._entries.values() if entry.signed.signature == signed.signature)
+        return any(entry.signed == signed and entry.believed for entry in same)
+
     def met(self, peer_id: PeerId, now_unix_s: float) -> None:
         """There is a link with it."""
         if (entry := self._entries.get(peer_id)) is not None:
@@ -130,7 +135,11 @@ class AddressBook:
 
     def to_tell(self, random: Random, most: int, *, besides: Container[PeerId] = ()) -> list[pb.Signed]:
         """Records for another peer, drawn from those that the coordinator, their peer or our own links vouch for."""
-        told = [one for peer_id, one in self._entries.items() if one.believed and peer_id not in besides]
+        told = [
+            entry
+            for peer_id, entry in self._entries.items()
+            if entry.believed and entry.record.addresses and peer_id not in besides
+        ]
         return [entry.signed for entry in random.sample(told, min(most, len(told)))]
 
     def to_keep(self) -> pb.PeerRecords:

@@ -1,0 +1,222 @@
+"""Records of who can be reached where, told from peer to peer and by the coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Protocol
+
+import structlog
+
+from peer.discovery.address_book import AddressBook
+from peer.discovery.book_file import BookFile
+from peer.discovery.own_record import OwnRecord
+from peer.relay_events import Neighbour
+from peer.token_bucket import TokenBucket
+from peer.transport import Link
+from rollcast.runtime.errors import RollcastError
+from rollcast.wire.ids import PeerId, RunId
+from rollcast.wire.peer_record import bounded, verify_record
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+log = structlog.get_logger()
+
+TOLD_EVERY_S = 300.0
+"""How often each link is told anew; what changed about ourselves goes at once."""
+RECORDS_TOLD = 16
+"""Records of others in one message."""
+_LOOK_S = 2.0
+_KEPT_EVERY_S = 60.0
+_HOLDERS_MOST = 16
+_HOLDERS_EVERY_S = 30.0
+# Messages that one peer may have looked at: checking one costs some milliseconds.
+_MESSAGES_AT_ONCE = 4
+_MESSAGE_EVERY_S = 60.0
+_SENDERS_MOST = 512
+
+
+class RelayHost(Protocol):
+    """Whom the relay may dial beyond its plan."""
+
+    def know_holders(self, holders: tuple[Neighbour, ...]) -> None:
+        """The likeliest first; replaces those told before."""
+
+
+@dataclass(slots=True)
+class _Linked:
+    link: Link
+    due_s: float
+    told_own: pb.Signed | None = None
+
+
+@dataclass(slots=True)
+class _Senders:
+    """How much each peer may still have looked at."""
+
+    _buckets: dict[PeerId, TokenBucket] = field(default_factory=dict)
+
+    def may(self, peer_id: PeerId, now: float) -> bool:
+        bucket = self._buckets.pop(peer_id, None) or TokenBucket(1.0 / _MESSAGE_EVERY_S, _MESSAGES_AT_ONCE)
+        self._buckets[peer_id] = bucket
+        while len(self._buckets) > _SENDERS_MOST:
+            del self._buckets[next(iter(self._buckets))]
+        return bucket.take(0, now) <= 0.0 and bucket.take(1, now) <= 0.0
+
+
+class Exchange:
+    """A part of the meeting (peer.meeting) that also watches the relay's links (peer.relay_link.LinkWatcher).
+
+    Make it inside a running event loop.
+
+    Args:
+        addresses: where we can be reached at this moment, the preferred first.
+        send: into the session; lost while there is none.
+    """
+
+    kinds = frozenset({"peer_records"})
+
+    def __init__(
+        self,
+        own: OwnRecord,
+        book: AddressBook,
+        file: BookFile,
+        relay: RelayHost,
+        *,
+        run_id: RunId,
+        addresses: Callable[[], tuple[str, ...]],
+        send: Callable[[pb.PeerMessage], None],
+        random: Random,
+        unix_time: Callable[[], float] = time.time,
+    ) -> None:
+        self._own = own
+        self._book = book
+        self._file = file
+        self._relay = relay
+        self._run_id = run_id
+        self._addresses = addresses
+        self._send = send
+        self._random = random
+        self._unix_time = unix_time
+        self._loop = asyncio.get_running_loop()
+        self._links: dict[int, _Linked] = {}
+        self._senders = _Senders()
+        self._changed = False  # since it was written
+        self._kept_at_s = self._offered_at_s = float("-inf")
+
+    # ------------------------------------------------------------ MeetingPart
+
+    async def run(self) -> None:
+        """Tell, keep and offer what is known, until cancelled."""
+        for signed, record in await asyncio.to_thread(self._file.read, self._unix_time()):
+            self._book.add(signed, record, told_by=None)
+        try:
+            while True:
+                self.look()
+                if self._changed and self._loop.time() - self._kept_at_s >= _KEPT_EVERY_S:
+                    self._changed, self._kept_at_s = False, self._loop.time()
+                    await asyncio.to_thread(self._file.write, self._book.to_keep())
+                await asyncio.sleep(_LOOK_S)
+        finally:
+            if self._changed:
+                self._file.write(self._book.to_keep())
+
+    def opened(self, welcome: pb.Welcome) -> None:
+        """The coordinator hands our record to others."""
+        self._renew()
+        self._give()
+
+    def lost(self) -> None:
+        """What was learnt is kept."""
+
+    def received(self, message: pb.CoordinatorMessage) -> None:
+        """Records from the coordinator.
+
+        Raises:
+            MalformedMessage: too many of them.
+        """
+        self._take(message.peer_records, told_by=None)
+
+    # ------------------------------------------------------------ LinkWatcher
+
+    def linked(self, link: Link) -> None:
+        """The other end is told soon: not at once, since many links open at the same moment."""
+        if link.role in ("peer", "origin"):
+            self._links[id(link)] = _Linked(link, self._loop.time() + self._random.uniform(0.0, _LOOK_S))
+            self._book.met(link.peer_id, self._unix_time())
+
+    def unlinked(self, link: Link) -> None:
+        """It is told nothing more."""
+        self._links.pop(id(link), None)
+
+    def not_reached(self, peer_id: PeerId) -> None:
+        """Others are dialled before it from now on."""
+        self._book.failed(peer_id)
+
+    def told(self, link: Link, records: pb.PeerRecords) -> None:
+        """What a member says of itself and of others; who sends too often is not listened to."""
+        if not self._senders.may(link.peer_id, self._loop.time()):
+            return
+        try:
+            self._take(records, told_by=link.peer_id)
+        except RollcastError as error:
+            link.close(error.what, error.code)
+            return
+        self._book.met(link.peer_id, self._unix_time())
+
+    def found_nearby(self, peer_id: PeerId, role: str, addresses: tuple[str, ...]) -> None:
+        """Somebody on the local network claims to be this peer."""
+        self._book.found_nearby(peer_id, role, addresses, self._unix_time())
+        self._offered_at_s = float("-inf")
+
+    # ------------------------------------------------------------ inside
+
+    def look(self) -> None:
+        """Do what is due."""
+        now = self._loop.time()
+        if self._book.forget_expired(self._unix_time()):
+            self._changed = True
+        if self._renew():
+            self._give()
+        for linked in list(self._links.values()):
+            if now >= linked.due_s or (linked.told_own is not None and linked.told_own is not self._own.signed):
+                self._tell(linked, now)
+        if now - self._offered_at_s >= _HOLDERS_EVERY_S:
+            self._offered_at_s = now
+            self._offer()
+
+    def _renew(self) -> bool:
+        return self._own.update(self._addresses(), self._unix_time())
+
+    def _give(self) -> None:
+        if self._own.signed is not None:
+            self._send(pb.PeerMessage(peer_records=pb.PeerRecords(records=[self._own.signed])))
+
+    def _tell(self, linked: _Linked, now: float) -> None:
+        linked.due_s = now + TOLD_EVERY_S * self._random.uniform(0.75, 1.25)
+        linked.told_own = self._own.signed
+        records = self._book.to_tell(self._random, RECORDS_TOLD, besides={linked.link.peer_id})
+        own = [] if self._own.signed is None else [self._own.signed]
+        linked.link.send(pb.LinkMessage(peer_records=pb.PeerRecords(records=[*own, *records])))
+
+    def _take(self, records: pb.PeerRecords, *, told_by: PeerId | None) -> None:
+        """Take in what verifies; one that does not may have expired on the way, or be of a newer release."""
+        for signed in bounded(records):
+            if self._book.has(signed):
+                continue
+            try:
+                record = verify_record(signed, run_id=self._run_id, now_unix_s=self._unix_time())
+            except RollcastError as error:
+                log.debug("peer record dropped", told_by=told_by, code=error.code, reason=error.what)
+                continue
+            if self._book.add(signed, record, told_by=told_by):
+                self._changed = True
+                self._offered_at_s = min(self._offered_at_s, self._loop.time() - _HOLDERS_EVERY_S + _LOOK_S)
+
+    def _offer(self) -> None:
+        holders = self._book.holders(self._random, _HOLDERS_MOST)
+        self._relay.know_holders(
+            tuple(Neighbour(one.peer_id, one.role, one.address, we_dial=True, lan=one.lan) for one in holders)
+        )

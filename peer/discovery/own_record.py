@@ -1,0 +1,54 @@
+"""What we say of ourselves: a record, signed anew when our addresses change and before the last one expires. Pure."""
+
+from __future__ import annotations
+
+from rollcast.wire.identity import Identity
+from rollcast.wire.ids import RunId
+from rollcast.wire.limits import PEER_ADDRESS_LENGTH_MAX, PEER_ADDRESSES_MAX
+from rollcast.wire.peer_record import LIFETIME_S, PeerRecord, sign_record
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+_RENEWED_AFTER = 0.5
+"""Share of its life after which a record is replaced: who hears of it late still has half."""
+
+
+def own_addresses(advertised: str, reachability: pb.Reachability) -> tuple[str, ...]:
+    """Where others can reach us without the coordinator's help, the preferred first.
+
+    Args:
+        advertised: host:port and libp2p's, separated by spaces, as said at the start; empty: we cannot be dialled.
+        reachability: what was found out since.
+    """
+    direct = (reachability.advertise or advertised).split()
+    return tuple(dict.fromkeys((*direct, *reachability.circuits)))
+
+
+class OwnRecord:
+    """The newest of one peer. Times are seconds since 1970; the clock of the machine need not be right to the second.
+
+    Args:
+        role: "peer" or "origin".
+    """
+
+    def __init__(self, identity: Identity, run_id: RunId, role: str) -> None:
+        self._identity = identity
+        self._run_id = run_id
+        self._role = role
+        self._record: PeerRecord | None = None
+        self.signed: pb.Signed | None = None
+        """None until ``update`` was called."""
+
+    def update(self, addresses: tuple[str, ...], now_unix_s: float) -> bool:
+        """Say where we can be reached; whether that made a new record."""
+        addresses = tuple(one for one in addresses if len(one) <= PEER_ADDRESS_LENGTH_MAX)[:PEER_ADDRESSES_MAX]
+        before = self._record
+        if before is not None and before.addresses == addresses:
+            left_s = before.expires_unix_s - now_unix_s
+            if (1.0 - _RENEWED_AFTER) * LIFETIME_S < left_s <= LIFETIME_S:
+                return False
+        # Milliseconds rise from one life of the process to the next without anything being kept.
+        sequence = max(int(now_unix_s * 1e3), 1 if before is None else before.sequence + 1)
+        expires = int(now_unix_s) + LIFETIME_S
+        record = PeerRecord(self._run_id, self._identity.peer_id, self._role, sequence, addresses, expires)
+        self._record, self.signed = record, sign_record(record, self._identity)
+        return True
