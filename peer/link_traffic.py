@@ -85,6 +85,11 @@ class LinkTraffic:
         """The class of links to this IP address."""
         return self._near if self._is_lan(address) else self._far
 
+    @property
+    def far(self) -> TrafficClass:
+        """The class of links beyond our own network."""
+        return self._far
+
     def uplink(self, now: float) -> Measured:
         """The uplink to others; where nothing was sent but to our own network, that to it."""
         far = self._far.meter.uplink(now)

@@ -1,23 +1,32 @@
-"""The libp2p host of a peer at work: takes and opens links, and closes connections of strangers (trio)."""
+"""The libp2p host of a peer at work: takes and opens links, dialled or through relays (trio)."""
 
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import trio
+from libp2p.connection_types import ConnectionType
 from libp2p.peer.id import ID
-from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
 from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from multiaddr import Multiaddr
 
-from peer.p2p.addresses import P2pAddress
+from peer.p2p.addresses import CircuitAddress, P2pAddress
+from peer.p2p.allowance import Allowance
 from peer.p2p.buffers import LinkBuffers
+from peer.p2p.circuit_book import CircuitBook, CircuitCaps
+from peer.p2p.circuit_client import CircuitClient
+from peer.p2p.circuit_relay import CircuitRelay
+from peer.p2p.circuit_wire import HOP, STOP, open_stream, read_exactly
 from peer.p2p.lanes import Lanes, close_quietly
 from peer.p2p.limits import HostLimits
+from peer.p2p.membership import Membership
 from peer.p2p.opening import OPENING_BYTES, PROTOCOL, TOKEN_BYTES, LaneName, encode_opening, parse_opening
+from peer.p2p.reservations import Reservations
+from peer.p2p.yamux import MEMBER_BYTES_MOST
 from rollcast.runtime.errors import RollcastError, Unreachable, WrongKey
 from rollcast.wire.ids import PeerId
 
@@ -29,12 +38,14 @@ class OpenLink:
     Args:
         remote_address: IP address of the other end; empty: not known.
         socket: of the connection that carries our frames, where it is a TCP socket of ours.
+        relayed: it passes through a relay, whose address ``remote_address`` is.
     """
 
     peer_id: PeerId
     buffers: LinkBuffers
     remote_address: str
     socket: Any
+    relayed: bool
 
 
 class HostUser(Protocol):
@@ -45,6 +56,18 @@ class HostUser(Protocol):
 
     def accepted(self, link: OpenLink) -> None:
         """Somebody opened a link."""
+
+    def certificate(self) -> bytes:
+        """Ours, of the run, in DER form."""
+
+    def judge(self, peer_id: PeerId, certificate_der: bytes, answer: Callable[[bool], None]) -> None:
+        """Whether this peer shows a certificate of the run that names it; ``answer`` may be called in any thread."""
+
+    def reserved(self, circuits: tuple[str, ...]) -> None:
+        """At these addresses we can be reached through relays now."""
+
+    def pass_on(self, grant: Callable[[int], None]) -> None:
+        """Let another portion pass for others, sooner or later; ``grant`` may be called in any thread."""
 
 
 @dataclass(slots=True)
@@ -58,6 +81,7 @@ class Host:
 
     Args:
         wake: makes a function that calls the one given in this thread, from any thread.
+        caps: of what is passed on for others; None: nothing is.
     """
 
     def __init__(
@@ -67,24 +91,39 @@ class Host:
         user: HostUser,
         nursery: trio.Nursery,
         wake: Callable[[Callable[[], None]], Callable[[], None]],
+        caps: CircuitCaps | None = None,
     ) -> None:
         self._host = host
+        self._own_id = PeerId(str(host.get_id()))
         self._limits = limits
         self._user = user
         self._nursery = nursery
         self._wake = wake
         self._waiting: dict[tuple[PeerId, bytes], tuple[LaneName, _Lane]] = {}
         self._links = 0
+        self.membership = Membership(host, limits, user.judge, nursery, wake)
+        self._circuits = CircuitClient(host, user.certificate, self._own_id, limits.opening_timeout_s)
+        self.reservations = Reservations(self._circuits.reserve, self._reserved, nursery, random.SystemRandom().random)
+        self.relay = self._make_relay(caps) if caps is not None else None
+
+    def _make_relay(self, caps: CircuitCaps) -> CircuitRelay:
+        allowance = Allowance(lambda: self._user.pass_on(allowance.grant), self._wake)
+        return CircuitRelay(self._host, CircuitBook(caps), allowance, self.membership.guests.is_member, self._limits)
+
+    def _reserved(self, relays: tuple[P2pAddress, ...]) -> None:
+        self._user.reserved(tuple(str(CircuitAddress(relay, self._own_id)) for relay in relays))
 
     async def serve(self) -> None:
         """Take links, and close what strangers leave open, for ever."""
         self._host.set_stream_handler(PROTOCOL, self._lane_opened)
-        first_seen_s: dict[int, float] = {}
-        while True:
-            await trio.sleep(self._limits.strangers_timeout_s / 4)
-            first_seen_s = await self._close_strangers(first_seen_s)
+        await self.membership.serve(self._in_use)
 
-    async def dial(self, peer_id: PeerId, address: P2pAddress) -> OpenLink:
+    def _in_use(self, connection: Any) -> bool:
+        if self._circuits.holds(connection) or (self.relay is not None and self.relay.holds(connection)):
+            return True
+        return any(stream.get_protocol() in (PROTOCOL, HOP, STOP) for stream in connection.get_streams())
+
+    async def dial(self, peer_id: PeerId, address: P2pAddress | CircuitAddress) -> OpenLink:
         """A link to exactly this peer.
 
         Raises:
@@ -95,8 +134,8 @@ class Host:
         connections: list[Any] = []
         try:
             token = os.urandom(TOKEN_BYTES)
-            up = await self._open_lane(peer_id, address, "up", token, connections)
-            down = await self._open_lane(peer_id, address, "down", token, connections)
+            up = await self._open_lane(await self._connect(peer_id, address, connections), "up", token)
+            down = await self._open_lane(await self._connect(peer_id, address, connections), "down", token)
             link = self._start(peer_id, up, down)
         except BaseException as error:
             self._links -= 1
@@ -108,17 +147,22 @@ class Host:
 
     # ------------------------------------------------------------- dialling
 
-    async def _open_lane(
-        self, peer_id: PeerId, address: P2pAddress, lane: LaneName, token: bytes, connections: list[Any]
-    ) -> _Lane:
-        """One connection of its own, and the lane on it."""
+    async def _connect(self, peer_id: PeerId, address: P2pAddress | CircuitAddress, connections: list[Any]) -> Any:
+        """A connection for one lane; through a relay one carries both, because both ends have BoundedYamux there."""
+        if isinstance(address, CircuitAddress):
+            if not connections:
+                connections.append(await self._circuits.dial(peer_id, address))
+            return connections[0]
         network = self._host.get_network()
         connection = await network.dial_addr(Multiaddr(str(address)), ID.from_string(peer_id))
         connections.append(connection)
-        network.protect(connection.muxed_conn.peer_id, PROTOCOL)  # else it may be closed as one too many
-        stream = await connection.new_stream()
-        await self._host.multiselect_client.select_one_of([PROTOCOL], MultiselectCommunicator(stream))
-        stream.set_protocol(PROTOCOL)
+        connection.muxed_conn.held_bytes_most = MEMBER_BYTES_MOST
+        return connection
+
+    async def _open_lane(self, connection: Any, lane: LaneName, token: bytes) -> _Lane:
+        # Else it may be closed as one too many.
+        self._host.get_network().protect(connection.muxed_conn.peer_id, PROTOCOL)
+        stream = await open_stream(self._host, connection, PROTOCOL)
         await stream.write(encode_opening(lane, token))
         return _Lane(stream, trio.Event())
 
@@ -129,7 +173,7 @@ class Host:
         lane = _Lane(stream, trio.Event())
         try:
             with trio.fail_after(self._limits.opening_timeout_s):
-                name, token = parse_opening(await _read_exactly(stream, OPENING_BYTES))
+                name, token = parse_opening(await read_exactly(stream, OPENING_BYTES))
             await self._pair(name, token, lane)
         except Exception:  # libp2p raises many kinds; a stranger's stream must not end the host, and is closed
             return
@@ -175,7 +219,8 @@ class Host:
         buffers = self._user.buffers()
         self._nursery.start_soon(self._run, buffers, sends, receives)
         address = sends.stream.get_remote_address()
-        return OpenLink(peer_id, buffers, address[0] if address else "", _socket_of(sends.stream))
+        relayed = sends.stream.muxed_conn.get_connection_type() == ConnectionType.RELAYED
+        return OpenLink(peer_id, buffers, address[0] if address else "", _socket_of(sends.stream), relayed)
 
     async def _run(self, buffers: LinkBuffers, sends: _Lane, receives: _Lane) -> None:
         try:
@@ -187,34 +232,6 @@ class Host:
             receives.done.set()
             await close_quietly(sends.stream.swarm_conn.close, receives.stream.swarm_conn.close)
 
-    async def _close_strangers(self, first_seen_s: dict[int, float]) -> dict[int, float]:
-        """Close connections without a link, which may be anybody's.
-
-        Args:
-            first_seen_s: by connection, when it was seen without one first.
-        """
-        now = trio.current_time()
-        still: dict[int, float] = {}
-        for connection in list(self._host.get_network().get_connections()):
-            if any(stream.get_protocol() == PROTOCOL for stream in connection.get_streams()):
-                continue
-            since_s = first_seen_s.get(id(connection), now)
-            if now - since_s >= self._limits.strangers_timeout_s:
-                await close_quietly(connection.close)
-            else:
-                still[id(connection)] = since_s
-        return still
-
-
-async def _read_exactly(stream: Any, size_bytes: int) -> bytes:
-    data = b""
-    while len(data) < size_bytes:
-        more = await stream.read(size_bytes - len(data))
-        if not more:
-            break
-        data += more
-    return data
-
 
 def _socket_of(stream: Any) -> Any:
     """The TCP socket below a stream, or None where something else is: libp2p does not hand it out."""
@@ -224,7 +241,7 @@ def _socket_of(stream: Any) -> Any:
     return part if hasattr(part, "getsockopt") else None
 
 
-def _explained(peer_id: PeerId, address: P2pAddress, error: Exception) -> RollcastError:
+def _explained(peer_id: PeerId, address: P2pAddress | CircuitAddress, error: Exception) -> RollcastError:
     """libp2p's exceptions hide what was wrong in their causes."""
     root: BaseException = error
     while (cause := root.__cause__ or root.__context__) is not None:
@@ -233,7 +250,7 @@ def _explained(peer_id: PeerId, address: P2pAddress, error: Exception) -> Rollca
         root = cause
         if isinstance(root, PeerIDMismatchesPubkey):
             return WrongKey(
-                f"{address.host}:{address.port} is not the address of peer {peer_id}",
+                f"{address} is not the address of peer {peer_id}",
                 cause="another libp2p host answers there",
                 fix="see which process listens there",
             )

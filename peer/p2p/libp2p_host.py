@@ -23,6 +23,7 @@ from libp2p.stream_muxer.yamux.yamux import Yamux
 from libp2p.transport.tcp.tcp import TCP
 
 from peer.p2p.limits import HostLimits
+from peer.p2p.yamux import Muxers
 from rollcast.wire.identity import Identity
 
 _NEVER_S = 1e9
@@ -58,6 +59,7 @@ def make_host(identity: Identity, limits: HostLimits) -> Any:
         ),
     )
     network = host.get_network()
+    network.upgrader.muxer_multistream = Muxers(limits.opening_timeout_s)
     network.retry_config = RetryConfig(max_retries=0)  # when to dial again is the relay's to say
     # Its target is the middle between the watermarks, whatever the minimum, and every disconnect lets it dial.
     network.auto_connector.maybe_connect = _dial_nobody

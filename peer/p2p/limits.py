@@ -15,7 +15,9 @@ class HostLimits:
         dials_most: under way at a time; more are refused at once.
         opening_timeout_s: from a lane to its opening, and from the first lane of a link to the second.
         silence_timeout_s: an end that says nothing for this long is given up.
-        strangers_timeout_s: a connection of a peer that opened no link is closed after this long.
+        strangers_timeout_s: a connection on which there is no link, circuit or reservation is closed after this long;
+            one of a peer that did not show a certificate of the run in any case.
+        strangers_most: connections of such peers at a time; more are closed at once.
     """
 
     window_bytes: int = 8 << 20
@@ -24,3 +26,4 @@ class HostLimits:
     opening_timeout_s: float = 5.0
     silence_timeout_s: float = 30.0
     strangers_timeout_s: float = 15.0
+    strangers_most: int = 16

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 import trio
 from multiaddr import Multiaddr
 
-from peer.p2p.addresses import P2pAddress
+from peer.p2p.addresses import CircuitAddress, P2pAddress
 from peer.p2p.buffers import LinkBuffers
+from peer.p2p.circuit_book import CircuitCaps
 from peer.p2p.host import Host, OpenLink
 from peer.p2p.lanes import close_quietly
 from peer.p2p.libp2p_host import make_host
@@ -27,13 +28,35 @@ _STOP_S = 5.0
 _AWAY = "the libp2p thread does not run"
 
 
+class ThreadOwner(Protocol):
+    """Who hears of everything, on the event loop; only ``certificate_der`` is read in the thread."""
+
+    @property
+    def certificate_der(self) -> bytes:
+        """Ours, of the run."""
+
+    def link_opened(self, link: OpenLink) -> None:
+        """Somebody opened a link."""
+
+    def is_certificate_of(self, peer_id: PeerId, certificate_der: bytes) -> bool:
+        """Whether a certificate of the run names this peer."""
+
+    def reserved(self, circuits: tuple[str, ...]) -> None:
+        """At these addresses we can be reached through relays now."""
+
+    def pass_on(self, grant: Callable[[int], None]) -> None:
+        """Have another portion passed on for others, sooner or later."""
+
+    def thread_ended(self, error: BaseException | None) -> None:
+        """The thread is over: with what ended it, or None after ``stop``."""
+
+
 class HostThread:
-    """One life of the thread; make it on the event loop, which hears of everything.
+    """One life of the thread; make it on the event loop.
 
     Args:
         listen: where to listen for TCP; None: nowhere.
-        on_link: called on the event loop with links that others opened.
-        on_end: called on the event loop once the thread is over: with what ended it, or None after ``stop``.
+        caps: of what is passed on for others; None: nothing is.
     """
 
     def __init__(
@@ -41,15 +64,14 @@ class HostThread:
         identity: Identity,
         limits: HostLimits,
         listen: P2pAddress | None,
-        *,
-        on_link: Callable[[OpenLink], None],
-        on_end: Callable[[BaseException | None], None],
+        owner: ThreadOwner,
+        caps: CircuitCaps | None = None,
     ) -> None:
         self._identity = identity
         self._limits = limits
         self._listen = listen
-        self._on_link = on_link
-        self._on_end = on_end
+        self._owner = owner
+        self._caps = caps
         self._loop = asyncio.get_running_loop()
         self._started: asyncio.Future[None] = self._loop.create_future()
         self._over = asyncio.Event()
@@ -73,7 +95,7 @@ class HostThread:
         async with deadline(_START_S, "libp2p to listen"):
             await self._started
 
-    async def dial(self, peer_id: PeerId, address: P2pAddress, timeout_s: float) -> OpenLink:
+    async def dial(self, peer_id: PeerId, address: P2pAddress | CircuitAddress, timeout_s: float) -> OpenLink:
         """A link to exactly this peer.
 
         Raises:
@@ -97,6 +119,27 @@ class HostThread:
         finally:
             self._dials -= 1
 
+    def expect(self, peer_ids: Iterable[PeerId]) -> None:
+        """These are members of the run."""
+        named = frozenset(peer_ids)
+        self._tell_host(lambda host: host.membership.guests.expect(named))
+
+    def member(self, peer_id: PeerId) -> None:
+        """It has shown a certificate of the run."""
+        self._tell_host(lambda host: host.membership.member(peer_id))
+
+    def refuse(self, peer_id: PeerId) -> None:
+        """It has shown something else."""
+        self._tell_host(lambda host: host.membership.refuse(peer_id))
+
+    def want_relays(self, relays: tuple[P2pAddress, ...]) -> None:
+        """Keep reservations at some of these."""
+        self._tell_host(lambda host: host.reservations.want(relays))
+
+    def allow_relaying(self, *, allowed: bool) -> None:
+        """Whether anything may be passed on for others."""
+        self._tell_host(lambda host: host.relay.allow(allowed=allowed) if host.relay is not None else None)
+
     async def stop(self) -> None:
         """End it, and wait for a few seconds."""
         if self._stopping is not None:
@@ -114,7 +157,23 @@ class HostThread:
 
     def accepted(self, link: OpenLink) -> None:
         """See HostUser."""
-        self._call_loop(lambda: self._on_link(link))
+        self._call_loop(lambda: self._owner.link_opened(link))
+
+    def certificate(self) -> bytes:
+        """See HostUser."""
+        return self._owner.certificate_der
+
+    def judge(self, peer_id: PeerId, certificate_der: bytes, answer: Callable[[bool], None]) -> None:
+        """See HostUser."""
+        self._call_loop(lambda: answer(self._owner.is_certificate_of(peer_id, certificate_der)))
+
+    def reserved(self, circuits: tuple[str, ...]) -> None:
+        """See HostUser."""
+        self._call_loop(lambda: self._owner.reserved(circuits))
+
+    def pass_on(self, grant: Callable[[int], None]) -> None:
+        """See HostUser."""
+        self._call_loop(lambda: self._owner.pass_on(grant))
 
     def _main(self) -> None:
         error: BaseException | None = None
@@ -132,7 +191,7 @@ class HostThread:
         async with host.run(listen):
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                self._host = Host(host, self._limits, self, nursery, self._waker)
+                self._host = Host(host, self._limits, self, nursery, self._waker, self._caps)
                 nursery.start_soon(self._host.serve)
                 self._call_loop(self._runs)
                 await self._stopping.wait()
@@ -145,7 +204,7 @@ class HostThread:
     async def _dial(
         self,
         peer_id: PeerId,
-        address: P2pAddress,
+        address: P2pAddress | CircuitAddress,
         timeout_s: float,
         scope: trio.CancelScope,
         result: asyncio.Future[OpenLink],
@@ -174,6 +233,11 @@ class HostThread:
         with contextlib.suppress(trio.RunFinishedError):
             self._token.run_sync_soon(call, idempotent=True)
 
+    def _tell_host(self, tell: Callable[[Host], None]) -> None:
+        host = self._host
+        if host is not None:
+            self._call_host(lambda: tell(host))
+
     def _call_host(self, call: Callable[[], None]) -> bool:
         if self._token is None:
             return False
@@ -196,7 +260,7 @@ class HostThread:
         if not self._started.done():
             self._started.set_exception(Unreachable(_AWAY, cause=_shown(error)))
             return
-        self._on_end(error)
+        self._owner.thread_ended(error)
 
 
 def _settle(result: asyncio.Future[OpenLink], link: OpenLink | None, problem: Exception) -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import structlog
 
 from peer.config import LinkConfig
 from peer.link_traffic import LinkTraffic
-from peer.p2p.addresses import P2pAddress, parse
+from peer.p2p.addresses import P2pAddress, parse, parse_relay
+from peer.p2p.circuit_book import CircuitCaps
 from peer.p2p.limits import HostLimits
+from peer.p2p.passing_on import PassingOn
 from peer.p2p.port_hold import PortHold
 from peer.p2p.stream import P2pStream
 from peer.p2p.supervision import Supervision
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
     from peer.p2p.thread import HostThread
 
 log = structlog.get_logger()
+RELAYS_MOST = 8
+"""Of those that are named; more are not looked at."""
 
 
 class P2pTransport:
@@ -42,6 +47,7 @@ class P2pTransport:
         identity: libp2p proves it in its handshake; the certificate of the run must name it.
         host, port: to listen on; port 0 lets the system choose.
         traffic: of all links of the process.
+        caps: of what is passed on for others; None: nothing is.
     """
 
     def __init__(
@@ -56,7 +62,7 @@ class P2pTransport:
         limits: LinkLimits | None = None,
         host_limits: HostLimits | None = None,
         traffic: LinkTraffic | None = None,
-        make_thread: Callable[..., HostThread] | None = None,
+        caps: CircuitCaps | None = None,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._identity = identity
@@ -71,7 +77,9 @@ class P2pTransport:
         self._options = SocketOptions(silence_timeout_s=self._limits.silence_timeout_s)
         self._traffic = traffic or LinkTraffic(LinkConfig())
         self._address = (host, port)
-        self._make_thread = make_thread or _thread_class()
+        self._thread_class = _thread_class()
+        self._caps = caps
+        self._passing = PassingOn(self._traffic, caps) if caps is not None else None
         self._jitter = jitter
         self._supervision = Supervision()
         self._loop = asyncio.get_running_loop()
@@ -86,11 +94,47 @@ class P2pTransport:
         self._beginning = asyncio.Lock()
         self._begun = False
         self._closing = False
+        self._trouble = ""
+        self._expected: frozenset[PeerId] = frozenset()
+        self._relays: tuple[P2pAddress, ...] = ()
+        self._circuits: tuple[str, ...] = ()
+        self._may_relay = True
+        self.on_circuits: Callable[[tuple[str, ...]], None] | None = None
+        """Called with the addresses at which we can be reached through relays, whenever they change."""
 
     @property
     def running(self) -> bool:
         """Whether links can be opened now."""
         return self._thread is not None
+
+    @property
+    def state(self) -> str:
+        """ "running", or why it does not, in words."""
+        return "running" if self.running else self._trouble or "not begun"
+
+    @property
+    def relays_for_others(self) -> bool:
+        """Whether others may hold reservations here, as far as our configuration goes."""
+        return self._caps is not None
+
+    def expect(self, peer_ids: Iterable[PeerId]) -> None:
+        """The coordinator names these as members of the run, in place of those before."""
+        self._expected = frozenset(peer_ids)
+        if self._thread is not None:
+            self._thread.expect(self._expected)
+
+    def want_relays(self, addresses: Iterable[str]) -> None:
+        """Be reachable through some of these relays, the preferred first; ``on_circuits`` hears where."""
+        found = (parse_relay(address) for address in islice(addresses, RELAYS_MOST))
+        self._relays = tuple(relay for relay in found if relay is not None and relay.peer_id != self._identity.peer_id)
+        if self._thread is not None:
+            self._thread.want_relays(self._relays)
+
+    def allow_relaying(self, *, allowed: bool) -> None:
+        """Whether the owner lets anything pass for others at the moment."""
+        self._may_relay = allowed
+        if self._thread is not None:
+            self._thread.allow_relaying(allowed=allowed)
 
     async def start(self, on_link: LinkHandler) -> str:
         """See ChunkTransport; returns an address like /ip4/192.0.2.1/tcp/4001.
@@ -121,7 +165,7 @@ class P2pTransport:
         opened = await self._thread.dial(peer_id, where, self._limits.dial_timeout_s)
         stream = self._stream(opened)
         caller = await self._greeted(stream, peer_id, dialled=True)
-        return self._link(stream, caller, dialled=True)
+        return self._link(stream, opened, caller, dialled=True)
 
     def renew(self, credentials: TlsCredentials) -> None:
         self._credentials = credentials
@@ -153,23 +197,27 @@ class P2pTransport:
         return None if self._hold is None else P2pAddress.of(self._address[0], self._hold.port)
 
     async def _run_thread(self) -> None:
-        thread = self._make_thread(
-            self._identity, self._host_limits, self._listen, on_link=self._opened, on_end=self._thread_ended
-        )
+        thread = self._thread_class(self._identity, self._host_limits, self._listen, self, self._caps)
         await thread.start()
         self._thread, self._begun = thread, True
+        self._trouble = ""
+        thread.expect(self._expected)
+        thread.want_relays(self._relays)
+        thread.allow_relaying(allowed=self._may_relay)
         self._supervision.started(self._loop.time())
 
-    def _thread_ended(self, error: BaseException | None) -> None:
+    def thread_ended(self, error: BaseException | None) -> None:
         if self._closing:
             return
         self._thread = None
+        self.reserved(())
         for stream in list(self._streams):
             stream.give_up("the libp2p thread ended")  # where trio itself failed, nobody else has said so
         self._start_again_later(repr(error))
 
     def _start_again_later(self, why: str) -> None:
         delay_s = self._supervision.died(self._jitter(), self._loop.time())
+        self._trouble = f"ended: {why[:200]}; tried again after {delay_s:.0f} s"
         log.error("libp2p ended; direct links go on", reason=why, again_in_s=round(delay_s, 1))
         self._restart = self._loop.call_later(delay_s, lambda: self._spawn(self._start_again()))
 
@@ -183,8 +231,9 @@ class P2pTransport:
 
     # ------------------------------------------------------------- links
 
-    def _opened(self, opened: OpenLink) -> None:
-        self._spawn(self._answer(opened))
+    def link_opened(self, link: OpenLink) -> None:
+        """See ThreadOwner."""
+        self._spawn(self._answer(link))
 
     async def _answer(self, opened: OpenLink) -> None:
         stream = self._stream(opened)
@@ -192,9 +241,13 @@ class P2pTransport:
             caller = await self._greeted(stream, opened.peer_id, dialled=False)
         except RollcastError as error:
             log.warning("chunk link refused", peer=opened.peer_id, code=error.code, reason=error.what)
+            if isinstance(error, WrongKey) and self._thread is not None:
+                self._thread.refuse(opened.peer_id)
             return
         assert self._on_link is not None
-        link = self._link(stream, caller, dialled=False)
+        if self._thread is not None:
+            self._thread.member(opened.peer_id)
+        link = self._link(stream, opened, caller, dialled=False)
         link.start(self._on_link(link))
 
     def _stream(self, opened: OpenLink) -> P2pStream:
@@ -220,9 +273,7 @@ class P2pTransport:
         callers: list[Caller] = []
 
         def check(hello: pb.LinkHello) -> None:
-            caller = caller_issued_by(self._credentials.ca_pem, hello.certificate_der, datetime.now(UTC))
-            if caller.peer_id != peer_id or caller.run_id != self._run_id:
-                raise WrongKey(f"{peer_id} shows the certificate of {caller.uri}")
+            caller = self._caller(peer_id, hello.certificate_der)
             problem = "" if dialled else self._admit(caller)
             if problem:
                 raise NotAllowed(problem)
@@ -239,8 +290,49 @@ class P2pTransport:
         )
         return callers[0]
 
-    def _link(self, stream: P2pStream, caller: Caller, *, dialled: bool) -> StreamLink:
-        return StreamLink(stream, caller, self._traffic.of(stream.remote_address), dialled=dialled, transport="p2p")
+    def _caller(self, peer_id: PeerId, certificate_der: bytes) -> Caller:
+        caller = caller_issued_by(self._credentials.ca_pem, certificate_der, datetime.now(UTC))
+        if caller.peer_id != peer_id or caller.run_id != self._run_id:
+            raise WrongKey(f"{peer_id} shows the certificate of {caller.uri}")
+        return caller
+
+    def _link(self, stream: P2pStream, opened: OpenLink, caller: Caller, *, dialled: bool) -> StreamLink:
+        transport = "relayed" if opened.relayed else "p2p"
+        return StreamLink(stream, caller, self._traffic.of(stream.remote_address), dialled=dialled, transport=transport)
+
+    # ------------------------------------------------------------- circuits
+
+    @property
+    def certificate_der(self) -> bytes:
+        """See ThreadOwner."""
+        return self._credentials.certificate_der
+
+    def is_certificate_of(self, peer_id: PeerId, certificate_der: bytes) -> bool:
+        """See ThreadOwner."""
+        try:
+            self._caller(peer_id, certificate_der)
+        except RollcastError as error:
+            log.warning("a libp2p peer is no member of the run", peer=peer_id, code=error.code, reason=error.what)
+            return False
+        return True
+
+    def reserved(self, circuits: tuple[str, ...]) -> None:
+        """See ThreadOwner."""
+        if circuits != self._circuits:
+            self._circuits = circuits
+            log.info("reachable through relays", circuits=circuits)
+            if self.on_circuits is not None:
+                self.on_circuits(circuits)
+
+    def pass_on(self, grant: Callable[[int], None]) -> None:
+        """See ThreadOwner."""
+        if self._passing is not None:
+            wait_s = self._passing.next_portion(self._loop.time())
+            self._loop.call_later(wait_s, self._grant, grant)
+
+    def _grant(self, grant: Callable[[int], None]) -> None:
+        assert self._passing is not None
+        grant(self._passing.passed(self._loop.time()))
 
     # ------------------------------------------------------------- inside
 
