@@ -15,6 +15,7 @@ import structlog
 from coordinator import background
 from coordinator.actions import Action
 from coordinator.config import CoordinatorConfig
+from coordinator.configured import core_settings
 from coordinator.core import CoordinatorCore, CoreSettings
 from coordinator.disk_guard import DiskGuard
 from coordinator.events import Event, Started
@@ -24,12 +25,11 @@ from coordinator.inviting import Inviting
 from coordinator.join import JoinDesk
 from coordinator.ledger import Ledger
 from coordinator.metrics import CoordinatorMetrics
-from coordinator.probing import ProbeSettings
 from coordinator.problems import Problems
 from coordinator.providing import Providing, start_fleet, works
+from coordinator.reach.dialling import Dialling
 from coordinator.record_format import FORMAT, Head
 from coordinator.recorder import Recorder
-from coordinator.relay_model import PlanShape
 from coordinator.resume import PORTS, TOKENIZER, RunStart, open_run
 from coordinator.rpc import ControlServer, Servicer
 from coordinator.rpc_access import RoleGate
@@ -41,7 +41,6 @@ from coordinator.sessions import Sessions
 from coordinator.shell import Shell
 from coordinator.sinks.all_sinks import open_sinks
 from coordinator.state import Restored
-from coordinator.tasks.config import MixtureTask
 from coordinator.tasks.evaluation_sets import HELD_OUT
 from rollcast.runtime.errors import ConfigError
 from rollcast.runtime.process import is_loopback
@@ -123,61 +122,6 @@ async def started(config: CoordinatorConfig, folder: RunFolder) -> AsyncIterator
         yield coordinator
 
 
-def core_settings(
-    config: CoordinatorConfig, run_id: RunId, sampling: Sampling, *, vocabulary_size: int
-) -> CoreSettings:
-    """The core's settings from the process's configuration."""
-    return CoreSettings(
-        run_id=run_id,
-        run_name=config.run.name,
-        seed=config.run.seed,
-        steps=config.run.steps,
-        staleness_limit=config.run.staleness_limit,
-        publish_every_steps=_kappa(config),
-        late_policy=config.run.late_policy,
-        late_wait_s=config.run.late_wait_s,
-        late_steps_max=config.run.late_steps_max,
-        groups_per_step=config.run.groups_per_step,
-        samples_per_group=config.run.samples_per_group,
-        sampling=sampling,
-        drop_without_advantage=config.selection.drop_without_advantage,
-        drops_per_step_max=int(config.selection.drops_per_step_max * config.run.groups_per_step),
-        staged_prompts=isinstance(config.task, MixtureTask) and bool(config.task.stages),
-        vocabulary_size=vocabulary_size,
-        lease_deadline_s=config.lease.deadline_s,
-        prefetch_batches=config.lease.prefetch_batches,
-        prefetch_s=config.lease.prefetch_s,
-        reconnect_grace_s=config.lease.reconnect_grace_s,
-        pacing=config.lease.pacing,
-        lead_margin_steps=config.lease.lead_margin_steps,
-        duplicate_share=config.lease.duplicate_share,
-        partial_tokens_max=config.lease.partial_tokens_max,
-        heartbeat_timeout_s=config.membership.heartbeat_timeout_s,
-        no_peer_timeout_s=config.membership.no_peer_timeout_s,
-        start_timeout_s=config.membership.start_timeout_s,
-        learner_timeout_s=config.membership.learner_timeout_s,
-        scoring_queue_max=config.verifier.queue_max,
-        plan_shape=PlanShape(
-            mesh_peers_max=config.relay.mesh_peers_max,
-            stripes=config.relay.stripes,
-            fallbacks_max=config.relay.fallbacks_max,
-            unknown_uplink_bytes_per_second=config.relay.unknown_uplink_bytes_per_second,
-            mirrors=tuple(config.relay.mirrors),
-        ),
-        probes=ProbeSettings(config.relay.probe_bytes_max, config.relay.probe_seconds_max),
-        lan_preferred=config.relay.lan_preferred,
-        activation=config.capacity.settings(
-            unknown_upload_bytes_per_second=config.relay.unknown_uplink_bytes_per_second,
-            usd_total_max=config.providers.usd_max,
-        ),
-    )
-
-
-def _kappa(config: CoordinatorConfig) -> int:
-    """As the core's settings have it: 0 for auto."""
-    return 0 if config.run.publish_every_steps == "auto" else config.run.publish_every_steps
-
-
 def _start_record(
     config: CoordinatorConfig, folder: RunFolder, settings: CoreSettings, restored: Restored, stack: AsyncExitStack
 ) -> Callable[[float, Event, Sequence[Action]], None]:
@@ -257,6 +201,7 @@ def _assemble(
     desk.banned_because = shell.core.banned_because
     desk.has_session = lambda peer_id: shell.core.state.members.get(peer_id) is not None
     inviting = Inviting(desk, run_id=run_id, ca_sha256=ca.fingerprint, learner_public_key=config.learner_public_key)
+    inviting.further = tuple(config.serve.advertise_further)
     return Coordinator(
         config=config,
         folder=folder,
@@ -289,9 +234,12 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
         port=serve.grpc_port or ports.get("grpc", 0),
     )
     stack.push_async_callback(control.stop, CALLS_GRACE_S)
+    dialling = Dialling(credentials, coordinator.run_id, shell.core.state.settings.dial_backs, shell.apply)
+    stack.push_async_callback(dialling.close)
+    shell.on_try = dialling.take
     coordinator.desk.grpc_address = _address(advertised, control.port)
     is_local = is_loopback(serve.host)
-    names = frozenset({"localhost", "127.0.0.1", "::1", serve.host, advertised})
+    names = frozenset({"localhost", "127.0.0.1", "::1", *serve.hosts})
     app = await http_app(coordinator, hosts=names if is_local else None, open_reading=is_local and serve.open_reading)
     tls = None if is_local else credentials.ssl_server_context(ask_client=False)
     http = await HttpServer.start(app, host=serve.host, port=serve.http_port or ports.get("http", 0), tls=tls)
@@ -345,9 +293,8 @@ def _servicer(coordinator: Coordinator) -> Servicer:
 
 def _credentials(coordinator: Coordinator) -> TlsCredentials:
     """A certificate for every name under which we can be reached; the key is made anew at each start."""
-    serve, key = coordinator.config.serve, new_tls_key()
-    hosts = [host for host in (serve.host, serve.advertise_host) if host]
-    certificate = coordinator.ca.issue_coordinator(key.csr_pem(), hosts)
+    key = new_tls_key()
+    certificate = coordinator.ca.issue_coordinator(key.csr_pem(), coordinator.config.serve.hosts)
     return TlsCredentials(coordinator.ca.certificate_pem, certificate, key.private_pem)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from ssl import SSLError
 
-from rollcast.runtime.errors import Unreachable, WrongKey
+from rollcast.runtime.errors import RollcastError, Unreachable, WaitTimedOut, WrongKey
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import PeerId, RunId
 from rollcast.wire.link_opening import caller_of
@@ -34,10 +35,18 @@ async def probe_link(
         except SSLError as error:
             raise WrongKey(f"{address} shows no certificate of this run", cause=error.reason or str(error)) from None
         except (OSError, OverflowError) as error:
-            raise Unreachable(f"cannot reach {peer_id} at {address}", cause=str(error)) from None
+            cause = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+            raise Unreachable(f"cannot reach {peer_id} at {address}", cause=cause) from None
         try:
             caller = caller_of(writer.transport)
             if caller.peer_id != peer_id or caller.run_id != run_id:
                 raise WrongKey(f"{address} is answered by the {caller.role} {caller.peer_id}, not by {peer_id}")
         finally:
             writer.transport.abort()
+
+
+def problem_in(error: RollcastError) -> str:
+    """Why a probe failed, in few words that are the same for the same reason."""
+    if isinstance(error, WaitTimedOut):
+        return "no answer"
+    return error.what if isinstance(error, WrongKey) else error.cause or error.what
