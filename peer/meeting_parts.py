@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from random import Random
 
 from peer.config import PeerConfig
+from peer.discovery.address_book import AddressBook
+from peer.discovery.book_file import BookFile
+from peer.discovery.exchange import Exchange
+from peer.discovery.going_on import GoingOn
+from peer.discovery.own_record import OwnRecord, own_addresses
 from peer.meeting import MeetingPart
 from peer.reached import Reached
 from peer.relay import Relay
@@ -37,5 +43,21 @@ class Around:
 
 def parts_of(around: Around) -> list[MeetingPart]:
     """All parts of one peer. Call it inside a running event loop."""
-    parts: list[MeetingPart] = [around.reached]
+    exchange = _exchange(around)
+    around.relay.watcher = exchange
+    parts: list[MeetingPart] = [around.reached, exchange, GoingOn(around.relay)]
     return parts
+
+
+def _exchange(around: Around) -> Exchange:
+    identity, run_id = around.place.identity, around.place.enrolment.run_id
+    return Exchange(
+        OwnRecord(identity, run_id, around.config.role),
+        AddressBook(identity.peer_id),
+        BookFile(around.config.state_folder / "peer-records.pb", run_id),
+        around.relay,
+        run_id=run_id,
+        addresses=lambda: own_addresses(around.advertised(), around.reached.now),
+        send=around.send,
+        random=Random(),
+    )
