@@ -18,6 +18,7 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from random import SystemRandom
@@ -47,6 +48,8 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.records import parse_announcement
 from rollcast.wire.tensors import tensor_table
 from rollcast.wire.tls import TlsCredentials
+
+Announce = Callable[[pb.VersionAnnouncement], Awaitable[bool]]
 
 _POLL_S = 0.25
 _GONE = ("left", "lost")  # shown for a while all the same
@@ -114,40 +117,50 @@ class NoiseLearner:
         """
         async with AsyncExitStack() as stack:
             http = await stack.enter_async_context(aiohttp.ClientSession())
-            info = await self._client.wait_for_origin(self._config.join_timeout_s)
-            await self._until_held(http, peers, None)
-            origin = OriginPusher(
-                lambda: self._client.wait_for_origin(self._config.join_timeout_s),
-                self._credentials,
-                timeout_s=self._config.publish.timeout_s,
-                random=SystemRandom(),
-            )
-            stack.push_async_callback(origin.close)
 
             async def announce(announcement: pb.VersionAnnouncement) -> bool:
                 sizes = [manifest.size_bytes for manifest in parse_announcement(announcement).manifests]
-                _say(event="origin_holds", encoding_bytes=sizes)
+                say(event="origin_holds", encoding_bytes=sizes)
                 await commands.readline()
                 return await self._client.announce(announcement)
 
-            publisher = Publisher(
-                identity=Identity.load(self._config.identity_file),
-                run=info,
-                model_json=ModelConfig().model_dump_json(),
-                config=self._config.publish,
-                retained=self._retained,
-                origin=origin,
-                announce=announce,
-            )
-            _say(event="ready")
+            publisher = await self.publisher(stack, http, peers, announce)
+            say(event="ready")
             version = 0
             while line := await commands.readline():
                 snapshot = await asyncio.to_thread(self._snapshot, line.decode().strip())
                 await publisher.publish(Version(version), snapshot)
                 status = await self._until_held(http, peers, version)
-                _say(event="peers_hold", version=version, t_bcast_s=status["t_bcast_s"]["last"])
-                self._retained.remove(self._retained.versions()[:-_VERSIONS_KEPT], oldest_replayed=version)
+                say(event="peers_hold", version=version, t_bcast_s=status["t_bcast_s"]["last"])
+                self.forget(version)
                 version += 1
+
+    async def publisher(
+        self, stack: AsyncExitStack, http: aiohttp.ClientSession, peers: int, announce: Announce
+    ) -> Publisher:
+        """Once the origin and so many peers are there."""
+        info = await self._client.wait_for_origin(self._config.join_timeout_s)
+        await self._until_held(http, peers, None)
+        origin = OriginPusher(
+            self._find_origin, self._credentials, timeout_s=self._config.publish.timeout_s, random=SystemRandom()
+        )
+        stack.push_async_callback(origin.close)
+        return Publisher(
+            identity=Identity.load(self._config.identity_file),
+            run=info,
+            model_json=ModelConfig().model_dump_json(),
+            config=self._config.publish,
+            retained=self._retained,
+            origin=origin,
+            announce=announce,
+        )
+
+    def forget(self, newest: int) -> None:
+        """Remove what is older than the last versions up to this one."""
+        self._retained.remove(self._retained.versions()[:-_VERSIONS_KEPT], oldest_replayed=newest)
+
+    async def _find_origin(self) -> pb.RunInfo:
+        return await self._client.wait_for_origin(self._config.join_timeout_s)
 
     def _snapshot(self, command: str) -> Snapshot:
         if command == "publish":
@@ -184,11 +197,17 @@ class NoiseLearner:
             return status
 
 
-def _say(**values: object) -> None:
+def say(**values: object) -> None:
+    """Print one line of JSON."""
     print(json.dumps(values), flush=True)
 
 
-async def _run(config: LearnerConfig, size_bytes: int, peers: int, limit_s: float) -> int:
+async def run(config: LearnerConfig, make: Callable[[Enrolment, CoordinatorClient], NoiseLearner], peers: int) -> int:
+    """Join, and publish at the commands of stdin; exit status 0.
+
+    Raises:
+        RollcastError: see NoiseLearner.live.
+    """
     identity = Identity.load(config.identity_file)
     invite = await read_invite("", config.invite_file, config.join_timeout_s)
     enrolment = await enrol(invite, identity, config.run_folder / "enrolment", config.join_timeout_s)
@@ -202,7 +221,7 @@ async def _run(config: LearnerConfig, size_bytes: int, peers: int, limit_s: floa
     loop, commands = asyncio.get_running_loop(), asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
     try:
-        await NoiseLearner(config, enrolment, client, size_bytes, limit_s).live(peers, commands)
+        await make(enrolment, client).live(peers, commands)
     finally:
         await client.close()
     return 0
@@ -213,7 +232,11 @@ def main() -> int:
     config = load_config(Path(sys.argv[1]), LearnerConfig)
     configure_logging("learner", log_file=Path(sys.argv[2]))
     size_bytes, peers, limit_s = int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5])
-    return run_process(lambda stop: _run(config, size_bytes, peers, limit_s))
+    return run_process(
+        lambda _: run(
+            config, lambda enrolment, client: NoiseLearner(config, enrolment, client, size_bytes, limit_s), peers
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ class _Run:
     def _begin(self, trouble: Trouble) -> None:
         match trouble.what:
             case "dies":
-                self._daemons.kill_peer(trouble.node)
+                self._daemons.kill(f"peer-{trouble.node}")
             case "slows":
                 node = self._case.nodes[trouble.node]
                 self._network.set_rates(trouble.node, node.with_uplink(SLOWED_TO * node.up_mbit_s))

@@ -27,6 +27,7 @@ from rollcast.runtime.errors import ConfigError, ProcessFailed
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.identity import Identity
 
+_CLI = (sys.executable, "-m", "rollcast.cli.main")
 _START_TIMEOUT_S = 120.0
 _ROOM_TIMEOUT_S = 5.0
 _POLL_S = 0.02
@@ -58,6 +59,12 @@ class Log:
                 return datetime.fromisoformat(entry["timestamp"]).timestamp()
         return None
 
+    def moments(self, event: str) -> list[tuple[float, int]]:
+        """When entries of that event were written, as seconds of Unix time, and their versions (-1: they name none)."""
+        self._read()
+        found = [entry for entry in self._entries if entry.get("event") == event]
+        return [(datetime.fromisoformat(entry["timestamp"]).timestamp(), entry.get("version", -1)) for entry in found]
+
     def _read(self) -> None:
         if not self.path.exists():
             return
@@ -87,19 +94,25 @@ class Daemons:
 
     def start(self) -> None:
         """Start all of them; returns once every peer has joined."""
-        cli = [sys.executable, "-m", "rollcast.cli.main"]
-        files = self._files("coordinator", "coordinator", self._coordinator_config(), "--log-file")
-        self._spawn(0, "coordinator", [*cli, "coordinator", *files, "--with-parent"])
-        files = self._files("origin", "origin", self._peer_config(0), "--log-file")
-        self._spawn(0, "origin", [*cli, "peer", "run", *files, "--with-parent"])
+        self.start_coordinator()
+        self.start_origin()
         for number in self._case.receivers:
             self.start_peer(number)
-        limits = [str(self._case.size_bytes), str(len(self._case.receivers)), str(self._case.limit_s)]
         files = self._files("learner", "learner", self._learner_config())
-        command = [sys.executable, "-m", "bench.programs.noise_learner", *files, *limits]
+        command = [sys.executable, "-m", *self._learner_program(files)]
         learner = self._spawn(0, "learner", command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._lines.follow(0, learner)
         self.hear("ready", _START_TIMEOUT_S)
+
+    def start_coordinator(self) -> None:
+        """Start the coordinator; with what an earlier process of it left, if it did."""
+        files = self._files("coordinator", "coordinator", self._coordinator_config(), "--log-file")
+        self._spawn(0, "coordinator", [*_CLI, "coordinator", *files, "--with-parent"])
+
+    def start_origin(self) -> None:
+        """Start the origin; with what an earlier process of it left, if it did."""
+        files = self._files("origin", "origin", self._peer_config(0), "--log-file")
+        self._spawn(0, "origin", [*_CLI, "peer", "run", *files, "--with-parent"])
 
     def start_peer(self, number: int, *, waits: bool = False) -> None:
         """Start the peer at a node; with what an earlier process of it left, if it did.
@@ -116,9 +129,9 @@ class Daemons:
         """Let a peer join that was started to wait."""
         self._write(f"peer-{number}", "join")
 
-    def kill_peer(self, number: int) -> None:
-        """End a peer's process at once, as a crash does."""
-        self._network.reap(self._processes.pop(f"peer-{number}"), signal.SIGKILL)
+    def kill(self, name: str) -> None:
+        """End a process at once, as a crash does."""
+        self._network.reap(self._processes.pop(name), signal.SIGKILL)
 
     def remove_peer(self, number: int) -> None:
         """Let a peer leave, and forget that it was ever there."""
@@ -171,6 +184,11 @@ class Daemons:
     def _room(self, number: int, version: int) -> list[Path]:
         found = self._state_folder(number).rglob(f"versions/**/{version}/0.new")
         return [path for path in found if path.stat().st_size >= self._case.size_bytes]
+
+    def _learner_program(self, files: list[str]) -> list[str]:
+        """The module that publishes, and what it is told; see bench.programs.noise_learner for what it must say."""
+        limits = [str(self._case.size_bytes), str(len(self._case.receivers)), str(self._case.limit_s)]
+        return ["bench.programs.noise_learner", *files, *limits]
 
     # ------------------------------------------------------------ talking to the learner
 

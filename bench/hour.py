@@ -1,0 +1,144 @@
+"""An hour of churn: does anything grow, and does any peer go without versions for long?
+
+A coordinator, a learner that publishes a small version every few seconds, an origin and peers that only relay, every
+second one behind a router of its own, as processes in an emulated network with links over TLS and libp2p. On the way
+peers are killed, leave and come as newcomers, are frozen for a while, their libp2p threads die, and the coordinator is
+killed. Half of the peers are never killed, so that what they hold can be followed over the whole time.
+
+Growth is the Theil-Sen slope an hour of a process's samples after its warm-up. A stall is the time in which a peer that
+runs lacks a published version and completes none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from pathlib import Path
+from random import Random
+
+from bench.broadcast import ended_by_sigterm, working_folder
+from bench.longrun.census import LEAK_PER_HOUR, WATCHED, growths, leaking
+from bench.longrun.churn import Act, Churn
+from bench.longrun.fleet import LongFleet, long_fleet
+from bench.longrun.stalls import delays_s, stalls
+from bench.machine import Outcome
+from bench.wan import build
+
+HOUR_S = 3600.0
+STALL_MOST_S = 30.0
+_KIB = 1024
+_STEP_S = 1.0
+_CALM_S = 45.0  # at the end nothing happens any more, so that the last stalls can end
+_WARM_UP_SHARE, _WARM_UP_MOST_S = 0.25, 900.0
+_WARM_LEAST_SHARE = 0.3  # of the run; a process that lived for less after its warm-up says nothing
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--hours", type=float, default=1.0)
+    parser.add_argument("--peers", type=int, default=16)
+    parser.add_argument("--interval", type=float, default=8.0, help="seconds between two versions")
+    parser.add_argument("--kib", type=int, default=256, help="size of a version")
+    parser.add_argument("--every", type=float, default=20.0, help="seconds between two things that happen, in the mean")
+    parser.add_argument("--seed", type=int, default=0, help="what happens when")
+    parser.add_argument("--no-p2p", action="store_true", help="direct links only")
+    parser.add_argument("--set", action="append", default=[], help="as of the benchmark broadcast")
+    parser.add_argument("--keep", type=Path, help="copy configurations, logs and counts to this folder")
+
+
+def run(arguments: argparse.Namespace) -> Outcome:
+    """Let it run; growth, stalls and what happened.
+
+    Raises:
+        ConfigError: a setting is wrong.
+        MissingExtra: see bench.wan.build.
+        ProcessFailed, WaitTimedOut: something does not start, or the learner ended.
+    """
+    build.require()
+    settings = (*(() if arguments.no_p2p else ("peer.link.p2p=true",)), *arguments.set)
+    shape = {"size_bytes": arguments.kib * _KIB, "interval_s": arguments.interval, "settings": settings}
+    nodes = range(1, arguments.peers + 1)
+    churn = Churn(
+        Random(arguments.seed),
+        arguments.every,
+        coming_and_going=[number for number in nodes if number % 4 in (0, 1)],
+        staying=[number for number in nodes if number % 4 in (2, 3)],
+    )
+    with (
+        ended_by_sigterm(),
+        working_folder(arguments.keep) as folder,
+        long_fleet(arguments.peers, folder, **shape) as fleet,
+    ):
+        begun, began_s = fleet.clock(), time.time()
+        disturb(fleet, churn, arguments.hours * HOUR_S)
+        ended_s = time.time()
+        figures = {"cores": fleet.cores(begun), **seen(fleet, began_s, ended_s), **grown(fleet, ended_s - began_s)}
+    figures |= {f"times_{name}": float(count) for name, count in sorted(churn.done.items())}
+    kept = ("hours", "peers", "interval", "kib", "every", "seed", "no_p2p", "set")
+    return Outcome({name: getattr(arguments, name) for name in kept}, figures)
+
+
+def disturb(fleet: LongFleet, churn: Churn, seconds: float) -> None:
+    """Let things happen for so long, and be calm at the end.
+
+    Raises:
+        ProcessFailed: the learner ended.
+    """
+    begun_s = time.monotonic()
+    while (passed_s := time.monotonic() - begun_s) < seconds:
+        acts: list[Act] = churn.due(passed_s) if passed_s < seconds - _CALM_S else churn.calm()
+        for act in acts:
+            fleet.act(act)
+        fleet.watch()
+        time.sleep(_STEP_S)
+
+
+def seen(fleet: LongFleet, began_s: float, ended_s: float) -> dict[str, float]:
+    """How versions arrived; the worst stalls are printed."""
+    found, waits = [], list[float]()
+    for number in fleet.peers:
+        held = fleet.held(number)
+        for span in fleet.spans(number, ended_s):
+            waits += delays_s(fleet.published, held, span)
+            found += [(stall.seconds, number, stall) for stall in stalls(fleet.published, held, span)]
+    worst = sorted(found, reverse=True, key=lambda one: one[0])
+    for seconds, number, stall in worst[:5]:
+        print(f"peer {number} went without for {seconds:.1f} s from {_shown(stall.from_s)}", file=sys.stderr)
+    return {
+        "seconds": ended_s - began_s,
+        "versions": float(len(fleet.published)),
+        "held_median_s": statistics.median(waits),
+        "held_p99_s": statistics.quantiles(waits, n=100)[98],
+        "stall_max_s": worst[0][0] if worst else 0.0,
+        "stalls_over_30_s": float(sum(one[0] > STALL_MOST_S for one in worst)),
+        "ended_by_themselves": float(len(fleet.died)),
+    }
+
+
+def grown(fleet: LongFleet, seconds: float) -> dict[str, float]:
+    """Growth an hour of what is watched: the median and the worst of the peers, and each other process."""
+    warm_up_s = min(_WARM_UP_MOST_S, _WARM_UP_SHARE * seconds)
+    by_name = growths(fleet.census.lives, warm_up_s=warm_up_s, warm_least_s=_WARM_LEAST_SHARE * seconds)
+    figures: dict[str, float] = {}
+    peers = [slopes for name, slopes in by_name.items() if name.startswith("peer-")]
+    for what in WATCHED:
+        values = [slopes[what] for slopes in peers if what in slopes]
+        if values:
+            figures[f"peer_{what}_per_hour_median"] = statistics.median(values)
+            figures[f"peer_{what}_per_hour_max"] = max(values)
+        for name in ("coordinator", "origin", "learner"):
+            if what in by_name.get(name, {}):
+                figures[f"{name}_{what}_per_hour"] = by_name[name][what]
+    for name, slopes in by_name.items():
+        for what in leaking(slopes):
+            print(f"{name} grows: {what} by {slopes[what]:.1f} an hour (> {LEAK_PER_HOUR[what]:g})", file=sys.stderr)
+    figures["processes_watched"] = float(len(by_name))
+    figures["processes_leaking"] = float(sum(bool(leaking(slopes)) for slopes in by_name.values()))
+    last = [life.samples[-1] for life in fleet.census.lives if life.name in by_name]
+    figures["rss_mib_max"] = max((sample.rss_mib for sample in last), default=0.0)
+    return figures
+
+
+def _shown(at_s: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at_s))

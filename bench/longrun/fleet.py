@@ -1,0 +1,166 @@
+"""The emulated network of a long run, the daemons in it, and what was seen of them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.longrun.census import Census
+from bench.longrun.churn import Act
+from bench.longrun.daemons import LongDaemons
+from bench.longrun.presence import Presence
+from bench.longrun.stalls import Moment, Span
+from bench.systems.base import Case
+from bench.wan.network import Network, Sockets
+from bench.wan.scenarios import Nat, Node
+
+_ROUTERS: tuple[Nat, ...] = ("full-cone", "port-restricted", "symmetric", "port-restricted")
+_JOIN_LIMIT_S = 300.0
+_SAMPLE_S = 15.0
+_RESTART_S = 2.0
+_DAY_S = 86_400.0
+
+
+def nodes_of(peers: int) -> tuple[Node, ...]:
+    """An origin and so many homes, every second one behind a router, of the kinds in turn."""
+    homes = (Node(20, 80, 10, _ROUTERS[number // 2 % 4] if number % 2 else None) for number in range(peers))
+    return (Node(80, 80, 5), *homes)
+
+
+class LongFleet:
+    """Everything that runs, what was done to it, and what was seen of it."""
+
+    def __init__(self, network: Network, daemons: LongDaemons, census: Census) -> None:
+        self._network = network
+        self._daemons = daemons
+        self._presence: Mapping[int, Presence] = defaultdict(Presence)
+        self._sampled_s = 0.0
+        self._restart: dict[str, float] = {}
+        self.census = census
+        self.died: list[str] = []
+
+    @property
+    def peers(self) -> range:
+        """Numbers of the peers' nodes."""
+        return range(1, len(self._network.nodes))
+
+    @property
+    def published(self) -> list[Moment]:
+        """What the learner published so far; Unix time."""
+        return self._daemons.versions
+
+    def start(self) -> None:
+        """Start everything; returns once all peers have joined and the learner publishes.
+
+        Raises:
+            ProcessFailed, WaitTimedOut: something does not start.
+        """
+        now = time.time()
+        for number in self.peers:
+            self._presence[number].started(now)
+        self._daemons.start()
+        self._daemons.begin()
+
+    def act(self, act: Act) -> None:
+        """Do it, and note who is there."""
+        print(f"{time.strftime('%H:%M:%S')} {act.what} {act.node or ''}", file=sys.stderr, flush=True)
+        now, presence = time.time(), self._presence[act.node]
+        match act.what:
+            case "kill" | "leave" | "freeze":
+                presence.gone(now)
+            case "start" | "join":
+                presence.started(now)
+            case "thaw":
+                presence.thawed(now)
+        self._daemons.act(act)
+
+    def watch(self) -> None:
+        """To be called every second or so: sample, hear, and start again what ended by itself.
+
+        Raises:
+            ProcessFailed: the learner ended.
+        """
+        now = time.time()
+        if now - self._sampled_s >= _SAMPLE_S:
+            self._sampled_s = now
+            self._daemons.sample(now)
+        self._daemons.hear_published()
+        for name in self._daemons.ended():
+            print(f"{name} ended by itself: {self._daemons.last_error(name)}", file=sys.stderr, flush=True)
+            self.died.append(name)
+            self._restart[name] = now + _RESTART_S
+            if name.startswith("peer-"):
+                self._presence[_number(name)].gone(now)
+        for name in [name for name, at_s in self._restart.items() if at_s <= now]:
+            del self._restart[name]
+            self._start_again(name)
+
+    def spans(self, number: int, end_s: float) -> list[Span]:
+        """When a peer was there; Unix time."""
+        opened = [at_s for at_s, _ in self._daemons.log(f"peer-{number}").moments("session opened")]
+        return self._presence[number].spans(opened, end_s)
+
+    def held(self, number: int) -> list[Moment]:
+        """What a peer said that it holds; Unix time."""
+        return self._daemons.held(f"peer-{number}")
+
+    def opened_since(self, number: int, at_s: float) -> bool:
+        """Whether a peer has opened a session since then; Unix time."""
+        opened_s = self._daemons.log(f"peer-{number}").last("session opened")
+        return opened_s is not None and opened_s >= at_s
+
+    def cores(self, since: tuple[float, float]) -> float:
+        """Processor seconds a second, the emulator's too, since ``clock``."""
+        seconds, cpu_s = (now - then for now, then in zip(self.clock(), since, strict=True))
+        return cpu_s / seconds
+
+    def clock(self) -> tuple[float, float]:
+        """Seconds of a steady clock, and the processor seconds used so far."""
+        return time.monotonic(), self._network.cpu_s() + self._network.emulator_cpu_s()
+
+    def _start_again(self, name: str) -> None:
+        if name.startswith("peer-"):
+            self._presence[_number(name)].started(time.time())
+            self._daemons.start_peer(_number(name))
+        elif name == "origin":
+            self._daemons.start_origin()
+        elif name == "coordinator":
+            self._daemons.start_coordinator()
+
+
+@contextmanager
+def long_fleet(
+    peers: int, folder: Path, *, size_bytes: int, interval_s: float, settings: tuple[str, ...]
+) -> Iterator[LongFleet]:
+    """A fleet that runs while the body does.
+
+    Args:
+        size_bytes: of each version.
+        interval_s: between two versions.
+        settings: role.section.key=value, on top of what the daemons are configured with.
+
+    Raises:
+        ConfigError: a setting is wrong.
+        MissingExtra: see bench.wan.build.
+        ProcessFailed, WaitTimedOut: something does not start.
+    """
+    nodes = nodes_of(peers)
+    own = ("learner.publish.deltas=true", f"learner.reconnect_timeout_s={_DAY_S}")
+    case = Case(nodes, size_bytes, Sockets(), folder, _JOIN_LIMIT_S, settings=(*own, *settings))
+    census = Census(folder / "run" / "logs")
+    with Network(nodes) as network:
+        daemons = LongDaemons(network, case, census, interval_s)
+        fleet = LongFleet(network, daemons, census)
+        try:
+            fleet.start()
+            yield fleet
+        finally:
+            daemons.stop()
+
+
+def _number(name: str) -> int:
+    return int(name.removeprefix("peer-"))

@@ -1,0 +1,50 @@
+"""When each peer was there: from its first session after a start until it was killed, frozen or left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bench.longrun.stalls import Span
+
+
+@dataclass(slots=True)
+class Presence:
+    """What was done to one peer, in order of time (seconds)."""
+
+    _starts_s: list[float] = field(default_factory=list)
+    _thaws_s: list[float] = field(default_factory=list)
+    _ends_s: list[float] = field(default_factory=list)
+
+    def started(self, now_s: float) -> None:
+        """Its process was started: it counts once it has a session."""
+        self._starts_s.append(now_s)
+
+    def thawed(self, now_s: float) -> None:
+        """It runs again: it counts at once."""
+        self._thaws_s.append(now_s)
+
+    def gone(self, now_s: float) -> None:
+        """It was killed, frozen, asked to leave, or ended by itself."""
+        self._ends_s.append(now_s)
+
+    def spans(self, opened_s: Sequence[float], end_s: float) -> list[Span]:
+        """When it was there.
+
+        Args:
+            opened_s: when it opened sessions.
+            end_s: of the run.
+        """
+        ends = [*self._ends_s, end_s]
+        found = []
+        for start_s in self._starts_s:
+            found += _until_next([at_s for at_s in opened_s if at_s >= start_s][:1], start_s, ends)
+        for thaw_s in self._thaws_s:
+            found += _until_next([thaw_s], thaw_s, ends)
+        return sorted(found, key=lambda span: span.from_s)
+
+
+def _until_next(begins_s: Sequence[float], after_s: float, ends_s: Sequence[float]) -> list[Span]:
+    """One span from what is given, if it comes before the next end."""
+    end_s = min(at_s for at_s in ends_s if at_s >= after_s)
+    return [Span(begin_s, end_s) for begin_s in begins_s if begin_s < end_s]
