@@ -13,10 +13,11 @@ from pydantic import ValidationError
 from peer.config import PeerConfig
 from peer.donor import checking
 from peer.donor.checking import Finding
-from peer.donor.link_speed import Door, LinkMeasured, control_port_answers, measure_link
+from peer.donor.link_speed import Door, LinkMeasured, control_port, measure_link
 from peer.donor.machine_facts import MachineFacts, look_at_machine
 from peer.donor.nat_kind import NatKind, nat_kind
 from peer.donor.nat_probe import seen_from_outside
+from peer.donor.places import first_reached
 from peer.donor.reachable import dialled_back
 from peer.donor.running import holder_of
 from peer.donor.timed_decode import PROMPT_TOKENS, Decoded, timed_decode
@@ -109,6 +110,11 @@ async def check_machine(
 
 
 async def _ask_coordinator(asked: Asked, invite: Invite, checked: Checked, said: Said, *, runs: bool) -> None:
+    found, failures = await first_reached(invite, asked.config.coordinators)
+    checked.findings += checking.place_findings(failures, reached=found is not None)
+    if found is None:
+        return
+    invite = found
     said(f"asking {invite.http_url}")
     checked.link = await measure_link(invite, said) if asked.link else await _quick_link(invite)
     checked.findings += checking.link_findings(checked.link)
@@ -140,7 +146,7 @@ async def _quick_link(invite: Invite) -> LinkMeasured:
     try:
         async with Door(invite) as door:
             rtt_s, skew_s = await door.clock()
-            return LinkMeasured(rtt_s, skew_s, await control_port_answers(invite))
+            return LinkMeasured(rtt_s, skew_s, **await control_port(door))
     except RollcastError as error:
         return LinkMeasured(problems=(error,))
 

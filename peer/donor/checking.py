@@ -22,8 +22,8 @@ from rollcast.runtime.errors import (
     NotDialable,
     PortInUse,
     RollcastError,
-    Unreachable,
 )
+from rollcast.wire.hops import HopFailed
 
 Level = Literal["error", "warning", "ok"]
 _ORDER: tuple[Level, ...] = ("error", "warning", "ok")
@@ -153,15 +153,21 @@ def bare_room_findings(machine: MachineFacts) -> list[Finding]:
     return [*found, Finding("ok", "disk", disk)]
 
 
+def place_findings(failures: Sequence[HopFailed], *, reached: bool) -> list[Finding]:
+    """Where the coordinator was looked for in vain. ``reached``: it was found at another place."""
+    level: Level = "warning" if reached else "error"
+    what = "the coordinator is not reached at one of its places" if reached else "the coordinator cannot be reached"
+    return [Finding.of(level, "link", failed.as_error(what)) for failed in failures]
+
+
 def link_findings(link: LinkMeasured) -> list[Finding]:
     """The link to the coordinator."""
     found = [Finding.of("error", "link", problem) for problem in link.problems]
     if link.skew_s is not None:
         found.append(_clock(link.skew_s))
-    if link.control_port is False:
-        fix = "let outgoing connections to that port through, or ask the operator which one it is"
-        text = "the coordinator's control port takes no connection from here"
-        found.append(Finding("error", "ports", text, Unreachable.code, fix))
+    if link.control_failed is not None:
+        error = link.control_failed.as_error("the coordinator's control port cannot be used from here")
+        found.append(Finding.of("error", "ports", error))
     rates = (("download", link.download_bytes_per_s), ("upload", link.upload_bytes_per_s))
     measured = [(name, rate) for name, rate in rates if rate is not None]
     if measured:

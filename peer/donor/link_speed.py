@@ -18,6 +18,7 @@ import aiohttp
 from rollcast.runtime.errors import MalformedMessage, RollcastError, Unreachable, WrongKey
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.wire.error_json import error_from_json
+from rollcast.wire.hops import HopFailed, failed_hop
 from rollcast.wire.http_answers import read_bounded
 from rollcast.wire.invite import Invite
 from rollcast.wire.limits import HTTP_JOIN_BYTES_MAX
@@ -42,7 +43,7 @@ class LinkMeasured:
     Args:
         rtt_s: of one small request over an open connection.
         skew_s: by how much this machine's clock is ahead of the coordinator's; HTTP's Date tells whole seconds.
-        control_port: whether the coordinator's control port takes connections.
+        control_port: whether the coordinator's control port takes connections; ``control_failed``: which hop does not.
         problems: what could not be measured, and why.
     """
 
@@ -52,6 +53,7 @@ class LinkMeasured:
     download_bytes_per_s: float | None = None
     upload_bytes_per_s: float | None = None
     problems: tuple[RollcastError, ...] = field(default=())
+    control_failed: HopFailed | None = None
 
 
 class Door:
@@ -118,6 +120,10 @@ class Door:
         rtt_s = time.monotonic() - started_s
         # Date is cut to whole seconds, half a second too early on average.
         return rtt_s, wall_s - rtt_s / 2 - (theirs_s + 0.5)
+
+    async def control_hop(self) -> HopFailed | None:
+        """Which hop to the control port fails; None: it is reached, and of this run."""
+        return await failed_hop(self._invite.grpc_address, self._opened.trusting())
 
     async def download(self, said: Said = lambda _: None) -> float:
         """Bytes a second from the coordinator.
@@ -235,16 +241,10 @@ def _unix_s(date: str) -> float:
         raise MalformedMessage("the coordinator's answer has no date") from None
 
 
-async def control_port_answers(invite: Invite, deadline_s: float = 5.0) -> bool:
-    """Whether a connection to the control port can be opened."""
-    host, _, port = invite.grpc_address.rpartition(":")
-    try:
-        async with asyncio.timeout(deadline_s):
-            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-    except (OSError, TimeoutError):
-        return False
-    writer.close()
-    return True
+async def control_port(door: Door) -> dict[str, Any]:
+    """The fields of LinkMeasured about the coordinator's control port: TLS included, our own certificate not."""
+    failed = await door.control_hop()
+    return {"control_port": failed is None, "control_failed": failed}
 
 
 async def measure_link(invite: Invite, said: Said = lambda _: None) -> LinkMeasured:
@@ -255,7 +255,7 @@ async def measure_link(invite: Invite, said: Said = lambda _: None) -> LinkMeasu
         async with Door(invite) as door:
             said(f"{invite.http_url} answers")
             values["rtt_s"], values["skew_s"] = await door.clock()
-            values["control_port"] = await control_port_answers(invite)
+            values |= await control_port(door)
             for name, measure in (("download", door.download), ("upload", door.upload)):
                 try:
                     values[f"{name}_bytes_per_s"] = await measure(said)

@@ -21,7 +21,7 @@ CONNECT_S = 4.0
 HANDSHAKE_S = 5.0
 _FIRST_BYTES_S = 1.0  # a server that refuses our certificate says so after the handshake, instead of its first bytes
 _ADDRESSES_MOST = 4
-_ALPN = ["h2"]  # a gRPC server talks to nobody who does not name it
+_ALPN = ["h2", "http/1.1"]  # a gRPC server talks to nobody who does not name the first
 
 _FIXES: dict[HopName, str] = {
     "name lookup": "check the name in the invite, and this machine's DNS (`getent hosts NAME`)",
@@ -112,7 +112,7 @@ async def _handshake(
     writer: asyncio.StreamWriter,
     reads_first: bool,
 ) -> HopFailed | None:
-    tls.set_alpn_protocols(_ALPN if reads_first else ["http/1.1"])
+    tls.set_alpn_protocols(_ALPN)
     try:
         async with asyncio.timeout(HANDSHAKE_S):
             await writer.start_tls(tls, server_hostname="")

@@ -72,6 +72,12 @@ class PinnedHttp:
         """Arguments of a request that reads or writes a stream at this path, with the invite's token."""
         return {"headers": self.authorization, **pinned_options(f"{self.invite.http_url}{path}", self.ca_pem)}
 
+    def trusting(self) -> ssl.SSLContext:
+        """For a TLS connection of another kind to this coordinator; only its run CA is trusted, names do not matter."""
+        context = _pinned(self.ca_pem)
+        context.check_hostname = False
+        return context
+
     @property
     def authorization(self) -> dict[str, str]:
         """Headers that prove the invite."""

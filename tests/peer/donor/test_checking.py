@@ -12,6 +12,7 @@ from peer.donor.checking import (
     link_findings,
     machine_findings,
     ordered,
+    place_findings,
     room_findings,
     speed_findings,
     worth_finding,
@@ -23,8 +24,10 @@ from peer.donor.reachable import DialledBack
 from peer.donor.timed_decode import Decoded
 from rollcast.policy.config import ModelConfig
 from rollcast.runtime.errors import Unreachable
+from rollcast.wire.hops import HopFailed
 
 GIB = 2**30
+REFUSED = HopFailed("connection", "192.0.2.1:7400", "192.0.2.1:7400 refuses it")
 MACHINE = MachineFacts(
     system="Linux 6.1",
     architecture="x86_64",
@@ -96,12 +99,22 @@ def test_without_a_run_only_an_empty_disk_is_wrong() -> None:
         (LinkMeasured(0.02, 0.4, True, 5e7, 5e6), {"clock": "ok", "link": "ok"}),
         (LinkMeasured(0.02, -80.0, True, 5e7, 5e6), {"clock": "warning", "link": "ok"}),
         (LinkMeasured(0.02, 7200.0, True, 5e7, 5e6), {"clock": "error", "link": "ok"}),
-        (LinkMeasured(0.02, 0.0, False, 5e7, 1e4), {"clock": "ok", "ports": "error", "link": "warning"}),
+        (
+            LinkMeasured(0.02, 0.0, False, 5e7, 1e4, control_failed=REFUSED),
+            {"clock": "ok", "ports": "error", "link": "warning"},
+        ),
         (LinkMeasured(problems=(Unreachable("nobody"),)), {"link": "error"}),
     ],
 )
 def test_what_a_link_is_good_for(link: LinkMeasured, expected: dict[str, str]) -> None:
     assert levels(link_findings(link)) == expected
+
+
+def test_each_place_of_the_coordinator_is_named_with_the_hop_that_fails() -> None:
+    (one,) = place_findings([REFUSED], reached=True)
+    assert (one.level, one.code) == ("warning", "RC203")
+    assert "connection of 192.0.2.1:7400: 192.0.2.1:7400 refuses it" in one.text
+    assert [one.level for one in place_findings([REFUSED, REFUSED], reached=False)] == ["error", "error"]
 
 
 def test_a_machine_that_nobody_reaches_is_no_error() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from peer.donor import link_speed
 from peer.donor.joining import Listening
-from peer.donor.link_speed import Door, control_port_answers, measure_link
+from peer.donor.link_speed import Door, measure_link
 from peer.donor.reachable import dialled_back, listening_for
 from rollcast.runtime.errors import JoinRefused, Unreachable, WrongKey
 from tests.coordinator.running import changed, running
@@ -26,8 +26,13 @@ async def test_a_link_is_measured_both_ways(tmp_path: Path, monkeypatch: pytest.
         assert (found.upload_bytes_per_s or 0.0) > 1e6
         assert 0.0 < (found.rtt_s or 0.0) < 5.0
         assert abs(found.skew_s or 0.0) < 2.0
-        assert found.control_port is True
+        assert (found.control_port, found.control_failed) == (True, None)
         assert any(line.startswith("download: ") for line in said)
+
+        async with Door(replace(run.invite("peer"), grpc_address="127.0.0.1:1")) as door:
+            failed = await door.control_hop()
+            assert failed is not None
+            assert failed.hop == "connection"
 
         async with Door(run.invite("peer"), lambda: time.time() + 3600.0) as door:
             assert (await door.clock())[1] == pytest.approx(3600.0, abs=2.0)
@@ -68,7 +73,6 @@ async def test_nobody_there_is_one_problem(tmp_path: Path) -> None:
     found = await measure_link(invite)
     assert [type(problem) for problem in found.problems] == [Unreachable]
     assert found.rtt_s is None
-    assert not await control_port_answers(invite, 1.0)
     far = replace(invite, grpc_address="run.example:1")
     assert await listening_for(far) == Listening("0.0.0.0", 7420, "none")
 
