@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from coordinator.actions import Action, Note
 from coordinator.membership import Member
+from coordinator.reach.circuits import Circuits
 from coordinator.reach.dial_backs import DialBacks
 from coordinator.reach.events import ReachabilityTold, ReachEvent
 from coordinator.reach.matchmaker import Matchmaker
 from coordinator.reach.part import ReachPart
+from coordinator.reach.rendezvous import Rendezvous
 from coordinator.relaying import Relaying
 from coordinator.state import CoreState
 from rollcast.wire.ids import PeerId
@@ -22,7 +25,8 @@ class Reaching:
         self._state = state
         self._relaying = relaying
         self.matchmaker = Matchmaker(state)
-        self._parts: Sequence[ReachPart] = (self.matchmaker, DialBacks(state))
+        self._circuits = Circuits(state)
+        self._parts: Sequence[ReachPart] = (self.matchmaker, DialBacks(state), self._circuits, Rendezvous(state))
         self._by_event = {kind: part for part in self._parts for kind in part.takes}
 
     def joined(self, member: Member, now: float) -> list[Action]:
@@ -55,6 +59,7 @@ class Reaching:
         return [action for part in self._parts for action in part.tick(now)] + self._replanned(now)
 
     def _told(self, event: ReachabilityTold, member: Member, now: float) -> list[Action]:
+        event = replace(event, circuits=self._circuits.credible(event.peer_id, event.circuits))
         doubt = self._state.reach.told(event)
         actions: list[Action] = [Note("punch_address_refused", event.peer_id, doubt)] if doubt else []
         return actions + [action for part in self._parts for action in part.told(member, now)]

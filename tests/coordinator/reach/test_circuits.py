@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.actions import SendToPeer
+from coordinator.events import PeerLeft, Tick
+from coordinator.reach.circuits import KEPT, NAMED_MOST, spread
+from rollcast.wire.ids import PeerId
+from tests.coordinator.core_world import only
+from tests.coordinator.reach.world import ReachWorld
+
+
+def relay(here: ReachWorld, name: str) -> str:
+    """A member that others can dial and that takes reservations; its address."""
+    host = f"203.0.113.{len(name) + ord(name[-1]) % 100}"
+    address = f"/ip4/{host}/tcp/4001/p2p/{name}"
+    here.join(name, address=f"{host}:4000 /ip4/{host}/tcp/4001")
+    here.say(name, "mapped", relay_address=address)
+    return address
+
+
+def named(here: ReachWorld) -> dict[str, list[str]]:
+    """Who is named which relays at the next tick."""
+    here.now += 20.0
+    messages = {one.peer_id: one.message for one in only(here.tell(Tick()), SendToPeer)}
+    return {
+        peer_id: list(message.circuit_relays.addresses)
+        for peer_id, message in messages.items()
+        if message.WhichOneof("body") == "circuit_relays"
+    }
+
+
+def test_who_cannot_be_dialled_is_named_relays_once() -> None:
+    here = ReachWorld()
+    here.say("a", "symmetric")
+    assert named(here) == {}, "there are none"
+    address = relay(here, "r")
+    assert named(here) == {"a": [address]}
+    assert named(here) == {}
+    here.say("b", "port-restricted")
+    assert named(here) == {"b": [address]}
+
+
+def test_another_relay_takes_the_place_of_one_that_left() -> None:
+    here = ReachWorld()
+    first = relay(here, "r1")
+    here.say("a", "symmetric")
+    assert named(here) == {"a": [first]}
+    second = relay(here, "r2")
+    assert named(here) == {"a": [first, second]}
+    here.tell(PeerLeft(PeerId("r1"), "it went"))
+    assert named(here) == {"a": [second]}
+    here.tell(PeerLeft(PeerId("r2"), "it went"))
+    assert named(here) == {"a": []}
+
+
+def test_who_came_back_is_told_anew() -> None:
+    here = ReachWorld()
+    address = relay(here, "r")
+    here.say("a", "symmetric")
+    assert named(here) == {"a": [address]}
+    here.tell(PeerLeft(PeerId("a"), "it went"))
+    here.join("a")
+    assert named(here) == {"a": [address]}
+
+
+def test_a_relay_at_the_address_of_somebody_else_is_none() -> None:
+    here = ReachWorld()
+    here.say("a", "symmetric")
+    here.join("r", address="203.0.113.7:4000")
+    for address in (
+        "/ip4/192.0.2.99/tcp/4001/p2p/r",
+        "/ip4/203.0.113.7/tcp/4001/p2p/a",
+        "/ip4/203.0.113.7/tcp/4001",
+        "/ip4/203.0.113.7/udp/4001/p2p/r",
+    ):
+        here.say("r", "mapped", relay_address=address)
+        assert named(here) == {}
+
+
+def test_circuits_are_believed_that_lead_through_a_relay_to_who_tells_of_them() -> None:
+    here = ReachWorld()
+    address = relay(here, "r")
+    circuits = (
+        f"{address}/p2p-circuit/p2p/a",
+        f"{address}/p2p-circuit/p2p/b",
+        "/ip4/192.0.2.66/tcp/22/p2p/r/p2p-circuit/p2p/a",
+        f"{address}/p2p-circuit",
+    )
+    here.say("a", "symmetric", circuits=circuits)
+    assert here.reach("a").circuits == circuits[:1]
+
+
+@given(
+    needing=st.integers(0, 40),
+    relays=st.integers(0, 8),
+    gone=st.sets(st.integers(0, 7)),
+)
+def test_relays_are_spread_and_stay_where_they_can(needing: int, relays: int, gone: set[int]) -> None:
+    addresses = {PeerId(f"r{number}"): f"/r{number}" for number in range(relays)}
+    members = [PeerId(f"m{number}") for number in range(needing)]
+    before = spread(members, addresses, {})
+    load = Counter(one for each in before.values() for one in each[:KEPT])
+    if relays and needing:
+        assert all(len(set(each)) == len(each) == min(NAMED_MOST, relays) for each in before.values())
+        counts = [load[address] for address in addresses.values()]
+        assert max(counts) - min(counts) <= 1
+    left = {peer_id: one for peer_id, one in addresses.items() if int(peer_id[1:]) not in gone}
+    after = spread(members, left, before)
+    for peer_id in after:
+        stayed = [one for one in before[peer_id] if one in left.values()]
+        assert list(after[peer_id][: len(stayed)]) == stayed
+        assert len(after[peer_id]) == min(NAMED_MOST, len(left))
+
+
+def test_a_relay_that_needs_one_itself_is_not_named_itself() -> None:
+    relays = {PeerId("r"): "/r", PeerId("s"): "/s"}
+    assert spread([PeerId("r")], relays, {}) == {"r": ("/s",)}
+    assert spread([PeerId("r")], {PeerId("r"): "/r"}, {}) == {}
