@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PIP_INSTALL = .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint proto screenshots release clean
+.PHONY: demo test lint interop proto screenshots release clean
 
 demo: .venv/.installed-all
 	.venv/bin/rollcast up configs/local.toml
@@ -14,6 +14,11 @@ lint: .venv/.installed-dev
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+
+# Links with js-libp2p at the other end; needs node 20 or newer, and npm.
+interop: .venv/.installed-dev
+	npm ci --prefix tests/interop --ignore-scripts --no-fund --no-audit
+	.venv/bin/python -m pytest -m interop
 
 proto: .venv/.installed-dev
 	.venv/bin/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. rollcast/wire/proto/rollcast.proto
