@@ -17,6 +17,7 @@ from rollcast.runtime.errors import WaitTimedOut
 
 _COUNT_S = 15.0
 _ERROR_CHARACTERS = 600
+_HELD = ("version held", "version held, not announced yet")
 
 
 class LongDaemons(Daemons):
@@ -90,8 +91,9 @@ class LongDaemons(Daemons):
         return path.read_text(errors="replace").strip()[-_ERROR_CHARACTERS:] if path.exists() else ""
 
     def held(self, name: str) -> list[Moment]:
-        """Versions that a peer said that it holds."""
-        return [Moment(*moment) for moment in self.log(name).moments("version held")]
+        """Versions that a peer said that it holds whole, whether the coordinator has announced them or not."""
+        log = self.log(name)
+        return [Moment(*moment) for moment in sorted(moment for event in _HELD for moment in log.moments(event))]
 
     def _learner_program(self, files: list[str]) -> list[str]:
         _, *arguments = super()._learner_program(files)
