@@ -17,6 +17,7 @@ from coordinator.untrusted import counter, duration_s, text
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire import limits
 from rollcast.wire.ids import PeerId
+from rollcast.wire.peer_record import read_record
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 ADDRESS_LENGTH_MAX = 512  # of one libp2p address; a circuit's has about 200
@@ -44,6 +45,8 @@ def reach_event_of(peer_id: PeerId, message: pb.PeerMessage) -> ReachEvent | Non
             records = message.peer_records.records
             if len(records) != 1 or records[0].ByteSize() > limits.PEER_RECORD_BYTES_MAX:
                 raise MalformedMessage("a peer gives one record, its own")
+            if read_record(records[0]).peer_id != peer_id:
+                raise MalformedMessage("a peer gives no record of another one")
             return RecordGiven(peer_id, records[0].SerializeToString(deterministic=True))
         case _:
             return None

@@ -10,15 +10,18 @@ from peer.config import PeerConfig
 from peer.meeting import Meeting
 from peer.meeting_parts import Around, parts_of
 from peer.reached import Reached
+from rollcast.wire.identity import Identity
+from rollcast.wire.ids import RunId
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 
 def _around(config: PeerConfig, said: list[pb.PeerMessage]) -> Around:
     nothing = cast(Any, SimpleNamespace())
+    enrolment = SimpleNamespace(run_id=RunId("run-1"))
     return Around(
         config=config,
-        place=nothing,
-        relay=nothing,
+        place=cast(Any, SimpleNamespace(identity=Identity.generate(), enrolment=enrolment)),
+        relay=cast(Any, SimpleNamespace(transports=SimpleNamespace(punched=None))),
         reached=Reached(said.append),
         send=said.append,
         credentials=lambda: nothing,

@@ -6,8 +6,10 @@ from hypothesis import strategies as st
 
 from coordinator.reach.events import DialBackEnded, PunchEnded, PunchRequested, ReachabilityTold, RecordGiven
 from coordinator.reach.reading import reach_event_of
-from rollcast.runtime.errors import MalformedMessage
-from rollcast.wire.ids import PeerId
+from rollcast.runtime.errors import BadSignature, MalformedMessage
+from rollcast.wire.identity import Identity
+from rollcast.wire.ids import PeerId, RunId
+from rollcast.wire.peer_record import PeerRecord, sign_record
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 A = PeerId("a")
@@ -30,11 +32,22 @@ def test_what_peers_say_becomes_events() -> None:
     assert reach_event_of(A, outcome) == PunchEnded(A, 3, True, 0.0)
     found = pb.PeerMessage(dial_back_outcome=pb.DialBackOutcome(check_id=4, problem="refused\n"))
     assert reach_event_of(A, found) == DialBackEnded(A, 4, False, "refused ")
-    record = pb.Signed(payload=b"p", signature=b"s")
-    given_ = reach_event_of(A, pb.PeerMessage(peer_records=pb.PeerRecords(records=[record])))
-    assert isinstance(given_, RecordGiven)
-    assert pb.Signed.FromString(given_.signed) == record
     assert reach_event_of(A, pb.PeerMessage(heartbeat=pb.Heartbeat())) is None
+
+
+def test_a_record_is_its_senders_own() -> None:
+    identity = Identity.generate()
+    record = PeerRecord(RunId("run-1"), identity.peer_id, "peer", 1, ("192.0.2.1:4000",), 2_000_000_000)
+    signed = sign_record(record, identity)
+    message = pb.PeerMessage(peer_records=pb.PeerRecords(records=[signed]))
+    event = reach_event_of(identity.peer_id, message)
+    assert isinstance(event, RecordGiven)
+    assert pb.Signed.FromString(event.signed) == signed
+    with pytest.raises(MalformedMessage, match="another one"):
+        reach_event_of(A, message)
+    signed.signature = bytes(64)
+    with pytest.raises(BadSignature):
+        reach_event_of(identity.peer_id, pb.PeerMessage(peer_records=pb.PeerRecords(records=[signed])))
 
 
 def test_a_kind_that_nobody_knows_is_unknown() -> None:
