@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from bench.machine import Outcome
+from coordinator.reach.holes import OUTWARDS, RESTRICTED
 from coordinator.relay_model import DIRECT_STRIPE, Plan, RelayNode, depth_of, fluid_rate, plan_rate
 from coordinator.relay_plan import PlanShape, RelayPlanner
 from rollcast.wire.ids import PeerId
@@ -51,10 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peers", type=int, default=10_000)
     parser.add_argument("--stripes", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--punching", type=float, default=0.0, help="share of those behind NAT that punch holes")
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
-    nodes = pool(arguments.peers, arguments.seed)
+    nodes = pool(arguments.peers, arguments.seed, arguments.punching)
     shape = PlanShape(stripes=arguments.stripes)
     times_s = []
     for _ in range(REPEATS):
@@ -66,13 +68,13 @@ def run(arguments: argparse.Namespace) -> Outcome:
     figures = {"seconds": median(times_s)} | _quality(fresh, nodes)
     figures["leave_seconds"], figures["leave_parts_sent"] = _timed_replan(planner, nodes[:-1])
     figures["join_seconds"], figures["join_parts_sent"] = _timed_replan(planner, nodes)
-    settings = {"peers": arguments.peers, "stripes": arguments.stripes, "seed": arguments.seed}
+    settings = {name: getattr(arguments, name) for name in ("peers", "stripes", "seed", "punching")}
     return Outcome(settings, figures)
 
 
-def pool(peers: int, seed: int) -> list[RelayNode]:
-    """The origin, then so many peers; every uplink is measured."""
-    rng = random.Random(seed)
+def pool(peers: int, seed: int, punching: float = 0.0) -> list[RelayNode]:
+    """The origin, then so many peers; every uplink is measured. ``punching``: see the option."""
+    rng, holes = random.Random(seed), random.Random(seed + 1)
     nodes = [RelayNode(PeerId("origin"), "origin", "origin:1", True, ORIGIN_MBIT_S * MBIT)]
     for kind, number in zip(rng.choices(KINDS, [kind.share for kind in KINDS], k=peers), range(peers), strict=True):
         nodes.append(
@@ -85,6 +87,7 @@ def pool(peers: int, seed: int) -> list[RelayNode]:
                 downlink_bytes_per_second=kind.down_mbit_s * MBIT * rng.lognormvariate(0, SPREAD),
                 metered=kind.metered,
                 region=f"region-{rng.randrange(REGIONS)}",
+                hole=RESTRICTED if holes.random() < punching else OUTWARDS,
             )
         )
     return nodes

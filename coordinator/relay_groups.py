@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from itertools import accumulate
 
+from coordinator.reach.holes import ANYBODY, RESTRICTED, can_punch
 from coordinator.relay_model import RelayNode, fluid_rate
 from rollcast.wire.ids import PeerId
 
@@ -19,6 +20,8 @@ _STEPS = 12  # of the search for the rate: to 1e-4 of it
 _SETTLE_FOR = 0.99  # of the best rate: leaves room, so that a join or leave need not change the rate for all
 _KEEP_ABOVE = 0.92  # a rate that still fits is kept while it is above this share of the best
 _GAIN_WORTH = 0.98  # see _interior
+_HOLES = range(ANYBODY + 1)
+_FEW_SHARE = 0.5  # of those copies: so few find takers wherever they are
 _HIDDEN_SHARE = 0.95  # of the copies that those whom peers behind NAT reach need: from them they take no more
 
 
@@ -50,11 +53,10 @@ class _Pool:
     count: int  # of members without the origin
     downlinks: list[float]  # those that are known, in bytes a second, rising
     downlink_sums: list[float]  # of the first 0, 1, 2 ... of them
-    uplinks: list[float]  # of the relays: those that can be dialled, those that punch holes, others behind NAT
+    uplinks: list[float]  # of the relays: those that can be dialled, then by falling class of their holes
     dialable_relays: int
-    punching_relays: int
-    dialable: int  # members
-    punching: int  # members
+    hidden_relays: list[int]  # by class of their holes
+    reached: list[int]  # members whom those of a class reach
 
     def copies(self, rate: float) -> list[int]:
         return [int(uplink * self.stripes / rate) for uplink in self.uplinks]
@@ -70,25 +72,20 @@ class _Pool:
     def capacity(self, rate: float) -> float:
         """Copies of all stripes."""
         copies = self.copies(rate)
-        first_plain = self.dialable_relays + self.punching_relays
-        punching, plain = sum(copies[self.dialable_relays : first_plain]), sum(copies[first_plain:])
-        usable = self.usable(punching, plain, self.stripes)
-        return self.root_copies(rate) + sum(copies[: self.dialable_relays]) + usable
+        end, hidden = len(copies), []
+        for count in self.hidden_relays:
+            hidden.append(sum(copies[end - count : end]))
+            end -= count
+        return self.root_copies(rate) + sum(copies[: self.dialable_relays]) + self.usable(hidden, self.stripes)
 
-    def usable(self, punching: float, plain: float, stripes: int) -> float:
-        """Of copies of so many stripes, which relays behind NAT carry, those that somebody can take."""
-        plain = min(plain, _HIDDEN_SHARE * stripes * self.dialable)
-        return punching + plain if self.holes_reach_all else min(punching + plain, stripes * self.hole_copies)
-
-    @property
-    def holes_reach_all(self) -> bool:
-        """Whether those that punch holes reach everybody."""
-        return self.dialable + self.punching == self.count
-
-    @property
-    def hole_copies(self) -> float:
-        """Copies of a stripe that they may carry otherwise."""
-        return _HIDDEN_SHARE * (self.dialable + self.punching)
+    def usable(self, hidden: Sequence[int], stripes: int) -> float:
+        """Of copies of so many stripes, which relays of each class behind NAT carry, those that somebody can take."""
+        usable = 0.0
+        for count, reached in zip(hidden, self.reached, strict=True):  # each class reaches those that lower ones do
+            usable += count
+            if reached < self.count:
+                usable = min(usable, _HIDDEN_SHARE * stripes * reached)
+        return usable
 
     def bound(self) -> float:
         """What the fluid model allows, in bytes a second."""
@@ -136,14 +133,11 @@ def make_groups(
     copies = {relay.peer_id: count for relay, count in zip(relays, pool.copies(rate), strict=True) if count > 0}
     stripe_of = {} if before is None else {one: k for one, k in before.stripe_of.items() if one in copies}
     used = [relay for relay in relays if relay.peer_id in copies]
-    free = [relay for relay in used if relay.address]
-    punching, plain = [one for one in used if one.punches], [one for one in used if not (one.address or one.punches)]
-    if pool.holes_reach_all or sum(copies[one.peer_id] for one in punching) <= stripes * pool.hole_copies / 2:
-        free, punching = free + punching, []  # whom they do not reach the others have room for
-    _assign(plain, stripe_of, copies, stripes)
-    _assign(punching, stripe_of, copies, stripes)
-    limited = zip(*(_totals(ones, stripe_of, copies, stripes) for ones in (punching, plain)), strict=True)
-    usable = [pool.usable(*counts, stripes=1) for counts in limited]
+    free, limited = _by_reach(used, pool, copies)
+    for relays_of_class in limited:
+        _assign(relays_of_class, stripe_of, copies, stripes)
+    totals = zip(*(_totals(ones, stripe_of, copies, stripes) for ones in limited), strict=True)
+    usable = [pool.usable(counts, 1) for counts in totals]
     _assign(free, stripe_of, copies, stripes)
     needs = [pool.needed(rate) - count for count in usable]
     root_copies = _share_root(pool.root_copies(rate), _totals(free, stripe_of, copies, stripes), needs)
@@ -154,6 +148,25 @@ def make_groups(
         if one.downlink_bytes_per_second is not None and one.downlink_bytes_per_second < rate
     }
     return Groups(rate, stripe_of, copies, root_copies, costs)
+
+
+def _by_reach(
+    relays: Sequence[RelayNode], pool: _Pool, copies: Mapping[PeerId, int]
+) -> tuple[list[RelayNode], list[list[RelayNode]]]:
+    """Relays that find takers for all their copies, and the others by class of their holes."""
+    free = [relay for relay in relays if relay.address]
+    limited: list[list[RelayNode]] = [[] for _ in range(ANYBODY + 1)]
+    for relay in relays:
+        if not relay.address:
+            limited[relay.hole].append(relay)
+    carried = 0
+    for hole, ones in enumerate(limited):
+        carried += sum(copies[one.peer_id] for one in ones)
+        few = carried <= _FEW_SHARE * pool.stripes * pool.reached[hole]
+        if hole >= RESTRICTED and (pool.reached[hole] == pool.count or few):
+            free += ones
+            limited[hole] = []
+    return free, limited
 
 
 def _interior(
@@ -171,8 +184,9 @@ def _interior(
     dialable = [node for node in able if node.address]
     known = [node for node in dialable if node.uplink_bytes_per_second is not None]
     unknown = [node for node in dialable if node.uplink_bytes_per_second is None]
-    punching = [node for node in able if node.punches]
-    plain = [node for node in able if not (node.address or node.punches)]
+    hidden = sorted((node for node in able if not node.address), key=lambda node: -node.hole)
+    punching = [node for node in hidden if node.hole >= RESTRICTED]
+    plain = [node for node in hidden if node.hole < RESTRICTED]
     source = uplinks[root.peer_id]
     choices = [known]
     for more in (unknown, punching, plain):
@@ -193,6 +207,7 @@ def _pool(
     uplinks: Mapping[PeerId, float],
     stripes: int,
 ) -> _Pool:
+    hidden = _hidden_by_class(nodes)
     downlinks = sorted(one.downlink_bytes_per_second for one in nodes if one.downlink_bytes_per_second is not None)
     return _Pool(
         stripes=stripes,
@@ -202,10 +217,20 @@ def _pool(
         downlink_sums=list(accumulate(downlinks, initial=0.0)),
         uplinks=[uplinks[relay.peer_id] for relay in relays],
         dialable_relays=sum(bool(relay.address) for relay in relays),
-        punching_relays=sum(relay.punches for relay in relays),
-        dialable=sum(bool(node.address) for node in nodes),
-        punching=sum(node.punches for node in nodes),
+        hidden_relays=_hidden_by_class(relays),
+        reached=[
+            len(nodes) - sum(count for other, count in enumerate(hidden) if not can_punch(hole, other))
+            for hole in _HOLES
+        ],
     )
+
+
+def _hidden_by_class(nodes: Sequence[RelayNode]) -> list[int]:
+    counts = [0] * len(_HOLES)
+    for node in nodes:
+        if not node.address:
+            counts[node.hole] += 1
+    return counts
 
 
 def _totals(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from coordinator.reach.holes import RESTRICTED, can_punch
+from coordinator.reach.holes import can_punch
 from rollcast.wire.ids import PeerId, StripeId
 
 Parents = Mapping[PeerId, PeerId]  # child -> parent; the root has none
@@ -52,11 +52,6 @@ class RelayNode:
     hole: int = 0
     avoid: frozenset[PeerId] = frozenset()
     circuits: tuple[str, ...] = ()
-
-    @property
-    def punches(self) -> bool:
-        """Whether others that cannot be dialled get through to it, if their routers let as much through."""
-        return not self.address and self.hole >= RESTRICTED
 
     def reaches(self, other: RelayNode) -> bool:
         """Whether there can be a link of its own between the two, whoever dials."""

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -101,6 +103,34 @@ def test_behind_nat_all_of_them_there_is_only_the_origin() -> None:
     hidden = [node("h", 50, dialable=False), node("i", 50, dialable=False)]
     assert set(stripes(made(origin(50), *hidden))) == {0}
     assert stripes(made(origin(50, dialable=False), *hidden)) == {}
+
+
+def test_holes_let_peers_behind_nat_relay_to_each_other() -> None:
+    hidden = [replace(node(name, 50, dialable=False), hole=2) for name in "hi"]
+    assert stripes(made(origin(50), *hidden)) == {
+        1: {"h": "origin", "i": "h"},
+        2: {"i": "origin", "h": "i"},
+    }
+    apart = [replace(hidden[0], avoid=frozenset({PeerId("i")})), replace(hidden[1], avoid=frozenset({PeerId("h")}))]
+    assert set(stripes(made(origin(50), *apart))) == {0}
+
+
+def test_whom_a_hole_does_not_reach_another_relay_does() -> None:
+    a, b, s = (replace(node(name, 50, dialable=False), hole=hole) for name, hole in (("a", 2), ("b", 3), ("s", 1)))
+    plan = stripes(made(origin(50), a, b, s))
+    assert plan[1] == {"a": "origin", "b": "a", "s": "b"}
+    assert plan[2] == {"b": "origin", "a": "b", "s": "b"}
+
+
+def test_relays_of_libp2p_serve_whom_nobody_reaches_otherwise() -> None:
+    circuits = ("/ip4/192.0.2.1/tcp/4001/p2p/R/p2p-circuit/p2p/T",)
+    root = replace(origin(50, dialable=False), circuits=circuits)
+    hidden = [replace(node(name, 50, dialable=False), hole=1, circuits=circuits) for name in "hi"]
+    plan = made(root, *hidden)
+    assert stripes(plan) == {0: {"h": "origin", "i": "origin"}}
+    assert plan.list_parents == {PeerId("h"): root.peer_id, PeerId("i"): root.peer_id}
+    with_relay = made(root, node("a", 50), *hidden)
+    assert stripes(with_relay) == {1: {"a": "origin", "h": "a", "i": "a"}}
 
 
 def test_an_origin_that_cannot_be_dialled_sends_no_direct_copies_to_those_it_cannot_reach() -> None:

@@ -95,3 +95,35 @@ def test_a_neighbour_is_the_same_object_in_the_next_plan_until_its_address_chang
     moved = [replace(one, address="elsewhere:1") if one.peer_id == A else one for one in nodes]
     addresses = {one.peer_id: one.address for one in maker.make(moved, MESH)[H].neighbours}
     assert addresses == {ROOT: "0:1", A: "elsewhere:1", B: "b:1"}
+
+
+CIRCUIT = "/ip4/192.0.2.1/tcp/4001/p2p/R/p2p-circuit/p2p/T"
+
+
+def hidden(peer_id: PeerId, hole: int, *circuits: str) -> RelayNode:
+    return replace(node(peer_id, dialable=False), hole=hole, circuits=circuits)
+
+
+def test_of_two_behind_nat_the_larger_id_asks_for_a_hole_and_has_circuits_beside_it() -> None:
+    made = parts(MESH, node(ROOT), hidden(A, 2, CIRCUIT), hidden(B, 2), node(H, dialable=False))
+    assert made[B].neighbours == (at(ROOT), Neighbour(A, "peer", f"punch {CIRCUIT}", True), dials_us(H))
+    assert made[A].neighbours == (at(ROOT), dials_us(B), dials_us(H))
+
+
+def test_where_no_hole_opens_a_circuit_is_dialled() -> None:
+    made = parts(MESH, node(ROOT), hidden(A, 1, CIRCUIT), hidden(B, 1, CIRCUIT), node(H))
+    assert made[B].neighbours[1] == Neighbour(A, "peer", CIRCUIT, True)
+
+
+def test_one_that_can_be_dialled_needs_no_other_way() -> None:
+    made = parts(MESH, node(ROOT), replace(node(A), hole=3, circuits=(CIRCUIT,)), hidden(B, 3, CIRCUIT), hidden(H, 0))
+    assert made[B].neighbours == (at(ROOT), at(A), dials_us(H))
+
+
+def test_a_fallback_may_be_reached_through_a_hole_by_whoever_needs_it() -> None:
+    chain = (Stripe(StripeId(1), {C: ROOT, B: C, A: B}, 1.0),)
+    plan = Plan(ROOT, "trees", chain, 100.0, dict(chain[0].parents))
+    made = parts(plan, node(ROOT), hidden(A, 2), node(B), hidden(C, 2, CIRCUIT))
+    assert made[A].fallbacks == (Neighbour(C, "peer", f"punch {CIRCUIT}", True), at(ROOT))
+    apart = replace(hidden(A, 2), avoid=frozenset({C}))
+    assert parts(plan, node(ROOT), apart, node(B), hidden(C, 2, CIRCUIT))[A].fallbacks == (at(ROOT),)
