@@ -54,6 +54,9 @@ class LinkConfig(ConfigModel):
     """Links to private, link-local and loopback addresses are not capped."""
     region: str = Field("", max_length=64)
     """Where this machine is, in the operator's own words; peers of one region are preferred as neighbours."""
+    punch: bool = True
+    """Also links through holes in routers: where neither of two peers can be dialled, both dial at the same moment,
+    which the coordinator names. Takes one more connection to it."""
     p2p: bool = False
     """Also links over libp2p (extra p2p). Without it, or when it fails, direct links go on."""
     p2p_port: int = Field(0, ge=0, le=65535)

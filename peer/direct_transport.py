@@ -17,6 +17,15 @@ from rollcast.wire.tls import TlsCredentials
 _ANY_ADDRESS = ("", "0.0.0.0", "::")
 
 
+def socket_options(config: LinkConfig, limits: LinkLimits) -> SocketOptions:
+    """How sockets of links are set, as the configuration wants it."""
+    return SocketOptions(
+        silence_timeout_s=limits.silence_timeout_s,
+        congestion_control=config.congestion,
+        pacing_bytes_per_second=int(config.pacing_mbit_s * 1e6 / 8),
+    )
+
+
 class DirectTransport:
     """See peer.transport.ChunkTransport. Make it inside a running event loop.
 
@@ -34,11 +43,7 @@ class DirectTransport:
         traffic: LinkTraffic | None = None,
     ) -> None:
         limits = limits or LinkLimits()
-        options = SocketOptions(
-            silence_timeout_s=limits.silence_timeout_s,
-            congestion_control=config.congestion,
-            pacing_bytes_per_second=int(config.pacing_mbit_s * 1e6 / 8),
-        )
+        options = socket_options(config, limits)
         self.traffic = traffic or LinkTraffic(config)
         self._config = config
         self._server = LinkServer(credentials, run_id, admit, limits=limits, options=options, traffic=self.traffic)

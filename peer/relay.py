@@ -106,10 +106,10 @@ class Relay:
         )
         self.traffic = LinkTraffic(config.link)
         mirrors = MirrorTransport(config.mirror, self._versions.known, self.traffic)
-        self._transport = transports_of(config.link, credentials, run_id, self.admit, mirrors, self.traffic, identity)
+        self.transports = transports_of(config.link, credentials, run_id, self.admit, mirrors, self.traffic, identity)
         self._links: dict[LinkId, RelayLink] = {}
         self._sending = RelaySending(self._links, self._versions, sent=self._handle, spawn=self._spawn)
-        self._upgrading = Upgrading(self._transport, self, random.SystemRandom())
+        self._upgrading = Upgrading(self.transports, self, random.SystemRandom())
         self._last_link = 0
         self._chunk_bytes_sent = 0
         self._paused = self._closing = False
@@ -134,7 +134,7 @@ class Relay:
             StoreError: what another learner signed cannot be removed from the store.
         """
         self._versions.restore()
-        address = await self._transport.start(self._on_link)
+        address = await self.transports.start(self._on_link)
         self._spawn(self._versions.worker.run())
         self._spawn(self._tick())
         self._spawn(self._upgrading.run())
@@ -147,6 +147,7 @@ class Relay:
             MalformedMessage: it is not a plan.
         """
         changed = plan_of(plan)
+        self.transports.expect((*changed.neighbours, *changed.fallbacks))
         self._handle(replace(changed, fallbacks=(*changed.fallbacks, *self._mirrors)))
 
     def announce(self, announcement: pb.VersionAnnouncement) -> VerifiedVersion:
@@ -170,7 +171,7 @@ class Relay:
 
     def renew(self, credentials: TlsCredentials) -> None:
         """Use a renewed certificate for links opened from now on."""
-        self._transport.renew(credentials)
+        self.transports.renew(credentials)
 
     def bytes_received(self, version: int) -> int:
         """Bytes of chunks that came for a version, whatever encoding; of the newest versions only."""
@@ -185,6 +186,7 @@ class Relay:
     def allow(self, gate: NetworkGate) -> None:
         """What may pass from now on. Where nothing may come in every link ends, and none is opened."""
         self._gate = self._sending.gate = gate
+        self.transports.allow(gate)
         for link in () if gate.links else list(self._links.values()):
             link.close(gate.reason)
 
@@ -194,6 +196,7 @@ class Relay:
         now = asyncio.get_running_loop().time()
         stats = stats_of(self._core.state, links, self.traffic, self._chunk_bytes_sent, now)
         stats.report.uplink_probe_id = self._prober.last_id
+        stats.report.p2p = self.transports.p2p.state if self.transports.p2p is not None else ""
         stats.report.delta_bytes_saved = self._versions.delta_bytes_saved
         return stats
 
@@ -209,7 +212,7 @@ class Relay:
         self._closing = True
         for link in list(self._links.values()):
             link.close("this process stops")
-        await self._transport.close()
+        await self.transports.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -273,7 +276,7 @@ class Relay:
             self._handle(DialFailed(neighbour.peer_id, self._gate.reason, random.random()))
             return
         try:
-            link = await self._transport.dial(neighbour.peer_id, neighbour.address)
+            link = await self.transports.dial(neighbour.peer_id, neighbour.address)
         except RollcastError as error:
             log.info("dial failed", peer=neighbour.peer_id, address=shown(neighbour.address), reason=error.what)
             self._handle(DialFailed(neighbour.peer_id, error.what, random.random()))

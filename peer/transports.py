@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import assert_never
 
 import structlog
@@ -12,9 +12,13 @@ from peer.config import LinkConfig
 from peer.direct_transport import DirectTransport
 from peer.link_traffic import LinkTraffic
 from peer.mirror_transport import MirrorTransport
+from peer.network_gate import NetworkGate
 from peer.p2p.addresses import P2pAddress
+from peer.p2p.circuit_book import CircuitCaps
 from peer.p2p.transport import P2pTransport
 from peer.paths import Kind, Paths, addresses_in, kind_of, kind_of_link
+from peer.punching.transport import PunchTransport
+from peer.relay_events import Neighbour
 from peer.transport import Admission, ChunkTransport, Link, LinkHandler
 from rollcast.runtime.errors import RollcastError, Unreachable
 from rollcast.runtime.waits import deadline
@@ -44,24 +48,24 @@ class Transports:
         self,
         direct: ChunkTransport,
         mirrors: MirrorTransport,
-        p2p: ChunkTransport | None = None,
-        punched: ChunkTransport | None = None,
+        p2p: P2pTransport | None = None,
+        punched: PunchTransport | None = None,
     ) -> None:
         self._direct = direct
         self._mirrors = mirrors
-        self._p2p = p2p
-        self._punched = punched
+        self.p2p = p2p
+        self.punched = punched
         self.paths = Paths()
         """What is known of the ways to each peer; whoever hears of further addresses tells it."""
 
     async def start(self, on_link: LinkHandler) -> str:
         address = await self._direct.start(on_link)
-        if self._punched is not None:
-            await self._punched.start(on_link)
-        if self._p2p is None:
+        if self.punched is not None:
+            await self.punched.start(on_link)
+        if self.p2p is None:
             return address
         try:
-            p2p_address = await self._p2p.start(on_link)
+            p2p_address = await self.p2p.start(on_link)
         except RollcastError as error:
             # What it is for, direct links cannot do; what they can do does not need it.
             log.error("libp2p does not run; direct links go on", code=error.code, reason=error.what)
@@ -114,33 +118,43 @@ class Transports:
             case "lan" | "direct":
                 return await self._direct.dial(peer_id, address)
             case "punched":
-                if self._punched is None:
+                if self.punched is None:
                     raise Unreachable(
                         f"cannot dial {peer_id} at the same time as it us",
                         cause="this process opens no holes",
                         fix="set link.punch = true",
                     )
-                return await self._punched.dial(peer_id, address)
+                return await self.punched.dial(peer_id, address)
             case "p2p" | "relayed":
-                if self._p2p is None:
+                if self.p2p is None:
                     raise Unreachable(
                         f"cannot reach {peer_id} at {address}",
                         cause="this process runs no libp2p",
                         fix='pip install "rollcast[p2p]" and set link.p2p = true',
                     )
-                return await self._p2p.dial(peer_id, address)
+                return await self.p2p.dial(peer_id, address)
             case _:
                 assert_never(kind)
 
+    def expect(self, neighbours: Iterable[Neighbour]) -> None:
+        """The coordinator names these as members, in place of those before."""
+        if self.p2p is not None:
+            self.p2p.expect(neighbour.peer_id for neighbour in neighbours)
+
+    def allow(self, gate: NetworkGate) -> None:
+        """What may pass from now on: for others, nothing unless all may."""
+        if self.p2p is not None:
+            self.p2p.allow_relaying(allowed=gate.send and gate.receive)
+
     def renew(self, credentials: TlsCredentials) -> None:
         self._direct.renew(credentials)
-        for other in (self._p2p, self._punched):
+        for other in (self.p2p, self.punched):
             if other is not None:
                 other.renew(credentials)
 
     async def close(self) -> None:
         await self._mirrors.close()
-        for other in (self._p2p, self._punched):
+        for other in (self.p2p, self.punched):
             if other is not None:
                 await other.close()
         await self._direct.close()
@@ -150,6 +164,18 @@ def _seen_as(address: str, p2p_address: str) -> str:
     """The address of our libp2p host under the name that direct links are dialled by: it may listen everywhere."""
     port = p2p_address.rpartition("/")[2]
     return str(P2pAddress.of(address.rpartition(":")[0].strip("[]"), int(port)))
+
+
+def circuit_caps(config: LinkConfig) -> CircuitCaps | None:
+    """Of what a peer passes on for others; None: nothing."""
+    if not config.relay_for_others or config.metered:
+        return None
+    return CircuitCaps(
+        circuits_most=config.relay_circuits_most,
+        bytes_per_second=config.relay_mbit_s_max * 1e6 / 8,
+        circuit_bytes=config.relay_circuit_bytes,
+        circuit_s=config.relay_circuit_minutes * 60.0,
+    )
 
 
 def transports_of(
@@ -170,7 +196,17 @@ def transports_of(
         MissingExtra: libp2p is wanted and not installed.
     """
     direct = DirectTransport(config, credentials, run_id, admit, traffic=traffic)
+    punched = PunchTransport(config, credentials, run_id, admit, traffic=traffic) if config.punch else None
     if not config.p2p or identity is None:
-        return Transports(direct, mirrors)
-    p2p = P2pTransport(identity, credentials, run_id, admit, host=config.host, port=config.p2p_port, traffic=traffic)
-    return Transports(direct, mirrors, p2p)
+        return Transports(direct, mirrors, punched=punched)
+    p2p = P2pTransport(
+        identity,
+        credentials,
+        run_id,
+        admit,
+        host=config.host,
+        port=config.p2p_port,
+        traffic=traffic,
+        caps=circuit_caps(config),
+    )
+    return Transports(direct, mirrors, p2p, punched)

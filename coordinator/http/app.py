@@ -16,6 +16,7 @@ from coordinator.http.audit import DONE, AuditLog
 from coordinator.http.requests import BODY_BYTES_MAX, JSON, answer_to, call_of, error_response
 from coordinator.http.routes import Answer, Call, Caller, RawRoute, Route
 from coordinator.http.stream import Hub
+from coordinator.http.watching import Watching
 from rollcast.runtime.errors import MalformedMessage, NotAllowed, RollcastError
 from rollcast.web.assets import Assets
 from rollcast.web.headers import NO_STORE, SECURITY_HEADERS
@@ -35,6 +36,7 @@ class HttpApp:
     Args:
         hosts: names allowed in the Host header (against DNS rebinding); None allows any.
         beside: what runs for as long as it is served.
+        watching: members' connections that stay open; they do not count against others.
     """
 
     routes: Sequence[Route | RawRoute]
@@ -44,6 +46,7 @@ class HttpApp:
     assets: Assets
     hosts: frozenset[str] | None
     beside: Sequence[Callable[[web.Application], AsyncIterator[None]]] = ()
+    watching: Watching | None = None
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._guard])
@@ -57,6 +60,17 @@ class HttpApp:
         app.on_response_prepare.append(_add_security_headers)
         app.cleanup_ctx.extend(self.beside)
         return app
+
+    @property
+    def kept_connections(self) -> int:
+        """Connections that stay open by design."""
+        return 0 if self.watching is None else self.watching.open_connections
+
+    async def end_streams(self) -> None:
+        """End the answers that go on, so that shutting down need not wait for them."""
+        if self.watching is not None:
+            self.watching.end()
+        await self.hub.close()
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -70,7 +70,7 @@ class Seeing:
             asked = SeeMe.model_validate_json(await read_body(request, _BODY_BYTES_MAX))
         except ValidationError:
             raise MalformedMessage("this is not {nonce}") from None
-        address, port = _peer_of(request)
+        address, port = caller_address(request)
         async with self._allowance.one(0), _second_door(self._host, self._port, asked.nonce) as door:
             response = web.StreamResponse(headers={"Content-Type": _CONTENT_TYPE})
             await response.prepare(request)
@@ -123,7 +123,12 @@ async def _second_door(host: str, port: int, nonce: str) -> AsyncIterator[_Door]
         yield door
 
 
-def _peer_of(request: web.Request) -> tuple[str, int]:
+def caller_address(request: web.Request) -> tuple[str, int]:
+    """IP address and port that a request comes from.
+
+    Raises:
+        MalformedMessage: its connection is gone.
+    """
     peer = request.transport.get_extra_info("peername") if request.transport is not None else None
     if peer is None:
         raise MalformedMessage("the connection is gone")

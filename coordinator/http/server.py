@@ -62,7 +62,8 @@ class HttpServer:
         assert accept is not None
 
         def connection() -> asyncio.Protocol:
-            return accept() if len(accept.connections) < CONNECTIONS_MAX else _Full()
+            free = CONNECTIONS_MAX + app.kept_connections - len(accept.connections)
+            return accept() if free > 0 else _Full()
 
         loop, handshake_s = asyncio.get_running_loop(), TLS_HANDSHAKE_DEADLINE_S if tls else None
         try:
@@ -74,7 +75,7 @@ class HttpServer:
 
     async def stop(self) -> None:
         """Close the port, end streams, give running requests SHUTDOWN_S seconds."""
-        await self._app.hub.close()
+        await self._app.end_streams()
         self._server.close()
         await self._runner.cleanup()
 

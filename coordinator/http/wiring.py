@@ -20,6 +20,7 @@ from coordinator.http.speed import Speed
 from coordinator.http.standing import HttpViews, Standing
 from coordinator.http.stream import Hub
 from coordinator.http.tokens import TokenBook, TokenRoutes, operator_key
+from coordinator.http.watching import Watching
 from coordinator.http.worth import WorthDesk
 from coordinator.order_keeping import OrderKeeping
 from coordinator.previewing import Previewing
@@ -53,6 +54,7 @@ async def http_app(coordinator: Coordinator, *, hosts: frozenset[str] | None, op
     reads = Reads(_viewed(coordinator), coordinator.folder)
     topics: list[Topic] = [*standing.topics(), *reads.topics()]
     hub = Hub(topics, gate)
+    watching = Watching(coordinator.desk)
     routes: list[Route | RawRoute] = [
         *standing.routes(),
         *reads.routes(),
@@ -62,11 +64,13 @@ async def http_app(coordinator: Coordinator, *, hosts: frozenset[str] | None, op
         *InviteRoutes(coordinator.inviting, ledger).routes(),
         *Speed(coordinator.desk).routes(),
         *Seeing(coordinator.desk, coordinator.config.serve.host, coordinator.config.serve.observe_port).routes(),
+        *watching.routes(),
         *WorthDesk(coordinator.desk, ledger, shell.core.state, shell.clock).routes(),
         hub.route(),
     ]
     routes.append(description_route(routes))
-    return HttpApp(routes, hub, gate, audit, Assets.of({"/": PAGES, "/web/": STATIC}), hosts, (reads.sampling,))
+    assets = Assets.of({"/": PAGES, "/web/": STATIC})
+    return HttpApp(routes, hub, gate, audit, assets, hosts, (reads.sampling,), watching)
 
 
 def _fleet_limit(coordinator: Coordinator) -> Callable[[], float | None]:

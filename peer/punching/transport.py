@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from collections.abc import Callable, Coroutine
 from typing import assert_never
 
 import structlog
 
+from peer.config import LinkConfig
+from peer.direct_transport import socket_options
 from peer.link_traffic import LinkTraffic
 from peer.punching.holes import Holes, Opened
 from peer.punching.port import PunchPort
@@ -39,12 +42,12 @@ from rollcast.runtime.waits import deadline
 from rollcast.wire.identity import public_key_of
 from rollcast.wire.ids import PeerId, RunId
 from rollcast.wire.limits import TEXT_LENGTH_MAX
-from rollcast.wire.link_socket import SocketOptions
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.tls import TlsCredentials
 
 log = structlog.get_logger()
 
+_ANY = "0.0.0.0"
 _LATE_S = 1.0  # for the event loop, beyond all deadlines
 
 
@@ -57,17 +60,24 @@ class PunchTransport:
 
     def __init__(
         self,
+        config: LinkConfig,
         credentials: TlsCredentials,
         run_id: RunId,
         admit: Admission,
+        limits: LinkLimits | None = None,
         *,
         traffic: LinkTraffic,
-        options: SocketOptions,
-        limits: LinkLimits | None = None,
-        open_port: Callable[[], PunchPort] = PunchPort,
+        open_port: Callable[[], PunchPort] | None = None,
     ) -> None:
         limits = limits or LinkLimits()
-        self._holes = Holes(credentials, run_id, admit, limits=limits, options=options, open_port=open_port)
+        self._holes = Holes(
+            credentials,
+            run_id,
+            admit,
+            limits=limits,
+            options=socket_options(config, limits),
+            open_port=open_port or (lambda: PunchPort(_interface(config.host))),
+        )
         self._traffic = traffic
         self._core = PunchCore()
         self._on_link: LinkHandler | None = None
@@ -196,6 +206,15 @@ class PunchTransport:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("an attempt at a hole broke", exc_info=error)
+
+
+def _interface(host: str) -> str:
+    """Where the port for holes is: where links are listened for, unless that leads nowhere beyond this machine."""
+    try:
+        address = ipaddress.IPv4Address(host)
+    except ValueError:
+        return _ANY
+    return _ANY if address.is_loopback else host
 
 
 def event_of(punch: pb.Punch) -> Told | Refused:

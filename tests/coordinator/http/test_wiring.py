@@ -27,7 +27,7 @@ TOKENS_PATH = "/api/v1/tokens"
 #: Answers to these never end.
 ENDLESS = {"/api/v1/stream"}
 #: Reads for themselves what they need, so that the description cannot say it.
-NEEDS_MORE = {"/api/v1/speed/down"}
+NEEDS_MORE = {"/api/v1/speed/down", "/api/v1/reach/seen"}
 
 
 @dataclass

@@ -18,7 +18,6 @@ from peer.transport import Admission, ChunkTransport, LinkLimits
 from rollcast.runtime.errors import MalformedMessage, Unreachable, WrongKey
 from rollcast.wire.identity import Identity
 from rollcast.wire.ids import RunId
-from rollcast.wire.link_socket import SocketOptions
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.tls import TlsCredentials
 from tests.peer.punching.matchmaking import Matchmaking, Server
@@ -35,13 +34,14 @@ class TestPunchTransport(TransportConformance):
     def make(
         self, identity: Identity, credentials: TlsCredentials, run_id: RunId, admit: Admission, limits: LinkLimits
     ) -> ChunkTransport:
+        config = LinkConfig()
         transport = PunchTransport(
+            config,
             credentials,
             run_id,
             admit,
-            traffic=LinkTraffic(LinkConfig()),
-            options=SocketOptions(),
-            limits=limits,
+            limits,
+            traffic=LinkTraffic(config),
             open_port=lambda: PunchPort("127.0.0.1"),
         )
         return self.matchmaking.join(identity.peer_id, transport)
