@@ -12,7 +12,11 @@ from peer.discovery.book_file import BookFile
 from peer.discovery.exchange import Exchange
 from peer.discovery.going_on import GoingOn
 from peer.discovery.own_record import OwnRecord, own_addresses
+from peer.donor.nat_probe import seen_from_outside
 from peer.meeting import MeetingPart
+from peer.reachability.checking import Checking
+from peer.reachability.member_door import MemberDoor
+from peer.reachability.standing import Standing
 from peer.reached import Reached
 from peer.relay import Relay
 from peer.startup import Place
@@ -30,6 +34,7 @@ class Around:
         send: into the session; lost while there is none.
         credentials: the newest; they are renewed while the process runs.
         advertised: what others dial, as said at the start: host:port and libp2p's; empty: we cannot be dialled.
+        standing: what was found out about how we are reached; for the owner's screens.
     """
 
     config: PeerConfig
@@ -39,14 +44,28 @@ class Around:
     send: Callable[[pb.PeerMessage], None]
     credentials: Callable[[], TlsCredentials]
     advertised: Callable[[], str]
+    standing: Standing
 
 
 def parts_of(around: Around) -> list[MeetingPart]:
     """All parts of one peer. Call it inside a running event loop."""
     exchange = _exchange(around)
     around.relay.watcher = exchange
-    parts: list[MeetingPart] = [around.reached, exchange, GoingOn(around.relay)]
+    parts: list[MeetingPart] = [around.reached, _checking(around), exchange, GoingOn(around.relay)]
     return parts
+
+
+def _checking(around: Around) -> Checking:
+    door = MemberDoor(around.place.identity, around.place.enrolment)
+    return Checking(
+        lambda: seen_from_outside(door),
+        standing=around.standing,
+        reached=around.reached,
+        send=around.send,
+        credentials=around.credentials,
+        run_id=around.place.enrolment.run_id,
+        random=Random(),
+    )
 
 
 def _exchange(around: Around) -> Exchange:

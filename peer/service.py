@@ -23,6 +23,7 @@ from peer.introduction import heartbeat_of, hello_of, origin_status, receiving_o
 from peer.meeting import Meeting
 from peer.meeting_parts import Around, parts_of
 from peer.network_gate import NetworkGate
+from peer.reachability.standing import Standing
 from peer.reached import Reached
 from peer.relay import Relay
 from peer.renewal import Renewal
@@ -130,6 +131,7 @@ class PeerProcess:
         self._started_s = asyncio.get_running_loop().time()
         self.donor = Donor(limits, self, place.instance_id)
         self._worker = None if engine is None else self._make_worker(engine, random)
+        self._reached, self._standing = Reached(self._session.send), Standing()
         self._meeting = self._make_meeting(config, place)
 
     def _make_session(self, place: Place, random: Random) -> Session:
@@ -148,10 +150,11 @@ class PeerProcess:
             config=config,
             place=place,
             relay=self._relay,
-            reached=Reached(self._session.send),
+            reached=self._reached,
             send=self._session.send,
             credentials=lambda: self._renewal.credentials,
             advertised=lambda: self._advertise,
+            standing=self._standing,
         )
         return Meeting(parts_of(around))
 
@@ -328,6 +331,7 @@ class PeerProcess:
             run_id=self._enrolment.run_id,
             peer_id=self._enrolment.peer_id,
             search=self._session.search,
+            reach=self._standing.describe(self._reached.now, self._advertise),
             connected=self._session.stub is not None,
             now=(now := asyncio.get_running_loop().time()),
             uptime_s=now - self._started_s,

@@ -6,6 +6,7 @@ from typing import Any
 
 from peer.coordinators import Coordinators
 from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.reach_words import path_of
 
 
 def describe(
@@ -15,6 +16,7 @@ def describe(
     run_id: str,
     peer_id: str,
     search: Coordinators,
+    reach: dict[str, Any],
     connected: bool,
     now: float,
     uptime_s: float,
@@ -23,6 +25,7 @@ def describe(
 
     Args:
         search: where the coordinator is looked for.
+        reach: how it is reached (peer.reachability.standing).
         now: on the clock of ``search``.
     """
     receiving = None
@@ -43,6 +46,7 @@ def describe(
         "coordinator": search.current,
         "connected": connected,
         "coordinators_failing": search.rows(now),
+        "reach": {**reach, "p2p": heartbeat.p2p},
         "state": heartbeat.state,
         "reason": heartbeat.reason,
         "version_active": heartbeat.active_version if heartbeat.has_active_version else None,
@@ -63,6 +67,7 @@ def _link(link: pb.LinkReport) -> dict[str, Any]:
     return {
         "peer_id": link.peer_id,
         "transport": link.transport,
+        "path": path_of(link.transport, lan=link.lan),
         "rtt_s": link.rtt_s,
         "bytes_sent": link.bytes_sent,
         "bytes_received": link.bytes_received,

@@ -9,7 +9,9 @@ version_active, version_newest      generated with; the newest held (null: none 
 receiving                           version, chunks held, chunks in all, map of 0 to 255 by run of chunks; or null
 tokens_per_second, tokens_generated
 today, total, newest                rollouts handed in by verdict; the newest receipts
-links                               open chunk links: peer_id, transport, rtt_s, bytes each way
+reach                               how others reach it: reachability, address, nat, nat_means, checked, punch_address,
+                                    relays, p2p (peer/reachability/standing.py)
+links                               open chunk links: peer_id, transport, path in words, rtt_s, bytes each way
 chunk_bytes_*, *_bytes_per_second
 newer_release                       ours, theirs, how to upgrade: the coordinator runs a later release; or null
 limits, used, readings              as configured; moved this month; of sensors (null: this machine does not tell)

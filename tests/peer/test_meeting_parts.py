@@ -9,6 +9,7 @@ from typing import Any, cast
 from peer.config import PeerConfig
 from peer.meeting import Meeting
 from peer.meeting_parts import Around, parts_of
+from peer.reachability.standing import Standing
 from peer.reached import Reached
 from rollcast.wire.identity import Identity
 from rollcast.wire.ids import RunId
@@ -21,11 +22,12 @@ def _around(config: PeerConfig, said: list[pb.PeerMessage]) -> Around:
     return Around(
         config=config,
         place=cast(Any, SimpleNamespace(identity=Identity.generate(), enrolment=enrolment)),
-        relay=cast(Any, SimpleNamespace(transports=SimpleNamespace(punched=None))),
+        relay=cast(Any, SimpleNamespace(transports=SimpleNamespace(punched=None, p2p=None))),
         reached=Reached(said.append),
         send=said.append,
         credentials=lambda: nothing,
         advertised=lambda: "",
+        standing=Standing(),
     )
 
 

@@ -15,10 +15,12 @@ from peer.config import LinkConfig, PeerConfig
 from peer.coordinators import Coordinators
 from peer.donor.daemon import Donor
 from peer.donor.describing import describe
+from peer.donor.nat_kind import Seen
 from peer.donor.owner_limits import OwnerLimitsBook
 from peer.donor.readings import Readings
 from peer.donor.sensors import Sensors
 from peer.network_gate import NetworkGate
+from peer.reachability.standing import Standing
 from peer.worker_events import FinishRequested, Rest, Verdict
 from rollcast.runtime.errors import DaemonAway
 from rollcast.wire.donor_control import request
@@ -74,7 +76,8 @@ class PlayedHost:
         links = [
             pb.LinkReport(
                 peer_id=f"12D3KooWLink{n}{'x' * 24}{n:04d}",
-                transport="direct",
+                transport=("direct", "punched", "direct", "relayed")[n - 1],
+                lan=n == 1,
                 rtt_s=0.012 * n,
                 bytes_sent=n * 900_000_000,
                 bytes_received=n * 310_000_000,
@@ -93,6 +96,7 @@ class PlayedHost:
             receiving_chunks_total=_CHUNKS,
             receiving_map=bytes(cells),
             links=links,
+            p2p="running",
             chunk_bytes_sent=self.beats * 2_000_000,
             chunk_bytes_from_peers=self.beats * 5_100_000,
             chunk_bytes_from_origin=40_000_000,
@@ -109,10 +113,15 @@ class PlayedHost:
             run_id="qwen3-4b-math",
             peer_id=PEER_ID,
             search=Coordinators(["run.example.org:7443"]),
+            reach=_REACH.describe(_TOLD, ""),
             now=0.0,
             connected=True,
             uptime_s=183_000.0 + self.beats,
         )
+
+
+_REACH = Standing(Seen("192.168.1.20", "203.0.113.5", 51820, 51820, reached=False))
+_TOLD = pb.Reachability(nat="port-restricted", punch_address="203.0.113.5:51820", circuits=["one"])
 
 
 class Warm:

@@ -1,0 +1,192 @@
+"""Finds out now and then how this machine is seen, hears who got through to it, and dials others back when asked."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable
+from ipaddress import ip_address
+from random import Random
+
+import structlog
+
+from peer.donor.nat_kind import Seen
+from peer.reachability.standing import Standing
+from peer.reached import Reached
+from rollcast.runtime.errors import MalformedMessage, RollcastError
+from rollcast.runtime.waits import backoff_delays_s
+from rollcast.wire.ids import PeerId, RunId
+from rollcast.wire.limits import PEER_ID_LENGTH_MAX, TEXT_LENGTH_MAX
+from rollcast.wire.link_probe import PROBE_DEADLINE_S, probe_link, problem_in
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.tls import TlsCredentials
+
+log = structlog.get_logger()
+
+AGAIN_AFTER_S = 1800.0
+"""Routers change, and so do the networks that a machine is carried to."""
+_ADDRESS_LOOKED_AT_S = 30.0
+_SPREAD_S = 2.0  # peers that join together ask one after the other
+_FIRST_RETRY_S, _MOST_RETRY_S = 5.0, 600.0
+_DIALS_AT_ONCE = 4
+_DIALS_A_MINUTE = 30
+_NOWHERE = ("192.0.2.1", 9)  # RFC 5737: never an address of anybody; connecting a UDP socket sends nothing
+
+
+class Checking:
+    """A part of the meeting (peer.meeting). Make it inside a running event loop.
+
+    Args:
+        look: how a port of ours is seen from outside; raises RollcastError where that cannot be told now.
+        local_address: of this machine on the way out; empty: there is no way.
+    """
+
+    kinds = frozenset({"dial_back", "dial_verdict"})
+
+    def __init__(
+        self,
+        look: Callable[[], Awaitable[Seen]],
+        *,
+        standing: Standing,
+        reached: Reached,
+        send: Callable[[pb.PeerMessage], None],
+        credentials: Callable[[], TlsCredentials],
+        run_id: RunId,
+        random: Random,
+        local_address: Callable[[], str] | None = None,
+    ) -> None:
+        self._look = look
+        self._standing, self._reached, self._send = standing, reached, send
+        self._credentials, self._run_id = credentials, run_id
+        self._random = random
+        self._local_address = local_address or address_on_the_way_out
+        self._session = asyncio.Event()
+        self._look_again = asyncio.Event()
+        self._dials: set[asyncio.Task[None]] = set()
+        self._dialled_at_s: deque[float] = deque(maxlen=_DIALS_A_MINUTE)
+
+    # ------------------------------------------------------------ see MeetingPart
+
+    async def run(self) -> None:
+        """Look once there is a session, when our address changes, in a new session, and now and then."""
+        try:
+            while True:
+                await self._session.wait()
+                await asyncio.sleep(self._random.uniform(0.0, _SPREAD_S))
+                self._look_again.clear()
+                address = self._local_address()
+                await self._look_until_seen()
+                await self._wait(address)
+        finally:
+            for task in self._dials:
+                task.cancel()
+            await asyncio.gather(*self._dials, return_exceptions=True)
+
+    def opened(self, welcome: pb.Welcome) -> None:
+        """The coordinator may have seen us move."""
+        self._session.set()
+        self._look_again.set()
+
+    def lost(self) -> None:
+        """Nobody is there to be asked."""
+        self._session.clear()
+
+    def received(self, message: pb.CoordinatorMessage) -> None:
+        """Dial somebody back, or hear who got through to us."""
+        if message.WhichOneof("body") == "dial_verdict":
+            self._told(message.dial_verdict)
+        else:
+            self._asked(message.dial_back)
+
+    # ------------------------------------------------------------ how we are seen
+
+    async def _look_until_seen(self) -> None:
+        for delay_s in backoff_delays_s(self._random, first_s=_FIRST_RETRY_S, most_s=_MOST_RETRY_S):
+            try:
+                seen = await self._look()
+            except RollcastError as error:
+                log.info("not seen from outside", code=error.code, reason=error.what)
+            else:
+                before, self._standing.seen = self._standing.nat, seen
+                if self._standing.nat != before:
+                    log.info("seen from outside", nat=self._standing.nat, address=seen.address)
+                self._reached.set_nat(self._standing.nat)
+                return
+            await asyncio.sleep(delay_s)
+            await self._session.wait()
+
+    async def _wait(self, address: str) -> None:
+        """Until it is time to look again."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + AGAIN_AFTER_S * self._random.uniform(0.9, 1.1)
+        while (left_s := until_s - loop.time()) > 0.0 and not self._look_again.is_set():
+            try:
+                async with asyncio.timeout(min(left_s, _ADDRESS_LOOKED_AT_S)):
+                    await self._look_again.wait()
+            except TimeoutError:
+                if self._local_address() != address:
+                    return
+
+    # ------------------------------------------------------------ who gets through
+
+    def _told(self, verdict: pb.DialVerdict) -> None:
+        if len(verdict.address) > TEXT_LENGTH_MAX or len(verdict.problem) > TEXT_LENGTH_MAX:
+            raise MalformedMessage("a verdict of a dial back is too long")
+        before = self._standing.verdict
+        self._standing.verdict = verdict
+        self._reached.set_nat(self._standing.nat)
+        if before is not None and (before.dialable, before.asked) == (verdict.dialable, verdict.asked):
+            return
+        facts = {"address": verdict.address, "asked": verdict.asked, "reached": verdict.reached}
+        if verdict.asked and not verdict.dialable:
+            log.warning("others do not get through to us: we dial them", **facts, reason=verdict.problem)
+        elif verdict.asked:
+            log.info("dialable", **facts)
+        else:
+            log.info("not dialled back", address=verdict.address, reason=verdict.problem)
+
+    # ------------------------------------------------------------ dialling others back
+
+    def _asked(self, order: pb.DialBack) -> None:
+        host, _, port = order.address.rpartition(":")
+        try:
+            ip_address(host.strip("[]"))
+            valid = port.isdecimal() and 0 < int(port) < 1 << 16 and 0 < len(order.peer_id) <= PEER_ID_LENGTH_MAX
+        except ValueError:
+            valid = False
+        if not valid:
+            raise MalformedMessage("a dial back names no peer, or no IP address and port")
+        now_s = asyncio.get_running_loop().time()
+        often = len(self._dialled_at_s) == _DIALS_A_MINUTE and now_s - self._dialled_at_s[0] < 60.0
+        if often or len(self._dials) >= _DIALS_AT_ONCE:
+            return  # who does not answer does not count
+        self._dialled_at_s.append(now_s)
+        task = asyncio.create_task(self._dial(order))
+        self._dials.add(task)
+        task.add_done_callback(self._dials.discard)
+
+    async def _dial(self, order: pb.DialBack) -> None:
+        problem = ""
+        try:
+            await probe_link(
+                PeerId(order.peer_id),
+                order.address,
+                credentials=self._credentials(),
+                run_id=self._run_id,
+                deadline_s=PROBE_DEADLINE_S,
+            )
+        except RollcastError as error:
+            problem = problem_in(error)[:TEXT_LENGTH_MAX]
+        outcome = pb.DialBackOutcome(check_id=order.check_id, reached=not problem, problem=problem)
+        self._send(pb.PeerMessage(dial_back_outcome=outcome))
+
+
+def address_on_the_way_out() -> str:
+    """This machine's own address towards the world; empty: there is no way there."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
+        try:
+            out.connect(_NOWHERE)
+        except OSError:
+            return ""
+        return str(out.getsockname()[0])
