@@ -351,6 +351,7 @@ class RelayState:
             assert sum(map(len, link.pulls.values())) <= settings.pulls_most, link
             assert len(link.wants) <= settings.wants_per_link_most, link
             assert link.lists_due <= link.wants.keys(), link
+            assert link.says is None or link.says.version not in self.heard, link
         assert {link.link for link in self.link_to.values()} <= self.links.keys()
         assert {link.peer_id for link in self.links.values()} == self.link_to.keys()
         for encoding in self.encodings.values():

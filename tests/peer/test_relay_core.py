@@ -41,6 +41,7 @@ from peer.relay_events import (
     StoreReady,
     Tick,
     VersionFinished,
+    VersionHeard,
     VersionRestored,
     WantReceived,
 )
@@ -78,9 +79,12 @@ class Nonsense:
         size = random.choice([CHUNKS, CHUNKS, 0, 5])
         claimed = random.choice([b"", b"\xff" * 3, bitmap(CHUNKS, *random.sample(range(CHUNKS), 6)), b"\x01"])
         stripe = random.choice([StripeId(0), StripeId(4), StripeId(77), NO_STRIPE])
-        match random.randrange(10):
+        match random.randrange(11):
+            case 10:
+                news = random.choice([*map(key_of, range(1, 9)), key_of(1 << 40)])
+                return HaveReceived(link, news, size, claimed, random.random() < 0.4)
             case 0:
-                return WantReceived(link, key, random.random() < 0.5)
+                return WantReceived(link, key, random.random() < 0.5, random.random() < 0.3)
             case 1:
                 return RequestReceived(link, key, indices)
             case 2:
@@ -179,6 +183,8 @@ def assert_bounded(core: RelayCore) -> None:
         assert len(link.theirs) <= 1
         assert len(link.lists_sent) <= 1
         assert len(link.account.copies) <= 2000
+        assert link.knows <= {KEY.version}
+        assert len(link.answered) <= 1
         assert len(link.owned) <= CHUNKS
 
 
@@ -192,6 +198,7 @@ def test_one_honest_holder_is_enough(seed: int, lies: float, pushed: bool) -> No
     world.tell(LinkUp(HONEST, PeerId("origin"), "origin", False))
     world.pass_time(2.0, 5)
     world.tell(EncodingKnown(KEY, CHUNKS, CHUNK_BYTES))
+    world.tell(VersionHeard(KEY))
     for _ in range(80):
         world.pass_time(1.0, 5)
         if world.held:
