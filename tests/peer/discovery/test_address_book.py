@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from peer.discovery.address_book import ENTRIES_MOST, HEARSAY_MOST, NEARBY_MOST, NEARBY_S, AddressBook
+from rollcast.wire.ids import PeerId, RunId
+from rollcast.wire.peer_record import PeerRecord
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+NOW = 1_800_000_000.0
+OWN = PeerId("own")
+
+
+def record(
+    name: str, *addresses: str, sequence: int = 1, role: str = "peer", expires: float = NOW + 600.0
+) -> PeerRecord:
+    return PeerRecord(RunId("run"), PeerId(name), role, sequence, addresses or (f"{name}:1",), int(expires))
+
+
+def signed(of: PeerRecord) -> pb.Signed:
+    """The book looks at no signature: who fills it has verified them."""
+    return pb.Signed(payload=f"{of}".encode(), signature=f"{of.peer_id} {of.sequence}".encode())
+
+
+def add(book: AddressBook, of: PeerRecord, told_by: str | None = None) -> bool:
+    return book.add(signed(of), of, told_by=None if told_by is None else PeerId(told_by))
+
+
+def addresses(book: AddressBook) -> dict[str, str]:
+    return {one.peer_id: one.address for one in book.holders(Random(1), 999)}
+
+
+def tellable(book: AddressBook) -> set[bytes]:
+    return {one.signature for one in book.to_tell(Random(1), 999)}
+
+
+def test_the_highest_sequence_counts() -> None:
+    book = AddressBook(OWN)
+    assert add(book, record("a", "a:2", sequence=2))
+    assert not add(book, record("a", "a:1", sequence=1))
+    assert not add(book, record("a", "a:9", sequence=2))
+    assert add(book, record("a", "a:3", "/ip4/192.0.2.1/tcp/1", sequence=3))
+    assert addresses(book) == {"a": "a:3 /ip4/192.0.2.1/tcp/1"}
+
+
+def test_our_own_record_is_no_news() -> None:
+    book = AddressBook(OWN)
+    assert not add(book, record("own"))
+    assert len(book) == 0
+
+
+def test_what_third_ones_say_is_told_on_once_somebody_was_met_there() -> None:
+    book = AddressBook(OWN)
+    add(book, record("a"))
+    add(book, record("b"), told_by="b")
+    add(book, record("c"), told_by="b")
+    assert tellable(book) == {b"a 1", b"b 1"}
+    book.met(PeerId("c"), NOW)
+    assert tellable(book) == {b"a 1", b"b 1", b"c 1"}
+    assert book.to_keep().records[0].signature == b"c 1"
+
+
+def test_who_has_no_address_is_neither_dialled_nor_told_of() -> None:
+    book = AddressBook(OWN)
+    nowhere = PeerRecord(RunId("run"), PeerId("a"), "peer", 1, (), int(NOW) + 600)
+    add(book, nowhere)
+    assert addresses(book) == {}
+    assert tellable(book) == set()
+
+
+def test_a_liar_fills_its_share_only_and_pushes_nobody_out() -> None:
+    book = AddressBook(OWN)
+    for number in range(ENTRIES_MOST):
+        add(book, record(f"good-{number}"))
+    for number in range(500):
+        add(book, record(f"lie-{number}"), told_by="liar")
+    assert {name for name in addresses(book) if name.startswith("lie")} == set()
+    fresh = AddressBook(OWN)
+    for number in range(500):
+        add(fresh, record(f"lie-{number}"), told_by="liar")
+    assert len(fresh) == HEARSAY_MOST
+    fresh.validate()
+
+
+def test_those_that_fail_come_last_and_new_addresses_are_a_new_start() -> None:
+    book = AddressBook(OWN)
+    for name in "abc":
+        add(book, record(name))
+    book.met(PeerId("c"), NOW)
+    book.failed(PeerId("a"))
+    assert [one.peer_id for one in book.holders(Random(1), 3)] == ["c", "b", "a"]
+    add(book, record("a", "a:2", sequence=2))
+    book.failed(PeerId("c"))
+    assert [one.peer_id for one in book.holders(Random(1), 3)][-1] == "c"
+    assert [one.peer_id for one in book.holders(Random(1), 3, besides={PeerId("b")})] == ["a", "c"]
+
+
+def test_who_was_found_nearby_is_dialled_there_first() -> None:
+    book = AddressBook(OWN)
+    add(book, record("a"))
+    book.found_nearby(PeerId("a"), "peer", ("192.168.1.5:7",), NOW)
+    book.found_nearby(PeerId("z"), "origin", ("192.168.1.6:7",), NOW)
+    book.found_nearby(OWN, "peer", ("192.168.1.7:7",), NOW)
+    assert addresses(book) == {"a": "192.168.1.5:7 a:1", "z": "192.168.1.6:7"}
+    assert all(one.lan for one in book.holders(Random(1), 9))
+    assert book.forget_expired(NOW + NEARBY_S)
+    assert addresses(book) == {}
+
+
+def test_what_expired_is_forgotten() -> None:
+    book = AddressBook(OWN)
+    add(book, record("a", expires=NOW + 10))
+    add(book, record("b", expires=NOW + 20))
+    assert not book.forget_expired(NOW + 9)
+    assert book.forget_expired(NOW + 10)
+    assert set(addresses(book)) == {"b"}
+
+
+def test_exactly_what_is_believed_need_not_be_verified_again() -> None:
+    book = AddressBook(OWN)
+    hearsay, own = record("a"), record("b")
+    add(book, hearsay, told_by="c")
+    add(book, own)
+    assert book.has(signed(own))
+    assert not book.has(signed(hearsay))
+    assert not book.has(signed(record("b", "b:7", sequence=2)))
+
+
+NAMES = st.sampled_from([f"p{number}" for number in range(40)] + ["own"])
+
+
+class Books(RuleBasedStateMachine):
+    """Whatever is told, the book stays within its bounds and names nobody twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.book = AddressBook(OWN)
+        self.now = NOW
+
+    @rule(name=NAMES, number=st.integers(0, 600), sequence=st.integers(1, 5), told_by=st.none() | NAMES)
+    def add(self, name: str, number: int, sequence: int, told_by: str | None) -> None:
+        of = record(f"{name}-{number}", sequence=sequence, expires=self.now + 100 * sequence)
+        add(self.book, of, told_by=told_by)
+
+    @rule(name=NAMES, number=st.integers(0, 600))
+    def meet(self, name: str, number: int) -> None:
+        self.book.met(PeerId(f"{name}-{number}"), self.now)
+
+    @rule(name=NAMES)
+    def fail(self, name: str) -> None:
+        self.book.failed(PeerId(name))
+
+    @rule(name=NAMES)
+    def find(self, name: str) -> None:
+        self.book.found_nearby(PeerId(name), "peer", ("192.168.0.1:1",), self.now)
+
+    @rule(seconds=st.floats(0.0, 300.0))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.book.forget_expired(self.now)
+
+    @invariant()
+    def bounded(self) -> None:
+        self.book.validate()
+        holders = self.book.holders(Random(1), 999)
+        assert len({one.peer_id for one in holders}) == len(holders) <= ENTRIES_MOST + NEARBY_MOST
+        assert len(self.book.to_keep().records) <= ENTRIES_MOST
+
+
+TestBooks = Books.TestCase
+TestBooks.settings = settings(deadline=None, max_examples=15, stateful_step_count=60)
+
+
+@given(st.lists(st.tuples(NAMES, st.integers(1, 3)), max_size=60), st.integers(0, 20))
+@settings(deadline=None, max_examples=50)
+def test_a_sample_has_no_more_than_was_asked_for(told: list[tuple[str, int]], most: int) -> None:
+    book = AddressBook(OWN)
+    for name, sequence in told:
+        add(book, record(name, sequence=sequence))
+    sample = book.to_tell(Random(2), most, besides={PeerId("p1")})
+    assert len(sample) <= most
+    assert all(not one.signature.startswith(b"p1 ") for one in sample)

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from peer.discovery.own_record import OwnRecord, own_addresses
+from rollcast.wire.identity import Identity
+from rollcast.wire.ids import RunId
+from rollcast.wire.limits import PEER_ADDRESSES_MAX
+from rollcast.wire.peer_record import LIFETIME_S, PeerRecord, verify_record
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+NOW = 1_800_000_000.0
+RUN = RunId("run-1")
+IDENTITY = Identity.generate()
+
+
+def own() -> OwnRecord:
+    return OwnRecord(IDENTITY, RUN, "peer")
+
+
+def read(record: OwnRecord, now: float) -> PeerRecord:
+    assert record.signed is not None
+    return verify_record(record.signed, run_id=RUN, now_unix_s=now)
+
+
+def test_it_is_signed_anew_when_addresses_change_and_at_half_its_life() -> None:
+    record = own()
+    assert record.signed is None
+    assert record.update(("a:1",), NOW)
+    assert not record.update(("a:1",), NOW + 60)
+    first = read(record, NOW + 60)
+    assert record.update(("a:2",), NOW + 60)
+    second = read(record, NOW + 60)
+    assert second.sequence > first.sequence
+    assert second.addresses == ("a:2",)
+    assert record.update(("a:2",), NOW + 60 + LIFETIME_S / 2)
+    assert read(record, NOW + LIFETIME_S).sequence > second.sequence
+
+
+def test_the_next_life_of_the_process_counts_on() -> None:
+    before, after = own(), own()
+    before.update(("a:1",), NOW)
+    after.update(("a:1",), NOW + 1)
+    assert read(after, NOW + 1).sequence > read(before, NOW + 1).sequence
+
+
+def test_a_clock_that_is_set_back_does_not_make_it_count_backwards() -> None:
+    record = own()
+    record.update(("a:1",), NOW)
+    sequence = read(record, NOW).sequence
+    assert record.update(("a:1",), NOW - 86400)
+    assert read(record, NOW - 86400).sequence > sequence
+
+
+def test_more_addresses_than_receivers_take_are_left_out() -> None:
+    record = own()
+    record.update((*(f"a:{number}" for number in range(9)), "x" * 999), NOW)
+    assert len(read(record, NOW).addresses) == PEER_ADDRESSES_MAX
+
+
+def test_what_was_found_out_goes_before_what_was_said_at_the_start() -> None:
+    circuit = "/ip4/192.0.2.1/tcp/1/p2p/R/p2p-circuit/p2p/T"
+    assert own_addresses("a:1 /ip4/192.0.2.9/tcp/2", pb.Reachability()) == ("a:1", "/ip4/192.0.2.9/tcp/2")
+    told = pb.Reachability(advertise="b:1", circuits=[circuit])
+    assert own_addresses("a:1", told) == ("b:1", circuit)
+    assert own_addresses("", pb.Reachability(circuits=[circuit])) == (circuit,)
+    assert own_addresses("", pb.Reachability()) == ()
