@@ -18,25 +18,31 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, get_args
 
-from bench.broadcast import ended_by_sigterm
+from bench.broadcast import ended_by_sigterm, working_folder
 from bench.machine import Outcome
-from bench.systems.base import ROOT, Lines
+from bench.systems.base import ROOT, Case, Lines
+from bench.systems.rollcast_daemons import Daemons
 from bench.wan import build
 from bench.wan.network import Network
 from bench.wan.scenarios import Nat, Node
 from rollcast.runtime.errors import ConfigError
+from rollcast.runtime.run_folder import RunFolder
 
 KINDS: tuple[Nat, ...] = get_args(Nat)
-#: "libp2p": over TCP, with its noise and yamux, where the extra p2p is installed.
-Method = Literal["tcp", "udp", "libp2p"]
+#: "libp2p": over TCP, with its noise and yamux, where the extra p2p is installed; "product": links of peers that a
+#: coordinator tells when to dial.
+Method = Literal["tcp", "udp", "libp2p", "product"]
 METHODS: tuple[Method, ...] = get_args(Method)
 _PROGRAM = "bench.programs.hole_puncher"
 _LIBP2P_PROGRAM = "bench.programs.libp2p_puncher"
+_PRODUCT_PROGRAM = "bench.programs.punching_peer"
 _READY_S = 60.0
 _AT_ONCE = 10
 _ENDS = (1, 2)
+_SETTINGS = ("coordinator.join.peers_max=1000000",)  # each try joins twice
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,8 +95,8 @@ def punched(pair: tuple[Nat, Nat], tries: Tries) -> list[float]:
         ProcessFailed, WaitTimedOut: an end did not answer.
     """
     nodes = [Node(80, 80, 5), *(Node(80, 80, 15, kind) for kind in pair)]
-    with Network(nodes) as network:
-        ends = _Ends(network, tries.method)
+    with Network(nodes) as network, working_folder(None) as folder:
+        ends = _Ends(network, tries.method, folder)
         seconds: list[float] = []
         for first in range(0, tries.count, _AT_ONCE):
             seconds += ends.attempt(range(first, min(first + _AT_ONCE, tries.count)), tries)
@@ -100,13 +106,15 @@ def punched(pair: tuple[Nat, Nat], tries: Tries) -> list[float]:
 class _Ends:
     """The two homes and the observer, running."""
 
-    def __init__(self, network: Network, method: Method) -> None:
+    def __init__(self, network: Network, method: Method, folder: Path) -> None:
         self._lines, self._processes = Lines(), list[subprocess.Popen[Any]]()
         observer = network.addresses[0]
         commands = [[_PROGRAM, "--observe", observer]]
+        if method == "product":
+            case = Case(network.nodes, 1, network.sockets, folder, _READY_S, settings=_SETTINGS)
+            Daemons(network, case).start_coordinator()
         for end in _ENDS:
-            program = [_LIBP2P_PROGRAM, str(end)] if method == "libp2p" else [_PROGRAM]
-            commands.append([*program, network.inside[end], observer])
+            commands.append(self._command(method, network, end, folder))
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
         for number, command in enumerate(commands):
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
@@ -114,6 +122,13 @@ class _Ends:
             self._lines.follow(number, process)
             self._processes.append(process)
         self._lines.count("ready", len(commands), _READY_S)
+
+    def _command(self, method: Method, network: Network, end: int, folder: Path) -> list[str]:
+        if method == "product":
+            invite = RunFolder(folder / "run").secrets / "invite-peer.txt"
+            return [_PRODUCT_PROGRAM, str(invite), str(folder)]
+        program = [_LIBP2P_PROGRAM, str(end)] if method == "libp2p" else [_PROGRAM]
+        return [*program, network.inside[end], network.addresses[0]]
 
     def attempt(self, numbers: Sequence[int], tries: Tries) -> list[float]:
         """Some tries at once; the later end's seconds of those that got through."""

@@ -165,7 +165,7 @@ class Puncher:
             print("through", number, time.monotonic() - started_s, flush=True)
 
 
-async def _orders(obey: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
+async def orders(obey: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
     """Each line of stdin, until its end."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -196,7 +196,7 @@ async def observe(address: str) -> None:
     await loop.create_datagram_endpoint(_Telling, (address, OBSERVER_PORT))
     async with await asyncio.start_server(tell, address, OBSERVER_PORT):
         print("ready", flush=True)
-        await _orders(lambda order: asyncio.sleep(0))
+        await orders(lambda order: asyncio.sleep(0))
 
 
 def main(arguments: list[str]) -> None:
@@ -207,7 +207,7 @@ def main(arguments: list[str]) -> None:
 
     async def work() -> None:
         print("ready", flush=True)
-        await _orders(puncher.obey)
+        await orders(puncher.obey)
 
     asyncio.run(work())
 
