@@ -14,6 +14,7 @@ import numpy as np
 from coordinator.broadcast_hops import Hop, HopRates, find_hops
 from coordinator.dissemination import Broadcast
 from coordinator.membership import Member
+from coordinator.reach.status import ReachStatus, build_reach_status
 from coordinator.state import CoreState
 from rollcast.wire.ids import Version
 from rollcast.wire.limits import HEAT_MAP_CELLS_MAX
@@ -119,6 +120,7 @@ class BroadcastStatus:
     t_peer_s: BroadcastHistogram
     plan: PlanStatus
     totals: BroadcastTotals
+    reach: ReachStatus
     peers: tuple[BroadcastPeer, ...]  # origins, then those furthest behind, then those that took longest
     peers_left_out: int
     hop_rates: HopRates
@@ -166,6 +168,7 @@ def build_broadcast_status(state: CoreState, *, now: float) -> BroadcastStatus:
         t_peer_s=BroadcastHistogram(spread.bounds, spread.at_most(), spread.sum),
         plan=_plan(state, broadcast),
         totals=_totals(state),
+        reach=build_reach_status(state),
         peers=tuple(_peer(state, member, now) for member in shown),
         peers_left_out=left_out,
         hop_rates=hops.rates,

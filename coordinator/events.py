@@ -67,12 +67,13 @@ class LinkFacts:
     """One open chunk link as its reporting end sees it. Counters run since it opened; 0: not measured."""
 
     peer_id: PeerId
-    transport: str  # direct, mirror, p2p
+    transport: str  # direct, punched, p2p, relayed, mirror
     rtt_s: float
     bytes_sent: int
     bytes_received: int
     sent_bytes_per_second: float
     congestion_control: str
+    lan: bool = False  # both ends are in one local network
 
 
 class PeerFacts(msgspec.Struct, frozen=True):
@@ -107,6 +108,7 @@ class PeerFacts(msgspec.Struct, frozen=True):
     uplink_probe_id: int = 0
     sending_stopped: bool = False  # its owner's limits let no chunks leave at the moment
     receiving_stopped: bool = False  # nor come
+    p2p: str = ""  # of its libp2p: running, or why it does not; empty: not wanted
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from rollcast.wire import limits
 from rollcast.wire.ids import EncodingId, PeerId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 
+_REASON_SHOWN_MAX = 200  # why libp2p does not run
 _SHORT_TEXT_MAX = 16  # of a transport's or a congestion control's name; the kernel's names have at most 15
 
 
@@ -52,6 +53,7 @@ def facts_of(beat: pb.Heartbeat) -> PeerFacts:
         uplink_probe_id=counter(beat.uplink_probe_id),
         sending_stopped=beat.sending_stopped,
         receiving_stopped=beat.receiving_stopped,
+        p2p=text(beat.p2p, _REASON_SHOWN_MAX),
     )
 
 
@@ -66,4 +68,5 @@ def _link(report: pb.LinkReport) -> LinkFacts:
         bytes_received=counter(report.bytes_received),
         sent_bytes_per_second=rate(report.sent_bytes_per_second),
         congestion_control=text(report.congestion_control, _SHORT_TEXT_MAX),
+        lan=report.lan,
     )

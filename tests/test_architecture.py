@@ -100,6 +100,7 @@ PURE = (
     "coordinator/reach/part.py",
     "coordinator/reach/reaching.py",
     "coordinator/reach/reading.py",
+    "coordinator/reach/status.py",
     "coordinator/reach/rendezvous.py",
     "coordinator/link_rates.py",
     "coordinator/probing.py",

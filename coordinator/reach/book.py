@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from coordinator.reach.events import ReachabilityTold
 from coordinator.reach.failed_pairs import FailedPairs
-from coordinator.reach.holes import hole_class
+from coordinator.reach.holes import RESTRICTED, hole_class
 from rollcast.wire.ids import PeerId
 
 _REMEMBERED_MOST = 4096  # identities that left
@@ -33,6 +33,7 @@ class Reach:
     punch_address: str = ""
     circuits: tuple[str, ...] = ()
     relay_address: str = ""
+    checked: str = ""  # how many got through to its address, in words; empty: nobody dialled it
     doubt: str = ""  # why a part of what it told is not believed, empty: all is
 
     @property
@@ -49,6 +50,11 @@ class Reach:
     def hole(self) -> int:
         """Class of coordinator.reach.holes."""
         return hole_class(self.nat, self.punch_address)
+
+    @property
+    def lets_in(self) -> bool:
+        """Whether others get through to the port that it punches holes from."""
+        return self.hole >= RESTRICTED
 
     @property
     def for_planning(self) -> tuple[str, int, tuple[str, ...]]:
@@ -119,17 +125,17 @@ class ReachBook:
             # Others are told to dial there: it must not be a third party's.
             punch_address, doubt = "", f"its session comes from {reach.host or 'an unknown host'}, not {punch_address}"
         if event.advertise != reach.advertise:
-            reach.advertise, reach.dialable = event.advertise, None
+            reach.advertise, reach.dialable, reach.checked = event.advertise, None, ""
         reach.nat, reach.punch_address = event.nat, punch_address
         reach.circuits, reach.relay_address = event.circuits, event.relay_address
         self._changed |= reach.for_planning != before
         news, reach.doubt = doubt if doubt != reach.doubt else "", doubt
         return news
 
-    def found(self, peer_id: PeerId, *, dialable: bool | None) -> None:
-        """Others dialled the address that it advertises."""
+    def found(self, peer_id: PeerId, *, dialable: bool | None, checked: str = "") -> None:
+        """Others dialled the address that it advertises; ``checked``: what came of it, in words."""
         reach = self._known[peer_id]
-        before, reach.dialable = reach.for_planning, dialable
+        before, reach.dialable, reach.checked = reach.for_planning, dialable, checked
         self._changed |= reach.for_planning != before
 
     def look_again(self) -> None:

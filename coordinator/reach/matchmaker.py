@@ -33,6 +33,7 @@ class _Punch:
     other: PeerId
     ends_at: float
     said: dict[PeerId, bool]
+    seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -151,9 +152,8 @@ class Matchmaker:
         if punch is None or event.peer_id not in (punch.asker, punch.other):
             return []
         punch.said[event.peer_id] = event.opened
+        punch.seconds = max(punch.seconds, event.seconds)
         if event.peer_id == punch.asker:  # it dials on if it must: its word counts
-            if event.opened:
-                self.figures.seconds_sum += event.seconds
             return self._settle(event.punch_id, opened=event.opened, now=now)
         return []
 
@@ -162,6 +162,7 @@ class Matchmaker:
         reach = self._state.reach
         if opened:
             self.figures.opened += 1
+            self.figures.seconds_sum += punch.seconds
             if reach.failures.succeeded(punch.asker, punch.other):
                 reach.look_again()
             return []

@@ -42,6 +42,7 @@ def test_the_broadcast_is_what_prometheus_sees() -> None:
         ("rollcast_reparentings_total", ""): 9,
         ("rollcast_relay_plans_total", ""): 14,
         ("rollcast_relay_stripes", "mesh"): 9,
+        ("rollcast_links", "hole-punched"): 6,
         ("rollcast_peer_t_bcast_seconds_bucket", "2.5"): 600,
         ("rollcast_peer_t_bcast_seconds_bucket", "+Inf"): 661,
         ("rollcast_peer_t_bcast_seconds_count", ""): 661,
