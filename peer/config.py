@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, model_validator
 
 from peer.donor.config import LimitsConfig
 from rollcast.runtime.config import ConfigModel
+from rollcast.runtime.process import is_loopback
 from rollcast.wire.bootstrap import PLACE_PATTERN, PLACES_MOST
 
 
@@ -72,8 +73,19 @@ class LinkConfig(ConfigModel):
     """Bytes after which one circuit ends; both ends may open another."""
     relay_circuit_minutes: float = Field(120.0, gt=0.0)
     """Minutes after which one circuit ends; both ends may open another."""
+    map_port: bool = False
+    """Ask this machine's router, over NAT-PMP or UPnP, to pass link.port on (and p2p_port with p2p), and advertise
+    what it says; the mapping is renewed while the process runs, and removed at its end."""
     metered: bool = False
     """What is sent costs money: this peer receives, and passes on only what nobody else can."""
+
+    @model_validator(mode="after")
+    def _ports_that_can_be_mapped(self) -> LinkConfig:
+        if self.map_port and not self.port:
+            raise ValueError("map_port needs a port that stays the same: set link.port, for example to 7420")
+        if self.map_port and is_loopback(self.host):
+            raise ValueError('map_port needs links from outside: set link.host = "0.0.0.0"')
+        return self
 
 
 class StoreConfig(ConfigModel):

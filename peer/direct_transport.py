@@ -52,14 +52,15 @@ class DirectTransport:
     async def start(self, on_link: LinkHandler) -> str:
         config = self._config
         check_congestion_control(config.congestion)
-        if config.host in _ANY_ADDRESS and not config.advertise:
+        unknown = config.host in _ANY_ADDRESS and not config.advertise
+        if unknown and not config.map_port:
             raise ConfigError(
                 "others cannot tell which address to dial",
                 cause=f"link.host {config.host!r} means every interface, and link.advertise is empty",
                 fix='set link.advertise to host:port as others see this machine, or to "none"',
             )
         port = await self._server.start(config.host, config.port, on_link)
-        if config.advertise == "none":
+        if config.advertise == "none" or unknown:  # the router will say
             return ""
         host = f"[{config.host}]" if ":" in config.host else config.host
         return config.advertise or f"{host}:{port}"
