@@ -10,6 +10,7 @@ from coordinator.events import LinkFacts
 from coordinator.figures import percentile_of
 from coordinator.membership import Member
 from coordinator.state import CoreState
+from rollcast.wire.reach_words import path_of
 
 HOPS_SHOWN_MAX = 256
 """Hops listed one by one, the slowest first."""
@@ -17,7 +18,10 @@ HOPS_SHOWN_MAX = 256
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """Chunks that went one way over one open link. ``bytes_per_s``: while chunks waited for it; None: not measured."""
+    """Chunks that went one way over one open link. ``bytes_per_s``: while chunks waited for it; None: not measured.
+
+    ``transport``: in the words of rollcast.wire.reach_words.
+    """
 
     from_peer_id: str
     from_name: str
@@ -90,10 +94,11 @@ def _hop(state: CoreState, member: Member, link: LinkFacts, is_sender: bool) -> 
     other = state.members.get(link.peer_id)
     here = (member.peer_id, member.name)
     there = (link.peer_id, _unreported_name(link) if other is None else other.name)
+    path = path_of(link.transport, lan=link.lan)
     if not is_sender:
-        return Hop(*there, *here, None, link.rtt_s or None, link.bytes_received, link.transport, "")
+        return Hop(*there, *here, None, link.rtt_s or None, link.bytes_received, path, "")
     rate, control = link.sent_bytes_per_second or None, link.congestion_control
-    return Hop(*here, *there, rate, link.rtt_s or None, link.bytes_sent, link.transport, control)
+    return Hop(*here, *there, rate, link.rtt_s or None, link.bytes_sent, path, control)
 
 
 def _unreported_name(link: LinkFacts) -> str:

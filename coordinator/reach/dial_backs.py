@@ -178,8 +178,9 @@ class DialBacks:
     def _unchecked(self, peer_id: PeerId, target: _Target, problem: str, now: float) -> list[Action]:
         """It stays as it was; a verdict of nobody says why."""
         self._at(peer_id, target, now + DIALABLE_AGAIN_S)
-        dialable = self._state.reach.of(peer_id).dialable is not False
-        verdict = pb.DialVerdict(address=target.address, dialable=dialable, problem=problem)
+        dialable = self._state.reach.of(peer_id).dialable
+        self._state.reach.found(peer_id, dialable=dialable, checked=f"not checked: {problem}")
+        verdict = pb.DialVerdict(address=target.address, dialable=dialable is not False, problem=problem)
         return [_verdict(peer_id, verdict)]
 
     def _ask_helpers(self, check_id: int, check: _Check, address: str) -> list[Action]:
@@ -230,7 +231,9 @@ class DialBacks:
         asked = len(check.said)
         problem = "" if dialable else max(check.problems, key=lambda one: (check.problems[one], one), default="")
         before = self._state.reach.of(check.peer_id).dialable
-        self._state.reach.found(check.peer_id, dialable=dialable)
+        why = f": {problem}" if problem else ""
+        checked = f"{reached} of {asked} got through to {check.address}{why}"
+        self._state.reach.found(check.peer_id, dialable=dialable, checked=checked)
         if dialable:
             self.figures.dialable += 1
         else:
@@ -239,8 +242,7 @@ class DialBacks:
         actions: list[Action] = [_verdict(check.peer_id, told)]
         if before != dialable and (before is False or not dialable):
             kind = "peer_dialable" if dialable else "peer_undialable"
-            why = f": {problem}" if problem else ""
-            actions.append(Note(kind, check.peer_id, f"{reached} of {asked} got through to {check.address}{why}"))
+            actions.append(Note(kind, check.peer_id, checked))
         return actions
 
     def _end(self, check_id: int) -> _Check:

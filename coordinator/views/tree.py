@@ -12,6 +12,7 @@ from coordinator.membership import Member
 from coordinator.relay_model import Plan
 from coordinator.state import CoreState
 from rollcast.wire.ids import PeerId
+from rollcast.wire.reach_words import path_of
 
 PEERS_DRAWN_MAX = 200
 NO_REGION = "no region given"
@@ -200,7 +201,7 @@ def _edges(state: CoreState, shape: Shape, groups: Mapping[PeerId, str]) -> tupl
 
 
 def _add(found: _Sum, link: LinkFacts) -> None:
-    found.transports.add(link.transport)
+    found.transports.add(path_of(link.transport, lan=link.lan))
     if link.sent_bytes_per_second:
         found.rate += link.sent_bytes_per_second
         found.measured += 1

@@ -11,8 +11,10 @@ from coordinator.activation_pool import price
 from coordinator.activation_settings import Price
 from coordinator.events import LinkFacts
 from coordinator.membership import Departed, Member, Standing
+from coordinator.reach.status import reachability
 from coordinator.state import CoreState
 from rollcast.wire.ids import PeerId
+from rollcast.wire.reach_words import PATHS, path_of
 
 ROWS_MAX = 20_000
 
@@ -27,6 +29,10 @@ COLUMNS = (
     "hardware",
     "software",
     "transport",
+    "reachability",
+    "nat",
+    "dial_check",
+    "p2p",
     "active_version",
     "version_lag",
     "tokens_per_s",
@@ -58,6 +64,8 @@ class WorkersView:
     """Rows of ``columns``: all that are here in the order they joined, those that left last, others that are banned.
 
     Durations in seconds, rates in bytes or tokens a second, None where nothing was measured. ``parents`` are names.
+    ``transport``, ``reachability``: as rollcast.wire.reach_words has them; ``nat``: what is between it and those who
+    would dial it; ``dial_check``: who got through to its address; ``p2p``: running, or why its libp2p does not.
     ``left_out``: members beyond ROWS_MAX.
     """
 
@@ -104,15 +112,21 @@ class KnownMembers:
         return known[1]
 
     def transport(self, member: Member) -> str:
-        """How its chunks come and go: direct, p2p, mirror, or several of them with a plus; empty without a link."""
+        """How its chunks come and go (rollcast.wire.reach_words), several with a plus; empty without a link."""
         links = () if member.facts is None else member.facts.links
         if not links:
             return ""
         known = self._transports.get(member.peer_id)
         if known is None or known[0] is not links:
             _make_room(self._transports)
-            known = self._transports[member.peer_id] = links, "+".join(sorted({link.transport for link in links}))
+            kinds = {(link.transport, link.lan) for link in links}
+            paths = sorted({path_of(transport, lan=lan) for transport, lan in kinds}, key=_rank)
+            known = self._transports[member.peer_id] = links, "+".join(paths)
         return known[1]
+
+
+def _rank(path: str) -> tuple[int, str]:
+    return PATHS.index(path) if path in PATHS else len(PATHS), path
 
 
 def _make_room(known: dict[Any, Any]) -> None:
@@ -163,6 +177,7 @@ def _banned_row(peer_id: PeerId, standing: Standing) -> tuple[Any, ...]:
 
 _ABSENT: dict[str, Any] = {
     **dict.fromkeys(("public_name", "region", "hardware", "software", "transport"), ""),
+    **dict.fromkeys(("reachability", "nat", "dial_check", "p2p"), ""),
     **dict.fromkeys(("standby", "drained", "quarantined"), False),
     **dict.fromkeys(("tokens_per_s", "concurrent_rollouts", "open_slots", "usd_per_hour"), 0),
     **dict.fromkeys(("chunk_bytes_from_origin", "chunk_bytes_from_peers", "chunk_bytes_sent"), 0),
@@ -197,6 +212,7 @@ def _row(state: CoreState, known: KnownMembers, member: Member, now: float, said
         member.hardware,
         member.software,
         known.transport(member),
+        *_reach(state, member),
         version,
         None if version is None or newest is None else newest - version,
         measured[0],
@@ -217,6 +233,12 @@ def _row(state: CoreState, known: KnownMembers, member: Member, now: float, said
         round(now - member.joined_at),
         known.parents(state, peer_id),
     )
+
+
+def _reach(state: CoreState, member: Member) -> tuple[str, str, str, str]:
+    """How others reach it, what is in between, who got through when its address was dialled, and its libp2p."""
+    found, p2p = state.reach.of(member.peer_id), "" if member.facts is None else member.facts.p2p
+    return reachability(state, member.peer_id), found.nat, found.checked, p2p
 
 
 _TOKENS_PER_S = COLUMNS.index("tokens_per_s")

@@ -39,9 +39,16 @@ def test_what_a_receiving_peer_says() -> None:
         delta_bytes_saved=4,
         uplink_probe_id=9,
         sending_stopped=True,
+        p2p="running",
         links=[
             pb.LinkReport(
-                peer_id="a", transport="direct", rtt_s=0.04, bytes_sent=10, bytes_received=20, congestion_control="bbr"
+                peer_id="a",
+                transport="direct",
+                rtt_s=0.04,
+                bytes_sent=10,
+                bytes_received=20,
+                congestion_control="bbr",
+                lan=True,
             )
         ],
     )
@@ -52,7 +59,8 @@ def test_what_a_receiving_peer_says() -> None:
     assert (facts.downlink_bytes_per_second, facts.uplink_probe_id) == (12e6, 9)
     assert (facts.sending_stopped, facts.receiving_stopped) == (True, False)
     assert (facts.chunks_duplicate, facts.chunks_hedged, facts.reparentings, facts.delta_bytes_saved) == (1, 2, 3, 4)
-    assert facts.links == (LinkFacts(PeerId("a"), "direct", 0.04, 10, 20, 0.0, "bbr"),)
+    assert facts.links == (LinkFacts(PeerId("a"), "direct", 0.04, 10, 20, 0.0, "bbr", lan=True),)
+    assert facts.p2p == "running"
 
 
 def test_nothing_is_received_without_chunks() -> None:

@@ -85,7 +85,8 @@ def test_the_coordinator_and_three_others_dial_and_a_majority_counts() -> None:
     assert not world.check({"": True, "helper2": True, "helper3": False}, 1)
     found = world.ended("helper4", 1, True)
     assert verdicts(found) == [pb.DialVerdict(address=address, dialable=True, asked=4, reached=3)]
-    assert world.state.reach.of(PeerId("target")).dialable is True
+    reach = world.state.reach.of(PeerId("target"))
+    assert (reach.dialable, reach.checked) == (True, "3 of 4 got through to 192.0.2.1:7")
     assert not world.pass_s(DIALABLE_AGAIN_S - 1.0)
     assert [who for who, _ in asked(world.pass_s(1.0))][1:] == ["helper5", "helper2", "helper3"]
 
@@ -130,6 +131,7 @@ def test_nobody_has_a_third_party_dialled(address: str) -> None:
     (verdict,) = verdicts(actions)
     assert (verdict.asked, verdict.dialable) == (0, True)
     assert "192.0.2.1" in verdict.problem
+    assert world.state.reach.of(PeerId("target")).checked == f"not checked: {verdict.problem}"
 
 
 def test_where_the_session_comes_from_must_be_known() -> None:

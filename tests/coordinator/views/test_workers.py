@@ -8,6 +8,7 @@ from coordinator.activation_settings import Price
 from coordinator.core import CoordinatorCore
 from coordinator.events import PeerLeft
 from coordinator.operator_events import PeerBanned
+from coordinator.reach.events import ReachabilityTold
 from coordinator.views import workers
 from coordinator.views.workers import COLUMNS, KnownMembers, build_workers
 from rollcast.wire.ids import PeerId
@@ -27,14 +28,14 @@ def test_a_member_is_one_row() -> None:
     found = core("a", "b")
     member = found.state.members.get(PeerId("a"))
     assert member is not None
-    links = (link("b"), link("x", transport="p2p"))
+    links = (link("x", transport="p2p"), link("b", lan=True))
     member.facts = facts("a", tokens_per_second=12.34, uplink_bytes_per_second=5e6, links=links, chunk_bytes_sent=9)
     member.standing.accepted, member.standing.dropped = 3, 1
     row = rows(found)["a"]
     assert (row["peer_id"], row["role"], row["region"], row["software"], row["public_name"]) == (
         "a", "peer", "eu", "rollcast 1.0", "Ada",
     )  # fmt: skip
-    assert (row["state"], row["transport"], row["tokens_per_s"]) == ("generating", "direct+p2p", 12.3)
+    assert (row["state"], row["transport"], row["tokens_per_s"]) == ("generating", "LAN+libp2p", 12.3)
     assert (row["upload_bytes_per_s"], row["download_bytes_per_s"], row["chunk_bytes_sent"]) == (5_000_000, None, 9)
     assert (row["accept_share"], row["last_seen_s"], row["joined_s_ago"], row["version_lag"]) == (0.75, 2.0, 2, 0)
     assert set(row["parents"]) == {"origin", "b"}
@@ -74,3 +75,21 @@ def test_a_huge_fleet_is_cut_off(monkeypatch: Any) -> None:
     monkeypatch.setattr(workers, "ROWS_MAX", 2)
     view = build_workers(core("a", "b").state, KnownMembers(), now=NOW, unix_s=0.0)
     assert (len(view.rows), view.left_out) == (2, 1)
+
+
+def test_how_a_member_is_reached_is_in_its_row() -> None:
+    found = core("a")
+    reach, peer_id = found.state.reach, PeerId("a")
+    member = found.state.members.get(peer_id)
+    assert member is not None
+    member.facts = facts("a", p2p="running")
+    names = ("reachability", "nat", "dial_check", "p2p")
+    assert [rows(found)["a"][name] for name in names] == ["dialable", "unknown", "", "running"]
+    reach.joined(peer_id, "192.0.2.1", "192.0.2.1:7")
+    reach.told(ReachabilityTold(peer_id, "port-restricted", "192.0.2.1:9"))
+    reach.found(peer_id, dialable=False, checked="0 of 4 got through to 192.0.2.1:7: no answer")
+    assert [rows(found)["a"][name] for name in names[:3]] == [
+        "hole-punchable",
+        "port-restricted",
+        "0 of 4 got through to 192.0.2.1:7: no answer",
+    ]
