@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from urllib.parse import urlsplit
 
 from peer.config import PeerConfig
 from peer.discovery.address_book import AddressBook
@@ -14,12 +15,17 @@ from peer.discovery.going_on import GoingOn
 from peer.discovery.own_record import OwnRecord, own_addresses
 from peer.donor.nat_probe import seen_from_outside
 from peer.meeting import MeetingPart
+from peer.p2p.circuits_part import CircuitsPart
+from peer.port_map.port_mapping import PortMapping
+from peer.punching.part import PunchPart
+from peer.punching.transport import PunchTransport
 from peer.reachability.checking import Checking
 from peer.reachability.member_door import MemberDoor
 from peer.reachability.standing import Standing
 from peer.reached import Reached
 from peer.relay import Relay
 from peer.startup import Place
+from rollcast.runtime.process import is_loopback
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.tls import TlsCredentials
 
@@ -52,7 +58,20 @@ def parts_of(around: Around) -> list[MeetingPart]:
     exchange = _exchange(around)
     around.relay.watcher = exchange
     parts: list[MeetingPart] = [around.reached, _checking(around), exchange, GoingOn(around.relay)]
+    if around.config.link.map_port:
+        parts.append(PortMapping(around.config.link, around.reached.set_advertise, random=Random()))
+    if around.relay.transports.punched is not None:
+        parts.append(_punching(around, around.relay.transports.punched))
+    if around.relay.transports.p2p is not None:
+        own_id = around.place.identity.peer_id
+        parts.append(CircuitsPart(around.relay.transports.p2p, around.reached, own_id, around.advertised))
     return parts
+
+
+def _punching(around: Around, transport: PunchTransport) -> PunchPart:
+    door = MemberDoor(around.place.identity, around.place.enrolment)
+    is_here = is_loopback(urlsplit(around.place.enrolment.http_url).hostname or "")
+    return PunchPart(transport, around.reached, around.send, None if is_here else door.options, Random())
 
 
 def _checking(around: Around) -> Checking:
@@ -76,7 +95,7 @@ def _exchange(around: Around) -> Exchange:
         BookFile(around.config.state_folder / "peer-records.pb", run_id),
         around.relay,
         run_id=run_id,
-        addresses=lambda: own_addresses(around.advertised(), around.reached.now),
+        addresses=lambda: own_addresses(around.advertised(), around.reached.now, around.standing.verdict),
         send=around.send,
         random=Random(),
     )

@@ -12,14 +12,16 @@ _RENEWED_AFTER = 0.5
 """Share of its life after which a record is replaced: who hears of it late still has half."""
 
 
-def own_addresses(advertised: str, reachability: pb.Reachability) -> tuple[str, ...]:
+def own_addresses(advertised: str, reachability: pb.Reachability, verdict: pb.DialVerdict | None) -> tuple[str, ...]:
     """Where others can reach us without the coordinator's help, the preferred first.
 
     Args:
         advertised: host:port and libp2p's, separated by spaces, as said at the start; empty: we cannot be dialled.
         reachability: what was found out since.
+        verdict: of those who dialled; where nobody got through, the address is not passed on.
     """
-    direct = (reachability.advertise or advertised).split()
+    refuted = verdict.address if verdict is not None and verdict.asked and not verdict.dialable else ""
+    direct = [one for one in (reachability.advertise or advertised).split() if one != refuted]
     return tuple(dict.fromkeys((*direct, *reachability.circuits)))
 
 

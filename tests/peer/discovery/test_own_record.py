@@ -58,8 +58,16 @@ def test_more_addresses_than_receivers_take_are_left_out() -> None:
 
 def test_what_was_found_out_goes_before_what_was_said_at_the_start() -> None:
     circuit = "/ip4/192.0.2.1/tcp/1/p2p/R/p2p-circuit/p2p/T"
-    assert own_addresses("a:1 /ip4/192.0.2.9/tcp/2", pb.Reachability()) == ("a:1", "/ip4/192.0.2.9/tcp/2")
+    assert own_addresses("a:1 /ip4/192.0.2.9/tcp/2", pb.Reachability(), None) == ("a:1", "/ip4/192.0.2.9/tcp/2")
     told = pb.Reachability(advertise="b:1", circuits=[circuit])
-    assert own_addresses("a:1", told) == ("b:1", circuit)
-    assert own_addresses("", pb.Reachability(circuits=[circuit])) == (circuit,)
-    assert own_addresses("", pb.Reachability()) == ()
+    assert own_addresses("a:1", told, None) == ("b:1", circuit)
+    assert own_addresses("", pb.Reachability(circuits=[circuit]), None) == (circuit,)
+    assert own_addresses("", pb.Reachability(), None) == ()
+
+
+def test_an_address_at_which_nobody_got_through_is_not_passed_on() -> None:
+    told = pb.Reachability()
+    nobody = pb.DialVerdict(address="a:1", asked=4, reached=0)
+    assert own_addresses("a:1 /ip4/192.0.2.9/tcp/2", told, nobody) == ("/ip4/192.0.2.9/tcp/2",)
+    assert own_addresses("a:1", told, pb.DialVerdict(address="a:1", asked=4, dialable=True)) == ("a:1",)
+    assert own_addresses("a:1", told, pb.DialVerdict(address="a:1")) == ("a:1",)
