@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import hypothesis.strategies as st
 import pytest
@@ -32,6 +33,8 @@ from coordinator.events import (
     VersionHeld,
 )
 from coordinator.lateness import LatePolicy
+from coordinator.reach.events import DialBackEnded, PunchEnded, PunchRequested, ReachabilityTold
+from coordinator.reach.holes import NAT_KINDS
 from coordinator.relay_model import PlanShape
 from rollcast.wire.ids import Epoch, FencingToken, LeaseId, PeerId, RolloutId, Step, Version
 from rollcast.wire.rollouts import LeaseGrant, Rollout, Segment
@@ -52,16 +55,18 @@ class RandomFleet:
         finished_attempts_kept: int = 1000,
         late_policy: LatePolicy = "drop",
         epochs: bool = True,
+        reach: bool = False,
     ) -> None:
         self.random = random.Random(seed)
         self.now = 0.0
-        self.uploads = self.prompts_made = self.events = 0
+        self.uploads = self.prompts_made = self.events = self.punches = 0
         self.to_store: list[RolloutId] = []
         self.to_score: list[RolloutId] = []
         self.to_record: list[Step] = []
         self.to_supply: list[int] = []
         self.to_open: list[Epoch] = []
         self.epochs = epochs
+        self.reach = reach
         self.grants: list[tuple[str, LeaseGrant]] = []
         self.sent: list[tuple[str, Rollout]] = []
         self.core = CoordinatorCore(
@@ -217,7 +222,7 @@ class RandomFleet:
 
     def peer_joins(self) -> None:
         peer = self.random.choice(PEERS)
-        self.tell(joined(peer, address="" if peer == "d" else None))
+        self.tell(replace(joined(peer, address="" if peer == "d" else None), host="192.0.2.7"))
 
     def peer_dies(self) -> None:
         self.tell(PeerLeft(PeerId(self.random.choice(PEERS)), "connection reset", finished=self.random.random() < 0.5))
@@ -229,6 +234,26 @@ class RandomFleet:
         accuser, culprit = self.random.choice(PEERS), self.random.choice(["c", "c", "origin", "nobody"])
         version, chunk = Version(self.newest + self.random.choice([0, 0, 0, 0, 1])), self.random.randrange(17)
         self.tell(PeerAccused(PeerId(accuser), PeerId(culprit), version, chunk, "hash differs"))
+
+    def peer_tells_how_it_is_reached(self) -> None:
+        peer, nat = self.random.choice(PEERS), self.random.choice(NAT_KINDS)
+        circuits = ("/ip4/192.0.2.1/tcp/4001",) if self.random.random() < 0.5 else ()
+        address = self.random.choice(["", "192.0.2.7:7000", "203.0.113.1:22"])
+        self.tell(
+            ReachabilityTold(PeerId(peer), nat, address, circuits, advertise=self.random.choice(["", f"{peer}:2"]))
+        )
+
+    def peer_punches(self) -> None:
+        peer, other = self.random.choice(PEERS), self.random.choice([*PEERS, "origin", "nobody"])
+        self.tell(PunchRequested(PeerId(peer), PeerId(other)))
+        self.punches += 1
+        if self.random.random() < 0.5:
+            one = self.random.randrange(1, self.punches + 1)
+            self.tell(PunchEnded(PeerId(other), one, self.random.random() < 0.3, 1.0))
+
+    def address_is_dialled(self) -> None:
+        who = PeerId(self.random.choice(["", *PEERS]))
+        self.tell(DialBackEnded(who, self.random.randrange(20), self.random.random() < 0.5, "refused"))
 
     def choices(self) -> dict[Callable[[], None], int]:
         """What may happen next, and how often."""
@@ -249,7 +274,10 @@ class RandomFleet:
             self.peer_dies: 1,
             self.peer_drains: 1,
             self.peer_accuses: 5,
-        }
+        } | (self.reaching() if self.reach else {})
+
+    def reaching(self) -> dict[Callable[[], None], int]:
+        return {self.peer_tells_how_it_is_reached: 6, self.peer_punches: 6, self.address_is_dialled: 2}
 
     def run(self, events: int) -> None:
         """Random events, most of them useful."""
@@ -278,12 +306,17 @@ class RandomFleet:
     st.sampled_from([0, 1, 2]),
     st.sampled_from([3, 1000]),
     st.sampled_from(["drop", "wait", "correct"]),
+    st.booleans(),
 )
 def test_random_runs_keep_every_invariant(
-    seed: int, staleness_limit: int, finished_kept: int, late_policy: LatePolicy
+    seed: int, staleness_limit: int, finished_kept: int, late_policy: LatePolicy, reach: bool
 ) -> None:
     fleet = RandomFleet(
-        seed, staleness_limit=staleness_limit, finished_attempts_kept=finished_kept, late_policy=late_policy
+        seed,
+        staleness_limit=staleness_limit,
+        finished_attempts_kept=finished_kept,
+        late_policy=late_policy,
+        reach=reach,
     )
     fleet.run(events=400)
     fleet.end()

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from coordinator.actions import Action, StoreRollout
-from coordinator.events import Event
+from coordinator.events import Event, Tick
+from coordinator.reach.events import DialBackEnded, PunchEnded, PunchRequested, ReachabilityTold
 from coordinator.record_format import FORMAT, Entry, Gap, Head, Told, frame, pack, told
 from coordinator.recorder import segment_path
 from coordinator.replay import incarnations, replay
 from rollcast.runtime.errors import RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder
+from rollcast.wire.ids import PeerId
 from rollcast.wire.rollouts import rollout_to_pb
 from tests.coordinator import core_world as build
 
@@ -38,6 +40,17 @@ def a_recorded_run(folder: RunFolder, *, forget_rollouts: bool = False) -> tuple
     world.core.handle = recording  # type: ignore[method-assign]
     for event in (build.joined("o", role="origin"), build.joined("a"), build.announced(0), build.held("a", 0)):
         world.tell(event)
+    world.tell(replace(build.joined("b", address=""), host="192.0.2.7"))
+    world.tell(replace(build.joined("c", address=""), host="192.0.2.8"))
+    for name, host in (("b", "192.0.2.7"), ("c", "192.0.2.8")):
+        told_circuits = ("/ip4/192.0.2.1/tcp/4001",)
+        world.tell(ReachabilityTold(PeerId(name), "port-restricted", f"{host}:7000", told_circuits, advertise="h:1"))
+    world.tell(PunchRequested(PeerId("c"), PeerId("b")))
+    world.tell(PunchEnded(PeerId("c"), 1, False, 3.0))
+    world.tell(DialBackEnded(PeerId(""), 1, False, "no answer"))
+    for _ in range(3):
+        world.now += 1.0
+        world.tell(Tick())
     world.tell(build.wants("a", 8))
     for number, lease in enumerate(world.grants["a"], start=1):
         world.now += 1.0

@@ -68,6 +68,7 @@ async def test_what_is_refused(coordinator: Running) -> None:
     await _strangers_do_not_get_through_the_handshake(coordinator)
     await _sessions_are_refused(coordinator)
     await _sessions_are_ended(coordinator)
+    await _two_that_nobody_can_dial_are_told_to_dial_each_other(coordinator)
     await _a_second_place_is_refused_and_a_move_is_not(coordinator)
     await _the_learners_calls_are_checked(coordinator)
 
@@ -135,6 +136,26 @@ async def _sessions_are_ended(coordinator: Running) -> None:
             async with asyncio.timeout(WAIT_S):
                 while await session.read() is not grpc.aio.EOF:
                     pass
+
+
+async def _two_that_nobody_can_dial_are_told_to_dial_each_other(coordinator: Running) -> None:
+    async with Member(await coordinator.join("peer")) as one, Member(await coordinator.join("peer")) as other:
+        for peer, port in ((one, 7001), (other, 7002)):
+            await peer.hello()
+            await peer.next("welcome")
+            told = pb.Reachability(nat="port-restricted", punch_address=f"127.0.0.1:{port}")
+            await peer.say(reachability=told)
+            await peer.say(punch_request=pb.PunchRequest(peer_id=peer.enrolment.peer_id))
+            assert (await peer.next("punch")).refused  # by now it is known how this one is reached
+        await one.say(punch_request=pb.PunchRequest(peer_id=other.enrolment.peer_id))
+        asked, met = await one.next("punch"), await other.next("punch")
+        assert (asked.punch_id, asked.asked, asked.address) == (met.punch_id, True, "127.0.0.1:7002")
+        assert (met.asked, met.address, met.serves) == (False, "127.0.0.1:7001", not asked.serves)
+        await one.say(punch_outcome=pb.PunchOutcome(punch_id=asked.punch_id, opened=False, seconds=3.0))
+        await one.say(punch_request=pb.PunchRequest(peer_id=other.enrolment.peer_id))
+        assert "a moment ago" in (await one.next("punch")).refused
+        await one.say(peer_records=pb.PeerRecords())  # nothing an honest peer says
+        await one.ended()
 
 
 async def _a_second_place_is_refused_and_a_move_is_not(coordinator: Running) -> None:
