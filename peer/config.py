@@ -76,6 +76,8 @@ class LinkConfig(ConfigModel):
     map_port: bool = False
     """Ask this machine's router, over NAT-PMP or UPnP, to pass link.port on (and p2p_port with p2p), and advertise
     what it says; the mapping is renewed while the process runs, and removed at its end."""
+    mdns: bool = False
+    """Say on the local network, over multicast DNS, where this peer is, and find others there (extra lan)."""
     metered: bool = False
     """What is sent costs money: this peer receives, and passes on only what nobody else can."""
 

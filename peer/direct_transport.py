@@ -44,6 +44,8 @@ class DirectTransport:
     ) -> None:
         limits = limits or LinkLimits()
         options = socket_options(config, limits)
+        self.port = 0
+        """That is listened on; 0: not yet."""
         self.traffic = traffic or LinkTraffic(config)
         self._config = config
         self._server = LinkServer(credentials, run_id, admit, limits=limits, options=options, traffic=self.traffic)
@@ -59,11 +61,11 @@ class DirectTransport:
                 cause=f"link.host {config.host!r} means every interface, and link.advertise is empty",
                 fix='set link.advertise to host:port as others see this machine, or to "none"',
             )
-        port = await self._server.start(config.host, config.port, on_link)
+        self.port = await self._server.start(config.host, config.port, on_link)
         if config.advertise == "none" or unknown:  # the router will say
             return ""
         host = f"[{config.host}]" if ":" in config.host else config.host
-        return config.advertise or f"{host}:{port}"
+        return config.advertise or f"{host}:{self.port}"
 
     async def dial(self, peer_id: PeerId, address: str) -> Link:
         stream, caller = await self._dialler.dial(peer_id, address)

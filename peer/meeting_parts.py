@@ -12,6 +12,8 @@ from peer.discovery.address_book import AddressBook
 from peer.discovery.book_file import BookFile
 from peer.discovery.exchange import Exchange
 from peer.discovery.going_on import GoingOn
+from peer.discovery.mdns import Mdns
+from peer.discovery.nearby import Nearby
 from peer.discovery.own_record import OwnRecord, own_addresses
 from peer.donor.nat_probe import seen_from_outside
 from peer.meeting import MeetingPart
@@ -60,12 +62,31 @@ def parts_of(around: Around) -> list[MeetingPart]:
     parts: list[MeetingPart] = [around.reached, _checking(around), exchange, GoingOn(around.relay)]
     if around.config.link.map_port:
         parts.append(PortMapping(around.config.link, around.reached.set_advertise, random=Random()))
+    if around.config.link.mdns:
+        parts.append(_mdns(around, exchange))
     if around.relay.transports.punched is not None:
         parts.append(_punching(around, around.relay.transports.punched))
     if around.relay.transports.p2p is not None:
         own_id = around.place.identity.peer_id
         parts.append(CircuitsPart(around.relay.transports.p2p, around.reached, own_id, around.advertised))
     return parts
+
+
+def _mdns(around: Around, exchange: Exchange) -> Mdns:
+    config, enrolment, transports = around.config, around.place.enrolment, around.relay.transports
+
+    def found(near: Nearby) -> None:
+        transports.paths.learn(near.peer_id, near.addresses)
+        exchange.found_nearby(near.peer_id, near.role, near.addresses)
+
+    return Mdns(
+        around.place.identity.peer_id,
+        config.role,
+        enrolment.run_id,
+        host=config.link.host,
+        port=lambda: transports.link_port,
+        found=found,
+    )
 
 
 def _punching(around: Around, transport: PunchTransport) -> PunchPart:

@@ -58,6 +58,11 @@ class Transports:
         self.paths = Paths()
         """What is known of the ways to each peer; whoever hears of further addresses tells it."""
 
+    @property
+    def link_port(self) -> int:
+        """Where direct links are listened for; 0: nowhere yet."""
+        return self._direct.port if isinstance(self._direct, DirectTransport) else 0
+
     async def start(self, on_link: LinkHandler) -> str:
         address = await self._direct.start(on_link)
         if self.punched is not None:

@@ -47,6 +47,10 @@ JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
 #: Decisions only: these modules take time and randomness as arguments and do no I/O.
 PURE = (
     "peer/coordinators.py",
+    "peer/discovery/nearby.py",
+    "peer/port_map/mapping_core.py",
+    "peer/port_map/natpmp.py",
+    "rollcast/wire/bootstrap.py",
     "peer/paths.py",
     "peer/reachability/standing.py",
     "rollcast/wire/reach_words.py",

@@ -6,9 +6,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from peer.config import PeerConfig
+from peer.config import LinkConfig, PeerConfig
+from peer.discovery.mdns import Mdns
 from peer.meeting import Meeting
 from peer.meeting_parts import Around, parts_of
+from peer.port_map.port_mapping import PortMapping
 from peer.reachability.standing import Standing
 from peer.reached import Reached
 from rollcast.wire.identity import Identity
@@ -37,3 +39,11 @@ async def test_each_message_has_one_part_at_most(tmp_path: Path) -> None:
     assert len(kinds) == len(set(kinds))
     assert set(kinds) <= {one.name for one in pb.CoordinatorMessage.DESCRIPTOR.oneofs_by_name["body"].fields}
     Meeting(parts)
+
+
+async def test_routers_and_the_local_network_are_asked_only_where_the_owner_wants_it(tmp_path: Path) -> None:
+    wanted = LinkConfig(host="0.0.0.0", port=7420, map_port=True, mdns=True)
+    plain = {type(part) for part in parts_of(_around(PeerConfig(state_folder=tmp_path), []))}
+    more = {type(part) for part in parts_of(_around(PeerConfig(state_folder=tmp_path, link=wanted), []))}
+    assert more - plain == {PortMapping, Mdns}
+    assert not plain - more

@@ -1,0 +1,62 @@
+"""Real multicast DNS, on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pytest
+
+from peer.discovery.mdns import NAMES_MOST, Mdns
+from peer.discovery.nearby import SERVICE, Nearby
+from rollcast.runtime.errors import MissingExtra
+from rollcast.runtime.waits import deadline
+from rollcast.wire.identity import Identity
+from rollcast.wire.ids import PeerId, RunId
+
+pytest.importorskip("zeroconf")
+RUN_ID = RunId("run-1")
+
+
+class Peer:
+    def __init__(self, role: str, port: int, run_id: RunId = RUN_ID) -> None:
+        self.peer_id: PeerId = Identity.generate().peer_id
+        self.found: asyncio.Queue[Nearby] = asyncio.Queue()
+        self.part = Mdns(self.peer_id, role, run_id, host="127.0.0.1", port=lambda: port, found=self.found.put_nowait)
+        self.running = asyncio.create_task(self.part.run())
+
+    async def stop(self) -> None:
+        self.running.cancel()
+        await asyncio.gather(self.running, return_exceptions=True)
+
+
+async def test_peers_of_one_run_find_each_other_and_nobody_else() -> None:
+    peers = [Peer("origin", 7001), Peer("peer", 0), Peer("peer", 7003, RunId("another"))]
+    origin, hidden, stranger = peers
+    try:
+        async with deadline(15.0, "the origin to be found"):
+            near = await hidden.found.get()
+        assert near == Nearby(origin.peer_id, "origin", ("127.0.0.1:7001",))
+        await asyncio.sleep(0.5)
+        assert origin.found.empty()  # nobody can dial the hidden one
+        assert stranger.found.empty()
+        assert hidden.found.empty()
+    finally:
+        await asyncio.gather(*(peer.stop() for peer in peers))
+
+
+async def test_made_up_services_are_bounded() -> None:
+    peer = Peer("peer", 0)
+    await peer.stop()
+    added = type("Change", (), {"name": "Added"})
+    for number in range(1000):
+        peer.part._changed(name=f"x{number}.{SERVICE}", state_change=added)
+    assert len(peer.part._names) == NAMES_MOST
+    peer.part._changed(name=f"x0.{SERVICE}", state_change=type("Change", (), {"name": "Removed"}))
+    assert len(peer.part._names) == NAMES_MOST - 1
+
+
+async def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zeroconf.asyncio", None)
+    with pytest.raises(MissingExtra, match="local network"):
+        await Mdns(PeerId("x"), "peer", RUN_ID, host="127.0.0.1", port=lambda: 0, found=lambda near: None).run()
