@@ -161,9 +161,8 @@ class Punching:
             async with asyncio.timeout(float(order["deadline_s"])):
                 await member.meet(PeerId(order["address"]))
             print("through", number, time.monotonic() - started_s, flush=True)
-        except (RollcastError, TimeoutError) as error:
+        except (RollcastError, TimeoutError):
             print("failed", number, flush=True)
-            print(number, error, getattr(error, "cause", ""), file=sys.stderr)
         await asyncio.sleep(_TOLD_S)  # the other end may be about to hear from us
         await member.close()
 
@@ -179,7 +178,6 @@ class Punching:
         async with self._looking:
             if self._kind is None:
                 self._kind = nat_kind(await seen_from_outside(member.door), dialled=False)
-                print("router:", self._kind, file=sys.stderr)
         return self._kind
 
 

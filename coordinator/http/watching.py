@@ -18,6 +18,7 @@ from coordinator.http.seeing import caller_address
 from coordinator.join import JoinDesk
 from rollcast.runtime.errors import JoinRefused, WaitTimedOut
 from rollcast.wire.ids import PeerId
+from rollcast.wire.taken_tls import shrink
 
 PATH = "/api/v1/reach/seen"
 INTERVAL_S = 15.0
@@ -68,6 +69,8 @@ class Watching:
         response = web.StreamResponse(headers={"Content-Type": _CONTENT_TYPE})
         try:
             await response.prepare(request)
+            if request.transport is not None:
+                shrink(request.transport)  # there are as many of these as members
             while not over.is_set() and self._desk.has_session(peer_id):
                 async with asyncio.timeout(WRITE_DEADLINE_S):
                     await response.write(line)

@@ -49,8 +49,7 @@ class TakenTls:
     def take_over(self, protocol: asyncio.BufferedProtocol) -> None:
         """Hand what the socket receives to ``protocol`` from now on, encrypted."""
         assert self.socket is not None
-        self._handshaker._ssl_buffer = bytearray()
-        self._handshaker._ssl_buffer_view = memoryview(b"")
+        _shrink(self._handshaker)
         self.socket.set_protocol(protocol)
 
     def receive(self, size_bytes: int) -> None:
@@ -94,6 +93,21 @@ class TakenTls:
     def lost(self, error: Exception | None) -> None:
         """The socket is gone: let whoever had the connection before clean up as well."""
         self._handshaker.connection_lost(error)
+
+
+def shrink(transport: asyncio.BaseTransport) -> None:
+    """Give back the 256 KiB that asyncio keeps to read one TLS connection; the next bytes that come take them again.
+
+    For connections that stay open and whose other end has said what it had to; without TLS there is nothing to do.
+    """
+    handshaker = getattr(transport, "_ssl_protocol", None)
+    if handshaker is not None:
+        _shrink(handshaker)
+
+
+def _shrink(handshaker: Any) -> None:
+    handshaker._ssl_buffer = bytearray()
+    handshaker._ssl_buffer_view = memoryview(b"")
 
 
 def _buffer_of(loop: asyncio.AbstractEventLoop) -> memoryview:

@@ -30,6 +30,12 @@ def test_two_port_restricted_homes_reach_each_other(method: holes.Method) -> Non
 
 
 @needs_network
+@pytest.mark.parametrize("pair", [("port-restricted", "port-restricted"), ("symmetric", "full-cone")])
+def test_peers_that_a_coordinator_tells_when_to_dial_have_links(pair: tuple[Nat, Nat]) -> None:
+    assert len(holes.punched(pair, holes.Tries("product", 3, 10.0))) == 3
+
+
+@needs_network
 @pytest.mark.parametrize("pair", [("port-restricted", "symmetric"), ("symmetric", "symmetric")])
 def test_a_symmetric_home_is_reached_by_no_such_router(pair: tuple[Nat, Nat]) -> None:
     assert holes.punched(pair, holes.Tries("tcp", 2, 1.5)) == []
