@@ -7,6 +7,7 @@ import { Card, Empty, Meter, PageHead, Problem, Segments, Select, Tile } from "/
 import { href, setParams } from "/web/router.js";
 import { useTopic } from "/web/stream.js";
 import { HeatMap } from "./heat_map.js";
+import { Reach } from "./reach.js";
 import { RelayTree, shapeFor, useWidth } from "./tree.js";
 import { slowestStripe, stripesOf } from "./tree_layout.js";
 import { useHistory } from "./history.js";
@@ -24,6 +25,7 @@ export function Page({ params }) {
       <${Now} data=${data} />
       <${Figures} data=${data} />
       <${Tree} data=${data} params=${params} />
+      <${Reach} reach=${data.reach} />
       <${Card} title="Chunks"><${HeatMap} peers=${data.peers} heatMap=${data.heat_map} version=${data.version} /><//>
       <${Past} data=${data} />
     </div>`;

@@ -1,6 +1,6 @@
 // The relay tree, drawn: as columns where there are few nodes, as rings where there are many, and as a list for all who want one.
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "/web/vendor/htm-preact.js";
-import { count, duration, known, NOTHING, percent, plural, rate, words } from "/web/format.js";
+import { count, duration, known, NOTHING, percent, plural, rate } from "/web/format.js";
 import { Meter } from "/web/parts.js";
 import { asRings, asRows, inReadingOrder, lineWidth, pathUp, ringCurve, rowCurve, spanning } from "./tree_layout.js";
 
@@ -44,6 +44,9 @@ function kindOf(id, { placed, path, at }) {
   return ["hop", path.has(id) && "on", at && !path.has(id) && placed.get(id).edge?.source !== at && "off"].filter(Boolean).join(" ");
 }
 
+/** What carries a hop's chunks; before there is a link, where the plan knows that it will stay in one network. */
+const wayOf = (edge) => (edge.transport ? edge.transport.replaceAll("+", ", ") : edge.lan ? "LAN" : "");
+
 /** One line about the node under the pointer, or about all. */
 function Told({ tree, placed, stripe, at }) {
   if (!at) {
@@ -57,7 +60,7 @@ function Told({ tree, placed, stripe, at }) {
   const parents = tree.edges.filter((hop) => hop.target === at && (stripe === null || hop.stripes.includes(stripe))).length;
   return html`<p class="tree-told"><b>${node.name}</b><span>${node.region}</span>${node.peers > 1 && html`<span>${plural(node.peers, "peer")}</span>`}
     <span>holds ${percent(node.share_held)}</span>${known(node.slowest_s) && html`<span>T_bcast ${duration(node.slowest_s)}</span>`}
-    ${edge && html`<span>from ${from}${parents > 1 ? ` and ${parents - 1} more` : ""}: ${rate(edge.bytes_per_s)}, RTT ${duration(edge.rtt_s)}, ${edge.lan ? "LAN" : words(edge.transport || "link")}</span>`}
+    ${edge && html`<span>from ${from}${parents > 1 ? ` and ${parents - 1} more` : ""}: ${rate(edge.bytes_per_s)}, RTT ${duration(edge.rtt_s)}, ${wayOf(edge) || "link"}</span>`}
     <span>${children.length ? `relays to ${count(children.length)}` : "relays to nobody"}</span></p>`;
 }
 
@@ -159,7 +162,7 @@ function Line({ one: { node, edge, depth, loose }, isSlow }) {
       ${node.peers > 1 && html`<span class="muted"> ${plural(node.peers, "peer")}</span>`}${loose && html`<span class="muted"> no hop</span>`}${isSlow && html`<span class="hidden"> slowest branch</span>`}</span></th>
     <td>${node.role === "origin" ? html`<span class="muted">origin</span>` : html`<${Meter} value=${node.share_held} label=${`${node.name} holds`} tone=${node.share_held >= 1 ? "good" : ""} />`}</td>
     <td class="num">${edge ? rate(edge.bytes_per_s) : NOTHING}</td><td class="num wide-only">${edge ? duration(edge.rtt_s) : NOTHING}</td>
-    <td class="wide-only">${edge ? (edge.lan ? "LAN" : words(edge.transport || "")) : ""}</td><td class="num wide-only">${edge ? count(edge.stripes.length) : ""}</td><td class="num">${duration(node.slowest_s)}</td></tr>`;
+    <td class="wide-only">${edge ? wayOf(edge) : ""}</td><td class="num wide-only">${edge ? count(edge.stripes.length) : ""}</td><td class="num">${duration(node.slowest_s)}</td></tr>`;
 }
 
 /** An element's width in pixels, followed. */

@@ -5,7 +5,7 @@ import { href } from "/web/router.js";
 import { Badge, CopyButton, Shares } from "/web/parts.js";
 import { ActButtons } from "./acts.js";
 import { Story } from "./story.js";
-import { lagTone, seenTone, stateOf, toneOf } from "./worker_rows.js";
+import { lagTone, pathsOf, reachedBy, seenTone, stateOf, toneOf } from "./worker_rows.js";
 
 export function WorkerDetail({ worker, byName, stalenessLimit, canAct, onAct }) {
   const state = stateOf(worker);
@@ -35,7 +35,11 @@ function Facts({ worker, byName, stalenessLimit }) {
     ["Region", worker.region || NOTHING],
     ["Hardware", worker.hardware || NOTHING],
     ["Software", worker.software || NOTHING],
-    ["Link", html`${worker.transport ? `${words(worker.transport)}, ` : ""}${rate(worker.upload_bytes_per_s)} up, ${rate(worker.download_bytes_per_s)} down`],
+    ["Link", `${rate(worker.upload_bytes_per_s)} up, ${rate(worker.download_bytes_per_s)} down`],
+    ["Links over", pathsOf(worker) || NOTHING],
+    ["Reached", reachedBy(worker) || NOTHING],
+    worker.dial_check && ["Dialled back", worker.dial_check],
+    worker.p2p && ["libp2p", worker.p2p],
     ["Parents", worker.parents.length ? html`${worker.parents.map((name, at) => html`${at ? ", " : ""}${byName.has(name) ? html`<a href=${href(`workers/${byName.get(name)}`)}>${name}</a>` : name}`)}` : NOTHING],
     ["Tokens/s", compact(worker.tokens_per_s)],
     ["Rollouts in work", html`${count(worker.open_slots)} open, ${count(worker.concurrent_rollouts)} at once`],

@@ -39,6 +39,15 @@ export function seenTone(seconds) {
   return seconds <= SILENT_S.bad ? "warn" : "bad";
 }
 
+/** How others reach it, and what is in between where that is not plain. */
+export const reachedBy = (worker) => {
+  if (!worker.reachability || worker.reachability === "dialable") return worker.reachability || "";
+  return worker.nat && worker.nat !== "unknown" ? `${worker.reachability} (${worker.nat})` : worker.reachability;
+};
+
+/** What carries its chunks: "LAN, hole-punched"; empty without a link. */
+export const pathsOf = (worker) => (worker.transport || "").replaceAll("+", ", ");
+
 /** A version behind is what each publication makes of everybody for a while; beyond S what is generated cannot be trained on. */
 export function lagTone(lag, stalenessLimit) {
   if (!lag || lag < 0) return "";
@@ -53,7 +62,7 @@ export function filtered(workers, { text = "", state = "", region = "" }) {
 }
 
 function hasAll(one, wanted) {
-  const text = [one.name, one.peer_id, one.public_name, one.region, one.hardware, one.state, one.reason, one.transport, one.software]
+  const text = [one.name, one.peer_id, one.public_name, one.region, one.hardware, one.state, one.reason, one.transport, one.reachability, one.nat, one.software]
     .join("\n").toLowerCase();
   return wanted.every((word) => text.includes(word));
 }

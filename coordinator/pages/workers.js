@@ -9,7 +9,7 @@ import { ActButtons, ActDialog } from "./acts.js";
 import { Aside } from "./aside.js";
 import { useMay } from "./session.js";
 import { WorkerDetail } from "./worker_detail.js";
-import { asObjects, filtered, lagTone, regionsOf, seenTone, stateCounts, stateOf, toneOf } from "./worker_rows.js";
+import { asObjects, filtered, lagTone, pathsOf, reachedBy, regionsOf, seenTone, stateCounts, stateOf, toneOf } from "./worker_rows.js";
 
 const keyOf = (worker) => worker.peer_id;
 
@@ -29,29 +29,35 @@ function Name({ one }) {
 }
 
 const columnsFor = (stalenessLimit) => [
-  { id: "name", title: "Worker", width: 172, grow: 1, value: (one) => one.name, cell: (one) => html`<${Name} one=${one} />` },
-  { id: "state", title: "State and reason", width: 330, grow: 3, value: (one) => `${stateOf(one)} ${one.reason}`,
+  { id: "name", title: "Worker", width: 158, grow: 1, value: (one) => one.name, cell: (one) => html`<${Name} one=${one} />` },
+  { id: "state", title: "State and reason", width: 294, grow: 3, value: (one) => `${stateOf(one)} ${one.reason}`,
     cell: (one) => html`<span title=${one.reason}><span class="worker-state">${state(one)}</span><span class="muted">${one.reason}</span></span>` },
-  { id: "region", title: "Region", width: 100, grow: 0.2, rank: 3, value: (one) => one.region, cell: (one) => one.region || NOTHING },
-  { id: "hardware", title: "Hardware", width: 112, grow: 0.5, rank: 6, value: (one) => one.hardware, cell: (one) => html`<span title=${one.hardware}>${hardware(one.hardware) || NOTHING}</span>` },
-  { id: "link", title: "Upload", hint: "Measured upload, and how it is reached", width: 142, end: true, down: true, rank: 7, value: (one) => number(one.upload_bytes_per_s),
-    cell: (one) => html`${one.transport && one.transport !== "direct" ? html`<span class="muted">${words(one.transport)} </span>` : ""}${rate(one.upload_bytes_per_s)}` },
+  { id: "region", title: "Region", width: 86, grow: 0.2, rank: 3, value: (one) => one.region, cell: (one) => one.region || NOTHING },
+  { id: "hardware", title: "Hardware", width: 112, grow: 0.5, rank: 7, value: (one) => one.hardware, cell: (one) => html`<span title=${one.hardware}>${hardware(one.hardware) || NOTHING}</span>` },
+  { id: "reached", title: "Reached", hint: "How others reach it", width: 118, grow: 0.3, rank: 4, value: (one) => reachedBy(one), cell: reached },
+  { id: "link", title: "Upload", hint: "Measured upload", width: 88, end: true, down: true, rank: 6, value: (one) => number(one.upload_bytes_per_s), cell: (one) => rate(one.upload_bytes_per_s) },
   { id: "version", title: "Version", hint: "Held, and how many learner steps behind the newest", width: 80, end: true, down: true, rank: 1, value: (one) => number(one.version_lag), cell: (one) => version(one, stalenessLimit) },
   { id: "tokens", title: "Tokens/s", width: 76, end: true, down: true, rank: 1, value: (one) => number(one.tokens_per_s), cell: (one) => (one.role === "peer" ? compact(one.tokens_per_s) : NOTHING) },
   { id: "slots", title: "In work", hint: "Rollouts in work of those it can do at once", width: 78, end: true, down: true, rank: 8, value: (one) => number(one.open_slots),
     cell: (one) => (one.concurrent_rollouts ? html`${count(one.open_slots)}<span class="muted">/${count(one.concurrent_rollouts)}</span>` : NOTHING) },
   { id: "accepted", title: "Accepted", hint: "Share of its rollouts that counted", width: 80, end: true, rank: 2, value: (one) => number(one.accept_share),
     cell: (one) => html`<span title=${`${count(one.accepted)} accepted, ${count(one.dropped)} dropped`}>${percent(one.accept_share, 1)}</span>` },
-  { id: "t_bcast", title: "T_bcast", hint: "From the announcement of the newest version to its verified copy", width: 74, end: true, down: true, rank: 4, value: (one) => number(one.t_bcast_s), cell: (one) => duration(one.t_bcast_s) },
+  { id: "t_bcast", title: "T_bcast", hint: "From the announcement of the newest version to its verified copy", width: 74, end: true, down: true, rank: 5, value: (one) => number(one.t_bcast_s), cell: (one) => duration(one.t_bcast_s) },
   { id: "price", title: "$/h", width: 66, end: true, down: true, rank: 9, value: (one) => number(one.usd_per_hour), cell: (one) => usd(one.usd_per_hour) },
   { id: "seen", title: "Last seen", hint: "Amber from 2.5 s of silence, red from 5 s", width: 84, end: true, down: true, value: (one) => silence(one), cell: seen },
 ];
+
+function reached(one) {
+  const over = pathsOf(one);
+  const title = [reachedBy(one), one.dial_check, over && `links over ${over}`].filter(Boolean).join("; ");
+  return html`<span class=${one.reachability === "dialable" ? "" : "muted"} title=${title}>${one.reachability || NOTHING}</span>`;
+}
 
 function card(one) {
   return html`<div class="worker-card">
     <div class="line"><${Name} one=${one} />${seen(one)}</div>
     <div class="line">${html`<span class="cut">${state(one)} <span class="muted">${one.reason}</span></span>`}</div>
-    <div class="line muted"><span class="cut">${[one.region, hardware(one.hardware)].filter(Boolean).join(" · ") || one.role}</span>
+    <div class="line muted"><span class="cut">${[one.region, one.reachability !== "dialable" && one.reachability, hardware(one.hardware)].filter(Boolean).join(" · ") || one.role}</span>
       <span>${known(one.version_lag) && one.version_lag > 0 ? `${one.version_lag} behind · ` : ""}${one.role === "peer" ? `${compact(one.tokens_per_s)} tok/s · ${percent(one.accept_share, 0)}` : ""}</span></div>
   </div>`;
 }

@@ -20,6 +20,12 @@ def families(reach: Mapping[str, Any]) -> Iterable[Metric]:
     for path, count in reach["link_ends"].items():
         links.add_metric([path], count)
     yield links
+    checks = CounterMetricFamily(
+        "rollcast_dial_backs", "Checks whether a member's address can be dialled, by what was found.", labels=["result"]
+    )
+    for result, count in reach["dial_backs"].items():
+        checks.add_metric([result], count)
+    yield checks
     punches = reach["punches"]
     ended = CounterMetricFamily("rollcast_punches", "Holes asked for, by how that ended.", labels=["result"])
     for result in _RESULTS:

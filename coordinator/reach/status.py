@@ -28,6 +28,19 @@ class PunchStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class DialBackStatus:
+    """Checks of members' addresses since this coordinator started, by how they ended.
+
+    Args:
+        unanswered: nobody who was asked said anything.
+    """
+
+    dialable: int
+    undialable: int
+    unanswered: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReachStatus:
     """Words as in rollcast.wire.reach_words.
 
@@ -39,6 +52,7 @@ class ReachStatus:
     members: dict[str, int]
     link_ends: dict[str, int]
     punches: PunchStatus
+    dial_backs: DialBackStatus
 
 
 def reachability(state: CoreState, peer_id: PeerId) -> Reachability:
@@ -56,7 +70,7 @@ def build_reach_status(state: CoreState) -> ReachStatus:
         if member.facts is not None
         for link in member.facts.links
     )
-    figures = state.reach.punches
+    figures, dialled = state.reach.punches, state.reach.dial_backs
     return ReachStatus(
         members={word: members[word] for word in REACHABILITIES},
         link_ends={path: links[path] for path in PATHS},
@@ -68,4 +82,5 @@ def build_reach_status(state: CoreState) -> ReachStatus:
             seconds_mean=figures.seconds_sum / figures.opened if figures.opened else None,
             pairs_left_alone=len(state.reach.failures),
         ),
+        dial_backs=DialBackStatus(dialled.dialable, dialled.undialable, dialled.unanswered),
     )

@@ -73,12 +73,27 @@ def _network(report: dict[str, Any]) -> list[str]:
         f", {_quota(used['received_bytes'], limits['download_gb_month'])}",
     ]
     links = report["links"]
+    lines += _reached(report["reach"])
     for link in links[:_LINKS_SHOWN]:
         rtt = f"{link['rtt_s'] * 1000:.0f} ms" if link["rtt_s"] else "- ms"
         moved = f"sent {_size(link['bytes_sent'])}, received {_size(link['bytes_received'])}"
-        lines.append(f"link      {link['peer_id'][-12:]}  {link['transport']}  {rtt}  {moved}")
+        lines.append(f"link      {link['peer_id'][-12:]}  {link['path']}  {rtt}  {moved}")
     if len(links) > _LINKS_SHOWN:
         lines.append(f"          and {len(links) - _LINKS_SHOWN} more links")
+    return lines
+
+
+def _reached(reach: dict[str, Any]) -> list[str]:
+    """How others reach it, what is in between, and what came of dialling it."""
+    where = f" at {reach['address'].partition(' ')[0]}" if reach["reachability"] == "dialable" else ""
+    between = "" if reach["nat"] in ("open", "unknown") else f", {reach['nat']}: {reach['nat_means']}"
+    lines = [f"reached   {reach['reachability']}{where}{between}"]
+    if reach["checked"]:
+        lines.append(f"          {reach['checked']}")
+    if reach["relays"]:
+        lines.append(f"          others also reach it through {reach['relays']} relays")
+    if reach["p2p"]:
+        lines.append(f"libp2p    {reach['p2p']}")
     return lines
 
 

@@ -21,6 +21,7 @@ _SHOWN = (
     ("name", "name", False),
     ("state", "state", False),
     ("region", "region", False),
+    ("reachability", "reached", False),
     ("version_lag", "behind", True),
     ("tokens_per_s", "tokens/s", True),
     ("accepted", "accepted", True),

@@ -24,8 +24,17 @@ REPORT: dict[str, Any] = {
     "today": {"accepted": 40, "stale": 2},
     "total": {"accepted": 4000},
     "newest": [],
+    "reach": {
+        "reachability": "dialable",
+        "address": "192.0.2.1:7420 /ip4/192.0.2.1/tcp/7421",
+        "nat": "mapped",
+        "nat_means": "its router passes the port on",
+        "checked": "3 of 4 got through to 192.0.2.1:7420",
+        "relays": 0,
+        "p2p": "running",
+    },
     "links": [
-        {"peer_id": f"peer{n}", "transport": "direct", "rtt_s": 0.02, "bytes_sent": 5, "bytes_received": 6_000_000}
+        {"peer_id": f"peer{n}", "path": "direct", "rtt_s": 0.02, "bytes_sent": 5, "bytes_received": 6_000_000}
         for n in range(9)
     ],
     "upload_bytes_per_second": 1.25e6,
@@ -108,3 +117,24 @@ def test_a_coordinator_that_is_not_reached_is_named_with_the_hop_that_fails() ->
         "          name lookup of run.example:7400: nobody knows 'run.example' (7 tries, the last 3s ago); "
         "check this machine's DNS",
     ]
+
+
+def test_how_others_reach_it_is_said() -> None:
+    lines = screen(REPORT).splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("reached"))
+    assert lines[at : at + 3] == [
+        "reached   dialable at 192.0.2.1:7420, mapped: its router passes the port on",
+        "          3 of 4 got through to 192.0.2.1:7420",
+        "libp2p    running",
+    ]
+    hidden = {
+        **REPORT["reach"],
+        "reachability": "only outwards",
+        "nat": "unknown",
+        "checked": "",
+        "relays": 2,
+        "p2p": "",
+    }
+    lines = screen({**REPORT, "reach": hidden}).splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("reached"))
+    assert lines[at : at + 2] == ["reached   only outwards", "          others also reach it through 2 relays"]

@@ -261,6 +261,7 @@ def sample_broadcast(**changes: Any) -> dict[str, Any]:
                 "seconds_mean": 0.31,
                 "pairs_left_alone": 1,
             },
+            "dial_backs": {"dialable": 9, "undialable": 1, "unanswered": 0},
         },
         "peers": [origin, behind, *peers],
         "peers_left_out": 0,

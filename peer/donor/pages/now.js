@@ -43,6 +43,7 @@ export function Now({ report }) {
       ${heat.length > 0 && html`<${Card} title="Temperature"><${TimeChart} times=${times} label="Temperature" format=${celsius} sync="hour" lines=${ceilings} series=${heat.map(([key, label, colour]) => ({ label, values: history[key], colour }))} /><//>`}
       ${anyOf(history.others_cpu_share) && html`<${Card} title="Processor used by others"><${TimeChart} times=${times} label="Share of the processor that other programs use" fromZero format=${percent} sync="hour" lines=${limits.others_cpu_share_max ? [{ value: limits.others_cpu_share_max, label: "limit", colour: "worst" }] : []} series=${[{ label: "others", values: history.others_cpu_share, colour: "series-6" }]} /><//>`}
     </div>
+    <${Reached} reach=${report.reach} />
     <${Links} links=${report.links} connected=${report.connected} />
     ${known(readings.idle_s) && limits.idle_minutes_min && html`<p class="muted small">Last touched ${duration(readings.idle_s)} ago.</p>`}
   </div>`;
@@ -97,6 +98,27 @@ function Receiving({ receiving }) {
     <p class="muted small">First chunk to last; each cell is a part of the version, filled once all of its chunks are here and verified.</p>`;
 }
 
+const REACHED = {
+  dialable: "Other machines dial this one.",
+  "hole-punchable": "Nobody can simply dial this machine, but most others get through when both dial at the same time.",
+  "only outwards": "Nobody gets through to this machine: it dials the others itself, and works all the same.",
+};
+
+/** How others get to this machine, what is in between, and what came of dialling it. */
+function Reached({ reach }) {
+  const between = reach.nat_means && reach.nat !== "open" ? sentence(`${reach.nat_means}.`) : "";
+  const facts = [
+    reach.address && ["Address", reach.address.split(" ")[0]],
+    reach.checked && ["Dialled back", reach.checked],
+    reach.relays > 0 && ["Through relays", `${plural(reach.relays, "address", "addresses")} at others`],
+    reach.p2p && ["libp2p", reach.p2p],
+  ].filter(Boolean);
+  return html`<${Card} title="How others reach this machine" note=${reach.nat === "unknown" || reach.nat === "open" ? "" : `router: ${reach.nat}`}>
+    <p><b>${sentence(reach.reachability)}</b> ${REACHED[reach.reachability] || ""} <span class="muted">${between}</span></p>
+    ${facts.length > 0 && html`<dl class="facts">${facts.map(([term, text]) => html`<div key=${term}><dt>${term}</dt><dd>${text}</dd></div>`)}</dl>`}
+  <//>`;
+}
+
 function Links({ links, connected }) {
   if (!links.length) {
     return html`<${Card} title="Links to other machines"><${Empty} title="No links are open">${connected ? "The coordinator plans them when there is a version to pass on." : "They come once the coordinator answers."}<//><//>`;
@@ -104,7 +126,7 @@ function Links({ links, connected }) {
   return html`<${Card} title="Links to other machines" note=${plural(links.length, "link")} flush>
     <div class="scroll" tabindex="0" role="region" aria-label="Links"><table>
       <thead><tr><th>Machine</th><th>Way</th><th class="num">Round trip</th><th class="num">Sent</th><th class="num">Received</th></tr></thead>
-      <tbody>${links.map((link) => html`<tr key=${link.peer_id + link.transport}><td class="nowrap"><code title=${link.peer_id}>${shortId(link.peer_id)}</code></td><td>${link.transport}</td>
+      <tbody>${links.map((link) => html`<tr key=${link.peer_id + link.transport}><td class="nowrap"><code title=${link.peer_id}>${shortId(link.peer_id)}</code></td><td>${link.path}</td>
         <td class="num">${link.rtt_s ? duration(link.rtt_s) : NOTHING}</td><td class="num">${bytes(link.bytes_sent)}</td><td class="num">${bytes(link.bytes_received)}</td></tr>`)}</tbody>
     </table></div>
   <//>`;

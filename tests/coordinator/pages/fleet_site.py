@@ -29,7 +29,7 @@ def worker(number: int, **changes: Any) -> dict[str, Any]:
         "region": REGIONS[number % len(REGIONS)],
         "hardware": "NVIDIA GeForce RTX 4090",
         "software": "0.7.0",
-        "transport": "direct",
+        **_reached(number),
         "active_version": 87,
         "version_lag": 0,
         "tokens_per_s": 0.0 if is_origin else 1000.0 + number,
@@ -55,6 +55,25 @@ def worker(number: int, **changes: Any) -> dict[str, Any]:
         "parents": [] if is_origin else ["origin"],
         **changes,
     }
+
+
+def _reached(number: int) -> dict[str, str]:
+    """Three of eight cannot be dialled."""
+    ways = {
+        3: ("hole-punched+relayed", "hole-punchable", "port-restricted", "", ""),
+        5: ("direct+libp2p+relayed", "only outwards", "symmetric", "", "running"),
+        7: (
+            "direct+hole-punched",
+            "hole-punchable",
+            "full-cone",
+            "0 of 4 got through to 203.0.113.9:7420: no answer",
+            "",
+        ),
+    }
+    plain = ("LAN+direct", "dialable", "open", "4 of 4 got through to 203.0.113.8:7420", "running")
+    return dict(
+        zip(("transport", "reachability", "nat", "dial_check", "p2p"), ways.get(number % 8, plain), strict=True)
+    )
 
 
 def workers_view(workers: list[dict[str, Any]]) -> dict[str, Any]:
