@@ -7,9 +7,9 @@ fills its own share of the book and no more, and what it says is not told on bef
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass, field
-from random import Random
+from typing import Protocol
 
 from rollcast.wire.ids import PeerId
 from rollcast.wire.peer_record import PeerRecord
@@ -21,6 +21,14 @@ HEARSAY_MOST = 24
 NEARBY_MOST = 64
 NEARBY_S = 600.0
 """How long an address that was found on the local network counts, unless it is found again."""
+
+
+class Chance(Protocol):
+    """Of random.Random, which whoever draws hands in."""
+
+    def sample(self, population: Sequence[_Entry], k: int) -> list[_Entry]: ...
+
+    def shuffle(self, x: MutableSequence[_Entry]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +141,7 @@ class AddressBook:
 
     # ------------------------------------------------------------ what is told and used
 
-    def to_tell(self, random: Random, most: int, *, besides: Container[PeerId] = ()) -> list[pb.Signed]:
+    def to_tell(self, random: Chance, most: int, *, besides: Container[PeerId] = ()) -> list[pb.Signed]:
         """Records for another peer, drawn from those that the coordinator, their peer or our own links vouch for."""
         told = [
             entry
@@ -147,7 +155,7 @@ class AddressBook:
         kept = sorted((one for one in self._entries.values() if one.believed), key=lambda one: -one.met_unix_s)
         return pb.PeerRecords(records=[entry.signed for entry in kept])
 
-    def holders(self, random: Random, most: int, *, besides: Container[PeerId] = ()) -> list[Holder]:
+    def holders(self, random: Chance, most: int, *, besides: Container[PeerId] = ()) -> list[Holder]:
         """Whom to dial, the likeliest first: those on our local network, then by failures, then believed and met."""
         nearby = [
             Holder(peer_id, one.role, " ".join((*one.addresses, *self._addresses(peer_id))), True)

@@ -49,7 +49,7 @@ def test_the_newest_record_counts_and_one_without_addresses_is_no_use() -> None:
     for event in (record("a"), record("b", "b:1"), record("b", "b:2")):
         here.tell(event)
     here.now += FIRST_S
-    sent = {one.peer_id: one.message.peer_records.records for one in only(here.tell(Tick()), SendToPeer)}
+    sent = {str(one.peer_id): one.message.peer_records.records for one in only(here.tell(Tick()), SendToPeer)}
     assert "b" not in sent
     for name in ("a", "origin"):
         (signed,) = sent[name]
