@@ -45,6 +45,7 @@ BENCHES = {
     "caps": "how far measured rates are from a peer's caps, and how quiet it is a second after a pause",
     "newcomer": "from a clean environment to the first accepted rollout: install, check, join; commands and seconds",
     "holes": "homes behind routers that dial each other at the same time: the share that gets through, TCP and UDP",
+    "relayed": "a link between two homes through a third peer: seconds until it is open, what comes through",
     "hour": "an hour of churn with 16 peers, half of them behind routers: what grows, and who goes without versions",
     "away": "the coordinator killed for five minutes while versions are published: who holds them, and how soon",
     "transports": "one chunk link on raw sockets, direct and over libp2p: MB/s, and per second of processor time",

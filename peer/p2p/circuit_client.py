@@ -15,9 +15,9 @@ from peer.p2p.addresses import CircuitAddress, P2pAddress
 from peer.p2p.circuit_book import Answer
 from peer.p2p.circuit_conn import CircuitConn
 from peer.p2p.circuit_wire import (
-    CERTIFICATE,
     HOP,
     STOP,
+    encoded,
     open_stream,
     read_message,
     show_certificate,
@@ -70,12 +70,11 @@ class CircuitClient:
         Raises:
             Unreachable: the relay refuses. libp2p raises many others.
         """
-        connection = await self._connection_to(address.relay)
-        stream = await open_stream(self._host, connection, HOP)
+        connection = await self.connection_to(address.relay)
+        ask = HopMessage(type=HopMessage.CONNECT)
+        ask.peer.CopyFrom(CircuitPeer(id=ID.from_string(peer_id).to_bytes()))
+        stream = await open_stream(connection, HOP, encoded(ask))
         try:
-            ask = HopMessage(type=HopMessage.CONNECT)
-            ask.peer.CopyFrom(CircuitPeer(id=ID.from_string(peer_id).to_bytes()))
-            await write_message(stream, ask)
             _agreed(await read_message(stream, HopMessage), address)
             circuit = await CircuitConn(stream, initiator=True, address=str(address)).open()
         except BaseException:
@@ -89,7 +88,7 @@ class CircuitClient:
         made.muxed_conn.held_bytes_most = MEMBER_BYTES_MOST
         return made
 
-    async def _connection_to(self, relay: P2pAddress) -> Any:
+    async def connection_to(self, relay: P2pAddress) -> Any:
         """An open one, or a new one, on which the relay knows us for a member of the run."""
         lock = self._meeting.setdefault(relay.peer_id, trio.Lock())
         async with lock:
@@ -102,10 +101,7 @@ class CircuitClient:
             try:
                 connection.muxed_conn.held_bytes_most = MEMBER_BYTES_MOST
                 network.protect(relay_id, HOP)
-                stream = await open_stream(self._host, connection, CERTIFICATE)
-                accepted = await show_certificate(stream, self._certificate())
-                await close_quietly(stream.close)
-                if not accepted:
+                if not await show_certificate(connection, self._certificate()):
                     raise Unreachable(f"the relay {relay} takes us for no member of the run")
             except BaseException:
                 await close_quietly(connection.close)
@@ -122,7 +118,7 @@ class CircuitClient:
             Unreachable: the relay refuses, at once or later. libp2p raises many others.
         """
         with trio.fail_after(2 * self._opening_timeout_s):
-            connection = await self._connection_to(relay)
+            connection = await self.connection_to(relay)
         try:
             while True:
                 with trio.fail_after(self._opening_timeout_s):
@@ -139,9 +135,8 @@ class CircuitClient:
                 await close_quietly(connection.close)
 
     async def _renew(self, connection: Any, relay: P2pAddress) -> None:
-        stream = await open_stream(self._host, connection, HOP)
+        stream = await open_stream(connection, HOP, encoded(HopMessage(type=HopMessage.RESERVE)))
         try:
-            await write_message(stream, HopMessage(type=HopMessage.RESERVE))
             _agreed(await read_message(stream, HopMessage), relay)
         finally:
             await close_quietly(stream.close)

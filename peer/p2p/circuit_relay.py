@@ -18,7 +18,7 @@ from libp2p.relay.circuit_v2.pb.circuit_pb2 import PeerId as CircuitPeer
 
 from peer.p2p.allowance import Allowance
 from peer.p2p.circuit_book import RESERVATION_S, Answer, CircuitBook
-from peer.p2p.circuit_wire import HOP, STOP, open_stream, read_message, status_of, wire_status, write_message
+from peer.p2p.circuit_wire import HOP, STOP, encoded, open_stream, read_message, status_of, wire_status, write_message
 from peer.p2p.lanes import close_quietly
 from peer.p2p.limits import HostLimits
 from peer.p2p.windowed import WindowedStream
@@ -132,10 +132,9 @@ class CircuitRelay:
         onward = None
         try:
             with trio.fail_after(self._opening_timeout_s):
-                onward = await open_stream(self._host, connection, STOP)
                 ask = StopMessage(type=StopMessage.CONNECT, limit=self._limit())
                 ask.peer.CopyFrom(CircuitPeer(id=source_id.to_bytes()))
-                await write_message(onward, ask)
+                onward = await open_stream(connection, STOP, encoded(ask))
                 if status_of(await read_message(onward, StopMessage)) is Answer.OK:
                     return onward
         except Exception:  # libp2p raises many kinds; whoever asked is told

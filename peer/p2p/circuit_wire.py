@@ -11,29 +11,49 @@ from typing import Any, TypeVar
 from google.protobuf.message import DecodeError, Message
 from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, StopMessage
+from libp2p.utils import encode_delim
 
 from peer.p2p.circuit_book import Answer
-from rollcast.runtime.errors import MalformedMessage
+from peer.p2p.lanes import close_quietly
+from rollcast.runtime.errors import MalformedMessage, Unreachable
 
 HOP = "/libp2p/circuit/relay/0.2.0/hop"
 STOP = "/libp2p/circuit/relay/0.2.0/stop"
 CERTIFICATE = "/rollcast/certificate/1.0.0"
 MESSAGE_BYTES_MOST = 4096
+_MULTISTREAM = "/multistream/1.0.0"
 MessageT = TypeVar("MessageT", bound=Message)
 
 
-async def open_stream(host: Any, connection: Any, protocol: str) -> Any:
-    """A stream of this protocol on exactly this connection."""
+async def open_stream(connection: Any, protocol: str, first: bytes = b"") -> Any:
+    """A stream of this protocol on exactly this connection, with the first bytes on it sent.
+
+    What is asked is sent at once, ahead of the answers (multistream-select of libp2p's specifications, section
+    "Lazy negotiation"): libp2p's own takes two round trips more, of which opening a circuit has many.
+
+    Raises:
+        Unreachable: the other end does not speak it.
+    """
     stream = await connection.new_stream()
-    await host.multiselect_client.select_one_of([protocol], MultiselectCommunicator(stream))
     stream.set_protocol(protocol)
+    await stream.write(encode_delim(_MULTISTREAM.encode()) + encode_delim(protocol.encode()) + first)
+    answers = MultiselectCommunicator(stream)
+    for expected in (_MULTISTREAM, protocol):
+        if await answers.read() != expected:
+            await close_quietly(stream.reset)
+            raise Unreachable(f"{connection.muxed_conn.peer_id} does not speak {protocol}")
     return stream
+
+
+def encoded(message: Message) -> bytes:
+    """One message as it is sent."""
+    data = message.SerializeToString()
+    return _varint(len(data)) + data
 
 
 async def write_message(stream: Any, message: Message) -> None:
     """Send one message."""
-    data = message.SerializeToString()
-    await stream.write(_varint(len(data)) + data)
+    await stream.write(encoded(message))
 
 
 async def read_message(stream: Any, kind: type[MessageT]) -> MessageT:
@@ -61,10 +81,12 @@ async def read_message(stream: Any, kind: type[MessageT]) -> MessageT:
     return message
 
 
-async def show_certificate(stream: Any, certificate_der: bytes) -> bool:
+async def show_certificate(connection: Any, certificate_der: bytes) -> bool:
     """Show it; whether it was accepted."""
-    await stream.write(len(certificate_der).to_bytes(2, "big") + certificate_der)
-    return await read_exactly(stream, 1) == b"\x01"
+    stream = await open_stream(connection, CERTIFICATE, len(certificate_der).to_bytes(2, "big") + certificate_der)
+    accepted = await read_exactly(stream, 1) == b"\x01"
+    await close_quietly(stream.close)
+    return accepted
 
 
 async def read_certificate(stream: Any) -> bytes:

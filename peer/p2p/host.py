@@ -133,10 +133,13 @@ class Host:
         self._claim()
         connections: list[Any] = []
         try:
-            token = os.urandom(TOKEN_BYTES)
-            up = await self._open_lane(await self._connect(peer_id, address, connections), "up", token)
-            down = await self._open_lane(await self._connect(peer_id, address, connections), "down", token)
-            link = self._start(peer_id, up, down)
+            if isinstance(address, CircuitAddress):
+                # One for both lanes: BoundedYamux, which is at both ends, keeps them from waiting for each other.
+                connections.append(await self._circuits.dial(peer_id, address))
+            else:
+                connections.append(await self._connect(peer_id, address))
+                connections.append(await self._connect(peer_id, address))
+            link = self._start(peer_id, *await self._open_lanes(connections[0], connections[-1]))
         except BaseException as error:
             self._links -= 1
             await close_quietly(*(connection.close for connection in connections))
@@ -147,24 +150,26 @@ class Host:
 
     # ------------------------------------------------------------- dialling
 
-    async def _connect(self, peer_id: PeerId, address: P2pAddress | CircuitAddress, connections: list[Any]) -> Any:
-        """A connection for one lane; through a relay one carries both, because both ends have BoundedYamux there."""
-        if isinstance(address, CircuitAddress):
-            if not connections:
-                connections.append(await self._circuits.dial(peer_id, address))
-            return connections[0]
+    async def _connect(self, peer_id: PeerId, address: P2pAddress) -> Any:
         network = self._host.get_network()
         connection = await network.dial_addr(Multiaddr(str(address)), ID.from_string(peer_id))
-        connections.append(connection)
         connection.muxed_conn.held_bytes_most = MEMBER_BYTES_MOST
         return connection
 
-    async def _open_lane(self, connection: Any, lane: LaneName, token: bytes) -> _Lane:
+    async def _open_lanes(self, up: Any, down: Any) -> tuple[_Lane, _Lane]:
         # Else it may be closed as one too many.
-        self._host.get_network().protect(connection.muxed_conn.peer_id, PROTOCOL)
-        stream = await open_stream(self._host, connection, PROTOCOL)
-        await stream.write(encode_opening(lane, token))
-        return _Lane(stream, trio.Event())
+        self._host.get_network().protect(up.muxed_conn.peer_id, PROTOCOL)
+        token = os.urandom(TOKEN_BYTES)
+        opened: dict[LaneName, _Lane] = {}
+
+        async def open_lane(connection: Any, lane: LaneName) -> None:
+            stream = await open_stream(connection, PROTOCOL, encode_opening(lane, token))
+            opened[lane] = _Lane(stream, trio.Event())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(open_lane, up, "up")
+            nursery.start_soon(open_lane, down, "down")
+        return opened["up"], opened["down"]
 
     # ------------------------------------------------------------- accepting
 
@@ -244,7 +249,7 @@ def _socket_of(stream: Any) -> Any:
 def _explained(peer_id: PeerId, address: P2pAddress | CircuitAddress, error: Exception) -> RollcastError:
     """libp2p's exceptions hide what was wrong in their causes."""
     root: BaseException = error
-    while (cause := root.__cause__ or root.__context__) is not None:
+    while (cause := _cause_of(root)) is not None:
         if isinstance(root, RollcastError):
             return root
         root = cause
@@ -261,3 +266,9 @@ def _explained(peer_id: PeerId, address: P2pAddress | CircuitAddress, error: Exc
         cause=str(root) or type(root).__name__,
         fix="check the address and the firewall there",
     )
+
+
+def _cause_of(error: BaseException) -> BaseException | None:
+    if isinstance(error, BaseExceptionGroup):
+        return error.exceptions[0]
+    return error.__cause__ or error.__context__

@@ -14,6 +14,8 @@ from libp2p.stream_muxer.exceptions import MuxedStreamEOF
 # yamux itself looks every 10 ms whether its window opened, and gives the connection up after 5 s: we look before it.
 _WINDOW_LOOK_S = 0.005
 _READ_BYTES = 256 << 10
+# A noise message holds 65,519 bytes, and a yamux header takes 12 of them.
+_PIECE_BYTES = 65_507
 
 
 class WindowedStream:
@@ -56,7 +58,7 @@ class WindowedStream:
             # yamux has no event for it, and looks every 10 ms itself.
             while self._muxed.send_window <= 0 and not self._muxed.closed:  # noqa: ASYNC110
                 await trio.sleep(_WINDOW_LOOK_S)
-            size_bytes = min(len(view), max(1, self._muxed.send_window))
+            size_bytes = min(len(view), _PIECE_BYTES, max(1, self._muxed.send_window))
             await self._stream.write(bytes(view[:size_bytes]))
             view = view[size_bytes:]
 

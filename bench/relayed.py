@@ -1,0 +1,107 @@
+"""Two homes that cannot dial each other, behind real routers, and a third peer that passes their link on (libp2p).
+
+How long a dial takes until the link is open, from nothing: connection to the relay, circuit, two handshakes within it.
+And what comes through: ``mb_s``, and megabytes per second of processor time of both ends and the relay together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, get_args
+
+from bench.machine import Outcome, alone
+from bench.wan import build
+from bench.wan.network import Network
+from bench.wan.scenarios import Nat, Node
+from rollcast.runtime.errors import ProcessFailed
+from rollcast.wire.identity import Identity
+from rollcast.wire.ids import RunId
+from rollcast.wire.tls import RunCA, TlsCredentials, new_tls_key
+
+KINDS: tuple[Nat, ...] = get_args(Nat)
+_PROGRAM = "bench.programs.relayed_end"
+_WHO = ("relay", "answer", "ask")
+_TIMEOUT_S = 300.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tries", type=int, default=10, help="dials, each by a process that knows nothing yet")
+    parser.add_argument("--nat", choices=KINDS, default="symmetric", help="of both homes' routers")
+    parser.add_argument("--delay", type=float, default=15.0, help="milliseconds, one way, from each home to the middle")
+    parser.add_argument("--mib", type=int, default=32, help="sent over the last link")
+
+
+def run(arguments: argparse.Namespace) -> Outcome:
+    """Seconds of the dials, and rate of the last link.
+
+    Raises:
+        MissingExtra: see bench.wan.build.
+        ProcessFailed: one of the three ended early.
+    """
+    build.require()
+    home = Node(480, 480, arguments.delay, arguments.nat)
+    with ExitStack() as stack:
+        stack.enter_context(alone())
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        make_ends(folder)
+        network = stack.enter_context(Network([Node(480, 480, 5), home, home]))
+        dials, moved, cpu_s = measured(network, folder, arguments.tries, arguments.mib)
+    megabytes = arguments.mib * 1.048576
+    figures = {
+        "through": len(dials) / arguments.tries,
+        "dial_median_s": statistics.median(dials),
+        "dial_max_s": max(dials),
+        "mb_s": megabytes / moved["seconds"],
+        "mb_per_core_s": megabytes / (cpu_s + moved["cpu_s"]),
+    }
+    return Outcome({name: getattr(arguments, name) for name in ("tries", "nat", "delay", "mib")}, figures)
+
+
+def measured(network: Network, folder: Path, tries: int, mib: int) -> tuple[list[float], dict[str, float], float]:
+    """Seconds of each dial; what sending took whoever asked; processor seconds of relay and answering end meanwhile."""
+    relay = _start(network, 0, ["relay", str(folder), network.inside[0]])
+    address = str(_line(relay)["address"])
+    answer = _start(network, 1, ["answer", str(folder), network.inside[1], address, "0", str(mib)])
+    circuit = str(_line(answer)["address"])
+    ask = _start(network, 2, ["ask", str(folder), network.inside[2], circuit, str(tries), str(mib)])
+    told = [_line(ask) for _ in range(tries)]
+    before_s = network.cpu_s()
+    moved = _line(ask)
+    others_s = network.cpu_s() - before_s - moved["cpu_s"]
+    for process in (ask, answer, relay):
+        assert process.stdin is not None
+        process.stdin.close()
+        network.reap(process)
+    return [one["dialled_s"] for one in told if one["transport"] == "relayed"], moved, max(0.0, others_s)
+
+
+def make_ends(folder: Path) -> None:
+    """Identity and certificate of each of the three."""
+    run_id = RunId("bench")
+    ca = RunCA.create(folder / "ca", run_id)
+    for who in _WHO:
+        identity = Identity.load_or_create(folder / who / "identity.pem")
+        key = new_tls_key()
+        pem = ca.issue(key.csr_pem(), peer_id=identity.peer_id, role="peer", lifetime_s=3600.0)
+        TlsCredentials(ca.certificate_pem, pem, key.private_pem).save(folder / who)
+
+
+def _start(network: Network, node: int, arguments: list[str]) -> subprocess.Popen[Any]:
+    command = [sys.executable, "-m", _PROGRAM, *arguments]
+    return network.spawn(node, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def _line(process: subprocess.Popen[Any]) -> dict[str, Any]:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("{"):  # else it is a line of its log
+            told: dict[str, Any] = json.loads(line)
+            return told
+    raise ProcessFailed(f"{_PROGRAM} ended without a figure")
