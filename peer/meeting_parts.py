@@ -76,7 +76,6 @@ def _mdns(around: Around, exchange: Exchange) -> Mdns:
     config, enrolment, transports = around.config, around.place.enrolment, around.relay.transports
 
     def found(near: Nearby) -> None:
-        transports.paths.learn(near.peer_id, near.addresses)
         exchange.found_nearby(near.peer_id, near.role, near.addresses)
 
     return Mdns(
@@ -116,6 +115,7 @@ def _exchange(around: Around) -> Exchange:
         BookFile(around.config.state_folder / "peer-records.pb", run_id),
         around.relay,
         run_id=run_id,
+        learn=lambda peer_id, addresses: around.relay.transports.paths.learn(peer_id, addresses),
         addresses=lambda: own_addresses(around.advertised(), around.reached.now, around.standing.verdict),
         send=around.send,
         random=Random(),

@@ -40,7 +40,7 @@ _WORTH: dict[Kind, float] = {"lan": 8.0, "direct": 4.0, "punched": 3.0, "p2p": 1
 def addresses_in(text: str) -> tuple[str, ...]:
     """The addresses that stand in a row; one alone may be a mirror's, whose path may hold spaces."""
     parts = text.split(" ")
-    if len(parts) == 1 or not all(map(_is_peers, parts)):
+    if len(parts) == 1 or not all(map(is_peer_address, parts)):
         return (text,)
     return tuple(dict.fromkeys(parts))[:ADDRESSES_MOST]
 
@@ -71,7 +71,7 @@ def kind_of_link(transport: str, lan: bool) -> Kind:
             return "mirror"
 
 
-def _is_peers(address: str) -> bool:
+def is_peer_address(address: str) -> bool:
     """Whether it can be an address of a peer, and not a part of a mirror's."""
     if address == PUNCH or is_p2p_address(address):
         return True
@@ -109,7 +109,7 @@ class Paths:
 
     def learn(self, peer_id: PeerId, addresses: Sequence[str]) -> None:
         """Further addresses of a peer, from elsewhere than the plan; in place of those learned before."""
-        _keep(self._learned, peer_id, tuple(one for one in addresses if _is_peers(one))[:ADDRESSES_MOST])
+        _keep(self._learned, peer_id, tuple(one for one in addresses if is_peer_address(one))[:ADDRESSES_MOST])
 
     def opened(self, peer_id: PeerId, address: str) -> None:
         """A link was opened there."""

@@ -7,10 +7,11 @@ fills its own share of the book and no more, and what it says is not told on bef
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator, MutableSequence, Sequence
+from collections.abc import Container, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from peer.paths import is_peer_address
 from rollcast.wire.ids import PeerId
 from rollcast.wire.peer_record import PeerRecord
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -57,6 +58,11 @@ class _Entry:
     def believed(self) -> bool:
         return self.told_by is None or self.met_unix_s > 0.0
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Those that can be a peer's: anything else may read as a mirror's, a path on our disk among them."""
+        return tuple(filter(is_peer_address, self.record.addresses))
+
 
 @dataclass(frozen=True, slots=True)
 class _Nearby:
@@ -72,6 +78,7 @@ class AddressBook:
     own_peer_id: PeerId
     _entries: dict[PeerId, _Entry] = field(default_factory=dict)
     _nearby: dict[PeerId, _Nearby] = field(default_factory=dict)
+    _hinted: dict[PeerId, _Nearby] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -114,6 +121,15 @@ class AddressBook:
         while len(self._nearby) > NEARBY_MOST:
             del self._nearby[next(iter(self._nearby))]  # the oldest
 
+    def hinted(self, peer_id: PeerId, addresses: tuple[str, ...], now_unix_s: float) -> None:
+        """Addresses that nobody vouches for: dialled where nothing better is known."""
+        if peer_id == self.own_peer_id or not addresses:
+            return
+        self._hinted.pop(peer_id, None)
+        self._hinted[peer_id] = _Nearby("peer", addresses, now_unix_s + NEARBY_S)
+        while len(self._hinted) > NEARBY_MOST:
+            del self._hinted[next(iter(self._hinted))]  # the oldest
+
     def has(self, signed: pb.Signed) -> bool:
         """Whether exactly this record is here, verified and believed already."""
         same = (entry for entry in self._entries.values() if entry.signed.signature == signed.signature)
@@ -129,6 +145,11 @@ class AddressBook:
         if (entry := self._entries.get(peer_id)) is not None:
             entry.failures += 1
 
+    def addresses(self, peer_id: PeerId) -> tuple[str, ...]:
+        """Everything at which it may answer, those on our local network first."""
+        nearby, entry = self._nearby.get(peer_id), self._entries.get(peer_id)
+        return (*(() if nearby is None else nearby.addresses), *(() if entry is None else entry.addresses))
+
     def forget_expired(self, now_unix_s: float) -> bool:
         """Drop what counts no more; whether anything was dropped."""
         old = [peer_id for peer_id, one in self._entries.items() if one.record.expires_unix_s <= now_unix_s]
@@ -137,6 +158,7 @@ class AddressBook:
             del self._entries[peer_id]
         for peer_id in gone:
             del self._nearby[peer_id]
+        self._hinted = {peer_id: one for peer_id, one in self._hinted.items() if one.until_unix_s > now_unix_s}
         return bool(old or gone)
 
     # ------------------------------------------------------------ what is told and used
@@ -146,7 +168,7 @@ class AddressBook:
         told = [
             entry
             for peer_id, entry in self._entries.items()
-            if entry.believed and entry.record.addresses and peer_id not in besides
+            if entry.believed and entry.addresses and peer_id not in besides
         ]
         return [entry.signed for entry in random.sample(told, min(most, len(told)))]
 
@@ -158,23 +180,21 @@ class AddressBook:
     def holders(self, random: Chance, most: int, *, besides: Container[PeerId] = ()) -> list[Holder]:
         """Whom to dial, the likeliest first: those on our local network, then by failures, then believed and met."""
         nearby = [
-            Holder(peer_id, one.role, " ".join((*one.addresses, *self._addresses(peer_id))), True)
+            Holder(peer_id, one.role, " ".join(self.addresses(peer_id)), True)
             for peer_id, one in self._nearby.items()
             if peer_id not in besides
         ]
         others = [
             entry
             for peer_id, entry in self._entries.items()
-            if entry.record.addresses and peer_id not in besides and peer_id not in self._nearby
+            if entry.addresses and peer_id not in besides and peer_id not in self._nearby
         ]
         random.shuffle(others)
         others.sort(key=lambda entry: (entry.failures, not entry.believed, entry.met_unix_s == 0.0))
-        far = (Holder(one.record.peer_id, one.record.role, one.record.address, False) for one in others)
-        return [*nearby, *far][:most]
-
-    def _addresses(self, peer_id: PeerId) -> Iterator[str]:
-        entry = self._entries.get(peer_id)
-        return iter(() if entry is None else entry.record.addresses)
+        far = (Holder(one.record.peer_id, one.record.role, " ".join(one.addresses), False) for one in others)
+        known = {*besides_of(besides), *self._nearby, *self._entries}
+        hints = (Holder(key, one.role, " ".join(one.addresses), False) for key, one in self._hinted.items())
+        return [*nearby, *far, *(hint for hint in hints if hint.peer_id not in known)][:most]
 
     # ------------------------------------------------------------ bounds
 
@@ -203,5 +223,5 @@ class AddressBook:
 
 def _worth(entry: _Entry) -> tuple[bool, bool, int, float, int]:
     """What is worth least goes first."""
-    has_address = bool(entry.record.addresses)
+    has_address = bool(entry.addresses)
     return entry.believed, has_address, -entry.failures, entry.met_unix_s, entry.record.expires_unix_s

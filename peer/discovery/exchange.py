@@ -72,6 +72,7 @@ class Exchange:
     Make it inside a running event loop.
 
     Args:
+        learn: told further addresses of a peer, for whoever is to dial it by the plan.
         addresses: where we can be reached at this moment, the preferred first.
         send: into the session; lost while there is none.
     """
@@ -86,6 +87,7 @@ class Exchange:
         relay: RelayHost,
         *,
         run_id: RunId,
+        learn: Callable[[PeerId, tuple[str, ...]], None],
         addresses: Callable[[], tuple[str, ...]],
         send: Callable[[pb.PeerMessage], None],
         random: Random,
@@ -96,6 +98,7 @@ class Exchange:
         self._file = file
         self._relay = relay
         self._run_id = run_id
+        self._learn = learn
         self._addresses = addresses
         self._send = send
         self._random = random
@@ -112,6 +115,7 @@ class Exchange:
         """Tell, keep and offer what is known, until cancelled."""
         for signed, record in await asyncio.to_thread(self._file.read, self._unix_time()):
             self._book.add(signed, record, told_by=None)
+            self._learn(record.peer_id, self._book.addresses(record.peer_id))
         try:
             while True:
                 self.look()
@@ -169,6 +173,7 @@ class Exchange:
     def found_nearby(self, peer_id: PeerId, role: str, addresses: tuple[str, ...]) -> None:
         """Somebody on the local network claims to be this peer."""
         self._book.found_nearby(peer_id, role, addresses, self._unix_time())
+        self._learn(peer_id, self._book.addresses(peer_id))
         self._offered_at_s = float("-inf")
 
     # ------------------------------------------------------------ inside
@@ -213,6 +218,7 @@ class Exchange:
                 continue
             if self._book.add(signed, record, told_by=told_by):
                 self._changed = True
+                self._learn(record.peer_id, self._book.addresses(record.peer_id))
                 self._offered_at_s = min(self._offered_at_s, self._loop.time() - _HOLDERS_EVERY_S + _LOOK_S)
 
     def _offer(self) -> None:

@@ -72,6 +72,15 @@ def test_who_has_no_address_is_neither_dialled_nor_told_of() -> None:
     assert tellable(book) == set()
 
 
+def test_no_record_names_a_file_of_ours() -> None:
+    book = AddressBook(OWN)
+    add(book, record("a", "/etc/shadow", "nowhere", "a:1"))
+    add(book, record("b", "/etc/shadow"))
+    assert addresses(book) == {"a": "a:1"}
+    assert book.addresses(PeerId("a")) == ("a:1",)
+    assert tellable(book) == {b"a 1"}
+
+
 def test_a_liar_fills_its_share_only_and_pushes_nobody_out() -> None:
     book = AddressBook(OWN)
     for number in range(ENTRIES_MOST):

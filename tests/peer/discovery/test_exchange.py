@@ -53,6 +53,7 @@ class Around:
         self.identity = Identity.generate()
         self.addresses: tuple[str, ...] = ("own:1",)
         self.given: list[PeerRecord] = []
+        self.learned: dict[PeerId, tuple[str, ...]] = {}
         self.holders: list[tuple[Neighbour, ...]] = []
         self.file = BookFile(folder / "peers.pb", RUN)
         self.exchange = Exchange(
@@ -61,6 +62,7 @@ class Around:
             self.file,
             cast(Any, SimpleNamespace(know_holders=self.holders.append)),
             run_id=RUN,
+            learn=self.learned.__setitem__,
             addresses=lambda: self.addresses,
             send=lambda message: self.given.append(read_record(message.peer_records.records[0])),
             random=Random(1),
@@ -130,6 +132,7 @@ async def test_what_is_heard_can_be_dialled(tmp_path: Path) -> None:
     around.look()
     assert around.dialable == {link.peer_id, third.peer_id}
     (neighbour,) = [one for one in around.holders[-1] if one.peer_id == third.peer_id]
+    assert around.learned[third.peer_id] == ("t:1", "/ip4/192.0.2.1/tcp/1")
     assert (neighbour.address, neighbour.we_dial, neighbour.role) == ("t:1 /ip4/192.0.2.1/tcp/1", True, "peer")
 
 
@@ -201,3 +204,4 @@ async def test_who_is_found_nearby_is_offered_at_once(tmp_path: Path) -> None:
     around.look(0.0)
     assert around.dialable == {"near"}
     assert around.holders[-1][0].lan
+    assert around.learned == {"near": ("192.168.0.2:1",)}
