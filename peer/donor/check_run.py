@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from peer.config import PeerConfig
+from peer.config import LinkConfig, PeerConfig
 from peer.donor import checking
 from peer.donor.checking import Finding
 from peer.donor.link_speed import Door, LinkMeasured, control_port, measure_link
@@ -125,20 +125,20 @@ async def _ask_coordinator(asked: Asked, invite: Invite, checked: Checked, said:
             checked.needs = await door.ask("GET", "/api/v1/worth")
             if asked.link and not runs and asked.config.link.advertise != "none":
                 said("asking the coordinator to dial back")
-                await _reach(door, asked.config.link.port, checked)
+                await _reach(door, asked.config.link, checked)
     except RollcastError as error:
         checked.findings.append(Finding.of("error", "link", error))
 
 
-async def _reach(door: Door, link_port: int, checked: Checked) -> None:
+async def _reach(door: Door, link: LinkConfig, checked: Checked) -> None:
     """Whether others get through to the port for links, and what is in between."""
-    dialled = await dialled_back(door, link_port)
+    dialled = await dialled_back(door, link.port)
     try:
         seen = await seen_from_outside(door)
     except RollcastError:  # an older coordinator; whether others get through is known all the same
         seen = None
     checked.nat = nat_kind(seen, dialled=dialled.reached)
-    checked.findings.append(checking.dial_finding(dialled, seen, link_port=link_port))
+    checked.findings.append(checking.dial_finding(dialled, seen, link))
 
 
 async def _quick_link(invite: Invite) -> LinkMeasured:

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from peer.config import PeerConfig
+from peer.config import LinkConfig, PeerConfig
 from peer.donor.joining import LINK_PORT
 from peer.donor.link_speed import LinkMeasured
 from peer.donor.machine_facts import MachineFacts
-from peer.donor.nat_kind import Seen, four_steps, nat_kind, sentence
+from peer.donor.nat_kind import Seen, four_steps, nat_kind, sentence, way_round
 from peer.donor.reachable import DialledBack
 from peer.donor.timed_decode import Decoded
 from rollcast.policy.config import ModelConfig
@@ -192,12 +192,13 @@ def _rates(measured: Sequence[tuple[str, float]], rtt_s: float | None) -> Findin
     return Finding("ok", "link", said)
 
 
-def dial_finding(dialled: DialledBack, seen: Seen | None = None, *, link_port: int = 0) -> Finding:
+def dial_finding(dialled: DialledBack, seen: Seen | None = None, link: LinkConfig | None = None) -> Finding:
     """Whether others get through, and what is in between; that nobody does costs speed, and is no error.
 
     Args:
-        link_port: that is configured; 0: none is.
+        link: as configured; None: nothing is.
     """
+    link = link or LinkConfig()
     if not dialled.port:
         return Finding("warning", "ports", "no port could be listened on", PortInUse.code, "change link.port")
     kind = nat_kind(seen, dialled=dialled.reached)
@@ -206,9 +207,10 @@ def dial_finding(dialled: DialledBack, seen: Seen | None = None, *, link_port: i
         return Finding("ok", "ports", f"others reach this machine at {dialled.address}, port {dialled.port}{why}")
     where = f"{dialled.address or 'this machine'}, port {dialled.port}"
     fix = four_steps(
-        kind, local=seen.local if seen is not None else "", address=dialled.address, port=link_port or LINK_PORT
+        kind, local=seen.local if seen is not None else "", address=dialled.address, port=link.port or LINK_PORT
     )
-    said = f"nobody gets through to {where}: it will dial the others{why}"
+    meanwhile = way_round(kind, punch=link.punch, p2p=link.p2p)
+    said = f"nobody gets through to {where}: it will dial the others{why}{meanwhile and f'; {meanwhile}'}"
     return Finding("warning", "ports", said, NotDialable.code, fix)
 
 

@@ -64,6 +64,33 @@ def sentence(kind: NatKind) -> str:
     return _SENTENCES[kind]
 
 
+_BY_PUNCHING: dict[NatKind, str] = {
+    "full-cone": "holes can be punched between it and every other machine",
+    "port-restricted": "holes can be punched between it and machines behind anything but a symmetric router",
+    "firewall": "holes can be punched between it and machines behind anything but a symmetric router",
+    "symmetric": "holes can be punched between it and machines behind a full cone only",
+}
+
+
+def way_round(kind: NatKind, *, punch: bool, p2p: bool) -> str:
+    """What becomes of links to others that cannot be dialled either, as long as nobody gets through to this machine.
+
+    Args:
+        punch, p2p: as configured: whether holes are punched, and whether libp2p may relay the rest.
+    """
+    punched = _BY_PUNCHING.get(kind, "")
+    if not punched:
+        return ""
+    if not punch:
+        punched = "no holes are punched, as link.punch is off"
+    if kind == "full-cone" and punch:
+        return f"until then {punched}: nothing has to be set"
+    rest = (
+        "the rest is reached through relays" if p2p else "the rest only through a relay: set link.p2p = true for that"
+    )
+    return f"until then {punched}; {rest}"
+
+
 def four_steps(kind: NatKind, *, local: str, address: str, port: int) -> str:
     """What opens this machine to others, one step a line.
 

@@ -114,7 +114,7 @@ function Reached({ reach }) {
     reach.p2p && ["libp2p", reach.p2p],
   ].filter(Boolean);
   return html`<${Card} title="How others reach this machine" note=${reach.nat === "unknown" || reach.nat === "open" ? "" : `router: ${reach.nat}`}>
-    <p><b>${sentence(reach.reachability)}</b> ${REACHED[reach.reachability] || ""} <span class="muted">${between}</span></p>
+    <p><b>${sentence(reach.reachability)}.</b> ${REACHED[reach.reachability] || ""} <span class="muted">${between}</span></p>
     ${facts.length > 0 && html`<dl class="facts">${facts.map(([term, text]) => html`<div key=${term}><dt>${term}</dt><dd>${text}</dd></div>`)}</dl>`}
   <//>`;
 }
@@ -126,7 +126,7 @@ function Links({ links, connected }) {
   return html`<${Card} title="Links to other machines" note=${plural(links.length, "link")} flush>
     <div class="scroll" tabindex="0" role="region" aria-label="Links"><table>
       <thead><tr><th>Machine</th><th>Way</th><th class="num">Round trip</th><th class="num">Sent</th><th class="num">Received</th></tr></thead>
-      <tbody>${links.map((link) => html`<tr key=${link.peer_id + link.transport}><td class="nowrap"><code title=${link.peer_id}>${shortId(link.peer_id)}</code></td><td>${link.path}</td>
+      <tbody>${links.map((link) => html`<tr key=${link.peer_id + link.transport}><td class="nowrap"><code title=${link.peer_id}>${shortId(link.peer_id)}</code></td><td class="nowrap">${link.path}</td>
         <td class="num">${link.rtt_s ? duration(link.rtt_s) : NOTHING}</td><td class="num">${bytes(link.bytes_sent)}</td><td class="num">${bytes(link.bytes_received)}</td></tr>`)}</tbody>
     </table></div>
   <//>`;

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.donor.nat_kind import NatKind, Seen, four_steps, nat_kind, sentence
+from peer.donor.nat_kind import NatKind, Seen, four_steps, nat_kind, sentence, way_round
 
 HOME, ROUTER = "192.168.7.2", "203.0.113.9"
 KINDS: tuple[NatKind, ...] = get_args(NatKind)
@@ -60,3 +60,22 @@ def test_there_are_four_steps_with_this_machines_own_numbers(kind: NatKind) -> N
     assert (HOME in steps[0]) is (kind != "firewall")
     assert ("provider translates too" in steps[3]) is (kind != "firewall")
     assert '"[2001:db8::1]:7420"' in four_steps(kind, local="", address="2001:db8::1", port=7420)
+
+
+@pytest.mark.parametrize(
+    ("kind", "punch", "p2p", "words"),
+    [
+        ("full-cone", True, False, "every other machine: nothing has to be set"),
+        ("port-restricted", True, True, "anything but a symmetric router; the rest is reached through relays"),
+        ("symmetric", True, False, "a full cone only; the rest only through a relay: set link.p2p = true"),
+        ("firewall", False, True, "link.punch is off; the rest is reached through relays"),
+        ("full-cone", False, False, "link.punch is off; the rest only through a relay"),
+    ],
+)
+def test_what_is_done_about_it_meanwhile(kind: NatKind, punch: bool, p2p: bool, words: str) -> None:
+    assert words in way_round(kind, punch=punch, p2p=p2p)
+
+
+@pytest.mark.parametrize("kind", ["open", "mapped", "unknown"])
+def test_nothing_is_promised_where_nothing_is_needed_or_known(kind: NatKind) -> None:
+    assert way_round(kind, punch=True, p2p=True) == ""
