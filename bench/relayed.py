@@ -12,7 +12,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, get_args
 
@@ -46,25 +45,32 @@ def run(arguments: argparse.Namespace) -> Outcome:
         ProcessFailed: one of the three ended early.
     """
     build.require()
-    home = Node(480, 480, arguments.delay, arguments.nat)
-    with ExitStack() as stack:
-        stack.enter_context(alone())
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        make_ends(folder)
-        network = stack.enter_context(Network([Node(480, 480, 5), home, home]))
-        dials, moved, cpu_s = measured(network, folder, arguments.tries, arguments.mib)
-    megabytes = arguments.mib * 1.048576
-    figures = {
-        "through": len(dials) / arguments.tries,
-        "dial_median_s": statistics.median(dials),
-        "dial_max_s": max(dials),
-        "mb_s": megabytes / moved["seconds"],
-        "mb_per_core_s": megabytes / (cpu_s + moved["cpu_s"]),
-    }
+    with alone():
+        figures = measured(arguments.nat, arguments.delay, arguments.tries, arguments.mib)
     return Outcome({name: getattr(arguments, name) for name in ("tries", "nat", "delay", "mib")}, figures)
 
 
-def measured(network: Network, folder: Path, tries: int, mib: int) -> tuple[list[float], dict[str, float], float]:
+def measured(nat: Nat, delay_ms: float, tries: int, mib: int) -> dict[str, float]:
+    """The figures of one relay and two homes.
+
+    Raises:
+        ProcessFailed: one of the three ended early.
+    """
+    home = Node(480, 480, delay_ms, nat)
+    with tempfile.TemporaryDirectory() as name, Network([Node(480, 480, 5), home, home]) as network:
+        make_ends(Path(name))
+        dials, moved, others_s = _dialled(network, Path(name), tries, mib)
+    megabytes = mib * 1.048576
+    return {
+        "through": len(dials) / tries,
+        "dial_median_s": statistics.median(dials),
+        "dial_max_s": max(dials),
+        "mb_s": megabytes / moved["seconds"],
+        "mb_per_core_s": megabytes / (others_s + moved["cpu_s"]),
+    }
+
+
+def _dialled(network: Network, folder: Path, tries: int, mib: int) -> tuple[list[float], dict[str, float], float]:
     """Seconds of each dial; what sending took whoever asked; processor seconds of relay and answering end meanwhile."""
     relay = _start(network, 0, ["relay", str(folder), network.inside[0]])
     address = str(_line(relay)["address"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-
 import pytest
 
 pytest.importorskip("libp2p")
@@ -14,9 +12,7 @@ from bench.wan import build
 
 @pytest.mark.skipif(bool(build.why_not()), reason=build.why_not())
 def test_two_symmetric_homes_have_a_link_through_a_relay_in_time() -> None:
-    parser = argparse.ArgumentParser()
-    relayed.add_arguments(parser)
-    figures = relayed.run(parser.parse_args(["--tries", "2", "--mib", "4"])).figures
+    figures = relayed.measured("symmetric", delay_ms=15.0, tries=2, mib=4)
     assert figures["through"] == 1.0
     assert 0.0 < figures["dial_median_s"] <= figures["dial_max_s"] < 5.0, "as docs/p2p.md promises"
     assert figures["mb_s"] > 0.0
