@@ -46,7 +46,7 @@ from coordinator.operator_events import (
     PublishPeriodChanged,
     StalenessLimitChanged,
 )
-from coordinator.reach.events import DialBackEnded, PunchEnded, PunchRequested, ReachabilityTold, RecordGiven
+from coordinator.reach.events import DialBackEnded, PunchEnded, PunchRequested, ReachabilityTold, RecordGiven, SeenAt
 
 
 def cause_of(event: Event) -> str:
@@ -56,7 +56,7 @@ def cause_of(event: Event) -> str:
             return f"peer {event.peer_id}"
         case IdentityNoticed():
             return f"peer {event.peer_id}"
-        case ReachabilityTold() | PunchRequested() | RecordGiven():
+        case ReachabilityTold() | SeenAt() | PunchRequested() | RecordGiven():
             return f"peer {event.peer_id}"
         case PunchEnded():
             return f"punch {event.punch_id}"

@@ -54,7 +54,7 @@ from coordinator.membership import Member
 from coordinator.patience import Patience
 from coordinator.presence import Presence
 from coordinator.preview import Question, question_of
-from coordinator.reach.events import DialBackEnded, PunchEnded, PunchRequested, ReachabilityTold, RecordGiven
+from coordinator.reach.events import DialBackEnded, PunchEnded, PunchRequested, ReachabilityTold, RecordGiven, SeenAt
 from coordinator.reach.reaching import Reaching
 from coordinator.relaying import Relaying
 from coordinator.settings import CoreSettings
@@ -253,7 +253,7 @@ class CoordinatorCore:
                 return self._presence.left(event, now)
             case IdentityNoticed():
                 return [Note(event.what, event.peer_id, event.detail)]
-            case ReachabilityTold() | PunchRequested() | PunchEnded() | DialBackEnded() | RecordGiven():
+            case ReachabilityTold() | SeenAt() | PunchRequested() | PunchEnded() | DialBackEnded() | RecordGiven():
                 self._presence.seen(event.peer_id, now)
                 return self._reaching.received(event, now)
             case LeasesReturned():

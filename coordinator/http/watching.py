@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 
 from aiohttp import web
 
@@ -31,8 +32,17 @@ _CONTENT_TYPE = "application/x-ndjson"
 class Watching:
     """The handler, and the connections that it keeps; one of each member."""
 
-    def __init__(self, desk: JoinDesk, *, interval_s: float = INTERVAL_S, most: int = WATCHED_MOST) -> None:
+    def __init__(
+        self,
+        desk: JoinDesk,
+        *,
+        seen: Callable[[PeerId, str], None] = lambda peer_id, host: None,
+        interval_s: float = INTERVAL_S,
+        most: int = WATCHED_MOST,
+    ) -> None:
+        """``seen``: told which member watches from which IP address."""
         self._desk = desk
+        self._seen = seen
         self._interval_s, self._most = interval_s, most
         self._over: dict[PeerId, asyncio.Event] = {}
         self._closing = False
@@ -61,6 +71,7 @@ class Watching:
         if self._closing or (peer_id not in self._over and len(self._over) >= self._most):
             raise WaitTimedOut("too many members watch how they are seen", fix="it is tried again by itself")
         address, port = caller_address(request)
+        self._seen(peer_id, address)
         line = json.dumps({"address": address, "port": port}).encode() + b"\n"
         over = asyncio.Event()
         if peer_id in self._over:

@@ -24,6 +24,7 @@ from coordinator.http.watching import Watching
 from coordinator.http.worth import WorthDesk
 from coordinator.order_keeping import OrderKeeping
 from coordinator.previewing import Previewing
+from coordinator.reach.events import SeenAt
 from coordinator.views.alerts import Health
 from coordinator.views.looking import ViewedRun
 from rollcast.web.assets import STATIC, Assets
@@ -54,7 +55,7 @@ async def http_app(coordinator: Coordinator, *, hosts: frozenset[str] | None, op
     reads = Reads(_viewed(coordinator), coordinator.folder)
     topics: list[Topic] = [*standing.topics(), *reads.topics()]
     hub = Hub(topics, gate)
-    watching = Watching(coordinator.desk)
+    watching = Watching(coordinator.desk, seen=lambda peer_id, host: shell.apply(SeenAt(peer_id, host)))
     routes: list[Route | RawRoute] = [
         *standing.routes(),
         *reads.routes(),

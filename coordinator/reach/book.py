@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from ipaddress import ip_address
 
-from coordinator.reach.events import ReachabilityTold
+from coordinator.reach.events import ReachabilityTold, SeenAt
 from coordinator.reach.failed_pairs import FailedPairs
 from coordinator.reach.holes import RESTRICTED, hole_class
 from rollcast.wire.ids import PeerId
@@ -19,6 +20,7 @@ class Reach:
 
     Args:
         host: IP address from which its session comes; empty: not known.
+        watches_from: the one from which it watches how it is seen; empty: it does not.
         said_address: what it advertised when it joined.
         advertise: what it advertised since, in place of that; empty: nothing.
         dialable: what those who dialled its address found; None: nobody tried.
@@ -26,6 +28,7 @@ class Reach:
     """
 
     host: str = ""
+    watches_from: str = ""
     said_address: str = ""
     advertise: str = ""
     dialable: bool | None = None
@@ -106,7 +109,7 @@ class ReachBook:
         """A session was opened from this host. What was known is kept if the place is the same."""
         reach = self._known.pop(peer_id, None)
         if reach is None or reach.host != host or reach.said_address != address:
-            reach = Reach(host, address)
+            reach = Reach(host, said_address=address)
         self._known[peer_id] = reach
         self._here.add(peer_id)
         self._forget_some()
@@ -121,7 +124,7 @@ class ReachBook:
         reach = self._known[event.peer_id]
         before, doubt = reach.for_planning, ""
         punch_address = event.punch_address
-        if punch_address and host_part(punch_address) != reach.host:
+        if punch_address and plain_host(host_part(punch_address)) not in (reach.host, reach.watches_from):
             # Others are told to dial there: it must not be a third party's.
             punch_address, doubt = "", f"its session comes from {reach.host or 'an unknown host'}, not {punch_address}"
         if event.advertise != reach.advertise:
@@ -131,6 +134,10 @@ class ReachBook:
         self._changed |= reach.for_planning != before
         news, reach.doubt = doubt if doubt != reach.doubt else "", doubt
         return news
+
+    def seen(self, event: SeenAt) -> None:
+        """A member came from this address too."""
+        self._known[event.peer_id].watches_from = plain_host(event.host)
 
     def found(self, peer_id: PeerId, *, dialable: bool | None, checked: str = "") -> None:
         """Others dialled the address that it advertises; ``checked``: what came of it, in words."""
@@ -158,3 +165,12 @@ class ReachBook:
 def host_part(address: str) -> str:
     """The host of host:port."""
     return address.rpartition(":")[0].strip("[]")
+
+
+def plain_host(host: str) -> str:
+    """An IP address as it is compared: that of IPv4 where one of IPv6 maps it. What is none stays as it is."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host
+    return str(getattr(address, "ipv4_mapped", None) or address)

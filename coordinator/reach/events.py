@@ -20,6 +20,14 @@ class ReachabilityTold:
 
 
 @dataclass(frozen=True, slots=True)
+class SeenAt:
+    """A member watches from here how it is seen. Its session may come from another address: there are IPv4 and IPv6."""
+
+    peer_id: PeerId
+    host: str  # IP address
+
+
+@dataclass(frozen=True, slots=True)
 class PunchRequested:
     """A peer wants to be told, with that other, to dial each other now."""
 
@@ -57,4 +65,4 @@ class RecordGiven:
     signed: bytes  # a serialized Signed
 
 
-ReachEvent = ReachabilityTold | PunchRequested | PunchEnded | DialBackEnded | RecordGiven
+ReachEvent = ReachabilityTold | SeenAt | PunchRequested | PunchEnded | DialBackEnded | RecordGiven

@@ -9,7 +9,7 @@ from coordinator.actions import Action, Note
 from coordinator.membership import Member
 from coordinator.reach.circuits import Circuits
 from coordinator.reach.dial_backs import DialBacks
-from coordinator.reach.events import ReachabilityTold, ReachEvent
+from coordinator.reach.events import ReachabilityTold, ReachEvent, SeenAt
 from coordinator.reach.matchmaker import Matchmaker
 from coordinator.reach.part import ReachPart
 from coordinator.reach.rendezvous import Rendezvous
@@ -47,6 +47,9 @@ class Reaching:
         if isinstance(event, ReachabilityTold):
             assert member is not None
             actions = self._told(event, member, now)
+        elif isinstance(event, SeenAt):
+            self._state.reach.seen(event)
+            actions = []
         else:
             part = self._by_event.get(type(event))
             actions = [] if part is None else part.received(event, now)

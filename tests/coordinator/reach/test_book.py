@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.reach import book as book_module
 from coordinator.reach.book import ReachBook, host_part
-from coordinator.reach.events import ReachabilityTold
+from coordinator.reach.events import ReachabilityTold, SeenAt
 from rollcast.wire.ids import PeerId
 
 A = PeerId("a")
@@ -43,6 +43,15 @@ def test_nobody_is_sent_to_a_third_partys_port() -> None:
     assert reach.of(A).hole == 0
     assert reach.told(told()) == ""
     assert reach.of(A).hole == 2
+
+
+def test_a_port_may_be_seen_at_another_address_than_the_session() -> None:
+    reach = book()
+    reach.seen(SeenAt(A, "2001:db8::7"))
+    assert reach.told(told(punch_address="[2001:DB8:0::7]:7000")) == ""
+    assert reach.of(A).hole == 2
+    assert reach.told(told(punch_address=f"[::ffff:{HOST}]:7000")) == ""
+    assert reach.told(told(punch_address="[2001:db8::8]:7000"))
 
 
 def test_an_address_that_nobody_reaches_counts_as_none_until_there_is_another() -> None:
