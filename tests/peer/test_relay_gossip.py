@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections import deque
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from peer.relay_actions import Action, Dial, SendAnnouncement, SendHave, SendWant
 from peer.relay_events import (
     CoordinatorGone,
     DialFailed,
     EncodingKnown,
+    Event,
     HaveReceived,
     HoldersKnown,
+    LinkDown,
     LinkId,
+    LinkUp,
     StoreReady,
     VersionHeard,
     WantReceived,
 )
+from rollcast.sim.relay import as_received
 from rollcast.wire.ids import PeerId
 from tests.peer.relay_steps import KEY, Steps, bitmap, key_of, neighbour, plan
 
@@ -190,3 +197,94 @@ def test_further_holders_are_dialled_when_the_plan_does_not_help_and_few_of_them
                 linked.append(name)
                 asked += dials(steps.up(len(linked), name, dialled=True))
     assert linked == ["a", "b", "c", "d"]
+
+
+# ---------------------------------------------------------------- a whole network
+
+
+class Network:
+    """Cores that are linked in any way, with messages that take some time; no plan, no coordinator, no chunks."""
+
+    def __init__(self, size: int, pairs: set[tuple[int, int]]) -> None:
+        self.cores = [Steps() for _ in range(size)]
+        self.announcements = [0] * size  # that each got
+        self.pairs = set[tuple[int, int]]()
+        for steps in self.cores:
+            steps.tell(CoordinatorGone(True))  # otherwise links that no plan needs are closed
+        for one, other in pairs:
+            self.join(one, other)
+
+    def join(self, one: int, other: int) -> None:
+        self.pairs |= {(one, other), (other, one)}
+        for here, there in ((one, other), (other, one)):
+            self.cores[here].tell(LinkUp(LinkId(there), PeerId(str(there)), "peer", here < there))
+
+    def kill(self, node: int) -> None:
+        for pair in [pair for pair in self.pairs if pair[0] == node]:
+            self.pairs -= {pair, pair[::-1]}
+            self.cores[pair[1]].tell(LinkDown(LinkId(node), "gone"))
+
+    def wait(self, seconds: float) -> None:
+        for _ in range(round(seconds / 0.25)):
+            sent = [(here, action) for here, steps in enumerate(self.cores) for action in steps.wait(0.25)]
+            while sent:
+                sent = [(there, action) for here, one in sent for there, action in self._deliver(here, one)]
+
+    def _deliver(self, here: int, action: Action) -> list[tuple[int, Action]]:
+        link = getattr(action, "link", None)
+        if link is None or (here, link) not in self.pairs:
+            return []
+        back = LinkId(here)
+        match action:
+            case SendAnnouncement(version=version):
+                self.announcements[link] += 1
+                event: Event = VersionHeard(key_of(version), back)
+            case SendHave() | SendWant():
+                event = as_received(action, back)
+            case _:
+                return []
+        return [(link, one) for one in self.cores[link].tell(event)]
+
+    def reached(self, node: int) -> set[int]:
+        """Who is linked to a node, over whomever."""
+        seen, new = {node}, {node}
+        while new:
+            new = {there for here, there in self.pairs if here in new} - seen
+            seen |= new
+        return seen
+
+    def knowing(self, version: int) -> set[int]:
+        return {node for node, steps in enumerate(self.cores) if version in steps.state.heard}
+
+
+NODES = 12
+PAIRS = st.sets(
+    st.tuples(st.integers(0, NODES - 1), st.integers(0, NODES - 1)).filter(lambda pair: pair[0] < pair[1]), max_size=40
+)
+
+
+@settings(deadline=None, max_examples=40)
+@given(PAIRS, st.sets(st.integers(1, NODES - 1), max_size=4))
+def test_everybody_who_is_linked_hears_of_every_version_once(pairs: set[tuple[int, int]], dying: set[int]) -> None:
+    network = Network(NODES, pairs)
+    network.cores[0].tell(VersionHeard(key_of(1)))
+    network.wait(12.0)
+    assert network.knowing(1) == network.reached(0)
+    for node in dying:
+        network.kill(node)
+    network.cores[0].tell(VersionHeard(key_of(2)))
+    network.wait(12.0)
+    assert network.knowing(2) == network.reached(0)
+    for node in range(1, NODES):
+        assert network.announcements[node] == (node in network.knowing(1)) + (node in network.knowing(2))
+
+
+@settings(deadline=None, max_examples=20)
+@given(PAIRS)
+def test_who_comes_later_hears_of_it_too(pairs: set[tuple[int, int]]) -> None:
+    network = Network(NODES + 1, pairs)
+    network.cores[0].tell(VersionHeard(key_of(1)))
+    network.wait(12.0)
+    network.join(0, NODES)
+    network.wait(2.0)
+    assert NODES in network.knowing(1)
