@@ -31,6 +31,9 @@ log = structlog.get_logger()
 
 PATH = "/api/v1/speed/seen"
 SECOND_DEADLINE_S = 3.0
+MEMBERS_AT_ONCE = 16
+MEMBERS_A_MINUTE = 600
+"""Nothing is measured, so they are not in each other's way; a fleet that joins together is known within a minute."""
 _NONCE_LENGTH = 32
 _BODY_BYTES_MAX = 1024
 _CONTENT_TYPE = "application/x-ndjson"
@@ -54,8 +57,9 @@ class Seeing:
 
     def __init__(self, desk: JoinDesk, host: str, port: int = 0, allowance: Allowance | None = None) -> None:
         self._desk = desk
-        self._host, self._port = host, port
+        self._second = _SecondPort(host, port)
         self._allowance = allowance or Allowance()
+        self._members_allowance = Allowance(at_once=MEMBERS_AT_ONCE, a_minute=MEMBERS_A_MINUTE)
 
     def routes(self) -> list[RawRoute]:
         """For the application; it checks invites and proofs of membership itself."""
@@ -64,14 +68,16 @@ class Seeing:
 
     async def _seen(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         """Two lines of JSON: {address, port, second_port}, and {second, reached} once all has been tried."""
+        allowance = self._members_allowance
         if member_in(self._desk, PATH, request.headers) is None:
             await check_invited(self._desk, caller, request.method, request.headers)
+            allowance = self._allowance
         try:
             asked = SeeMe.model_validate_json(await read_body(request, _BODY_BYTES_MAX))
         except ValidationError:
             raise MalformedMessage("this is not {nonce}") from None
         address, port = caller_address(request)
-        async with self._allowance.one(0), _second_door(self._host, self._port, asked.nonce) as door:
+        async with allowance.one(0), self._second.door(asked.nonce) as door:
             response = web.StreamResponse(headers={"Content-Type": _CONTENT_TYPE})
             await response.prepare(request)
             await response.write(_line({"address": address, "port": port, "second_port": door.port}))
@@ -83,7 +89,7 @@ class Seeing:
 
 @dataclass(slots=True)
 class _Door:
-    """Where second connections are waited for; port 0: nowhere, it could not be opened."""
+    """What one caller's second connection is waited for with; port 0: there is none, it could not be opened."""
 
     port: int = 0
     caller: asyncio.Future[dict[str, Any]] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -96,31 +102,54 @@ class _Door:
         return self.caller.result() if self.caller.done() else None
 
 
-@asynccontextmanager
-async def _second_door(host: str, port: int, nonce: str) -> AsyncIterator[_Door]:
-    door = _Door()
+class _SecondPort:
+    """Where second connections are waited for, while anybody's is: one port for all, told apart by their nonces."""
 
-    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, host: str, port: int) -> None:
+        self._host, self._port = host, port
+        self._doors: dict[str, _Door] = {}
+        self._server: asyncio.Server | None = None
+        self._opening = asyncio.Lock()
+
+    @asynccontextmanager
+    async def door(self, nonce: str) -> AsyncIterator[_Door]:
+        """Wait for who says this."""
+        if nonce in self._doors:
+            raise MalformedMessage("a nonce is for one")
+        door = self._doors[nonce] = _Door()
+        try:
+            door.port = await self._opened()
+            yield door
+        finally:
+            del self._doors[nonce]
+            if not self._doors and self._server is not None:
+                self._server.close()
+                self._server = None
+
+    async def _opened(self) -> int:
+        async with self._opening:
+            if self._server is None:
+                try:
+                    self._server = await asyncio.start_server(
+                        self._greet, self._host, self._port, limit=_BODY_BYTES_MAX
+                    )
+                except OSError as error:  # another process has it
+                    log.info("no port for a second look", port=self._port, why=str(error))
+                    return 0
+            return int(self._server.sockets[0].getsockname()[1])
+
+    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(SECOND_DEADLINE_S):
                 said = await reader.readexactly(_NONCE_LENGTH)
-            if said == nonce.encode() and not door.caller.done():
+            door = self._doors.get(said.decode("ascii", "replace"))
+            if door is not None and not door.caller.done():
                 peer = writer.get_extra_info("peername")
                 door.caller.set_result({"address": peer[0], "port": peer[1]})
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             pass
         finally:
             writer.close()
-
-    try:
-        server = await asyncio.start_server(greet, host, port, limit=_BODY_BYTES_MAX)
-    except OSError as error:  # another check has the port just now
-        log.info("no port for a second look", port=port, why=str(error))
-        yield door
-        return
-    async with server:
-        door.port = int(server.sockets[0].getsockname()[1])
-        yield door
 
 
 def caller_address(request: web.Request) -> tuple[str, int]:

@@ -35,8 +35,11 @@ _MINUTE_S = 60.0
 class Allowance:
     """How much of this is served: so many at once, so many and so many bytes in a minute."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, *, at_once: int = AT_ONCE, a_minute: int = A_MINUTE
+    ) -> None:
         self._clock = clock
+        self._at_once, self._a_minute = at_once, a_minute
         self._running = 0
         self._served: deque[tuple[float, int]] = deque()
 
@@ -51,7 +54,7 @@ class Allowance:
         while self._served and now - self._served[0][0] >= _MINUTE_S:
             self._served.popleft()
         spent = sum(size for _, size in self._served)
-        if self._running >= AT_ONCE or len(self._served) >= A_MINUTE or spent + size_bytes > BYTES_A_MINUTE:
+        if self._running >= self._at_once or len(self._served) >= self._a_minute or spent + size_bytes > BYTES_A_MINUTE:
             raise WaitTimedOut("others measure their links just now", fix="try again in a minute")
         self._served.append((now, size_bytes))
         self._running += 1

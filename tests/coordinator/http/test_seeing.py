@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -29,6 +30,33 @@ async def test_a_caller_that_listens_nowhere_is_seen_once(tmp_path: Path, monkey
     assert second == {"second": None, "reached": False}
 
 
+async def test_callers_at_the_same_time_share_the_second_port(
+    tmp_path: Path, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seeing, "SECOND_DEADLINE_S", 1.0)
+    serve = {"observe_port": unused_tcp_port}
+
+    async def look(session: aiohttp.ClientSession, nonce: str) -> tuple[int, int]:
+        """Our port at the second connection, and what the coordinator says of it."""
+        async with session.post("/api/v1/speed/seen", json={"nonce": nonce}) as response:
+            first = json.loads(await response.content.readline())
+            assert first["second_port"] == unused_tcp_port
+            reader, writer = await asyncio.open_connection("127.0.0.1", unused_tcp_port)
+            writer.write(nonce.encode())
+            await reader.read()
+            port = writer.get_extra_info("sockname")[1]
+            writer.close()
+            return port, json.loads(await response.content.readline())["second"]["port"]
+
+    async with (
+        running(tmp_path, {"serve": serve}) as run,
+        aiohttp.ClientSession(run.http_url, headers=invited(run)) as session,
+    ):
+        for _ in range(2):  # it is closed in between, and opened again
+            looks = await asyncio.gather(*(look(session, f"{number:032x}") for number in range(AT_ONCE)))
+            assert all(ours == theirs for ours, theirs in looks)
+
+
 async def test_what_may_not_be_is_refused(tmp_path: Path) -> None:
     async with running(tmp_path) as run, aiohttp.ClientSession(run.http_url) as session:
         headers = {"Authorization": "Invite nonsense"}
@@ -41,7 +69,8 @@ async def test_what_may_not_be_is_refused(tmp_path: Path) -> None:
 
 async def test_few_are_looked_at_at_once(tmp_path: Path) -> None:
     async with running(tmp_path) as run, aiohttp.ClientSession(run.http_url, headers=invited(run)) as session:
-        open_ones = [await session.post("/api/v1/speed/seen", json={"nonce": NONCE}) for _ in range(AT_ONCE)]
+        nonces = [f"{number:032x}" for number in range(AT_ONCE)]
+        open_ones = [await session.post("/api/v1/speed/seen", json={"nonce": nonce}) for nonce in nonces]
         async with session.post("/api/v1/speed/seen", json={"nonce": NONCE}) as refused:
             assert refused.status >= 429
         for one in open_ones:
