@@ -160,6 +160,65 @@ async def test_a_stranger_is_closed_and_a_link_is_not(tmp_path: Path) -> None:
         assert (await accepted.message()).want.version == 1
 
 
+async def connect(host: Any, pair: Pair) -> Any:
+    """A connection of the dialler, on which nothing is said."""
+    from libp2p.peer.id import ID
+    from multiaddr import Multiaddr
+
+    return await host.get_network().dial_addr(Multiaddr(pair.address), ID.from_string(pair.peer_id))
+
+
+async def test_strangers_are_few_and_do_not_keep_members_out(tmp_path: Path) -> None:
+    async with p2p_pair(tmp_path, host_limits=HostLimits(strangers_most=2)) as pair:
+        listener: Any = pair.listener
+        await pair.dialler._run_thread()  # type: ignore[attr-defined]
+        connections = [await in_trio(pair.dialler, lambda host: connect(host, pair)) for _ in range(4)]
+        await until(lambda: sum(one.is_closed for one in connections) == 2)
+        listener.expect([pair.dialler_id])
+        dialled, accepted = await pair.ends()
+        dialled.link.send(want(1))
+        assert (await accepted.message()).want.version == 1
+
+
+async def test_a_stranger_who_floods_is_cut(tmp_path: Path) -> None:
+    async def flood(host: Any, pair: Pair) -> int:
+        """Bytes that were taken of a stream that nobody reads."""
+        connection = await connect(host, pair)
+        stream = await connection.new_stream()
+        stream.muxed_stream.send_window = 1 << 40
+        sent = 0
+        try:
+            while sent < 256 << 20:
+                await stream.write(bytes(32 << 10))
+                sent += 32 << 10
+        except Exception:  # libp2p raises many kinds
+            await until_closed(connection)
+        return sent
+
+    async def until_closed(connection: Any) -> None:
+        import trio
+
+        with trio.fail_after(WAIT_S):
+            await connection.event_closed.wait()
+
+    async with p2p_pair(tmp_path) as pair:
+        await pair.dialler._run_thread()  # type: ignore[attr-defined]
+        assert await in_trio(pair.dialler, lambda host: flood(host, pair)) < 64 << 20, "what the kernels hold"
+
+
+async def test_who_shows_a_certificate_of_somebody_else_is_kept_out_for_a_while(tmp_path: Path) -> None:
+    async with p2p_pair(tmp_path) as pair:
+        listener: Any = pair.listener
+        _, credentials = pair.run.member("peer")
+        impostor = P2pTransport(Identity.generate(), credentials, pair.run.run_id, anyone, limits=LIMITS)
+        with pytest.raises(Unreachable):
+            await impostor.dial(pair.peer_id, pair.address)
+        connection = await in_trio(impostor, lambda host: connect(host, pair))
+        await until(lambda: connection.is_closed)
+        await impostor.close()
+        assert listener.running
+
+
 async def test_a_star_stays_a_star(tmp_path: Path) -> None:
     async with p2p_pair(tmp_path) as pair:
         dialled, accepted = await pair.ends()
