@@ -107,6 +107,9 @@ def restored(state: RelayState, event: VersionRestored) -> None:
     if before is not None:
         held.sources = before.sources
     state.encodings[event.key] = held
+    for link in state.links.values():
+        if event.key in link.lists_due:  # asked for before the state was made and cut up again
+            introduce(state, link, held)
     tell_complete(state, held, all_neighbours=False)
 
 

@@ -12,6 +12,7 @@ from peer.relay_actions import (
     FinishVersion,
     GiveUp,
     SendCancel,
+    SendChunkList,
     SendHave,
     SendWant,
     Verify,
@@ -292,3 +293,9 @@ def test_events_of_links_and_encodings_that_are_gone_do_nothing() -> None:
         assert steps.tell(event) == []
     assert steps.list_comes(A) == []
     assert steps.state.encodings == {}
+
+
+def test_who_asked_for_the_list_of_a_state_that_is_still_being_made_gets_it_with_the_state() -> None:
+    steps = linked()
+    assert steps.tell(WantReceived(LinkId(A), KEY, True)) == [SendHave(LinkId(A), KEY, 0, b"", False)]
+    assert steps.hold(2) == [SendChunkList(LinkId(A), KEY), SendHave(LinkId(A), KEY, 2, b"", True)]
