@@ -2,14 +2,15 @@
 
 usage: python -m bench.programs.counted FILE SECONDS MODULE ARGUMENTS ...
 
-Every so many seconds a line of JSON is added to FILE: {"pid", "asyncio_tasks", "trio_tasks", "objects"}, and the ten
-most frequent types of objects. At SIGUSR1 the thread named libp2p is ended by an exception, as a bug in it would.
+Every so many seconds a line of JSON is added to FILE: {"pid", "asyncio_tasks", "trio_tasks", "objects"}, what the tasks
+of asyncio run, and the most frequent types of objects. At SIGUSR1 whatever runs on trio is ended by an exception, as a
+bug in it would.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
+import contextlib
 import gc
 import json
 import os
@@ -22,7 +23,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-_TYPES_SHOWN = 10
+_TYPES_SHOWN = 20
 
 
 class KilledByTest(RuntimeError):
@@ -31,14 +32,16 @@ class KilledByTest(RuntimeError):
 
 def counts() -> dict[str, Any]:
     """Live tasks of asyncio and trio, and objects in all that the collector knows."""
-    trio_task = getattr(sys.modules.get("trio.lowlevel"), "Task", None)
-    types: Counter[type] = Counter(map(type, gc.get_objects()))
-    asyncio_tasks = sum(count for kind, count in types.items() if issubclass(kind, asyncio.Task))
+    objects = gc.get_objects()
+    tasks = [one for one in objects if isinstance(one, asyncio.Task) and not one.done()]
+    types: Counter[type] = Counter(map(type, objects))
+    running = Counter(getattr(one.get_coro(), "__qualname__", "") for one in tasks)
     return {
         "pid": os.getpid(),
-        "asyncio_tasks": asyncio_tasks,
-        "trio_tasks": types[trio_task] if trio_task is not None else 0,
-        "objects": types.total(),
+        "asyncio_tasks": len(tasks),
+        "trio_tasks": sum(one.coro.cr_frame is not None for one in objects if isinstance(one, _trio("Task"))),
+        "objects": len(objects),
+        "running": dict(running.most_common()),
         "types": {f"{kind.__module__}.{kind.__qualname__}": count for kind, count in types.most_common(_TYPES_SHOWN)},
     }
 
@@ -52,10 +55,20 @@ def count_for_ever(path: Path, interval_s: float) -> None:
 
 
 def end_libp2p(_signal: int, _frame: object) -> None:
-    """Raise in the thread of that name, if it runs."""
-    for thread in threading.enumerate():
-        if thread.name == "libp2p" and thread.ident is not None:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(KilledByTest))
+    """Have an exception raised in every run of trio."""
+    for token in [one for one in gc.get_objects() if isinstance(one, _trio("TrioToken"))]:
+        with contextlib.suppress(RuntimeError):  # of a run that is over
+            token.run_sync_soon(_die)
+
+
+def _die() -> None:
+    raise KilledByTest
+
+
+def _trio(name: str) -> tuple[type, ...]:
+    """A class of trio, where it is imported."""
+    module = sys.modules.get("trio.lowlevel")
+    return () if module is None else (getattr(module, name),)
 
 
 def main() -> None:
