@@ -32,7 +32,7 @@ class KilledByTest(RuntimeError):
 
 def counts() -> dict[str, Any]:
     """Live tasks of asyncio and trio, and objects in all that the collector knows."""
-    objects = gc.get_objects()
+    objects: list[Any] = gc.get_objects()
     tasks = [one for one in objects if isinstance(one, asyncio.Task) and not one.done()]
     types: Counter[type] = Counter(map(type, objects))
     running = Counter(getattr(one.get_coro(), "__qualname__", "") for one in tasks)
@@ -56,7 +56,8 @@ def count_for_ever(path: Path, interval_s: float) -> None:
 
 def end_libp2p(_signal: int, _frame: object) -> None:
     """Have an exception raised in every run of trio."""
-    for token in [one for one in gc.get_objects() if isinstance(one, _trio("TrioToken"))]:
+    objects: list[Any] = gc.get_objects()
+    for token in [one for one in objects if isinstance(one, _trio("TrioToken"))]:
         with contextlib.suppress(RuntimeError):  # of a run that is over
             token.run_sync_soon(_die)
 
