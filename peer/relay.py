@@ -336,7 +336,7 @@ class Relay:
 
     def _on_message(self, link: RelayLink, message: pb.LinkMessage) -> None:
         match message.WhichOneof("body"):
-            case "announcement":
+            case "announcement" if link.may_announce(asyncio.get_running_loop().time()):
                 self._on_announcement(link, message.announcement)
             case "chunk_list":
                 self._versions.list_received(link.link_id, key_of(message.chunk_list), message.chunk_list.hashes)

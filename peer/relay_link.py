@@ -6,11 +6,16 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from peer.relay_events import LinkId
+from peer.token_bucket import TokenBucket
 from peer.transport import Link
 from rollcast.wire.chunks import BytesLike
 from rollcast.wire.ids import PeerId, StripeId
 from rollcast.wire.link import LinkFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
+
+# An honest peer announces each version once; versions are seconds apart, and who was away hears of the last few.
+_ANNOUNCEMENTS_PER_S = 4.0
+_ANNOUNCEMENTS_AT_ONCE = 64
 
 
 class LinkOwner(Protocol):
@@ -51,6 +56,11 @@ class RelayLink:
         self.closed_by_us = False
         self._owner = owner
         self._under_way_bytes = 0
+        self._announcements = TokenBucket(_ANNOUNCEMENTS_PER_S, _ANNOUNCEMENTS_AT_ONCE)
+
+    def may_announce(self, now: float) -> bool:
+        """Count an announcement that came; False: there were too many, and each costs a millisecond to verify."""
+        return self._announcements.take(1, now) <= 0.0
 
     def send_chunk(self, key: tuple[int, int], index: int, payload: BytesLike, stripe: StripeId) -> None:
         """Send one chunk; ``LinkOwner.sent`` follows once the socket has room again."""

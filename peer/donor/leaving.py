@@ -12,7 +12,8 @@ from rollcast.runtime.run_folder import run_folder_error
 #: What a peer keeps beside its identity and its receipts.
 _STATE = (
     *("versions", "tokenizers", "cache", "logs", "page"),
-    *("credentials.pem", "invite.txt", "donor.json", "limits.json", "page.json", "lock", "control.sock"),
+    *("credentials.pem", "peer-records.pb", "invite.txt", "donor.json", "limits.json", "page.json", "lock"),
+    "control.sock",
 )
 _OWN = ("identity.key", "instance.json", "receipts")  # who this machine is, and what it did
 

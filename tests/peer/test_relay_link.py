@@ -55,6 +55,14 @@ class Ends:
         self.noted.append(("ended", link.link_id, reason))
 
 
+def test_who_announces_without_end_may_no_more() -> None:
+    link = opened()[1]
+    allowed = [link.may_announce(100.0) for _ in range(200)]
+    assert 60 < sum(allowed) < 80
+    assert not link.may_announce(101.0)
+    assert link.may_announce(200.0)
+
+
 def opened() -> tuple[Ends, RelayLink]:
     ends = Ends()
     return ends, RelayLink(LinkId(3), ends, ends)
