@@ -196,7 +196,9 @@ class DialBacks:
         """Who was asked longest ago, of those elsewhere who may be asked anything."""
         members, reach = self._state.members, self._state.reach
         member = members.get(target)
-        site, host = ("", "") if member is None else (member.site, reach.of(target).host)
+        tells_sites = self._state.settings.lan_preferred  # else one network prefix is no local network here
+        site = member.site if member is not None and tells_sites else ""
+        host = reach.of(target).host
         found: list[PeerId] = []
         for peer_id in islice(self._helpers, _HELPERS_LOOKED_AT):
             one = members.get(peer_id)
