@@ -292,7 +292,8 @@ class Relay:
     def open_links(self) -> list[tuple[Link, str]]:
         """See peer.upgrading.LinkHolder. Of each peer the newest; it is whoever dials that looks for better ways."""
         state = self._core.state
-        links = [self._links[one.link].link for one in state.links.values() if state.link_to.get(one.peer_id) is one]
+        newest = [one.link for one in state.links.values() if state.link_to.get(one.peer_id) is one]
+        links = [self._links[link_id].link for link_id in newest if link_id in self._links]  # not so while we close
         plan = {one.peer_id: one.address for one in (*state.plan.fallbacks, *state.plan.neighbours) if one.we_dial}
         return [(link, plan.get(link.peer_id, "")) for link in links if link.dialled] if self._gate.links else []
 
