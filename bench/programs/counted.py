@@ -39,7 +39,7 @@ def counts() -> dict[str, Any]:
     return {
         "pid": os.getpid(),
         "asyncio_tasks": len(tasks),
-        "trio_tasks": sum(one.coro.cr_frame is not None for one in objects if isinstance(one, _trio("Task"))),
+        "trio_tasks": sum(one.coro.cr_frame is not None for one in objects if type(one) in _trio("Task")),
         "objects": len(objects),
         "running": dict(running.most_common()),
         "types": {f"{kind.__module__}.{kind.__qualname__}": count for kind, count in types.most_common(_TYPES_SHOWN)},
@@ -57,7 +57,7 @@ def count_for_ever(path: Path, interval_s: float) -> None:
 def end_libp2p(_signal: int, _frame: object) -> None:
     """Have an exception raised in every run of trio."""
     objects: list[Any] = gc.get_objects()
-    for token in [one for one in objects if isinstance(one, _trio("TrioToken"))]:
+    for token in [one for one in objects if type(one) in _trio("TrioToken")]:
         with contextlib.suppress(RuntimeError):  # of a run that is over
             token.run_sync_soon(_die)
 
