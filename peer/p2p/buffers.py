@@ -7,14 +7,20 @@ threads costs 70 to 200 us.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from rollcast.wire.chunks import BytesLike
 
-ROOM_BYTES = 65_507
+ROOM_BYTES = 65_477
 """Less than this waits: more may be given. As much as libp2p takes at once (peer/p2p/lanes.py), so that what follows
 fills the next piece."""
+# A fast link has more room, so that one hop between the threads is for several pieces; what is sent next is decided so
+# much earlier, and no more.
+_ROOM_S = 0.004
+_ROOM_BYTES_MOST = 4 * ROOM_BYTES
+_RATE_OVER_S = 0.05
 Wake = Callable[[], None]
 """Wakes the other thread; may be called when it is gone."""
 
@@ -29,22 +35,30 @@ class LinkBuffers:
     Args:
         window_bytes: the other end may send so much ahead of what was taken here. libp2p enforces no window of its own.
         call_loop: has the event loop call a function, from any thread.
+        clock: seconds, from any thread.
     """
 
-    def __init__(self, window_bytes: int, call_loop: Callable[[Wake], None]) -> None:
+    def __init__(
+        self, window_bytes: int, call_loop: Callable[[Wake], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._lock = threading.Lock()
         self._window_bytes = window_bytes
         self._call_loop = call_loop
+        self._clock = clock
         self.on_change: Wake = _nobody  # the event loop's: something came, or left, or ended
         self._wake_host: Wake = _nobody
         self._leaving: deque[memoryview] = deque()
         self._waiting_bytes = 0
         self._leaving_bytes = 0
         self._given_bytes = 0
-        self._came: deque[bytes] = deque()
+        self._room_bytes = ROOM_BYTES
+        self._full = False
+        self._rate_since_s, self._rate_bytes = clock(), 0
+        self._came: deque[BytesLike] = deque()
         self._came_bytes = 0
         self._taken_bytes = 0
         self._granted_bytes = window_bytes
+        self._ring_due = False
         self._finishing = False
         self._aborted = False
         self._over = ""
@@ -61,12 +75,13 @@ class LinkBuffers:
                 self._waiting_bytes += len(view)
                 self._leaving_bytes += len(view)
                 self._given_bytes += len(view)
+            self._full = self._full or self._waiting_bytes >= self._room_bytes
         self._wake_host()
 
     @property
     def full(self) -> bool:
         """Whether so much waits for the libp2p thread that more had better wait elsewhere."""
-        return self._waiting_bytes >= ROOM_BYTES
+        return self._full
 
     @property
     def leaving_bytes(self) -> int:
@@ -79,7 +94,7 @@ class LinkBuffers:
         with self._lock:
             return self._given_bytes - self._leaving_bytes
 
-    def take(self) -> bytes | None:
+    def take(self) -> BytesLike | None:
         """The next that came, or None; say ``consumed`` once it is used."""
         with self._lock:
             return self._came.popleft() if self._came else None
@@ -128,11 +143,10 @@ class LinkBuffers:
         self._wake_host = wake_host
         wake_host()
 
-    def piece(self, size_bytes_most: int) -> bytes:
+    def parts(self, size_bytes_most: int) -> list[memoryview]:
         """The next bytes to leave; empty where there are none. ``left`` follows."""
         with self._lock:
             parts: list[memoryview] = []
-            was_full = self.full
             while self._leaving and size_bytes_most:
                 view = self._leaving.popleft()
                 if len(view) > size_bytes_most:
@@ -141,15 +155,24 @@ class LinkBuffers:
                 parts.append(view)
                 size_bytes_most -= len(view)
                 self._waiting_bytes -= len(view)
-            has_room = was_full and not self.full
+            # For several pieces, not just for the next.
+            has_room = self._full and self._waiting_bytes < max(ROOM_BYTES, self._room_bytes // 2)
+            self._full = self._full and not has_room
         if has_room:
             self._call_loop(self._ring)
-        return b"".join(parts)
+        return parts
 
     def left(self, size_bytes: int) -> None:
         """So many bytes are with the kernel."""
+        now = self._clock()
         with self._lock:
             self._leaving_bytes -= size_bytes
+            self._rate_bytes += size_bytes
+            seconds = now - self._rate_since_s
+            if seconds >= _RATE_OVER_S:
+                ahead_bytes = int(self._rate_bytes / seconds * _ROOM_S)
+                self._room_bytes = max(ROOM_BYTES, min(ahead_bytes, _ROOM_BYTES_MOST))
+                self._rate_since_s, self._rate_bytes = now, 0
 
     def opened(self, granted_bytes: int) -> int:
         """What libp2p has granted the other end by itself.
@@ -162,17 +185,21 @@ class LinkBuffers:
             self._granted_bytes = granted_bytes + more_bytes
             return more_bytes
 
-    def came(self, data: bytes) -> bool:
-        """Keep what came; False where the other end sent more than it was granted."""
+    def came(self, data: BytesLike) -> bool:
+        """Keep what came; False where the other end sent more than it was granted. ``rest`` follows soon."""
         with self._lock:
             self._came_bytes += len(data)
             if self._came_bytes > self._granted_bytes:
                 return False
-            first = not self._came
+            self._ring_due = self._ring_due or not self._came
             self._came.append(data)
-        if first:
-            self._call_loop(self._ring)
         return True
+
+    def rest(self) -> None:
+        """Nothing more is here for now: wake the loop for what came."""
+        if self._ring_due:
+            self._ring_due = False
+            self._call_loop(self._ring)
 
     @property
     def granted_bytes(self) -> int:

@@ -13,6 +13,7 @@ from peer.p2p.buffers import ROOM_BYTES, LinkBuffers
 from peer.p2p.opening import SIGN_OF_LIFE
 
 # One noise message holds 65,519 bytes, and a yamux header takes 12 of them: a longer piece would cost a second message.
+# Through a relay the whole message is data of another yamux frame in another noise message, which takes 30 bytes more.
 PIECE_BYTES = ROOM_BYTES
 _READ_BYTES = 256 << 10
 # After our last byte: until the other end closes too.
@@ -60,8 +61,8 @@ class Lanes:
     async def run(self) -> None:
         """Until the link is over; then both streams are closed. The caller closes the connections."""
         pumps = (self._send, self._hear, self._receive, self._grant)
+        muxed = self._receives.muxed_stream
         try:
-            muxed = self._receives.muxed_stream
             # libp2p has opened the window during the negotiation already, by as much as it thought right.
             waiting_bytes = len(muxed.conn.stream_buffers.get(muxed.stream_id, b""))
             self._to_grant = self._buffers.opened(muxed.recv_window + waiting_bytes)
@@ -71,6 +72,7 @@ class Lanes:
                     for pump in pumps:
                         nursery.start_soon(self._guarded, pump)
         finally:
+            muxed.conn.secured_conn.forget(muxed.stream_id)
             self._buffers.end("the libp2p thread ended")
 
     def _woken(self) -> None:
@@ -100,11 +102,12 @@ class Lanes:
     async def _send(self) -> None:
         while True:
             self._changed = trio.Event()
-            piece = self._buffers.piece(PIECE_BYTES)
-            if piece:
-                await self._room(len(piece))
-                await self._sends.write(piece)
-                self._buffers.left(len(piece))
+            parts = self._buffers.parts(PIECE_BYTES)
+            if parts:
+                size_bytes = sum(map(len, parts))
+                await self._room(size_bytes)
+                await self._sends.muxed_conn.send_data(self._sends.muxed_stream, parts)
+                self._buffers.left(size_bytes)
             elif self._buffers.finishing:
                 await self._sends.close_write()
                 self._sent_all.set()
@@ -135,19 +138,37 @@ class Lanes:
     async def _receive(self) -> None:
         """Take what comes at once, whoever waits for what: a yamux reader that pauses kills the writer."""
         muxed = self._receives.muxed_stream
+        muxed.conn.secured_conn.divert(muxed.stream_id, self)
         while True:
             try:
-                # The stream's own read would grant as much again for every read, and more than it has: see _grant.
+                # What is not diverted. The stream's own read would grant as much again for every read, and more than
+                # it has: see _grant.
                 data = await muxed.conn.read_stream(muxed.stream_id, _READ_BYTES)
             except MuxedStreamEOF:
                 break
-            if not self._buffers.came(data):
-                raise _Over("the other end sent more than it may")
+            self.take(memoryview(data), counted=True)
+            self.rest()
         self._received_all.set()
         self._buffers.end("the link was closed", broken=False)
         with trio.move_on_after(_LINGER_S):  # the event loop lets what it has given leave, and finishes
             await self._sent_all.wait()
         raise _Over("the link was closed")
+
+    def clear(self) -> bool:
+        """See peer.p2p.secured.Sink."""
+        muxed = self._receives.muxed_stream
+        return not muxed.conn.stream_buffers.get(muxed.stream_id)
+
+    def take(self, data: memoryview, *, counted: bool = False) -> None:
+        """See peer.p2p.secured.Sink. ``counted``: yamux has taken it off its window."""
+        if not counted:
+            self._receives.muxed_stream.recv_window -= len(data)
+        if not self._buffers.came(data):
+            self._stop("the other end sent more than it may")
+
+    def rest(self) -> None:
+        """See peer.p2p.secured.Sink."""
+        self._buffers.rest()
 
     async def _grant(self) -> None:
         """Open yamux's window by what the event loop has taken, and give signs of life."""

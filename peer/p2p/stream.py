@@ -225,7 +225,7 @@ class P2pStream:
         if self._first is not None and not self._first.done():
             self._first.set_result(None)
 
-    def _take_frames(self, data: bytes) -> None:
+    def _take_frames(self, data: BytesLike) -> None:
         try:
             frames = self._parser.feed(data)
         except MalformedMessage as error:

@@ -7,16 +7,26 @@ And it takes whatever a remote sends, whether granted or not: here a connection 
 
 from __future__ import annotations
 
+import struct
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import trio
 from libp2p.network.connection.exceptions import RawConnError
+from libp2p.stream_muxer.exceptions import MuxedStreamReset
 from libp2p.stream_muxer.muxer_multistream import MuxerMultistream
-from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID, Yamux
+from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID, TYPE_DATA, YAMUX_HEADER_FORMAT, Yamux
+
+from peer.p2p.secured import Secured
+from rollcast.wire.chunks import BytesLike
 
 _ANSWERS_WAITING_MOST = 1024
+_STREAMS_MOST = 256
 _FRAME_BYTES_MOST = 1 << 20
+# From a frame's header to its end, for frames that are not data of a lane.
+_BODY_TIMEOUT_S = 60.0
+_HEADER = struct.Struct(YAMUX_HEADER_FORMAT)
 STRANGER_BYTES_MOST = 1 << 20
 MEMBER_BYTES_MOST = 40 << 20
 """Two lanes with what libp2p grants by itself (16 MiB each), and what circuits hold."""
@@ -48,6 +58,8 @@ class BoundedYamux(Yamux):  # type: ignore[misc]
             return
         if len(self._answers) >= _ANSWERS_WAITING_MOST:
             raise RawConnError("the other end asks for answers and takes none")
+        if len(self.streams) > _STREAMS_MOST:
+            raise RawConnError("the other end opens too many streams")
         self._answers.append(data)
         self._answer_due.set()
 
@@ -65,8 +77,29 @@ class BoundedYamux(Yamux):  # type: ignore[misc]
         held_bytes = sum(map(len, self.stream_buffers.values()))
         if length > _FRAME_BYTES_MOST or held_bytes + length > self.held_bytes_most:
             raise RawConnError("the other end sent more than it may")
-        body: bytes = await super()._read_data_body(length)
+        with trio.fail_after(_BODY_TIMEOUT_S):
+            body: bytes = await self.secured_conn.exactly(length)
         return body
+
+    async def send_data(self, stream: Any, parts: Sequence[BytesLike]) -> None:
+        """Send one frame of data for which the stream's window has room.
+
+        Raises:
+            MuxedStreamReset: the stream or the connection is over.
+        """
+        if stream.closed or stream.send_closed or self.event_shutting_down.is_set():
+            raise MuxedStreamReset("the stream is closed")
+        size_bytes = sum(map(len, parts))
+        stream.send_window -= size_bytes
+        header = _HEADER.pack(0, TYPE_DATA, 0, stream.stream_id, size_bytes)
+        try:
+            self._write_lock.acquire_nowait()  # an await would yield to the scheduler even where nobody holds it
+        except trio.WouldBlock:
+            await self._write_lock.acquire()
+        try:
+            await self.secured_conn.write(b"".join((header, *parts)))
+        finally:
+            self._write_lock.release()
 
 
 class Muxers(MuxerMultistream):  # type: ignore[misc]
@@ -78,6 +111,6 @@ class Muxers(MuxerMultistream):  # type: ignore[misc]
     async def new_conn(self, conn: Any, peer_id: Any) -> BoundedYamux:
         """Of a connection whose other end has proved who it is."""
         await self.select_transport(conn)
-        muxed = BoundedYamux(conn, peer_id, is_initiator=conn.is_initiator)
+        muxed = BoundedYamux(Secured(conn), peer_id, is_initiator=conn.is_initiator)
         self._annotate_connection(muxed, conn, PROTOCOL_ID)
         return muxed

@@ -38,7 +38,7 @@ def test_what_is_given_leaves_in_order_and_in_pieces(given_buffers: list[bytes],
     both.buffers.give(given_buffers)
     total = sum(map(len, given_buffers))
     left = b""
-    while piece := both.buffers.piece(most):
+    while piece := b"".join(both.buffers.parts(most)):
         assert len(piece) == min(most, total - len(left))
         left += piece
         assert both.buffers.leaving_bytes == total - len(left) + len(piece), "still leaving until it has left"
@@ -52,27 +52,31 @@ def test_the_loop_hears_once_there_is_room_for_more() -> None:
     both = Both()
     both.buffers.give([bytes(2 * ROOM_BYTES + 10)])
     assert both.buffers.full
-    both.buffers.piece(ROOM_BYTES)
+    both.buffers.parts(ROOM_BYTES)
     assert both.buffers.full
-    both.buffers.piece(ROOM_BYTES)
+    both.buffers.parts(ROOM_BYTES)
     assert (both.buffers.full, both.rings) == (False, 1)
-    both.buffers.piece(ROOM_BYTES)
+    both.buffers.parts(ROOM_BYTES)
     assert (both.rings, both.buffers.leaving_bytes) == (1, 2 * ROOM_BYTES + 10)
 
 
 def test_nothing_may_leave_where_nothing_is_granted() -> None:
     both = Both()
     both.buffers.give([b"abc"])
-    assert both.buffers.piece(0) == b""
+    assert both.buffers.parts(0) == []
 
 
 def test_the_loop_is_woken_for_the_first_of_many() -> None:
     both = Both()
     assert both.buffers.came(b"a")
     assert both.buffers.came(b"b")
+    assert both.rings == 0
+    both.buffers.rest()
+    both.buffers.rest()
     assert both.rings == 1
     assert [both.buffers.take(), both.buffers.take(), both.buffers.take()] == [b"a", b"b", None]
     assert both.buffers.came(b"c")
+    both.buffers.rest()
     assert both.rings == 2
 
 
@@ -123,3 +127,38 @@ def test_the_first_reason_stands() -> None:
     both.buffers.end("first", broken=False)
     both.buffers.end("second")
     assert (both.buffers.over, both.buffers.broken, both.rings) == ("first", False, 2)
+
+
+def test_a_fast_link_has_room_for_several_pieces_and_the_loop_hears_of_half_of_it() -> None:
+    now, rings = [0.0], []
+    buffers = LinkBuffers(100, lambda call: rings.append(call), lambda: now[0])
+    buffers.give([bytes(ROOM_BYTES)])
+    assert buffers.full
+    buffers.parts(ROOM_BYTES)
+    now[0] += 0.05
+    buffers.left(8 << 20)
+    rings.clear()
+    buffers.give([bytes(3 * ROOM_BYTES)])
+    assert not buffers.full
+    buffers.give([bytes(ROOM_BYTES)])
+    assert buffers.full
+    buffers.parts(ROOM_BYTES)
+    buffers.parts(ROOM_BYTES)
+    assert not rings
+    buffers.parts(ROOM_BYTES)
+    assert (len(rings), buffers.full) == (1, False)
+    now[0] += 1.0
+    buffers.left(ROOM_BYTES)
+    buffers.give([bytes(ROOM_BYTES)])
+    assert buffers.full, "it has become slow"
+
+
+def test_a_loop_that_waits_for_room_hears_of_it_though_the_room_grew_meanwhile() -> None:
+    now, rings = [0.0], []
+    buffers = LinkBuffers(100, lambda call: rings.append(call), lambda: now[0])
+    buffers.give([bytes(2 * ROOM_BYTES)])
+    assert buffers.full
+    now[0] += 0.05
+    buffers.left(8 << 20)
+    buffers.parts(10)
+    assert (len(rings), buffers.full) == (1, False)
