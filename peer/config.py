@@ -62,6 +62,11 @@ class LinkConfig(ConfigModel):
     """Also links over libp2p (extra p2p). Without it, or when it fails, direct links go on."""
     p2p_port: int = Field(0, ge=0, le=65535)
     """TCP port of libp2p on link.host; 0 lets the system choose."""
+    dht: bool = False
+    """Look for members of the run in a table that they keep among themselves (Kademlia, over libp2p; needs p2p), also
+    while the coordinator is away. It begins with dht_seeds and with those that are known."""
+    dht_seeds: tuple[Annotated[str, Field(max_length=512)], ...] = Field((), max_length=8)
+    """libp2p addresses to begin with, such as /ip4/192.0.2.1/tcp/4001/p2p/12D3KooW...."""
     relay_for_others: bool = True
     """With link.p2p, and where others can dial this peer: also pass on links between two peers that cannot reach each
     other (docs/p2p.md). Counts in the caps and quotas like everything else."""
@@ -82,9 +87,11 @@ class LinkConfig(ConfigModel):
     """What is sent costs money: this peer receives, and passes on only what nobody else can."""
 
     @model_validator(mode="after")
-    def _ports_that_can_be_mapped(self) -> LinkConfig:
+    def _what_belongs_together(self) -> LinkConfig:
         if self.map_port and not self.port:
             raise ValueError("map_port needs a port that stays the same: set link.port, for example to 7420")
+        if self.dht and not self.p2p:
+            raise ValueError("dht needs libp2p: set link.p2p = true")
         if self.map_port and is_loopback(self.host):
             raise ValueError('map_port needs links from outside: set link.host = "0.0.0.0"')
         return self

@@ -18,6 +18,8 @@ from peer.discovery.own_record import OwnRecord, own_addresses
 from peer.donor.nat_probe import seen_from_outside
 from peer.meeting import MeetingPart
 from peer.p2p.circuits_part import CircuitsPart
+from peer.p2p.dht_part import SEEDS_MOST, DhtPart
+from peer.p2p.transport import P2pTransport
 from peer.port_map.port_mapping import PortMapping
 from peer.punching.part import PunchPart
 from peer.punching.transport import PunchTransport
@@ -66,10 +68,22 @@ def parts_of(around: Around) -> list[MeetingPart]:
         parts.append(_mdns(around, exchange))
     if around.relay.transports.punched is not None:
         parts.append(_punching(around, around.relay.transports.punched))
+    if around.relay.transports.p2p is not None and around.config.link.dht:
+        parts.append(_dht(around, around.relay.transports.p2p, exchange))
     if around.relay.transports.p2p is not None:
         own_id = around.place.identity.peer_id
         parts.append(CircuitsPart(around.relay.transports.p2p, around.reached, own_id, around.advertised))
     return parts
+
+
+def _dht(around: Around, transport: P2pTransport, exchange: Exchange) -> DhtPart:
+    return DhtPart(
+        transport,
+        around.config.link.dht_seeds,
+        known=lambda: exchange.known(SEEDS_MOST),
+        own=lambda: own_addresses(around.advertised(), around.reached.now, around.standing.verdict),
+        found=exchange.hinted,
+    )
 
 
 def _mdns(around: Around, exchange: Exchange) -> Mdns:

@@ -213,5 +213,6 @@ def transports_of(
         port=config.p2p_port,
         traffic=traffic,
         caps=circuit_caps(config),
+        dht=config.dht,
     )
     return Transports(direct, mirrors, p2p, punched)

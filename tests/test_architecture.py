@@ -57,6 +57,7 @@ PURE = (
     "peer/path_upgrades.py",
     "peer/link_rate.py",
     "peer/p2p/addresses.py",
+    "peer/p2p/dht_key.py",
     "peer/p2p/circuit_book.py",
     "peer/p2p/guests.py",
     "peer/p2p/passing_on.py",

@@ -192,9 +192,12 @@ class AddressBook:
         random.shuffle(others)
         others.sort(key=lambda entry: (entry.failures, not entry.believed, entry.met_unix_s == 0.0))
         far = (Holder(one.record.peer_id, one.record.role, " ".join(one.addresses), False) for one in others)
-        known = {*besides_of(besides), *self._nearby, *self._entries}
-        hints = (Holder(key, one.role, " ".join(one.addresses), False) for key, one in self._hinted.items())
-        return [*nearby, *far, *(hint for hint in hints if hint.peer_id not in known)][:most]
+        hints = (
+            Holder(peer_id, one.role, " ".join(one.addresses), False)
+            for peer_id, one in self._hinted.items()
+            if peer_id not in besides and peer_id not in self._nearby and peer_id not in self._entries
+        )
+        return [*nearby, *far, *hints][:most]
 
     # ------------------------------------------------------------ bounds
 

@@ -176,6 +176,14 @@ class Exchange:
         self._learn(peer_id, self._book.addresses(peer_id))
         self._offered_at_s = float("-inf")
 
+    def hinted(self, peer_id: PeerId, addresses: tuple[str, ...]) -> None:
+        """Somebody is said to be this peer, there; nobody vouches for it."""
+        self._book.hinted(peer_id, addresses, self._unix_time())
+
+    def known(self, most: int) -> list[tuple[PeerId, str]]:
+        """Some whom we could dial, and their addresses."""
+        return [(one.peer_id, one.address) for one in self._book.holders(self._random, most)]
+
     # ------------------------------------------------------------ inside
 
     def look(self) -> None:

@@ -6,7 +6,7 @@ import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 from libp2p.connection_types import ConnectionType
@@ -21,6 +21,7 @@ from peer.p2p.circuit_book import CircuitBook, CircuitCaps
 from peer.p2p.circuit_client import CircuitClient
 from peer.p2p.circuit_relay import CircuitRelay
 from peer.p2p.circuit_wire import HOP, STOP, open_stream, read_exactly
+from peer.p2p.dht_key import Found
 from peer.p2p.lanes import Lanes, close_quietly
 from peer.p2p.limits import HostLimits
 from peer.p2p.membership import Membership
@@ -29,6 +30,9 @@ from peer.p2p.reservations import Reservations
 from peer.p2p.yamux import MEMBER_BYTES_MOST
 from rollcast.runtime.errors import RollcastError, Unreachable, WrongKey
 from rollcast.wire.ids import PeerId
+
+if TYPE_CHECKING:
+    from peer.p2p.dht import Dht
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,9 @@ class HostUser(Protocol):
     def reserved(self, circuits: tuple[str, ...]) -> None:
         """At these addresses we can be reached through relays now."""
 
+    def found(self, found: Found) -> None:
+        """These say in the table of members that they can be reached."""
+
     def pass_on(self, grant: Callable[[int], None]) -> None:
         """Let another portion pass for others, sooner or later; ``grant`` may be called in any thread."""
 
@@ -82,6 +89,7 @@ class Host:
     Args:
         wake: makes a function that calls the one given in this thread, from any thread.
         caps: of what is passed on for others; None: nothing is.
+        dht_key: of the run in a table of its members; None: there is none.
     """
 
     def __init__(
@@ -92,6 +100,7 @@ class Host:
         nursery: trio.Nursery,
         wake: Callable[[Callable[[], None]], Callable[[], None]],
         caps: CircuitCaps | None = None,
+        dht_key: bytes | None = None,
     ) -> None:
         self._host = host
         self._own_id = PeerId(str(host.get_id()))
@@ -105,10 +114,21 @@ class Host:
         self._circuits = CircuitClient(host, user.certificate, self._own_id, limits.opening_timeout_s)
         self.reservations = Reservations(self._circuits.reserve, self._reserved, nursery, random.SystemRandom().random)
         self.relay = self._make_relay(caps) if caps is not None else None
+        self.dht = self._make_dht(dht_key) if dht_key is not None else None
 
     def _make_relay(self, caps: CircuitCaps) -> CircuitRelay:
         allowance = Allowance(lambda: self._user.pass_on(allowance.grant), self._wake)
         return CircuitRelay(self._host, CircuitBook(caps), allowance, self.membership.guests.is_member, self._limits)
+
+    def _make_dht(self, key: bytes) -> Dht:
+        from peer.p2p.dht import Dht  # much of libp2p comes with it, and few want it
+
+        is_member = self.membership.guests.is_member
+        dht = Dht(
+            self._host, key, connection_to=self._circuits.connection_to, is_member=is_member, found=self._user.found
+        )
+        self._nursery.start_soon(dht.run)
+        return dht
 
     def _reserved(self, relays: tuple[P2pAddress, ...]) -> None:
         self._user.reserved(tuple(str(CircuitAddress(relay, self._own_id)) for relay in relays))

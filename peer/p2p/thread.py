@@ -14,6 +14,7 @@ from multiaddr import Multiaddr
 from peer.p2p.addresses import CircuitAddress, P2pAddress
 from peer.p2p.buffers import LinkBuffers
 from peer.p2p.circuit_book import CircuitCaps
+from peer.p2p.dht_key import Found
 from peer.p2p.host import Host, OpenLink
 from peer.p2p.lanes import close_quietly
 from peer.p2p.libp2p_host import make_host
@@ -44,6 +45,9 @@ class ThreadOwner(Protocol):
     def reserved(self, circuits: tuple[str, ...]) -> None:
         """At these addresses we can be reached through relays now."""
 
+    def found(self, found: Found) -> None:
+        """These say in the table of members that they can be reached."""
+
     def pass_on(self, grant: Callable[[int], None]) -> None:
         """Have another portion passed on for others, sooner or later."""
 
@@ -57,6 +61,7 @@ class HostThread:
     Args:
         listen: where to listen for TCP; None: nowhere.
         caps: of what is passed on for others; None: nothing is.
+        dht_key: of the run in a table of its members; None: there is none.
     """
 
     def __init__(
@@ -66,12 +71,14 @@ class HostThread:
         listen: P2pAddress | None,
         owner: ThreadOwner,
         caps: CircuitCaps | None = None,
+        dht_key: bytes | None = None,
     ) -> None:
         self._identity = identity
         self._limits = limits
         self._listen = listen
         self._owner = owner
         self._caps = caps
+        self._dht_key = dht_key
         self._loop = asyncio.get_running_loop()
         self._started: asyncio.Future[None] = self._loop.create_future()
         self._over = asyncio.Event()
@@ -136,6 +143,11 @@ class HostThread:
         """Keep reservations at some of these."""
         self._tell_host(lambda host: host.reservations.want(relays))
 
+    def seek(self, seeds: Iterable[str], own: Iterable[str]) -> None:
+        """See Dht."""
+        named = tuple(seeds), tuple(own)
+        self._tell_host(lambda host: host.dht.seek(*named) if host.dht is not None else None)
+
     def allow_relaying(self, *, allowed: bool) -> None:
         """Whether anything may be passed on for others."""
         self._tell_host(lambda host: host.relay.allow(allowed=allowed) if host.relay is not None else None)
@@ -171,6 +183,10 @@ class HostThread:
         """See HostUser."""
         self._call_loop(lambda: self._owner.reserved(circuits))
 
+    def found(self, found: Found) -> None:
+        """See HostUser."""
+        self._call_loop(lambda: self._owner.found(found))
+
     def pass_on(self, grant: Callable[[int], None]) -> None:
         """See HostUser."""
         self._call_loop(lambda: self._owner.pass_on(grant))
@@ -191,7 +207,7 @@ class HostThread:
         async with host.run(listen):
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                self._host = Host(host, self._limits, self, nursery, self._waker, self._caps)
+                self._host = Host(host, self._limits, self, nursery, self._waker, self._caps, self._dht_key)
                 nursery.start_soon(self._host.serve)
                 self._call_loop(self._runs)
                 await self._stopping.wait()

@@ -15,6 +15,7 @@ from peer.config import LinkConfig
 from peer.link_traffic import LinkTraffic
 from peer.p2p.addresses import P2pAddress, parse, parse_relay
 from peer.p2p.circuit_book import CircuitCaps
+from peer.p2p.dht_key import Found, run_key
 from peer.p2p.limits import HostLimits
 from peer.p2p.passing_on import PassingOn
 from peer.p2p.port_hold import PortHold
@@ -48,6 +49,7 @@ class P2pTransport:
         host, port: to listen on; port 0 lets the system choose.
         traffic: of all links of the process.
         caps: of what is passed on for others; None: nothing is.
+        dht: whether members of the run are looked for in a table that they keep (peer.p2p.dht).
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class P2pTransport:
         host_limits: HostLimits | None = None,
         traffic: LinkTraffic | None = None,
         caps: CircuitCaps | None = None,
+        dht: bool = False,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._identity = identity
@@ -79,6 +82,8 @@ class P2pTransport:
         self._address = (host, port)
         self._thread_class = _thread_class()
         self._caps = caps
+        self._dht = dht
+        self._sought: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
         self._passing = PassingOn(self._traffic, caps) if caps is not None else None
         self._jitter = jitter
         self._supervision = Supervision()
@@ -101,6 +106,8 @@ class P2pTransport:
         self._may_relay = True
         self.on_circuits: Callable[[tuple[str, ...]], None] | None = None
         """Called with the addresses at which we can be reached through relays, whenever they change."""
+        self.on_found: Callable[[PeerId, tuple[str, ...]], None] | None = None
+        """Called with whom the table of members names, and their addresses: hints."""
 
     @property
     def running(self) -> bool:
@@ -129,6 +136,18 @@ class P2pTransport:
         self._relays = tuple(relay for relay in found if relay is not None and relay.peer_id != self._identity.peer_id)
         if self._thread is not None:
             self._thread.want_relays(self._relays)
+
+    def seek(self, seeds: Iterable[str], own: Iterable[str]) -> None:
+        """Look for members, beginning with these libp2p hosts, and say at which addresses we can be reached."""
+        self._sought = tuple(seeds), tuple(own)
+        if self._thread is not None:
+            self._thread.seek(*self._sought)
+
+    def found(self, found: Found) -> None:
+        """See ThreadOwner."""
+        for peer_id, addresses in found:
+            if self.on_found is not None:
+                self.on_found(peer_id, addresses)
 
     def allow_relaying(self, *, allowed: bool) -> None:
         """Whether the owner lets anything pass for others at the moment."""
@@ -197,12 +216,14 @@ class P2pTransport:
         return None if self._hold is None else P2pAddress.of(self._address[0], self._hold.port)
 
     async def _run_thread(self) -> None:
-        thread = self._thread_class(self._identity, self._host_limits, self._listen, self, self._caps)
+        key = run_key(self._run_id, self._credentials.ca_pem) if self._dht else None
+        thread = self._thread_class(self._identity, self._host_limits, self._listen, self, self._caps, key)
         await thread.start()
         self._thread, self._begun = thread, True
         self._trouble = ""
         thread.expect(self._expected)
         thread.want_relays(self._relays)
+        thread.seek(*self._sought)
         thread.allow_relaying(allowed=self._may_relay)
         self._supervision.started(self._loop.time())
 

@@ -120,6 +120,22 @@ def test_who_was_found_nearby_is_dialled_there_first() -> None:
     assert addresses(book) == {}
 
 
+def test_hints_that_nobody_vouches_for_come_last_and_are_bounded() -> None:
+    book = AddressBook(OWN)
+    add(book, record("a"))
+    for number in range(200):
+        book.hinted(PeerId(f"x{number}"), ("/ip4/192.0.2.1/tcp/1",), NOW)
+    book.hinted(PeerId("a"), ("/ip4/192.0.2.6/tcp/1",), NOW)
+    book.hinted(OWN, ("/ip4/192.0.2.7/tcp/1",), NOW)
+    first, *others = book.holders(Random(1), 999)
+    assert (first.peer_id, first.address) == ("a", "a:1")
+    assert len(others) == NEARBY_MOST - 1
+    assert not any(one.lan for one in others)
+    assert [one.peer_id for one in others][-1] == "x199"
+    book.forget_expired(NOW + NEARBY_S)
+    assert "x199" not in addresses(book)
+
+
 def test_what_expired_is_forgotten() -> None:
     book = AddressBook(OWN)
     add(book, record("a", expires=NOW + 10))
