@@ -33,7 +33,8 @@ def plan_mesh(
     """
     relays = _relays(nodes, root, uplinks)
     ids = _stripe_ids(relays, before)
-    trees = [_tree(relay, nodes, root, relays, turn) for turn, relay in enumerate(relays)]
+    helping = _Helping(uplinks)
+    trees = [_tree(relay, nodes, root, relays, helping) for relay in relays]
     rates = _rates(trees, [relay.peer_id for relay in relays], root.peer_id, uplinks)
     source = uplinks[root.peer_id]
     used = sum(rate * _copies(parents)[root.peer_id] for rate, parents in zip(rates, trees, strict=True))
@@ -92,8 +93,25 @@ def _stripe_ids(relays: Sequence[RelayNode], before: Mapping[PeerId, StripeId]) 
     return ids
 
 
+class _Helping:
+    """Who passes stripes of others on to those whom their relays do not reach, so that all have the same to do."""
+
+    def __init__(self, uplinks: Mapping[PeerId, float]) -> None:
+        self._uplinks = uplinks
+        self._copies: dict[PeerId, int] = {}
+
+    def best(self, node: RelayNode, helpers: Sequence[RelayNode]) -> RelayNode | None:
+        """The one that reaches this member and has least to do for its uplink; it has more from now on."""
+        able = [one for one in helpers if one.reaches(node)]
+        if not able:
+            return None
+        best = min(able, key=lambda one: (self._copies.get(one.peer_id, 0) + 1) / self._uplinks[one.peer_id])
+        self._copies[best.peer_id] = self._copies.get(best.peer_id, 0) + 1
+        return best
+
+
 def _tree(
-    relay: RelayNode, nodes: Sequence[RelayNode], root: RelayNode, relays: Sequence[RelayNode], turn: int
+    relay: RelayNode, nodes: Sequence[RelayNode], root: RelayNode, relays: Sequence[RelayNode], helping: _Helping
 ) -> Parents:
     """The relay's stripe: all others below it, and those that it cannot reach below one that can."""
     parents = {relay.peer_id: root.peer_id}
@@ -104,21 +122,15 @@ def _tree(
             continue
         if relay.reaches(node):
             parents[node.peer_id] = relay.peer_id
-        elif able := _reaching(node, helpers):  # they take turns, stripe by stripe
-            parents[node.peer_id] = able[turn % len(able)].peer_id
+        elif helper := helping.best(node, helpers):
+            parents[node.peer_id] = helper.peer_id
         elif root.reaches(node):
             parents[node.peer_id] = root.peer_id
-        else:
-            able = _reaching(node, last_resort) or [one for one in (relay, root) if one.is_relayed_to(node)]
-            if able:
-                parents[node.peer_id] = able[0].peer_id
+        elif helper := helping.best(node, last_resort):
+            parents[node.peer_id] = helper.peer_id
+        elif relayed := [one for one in (relay, root) if one.is_relayed_to(node)]:
+            parents[node.peer_id] = relayed[0].peer_id
     return parents
-
-
-def _reaching(node: RelayNode, others: Sequence[RelayNode]) -> list[RelayNode]:
-    """Those that reach a member; those that can be dialled alone, if there are any: no hole has to open for them."""
-    able = [one for one in others if one.reaches(node)]
-    return [one for one in able if one.address] or able
 
 
 def _rates(

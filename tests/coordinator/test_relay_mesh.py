@@ -122,6 +122,19 @@ def test_whom_a_hole_does_not_reach_another_relay_does() -> None:
     assert plan[2] == {"b": "origin", "a": "b", "s": "b"}
 
 
+def test_those_that_help_others_stripes_on_have_the_same_to_do() -> None:
+    open_ones = [node(name, 50) for name in "ab"]
+    nodes = [*open_ones, *(replace(node(f"s{index}", 50, dialable=False), hole=1) for index in range(6))]
+    plan = made(origin(50), *nodes)
+    helped = [parent for number, tree in stripes(plan).items() if number > 2 for parent in tree.values()]
+    assert {name: helped.count(name) for name in "ab"} == {"a": 15, "b": 15}
+    slow = [node("a", 10), node("b", 50), *nodes[2:]]
+    helped = [
+        parent for number, tree in stripes(made(origin(50), *slow)).items() if number > 2 for parent in tree.values()
+    ]
+    assert {name: helped.count(name) for name in "ab"} == {"a": 5, "b": 25}
+
+
 def test_relays_of_libp2p_serve_whom_nobody_reaches_otherwise() -> None:
     circuits = ("/ip4/192.0.2.1/tcp/4001/p2p/R/p2p-circuit/p2p/T",)
     root = replace(origin(50, dialable=False), circuits=circuits)
