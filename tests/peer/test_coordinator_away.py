@@ -1,0 +1,68 @@
+"""Whole peers whose coordinator goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from peer.config import PeerConfig
+from peer.discovery.going_on import GoingOn
+from peer.service import run
+from rollcast.wire.ids import RunId
+from rollcast.wire.peer_record import verify_record
+from rollcast.wire.proto import rollcast_pb2 as pb
+from tests.peer.fake_engine import FakeEngine
+from tests.peer.joined_peer import joined_config, keep_version, welcome_to
+from tests.peer.relay_world import until
+from tests.peer.scripted_coordinator import RUN_ID, scripted_coordinator
+from tests.peer.versions import announcement_of
+
+
+def start(config: PeerConfig, stop: asyncio.Event) -> asyncio.Task[int]:
+    return asyncio.create_task(run(config, stop, engine_factory=lambda _: FakeEngine()))
+
+
+async def test_a_peer_has_a_version_from_whom_it_only_knows_by_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peer.meeting_parts.GoingOn", partial(GoingOn, patience_s=0.2))
+    monkeypatch.setattr("peer.discovery.exchange._LOOK_S", 0.1)
+    stop = asyncio.Event()
+    async with scripted_coordinator(tmp_path) as coordinator, asyncio.timeout(20.0):
+        welcome = welcome_to(RUN_ID)
+        origin_config = joined_config(tmp_path / "origin", coordinator, "origin")
+        peer_config = joined_config(tmp_path / "peer", coordinator)
+        keep_version(origin_config.state_folder, 1)
+        tasks = [start(origin_config, stop)]
+        origin = await coordinator.next_session(welcome)
+        records = await origin.expect("peer_records")
+        told = await origin.expect("hello")
+        record = verify_record(records.records[0], run_id=RunId(RUN_ID), now_unix_s=time.time())
+        assert record.addresses == (told.advertise,)
+
+        tasks.append(start(peer_config, stop))
+        session = await coordinator.next_session(welcome)
+        session.send(pb.CoordinatorMessage(peer_records=records))
+        dial_back = pb.DialBack(check_id=7, peer_id=record.peer_id, address=told.advertise)
+        session.send(pb.CoordinatorMessage(dial_back=dial_back))
+        assert (await session.expect("dial_back_outcome")).reached  # what was sent before has come, too
+        # The coordinator plans nothing, announces nothing, and goes.
+        port = int(coordinator.address.rpartition(":")[2])
+        await coordinator.stop()
+        state = peer_config.state_folder / "versions" / RUN_ID
+        await until(lambda: any(state.rglob("*.data")))
+
+        await coordinator.start(port)
+        back = [await coordinator.next_session(welcome) for _ in tasks]
+        hellos = [await one.expect("hello") for one in back]
+        assert [list(hello.held_versions) for hello in hellos] == [[1], [1]]
+        session = next(one for one, hello in zip(back, hellos, strict=True) if hello.role == "peer")
+        assert "version_held" not in session.kinds()
+        session.send(pb.CoordinatorMessage(announcement=announcement_of(1)))
+        assert (await session.expect("version_held")).version == 1
+        stop.set()
+        assert await asyncio.gather(*tasks) == [0, 0]
