@@ -38,6 +38,7 @@ class Upnp:
         self._interface = interface
         self._description = description
         self._random = random or Random()
+        self._mapped_by: Any = None  # a process that ends has no time for another search
 
     async def map_ports(self, ports: Sequence[tuple[int, int]], lease_s: int) -> Mapped:
         """Have TCP ports of this machine mapped.
@@ -63,7 +64,7 @@ class Upnp:
             await in_thread(lambda: self._unmap(outside_ports))
 
     def _unmap(self, outside_ports: Sequence[int]) -> None:
-        router = self._router()
+        router = self._mapped_by or self._router()
         for outside in outside_ports:
             _asked(partial(router.deleteportmapping, outside, "TCP"))
 
@@ -74,6 +75,7 @@ class Upnp:
         for inside, outside in ports:
             got, lease_s = self._map_one(router, inside, outside, lease_s)
             mapped.append((inside, got))
+        self._mapped_by = router
         return Mapped("UPnP", ip, tuple(mapped), lease_s)
 
     def _map_one(self, router: Any, inside: int, outside: int, lease_s: int) -> tuple[int, int]:

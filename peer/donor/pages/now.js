@@ -56,7 +56,8 @@ function State({ report }) {
     <p class="state-reason">${report.reason ? sentence(report.reason) : "Nothing holds it back."}</p>
     <dl class="facts">
       <div><dt>Run</dt><dd>${report.run_id}</dd></div>
-      <div><dt>Coordinator</dt><dd><${Badge} dot tone=${report.connected ? "good" : "warn"}>${report.connected ? "connected" : "trying to connect"}<//> <span class="muted">${report.coordinator}</span></dd></div>
+      <div><dt>Coordinator</dt><dd><${Badge} dot tone=${report.connected ? "good" : "warn"}>${report.connected ? "connected" : "trying to connect"}<//> <span class="muted">${report.coordinator}</span>
+        ${(report.coordinators_failing || []).map((place) => html`<div class="muted" key=${place.address}>${place.hop} of ${place.address}: ${place.reason}; ${place.fix}</div>`)}</dd></div>
       <div><dt>Running for</dt><dd>${duration(report.uptime_s)}</dd></div>
     </dl>
   <//>`;

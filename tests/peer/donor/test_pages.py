@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from peer.worker_events import FinishRequested
 from tests.browsing import DEADLINE_MS, Tab, chromium, opened
-from tests.peer.donor.played_host import PEER_ID, played_donor
+from tests.peer.donor.played_host import PEER_ID, PlayedHost, played_donor
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 
@@ -186,4 +186,27 @@ async def test_every_page_fits_and_can_be_read(browser: Any, tmp_path: Path, wid
             await tab.page.wait_for_timeout(150)
             assert await tab.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
             assert await tab.accessibility_problems() == [], name
+        assert not tab.problems
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
+async def test_a_coordinator_that_is_not_reached_is_named_with_the_hop_that_fails(
+    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int, scheme: str
+) -> None:
+    place = {
+        "address": "run.example.org:7443",
+        "hop": "name lookup",
+        "reason": "nobody knows 'run.example.org' (Name or service not known)",
+        "fix": "check the name in the invite, and this machine's DNS (`getent hosts NAME`)",
+        "failures": 4,
+        "seconds_ago": 2.0,
+    }
+    played = PlayedHost.describe
+    away = {"connected": False, "coordinators_failing": [place]}
+    monkeypatch.setattr(PlayedHost, "describe", lambda host: {**played(host), **away})
+    look = {"width": width, "scheme": scheme}
+    async with played_donor(tmp_path) as (_, _, url), opened(browser, url, **look) as tab:
+        await tab.shows(".state-card", "trying to connect")
+        await tab.shows(".state-card", "name lookup of run.example.org:7443: nobody knows 'run.example.org'")
+        assert await tab.page.evaluate("document.documentElement.scrollWidth") <= width
         assert not tab.problems

@@ -35,6 +35,16 @@ async def test_the_router_is_found_by_searching(monkeypatch: pytest.MonkeyPatch)
         assert router.mapped == {7420: (7420, "127.0.0.1", 3600)}
 
 
+async def test_at_the_end_nothing_is_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upnp, "DISCOVER_MS", 300)
+    async with UpnpRouter().open() as router:
+        client = Upnp(interface="127.0.0.1")
+        async with SsdpAnswerer(router.description).open():
+            await client.map_ports([(7420, 7420)], 3600)
+        await client.unmap([7420])
+        assert router.mapped == {}
+
+
 async def test_a_port_that_another_machine_has_is_not_taken_away() -> None:
     async with UpnpRouter().open() as router:
         router.taken.add(7420)
