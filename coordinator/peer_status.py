@@ -9,6 +9,7 @@ from heapq import nsmallest
 
 from coordinator.activation_pool import price
 from coordinator.membership import Member
+from coordinator.reach.status import reachability
 from coordinator.state import CoreState
 
 PEERS_SHOWN_MAX = 512
@@ -52,6 +53,8 @@ class PeerStatus:
     standby: bool  # switched off by the capacity model or the operator
     pin: str  # on or off where the operator decided that, else empty
     usd_per_hour: float
+    reachability: str  # dialable, hole-punchable or only outwards
+    nat: str  # what is between it and those who would dial it: one of coordinator.reach.holes.NAT_KINDS
 
 
 def tokens_per_s(member: Member) -> float:
@@ -121,4 +124,6 @@ def _peer_status(state: CoreState, member: Member, now: float) -> PeerStatus:
         standby=bool(member.standing.standby),
         pin=member.standing.pin,
         usd_per_hour=(state.offers.price_of(member.peer_id) or price(state.prices, member)).usd_per_hour,
+        reachability=reachability(state, member.peer_id),
+        nat=state.reach.of(member.peer_id).nat,
     )

@@ -44,10 +44,11 @@ def render(broadcast: Broadcast, *, width: int, rows: int | None = None, notice:
         notice: shown instead of what is waited for.
     """
     waiting = Text(notice, style="red") if notice else _waiting(broadcast)
-    head = Group(_progress(broadcast, width), waiting, _figures(broadcast, width), Text())
+    is_tall = rows is None or rows >= _ROWS_WITH_HOPS
+    head = Group(_progress(broadcast, width), waiting, _figures(broadcast, width, with_ways=is_tall), Text())
     shown, peers_max = broadcast["hops"], None
     if rows is not None:
-        shown = shown[: _HOPS_SHOWN if rows >= _ROWS_WITH_HOPS else 0]
+        shown = shown[: _HOPS_SHOWN if is_tall else 0]
     hops = Group(Text(), _hops(broadcast, shown)) if shown else Group()
     if rows is not None:
         around = 5  # the frame, the table's head, the count of those left out, and the cursor's line
@@ -116,7 +117,7 @@ def _waiting(broadcast: Broadcast) -> Text:
     return Text(f"waiting for {broadcast['waiting_for']}; next: {broadcast['next']}", style="yellow")
 
 
-def _figures(broadcast: Broadcast, width: int) -> RenderableType:
+def _figures(broadcast: Broadcast, width: int, *, with_ways: bool) -> RenderableType:
     t_bcast, totals, plan = broadcast["t_bcast_s"], broadcast["totals"], broadcast["plan"]
     received = totals["bytes_from_origin"] + totals["bytes_from_peers"]
     bytes_text = f"{_size(received)} to peers, {_percent(totals['origin_share'])} of it from the origin"
@@ -135,9 +136,16 @@ def _figures(broadcast: Broadcast, width: int) -> RenderableType:
         f"{totals['chunks_rejected']}   re-parentings {totals['reparentings']}",
         "plan": f"{plan['mode']} of {plan['stripes']} stripes, number {plan['plan_id']}{replans}",
     }
+    if with_ways:
+        rows["reached"] = _counts(broadcast["reach"]["members"])
+        rows["links"] = f"{_counts(broadcast['reach']['link_ends'])} (each end counts)"
     for name, text in rows.items():
         grid.add_row(name, Text(text, style="cyan" if name == "chunks" else ""))
     return grid
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "none"
 
 
 def _encoding(broadcast: Broadcast) -> str:

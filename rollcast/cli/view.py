@@ -202,7 +202,10 @@ def age_words(split: Mapping[str, Any] | None) -> str:
 
 
 def _peers(peers: Sequence[Mapping[str, Any]], left_out: int) -> RenderableType:
+    hidden = any(peer["reachability"] != "dialable" for peer in peers)  # else the column says nothing
     table = Table("peer", "state", "version", "lag", "tokens/s", "open", "accepted", "dropped", "from", "seen")
+    if hidden:
+        table.add_column("reached")
     table.box = None
     for peer in peers:
         state = "quarantined" if peer["quarantined"] else str(peer["state"])
@@ -217,6 +220,7 @@ def _peers(peers: Sequence[Mapping[str, Any]], left_out: int) -> RenderableType:
             str(peer["dropped"]),
             _names(peer["parents"]),
             f"{peer['last_seen_s']:.0f} s",
+            *((str(peer["reachability"]),) if hidden else ()),
         )
         table.add_row(*(Text(cell) for cell in cells))  # as text: a peer's name is no markup
     return Group(table, Text(f"… and {left_out} more, further ahead than these", style="dim")) if left_out else table

@@ -41,6 +41,8 @@ def test_screen_shows_what_an_operator_asks() -> None:
         "mesh of 9 stripes, number 14, 1 new since the announcement",
         "peer-5 → peer-2  0.78     183  212 MB  direct, cubic",
         "64 hops measured: p50 0.86, fastest 6.20 MB/s",
+        "5 dialable, 3 hole-punchable, 1 only outwards",
+        "4 LAN, 52 direct, 6 hole-punched, 2 relayed (each end counts)",
     ):
         assert expected in text
 

@@ -118,3 +118,11 @@ def test_summary_table() -> None:
 def test_peers_that_are_not_listed_are_counted() -> None:
     status = sample_status(peers_left_out=9488)
     assert "and 9488 more" in text_of(render(status, {}))
+
+
+def test_how_peers_are_reached_is_shown_once_one_cannot_be_dialled() -> None:
+    assert "reached" not in text_of(render(sample_status(), {}))
+    peers = [peer("peer-1"), peer("peer-2", reachability="hole-punchable")]
+    text = text_of(render(sample_status(peers=peers), {}))
+    assert "reached" in text
+    assert "hole-punchable" in text

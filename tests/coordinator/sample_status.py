@@ -33,6 +33,8 @@ def peer(name: str, **changes: Any) -> dict[str, Any]:
         "concurrent_rollouts": 64,
         "parents": ["peer-1"],
         "quarantined": False,
+        "reachability": "dialable",
+        "nat": "open",
         **changes,
     }
 

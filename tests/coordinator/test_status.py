@@ -167,6 +167,8 @@ def test_the_status_of_a_short_run() -> None:
         "standby": False,
         "pin": "",
         "usd_per_hour": 0.0,
+        "reachability": "dialable",
+        "nat": "unknown",
     }
     assert (peers[2]["reason"], peers[2]["tokens_per_s"]) == ("stopped by its owner", 0.0)
 
