@@ -111,7 +111,7 @@ class Transports:
 
     async def _dial_in_time(self, peer_id: PeerId, address: str, *, last: bool) -> Link:
         kind = kind_of(address)
-        if last and kind not in _PATIENCE_S:  # as long as its own deadlines allow
+        if last and kind != "punched":  # as long as its own deadlines allow
             return await self._dial(peer_id, address, kind)
         async with deadline(_PATIENCE_S.get(kind, _PATIENCE_ELSE_S), f"a chunk link to {peer_id} at {address}"):
             return await self._dial(peer_id, address, kind)

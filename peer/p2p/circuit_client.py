@@ -26,7 +26,6 @@ from peer.p2p.circuit_wire import (
     write_message,
 )
 from peer.p2p.lanes import close_quietly
-from peer.p2p.yamux import MEMBER_BYTES_MOST
 from rollcast.runtime.errors import Unreachable
 from rollcast.wire.ids import PeerId
 
@@ -85,7 +84,6 @@ class CircuitClient:
         except BaseException:
             await close_quietly(circuit.close)
             raise
-        made.muxed_conn.held_bytes_most = MEMBER_BYTES_MOST
         return made
 
     async def connection_to(self, relay: P2pAddress) -> Any:
@@ -99,8 +97,6 @@ class CircuitClient:
                     return known
             connection = await network.dial_addr(Multiaddr(str(relay)), relay_id)
             try:
-                connection.muxed_conn.held_bytes_most = MEMBER_BYTES_MOST
-                network.protect(relay_id, HOP)
                 if not await show_certificate(connection, self._certificate()):
                     raise Unreachable(f"the relay {relay} takes us for no member of the run")
             except BaseException:

@@ -67,6 +67,12 @@ class CircuitRelay:
         peer_id = PeerId(str(connection.muxed_conn.peer_id))
         return self._reserved.get(peer_id) is connection and self.book.holds(peer_id, trio.current_time())
 
+    def forget_closed(self) -> None:
+        """Reservations end with their connections."""
+        for peer_id in [peer_id for peer_id, connection in self._reserved.items() if connection.is_closed]:
+            del self._reserved[peer_id]
+            self.book.left(peer_id)
+
     def allow(self, *, allowed: bool) -> None:
         """Whether the owner lets anything pass; where not, open circuits end."""
         self.book.open = allowed
@@ -101,16 +107,13 @@ class CircuitRelay:
             await self._say(stream, answer)
             return
         self._reserved[peer_id] = stream.swarm_conn
-        self._host.get_network().protect(stream.muxed_conn.peer_id, HOP)
         granted = Reservation(expire=int(time.time() + RESERVATION_S))
         await self._say(stream, answer, reservation=granted, limit=self._limit())
 
     async def _connect(self, stream: Any, source: PeerId, target_id: bytes) -> None:
         target = PeerId(str(ID(target_id)))
+        self.forget_closed()
         connection = self._reserved.get(target)
-        if connection is not None and connection.is_closed:
-            del self._reserved[target]
-            self.book.left(target)
         answer = self.book.connect(source, target, trio.current_time())
         if answer is not Answer.OK:
             await self._say(stream, answer)

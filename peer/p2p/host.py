@@ -27,12 +27,13 @@ from peer.p2p.limits import HostLimits
 from peer.p2p.membership import Membership
 from peer.p2p.opening import OPENING_BYTES, PROTOCOL, TOKEN_BYTES, LaneName, encode_opening, parse_opening
 from peer.p2p.reservations import Reservations
-from peer.p2p.yamux import MEMBER_BYTES_MOST
 from rollcast.runtime.errors import RollcastError, Unreachable, WrongKey
 from rollcast.wire.ids import PeerId
 
 if TYPE_CHECKING:
     from peer.p2p.dht import Dht
+
+_TIDY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,16 @@ class Host:
     async def serve(self) -> None:
         """Take links, and close what strangers leave open, for ever."""
         self._host.set_stream_handler(PROTOCOL, self._lane_opened)
+        self._nursery.start_soon(self._tidy)
         await self.membership.serve(self._in_use)
+
+    async def _tidy(self) -> None:
+        """Forget what belongs to connections that ended: peers come and go for weeks."""
+        while True:
+            await trio.sleep(_TIDY_S)
+            self._circuits.forget_closed()
+            if self.relay is not None:
+                self.relay.forget_closed()
 
     def _in_use(self, connection: Any) -> bool:
         if self._circuits.holds(connection) or (self.relay is not None and self.relay.holds(connection)):
@@ -171,14 +181,9 @@ class Host:
     # ------------------------------------------------------------- dialling
 
     async def _connect(self, peer_id: PeerId, address: P2pAddress) -> Any:
-        network = self._host.get_network()
-        connection = await network.dial_addr(Multiaddr(str(address)), ID.from_string(peer_id))
-        connection.muxed_conn.held_bytes_most = MEMBER_BYTES_MOST
-        return connection
+        return await self._host.get_network().dial_addr(Multiaddr(str(address)), ID.from_string(peer_id))
 
     async def _open_lanes(self, up: Any, down: Any) -> tuple[_Lane, _Lane]:
-        # Else it may be closed as one too many.
-        self._host.get_network().protect(up.muxed_conn.peer_id, PROTOCOL)
         token = os.urandom(TOKEN_BYTES)
         opened: dict[LaneName, _Lane] = {}
 
@@ -229,7 +234,6 @@ class Host:
             except Unreachable:
                 other[1].done.set()
                 raise
-            self._host.get_network().protect(lane.stream.muxed_conn.peer_id, PROTOCOL)
             self._user.accepted(self._start(peer_id, down, up))
         await lane.done.wait()
 

@@ -16,6 +16,7 @@ from peer.p2p.limits import HostLimits
 from peer.p2p.yamux import MEMBER_BYTES_MOST
 from rollcast.wire.ids import PeerId
 
+_MEMBER = "rollcast-member"
 Judge = Callable[[PeerId, bytes, Callable[[bool], None]], None]
 
 
@@ -50,7 +51,7 @@ class Membership(INotifee):  # type: ignore[misc]
         self.guests.showed(peer_id)
         for connection in self._connections():
             if _peer_of(connection) == peer_id:
-                connection.muxed_conn.held_bytes_most = MEMBER_BYTES_MOST
+                self._keep(connection)
 
     def refuse(self, peer_id: PeerId) -> None:
         """It has shown something else: what it opens from now on is closed at once, what it has when its time is up."""
@@ -112,6 +113,11 @@ class Membership(INotifee):  # type: ignore[misc]
     def _is_stranger(self, connection: Any) -> bool:
         return connection.direction is not Direction.OUTBOUND and not self.guests.is_member(_peer_of(connection))
 
+    def _keep(self, connection: Any) -> None:
+        """It may hold as much as links need, and is not closed as one too many."""
+        connection.muxed_conn.held_bytes_most = MEMBER_BYTES_MOST
+        self._host.get_network().protect(connection.muxed_conn.peer_id, _MEMBER)
+
     def _connections(self) -> list[Any]:
         return list(self._host.get_network().get_connections())
 
@@ -120,16 +126,20 @@ class Membership(INotifee):  # type: ignore[misc]
     async def connected(self, network: Any, conn: Any) -> None:
         """A handshake is done: the PeerId is proved."""
         if conn.direction is Direction.OUTBOUND:
+            self._keep(conn)
             return
         strangers = sum(one is not conn and self._is_stranger(one) for one in self._connections())
         verdict = self.guests.judge(_peer_of(conn), strangers, trio.current_time())
         if verdict == "refused":
             self._nursery.start_soon(close_quietly, conn.close)
         elif verdict == "member":
-            conn.muxed_conn.held_bytes_most = MEMBER_BYTES_MOST
+            self._keep(conn)
 
     async def disconnected(self, network: Any, conn: Any) -> None:
-        """Nothing to do."""
+        """What is remembered for its sake goes with the last connection of a peer."""
+        peer_id = conn.muxed_conn.peer_id
+        if not network.connections.get(peer_id):
+            network.unprotect(peer_id, _MEMBER)
 
     async def opened_stream(self, network: Any, stream: Any) -> None:
         """Nothing to do."""
