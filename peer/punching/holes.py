@@ -203,8 +203,8 @@ class _Attempt:
 
     def problem(self) -> RollcastError:
         """Why there is no link."""
-        cause = f"both dialled for {self.order.deadline_s:g} s and no connection came about"
-        return self._last or Unreachable(f"no hole is punched to {self.order.peer_id}", cause=cause)
+        why = f"both dialled for {self.order.deadline_s:g} s and no connection came about"
+        return self._last or Unreachable(f"no hole is punched to {self.order.peer_id}: {why}")
 
     def end(self) -> None:
         """Close what nobody looked at."""

@@ -189,8 +189,7 @@ class PunchCore:
             case Told(order):
                 yield from self._told(order, now)
             case Refused(peer_id, reason):
-                error = Unreachable(f"there is no hole to be punched to {peer_id}", cause=reason)
-                yield from self._disappointed(peer_id, error, now)
+                yield from self._disappointed(peer_id, _cannot(peer_id, reason), now)
             case Opened(punch_id):
                 yield from self._ended(punch_id, None, now)
             case Failed(punch_id, error):
@@ -260,9 +259,9 @@ class PunchCore:
         yield Disappoint(peer_id, error)
 
 
-def _cannot(peer_id: PeerId, cause: str) -> Unreachable:
-    return Unreachable(f"no hole is punched to {peer_id}", cause=cause)
+def _cannot(peer_id: PeerId, why: str) -> Unreachable:
+    return Unreachable(f"no hole is punched to {peer_id}: {why}")
 
 
 def _away(peer_id: PeerId) -> Unreachable:
-    return _cannot(peer_id, "it takes the coordinator to say when both dial, and it is away; open links go on")
+    return _cannot(peer_id, "the coordinator, which says when both dial, is away; open links go on")

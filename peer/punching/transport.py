@@ -102,7 +102,7 @@ class PunchTransport:
 
     async def dial(self, peer_id: PeerId, address: str = "") -> Link:
         if peer_id in self._waiting:
-            raise Unreachable(f"no hole is punched to {peer_id}", cause="an attempt is under way")
+            raise Unreachable(f"no hole is punched to {peer_id}: an attempt is under way")
         wanted: asyncio.Future[Link] = asyncio.get_running_loop().create_future()
         self._waiting[peer_id] = wanted
         self._handle(Wanted(peer_id))

@@ -56,7 +56,8 @@ async def watch(options: Callable[[str], dict[str, Any]], port: PunchPort, seen:
                     if not seen(line):
                         return
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        cause = str(error) or "no answer in time"
+        cut = isinstance(error, aiohttp.ClientPayloadError)
+        cause = "the connection broke" if cut else str(error) or "no answer in time"
         raise Unreachable("the coordinator does not say how the port for holes is seen", cause=cause) from None
 
 

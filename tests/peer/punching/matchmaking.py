@@ -24,7 +24,7 @@ class Matchmaking:
 
     server: Server = "other"
     knows: tuple[bool, bool] = (True, True)
-    deadline_s: float = 1.0
+    deadline_s: float = 5.0
     transports: dict[PeerId, PunchTransport] = field(default_factory=dict)
     outcomes: dict[PeerId, list[bool]] = field(default_factory=dict)
     last_id: int = 0

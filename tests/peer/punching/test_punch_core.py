@@ -47,7 +47,7 @@ def disappointment(core: PunchCore, event: Event, now: float) -> str:
     actions = core.handle(event, now)
     assert len(actions) == 1
     assert isinstance(actions[0], Disappoint)
-    return actions[0].error.cause
+    return actions[0].error.what
 
 
 def test_a_hole_is_asked_for_begun_and_reported() -> None:
@@ -87,7 +87,7 @@ def test_a_refusal_and_a_silent_coordinator_are_failures() -> None:
     core = connected()
     core.handle(Wanted(ANNA), 0.0)
     core.handle(Wanted(BERT), 0.5)
-    assert disappointment(core, Refused(ANNA, "it is not here"), 0.6) == "it is not here"
+    assert disappointment(core, Refused(ANNA, "it is not here"), 0.6) == f"no hole is punched to {ANNA}: it is not here"
     assert core.handle(Tick(), ANSWER_S) == []
     (action,) = core.handle(Tick(), 0.5 + ANSWER_S)
     assert isinstance(action, Disappoint)
@@ -122,7 +122,7 @@ def test_where_both_asked_at_once_it_is_the_links_of_one() -> None:
     told = order(asked=False)
     disappointed, begun = core.handle(Told(told), 0.1)
     assert isinstance(disappointed, Disappoint)
-    assert "it dials us" in disappointed.error.cause
+    assert "it dials us" in disappointed.error.what
     assert begun == Begin(told)
 
 
