@@ -52,7 +52,9 @@ def mentioned(state: RelayState, link_id: LinkId, key: EncodingKey) -> None:
 
 def told_of(state: RelayState, link_id: LinkId, key: EncodingKey, now: float) -> None:
     """The other end says what it holds; of a version that is news to us we ask for the announcement."""
-    mentioned(state, link_id, key)
+    if key.version in state.heard:  # as nearly always: this is told many times a second
+        mentioned(state, link_id, key)
+        return
     link = state.links.get(link_id)
     if link is None or link.role not in ("peer", "origin") or key.version <= _newest(state):
         return
