@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,6 +15,7 @@ from peer.transports import Transports
 from peer.upgrading import Upgrading
 from rollcast.runtime.errors import Unreachable
 from rollcast.wire.ids import PeerId
+from tests.peer.relay_world import relay_world, until
 
 PEER = PeerId("a")
 ADDRESS = "5.5.5.1:1 punch /ip4/5.5.5.9/tcp/4/p2p/relay/p2p-circuit/p2p/a"
@@ -114,3 +116,29 @@ async def test_a_direct_link_that_is_far_slower_gives_way(monkeypatch: pytest.Mo
     await holder.at(0.0)
     await holder.at(30.0)
     assert holder.dialled == [["punch", ADDRESS.split()[-1]]], "nobody knows yet how fast a hole is"
+
+
+async def test_relays_go_over_from_libp2p_to_a_direct_link_and_lose_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("libp2p")
+    monkeypatch.setattr("peer.path_upgrades._FIRST_S", 0.2)
+    monkeypatch.setattr("peer.upgrading._LOOK_S", 0.05)
+    monkeypatch.setattr("peer.upgrading._LINGER_S", 0.2)
+    async with relay_world(tmp_path) as world:
+        origin, peer = await world.add("origin", "a", link={"stall_timeout_s": 5.0, "p2p": True})
+        direct, libp2p = origin.address.split(" ")
+        origin.address, peer.address = libp2p, ""
+        await world.plan(origin, peer)
+        assert [link.transport for link in peer.report.links] == ["p2p"]
+        origin.address = f"{direct} {libp2p}"
+        await world.plan(origin, peer)
+        origin.address = direct  # the learner's
+        published = [world.published(version) for version in range(3)]
+        for one in published:
+            await world.publish(one)
+        await until(lambda: [link.transport for link in peer.report.links] == ["direct"])
+        await until(lambda: peer.completed == [0, 1, 2])
+        assert [(link.transport, link.lan) for link in peer.report.links] == [("direct", True)]
+        assert all(peer.state(one.version) == one.state for one in published)
+        assert peer.report.chunks_rejected == 0
