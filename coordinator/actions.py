@@ -37,7 +37,11 @@ class RevokeLeases:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """Another process in a peer's part of the plan. ``address`` is empty where that one dials."""
+    """Another process in a peer's part of the plan.
+
+    ``address``: ways to it, the best first, with spaces between. Where that one dials it is empty; "punch" where the two
+    are to dial each other, and that one asks for it.
+    """
 
     peer_id: PeerId
     role: str  # peer, origin or mirror

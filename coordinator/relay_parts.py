@@ -105,11 +105,11 @@ class PartsMaker:
 
     def _named(self, node: RelayNode, other: RelayNode, *, dials: bool) -> Neighbour:
         lan = node.site != "" and node.site == other.site
-        punch = dials and not other.address and node.reaches(other)
+        punch = not (node.address or other.address) and node.reaches(other)
         key = (other.peer_id, dials, lan, punch)
         known = self._known.get(key)
         if known is None:
-            known, address = self._before.get(key), _address(other, punch=punch) if dials else ""
+            known, address = self._before.get(key), _address(other, dials=dials, punch=punch)
             if known is None or known.address != address or known.role != other.role:
                 known = Neighbour(other.peer_id, other.role, address, dials, lan)
             self._known[key] = known
@@ -154,8 +154,13 @@ def _by_other_means(node: RelayNode, other: RelayNode) -> bool:
     return not node.address and (node.reaches(other) or node.is_relayed_to(other))
 
 
-def _address(other: RelayNode, *, punch: bool) -> str:
-    """Where to dial a member, the best way first. Relays come last: bytes pass them twice."""
+def _address(other: RelayNode, *, dials: bool, punch: bool) -> str:
+    """Where to dial a member, the best way first. Relays come last: bytes pass them twice.
+
+    Where the other one dials it is empty, unless that takes a hole: then both do.
+    """
+    if not dials:
+        return PUNCH if punch else ""
     if other.address:
         return other.address
     return " ".join([PUNCH, *other.circuits] if punch else other.circuits)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from peer import relay_pulling as pulling
+from peer.paths import PUNCH
 from peer.relay_actions import CloseLink, Warn
 from peer.relay_events import CoordinatorGone, DialFailed, HoldersKnown, LinkDown, LinkUp, PlanChanged
 from peer.relay_forwarding import introduce_all, tell
@@ -149,7 +150,7 @@ def _dial_further(state: RelayState, now: float) -> None:
 
 def watch_dials(state: RelayState, now: float) -> None:
     """Say it once if nobody gets through to the address that we advertise: such a peer is sent less, and later."""
-    expected = [neighbour.peer_id for neighbour in state.plan.neighbours if not neighbour.we_dial]
+    expected = [one.peer_id for one in state.plan.neighbours if not one.we_dial and one.address != PUNCH]
     if state.dials_judged or not expected:
         state.undialled_since_s = None
     elif any(peer_id in state.link_to for peer_id in expected):

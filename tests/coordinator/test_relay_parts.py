@@ -107,7 +107,7 @@ def hidden(peer_id: PeerId, hole: int, *circuits: str) -> RelayNode:
 def test_of_two_behind_nat_the_larger_id_asks_for_a_hole_and_has_circuits_beside_it() -> None:
     made = parts(MESH, node(ROOT), hidden(A, 2, CIRCUIT), hidden(B, 2), node(H, dialable=False))
     assert made[B].neighbours == (at(ROOT), Neighbour(A, "peer", f"punch {CIRCUIT}", True), dials_us(H))
-    assert made[A].neighbours == (at(ROOT), dials_us(B), dials_us(H))
+    assert made[A].neighbours == (at(ROOT), Neighbour(B, "peer", "punch", False), dials_us(H))
 
 
 def test_where_no_hole_opens_a_circuit_is_dialled() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from peer.relay_actions import Accuse, CloseLink, Dial, SendAnnouncement, SendChunkList, SendHave, SendWant, Warn
 from peer.relay_events import (
     ChunkCorrupt,
@@ -136,6 +138,12 @@ def test_who_advertises_an_address_that_nobody_can_dial_is_warned_once() -> None
         "RC205",
         "none of 2 that are to dial this process got through in 60 s",
     )
+
+
+def test_who_is_to_dial_with_others_at_once_advertises_nothing_wrong() -> None:
+    steps = Steps()
+    steps.tell(plan(replace(neighbour("a"), address="punch"), neighbour("c", we_dial=True)))
+    assert steps.ticks(120.0, 1.0) == []
 
 
 def test_who_was_dialled_by_one_is_not_warned() -> None:
