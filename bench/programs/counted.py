@@ -3,7 +3,7 @@
 usage: python -m bench.programs.counted FILE SECONDS MODULE ARGUMENTS ...
 
 Every so many seconds a line of JSON is added to FILE: {"pid", "asyncio_tasks", "trio_tasks", "objects"}, what the tasks
-of asyncio run, and the most frequent types of objects. At SIGUSR1 whatever runs on trio is ended by an exception, as a
+run, and the most frequent types of objects. At SIGUSR1 whatever runs on trio is ended by an exception, as a
 bug in it would.
 """
 
@@ -35,11 +35,13 @@ def counts() -> dict[str, Any]:
     objects: list[Any] = gc.get_objects()
     tasks = [one for one in objects if isinstance(one, asyncio.Task) and not one.done()]
     types: Counter[type] = Counter(map(type, objects))
-    running = Counter(getattr(one.get_coro(), "__qualname__", "") for one in tasks)
+    trio_tasks = [one for one in objects if type(one) in _trio("Task") and one.coro.cr_frame is not None]
+    running = Counter(getattr(coro, "__qualname__", "") for coro in [one.get_coro() for one in tasks])
+    running.update(f"trio {one.name}" for one in trio_tasks)
     return {
         "pid": os.getpid(),
         "asyncio_tasks": len(tasks),
-        "trio_tasks": sum(one.coro.cr_frame is not None for one in objects if type(one) in _trio("Task")),
+        "trio_tasks": len(trio_tasks),
         "objects": len(objects),
         "running": dict(running.most_common()),
         "types": {f"{kind.__module__}.{kind.__qualname__}": count for kind, count in types.most_common(_TYPES_SHOWN)},
