@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -134,3 +135,31 @@ async def test_forty_joiners_with_a_mirror_cost_the_origin_nothing(tmp_path: Pat
         for both, direct in joiners:
             assert direct.calls == []
             await both.close()
+
+
+async def test_a_way_that_stays_silent_costs_a_few_seconds_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("peer.transports._PATIENCE_S", {"punched": 0.02, "relayed": 0.02})
+    monkeypatch.setattr("peer.transports._PATIENCE_ELSE_S", 0.02)
+    dialled: list[str] = []
+
+    class Silent(NoDirectLinks):
+        async def dial(self, peer_id: PeerId, address: str) -> Link:
+            dialled.append(address)
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    class Answers(NoDirectLinks):
+        async def dial(self, peer_id: PeerId, address: str) -> Link:
+            dialled.append(address)
+            return cast(Link, "a link")
+
+    both, _ = transports()
+    circuit = "/ip4/5.5.5.9/tcp/4/p2p/relay/p2p-circuit/p2p/origin-1"
+    ways = Transports(Silent(), both._mirrors, cast(Any, Answers()), cast(Any, Silent()))
+    text = f"{circuit} punch 5.5.5.1:1"
+    assert cast(str, await ways.dial(ORIGIN, text)) == "a link"
+    assert dialled == ["5.5.5.1:1", "punch", circuit]
+    dialled.clear()
+    await ways.dial(ORIGIN, text)
+    assert dialled == [circuit], "the others failed a moment ago"
+    await ways.close()
