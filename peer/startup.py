@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import math
 import os
 import re
 import shutil
@@ -85,7 +86,10 @@ async def take_place(config: PeerConfig) -> Place:
             fix="use the invite for this role, or change `role`",
         )
     instance = await asyncio.to_thread(instance_id, config.state_folder)
-    enrolment = await enrol(invite, identity, config.state_folder, patience_s, also=config.coordinators)
+    # One that has ended is good enough to begin with: the session joins again, and the owner sees what it waits for.
+    enrolment = await enrol(
+        invite, identity, config.state_folder, patience_s, also=config.coordinators, reuse_valid_for_s=-math.inf
+    )
     return Place(identity, instance, enrolment, invite)
 
 

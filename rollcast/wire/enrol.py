@@ -65,15 +65,22 @@ def join_payload(run_id: str, token: str, csr_pem: bytes) -> bytes:
 
 
 async def enrol(
-    invite: Invite, identity: Identity, state_folder: Path, timeout_s: float | None, *, also: Sequence[str] = ()
+    invite: Invite,
+    identity: Identity,
+    state_folder: Path,
+    timeout_s: float | None,
+    *,
+    also: Sequence[str] = (),
+    reuse_valid_for_s: float = REUSE_VALID_FOR_S,
 ) -> Enrolment:
-    """Join, or take up a saved certificate of the same run that is valid for at least another ten minutes.
+    """Join, or take up a saved certificate of the same run that is valid for long enough.
 
     While the coordinator cannot be reached or is not ready, tries each of its places again.
 
     Args:
         timeout_s: for how many seconds; None: for ever.
         also: further places (rollcast.wire.bootstrap).
+        reuse_valid_for_s: long enough; minus infinity: any, for those who join again later by themselves.
 
     Raises:
         Unreachable: it could not be reached in time; the message names the hop.
@@ -84,7 +91,7 @@ async def enrol(
         RunFolderError: the credentials cannot be saved.
     """
     places = invite.places(also)
-    saved = await asyncio.to_thread(_reusable, invite, identity, state_folder)
+    saved = await asyncio.to_thread(_reusable, invite, identity, state_folder, reuse_valid_for_s)
     if saved is not None:
         log.info("certificate reused", run_id=invite.run_id, peer_id=identity.peer_id)
         return _enrolment(invite, identity, saved, places[0].http_url, [place.grpc_address for place in places])
@@ -177,14 +184,14 @@ def _check_caller(caller: Caller, invite: Invite, identity: Identity) -> None:
         raise WrongKey("the certificate is for somebody else", cause=f"{caller.uri} instead of {expected.uri}")
 
 
-def _reusable(invite: Invite, identity: Identity, state_folder: Path) -> TlsCredentials | None:
+def _reusable(invite: Invite, identity: Identity, state_folder: Path, valid_for_s: float) -> TlsCredentials | None:
     try:
         credentials = TlsCredentials.load(state_folder)
         _check_caller(credentials.caller, invite, identity)
     except RollcastError:
         return None
     is_ours = fingerprint_of(credentials.ca_pem) == invite.ca_sha256
-    return credentials if is_ours and credentials.valid_for_s >= REUSE_VALID_FOR_S else None
+    return credentials if is_ours and credentials.valid_for_s >= valid_for_s else None
 
 
 def _enrolment(

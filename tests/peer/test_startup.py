@@ -15,8 +15,9 @@ from peer.ending import unless
 from peer.engines.jax_engine import JaxEngine
 from peer.startup import make_engine, open_store, state_folder_lock, take_place
 from rollcast.runtime.errors import JoinRefused, MalformedMessage, MissingExtra, RunFolderError, WaitTimedOut
+from rollcast.wire.identity import Identity
 from rollcast.wire.ids import RunId
-from tests.peer.scripted_coordinator import scripted_coordinator
+from tests.peer.scripted_coordinator import peer_credentials, scripted_coordinator
 from tests.peer.test_service import joined_config
 
 
@@ -40,6 +41,15 @@ async def test_a_saved_certificate_is_enough_to_take_ones_place(tmp_path: Path) 
         place = await take_place(config)
         assert place.enrolment.peer_id == place.identity.peer_id
         assert place.enrolment.grpc_address == coordinator.address
+
+
+async def test_a_certificate_that_has_ended_is_enough_to_begin_with(tmp_path: Path) -> None:
+    async with scripted_coordinator(tmp_path) as coordinator:
+        config = joined_config(tmp_path / "peer", coordinator)
+        identity = Identity.load_or_create(config.state_folder / "identity.key")
+        peer_credentials(coordinator.ca, identity, lifetime_s=0.001).save(config.state_folder)
+        place = await take_place(config)
+        assert place.enrolment.credentials.valid_for_s <= 0.0
 
 
 async def test_an_invite_for_another_role_is_refused(tmp_path: Path) -> None:
