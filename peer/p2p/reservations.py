@@ -83,7 +83,9 @@ class Reservations:
         self._fill()
 
     async def _rest(self, relay: P2pAddress) -> None:
-        ceiling_s = min(self._PAUSE_MOST_S, self._PAUSE_FIRST_S * 2.0 ** min(max(0, self._failures.get(relay, 0) - 1), 16))
+        ceiling_s = min(
+            self._PAUSE_MOST_S, self._PAUSE_FIRST_S * 2.0 ** min(max(0, self._failures.get(relay, 0) - 1), 16)
+        )
         await trio.sleep(ceiling_s * (0.5 + 0.5 * self._jitter()))
         self._resting.discard(relay)
         self._fill()
