@@ -17,7 +17,7 @@ from bench.systems.rollcast_daemons import Log, configured
 from bench.wan import build
 from bench.wan.meter import LATE_MS_MAX, Cost
 from bench.wan.network import Sockets
-from bench.wan.scenarios import Nat, Node, Trouble, fluid_bound
+from bench.wan.scenarios import Node, Trouble, fluid_bound
 from rollcast.runtime.errors import ConfigError, ProcessFailed
 
 SIZE_BYTES = 1_000_000
@@ -190,21 +190,3 @@ def test_every_system_that_is_installed_delivers(name: str, tmp_path: Path) -> N
     assert set(one.seconds) == {1, 2}
     assert one.last_s == pytest.approx(max(one.seconds.values()), abs=0.3)
     assert case.size_bytes < one.cost.source_bytes < 3 * case.size_bytes
-
-
-@pytest.mark.e2e
-@pytest.mark.skipif(bool(build.why_not()), reason=build.why_not())
-@pytest.mark.parametrize(
-    "routers",
-    [
-        (None, None, "port-restricted"),
-        (None, "port-restricted", "symmetric"),
-        ("full-cone", "port-restricted", "symmetric"),
-    ],
-    ids=["one", "two", "all"],
-)
-def test_versions_reach_peers_behind_routers(routers: tuple[Nat | None, ...], tmp_path: Path) -> None:
-    case = _case(tmp_path, (Node(80, 160, 5), *(Node(80, 160, 5, nat) for nat in routers)))
-    broadcasts = cast(Generator[Broadcast, None, None], broadcast.system_of("rollcast").broadcasts(case))
-    with closing(broadcasts):
-        assert set(next(broadcasts).seconds) == {1, 2, 3}  # every copy has been compared with what was published
