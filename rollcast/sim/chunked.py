@@ -17,7 +17,7 @@ class ChunkReceiver:
 
     def __init__(self, node: PeerNode, hosts: dict[str, RelayHost]) -> None:
         self._node = node
-        self.relay = Relay(node.ground, node, "peer", node.disk, hosts, node.verified, self._accuse)
+        self.relay = Relay(node.ground, node, "peer", node.disk, hosts, node.verified, self._accuse, self._has_session)
         self.relay.links.dialable = node.line.dialable
 
     def begin(self) -> None:
@@ -51,6 +51,9 @@ class ChunkReceiver:
 
     def facts(self) -> dict[str, Any]:
         return {}
+
+    def _has_session(self) -> bool:
+        return self._node.link is not None and self._node.link.open
 
     def _accuse(self, action: Accuse) -> None:
         self._node.accuse(action.peer_id, action.version, action.index, action.reason)

@@ -54,7 +54,10 @@ class Fleet:
         self.fluid = FluidBroadcast(ground, self.origin)
         self._hosts: dict[str, RelayHost] = {}
         if settings.receiving == "chunks":
-            self.origin.relay = Relay(ground, self.origin, "origin", self.origin.disk, self._hosts, _ignore, _ignore)
+            origin, hosts = self.origin, self._hosts
+            origin.relay = Relay(
+                ground, origin, "origin", origin.disk, hosts, _ignore, _ignore, lambda: origin.has_session
+            )
         speeds = chance.of("speeds")
         drawn = (
             EngineSettings(speeds.lognormvariate(0.0, settings.speed_sigma), settings.concurrent_rollouts)

@@ -67,6 +67,11 @@ class OriginNode(Server):
         facts = PeerFacts("idle", "", None, 0, 0, 0, 0, 0, None, 0, 0, 0.0)
         return ev.HeartbeatReceived(PeerId(NAME), facts)
 
+    @property
+    def has_session(self) -> bool:
+        """Whether the coordinator is there."""
+        return self.link is not None and self.link.open
+
     def push(self, published: Published, reply: Reply) -> None:
         """The learner pushes a version; answered once it is durable."""
         self.follow(self._store(published, reply))

@@ -15,6 +15,7 @@ from coordinator.messages import plan_message
 from peer import relay_actions as actions
 from peer import relay_events as events
 from peer.chunk_set import ChunkSet
+from peer.discovery.going_on import PATIENCE_S
 from peer.relay_core import RelayCore
 from peer.relay_events import EncodingKey, LinkId
 from peer.relay_state import RelaySettings
@@ -47,6 +48,7 @@ class Relay:
     Args:
         report: told of versions that are announced and whole.
         accuse: told of peers that sent wrong bytes.
+        has_session: whether the coordinator is there.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Relay:
         hosts: dict[str, RelayHost],
         report: Callable[[VerifiedVersion], None],
         accuse: Callable[[actions.Accuse], None],
+        has_session: Callable[[], bool],
     ) -> None:
         self.name = process.name
         self.role = role
@@ -67,6 +70,7 @@ class Relay:
         self._ground = ground
         self._report = report
         self._accuse = accuse
+        self._has_session = has_session
         self._random: Random = ground.chance.of(f"relay {process.name}")
         self.links = Links(self, ground.network, hosts, self._random)
         hosts[process.name] = self
@@ -78,6 +82,7 @@ class Relay:
         self.book = VersionBook(self.role, self._progress)
         self._lists: dict[EncodingKey, bytes] = {}
         self._early: list[tuple[LinkId, Chunk]] = []
+        self._heard_at = self.process.agenda.now  # of the coordinator
         self._arriving: bytes = b""
         self._memory: dict[EncodingKey, dict[int, bytes]] = {}  # verified chunks that are not on the disk yet
         self._had: dict[int, frozenset[int]] = {}  # chunks that were durable when this life began
@@ -97,6 +102,7 @@ class Relay:
             self._carry_out(self.book.encoding_held(key))
         for one in whole:
             self._carry_out(self.book.heard(one.verified, announced=False))
+            self.handle(events.VersionHeard(_key(one.verified.version)))
         self._tick()
 
     def killed(self) -> None:
@@ -105,8 +111,17 @@ class Relay:
 
     def _tick(self) -> None:
         self.links.look(self.process.agenda.now)
+        self._look_for_coordinator(self.process.agenda.now)
         self.handle(events.Tick())
         self.process.later(_TICK_S if self.core.busy else _IDLE_TICK_S, self._tick)
+
+    def _look_for_coordinator(self, now: float) -> None:
+        if self._has_session():
+            self._heard_at = now
+        gone = now - self._heard_at >= PATIENCE_S
+        if gone != self.core.state.alone:
+            self._carry_out(self.book.coordinator_gone(gone))
+            self.handle(events.CoordinatorGone(gone))
 
     # ---------------------------------------------------------------- what it is told
 
@@ -114,12 +129,14 @@ class Relay:
         """The coordinator's plan."""
         self.handle(plan_of(plan_message(action).relay_plan))
 
-    def heard(self, verified: VerifiedVersion, *, announced: bool, learner_link: LinkId | None = None) -> bool:
+    def heard(self, verified: VerifiedVersion, *, announced: bool, link: LinkId | None = None) -> bool:
         """An announcement, by the coordinator (``announced``), a relay, or the learner; False: it contradicts one."""
         known = self.book.verified(verified.version)
         if known is not None and known.record_hash != verified.record_hash:
             return False
+        learner_link = link if link == _LEARNER_LINK else None
         self._carry_out(self.book.heard(verified, announced=announced, learner_link=learner_link))
+        self.handle(events.VersionHeard(_key(verified.version), link))
         return True
 
     def pushed(self, published: Published) -> bool:
@@ -130,7 +147,7 @@ class Relay:
             return False
         self.handle(events.VersionRestored(key, verified.keyframe.chunk_count, int(self._chunk_bytes)))
         self._carry_out(self.book.encoding_held(key))
-        return self.heard(verified, announced=False, learner_link=_LEARNER_LINK)
+        return self.heard(verified, announced=False, link=_LEARNER_LINK)
 
     def handle(self, event: events.Event) -> None:
         """Tell the core, and do what it asks for."""
@@ -143,7 +160,7 @@ class Relay:
             case tuple():
                 self._chunk_arrived(link, message)
             case VerifiedVersion():
-                if not self.heard(message, announced=False):
+                if not self.heard(message, announced=False, link=link):
                     self.links.close(link)
             case Kept():
                 self._list_received(link, message)
