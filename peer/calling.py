@@ -13,8 +13,9 @@ from rollcast.wire.enrol import enrol
 from rollcast.wire.grpc_client import open_channel
 from rollcast.wire.hops import HopFailed, failed_hop
 from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.tls import TlsCredentials
 
-REJOIN_TIMEOUT_S = 20.0
+REJOIN_TIMEOUT_S = 5.0
 """For one try to join again, once our certificate has ended."""
 
 
@@ -38,24 +39,35 @@ def session_of(
         reconnect_timeout_s=config.reconnect_timeout_s,
     )
 
-    async def hop(address: str) -> HopFailed | None:
-        return await failed_hop(address, renewal().credentials.ssl_client_context(), reads_first=True)
-
     async def make_ready() -> None:
-        """A coordinator that was away for longer than certificates last: nothing but the invite opens its door."""
-        if renewal().credentials.valid_for_s <= 0.0:
-            again = await enrol(
-                place.invite, place.identity, config.state_folder, REJOIN_TIMEOUT_S, also=config.coordinators
-            )
-            renewal().replace(again.credentials)
+        await _join_again(config, place, renewal())
 
     return Session(
         settings,
         open_channel=lambda address: open_channel(address, renewal().credentials),
-        failed_hop=hop,
+        failed_hop=lambda address: _failed_hop(address, renewal().credentials),
         hello=hello,
         heartbeat=heartbeat,
         listener=listener,
         random=random,
         make_ready=make_ready,
     )
+
+
+async def _join_again(config: PeerConfig, place: Place, renewal: Renewal) -> None:
+    """A coordinator was away for longer than certificates last: nothing but the invite opens its door.
+
+    Raises:
+        RollcastError: see rollcast.wire.enrol.
+    """
+    if renewal.credentials.valid_for_s > 0.0:
+        return
+    again = await enrol(place.invite, place.identity, config.state_folder, REJOIN_TIMEOUT_S, also=config.coordinators)
+    renewal.replace(again.credentials)
+
+
+async def _failed_hop(address: str, credentials: TlsCredentials) -> HopFailed | None:
+    if credentials.valid_for_s > 0.0:
+        return await failed_hop(address, credentials.ssl_client_context(), reads_first=True)
+    said = "our certificate has ended, and the coordinator's HTTP port, which hands out new ones, was not reached"
+    return await failed_hop(address, None) or HopFailed("certificate", address, said)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -64,16 +65,18 @@ class Renewal:
 
     async def run(self) -> None:
         """For ever: wait until a renewal is due, then ask until it is answered."""
-        delays = backoff_delays_s(self._random, first_s=1.0, most_s=60.0)
+        delays, failing = backoff_delays_s(self._random, first_s=1.0, most_s=60.0), False
         while True:
             if self.due_in_s > 0.0:
                 await asyncio.sleep(min(self.due_in_s, LOOK_AGAIN_S))
                 continue
             try:
                 await self._renew()
-                delays = backoff_delays_s(self._random, first_s=1.0, most_s=60.0)
+                delays, failing = backoff_delays_s(self._random, first_s=1.0, most_s=60.0), False
             except RollcastError as error:
-                log.warning("certificate not renewed", cause=str(error))
+                # Without a session nobody answers, however often it is asked.
+                log.log(logging.DEBUG if failing else logging.WARNING, "certificate not renewed", cause=str(error))
+                failing = True
             await asyncio.sleep(next(delays))
 
     async def _renew(self) -> None:

@@ -112,7 +112,7 @@ async def enrol(
                 raise error.said from None
             problems[place.http_url] = error.said.what
         except (NotReady, aiohttp.ClientError, OSError, TimeoutError) as error:
-            await _note(problems, place, error)
+            await _note(problems, place, error, says=timeout_s is None)
         if loop.time() + delay_s >= gives_up_at_s:
             break
         await asyncio.sleep(delay_s)
@@ -131,13 +131,13 @@ class _Stranger(Exception):
         self.said = said
 
 
-async def _note(problems: dict[str, str], place: Bootstrap, error: Exception) -> None:
-    """Find out which hop fails, and say so when it is another one than before."""
+async def _note(problems: dict[str, str], place: Bootstrap, error: Exception, *, says: bool) -> None:
+    """Find out which hop fails, and say so when it is another one than before: no error will, where nothing ends it."""
     problem = str(error) or "no answer in time"
     if not isinstance(error, NotReady):
         failed = await failed_hop(place.http_url.partition("://")[2], None)
         problem = problem if failed is None else str(failed)
-    if problems.get(place.http_url) != problem:
+    if says and problems.get(place.http_url) != problem:
         log.warning("the coordinator cannot be reached; trying again", url=place.http_url, cause=problem)
     problems[place.http_url] = problem
 

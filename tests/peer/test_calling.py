@@ -15,6 +15,7 @@ from peer.calling import session_of
 from peer.renewal import Renewal
 from peer.startup import take_place
 from rollcast.runtime.errors import Unreachable
+from rollcast.wire.hops import HopFailed
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import range_to_pb
 from rollcast.wire.tls import TlsCredentials
@@ -53,9 +54,13 @@ async def test_a_certificate_that_has_ended_is_replaced_with_the_invite(
             listener=Listener(),
             random=Random(0),
         )
+        seen: list[HopFailed] = []
+        monkeypatch.setattr(session.search, "failed", lambda hop, now: seen.append(hop))
         running = asyncio.create_task(session.run())
         await coordinator.next_session(welcome(learner_public_key=LEARNER.public_key))
         assert told == [fresh]
+        assert [hop.hop for hop in seen] == ["certificate"]
+        assert "our certificate has ended" in seen[0].reason
         assert [call[-1] for call in asked] == [("127.0.0.2",)] * 2
         assert asked[0][0] == place.invite
         await session.close("done")
