@@ -19,6 +19,8 @@ class PassingOn:
 
     def __init__(self, traffic: LinkTraffic, caps: CircuitCaps) -> None:
         self._traffic = traffic
+        self.passed_bytes = 0
+        """So far, to a portion."""
         self._cap = TokenBucket(caps.bytes_per_second, PORTION_BYTES)
 
     def next_portion(self, now: float) -> float:
@@ -32,4 +34,5 @@ class PassingOn:
         meter = self._traffic.far.meter
         meter.received(PORTION_BYTES, now)
         meter.sent(PORTION_BYTES, now)
+        self.passed_bytes += PORTION_BYTES
         return PORTION_BYTES

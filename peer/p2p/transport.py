@@ -116,8 +116,11 @@ class P2pTransport:
 
     @property
     def state(self) -> str:
-        """ "running", or why it does not, in words."""
-        return "running" if self.running else self._trouble or "not begun"
+        """ "running", with what it has passed on for others, or why it does not, in words."""
+        if not self.running:
+            return self._trouble or "not begun"
+        passed_bytes = self._passing.passed_bytes if self._passing is not None else 0
+        return f"running, {passed_bytes / 1e6:.0f} MB passed on for others" if passed_bytes else "running"
 
     @property
     def relays_for_others(self) -> bool:

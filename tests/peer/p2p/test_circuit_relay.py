@@ -92,6 +92,8 @@ async def test_what_is_passed_on_counts_in_the_relays_traffic(tmp_path: Path) ->
         sent, received = traffic.moved_far_bytes
         assert sent == received
         assert 64 * 65536 <= sent < 80 * 65536
+        assert pair.relay.state == f"running, {sent / 1e6:.0f} MB passed on for others"
+        assert pair.listener.state == "running"  # type: ignore[attr-defined]
 
 
 async def test_the_cap_of_what_is_passed_on_is_kept(tmp_path: Path) -> None:

@@ -28,5 +28,6 @@ def test_portions_wait_for_the_caps_of_all_links(cap: str) -> None:
 
 def test_what_is_passed_on_counts_as_received_and_sent() -> None:
     traffic = LinkTraffic(LinkConfig())
-    assert PassingOn(traffic, CircuitCaps()).passed(0.0) == PORTION_BYTES
+    passing = PassingOn(traffic, CircuitCaps())
+    assert passing.passed(0.0) == passing.passed_bytes == PORTION_BYTES
     assert traffic.moved_far_bytes == (PORTION_BYTES, PORTION_BYTES)
