@@ -241,6 +241,9 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
     is_local = is_loopback(serve.host)
     names = frozenset({"localhost", "127.0.0.1", "::1", *serve.hosts})
     app = await http_app(coordinator, hosts=names if is_local else None, open_reading=is_local and serve.open_reading)
+    if not is_local and not serve.observe_port:
+        fix = "set serve.observe_port, and let that port in: without it few kinds are told apart, and no holes punched"
+        log.warning("routers of peers may stay unknown", fix=fix)
     tls = None if is_local else credentials.ssl_server_context(ask_client=False)
     http = await HttpServer.start(app, host=serve.host, port=serve.http_port or ports.get("http", 0), tls=tls)
     stack.push_async_callback(http.stop)

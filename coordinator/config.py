@@ -120,7 +120,8 @@ class ServeConfig(ConfigModel):
     """Further places at which we are reached, for new invites: host, or host:control port:HTTP port. Peers try them in
     turn with advertise_host."""
     observe_port: int = Field(0, ge=0, le=65535)
-    """Port that `rollcast peer check` dials to tell kinds of routers apart; 0: any free one each time."""
+    """Port that peers and `rollcast peer check` dial so that kinds of routers can be told apart; 0: any free one each
+    time, which a firewall will not let in."""
 
     @property
     def hosts(self) -> list[str]:

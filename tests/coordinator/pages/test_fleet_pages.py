@@ -161,6 +161,24 @@ async def test_broadcast_says_who_is_waited_for(browser: Any, serve: Serve) -> N
         await tab.shows("main", "No version has been published yet")
 
 
+async def test_how_members_reach_each_other_is_shown(browser: Any, serve: Serve) -> None:
+    site = await serve(workers=8)
+    async with signed_in(browser, site, "#/workers") as tab:
+        await tab.shows(".vt-body .vt-row:has-text('gpu-3')", "hole-punchable")
+        await tab.page.get_by_label("Filter workers").fill("symmetric")
+        await tab.shows(".page-head", "1 listed")
+        await tab.page.evaluate(f"location.hash = '#/workers/{site.workers[3]['peer_id']}'")
+        await tab.shows("dl.facts", "hole-punchable (port-restricted)")
+        await tab.shows("dl.facts", "hole-punched, relayed")
+        await tab.page.evaluate("location.hash = '#/broadcast'")
+        card = ".card:has(h2:text-is('How members reach each other'))"
+        await tab.shows(card, "3 holes punched of 5")
+        for part in ("hole-punchable", "only outwards", "LAN", "relayed"):
+            await tab.shows(f"{card} .reach-parts", part)
+        assert not await tab.page.locator(f"{card}:has-text('libp2p')").count()  # there are none
+        assert not tab.problems
+
+
 async def test_s_is_changed_after_a_look_at_what_follows(browser: Any, serve: Serve) -> None:
     site = await serve()
     async with signed_in(browser, site, "#/capacity") as tab:

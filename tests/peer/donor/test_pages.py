@@ -50,7 +50,8 @@ async def test_it_shows_what_this_machine_does(browser: Any, tmp_path: Path) -> 
             ".tile:has-text('Accelerator')": "limit 78 °C",
             ".card:has-text('Receiving version')": "of 4,096 chunks",
             ".card:has(h2:text-is('Speed')) .chart-legend": "tokens/s",
-            "table": "direct",
+            ".card:has(h2:text-is('How others reach this machine'))": "Hole-punchable",
+            "table": "hole-punched",
         }.items():
             await tab.shows(selector, text)
         assert await tab.page.locator(".chunk-map i").count() == 128
