@@ -32,8 +32,8 @@ _FORGOTTEN_AFTER_S = 300.0
 _MEASURED_FOR_S = 900.0
 """So does its speed."""
 _REMEMBERED_MOST = 4096
-# How much a byte per second is worth. libp2p costs five times the processor of a direct link (`python -m bench
-# transports`), a circuit also a third peer's uplink twice, a hole somebody's keeping it open.
+# How much a byte per second is worth. libp2p costs two to three times the processor of a direct link (`python -m bench
+# transports`), a circuit also a third peer's link in both directions, a hole somebody's keeping it open.
 _WORTH: dict[Kind, float] = {"lan": 8.0, "direct": 4.0, "punched": 3.0, "p2p": 1.5, "relayed": 0.5, "mirror": 0.25}
 
 
