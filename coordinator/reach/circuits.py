@@ -77,9 +77,7 @@ class Circuits:
         return tuple(one for one, relay, _, to in parts if relay in relays and to == peer_id != relays[relay])
 
     def _needs(self, member: Member) -> bool:
-        return (
-            member.role == "peer" and not member.standing.kept_out and not self._state.reach.of(member.peer_id).address
-        )
+        return not member.standing.kept_out and not self._state.reach.of(member.peer_id).address
 
     def _relays(self) -> dict[PeerId, str]:
         """Their addresses."""
