@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from ipaddress import ip_address
 from random import Random
 
@@ -113,7 +114,10 @@ class Checking:
                     log.info("seen from outside", nat=self._standing.nat, address=seen.address)
                 self._reached.set_nat(self._standing.nat)
                 return
-            await asyncio.sleep(delay_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(delay_s):
+                    await self._look_again.wait()  # a coordinator that is back is asked at once
+            self._look_again.clear()
             await self._session.wait()
 
     async def _wait(self, address: str) -> None:

@@ -96,6 +96,19 @@ async def test_it_tries_again_until_it_is_seen(tmp_path: Path, monkeypatch: pyte
         assert world.reached.now.nat == "port-restricted"
 
 
+async def test_a_coordinator_that_is_back_is_asked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path, monkeypatch) as world:
+        monkeypatch.setattr(checking, "_FIRST_RETRY_S", 1000.0)
+        monkeypatch.setattr(checking, "_MOST_RETRY_S", 1000.0)
+        world.answers = [Unreachable("it is away"), HOME]
+        world.part.opened(pb.Welcome())
+        await world.looked()
+        world.part.lost()
+        world.part.opened(pb.Welcome())
+        await world.looked()
+        assert world.reached.now.nat == "port-restricted"
+
+
 async def test_a_verdict_changes_the_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tmp_path, monkeypatch) as world:
         world.standing.seen = HOME
