@@ -1,7 +1,7 @@
 """Showing a coordinator over HTTP that one is a member of its run: the identity signs what is asked, and when.
 
 For requests that the session cannot carry because they are about the connection itself. A proof is good for one path
-and a minute; it goes over the coordinator's TLS, and whoever took one could ask the same thing again, no more.
+and an hour or two; it goes over the coordinator's TLS, and whoever took one could ask the same thing again, no more.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from rollcast.wire.ids import PeerId
 
 SCHEME = "Member"
 DOMAIN = "rollcast/member/1"
-GOOD_FOR_S = 120.0
-"""To either side of the coordinator's clock."""
+GOOD_FOR_S = 3600.0
+"""To either side of the coordinator's clock: certificates ask the same of a machine's clock."""
 _LENGTH_MAX = 256
 
 
