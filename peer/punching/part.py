@@ -51,7 +51,8 @@ class PunchPart:
         self._options = options
         self._random = random
         self._session = asyncio.Event()
-        self._address = ""
+        self._address = self._problem = ""
+        self._heard = False
 
     async def run(self) -> None:
         """Keep the port mapped while there is a session, and a router that it helps with."""
@@ -62,15 +63,18 @@ class PunchPart:
         while True:
             await self._session.wait()
             if not self._wanted:
+                self._tell("")
                 await asyncio.sleep(LOOKS_AGAIN_S)
                 continue
+            self._heard = False
             try:
                 await watch(options, self._port(), self._seen)
             except RollcastError as error:
-                log.info("holes cannot be punched just now", code=error.code, reason=error.what, cause=error.cause)
-            if self._address:
+                self._say(error)
+            if self._heard:
                 delays = backoff_delays_s(self._random, first_s=_RETRY_FIRST_S, most_s=_RETRY_MOST_S)
-            self._tell("")
+            else:  # one that broke off is there again in a moment, most often, and the port is mapped as it was
+                self._tell("")
             await asyncio.sleep(next(delays))
 
     def opened(self, welcome: pb.Welcome) -> None:
@@ -100,8 +104,15 @@ class PunchPart:
     def _seen(self, address: str) -> bool:
         if not self._wanted:
             return False
+        self._heard, self._problem = True, ""
         self._tell(address)
         return True
+
+    def _say(self, error: RollcastError) -> None:
+        """Once for each reason: it is tried again for as long as the process lives."""
+        if str(error) != self._problem:
+            self._problem = str(error)
+            log.info("holes cannot be punched just now", code=error.code, reason=error.what, cause=error.cause)
 
     def _tell(self, address: str) -> None:
         if address != self._address:

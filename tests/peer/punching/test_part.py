@@ -91,8 +91,11 @@ async def test_the_port_is_watched_while_there_is_a_session_and_again_when_that_
     watched.said.put_nowait("192.0.2.1:4001")
     await until(lambda: ends.told == "192.0.2.1:4001")
     watched.said.put_nowait("")
+    await until(lambda: watched.begun >= 2)
+    assert ends.told == "192.0.2.1:4001", "the port is mapped still"
+    watched.said.put_nowait("")
     await until(lambda: ends.told == "")
-    await until(lambda: watched.begun > 1)
+    await until(lambda: watched.begun > 2)
     running.cancel()
     await ends.transport.close()
 
