@@ -54,6 +54,13 @@ def session_of(
     )
 
 
+def http_url_of(config: PeerConfig, place: Place, grpc_address: str) -> str:
+    """The coordinator's HTTP port at the place whose control port is this one."""
+    places = place.invite.places(config.coordinators)
+    found = (one.http_url for one in places if one.grpc_address == grpc_address)
+    return next(found, place.enrolment.http_url)  # the coordinator itself has named a control port of another name
+
+
 async def _join_again(config: PeerConfig, place: Place, renewal: Renewal) -> None:
     """A coordinator was away for longer than certificates last: nothing but the invite opens its door.
 

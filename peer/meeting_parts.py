@@ -43,6 +43,7 @@ class Around:
         reached: tells the coordinator how we can be reached.
         send: into the session; lost while there is none.
         credentials: the newest; they are renewed while the process runs.
+        http_url: of the coordinator, at the place where it was found last.
         advertised: what others dial, as said at the start: host:port and libp2p's; empty: we cannot be dialled.
         standing: what was found out about how we are reached; for the owner's screens.
     """
@@ -53,6 +54,7 @@ class Around:
     reached: Reached
     send: Callable[[pb.PeerMessage], None]
     credentials: Callable[[], TlsCredentials]
+    http_url: Callable[[], str]
     advertised: Callable[[], str]
     standing: Standing
 
@@ -103,13 +105,13 @@ def _mdns(around: Around, exchange: Exchange) -> Mdns:
 
 
 def _punching(around: Around, transport: PunchTransport) -> PunchPart:
-    door = MemberDoor(around.place.identity, around.place.enrolment)
-    is_here = is_loopback(urlsplit(around.place.enrolment.http_url).hostname or "")
+    door = MemberDoor(around.place.identity, around.place.enrolment, http_url=around.http_url)
+    is_here = is_loopback(urlsplit(around.http_url()).hostname or "")
     return PunchPart(transport, around.reached, around.send, None if is_here else door.options, Random())
 
 
 def _checking(around: Around) -> Checking:
-    door = MemberDoor(around.place.identity, around.place.enrolment)
+    door = MemberDoor(around.place.identity, around.place.enrolment, http_url=around.http_url)
     return Checking(
         lambda: seen_from_outside(door),
         standing=around.standing,

@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from peer.calling import session_of
+from peer.calling import http_url_of, session_of
 from peer.config import LinkConfig, PeerConfig
 from peer.donor.daemon import Donor, be_polite
 from peer.donor.describing import describe
@@ -153,6 +153,7 @@ class PeerProcess:
             reached=self._reached,
             send=self._session.send,
             credentials=lambda: self._renewal.credentials,
+            http_url=lambda: http_url_of(config, place, self._session.search.current),
             advertised=lambda: self._advertise,
             standing=self._standing,
         )

@@ -13,13 +13,24 @@ from rollcast.wire.pinned_http import pinned_options
 
 
 class MemberDoor:
-    """See peer.donor.nat_probe.Door; it needs no invite, and opens once there is a session."""
+    """See peer.donor.nat_probe.Door; it needs no invite, and opens once there is a session.
 
-    def __init__(self, identity: Identity, enrolment: Enrolment, wall_clock: Callable[[], float] = time.time) -> None:
+    Args:
+        http_url: of the coordinator at the place where it was found last; None: where we joined.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        enrolment: Enrolment,
+        wall_clock: Callable[[], float] = time.time,
+        http_url: Callable[[], str] | None = None,
+    ) -> None:
         self._identity, self._enrolment, self._wall_clock = identity, enrolment, wall_clock
+        self._http_url = http_url or (lambda: enrolment.http_url)
 
     def options(self, path: str) -> dict[str, Any]:
         """Arguments of one aiohttp request of this path, made soon."""
         proof = member_proof(self._identity, self._enrolment.run_id, path, self._wall_clock())
-        options = pinned_options(f"{self._enrolment.http_url}{path}", self._enrolment.credentials.ca_pem)
+        options = pinned_options(f"{self._http_url()}{path}", self._enrolment.credentials.ca_pem)
         return {**options, "headers": proof}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from peer import calling
-from peer.calling import session_of
+from peer.calling import http_url_of, session_of
 from peer.renewal import Renewal
 from peer.startup import take_place
 from rollcast.runtime.errors import Unreachable
@@ -65,3 +65,12 @@ async def test_a_certificate_that_has_ended_is_replaced_with_the_invite(
         assert asked[0][0] == place.invite
         await session.close("done")
         await running
+
+
+async def test_the_http_port_is_that_of_the_place_where_the_coordinator_was_found(tmp_path: Path) -> None:
+    async with scripted_coordinator(tmp_path) as coordinator:
+        config = joined_config(tmp_path / "peer", coordinator).model_copy(update={"coordinators": ("127.0.0.2:5:6",)})
+        place = await take_place(config)
+        assert http_url_of(config, place, "127.0.0.2:5") == "http://127.0.0.2:6"
+        assert http_url_of(config, place, coordinator.address) == place.invite.http_url
+        assert http_url_of(config, place, "elsewhere:1") == place.enrolment.http_url

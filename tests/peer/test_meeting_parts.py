@@ -28,6 +28,7 @@ def _around(config: PeerConfig, said: list[pb.PeerMessage]) -> Around:
         reached=Reached(said.append),
         send=said.append,
         credentials=lambda: nothing,
+        http_url=lambda: "http://127.0.0.1:1",
         advertised=lambda: "",
         standing=Standing(),
     )
