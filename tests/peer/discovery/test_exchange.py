@@ -205,3 +205,12 @@ async def test_who_is_found_nearby_is_offered_at_once(tmp_path: Path) -> None:
     assert around.dialable == {"near"}
     assert around.holders[-1][0].lan
     assert around.learned == {"near": ("192.168.0.2:1",)}
+
+
+async def test_hints_are_offered_as_far_away_and_last(tmp_path: Path) -> None:
+    around = Around(tmp_path)
+    around.exchange.found_nearby(PeerId("near"), "peer", ("192.168.0.2:1",))
+    around.exchange.hinted(PeerId("far"), ("/ip4/192.0.2.1/tcp/4001",))
+    around.look()
+    assert [(one.peer_id, one.lan) for one in around.holders[-1]] == [("near", True), ("far", False)]
+    assert around.exchange.known(9) == [("near", "192.168.0.2:1"), ("far", "/ip4/192.0.2.1/tcp/4001")]
