@@ -32,6 +32,7 @@ class CircuitConn(IRawConnection):  # type: ignore[misc]
         self._stream = stream
         self._windowed = WindowedStream(stream, WINDOW_BYTES)
         self._came = bytearray()
+        self._reading = trio.CancelScope()
         self._address = Multiaddr(address)
 
     async def open(self) -> CircuitConn:
@@ -42,16 +43,24 @@ class CircuitConn(IRawConnection):  # type: ignore[misc]
     async def read(self, n: int | None = None) -> bytes:
         """At most ``n`` bytes; empty at the end."""
         if not self._came:
-            try:
-                data = await self._windowed.receive()
-                await self._windowed.grant(len(data))
-            except Exception as error:  # libp2p raises many kinds; whoever reads knows this one
-                raise RawConnError(f"the circuit broke: {error or type(error).__name__}") from error
-            self._came += data
+            # libp2p forgets whoever waits for data of a stream that is reset.
+            with self._reading:
+                await self._receive()
+            if self._reading.cancelled_caught:
+                raise RawConnError("the circuit was closed here")
+            self._reading = trio.CancelScope()
         most = len(self._came) if n is None or n < 0 else n
         taken = bytes(self._came[:most])
         del self._came[:most]
         return taken
+
+    async def _receive(self) -> None:
+        try:
+            data = await self._windowed.receive()
+            await self._windowed.grant(len(data))
+        except Exception as error:  # libp2p raises many kinds; whoever reads knows this one
+            raise RawConnError(f"the circuit broke: {error or type(error).__name__}") from error
+        self._came += data
 
     async def write(self, data: bytes) -> None:
         """Send all of it."""
@@ -64,6 +73,7 @@ class CircuitConn(IRawConnection):  # type: ignore[misc]
         """End the circuit."""
         if not self.closed.is_set():
             self.closed.set()
+            self._reading.cancel()
             await close_quietly(self._stream.reset)
 
     def get_remote_address(self) -> tuple[str, int] | None:
