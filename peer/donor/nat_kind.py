@@ -51,10 +51,8 @@ _SENTENCES: dict[NatKind, str] = {
     "mapped": "its router passes the port on",
     "firewall": "no router translates its address: a firewall drops what comes",
     "full-cone": "its router keeps one outside port for each of its own (a full cone)",
-    "port-restricted": "its router lets in only who was spoken to (a port-restricted cone): two such machines get "
-    "through by dialling each other at the same time",
-    "symmetric": "its router draws another port for each conversation (symmetric): by dialling at the same "
-    "time only machines behind a full cone get through",
+    "port-restricted": "its router lets in only who was spoken to (a port-restricted cone)",
+    "symmetric": "its router draws another port for each conversation (symmetric)",
     "unknown": "",
 }
 
@@ -65,11 +63,16 @@ def sentence(kind: NatKind) -> str:
 
 
 _BY_PUNCHING: dict[NatKind, str] = {
-    "full-cone": "holes can be punched between it and every other machine",
-    "port-restricted": "holes can be punched between it and machines behind anything but a symmetric router",
-    "firewall": "holes can be punched between it and machines behind anything but a symmetric router",
-    "symmetric": "holes can be punched between it and machines behind a full cone only",
+    "full-cone": "every other machine gets through when both dial at the same time",
+    "port-restricted": "machines behind anything but a symmetric router get through when both dial at the same time",
+    "firewall": "machines behind anything but a symmetric router get through when both dial at the same time",
+    "symmetric": "only machines behind a full cone get through when both dial at the same time",
 }
+
+
+def by_punching(kind: NatKind) -> str:
+    """Who gets through a hole (docs/reachability.md); empty where nobody needs one, or nothing is known."""
+    return _BY_PUNCHING.get(kind, "")
 
 
 def way_round(kind: NatKind, *, punch: bool, p2p: bool) -> str:
@@ -78,17 +81,13 @@ def way_round(kind: NatKind, *, punch: bool, p2p: bool) -> str:
     Args:
         punch, p2p: as configured: whether holes are punched, and whether libp2p may relay the rest.
     """
-    punched = _BY_PUNCHING.get(kind, "")
+    punched = by_punching(kind)
     if not punched:
         return ""
-    if not punch:
-        punched = "no holes are punched, as link.punch is off"
     if kind == "full-cone" and punch:
-        return f"until then {punched}: nothing has to be set"
-    rest = (
-        "the rest is reached through relays" if p2p else "the rest only through a relay: set link.p2p = true for that"
-    )
-    return f"until then {punched}; {rest}"
+        return punched
+    rest = "the others come through relays" if p2p else "the others need a relay: set link.p2p = true"
+    return f"{punched if punch else 'no holes are punched, as link.punch is off'}; {rest}"
 
 
 def four_steps(kind: NatKind, *, local: str, address: str, port: int) -> str:

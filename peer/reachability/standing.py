@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from peer.donor.nat_kind import NatKind, Seen, nat_kind, sentence
+from peer.donor.nat_kind import NatKind, Seen, by_punching, nat_kind, sentence
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.reach_words import reachability_of
 
@@ -47,7 +47,7 @@ class Standing:
             "reachability": reachability_of(dialable=bool(address) and not refuted, punchable=punchable),
             "address": address,
             "nat": self.nat,
-            "nat_means": sentence(self.nat),
+            "nat_means": "; ".join(filter(None, (sentence(self.nat), by_punching(self.nat)))),
             "checked": self._checked(address),
             "punch_address": told.punch_address,
             "relays": len(told.circuits),

@@ -101,7 +101,7 @@ function Receiving({ receiving }) {
 
 const REACHED = {
   dialable: "Other machines dial this one.",
-  "hole-punchable": "Nobody can simply dial this machine, but most others get through when both dial at the same time.",
+  "hole-punchable": "Nobody can simply dial this machine.",
   "only outwards": "Nobody gets through to this machine: it dials the others itself, and works all the same.",
 };
 

@@ -65,11 +65,16 @@ def test_there_are_four_steps_with_this_machines_own_numbers(kind: NatKind) -> N
 @pytest.mark.parametrize(
     ("kind", "punch", "p2p", "words"),
     [
-        ("full-cone", True, False, "every other machine: nothing has to be set"),
-        ("port-restricted", True, True, "anything but a symmetric router; the rest is reached through relays"),
-        ("symmetric", True, False, "a full cone only; the rest only through a relay: set link.p2p = true"),
-        ("firewall", False, True, "link.punch is off; the rest is reached through relays"),
-        ("full-cone", False, False, "link.punch is off; the rest only through a relay"),
+        ("full-cone", True, False, "every other machine gets through when both dial"),
+        ("port-restricted", True, True, "at the same time; the others come through relays"),
+        (
+            "symmetric",
+            True,
+            False,
+            "only machines behind a full cone get through when both dial at the same time; the others need a relay",
+        ),
+        ("firewall", False, True, "link.punch is off; the others come through relays"),
+        ("full-cone", False, False, "link.punch is off; the others need a relay"),
     ],
 )
 def test_what_is_done_about_it_meanwhile(kind: NatKind, punch: bool, p2p: bool, words: str) -> None:
