@@ -6,75 +6,15 @@
 // settings: address, peer_id, run_id, protocol_min, protocol_max, version, encoding_id, index, proto (path)
 
 import { createHash, randomBytes } from 'node:crypto'
-import { readFileSync } from 'node:fs'
-import { join } from 'node:path'
-import { noise } from '@chainsafe/libp2p-noise'
-import { yamux } from '@chainsafe/libp2p-yamux'
-import { generateKeyPairFromSeed } from '@libp2p/crypto/keys'
-import { identify } from '@libp2p/identify'
-import { ping } from '@libp2p/ping'
-import { tcp } from '@libp2p/tcp'
 import { multiaddr } from '@multiformats/multiaddr'
-import { createLibp2p } from 'libp2p'
-import protobuf from 'protobufjs'
-
-const PROTOCOL = '/rollcast/chunk/1.0.0'
-const DEADLINE_MS = 20_000
-const SIGN_OF_LIFE = Uint8Array.of(0)
-const SIGN_EVERY_MS = 5_000
-const MESSAGE = 1, CHUNK = 2, CHUNK_HEADER_BYTES = 18
-
-// Node 20 lacks it, and libp2p calls it.
-Promise.withResolvers ??= () => {
-  const made = {}
-  made.promise = new Promise((resolve, reject) => Object.assign(made, { resolve, reject }))
-  return made
-}
-
-/** What leaves on one stream: give it to the stream's sink. */
-class Leaving {
-  #waiting = []
-  #wake = () => {}
-  #ended = false
-
-  push (bytes) { this.#waiting.push(bytes); this.#wake() }
-  end () { this.#ended = true; this.#wake() }
-
-  async * [Symbol.asyncIterator] () {
-    for (;;) {
-      while (this.#waiting.length > 0) yield this.#waiting.shift()
-      if (this.#ended) return
-      await new Promise(resolve => { this.#wake = resolve })
-    }
-  }
-}
-
-function frame (message) {
-  const header = Buffer.alloc(5)
-  header.writeUInt8(MESSAGE, 0)
-  header.writeUInt32BE(message.length, 1)
-  return Buffer.concat([header, message])
-}
-
-/** Frames of a lane: {kind, body}. */
-async function * frames (source) {
-  let held = Buffer.alloc(0)
-  for await (const piece of source) {
-    held = Buffer.concat([held, piece.subarray()])
-    while (held.length >= 5 && held.length >= 5 + held.readUInt32BE(1)) {
-      const end = 5 + held.readUInt32BE(1)
-      yield { kind: held.readUInt8(0), body: held.subarray(5, end) }
-      held = held.subarray(end)
-    }
-  }
-}
+import { begin, CHUNK, CHUNK_HEADER_BYTES, frames, Leaving, PROTOCOL, run, SIGN_EVERY_MS, SIGN_OF_LIFE } from './link.mjs'
 
 /** One lane: a connection of its own with one stream. */
 async function lane (node, address, name, token) {
   const connection = await node.dial(address, { force: true })
   const stream = await connection.newStream(PROTOCOL)
   const leaving = new Leaving()
-  stream.sink(leaving).catch(error => { if (!leaving.over) throw error })
+  stream.sink(leaving).catch(() => {}) // the other end closed
   leaving.push(Buffer.concat([Uint8Array.of(name), token]))
   return { connection, stream, leaving }
 }
@@ -86,18 +26,8 @@ function identified (node, peerId) {
 }
 
 async function main (folder) {
-  const settings = JSON.parse(readFileSync(join(folder, 'settings.json'), 'utf8'))
-  const schema = await protobuf.load(settings.proto)
-  const LinkMessage = schema.lookupType('rollcast.v1.LinkMessage')
+  const { settings, node, hello, encode, decode } = await begin(folder)
   const told = {}
-
-  const node = await createLibp2p({
-    privateKey: await generateKeyPairFromSeed('Ed25519', readFileSync(join(folder, 'seed'))),
-    transports: [tcp()],
-    connectionEncrypters: [noise()],
-    streamMuxers: [yamux()],
-    services: { identify: identify(), ping: ping() }
-  })
   const address = multiaddr(`${settings.address}/p2p/${settings.peer_id}`)
   const identity = identified(node, settings.peer_id)
   await node.dial(address)
@@ -111,17 +41,10 @@ async function main (folder) {
   const down = await lane(node, address, 1, token)
   const alive = setInterval(() => down.leaving.push(SIGN_OF_LIFE), SIGN_EVERY_MS)
   down.leaving.push(SIGN_OF_LIFE)
-  const send = message => up.leaving.push(frame(LinkMessage.encode(LinkMessage.fromObject(message)).finish()))
+  const send = message => up.leaving.push(encode(message))
   const chunk = { version: settings.version, encodingId: settings.encoding_id }
 
-  send({
-    hello: {
-      protocol: { min: settings.protocol_min, max: settings.protocol_max },
-      runId: settings.run_id,
-      software: 'js-libp2p',
-      certificateDer: readFileSync(join(folder, 'certificate.der')).toString('base64')
-    }
-  })
+  send({ hello })
   for await (const { kind, body } of frames(down.stream.source)) {
     if (kind === CHUNK) {
       told.index = body.readUInt32BE(12)
@@ -129,7 +52,7 @@ async function main (folder) {
       told.sha256 = createHash('sha256').update(body.subarray(CHUNK_HEADER_BYTES)).digest('hex')
       break
     }
-    const message = LinkMessage.decode(body)
+    const message = decode(body)
     if (message.error) throw new Error(`${message.error.code} ${message.error.what}`)
     if (message.hello) {
       told.software = message.hello.software
@@ -143,8 +66,6 @@ async function main (folder) {
   console.log(JSON.stringify(told))
   clearInterval(alive)
   await node.stop()
-  process.exit(0)
 }
 
-setTimeout(() => { console.error('took too long'); process.exit(1) }, DEADLINE_MS)
-main(process.argv[2]).catch(error => { console.error(error); process.exit(1) })
+run(main)

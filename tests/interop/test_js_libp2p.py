@@ -11,12 +11,17 @@ from typing import Any
 
 import pytest
 
+from peer.p2p.transport import P2pTransport
 from rollcast.wire.ids import PeerId
+from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import PROTOCOL_RANGE
+from rollcast.wire.records import KEYFRAME_ID
 from rollcast.wire.tls import TlsCredentials
+from tests.peer.link_ends import End
 from tests.peer.relay_world import Member, World, relay_world
 from tests.peer.versions import Published
 
+pytest.importorskip("libp2p")
 pytestmark = pytest.mark.interop
 
 FOLDER = Path(__file__).parent
@@ -26,38 +31,43 @@ WAIT_S = 30.0
 CHUNK_PROTOCOL = "/rollcast/chunk/1.0.0"
 
 
-def _prepare(
-    folder: Path, world: World, shown: tuple[PeerId, TlsCredentials], origin: Member, published: Published
-) -> None:
+def _prepare(folder: Path, world: World, shown: tuple[PeerId, TlsCredentials], **settings: object) -> None:
     peer_id, credentials = shown
-    settings = {
-        "address": origin.address.split(" ")[1],
-        "peer_id": origin.peer_id,
+    always = {
         "run_id": world.run.run_id,
         "protocol_min": PROTOCOL_RANGE[0],
         "protocol_max": PROTOCOL_RANGE[1],
-        "version": published.version,
-        "encoding_id": 0,
-        "index": INDEX,
         "proto": str(PROTO),
     }
-    (folder / "settings.json").write_text(json.dumps(settings))
+    (folder / "settings.json").write_text(json.dumps({**always, **settings}))
     (folder / "certificate.der").write_bytes(credentials.certificate_der)
     (folder / "seed").write_bytes(world.run.identities[peer_id].seed())
 
 
-async def _node(folder: Path) -> tuple[dict[str, Any], str]:
-    """What fetch_chunk.mjs found, and what it complained of."""
+def _to_fetch(origin: Member, published: Published) -> dict[str, object]:
+    address = origin.address.split(" ")[1]
+    return {
+        "address": address,
+        "peer_id": origin.peer_id,
+        "version": published.version,
+        "encoding_id": KEYFRAME_ID,
+        "index": INDEX,
+    }
+
+
+async def _started(program: str, folder: Path) -> asyncio.subprocess.Process:
     node = shutil.which("node")
     if node is None or not (FOLDER / "node_modules" / "libp2p").is_dir():
         pytest.skip("needs node and its packages: make interop")
-    process = await asyncio.create_subprocess_exec(
-        node,
-        str(FOLDER / "fetch_chunk.mjs"),
-        str(folder),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+    pipe = asyncio.subprocess.PIPE
+    return await asyncio.create_subprocess_exec(
+        node, str(FOLDER / program), str(folder), stdin=pipe, stdout=pipe, stderr=pipe
     )
+
+
+async def _fetched(folder: Path) -> tuple[dict[str, Any], str]:
+    """What fetch_chunk.mjs found, and what it complained of."""
+    process = await _started("fetch_chunk.mjs", folder)
     async with asyncio.timeout(WAIT_S):
         out, problems = await process.communicate()
     return json.loads(out) if process.returncode == 0 else {}, problems.decode()
@@ -77,8 +87,8 @@ async def test_js_libp2p_identifies_pings_and_fetches_a_chunk(tmp_path: Path, mo
     monkeypatch.setattr("tests.peer.versions._STATE_BYTES", 5 << 20)
     async with relay_world(tmp_path) as world:
         origin, published = await _published(world)
-        _prepare(tmp_path, world, world.run.member("peer"), origin, published)
-        found, problems = await _node(tmp_path)
+        _prepare(tmp_path, world, world.run.member("peer"), **_to_fetch(origin, published))
+        found, problems = await _fetched(tmp_path)
         assert not problems
         assert "py-libp2p" in found["agent"]
         assert found["identified"], f"{CHUNK_PROTOCOL} is among the protocols"
@@ -87,7 +97,7 @@ async def test_js_libp2p_identifies_pings_and_fetches_a_chunk(tmp_path: Path, mo
         chunk = published.chunk(INDEX)
         assert (found["index"], found["bytes"]) == (INDEX, len(chunk))
         assert found["sha256"] == hashlib.sha256(chunk).hexdigest()
-        assert found["chunks"] == len(published.chunk_lists[0]) // 32
+        assert found["chunks"] == len(published.chunk_lists[KEYFRAME_ID]) // 32
 
 
 async def test_js_libp2p_without_a_certificate_of_the_run_gets_nothing(tmp_path: Path) -> None:
@@ -96,7 +106,31 @@ async def test_js_libp2p_without_a_certificate_of_the_run_gets_nothing(tmp_path:
         stranger = world.run.member("peer")
         (tmp_path / "elsewhere").mkdir()
         _, other = type(world.run)(tmp_path / "elsewhere", "run-2").member("peer")
-        _prepare(tmp_path, world, (stranger[0], other), origin, published)
-        found, problems = await _node(tmp_path)
+        _prepare(tmp_path, world, (stranger[0], other), **_to_fetch(origin, published))
+        found, problems = await _fetched(tmp_path)
         assert not found
         assert "RC" in problems
+
+
+async def test_a_peer_dials_js_libp2p_and_fetches_a_chunk(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        theirs, ours = world.run.member("peer"), world.run.member("peer")
+        _prepare(tmp_path, world, theirs)
+        chunk = bytes(range(256)) * 4096
+        (tmp_path / "chunk").write_bytes(chunk)
+        process = await _started("serve_chunk.mjs", tmp_path)
+        assert process.stdout is not None
+        transport = P2pTransport(world.run.identities[ours[0]], ours[1], world.run.run_id, lambda _caller: "")
+        try:
+            async with asyncio.timeout(WAIT_S):
+                address = json.loads(await process.stdout.readline())["address"]
+                link = await transport.dial(theirs[0], address)
+                end = End(link)
+                link.start(end)
+                link.send(pb.LinkMessage(request=pb.Request(version=7, encoding_id=KEYFRAME_ID, indices=[INDEX])))
+                frame = await end.chunk()
+        finally:
+            await transport.close()
+            _, problems = await process.communicate(b"")  # which closes its stdin
+        assert (frame.version, frame.index, bytes(frame.payload)) == (7, INDEX, chunk)
+        assert not problems.decode()
