@@ -202,7 +202,6 @@ TESTED_IN = {
     "bench/updates.py": "tests/bench/test_delta.py",
     "bench/longrun/daemons.py": "tests/bench/test_hour.py",
     "bench/longrun/fleet.py": "tests/bench/test_hour.py",
-    "bench/programs/counted.py": "tests/bench/test_hour.py",
     "bench/programs/steady_learner.py": "tests/bench/test_hour.py",
     "bench/programs/throttled.py": "tests/bench/test_prediction.py",
     "bench/programs/idle_peer.py": "tests/bench/test_broadcast.py",
