@@ -64,11 +64,12 @@ def reachability(state: CoreState, peer_id: PeerId) -> Reachability:
 def build_reach_status(state: CoreState) -> ReachStatus:
     """The sums from the core's parts."""
     members = Counter(reachability(state, member.peer_id) for member in state.members)
-    facts = [member.facts for member in state.members if member.facts is not None]
-    reported = Counter([(link.transport, link.lan) for one in facts for link in one.links])  # many, of few kinds
-    links: Counter[str] = Counter()
-    for (transport, lan), count in reported.items():
-        links[path_of(transport, lan=lan)] += count
+    links = Counter(
+        path_of(link.transport, lan=link.lan)
+        for member in state.members
+        if member.facts is not None
+        for link in member.facts.links
+    )
     figures, dialled = state.reach.punches, state.reach.dial_backs
     return ReachStatus(
         members={word: members[word] for word in REACHABILITIES},
