@@ -25,6 +25,8 @@ class Reach:
         advertise: what it advertised since, in place of that; empty: nothing.
         dialable: what those who dialled its address found; None: nobody tried.
         nat, punch_address, circuits, relay_address: see ReachabilityTold.
+        punched_from: the last punch_address that there was; what failed, failed there.
+        told: whether it told these in this session.
     """
 
     host: str = ""
@@ -34,6 +36,8 @@ class Reach:
     dialable: bool | None = None
     nat: str = "unknown"
     punch_address: str = ""
+    punched_from: str = ""
+    told: bool = False
     circuits: tuple[str, ...] = ()
     relay_address: str = ""
     checked: str = ""  # how many got through to its address, in words; empty: nobody dialled it
@@ -106,10 +110,12 @@ class ReachBook:
         return self._known.get(peer_id, _NOTHING)
 
     def joined(self, peer_id: PeerId, host: str, address: str) -> Reach:
-        """A session was opened from this host. What was known is kept if the place is the same."""
+        """A session was opened from this host. What was known is kept if the place is the same; for plans, which change
+        with what it tells next. A process that was started again punches holes from another port."""
         reach = self._known.pop(peer_id, None)
         if reach is None or reach.host != host or reach.said_address != address:
             reach = Reach(host, said_address=address)
+        reach.told = False
         self._known[peer_id] = reach
         self._here.add(peer_id)
         self._forget_some()
@@ -129,7 +135,11 @@ class ReachBook:
             punch_address, doubt = "", f"its session comes from {reach.host or 'an unknown host'}, not {punch_address}"
         if event.advertise != reach.advertise:
             reach.advertise, reach.dialable, reach.checked = event.advertise, None, ""
-        reach.nat, reach.punch_address = event.nat, punch_address
+        if punch_address and punch_address != reach.punched_from:
+            reach.punched_from = punch_address
+            self._changed |= bool(self.failures.of(event.peer_id))
+            self.failures.forgive(event.peer_id)
+        reach.nat, reach.punch_address, reach.told = event.nat or reach.nat, punch_address, True
         reach.circuits, reach.relay_address = event.circuits, event.relay_address
         self._changed |= reach.for_planning != before
         news, reach.doubt = doubt if doubt != reach.doubt else "", doubt

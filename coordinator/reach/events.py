@@ -12,7 +12,7 @@ class ReachabilityTold:
     """What a peer found out about its own ways to be reached. Replaces what it told before."""
 
     peer_id: PeerId
-    nat: str  # one of coordinator.reach.holes.NAT_KINDS
+    nat: str  # one of coordinator.reach.holes.NAT_KINDS; empty: it has not looked yet
     punch_address: str = ""  # ip:port as we see the port that it punches from; empty: none
     circuits: tuple[str, ...] = ()  # its addresses through relays that hold a reservation of its
     relay_address: str = ""  # where its libp2p host takes reservations of others; empty: it takes none

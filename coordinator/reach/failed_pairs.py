@@ -59,6 +59,11 @@ class FailedPairs:
             self._forget(pair)
         return known
 
+    def forgive(self, peer_id: PeerId) -> None:
+        """This member is not where it was: nothing that failed says anything of its pairs any more."""
+        for pair in [pair for pair in self._failures if peer_id in pair]:
+            self._forget(pair)
+
     def tick(self, now: float) -> bool:
         """Whether pairs may try again that could not until now. The length of their pause is kept for as long again."""
         if now < self._next_end:

@@ -114,6 +114,8 @@ class Matchmaker:
             return "it is not here"
         if state.members.standing(one).kept_out or state.members.standing(other).kept_out:
             return "one of the two takes no part in this run"
+        if not (state.reach.of(one).told and state.reach.of(other).told):
+            return "it has only just come, and has not said where it is seen"
         if not can_punch(state.reach.of(one).hole, state.reach.of(other).hole):
             return "no hole can be punched between our routers"
         pause_s = state.reach.failures.pause_left_s(one, other, now)

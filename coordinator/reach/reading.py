@@ -57,7 +57,7 @@ def _told(peer_id: PeerId, said: pb.Reachability) -> ReachabilityTold:
         raise MalformedMessage(f"a peer names at most {CIRCUITS_MAX} circuits")
     return ReachabilityTold(
         peer_id=peer_id,
-        nat=said.nat if said.nat in NAT_KINDS else "unknown",
+        nat=said.nat if said.nat in ("", *NAT_KINDS) else "unknown",
         punch_address=_ip_and_port(said.punch_address),
         circuits=tuple(_p2p_address(one) for one in said.circuits),
         relay_address=_p2p_address(said.relay_address) if said.relay_address else "",

@@ -45,6 +45,31 @@ def test_nobody_is_sent_to_a_third_partys_port() -> None:
     assert reach.of(A).hole == 2
 
 
+def test_whoever_comes_back_and_has_not_looked_yet_is_behind_the_same_router() -> None:
+    reach = book()
+    reach.told(told())
+    assert reach.of(A).told
+    reach.joined(A, HOST, "")
+    assert not reach.of(A).told
+    reach.told(told(nat="", punch_address=f"{HOST}:8000"))
+    assert (reach.of(A).nat, reach.of(A).hole, reach.of(A).told) == ("port-restricted", 2, True)
+
+
+def test_what_failed_at_another_port_says_nothing_of_this_one() -> None:
+    reach, other = book(), PeerId("b")
+    reach.told(told())
+    reach.failures.failed(A, other, 0.0)
+    reach.told(told())
+    reach.joined(A, HOST, "")
+    reach.take_changed()
+    reach.told(told())
+    assert reach.failures.of(A) == frozenset({other}), "a session that broke off changes nothing"
+    reach.take_changed()
+    reach.told(told(punch_address=f"{HOST}:8000"))
+    assert not reach.failures.of(A)
+    assert reach.take_changed()
+
+
 def test_a_port_may_be_seen_at_another_address_than_the_session() -> None:
     reach = book()
     reach.seen(SeenAt(A, "2001:db8::7"))

@@ -71,3 +71,16 @@ def test_the_oldest_is_forgotten_when_there_are_too_many() -> None:
         pairs.failed(A, PeerId(f"p{number}"), 0.0)
     assert PeerId("p0") not in pairs.of(A)
     assert len(pairs) == failed_pairs._REMEMBERED_MOST
+
+
+def test_whoever_moved_is_forgiven_everything() -> None:
+    pairs, c = FailedPairs(), PeerId("c")
+    pairs.failed(A, B, 0.0)
+    pairs.failed(A, c, 0.0)
+    pairs.failed(B, c, 0.0)
+    pairs.forgive(A)
+    assert not pairs.of(A)
+    assert (pairs.of(B), pairs.of(c)) == (frozenset({c}), frozenset({B}))
+    assert pairs.pause_left_s(A, B, 1.0) == 0.0
+    pairs.failed(A, B, 1.0)
+    assert pairs.pause_left_s(A, B, 1.0) == FIRST_PAUSE_S, "and it does not count any more"

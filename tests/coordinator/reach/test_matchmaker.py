@@ -69,6 +69,15 @@ def test_a_refusal_says_why(one: str, other: str, why: str) -> None:
     assert why in told[one].punch.refused
 
 
+def test_nobody_is_sent_to_the_port_of_a_process_that_is_gone() -> None:
+    here = world(a="port-restricted", b="port-restricted")
+    here.join("b")
+    assert "has not said where" in refusal(here, "a", "b")
+    assert "has not said where" in refusal(here, "b", "a")
+    here.say("b", "", punch_address=here.punch_address("b"))
+    assert refusal(here, "a", "b") == ""
+
+
 def test_a_banned_peer_gets_no_holes_and_a_quarantined_one_neither() -> None:
     here = world(a="port-restricted", b="port-restricted")
     here.core.state.members.standing(PeerId("b")).quarantined = "sent 3 corrupt chunks"

@@ -55,6 +55,10 @@ def test_a_kind_that_nobody_knows_is_unknown() -> None:
     assert event == ReachabilityTold(A, "unknown")
 
 
+def test_who_has_not_looked_yet_says_so() -> None:
+    assert reach_event_of(A, pb.PeerMessage(reachability=pb.Reachability())) == ReachabilityTold(A, "")
+
+
 @pytest.mark.parametrize(
     "message",
     [
