@@ -72,22 +72,26 @@ class Circuits:
 
     def credible(self, peer_id: PeerId, circuits: Iterable[str]) -> tuple[str, ...]:
         """Those addresses that lead to this member through relays that are here: others are told to dial them."""
-        relays = {address: relay for relay, address in self._relays().items()}
-        parts = ((one, *one.partition(_CIRCUIT)) for one in circuits)
-        return tuple(one for one, relay, _, to in parts if relay in relays and to == peer_id != relays[relay])
+        return tuple(one for one in circuits if self._leads_to(peer_id, one))
+
+    def _leads_to(self, peer_id: PeerId, circuit: str) -> bool:
+        address, _, to = circuit.partition(_CIRCUIT)
+        relay = self._state.members.get(PeerId(address.rpartition("/")[2]))
+        return to == peer_id and relay is not None and relay.peer_id != peer_id and self._takes(relay) == address
 
     def _needs(self, member: Member) -> bool:
         return not member.standing.kept_out and not self._state.reach.of(member.peer_id).address
 
     def _relays(self) -> dict[PeerId, str]:
         """Their addresses."""
-        found: dict[PeerId, str] = {}
-        for member in self._state.members:
-            reach = self._state.reach.of(member.peer_id)
-            takes = bool(reach.relay_address and reach.address) and member.may_relay and not member.metered
-            if takes and _is_own(member.peer_id, reach):
-                found[member.peer_id] = reach.relay_address
-        return found
+        named = ((member.peer_id, self._takes(member)) for member in self._state.members)
+        return {peer_id: address for peer_id, address in named if address}
+
+    def _takes(self, member: Member) -> str:
+        """Where this member takes reservations of others; empty: nowhere."""
+        reach = self._state.reach.of(member.peer_id)
+        takes = bool(reach.relay_address and reach.address) and member.may_relay and not member.metered
+        return reach.relay_address if takes and _is_own(member.peer_id, reach) else ""
 
 
 def spread(
