@@ -120,11 +120,12 @@ class Paths:
         _keep(self._failed_at_s, (peer_id, address), now)
 
     def measured(self, peer_id: PeerId, kind: Kind, bytes_per_second: float, now: float) -> None:
-        """What a link of this kind carried while it was busy."""
-        _keep(self._measured, (peer_id, kind), (bytes_per_second, now))
+        """What a link of this kind carried while it was busy. The most counts: with others beside it, it gets less."""
+        if bytes_per_second >= self.rate(peer_id, kind, now):
+            _keep(self._measured, (peer_id, kind), (bytes_per_second, now))
 
     def rate(self, peer_id: PeerId, kind: Kind, now: float) -> float:
-        """Bytes per second as measured lately; 0: they were not."""
+        """The most bytes per second that were measured lately; 0: none were."""
         bytes_per_second, measured_at_s = self._measured.get((peer_id, kind), (0.0, 0.0))
         return bytes_per_second if now - measured_at_s < _MEASURED_FOR_S else 0.0
 

@@ -117,3 +117,16 @@ def test_what_was_learned_elsewhere_is_tried_too() -> None:
     assert paths.order(PEER, ["https://a.example/x"], 0.0) == ["https://a.example/x"]
     paths.learn(PEER, [])
     assert paths.order(PEER, [DIRECT], 0.0) == [DIRECT]
+
+
+def test_the_most_that_a_way_carried_lately_counts() -> None:
+    paths = Paths()
+    paths.measured(PEER, "p2p", 3e6, 0.0)
+    paths.measured(PEER, "direct", 1e6, 10.0)
+    assert paths.order(PEER, [P2P, DIRECT], 20.0) == [P2P, DIRECT]
+    paths.measured(PEER, "direct", 2e6, 30.0)
+    paths.measured(PEER, "direct", 1e5, 40.0)
+    assert paths.rate(PEER, "direct", 50.0) == 2e6, "others had the network meanwhile"
+    assert paths.order(PEER, [P2P, DIRECT], 50.0) == [DIRECT, P2P]
+    paths.measured(PEER, "direct", 1e5, 930.0)
+    assert paths.rate(PEER, "direct", 931.0) == 1e5
