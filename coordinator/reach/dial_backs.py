@@ -69,7 +69,7 @@ class DialBacks:
         self._targets: dict[PeerId, _Target] = {}
         self._due: list[tuple[float, PeerId]] = []  # a heap; entries that no longer hold are passed over
         self._running: dict[int, _Check] = {}  # in order of their ends
-        self._helpers: OrderedDict[PeerId, None] = OrderedDict()  # who was asked longest ago first
+        self._helpers: OrderedDict[PeerId, None] = OrderedDict()  # who was looked at longest ago first
         self._helping: Counter[PeerId] = Counter()
         self._last_id = 0
         self.figures = state.reach.dial_backs
@@ -186,21 +186,21 @@ class DialBacks:
     def _ask_helpers(self, check_id: int, check: _Check, address: str) -> list[Action]:
         chosen = self._choose(check.peer_id)
         for helper in chosen:
-            self._helpers.move_to_end(helper)
             self._helping[helper] += 1
         check.asked.update(chosen)
         order = pb.DialBack(check_id=check_id, peer_id=check.peer_id, address=address)
         return [SendToPeer(helper, pb.CoordinatorMessage(dial_back=order)) for helper in chosen]
 
     def _choose(self, target: PeerId) -> list[PeerId]:
-        """Who was asked longest ago, of those elsewhere who may be asked anything."""
+        """Who was looked at longest ago, of those elsewhere who may be asked anything."""
         members, reach = self._state.members, self._state.reach
         member = members.get(target)
         tells_sites = self._state.settings.lan_preferred  # else one network prefix is no local network here
         site = member.site if member is not None and tells_sites else ""
         host = reach.of(target).host
         found: list[PeerId] = []
-        for peer_id in islice(self._helpers, _HELPERS_LOOKED_AT):
+        for peer_id in list(islice(self._helpers, _HELPERS_LOOKED_AT)):
+            self._helpers.move_to_end(peer_id)  # whoever may not be asked now must not stand before the others
             one = members.get(peer_id)
             if one is None or not one.may_relay or self._helping[peer_id] or reach.of(peer_id).host in ("", host):
                 continue

@@ -121,6 +121,18 @@ def test_those_behind_the_same_router_and_those_kept_out_are_not_asked() -> None
     assert verdicts(world.ended("", 1, True))[0].asked == 1
 
 
+def test_those_that_may_not_be_asked_do_not_stand_before_the_others() -> None:
+    world = World()
+    world.join("target", "192.0.2.1")
+    for number in range(70):
+        world.join(f"banned{number}", f"198.51.100.{number}", "")
+        world.state.members.standing(PeerId(f"banned{number}")).banned = "said so"
+    world.join("helper", "192.0.2.2", "")
+    assert asked(world.pass_s(FIRST_AFTER_S)) == [("", "192.0.2.1:7")]
+    world.ended("", 1, True)
+    assert asked(world.pass_s(DIALABLE_AGAIN_S)) == [("", "192.0.2.1:7"), ("helper", "192.0.2.1:7")]
+
+
 @pytest.mark.parametrize("address", ["198.51.100.1:7", "127.0.0.1:22", "10.0.0.1:80", "[2001:db8::1]:7"])
 def test_nobody_has_a_third_party_dialled(address: str) -> None:
     world = World()
