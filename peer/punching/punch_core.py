@@ -23,6 +23,7 @@ DEADLINE_MOST_S = 10.0
 """Of an attempt, whatever the coordinator says."""
 _RETRY_FIRST_S = 5.0
 _RETRY_MOST_S = 600.0
+_REFUSED_S = 1.0
 _REMEMBERED_MOST = 4096
 
 
@@ -189,7 +190,9 @@ class PunchCore:
             case Told(order):
                 yield from self._told(order, now)
             case Refused(peer_id, reason):
-                yield from self._disappointed(peer_id, _cannot(peer_id, reason), now)
+                self._waiting.pop(peer_id, None)
+                self._rest(peer_id, _REFUSED_S, now)  # the coordinator knows better how long: it may be a moment
+                yield Disappoint(peer_id, _cannot(peer_id, reason))
             case Opened(punch_id):
                 yield from self._ended(punch_id, None, now)
             case Failed(punch_id, error):
@@ -216,7 +219,9 @@ class PunchCore:
             yield Disappoint(peer_id, _cannot(peer_id, "too many others are tried just now"))
         elif failures is not None and now < failures.again_at_s:
             wait_s = failures.again_at_s - now
-            yield Disappoint(peer_id, _cannot(peer_id, f"it failed {failures.count} times, again in {wait_s:.0f} s"))
+            yield Disappoint(
+                peer_id, _cannot(peer_id, f"after {failures.count} failures no other try for {wait_s:.1f} s")
+            )
         else:
             self._waiting[peer_id] = now + ANSWER_S
             yield Ask(peer_id)
@@ -250,13 +255,18 @@ class PunchCore:
     def _disappointed(self, peer_id: PeerId, error: RollcastError, now: float) -> Iterator[Action]:
         """Each failure doubles the pause; a router's kind does not change by trying."""
         self._waiting.pop(peer_id, None)
+        count = self._failures[peer_id].count if peer_id in self._failures else 0
+        self._rest(peer_id, min(_RETRY_MOST_S, _RETRY_FIRST_S * 2.0 ** min(count, 16)), now)
+        self._failures[peer_id].count = count + 1
+        yield Disappoint(peer_id, error)
+
+    def _rest(self, peer_id: PeerId, pause_s: float, now: float) -> None:
+        """Leave the peer alone for so long."""
         failures = self._failures.pop(peer_id, None) or _Failures()
-        failures.again_at_s = now + min(_RETRY_MOST_S, _RETRY_FIRST_S * 2.0 ** min(failures.count, 16))
-        failures.count += 1
+        failures.again_at_s = max(failures.again_at_s, now + pause_s)
         self._failures[peer_id] = failures
         while len(self._failures) > _REMEMBERED_MOST:
             del self._failures[next(iter(self._failures))]  # the oldest
-        yield Disappoint(peer_id, error)
 
 
 def _cannot(peer_id: PeerId, why: str) -> Unreachable:

@@ -75,7 +75,7 @@ def test_a_failure_is_told_and_each_doubles_the_pause() -> None:
         assert core.handle(Wanted(BERT), now) == [Ask(BERT)]
         assert core.handle(Told(order()), now) == [Begin(order())]
         assert core.handle(Failed(1, NOBODY_CAME), now) == [Report(1, False, 0.0), Disappoint(BERT, NOBODY_CAME)]
-        assert "it failed" in disappointment(core, Wanted(BERT), now + pause_s - 0.1)
+        assert "failures" in disappointment(core, Wanted(BERT), now + pause_s - 0.1)
         now += pause_s
     assert core.handle(Wanted(BERT), now) == [Ask(BERT)]
     core.handle(Told(order()), now)
@@ -83,7 +83,7 @@ def test_a_failure_is_told_and_each_doubles_the_pause() -> None:
     assert core.handle(Wanted(BERT), now) == [Ask(BERT)], "a hole that opened clears the slate"
 
 
-def test_a_refusal_and_a_silent_coordinator_are_failures() -> None:
+def test_a_refusal_is_told_and_a_silent_coordinator_is_a_failure() -> None:
     core = connected()
     core.handle(Wanted(ANNA), 0.0)
     core.handle(Wanted(BERT), 0.5)
@@ -92,8 +92,16 @@ def test_a_refusal_and_a_silent_coordinator_are_failures() -> None:
     (action,) = core.handle(Tick(), 0.5 + ANSWER_S)
     assert isinstance(action, Disappoint)
     assert "waited 2 s" in action.error.what
-    for peer_id in (ANNA, BERT):
-        assert "it failed 1 times" in disappointment(core, Wanted(peer_id), 3.0)
+    assert "after 1 failures" in disappointment(core, Wanted(BERT), 3.0)
+    assert core.handle(Wanted(ANNA), 3.0) == [Ask(ANNA)]
+
+
+def test_refusals_do_not_add_up() -> None:
+    core = connected()
+    for now in (0.0, 1.0, 2.0, 3.0):
+        assert core.handle(Wanted(BERT), now) == [Ask(BERT)]
+        core.handle(Refused(BERT, "it has only just come"), now)
+        assert "after 0 failures no other try for 0.5 s" in disappointment(core, Wanted(BERT), now + 0.5)
 
 
 def test_without_a_session_nothing_is_asked_and_what_runs_goes_on() -> None:

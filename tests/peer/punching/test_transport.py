@@ -89,7 +89,7 @@ class TestPunchTransport(TransportConformance):
             assert list(self.matchmaking.outcomes.values()) == [[False], [False]]
             with pytest.raises(Unreachable) as caught:
                 await pair.dial()
-            assert "it failed 1 times" in caught.value.what
+            assert "after 1 failures" in caught.value.what
 
     async def test_while_the_coordinator_is_away_open_links_go_on_and_new_ones_say_why_not(
         self, tmp_path: Path
