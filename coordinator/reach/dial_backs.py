@@ -4,13 +4,14 @@ In the manner of AutoNAT v2 (libp2p specification "autonat/autonat-v2"): only ad
 is are dialled, or such that the operator allows, few at a time, and each asks a single handshake of its target: nobody
 can have third parties dialled (amplification). Members behind the target's own router are not asked, since they say
 nothing of others; what half of those who tried or more got through to counts as dialable. One failed check is none: it
-is made again a moment later, as the machine may have been busy.
+is made again a moment later, and twice where somebody got through before, as the machine may have been busy.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter, OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -30,6 +31,8 @@ AGAIN_AFTER_FAILURE_S = 10.0
 UNDIALABLE_AGAIN_S = 300.0
 DIALABLE_AGAIN_S = 1800.0
 _UNANSWERED_AGAIN_S = 60.0
+#: In a row until an address counts as none, by what was found before: a busy machine answers late.
+_FAILURES_NEEDED: Mapping[bool | None, int] = {None: 2, True: 3, False: 1}
 _SPACING_S = 10.0  # between checks of one member, whatever it says of itself
 _RUNNING_MOST = 32
 _HELPERS_LOOKED_AT = 64
@@ -223,8 +226,8 @@ class DialBacks:
         reached = sum(check.said.values())
         dialable = 2 * reached >= len(check.said)
         target.failures = 0 if dialable else target.failures + 1
-        if target.failures == 1 and self._state.reach.of(check.peer_id).dialable is not False:
-            self._at(check.peer_id, target, now + AGAIN_AFTER_FAILURE_S)
+        if 0 < target.failures < _FAILURES_NEEDED[self._state.reach.of(check.peer_id).dialable]:
+            self._at(check.peer_id, target, now + AGAIN_AFTER_FAILURE_S * target.failures)
             return []
         self._at(check.peer_id, target, now + (DIALABLE_AGAIN_S if dialable else UNDIALABLE_AGAIN_S))
         return self._found(check, reached, dialable=dialable)

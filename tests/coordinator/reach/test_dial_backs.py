@@ -111,6 +111,19 @@ def test_an_address_that_two_checks_failed_at_counts_as_none_until_one_succeeds(
     assert world.state.reach.of(PeerId("target")).address == "192.0.2.1:7"
 
 
+def test_an_address_that_was_dialable_needs_three() -> None:
+    world = World()
+    world.join("target", "192.0.2.1")
+    world.pass_s(FIRST_AFTER_S)
+    world.ended("", 1, True)
+    world.pass_s(DIALABLE_AGAIN_S)
+    for check, after_s in ((2, AGAIN_AFTER_FAILURE_S), (3, 2 * AGAIN_AFTER_FAILURE_S)):
+        assert not world.ended("", check, False)
+        assert not world.pass_s(after_s - 1.0)
+        assert asked(world.pass_s(1.0))
+    assert not verdicts(world.ended("", 4, False))[0].dialable
+
+
 def test_those_behind_the_same_router_and_those_kept_out_are_not_asked() -> None:
     world = World()
     world.join("target", "192.0.2.1")
