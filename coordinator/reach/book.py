@@ -103,6 +103,8 @@ class ReachBook:
         """Pairs between which no hole could be punched lately."""
         self.punches = PunchFigures()
         self.dial_backs = DialBackFigures()
+        self.records = 0
+        """Members whose signed record is handed to others."""
         self._changed = False
 
     def of(self, peer_id: PeerId) -> Reach:

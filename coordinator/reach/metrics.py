@@ -26,6 +26,9 @@ def families(reach: Mapping[str, Any]) -> Iterable[Metric]:
     for result, count in reach["dial_backs"].items():
         checks.add_metric([result], count)
     yield checks
+    yield GaugeMetricFamily(
+        "rollcast_peer_records", "Members whose signed record is handed to others.", reach["records"]
+    )
     punches = reach["punches"]
     ended = CounterMetricFamily("rollcast_punches", "Holes asked for, by how that ended.", labels=["result"])
     for result in _RESULTS:

@@ -33,9 +33,6 @@ class Rendezvous:
         self._due: list[tuple[float, PeerId]] = []  # a heap; entries that ``_due_at`` contradicts are old
         self._due_at: dict[PeerId, float] = {}
 
-    def __len__(self) -> int:
-        return len(self._records)
-
     def joined(self, member: Member, now: float) -> list[Action]:
         """It is handed records soon."""
         self._hand_at(member.peer_id, now + FIRST_S)
@@ -43,7 +40,7 @@ class Rendezvous:
 
     def left(self, peer_id: PeerId, now: float) -> list[Action]:
         """Its record is not handed out any more; those who have it find out whether it still answers."""
-        self._records.pop(peer_id, None)
+        self._forget(peer_id)
         self._due_at.pop(peer_id, None)
         return []
 
@@ -56,12 +53,13 @@ class Rendezvous:
         assert isinstance(event, RecordGiven)
         signed = pb.Signed.FromString(event.signed)
         if not pb.PeerRecord.FromString(signed.payload).addresses:
-            self._records.pop(event.peer_id, None)
+            self._forget(event.peer_id)
             return []
         if event.peer_id not in self._has_turn:
             self._has_turn.add(event.peer_id)
             self._turns.append(event.peer_id)
         self._records[event.peer_id] = signed
+        self._state.reach.records = len(self._records)
         return []
 
     def tick(self, now: float) -> list[Action]:
@@ -77,6 +75,10 @@ class Rendezvous:
                 message = pb.CoordinatorMessage(peer_records=pb.PeerRecords(records=sample))
                 actions.append(SendToPeer(peer_id, message))
         return actions
+
+    def _forget(self, peer_id: PeerId) -> None:
+        self._records.pop(peer_id, None)
+        self._state.reach.records = len(self._records)
 
     def _hand_at(self, peer_id: PeerId, due: float) -> None:
         self._due_at[peer_id] = due

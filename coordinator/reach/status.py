@@ -47,12 +47,14 @@ class ReachStatus:
     Args:
         members: by how they are reached; ``only outwards`` holds those of whom nothing is known yet.
         link_ends: open links by what carries them, as both of their ends report them.
+        records: members whose signed record is handed to others.
     """
 
     members: dict[str, int]
     link_ends: dict[str, int]
     punches: PunchStatus
     dial_backs: DialBackStatus
+    records: int
 
 
 def reachability(state: CoreState, peer_id: PeerId) -> Reachability:
@@ -83,4 +85,5 @@ def build_reach_status(state: CoreState) -> ReachStatus:
             pairs_left_alone=len(state.reach.failures),
         ),
         dial_backs=DialBackStatus(dialled.dialable, dialled.undialable, dialled.unanswered),
+        records=state.reach.records,
     )

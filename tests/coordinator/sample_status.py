@@ -264,6 +264,7 @@ def sample_broadcast(**changes: Any) -> dict[str, Any]:
                 "pairs_left_alone": 1,
             },
             "dial_backs": {"dialable": 9, "undialable": 1, "unanswered": 0},
+            "records": 9,
         },
         "peers": [origin, behind, *peers],
         "peers_left_out": 0,

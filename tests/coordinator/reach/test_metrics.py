@@ -25,6 +25,7 @@ def test_every_sum_has_a_series() -> None:
     assert samples["rollcast_punches_total", "opened"] == 1
     assert samples["rollcast_punch_seconds_mean", ""] == 0.25
     assert samples["rollcast_pairs_left_alone", ""] == 0
+    assert samples["rollcast_peer_records", ""] == 0
 
 
 def _samples(here: ReachWorld) -> dict[tuple[str, str], float]:

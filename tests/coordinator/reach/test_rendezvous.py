@@ -58,7 +58,9 @@ def test_the_newest_record_counts_and_one_without_addresses_is_no_use() -> None:
 
 def test_who_left_or_is_kept_out_is_not_handed_out() -> None:
     here = world("a", "b", "c")
+    assert here.core.state.reach.records == 3
     here.tell(PeerLeft(PeerId("a"), "gone", finished=True))
+    assert here.core.state.reach.records == 2
     here.tell(PeerBanned(PeerId("b"), "b", ""))
     assert handed(here, FIRST_S) == {"origin": {"c"}}
 
