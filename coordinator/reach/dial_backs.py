@@ -235,17 +235,20 @@ class DialBacks:
     def _found(self, check: _Check, reached: int, *, dialable: bool) -> list[Action]:
         asked = len(check.said)
         problem = "" if dialable else max(check.problems, key=lambda one: (check.problems[one], one), default="")
-        before = self._state.reach.of(check.peer_id).dialable
+        reach, member = self._state.reach.of(check.peer_id), self._state.members.get(check.peer_id)
+        before, said_before = reach.dialable, reach.checked
         why = f": {problem}" if problem else ""
         checked = f"{reached} of {asked} got through to {check.address}{why}"
-        self._state.reach.found(check.peer_id, dialable=dialable, checked=checked)
+        # Without the origin nobody receives anything: those who might get through go on trying.
+        in_plans = None if member is not None and member.role == "origin" and not dialable else dialable
+        self._state.reach.found(check.peer_id, dialable=in_plans, checked=checked)
         if dialable:
             self.figures.dialable += 1
         else:
             self.figures.undialable += 1
         told = pb.DialVerdict(address=check.address, dialable=dialable, asked=asked, reached=reached, problem=problem)
         actions: list[Action] = [_verdict(check.peer_id, told)]
-        if before != dialable and (before is False or not dialable):
+        if checked != said_before and before != dialable and (before is False or not dialable):
             kind = "peer_dialable" if dialable else "peer_undialable"
             actions.append(Note(kind, check.peer_id, checked))
         return actions

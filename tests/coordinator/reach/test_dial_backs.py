@@ -35,9 +35,9 @@ class World:
         self.part = DialBacks(self.state)
         self.now = 100.0
 
-    def join(self, name: str, host: str, address: str | None = None) -> list[Action]:
+    def join(self, name: str, host: str, address: str | None = None, role: str = "peer") -> list[Action]:
         said = f"{host}:7" if address is None else address
-        event = replace(joined(name, address=said), host=host, site=host)
+        event = replace(joined(name, role=role, address=said), host=host, site=host)
         member = self.state.members.join(event, self.now)
         self.state.reach.joined(member.peer_id, host, said)
         return self.part.joined(member, self.now)
@@ -122,6 +122,21 @@ def test_an_address_that_was_dialable_needs_three() -> None:
         assert not world.pass_s(after_s - 1.0)
         assert asked(world.pass_s(1.0))
     assert not verdicts(world.ended("", 4, False))[0].dialable
+
+
+def test_the_origins_address_stays_in_plans() -> None:
+    world = World()
+    world.join("origin", "192.0.2.1", role="origin")
+    world.pass_s(FIRST_AFTER_S)
+    world.ended("", 1, False, problem="refused")
+    notes = []
+    for check, after_s in ((2, AGAIN_AFTER_FAILURE_S), (3, UNDIALABLE_AGAIN_S)):
+        world.pass_s(after_s)
+        found = world.ended("", check, False, problem="refused")
+        assert not verdicts(found)[0].dialable
+        notes += [one.kind for one in found if isinstance(one, Note)]
+    assert notes == ["peer_undialable"]
+    assert world.state.reach.of(PeerId("origin")).address == "192.0.2.1:7"
 
 
 def test_those_behind_the_same_router_and_those_kept_out_are_not_asked() -> None:
