@@ -10,9 +10,11 @@ import logging
 from typing import Any
 
 import libp2p
+import trio
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.x25519 import create_new_key_pair as create_new_x25519_key_pair
 from libp2p.network.config import ConnectionConfig, RetryConfig
+from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.rcmgr.connection_limits import ConnectionLimits
 from libp2p.rcmgr.manager import ResourceLimits, ResourceManager
 from libp2p.rcmgr.memory_limits import MemoryConnectionLimits
@@ -28,6 +30,8 @@ from rollcast.wire.identity import Identity
 
 _NEVER_S = 1e9
 _MEMORY_MB = 256
+_CLOSING_S = 5.0
+_LOG = logging.getLogger(__name__)
 # It reports every broken connection as a warning with a stack trace; what matters of it, we log ourselves.
 _LOG_LEVEL = logging.CRITICAL
 
@@ -61,9 +65,31 @@ def make_host(identity: Identity, limits: HostLimits) -> Any:
     network = host.get_network()
     network.upgrader.muxer_multistream = Muxers(limits.opening_timeout_s)
     network.retry_config = RetryConfig(max_retries=0)  # when to dial again is the relay's to say
+    network._do_handle_inbound_connection = _Inbound(network).serve
     # Its target is the middle between the watermarks, whatever the minimum, and every disconnect lets it dial.
     network.auto_connector.maybe_connect = _dial_nobody
     return host
+
+
+class _Inbound:
+    """Accepted connections. libp2p would keep the task of each, and count it against the limit, until the host ends."""
+
+    def __init__(self, network: Any) -> None:
+        self._network = network
+
+    async def serve(self, stream: Any, address: Any, _failure: Any) -> None:
+        """Make a connection of what was accepted, and wait for its end."""
+        raw = RawConnection(stream, False)
+        try:
+            muxed = await self._network.upgrade_inbound_raw_conn(raw, address)
+            await muxed.event_shutting_down.wait()
+            with trio.move_on_after(_CLOSING_S):
+                await muxed.event_closed.wait()
+        except Exception as error:
+            _LOG.debug("an accepted connection failed: %s", error)
+        finally:
+            with trio.CancelScope(deadline=trio.current_time() + _CLOSING_S, shield=True):
+                await raw.close()
 
 
 async def _dial_nobody() -> None:

@@ -23,6 +23,7 @@ from tests.peer.link_run import LinkRun
 from tests.peer.transport_conformance import LIMITS, PAYLOAD, Pair, anyone, push, want
 
 pytest.importorskip("libp2p")
+trio = pytest.importorskip("trio")
 
 WAIT_S = 20.0
 
@@ -238,6 +239,32 @@ async def test_a_host_limits_its_links_and_nothing_by_share_of_memory(tmp_path: 
         await pair.ends()
         with pytest.raises(Unreachable, match="too many p2p links"):
             await pair.dialler.dial(pair.peer_id, pair.address)
+
+
+async def test_connections_that_ended_are_forgotten(tmp_path: Path) -> None:
+    """libp2p would count each against its limit, and keep a task for it, until the host ends."""
+
+    async def connections(host: Any) -> int:
+        return len(host.get_network().get_connections())
+
+    async def handlers(_host: Any) -> int:
+        root = trio.lowlevel.current_root_task()
+        assert root is not None
+        tasks, count = [root], 0
+        while tasks:
+            task = tasks.pop()
+            count += task.name.endswith("_run_handler")
+            tasks += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+        return count
+
+    async with p2p_pair(tmp_path, host_limits=HostLimits(links_most=1)) as pair:
+        for _ in range(4):  # of two connections each; the host may have four
+            link, accepted = await pair.dial()
+            link.close("enough")
+            await accepted.ended()
+            for end in (pair.listener, pair.dialler):
+                while await in_trio(end, connections) or await in_trio(end, handlers):  # noqa: ASYNC110 - see until
+                    await asyncio.sleep(0.02)
 
 
 async def test_who_sends_more_than_granted_is_cut(tmp_path: Path) -> None:
