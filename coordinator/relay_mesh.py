@@ -16,6 +16,7 @@ from rollcast.wire.ids import PeerId, StripeId
 _WORTH_SHARE = 1 / 20  # of the mean uplink: what is slower only adds latency
 _SERVICE_S_MAX = 5.0  # for one chunk's copies to all others, unless all relays are so slow
 _CHUNK_BYTES = 64 << 10  # the usual chunk, for that bound
+_REACHED_SHARE = 0.5  # of the others: whoever reaches fewer leaves most copies of its stripe to the uplinks of others
 _GAIN_WORTH = 0.98  # peers behind NAT relay where the others alone stay below this share of what is possible
 _SURELY = 1.1  # uplinks are measured, and one that is taken for too fast must not leave the origin idle for a whole run
 _LIST_DEGREE = 8  # copies of a chunk list that the origin sends itself
@@ -55,11 +56,10 @@ def plan_mesh(
 
 def _relays(nodes: Sequence[RelayNode], root: RelayNode, uplinks: Mapping[PeerId, float]) -> list[RelayNode]:
     """Those whose uplinks are worth a stripe; at least one where any that costs nothing may relay."""
-    able = [
-        node
-        for node in nodes
-        if node.may_relay and root.reaches(node) and any(node.reaches(one) for one in nodes if one is not node)
-    ]
+    reached = {node.peer_id: sum(node.reaches(one) for one in nodes if one is not node) for node in nodes}
+    able = [node for node in nodes if node.may_relay and root.reaches(node) and reached[node.peer_id]]
+    most = [node for node in able if reached[node.peer_id] >= _REACHED_SHARE * (len(nodes) - 1)]
+    able = most or able
     willing = [node for node in able if not node.metered]
     if not willing:  # metered ones only where the origin cannot reach somebody
         return able[:1] if any(not root.reaches(node) for node in nodes) else []

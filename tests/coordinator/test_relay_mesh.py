@@ -122,17 +122,24 @@ def test_whom_a_hole_does_not_reach_another_relay_does() -> None:
     assert plan[2] == {"b": "origin", "a": "b", "s": "b"}
 
 
-def test_those_that_help_others_stripes_on_have_the_same_to_do() -> None:
-    open_ones = [node(name, 50) for name in "ab"]
-    nodes = [*open_ones, *(replace(node(f"s{index}", 50, dialable=False), hole=1) for index in range(6))]
-    plan = made(origin(50), *nodes)
-    helped = [parent for number, tree in stripes(plan).items() if number > 2 for parent in tree.values()]
-    assert {name: helped.count(name) for name in "ab"} == {"a": 15, "b": 15}
-    slow = [node("a", 10), node("b", 50), *nodes[2:]]
-    helped = [
-        parent for number, tree in stripes(made(origin(50), *slow)).items() if number > 2 for parent in tree.values()
-    ]
-    assert {name: helped.count(name) for name in "ab"} == {"a": 5, "b": 25}
+def helped(plan: Plan, helpers: int) -> list[int]:
+    """Copies of others' stripes that each of the first nodes passes on; their own stripes come first."""
+    others = [tree for number, tree in stripes(plan).items() if number > helpers]
+    return [sum(parent == name for tree in others for parent in tree.values()) for name in "abcd"[:helpers]]
+
+
+def test_those_that_help_others_stripes_on_share_that_in_proportion_to_their_uplinks() -> None:
+    hidden = [replace(node(f"s{index}", 50, dialable=False), hole=1) for index in range(4)]
+    assert helped(made(origin(50), *(node(name, 50) for name in "abcd"), *hidden), 4) == [3, 3, 3, 3]
+    unlike = [node(name, rate) for name, rate in zip("abcd", (100, 50, 25, 25), strict=True)]
+    assert helped(made(origin(50), *unlike, *hidden), 4) == [7, 3, 1, 1]
+
+
+def test_who_reaches_less_than_half_relays_only_where_nobody_reaches_more() -> None:
+    hidden = [replace(node(f"s{index}", 50, dialable=False), hole=1) for index in range(4)]
+    assert set(stripes(made(origin(50), node("a", 50), node("b", 50), *hidden))) == {0, 1, 2}
+    dialable = node("a", 50, may_relay=False)
+    assert set(stripes(made(origin(50), dialable, *hidden))) == {1, 2, 3, 4}
 
 
 def test_relays_of_libp2p_serve_whom_nobody_reaches_otherwise() -> None:
