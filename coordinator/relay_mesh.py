@@ -56,9 +56,9 @@ def plan_mesh(
 
 def _relays(nodes: Sequence[RelayNode], root: RelayNode, uplinks: Mapping[PeerId, float]) -> list[RelayNode]:
     """Those whose uplinks are worth a stripe; at least one where any that costs nothing may relay."""
-    reached = {node.peer_id: sum(node.reaches(one) for one in nodes if one is not node) for node in nodes}
-    able = [node for node in nodes if node.may_relay and root.reaches(node) and reached[node.peer_id]]
-    most = [node for node in able if reached[node.peer_id] >= _REACHED_SHARE * (len(nodes) - 1)]
+    others = {node.peer_id: sum(node.reaches(one) for one in nodes if one is not node) for node in nodes}
+    able = [node for node in nodes if node.may_relay and root.reaches(node) and others[node.peer_id]]
+    most = [node for node in able if others[node.peer_id] >= _REACHED_SHARE * (len(nodes) - 1)]
     able = most or able
     willing = [node for node in able if not node.metered]
     if not willing:  # metered ones only where the origin cannot reach somebody
