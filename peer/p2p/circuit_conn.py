@@ -74,7 +74,7 @@ class CircuitConn(IRawConnection):  # type: ignore[misc]
         if not self.closed.is_set():
             self.closed.set()
             self._reading.cancel()
-            await close_quietly(self._stream.reset)
+            await close_quietly(self._windowed.reset)
 
     def get_remote_address(self) -> tuple[str, int] | None:
         """Of the relay: that is where the bytes go."""

@@ -162,6 +162,12 @@ class CircuitRelay:
     async def _join(self, one: Any, other: Any) -> None:
         """Pass on both ways, until either end closes, says nothing, or has had what it may."""
         first, second = (WindowedStream(stream, HELD_BYTES) for stream in (one, other))
+        try:
+            await self._join_opened(first, second)
+        finally:
+            await close_quietly(first.reset, second.reset)
+
+    async def _join_opened(self, first: WindowedStream, second: WindowedStream) -> None:
         passed = Passed()
         with trio.move_on_after(self.book.caps.circuit_s) as scope:
             self._scopes.add(scope)

@@ -62,6 +62,13 @@ class WindowedStream:
             await self._stream.write(bytes(view[:size_bytes]))
             view = view[size_bytes:]
 
+    async def reset(self) -> None:
+        """End it both ways. What came and nobody takes is dropped: libp2p would keep it for a minute more."""
+        held = self._muxed.conn.stream_buffers.get(self._muxed.stream_id)
+        if held is not None:
+            held.clear()
+        await self._stream.reset()
+
     async def _grant_due(self) -> None:
         due_bytes, self._due_bytes = self._due_bytes, 0
         if due_bytes:

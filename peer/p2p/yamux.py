@@ -81,6 +81,15 @@ class BoundedYamux(Yamux):  # type: ignore[misc]
             body: bytes = await self.secured_conn.exactly(length)
         return body
 
+    def _sweep_stale_streams(self, now: float | None = None) -> int:
+        """Every half minute. libp2p's keeps for ever what was closed here after the other end had reset it."""
+        for stream_id, stream in self.streams.items():
+            if stream.reset_received:
+                stream.closed = True
+                self.stream_buffers.get(stream_id, bytearray()).clear()
+        swept: int = super()._sweep_stale_streams(now)
+        return swept
+
     async def send_data(self, stream: Any, parts: Sequence[BytesLike]) -> None:
         """Send one frame of data for which the stream's window has room.
 
