@@ -58,11 +58,10 @@ def _relays(nodes: Sequence[RelayNode], root: RelayNode, uplinks: Mapping[PeerId
     """Those whose uplinks are worth a stripe; at least one where any that costs nothing may relay."""
     others = {node.peer_id: sum(node.reaches(one) for one in nodes if one is not node) for node in nodes}
     able = [node for node in nodes if node.may_relay and root.reaches(node) and others[node.peer_id]]
-    most = [node for node in able if others[node.peer_id] >= _REACHED_SHARE * (len(nodes) - 1)]
-    able = most or able
     willing = [node for node in able if not node.metered]
     if not willing:  # metered ones only where the origin cannot reach somebody
         return able[:1] if any(not root.reaches(node) for node in nodes) else []
+    willing = [node for node in willing if others[node.peer_id] >= _REACHED_SHARE * (len(nodes) - 1)] or willing
     worth = _WORTH_SHARE * fmean(uplinks[node.peer_id] for node in willing)
     willing = [node for node in willing if uplinks[node.peer_id] >= worth]
     prompt = (len(nodes) - 1) * _CHUNK_BYTES / _SERVICE_S_MAX
