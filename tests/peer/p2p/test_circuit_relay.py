@@ -117,7 +117,7 @@ async def test_a_circuit_that_had_its_share_ends(tmp_path: Path) -> None:
 
 
 async def test_a_circuit_ends_after_its_time(tmp_path: Path) -> None:
-    async with relayed_pair(tmp_path, caps=replace(CAPS, circuit_s=0.8)) as pair:
+    async with relayed_pair(tmp_path, caps=replace(CAPS, circuit_s=3.0)) as pair:
         dialled, _ = await pair.ends()
         await dialled.ended()
 
@@ -168,7 +168,7 @@ async def test_connections_that_nobody_needs_end_and_those_with_a_reservation_st
     async def count(host: Any) -> int:
         return len(host.get_network().get_connections())
 
-    async with relayed_pair(tmp_path, host_limits=HostLimits(strangers_timeout_s=0.4)) as pair:
+    async with relayed_pair(tmp_path, host_limits=HostLimits(strangers_timeout_s=2.0)) as pair:
         dialled, accepted = await pair.ends()
         dialled.link.close("")
         await accepted.ended()
