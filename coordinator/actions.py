@@ -39,8 +39,8 @@ class RevokeLeases:
 class Neighbour:
     """Another process in a peer's part of the plan.
 
-    ``address``: ways to it, the best first, with spaces between. Where that one dials it is empty; "punch" where the two
-    are to dial each other, and that one asks for it.
+    ``address``: ways to it, the best first, with spaces between. Where that one dials it is empty; "punch" where the
+    two are to dial each other, and that one asks for it.
     """
 
     peer_id: PeerId
