@@ -59,7 +59,7 @@ def test_ports_of_the_service_are_those_of_containers() -> None:
     containers = made["StatefulSet", "test-rollcast"]["spec"]["template"]["spec"]["containers"]
     named = {port["name"]: port["containerPort"] for container in containers for port in container.get("ports", ())}
     wanted = {port["targetPort"]: port["port"] for port in made["Service", "test-rollcast"]["spec"]["ports"]}
-    assert wanted == named == {"grpc": 7400, "https": 7401, "chunks": 7410}
+    assert wanted == named == {"grpc": 7400, "https": 7401, "observe": 7402, "chunks": 7410}
 
 
 def test_without_accelerators_none_is_asked_for() -> None:
