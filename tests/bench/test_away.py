@@ -31,11 +31,12 @@ def test_where_nothing_came_there_are_no_times() -> None:
 
 @pytest.mark.e2e
 @pytest.mark.skipif(bool(build.why_not()), reason=build.why_not())
-def test_peers_stay_while_the_coordinator_is_dead_and_come_back() -> None:
+def test_versions_arrive_while_the_coordinator_is_dead_and_peers_come_back() -> None:
     parser = argparse.ArgumentParser()
     away.add_arguments(parser)
     short = ("--seconds", "20", "--before", "6", "--last", "6", "--peers", "3", "--interval", "3", "--kib", "64")
     figures = away.run(parser.parse_args(short)).figures
     assert figures["versions"] >= 3
+    assert figures["held_by_all_share"] == 1.0
     assert figures["ended_by_themselves"] == 0
     assert figures["back_s"] < 60.0
