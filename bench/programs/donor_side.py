@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from peer.config import LinkConfig, PeerConfig
+from peer.coordinators import Coordinators
 from peer.donor.daemon import Donor
 from peer.donor.describing import describe
 from peer.donor.owner_limits import OwnerLimitsBook
 from peer.network_gate import NetworkGate
+from peer.reachability.standing import Standing
 from peer.worker_events import FinishRequested, Rest
 from rollcast.runtime.process import die_with_parent, run_process
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -44,7 +46,9 @@ class IdleHost:
         """A process that waits for its coordinator."""
         hello = pb.Hello(name="attic", software="rollcast", hardware="no engine")
         beat = pb.Heartbeat(state="idle", reason="waiting for the coordinator")
-        return describe(hello, beat, run_id="run", peer_id="peer", coordinator="-", connected=False, uptime_s=0.0)
+        search, reach = Coordinators(["-"]), Standing().describe(pb.Reachability(), "")
+        ids = {"run_id": "run", "peer_id": "peer"}
+        return describe(hello, beat, **ids, search=search, reach=reach, connected=False, now=0.0, uptime_s=0.0)
 
 
 async def serve(config: PeerConfig, stop: asyncio.Event) -> int:

@@ -16,7 +16,7 @@ async def first_reached(invite: Invite, also: Sequence[str] = ()) -> tuple[Invit
     Args:
         also: further places (rollcast.wire.bootstrap).
     """
-    failures = []
+    failures: list[HopFailed] = []
     for place in invite.places(also):
         http = place.http_url.partition("://")[2]
         failed = await failed_hop(http, None) or await failed_hop(place.grpc_address, None)
