@@ -37,6 +37,7 @@ _SPACING_S = 10.0  # between checks of one member, whatever it says of itself
 _RUNNING_MOST = 32
 _HELPERS_LOOKED_AT = 64
 _OURSELVES = PeerId("")
+_NEVER = float("inf")
 
 
 @dataclass(slots=True)
@@ -53,11 +54,11 @@ class _Check:
 
 @dataclass(slots=True)
 class _Target:
-    """A member that says that it can be dialled."""
+    """A member, and what it said last of where it can be dialled."""
 
-    address: str  # that was, or will be, checked
-    due_at: float
-    started_at: float = float("-inf")
+    address: str = ""  # that was, or will be, checked; empty: it says that it cannot be dialled
+    due_at: float = _NEVER  # also while a check is under way
+    started_at: float = -_NEVER
     failures: int = 0  # in a row
 
 
@@ -142,21 +143,20 @@ class DialBacks:
     def _look(self, peer_id: PeerId, at: float) -> None:
         """Have the address checked that a member advertises now, unless that is under way or done."""
         address = direct_address(self._state.reach.of(peer_id).advertised)
-        target = self._targets.get(peer_id)
-        if target is not None and target.address == address:
-            return
-        if not address:
-            self._targets.pop(peer_id, None)
-            return
-        started_at = float("-inf") if target is None else target.started_at
-        self._targets[peer_id] = target = _Target(address, 0.0, started_at)
-        self._at(peer_id, target, max(at, started_at + _SPACING_S))
+        target = self._targets.setdefault(peer_id, _Target())
+        if target.address != address:
+            target.address, target.failures = address, 0
+            self._at(peer_id, target, max(at, target.started_at + _SPACING_S))
 
     def _at(self, peer_id: PeerId, target: _Target, at: float) -> None:
-        target.due_at = at
-        heapq.heappush(self._due, (at, peer_id))
+        if target.due_at != at:  # whoever names one address after the other is one entry in the heap
+            target.due_at = at
+            heapq.heappush(self._due, (at, peer_id))
 
     def _start(self, peer_id: PeerId, target: _Target, now: float) -> list[Action]:
+        target.due_at = _NEVER
+        if not target.address:
+            return []
         host, name = self._state.reach.of(peer_id).host, host_part(target.address)
         target.started_at = now
         numeric = is_numeric(name)

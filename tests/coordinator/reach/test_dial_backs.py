@@ -245,6 +245,21 @@ def test_another_address_is_checked_soon_and_not_more_often_than_that() -> None:
     assert world.state.reach.of(PeerId("target")).dialable is None
 
 
+def test_whoever_names_one_address_after_the_other_has_one_check_at_a_time() -> None:
+    world = world_of_five()
+    world.pass_s(FIRST_AFTER_S)
+    member = world.state.members.get(PeerId("target"))
+    assert member is not None
+    started = []
+    for second in range(60):
+        for advertise in ("", f"192.0.2.1:{second + 9}", "nowhere", f"192.0.2.1:{second + 99}"):
+            world.state.reach.told(ReachabilityTold(PeerId("target"), "mapped", advertise=advertise))
+            world.part.told(member, world.now)
+        started += [one for one in world.pass_s(1.0) if isinstance(one, TryAddress)]
+    assert len(started) == 6, "one in 10 s"
+    assert len(world.part._due) < 10
+
+
 def test_nothing_is_dialled_where_the_operator_wants_none() -> None:
     world = World(enabled=False)
     world.join("target", "192.0.2.1")
