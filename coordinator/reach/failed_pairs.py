@@ -34,12 +34,12 @@ class FailedPairs:
 
     def pause_left_s(self, one: PeerId, other: PeerId, now: float) -> float:
         """How long this pair is still left alone; 0: it may try."""
-        failure = self._failures.get(_pair(one, other))
+        failure = self._failures.get(pair_of(one, other))
         return 0.0 if failure is None else max(0.0, failure.until - now)
 
     def failed(self, one: PeerId, other: PeerId, now: float) -> None:
         """A punch of this pair came to nothing."""
-        pair = _pair(one, other)
+        pair = pair_of(one, other)
         before = self._failures.pop(pair, None)
         if before is not None and before.until > now:  # the same failure, told once more
             self._failures[pair] = before
@@ -53,7 +53,7 @@ class FailedPairs:
 
     def succeeded(self, one: PeerId, other: PeerId) -> bool:
         """A punch of this pair got through; returns whether that is news."""
-        pair = _pair(one, other)
+        pair = pair_of(one, other)
         known = pair in self._failures
         if known:
             self._forget(pair)
@@ -104,5 +104,6 @@ class FailedPairs:
                 self._resting.pop(a, None)
 
 
-def _pair(one: PeerId, other: PeerId) -> Pair:
+def pair_of(one: PeerId, other: PeerId) -> Pair:
+    """The same for both orders."""
     return (one, other) if one < other else (other, one)

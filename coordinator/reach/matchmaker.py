@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from coordinator.actions import Action, Note, SendToPeer
 from coordinator.membership import Member
 from coordinator.reach.events import PunchEnded, PunchRequested, ReachEvent
+from coordinator.reach.failed_pairs import Pair, pair_of
 from coordinator.reach.holes import can_punch
 from coordinator.state import CoreState
 from rollcast.wire.ids import PeerId
@@ -50,6 +51,7 @@ class Matchmaker:
     def __init__(self, state: CoreState) -> None:
         self._state = state
         self._under_way: dict[int, _Punch] = {}  # in order of their ends
+        self._pairs: set[Pair] = set()  # of those under way
         self._busy: Counter[PeerId] = Counter()
         self._allowances: dict[PeerId, _Allowance] = {}
         self._last_id = 0
@@ -64,8 +66,9 @@ class Matchmaker:
     def left(self, peer_id: PeerId, now: float) -> list[Action]:
         """Nobody learns what would have come of its punches."""
         self._allowances.pop(peer_id, None)
-        for punch_id in [key for key, one in self._under_way.items() if peer_id in (one.asker, one.other)]:
-            self._end(punch_id)
+        if peer_id in self._busy:
+            for punch_id in [key for key, one in self._under_way.items() if peer_id in (one.asker, one.other)]:
+                self._end(punch_id)
         return []
 
     def told(self, member: Member, now: float) -> list[Action]:
@@ -101,6 +104,7 @@ class Matchmaker:
         self._last_id += 1
         self.figures.asked += 1
         self._busy.update((event.peer_id, event.to_peer))
+        self._pairs.add(pair_of(event.peer_id, event.to_peer))
         self._under_way[self._last_id] = _Punch(event.peer_id, event.to_peer, now + DEADLINE_S, {})
         return [
             SendToPeer(event.peer_id, self._order(event.peer_id, event.to_peer, asked=True)),
@@ -121,6 +125,8 @@ class Matchmaker:
         pause_s = state.reach.failures.pause_left_s(one, other, now)
         if pause_s:
             return f"it failed a moment ago: no other try for {pause_s:.0f} s"
+        if pair_of(one, other) in self._pairs:  # so that no member fills all places of another one by itself
+            return "one of the two is under way"
         if max(self._busy[one], self._busy[other]) >= _AT_ONCE_MAX or len(self._under_way) >= _UNDER_WAY_MAX:
             return "too many are under way"
         return "" if self._may_ask(one, now) else "it asks too often"
@@ -175,6 +181,7 @@ class Matchmaker:
 
     def _end(self, punch_id: int) -> _Punch:
         punch = self._under_way.pop(punch_id)
+        self._pairs.discard(pair_of(punch.asker, punch.other))
         for peer_id in (punch.asker, punch.other):
             self._busy[peer_id] -= 1
             if not self._busy[peer_id]:

@@ -126,9 +126,21 @@ def test_a_member_that_asks_for_too_many_waits() -> None:
     here.now = 60.0
     here.tell(Tick())
     assert refusal(here, "p00", "p40") == ""
-    for _ in range(200):
-        here.told(asks("p01", "p02"))
-    assert here.core.state.reach.punches.asked < 60
+
+
+def test_one_member_does_not_fill_all_places_of_another() -> None:
+    here = world(a="full-cone", b="full-cone", c="full-cone")
+    assert refusal(here, "a", "b") == ""
+    for _ in range(30):
+        assert "under way" in refusal(here, "a", "b")
+        assert "under way" in refusal(here, "b", "a")
+    assert refusal(here, "c", "b") == ""
+    here.now = 60.0
+    here.tell(Tick())
+    assert here.core.state.reach.punches.failed == 2
+    here.now = 3600.0
+    here.tell(Tick())
+    assert refusal(here, "a", "b") == ""
 
 
 def test_asking_without_end_is_limited() -> None:
@@ -186,4 +198,5 @@ def test_nothing_is_left_over_whatever_happens(steps: list[tuple[str, int, int]]
     here.now += 60.0
     here.tell(Tick())
     assert not matchmaker._under_way
+    assert not matchmaker._pairs
     assert not matchmaker._busy
