@@ -7,8 +7,9 @@ these copies suffice for everybody in every stripe; what the rounding costs fall
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapify, heapreplace
 from itertools import accumulate
 
@@ -21,6 +22,7 @@ _SETTLE_FOR = 0.99  # of the best rate: leaves room, so that a join or leave nee
 _KEEP_ABOVE = 0.92  # a rate that still fits is kept while it is above this share of the best
 _GAIN_WORTH = 0.98  # see _interior
 _HOLES = range(ANYBODY + 1)
+_NEARLY_ALL = 0.9  # of the members
 _FEW_SHARE = 0.5  # of those copies: so few find takers wherever they are
 _HIDDEN_SHARE = 0.95  # of the copies that those whom peers behind NAT reach need: from them they take no more
 
@@ -107,6 +109,16 @@ class _Pool:
 
     def fits(self, rate: float) -> bool:
         return self.capacity(rate) >= self.stripes * self.needed(rate)
+
+
+def in_one_lan(nodes: Sequence[RelayNode], root: RelayNode) -> Sequence[RelayNode]:
+    """The members as ``make_groups`` takes them. Those of a local network in which nearly all are count as if others
+    could dial them, since nearly all can; in smaller ones the few links that there are more change no rate."""
+    lans = Counter(node.lan for node in nodes if node.lan)
+    lan, count = max(lans.items(), key=lambda one: (one[1], one[0]), default=("", 0))
+    if count < _NEARLY_ALL * len(nodes) or not (root.address or root.lan == lan):
+        return nodes
+    return [replace(node, address=node.address or node.local_address) if node.lan == lan else node for node in nodes]
 
 
 def make_groups(

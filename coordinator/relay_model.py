@@ -34,8 +34,9 @@ class RelayNode:
         site: the same for those that share a local network, empty: not known.
         rtt_s: median of its links, 0: not known.
         hole: class of coordinator.reach.holes: between whom holes can be punched.
-        avoid: members between whom and it that failed lately.
+        avoid: members to whom neither a hole nor the local network led lately.
         circuits: its addresses through relays of libp2p.
+        local_address: where others of its site dial it, empty if nowhere.
     """
 
     peer_id: PeerId
@@ -52,12 +53,24 @@ class RelayNode:
     hole: int = 0
     avoid: frozenset[PeerId] = frozenset()
     circuits: tuple[str, ...] = ()
+    local_address: str = ""
+
+    @property
+    def lan(self) -> str:
+        """The same for those that reach each other within their site; empty: nobody does."""
+        return self.site if self.local_address else ""
 
     def reaches(self, other: RelayNode) -> bool:
         """Whether there can be a link of its own between the two, whoever dials."""
         if self.address or other.address:
             return True
-        return can_punch(self.hole, other.hole) and other.peer_id not in self.avoid
+        if other.peer_id in self.avoid:
+            return False
+        return can_punch(self.hole, other.hole) or self.shares_lan_with(other)
+
+    def shares_lan_with(self, other: RelayNode) -> bool:
+        """Whether each of the two has an address that leads to it within the site of both."""
+        return self.lan != "" and self.lan == other.lan
 
     def is_relayed_to(self, other: RelayNode) -> bool:
         """Whether there can be one through a relay of libp2p: a last resort, as all bytes pass somebody's twice."""

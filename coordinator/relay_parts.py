@@ -105,11 +105,11 @@ class PartsMaker:
 
     def _named(self, node: RelayNode, other: RelayNode, *, dials: bool) -> Neighbour:
         lan = node.site != "" and node.site == other.site
-        punch = not (node.address or other.address) and node.reaches(other)
+        punch = not (node.address or other.address) and node.reaches(other)  # or in the local network
         key = (other.peer_id, dials, lan, punch)
         known = self._known.get(key)
         if known is None:
-            known, address = self._before.get(key), _address(other, dials=dials, punch=punch)
+            known, address = self._before.get(key), _address(other, dials=dials, lan=lan, punch=punch)
             if known is None or known.address != address or known.role != other.role:
                 known = Neighbour(other.peer_id, other.role, address, dials, lan)
             self._known[key] = known
@@ -154,13 +154,17 @@ def _by_other_means(node: RelayNode, other: RelayNode) -> bool:
     return not node.address and (node.reaches(other) or node.is_relayed_to(other))
 
 
-def _address(other: RelayNode, *, dials: bool, punch: bool) -> str:
+def _address(other: RelayNode, *, dials: bool, lan: bool, punch: bool) -> str:
     """Where to dial a member, the best way first. Relays come last: bytes pass them twice.
 
-    Where the other one dials it is empty, unless that takes a hole: then both do.
+    Where the other one dials it is empty, unless that may take a hole: then both do. Only members of its site hear of
+    its address in the local network. One that cannot be dialled there is asked for a hole next, which also tells us.
     """
     if not dials:
         return PUNCH if punch else ""
+    ways = [other.local_address] if lan else []
     if other.address:
-        return other.address
-    return " ".join([PUNCH, *other.circuits] if punch else other.circuits)
+        ways += other.address.split(" ")
+    else:
+        ways += [PUNCH, *other.circuits] if punch else other.circuits
+    return " ".join(dict.fromkeys(filter(None, ways)))

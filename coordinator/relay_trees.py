@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 from coordinator.reach.holes import ANYBODY, ENOUGH, can_punch
-from coordinator.relay_groups import Groups, make_groups
+from coordinator.relay_groups import Groups, in_one_lan, make_groups
 from coordinator.relay_model import Parents, Plan, RelayNode, Stripe
 from rollcast.wire.ids import PeerId, StripeId
 
@@ -34,6 +34,7 @@ class _Members:
     rtts: list[float] = field(default_factory=list)
     holes: list[int] = field(default_factory=list)
     avoid: dict[int, frozenset[PeerId]] = field(default_factory=dict)  # of those that failed with somebody
+    lans: list[str] = field(default_factory=list)
 
 
 def plan_trees(
@@ -50,7 +51,7 @@ def plan_trees(
         uplinks: of all, in bytes a second.
         before: the result for the members as they were; what still holds of it is kept.
     """
-    groups = make_groups(nodes, root, uplinks, stripes, None if before is None else before[1])
+    groups = make_groups(in_one_lan(nodes, root), root, uplinks, stripes, None if before is None else before[1])
     everybody = [root, *nodes]
     members = _Members(
         ids=[node.peer_id for node in everybody],
@@ -62,6 +63,7 @@ def plan_trees(
         rtts=[node.rtt_s for node in everybody],
         holes=[node.hole for node in everybody],
         avoid={index: node.avoid for index, node in enumerate(everybody) if node.avoid},
+        lans=[node.lan for node in everybody],
     )
     capacities = [[0.0] * len(everybody) for _ in range(stripes)]
     for peer_id, stripe in groups.stripe_of.items():
@@ -88,6 +90,7 @@ class _Tree:
         self.depths = [-1] * count  # of what is connected to the root
         self.places: list[Place] = []  # under those that can be dialled
         self.hidden_places: list[list[Place]] = [[] for _ in range(ANYBODY + 1)]  # that cannot, by their hole's class
+        self.by_lan: dict[str, list[Place]] = {}  # of hidden ones that others of their site can dial
         self.by_site: dict[str, list[Place]] = {}
         self.by_region: dict[str, list[Place]] = {}
         self.overloaded: list[tuple[float, int, int]] | None = None
@@ -127,10 +130,13 @@ class _Tree:
             return False
         if members.dialable[child] or members.dialable[parent]:
             return True
-        return can_punch(members.holes[child], members.holes[parent]) and not self._avoids(child, parent)
+        if self._avoids(child, parent):
+            return False
+        shared_lan = members.lans[child] != "" and members.lans[child] == members.lans[parent]
+        return shared_lan or can_punch(members.holes[child], members.holes[parent])
 
     def _avoids(self, child: int, parent: int) -> bool:
-        """Whether no hole could be punched between the two lately."""
+        """Whether no hole could be punched between the two lately, nor was there a way in their local network."""
         avoid = self.members.avoid.get(child)
         return avoid is not None and self.members.ids[parent] in avoid
 
@@ -157,6 +163,8 @@ class _Tree:
         place = (depth, index, index)
         if not self.members.dialable[index]:
             heappush(self.hidden_places[self.members.holes[index]], place)
+            if lan := self.members.lans[index]:
+                heappush(self.by_lan.setdefault(lan, []), place)
             return
         heappush(self.places, place)
         site, region = self.members.sites[index], self.members.regions[index]
@@ -181,14 +189,17 @@ class _Tree:
     def _best_place(self, child: int) -> int:
         """Same site, same region, anywhere; the nearby ones unless they are much deeper. -1 if all are full."""
         members = self.members
-        if self.capacities[child] <= 0 and (place := self._hidden_place(child)) is not None:
+        in_lan = self.by_lan.get(members.lans[child])
+        beside = self._first(in_lan, child) if in_lan else None
+        if self.capacities[child] <= 0 and (place := beside or self._hidden_place(child)) is not None:
             return place[2]
         anywhere = self._first(self.places, child)
         if anywhere is None and self.capacities[child] > 0:
-            anywhere = self._hidden_place(child)
+            anywhere = beside or self._hidden_place(child)
         if anywhere is None:
             return -1
-        for nearby in (self.by_site.get(members.sites[child]), self.by_region.get(members.regions[child])):
+        sites = self.by_site.get(members.sites[child])
+        for nearby in (in_lan, sites, self.by_region.get(members.regions[child])):
             place = None if not nearby else self._first(nearby, child)
             if place is not None and place[0] <= anywhere[0] + _DETOUR_HOPS:
                 return place[2]

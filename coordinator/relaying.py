@@ -102,6 +102,7 @@ class Relaying:
             hole=reach.hole,
             avoid=self._state.reach.failures.of(member.peer_id),
             circuits=reach.circuits,
+            local_address=reach.local_address,
         )
 
     # ---------------------------------------------------------------- probes

@@ -24,6 +24,7 @@ from peer.port_map.port_mapping import PortMapping
 from peer.punching.part import PunchPart
 from peer.punching.transport import PunchTransport
 from peer.reachability.checking import Checking
+from peer.reachability.local_address import LocalAddress
 from peer.reachability.member_door import MemberDoor
 from peer.reachability.standing import Standing
 from peer.reached import Reached
@@ -64,6 +65,8 @@ def parts_of(around: Around) -> list[MeetingPart]:
     exchange = _exchange(around)
     around.relay.watcher = exchange
     parts: list[MeetingPart] = [around.reached, _checking(around), exchange, GoingOn(around.relay)]
+    if not is_loopback(around.config.link.host):
+        parts.append(_local_address(around))
     if around.config.link.map_port:
         parts.append(PortMapping(around.config.link, around.reached.set_advertise, random=Random()))
     if around.config.link.mdns:
@@ -85,6 +88,16 @@ def _dht(around: Around, transport: P2pTransport, exchange: Exchange) -> DhtPart
         known=lambda: exchange.known(SEEDS_MOST),
         own=lambda: own_addresses(around.advertised(), around.reached.now, around.standing.verdict),
         found=exchange.hinted,
+    )
+
+
+def _local_address(around: Around) -> LocalAddress:
+    transports = around.relay.transports
+    return LocalAddress(
+        around.config.link.host,
+        lambda: transports.link_port,
+        around.reached,
+        lambda: urlsplit(around.http_url()).hostname or "",
     )
 
 

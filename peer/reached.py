@@ -46,6 +46,10 @@ class Reached:
         """What others dial, in place of what was said at the start; empty: that stays."""
         self._set(advertise=text)
 
+    def set_local_address(self, text: str) -> None:
+        """Private ip:port where links are listened for, told to peers of the same local network; empty: nowhere."""
+        self._set(local_address=text)
+
     @property
     def now(self) -> pb.Reachability:
         """What is known at this moment; a copy."""

@@ -106,6 +106,7 @@ PURE = (
     "coordinator/reach/reaching.py",
     "coordinator/reach/reading.py",
     "coordinator/reach/status.py",
+    "coordinator/reach/turns.py",
     "coordinator/reach/rendezvous.py",
     "coordinator/link_rates.py",
     "coordinator/probing.py",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -25,7 +26,8 @@ from coordinator.http.requests import read_body
 from coordinator.http.routes import Caller, RawRoute
 from coordinator.http.speed import Allowance, says_nonce
 from coordinator.join import JoinDesk
-from rollcast.runtime.errors import MalformedMessage
+from coordinator.reach.turns import Turns
+from rollcast.runtime.errors import MalformedMessage, WaitTimedOut
 
 log = structlog.get_logger()
 
@@ -34,6 +36,10 @@ SECOND_DEADLINE_S = 3.0
 MEMBERS_AT_ONCE = 16
 MEMBERS_A_MINUTE = 600
 """Nothing is measured, so they are not in each other's way; a fleet that joins together is known within a minute."""
+ONE_AT_ONCE = 4
+ONE_EVERY_S = 20.0
+"""Of one member: it looks when it comes, when its network changes and every half hour."""
+_GREETED_AT_ONCE = 256  # connections to the second port, which anybody may open
 _NONCE_LENGTH = 32
 _BODY_BYTES_MAX = 1024
 _CONTENT_TYPE = "application/x-ndjson"
@@ -60,6 +66,7 @@ class Seeing:
         self._second = _SecondPort(host, port)
         self._allowance = allowance or Allowance()
         self._members_allowance = Allowance(at_once=MEMBERS_AT_ONCE, a_minute=MEMBERS_A_MINUTE)
+        self._turns = Turns(at_once=ONE_AT_ONCE, every_s=ONE_EVERY_S)
 
     def routes(self) -> list[RawRoute]:
         """For the application; it checks invites and proofs of membership itself."""
@@ -68,10 +75,12 @@ class Seeing:
 
     async def _seen(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         """Two lines of JSON: {address, port, second_port}, and {second, reached} once all has been tried."""
-        allowance = self._members_allowance
-        if member_in(self._desk, PATH, request.headers) is None:
+        allowance, member = self._members_allowance, member_in(self._desk, PATH, request.headers)
+        if member is None:
             await check_invited(self._desk, caller, request.method, request.headers)
             allowance = self._allowance
+        elif not self._turns.take(member, time.monotonic()):
+            raise WaitTimedOut("this member looks too often how it is seen", fix="it is tried again by itself")
         try:
             asked = SeeMe.model_validate_json(await read_body(request, _BODY_BYTES_MAX))
         except ValidationError:
@@ -110,6 +119,7 @@ class _SecondPort:
         self._doors: dict[str, _Door] = {}
         self._server: asyncio.Server | None = None
         self._opening = asyncio.Lock()
+        self._greeted = 0
 
     @asynccontextmanager
     async def door(self, nonce: str) -> AsyncIterator[_Door]:
@@ -139,6 +149,10 @@ class _SecondPort:
             return int(self._server.sockets[0].getsockname()[1])
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._greeted >= _GREETED_AT_ONCE:
+            writer.close()
+            return
+        self._greeted += 1
         try:
             async with asyncio.timeout(SECOND_DEADLINE_S):
                 said = await reader.readexactly(_NONCE_LENGTH)
@@ -149,6 +163,7 @@ class _SecondPort:
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             pass
         finally:
+            self._greeted -= 1
             writer.close()
 
 

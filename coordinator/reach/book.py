@@ -24,7 +24,7 @@ class Reach:
         said_address: what it advertised when it joined.
         advertise: what it advertised since, in place of that; empty: nothing.
         dialable: what those who dialled its address found; None: nobody tried.
-        nat, punch_address, circuits, relay_address: see ReachabilityTold.
+        nat, punch_address, circuits, relay_address, local_address: see ReachabilityTold.
         punched_from: the last punch_address that there was; what failed, failed there.
         told: whether it told these in this session.
     """
@@ -40,6 +40,7 @@ class Reach:
     told: bool = False
     circuits: tuple[str, ...] = ()
     relay_address: str = ""
+    local_address: str = ""
     checked: str = ""  # how many got through to its address, in words; empty: nobody dialled it
     doubt: str = ""  # why a part of what it told is not believed, empty: all is
 
@@ -64,9 +65,9 @@ class Reach:
         return self.hole >= RESTRICTED
 
     @property
-    def for_planning(self) -> tuple[str, int, tuple[str, ...]]:
+    def for_planning(self) -> tuple[str, int, tuple[str, ...], str]:
         """All that relay plans are made from."""
-        return self.address, self.hole, self.circuits
+        return self.address, self.hole, self.circuits, self.local_address
 
 
 @dataclass(slots=True)
@@ -139,10 +140,12 @@ class ReachBook:
             reach.advertise, reach.dialable, reach.checked = event.advertise, None, ""
         if punch_address and punch_address != reach.punched_from:
             reach.punched_from = punch_address
-            self._changed |= bool(self.failures.of(event.peer_id))
-            self.failures.forgive(event.peer_id)
+            self._forgive(event.peer_id)
+        if event.local_address and event.local_address != reach.local_address:
+            self._forgive(event.peer_id)
         reach.nat, reach.punch_address, reach.told = event.nat or reach.nat, punch_address, True
         reach.circuits, reach.relay_address = event.circuits, event.relay_address
+        reach.local_address = event.local_address
         self._changed |= reach.for_planning != before
         news, reach.doubt = doubt if doubt != reach.doubt else "", doubt
         return news
@@ -165,6 +168,10 @@ class ReachBook:
         """Whether plans would be made from something else than when this was last asked."""
         changed, self._changed = self._changed, False
         return changed
+
+    def _forgive(self, peer_id: PeerId) -> None:
+        self._changed |= bool(self.failures.of(peer_id))
+        self.failures.forgive(peer_id)
 
     def _forget_some(self) -> None:
         excess = len(self._known) - len(self._here) - _REMEMBERED_MOST

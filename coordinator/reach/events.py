@@ -17,6 +17,7 @@ class ReachabilityTold:
     circuits: tuple[str, ...] = ()  # its addresses through relays that hold a reservation of its
     relay_address: str = ""  # where its libp2p host takes reservations of others; empty: it takes none
     advertise: str = ""  # in place of what it said when it joined; empty: that holds
+    local_address: str = ""  # private ip:port of its links, for members of the same site; empty: none
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from coordinator.membership import Member
 from coordinator.reach.events import PunchEnded, PunchRequested, ReachEvent
 from coordinator.reach.failed_pairs import Pair, pair_of
 from coordinator.reach.holes import can_punch
+from coordinator.reach.turns import Turns
 from coordinator.state import CoreState
 from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -22,10 +23,11 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 DEADLINE_S = 3.0
 """That both ends dial for. A hole opens within a few round trips or not at all (`python -m bench holes`)."""
 _ANSWER_S = 5.0  # more until both have said what came of it
-_BURST = 32  # punches that a member may ask for at once
-_PER_S = 2.0  # and on average
+_ASKED_AT_ONCE = 32  # by one member
+_ASKED_EVERY_S = 0.5  # and on average
 _AT_ONCE_MAX = 16  # under way at one member
 _UNDER_WAY_MAX = 4096  # in all
+_NO_HOLE = "no hole can be punched between our routers"
 
 
 @dataclass(slots=True)
@@ -35,12 +37,6 @@ class _Punch:
     ends_at: float
     said: dict[PeerId, bool]
     seconds: float = 0.0
-
-
-@dataclass(slots=True)
-class _Allowance:
-    left: float
-    at: float
 
 
 class Matchmaker:
@@ -53,7 +49,7 @@ class Matchmaker:
         self._under_way: dict[int, _Punch] = {}  # in order of their ends
         self._pairs: set[Pair] = set()  # of those under way
         self._busy: Counter[PeerId] = Counter()
-        self._allowances: dict[PeerId, _Allowance] = {}
+        self._turns = Turns(at_once=_ASKED_AT_ONCE, every_s=_ASKED_EVERY_S)
         self._last_id = 0
         self.figures = state.reach.punches
 
@@ -65,7 +61,6 @@ class Matchmaker:
 
     def left(self, peer_id: PeerId, now: float) -> list[Action]:
         """Nobody learns what would have come of its punches."""
-        self._allowances.pop(peer_id, None)
         if peer_id in self._busy:
             for punch_id in [key for key, one in self._under_way.items() if peer_id in (one.asker, one.other)]:
                 self._end(punch_id)
@@ -100,6 +95,10 @@ class Matchmaker:
         refusal = self._refusal(event, now)
         if refusal:
             self.figures.refused += 1
+            if refusal == _NO_HOLE and self._share_lan(event.peer_id, event.to_peer):
+                # Planned in their local network, which is tried first: that led nowhere.
+                self._state.reach.failures.failed(event.peer_id, event.to_peer, now)
+                self._state.reach.look_again()
             return [SendToPeer(event.peer_id, _refused(event.to_peer, refusal))]
         self._last_id += 1
         self.figures.asked += 1
@@ -121,7 +120,7 @@ class Matchmaker:
         if not (state.reach.of(one).told and state.reach.of(other).told):
             return "it has only just come, and has not said where it is seen"
         if not can_punch(state.reach.of(one).hole, state.reach.of(other).hole):
-            return "no hole can be punched between our routers"
+            return _NO_HOLE
         pause_s = state.reach.failures.pause_left_s(one, other, now)
         if pause_s:
             return f"it failed a moment ago: no other try for {pause_s:.0f} s"
@@ -130,6 +129,13 @@ class Matchmaker:
         if max(self._busy[one], self._busy[other]) >= _AT_ONCE_MAX or len(self._under_way) >= _UNDER_WAY_MAX:
             return "too many are under way"
         return "" if self._may_ask(one, now) else "it asks too often"
+
+    def _share_lan(self, one: PeerId, other: PeerId) -> bool:
+        """Whether plans take them for neighbours in one local network; see RelayNode.shares_lan_with."""
+        state = self._state
+        sites = {member.site for member in map(state.members.get, (one, other)) if member is not None}
+        told = all(state.reach.of(peer_id).local_address for peer_id in (one, other))
+        return state.settings.lan_preferred and told and len(sites) == 1 and "" not in sites
 
     def _may_ask(self, peer_id: PeerId, now: float) -> bool:
         allowance = self._allowances.setdefault(peer_id, _Allowance(_BURST, now))

@@ -17,6 +17,7 @@ from coordinator.untrusted import counter, duration_s, text
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire import limits
 from rollcast.wire.ids import PeerId
+from rollcast.wire.local_address import read_local_address
 from rollcast.wire.peer_record import read_record
 from rollcast.wire.proto import rollcast_pb2 as pb
 
@@ -62,6 +63,7 @@ def _told(peer_id: PeerId, said: pb.Reachability) -> ReachabilityTold:
         circuits=tuple(_p2p_address(one) for one in said.circuits),
         relay_address=_p2p_address(said.relay_address) if said.relay_address else "",
         advertise=text(said.advertise),
+        local_address=read_local_address(said.local_address),  # what is none is not passed on
     )
 
 

@@ -186,11 +186,11 @@ class Checking:
         self._send(pb.PeerMessage(dial_back_outcome=outcome))
 
 
-def address_on_the_way_out() -> str:
-    """This machine's own address towards the world; empty: there is no way there."""
+def address_on_the_way_out(to: str = _NOWHERE[0]) -> str:
+    """This machine's own IPv4 address towards another one, by default the world; empty: there is no way there."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
         try:
-            out.connect(_NOWHERE)
+            out.connect((to, _NOWHERE[1]))
         except OSError:
             return ""
         return str(out.getsockname()[0])

@@ -240,7 +240,14 @@ class RandomFleet:
         circuits = ("/ip4/192.0.2.1/tcp/4001",) if self.random.random() < 0.5 else ()
         address = self.random.choice(["", "192.0.2.7:7000", "203.0.113.1:22"])
         self.tell(
-            ReachabilityTold(PeerId(peer), nat, address, circuits, advertise=self.random.choice(["", f"{peer}:2"]))
+            ReachabilityTold(
+                PeerId(peer),
+                nat,
+                address,
+                circuits,
+                advertise=self.random.choice(["", f"{peer}:2"]),
+                local_address=self.random.choice(["", "192.168.1.2:7420"]),
+            )
         )
 
     def peer_punches(self) -> None:

@@ -115,6 +115,15 @@ def test_holes_let_peers_behind_nat_relay_to_each_other() -> None:
     assert set(stripes(made(origin(50), *apart))) == {0}
 
 
+def test_behind_one_router_they_relay_to_each_other_in_their_network() -> None:
+    home = [replace(node(name, 50, dialable=False), site="x", local_address=f"{name}:2") for name in "hi"]
+    assert stripes(made(origin(50), *home)) == {
+        1: {"h": "origin", "i": "h"},
+        2: {"i": "origin", "h": "i"},
+    }
+    assert set(stripes(made(origin(50), home[0], replace(home[1], site="y")))) == {0}
+
+
 def test_whom_a_hole_does_not_reach_another_relay_does() -> None:
     a, b, s = (replace(node(name, 50, dialable=False), hole=hole) for name, hole in (("a", 2), ("b", 3), ("s", 1)))
     plan = stripes(made(origin(50), a, b, s))

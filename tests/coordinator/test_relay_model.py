@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -93,3 +94,11 @@ def test_two_that_cannot_be_dialled_reach_each_other_not() -> None:
 
     reached = [node(first).reaches(node(second)) for first, second in product(("", "a:1"), repeat=2)]
     assert reached == [False, True, True, True]
+
+
+def test_two_of_one_site_reach_each_other_there_where_both_say_how() -> None:
+    one = RelayNode(A, "peer", "", True, site="x", local_address="192.168.1.2:7420")
+    other = RelayNode(B, "peer", "", True, site="x", local_address="192.168.1.3:7420")
+    assert one.reaches(other)
+    for apart in ({"site": "y"}, {"site": ""}, {"local_address": ""}, {"avoid": frozenset({A})}):
+        assert not replace(other, **apart).reaches(one)  # type: ignore[arg-type]

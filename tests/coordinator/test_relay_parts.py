@@ -110,6 +110,31 @@ def test_of_two_behind_nat_the_larger_id_asks_for_a_hole_and_has_circuits_beside
     assert made[A].neighbours == (at(ROOT), Neighbour(B, "peer", "punch", False), dials_us(H))
 
 
+def at_home(one: RelayNode) -> RelayNode:
+    return replace(one, site="x", local_address=f"192.168.1.{ord(one.peer_id)}:7420")
+
+
+def test_of_two_in_one_local_network_one_dials_there_first_and_is_given_the_other_ways_too() -> None:
+    made = parts(MESH, node(ROOT), at_home(hidden(A, 1, CIRCUIT)), at_home(hidden(B, 1)), node(H))
+    address = f"192.168.1.{ord('a')}:7420 punch {CIRCUIT}"
+    assert made[B].neighbours[1] == Neighbour(A, "peer", address, True, True)
+    assert made[A].neighbours[1] == Neighbour(B, "peer", "punch", False, True)
+    assert "192.168" not in repr((made[ROOT], made[H]))
+
+
+def test_a_mapped_port_is_dialled_from_inside_where_the_router_does_not_turn_it_round() -> None:
+    made = parts(
+        MESH, node(ROOT), at_home(replace(node(A), address="h:1 /ip4/192.0.2.1/tcp/1")), at_home(node(B)), node(H)
+    )
+    assert made[B].neighbours[1].address == f"192.168.1.{ord('a')}:7420 h:1 /ip4/192.0.2.1/tcp/1"
+    assert "192.168" not in repr(made[ROOT])
+
+
+def test_an_address_that_is_local_already_is_named_once() -> None:
+    local = replace(at_home(node(A)), address=at_home(node(A)).local_address)
+    assert parts(MESH, node(ROOT), local, at_home(node(B)), node(H))[B].neighbours[1].address == local.address
+
+
 def test_where_no_hole_opens_a_circuit_is_dialled() -> None:
     made = parts(MESH, node(ROOT), hidden(A, 1, CIRCUIT), hidden(B, 1, CIRCUIT), node(H))
     assert made[B].neighbours[1] == Neighbour(A, "peer", CIRCUIT, True)

@@ -101,6 +101,31 @@ def test_holes_make_peers_behind_nat_as_good_as_others(
     assert plan_rate(made(root, without)[0], known, {}) < 0.9 * plan_rate(planned[0], known, {})
 
 
+@pytest.mark.parametrize(("homes", "ratio"), [(1, 1.1), (130, float("inf"))])
+def test_those_behind_one_router_relay_to_each_other(homes: int, ratio: float) -> None:
+    root, hidden = origin(1000.0), pool(390, hidden_share=1.0)
+    nodes = [replace(one, site=f"h{number % homes}", local_address="there:1") for number, one in enumerate(hidden)]
+    nodes += pool(10, seed=1) if homes > 1 else []
+    nodes = [replace(one, peer_id=PeerId(f"n{number}")) for number, one in enumerate(nodes)]
+    planned = made(root, nodes)
+    check(planned, root, nodes)
+    known = uplinks(root, *nodes)
+    bound = fluid_rate(1000.0, [known[one.peer_id] for one in nodes], [float("inf")] * len(nodes))
+    rate, apart = plan_rate(planned[0], known, {}), [replace(one, local_address="") for one in nodes]
+    assert bound / rate <= ratio
+    assert rate >= 0.99 * plan_rate(made(root, apart)[0], known, {})
+
+
+def test_those_in_one_network_that_did_not_meet_are_planned_apart() -> None:
+    root, hidden = origin(1000.0), pool(60, hidden_share=1.0)
+    nodes = [replace(one, site="h", local_address="there:1") for one in hidden]
+    planned = made(root, nodes)
+    child, parent = next(edge for edge in planned[0].stripes[0].parents.items() if edge[1] != root.peer_id)
+    apart = {child: frozenset({parent}), parent: frozenset({child})}
+    nodes = [replace(one, avoid=apart.get(one.peer_id, frozenset())) for one in nodes]
+    check(made(root, nodes, before=planned), root, nodes)
+
+
 def test_a_pair_that_failed_is_not_planned_and_little_else_moves() -> None:
     root, nodes = origin(1000.0), pool(100, hidden_share=1.0, holes=(2,))
     planned = made(root, nodes)

@@ -44,7 +44,16 @@ def a_recorded_run(folder: RunFolder, *, forget_rollouts: bool = False) -> tuple
     world.tell(replace(build.joined("c", address=""), host="192.0.2.8"))
     for name, host in (("b", "192.0.2.7"), ("c", "192.0.2.8")):
         told_circuits = ("/ip4/192.0.2.1/tcp/4001",)
-        world.tell(ReachabilityTold(PeerId(name), "port-restricted", f"{host}:7000", told_circuits, advertise="h:1"))
+        world.tell(
+            ReachabilityTold(
+                PeerId(name),
+                "port-restricted",
+                f"{host}:7000",
+                told_circuits,
+                advertise="h:1",
+                local_address="192.168.1.2:1",
+            )
+        )
     world.tell(PunchRequested(PeerId("c"), PeerId("b")))
     world.tell(PunchEnded(PeerId("c"), 1, False, 3.0))
     world.tell(DialBackEnded(PeerId(""), 1, False, "no answer"))

@@ -11,6 +11,7 @@ from peer.discovery.mdns import Mdns
 from peer.meeting import Meeting
 from peer.meeting_parts import Around, parts_of
 from peer.port_map.port_mapping import PortMapping
+from peer.reachability.local_address import LocalAddress
 from peer.reachability.standing import Standing
 from peer.reached import Reached
 from rollcast.wire.identity import Identity
@@ -46,5 +47,5 @@ async def test_routers_and_the_local_network_are_asked_only_where_the_owner_want
     wanted = LinkConfig(host="0.0.0.0", port=7420, map_port=True, mdns=True)
     plain = {type(part) for part in parts_of(_around(PeerConfig(state_folder=tmp_path), []))}
     more = {type(part) for part in parts_of(_around(PeerConfig(state_folder=tmp_path, link=wanted), []))}
-    assert more - plain == {PortMapping, Mdns}
+    assert more - plain == {PortMapping, Mdns, LocalAddress}  # the last wherever others can dial at all
     assert not plain - more

@@ -41,3 +41,14 @@ async def test_nothing_is_said_without_a_session_and_all_of_it_in_the_next_one()
         await asyncio.sleep(0)
         reached.lost()
     assert [one.reachability.nat for one in said] == ["symmetric", "symmetric"]
+
+
+async def test_the_address_for_the_local_network_is_told_like_the_rest() -> None:
+    said: list[pb.PeerMessage] = []
+    reached = Reached(said.append)
+    reached.opened(pb.Welcome())
+    reached.set_local_address("192.168.1.2:7420")
+    await asyncio.sleep(0)
+    reached.set_local_address("")
+    await asyncio.sleep(0)
+    assert [one.reachability.local_address for one in said] == ["192.168.1.2:7420", ""]

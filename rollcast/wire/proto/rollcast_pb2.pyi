@@ -409,18 +409,20 @@ class CertificateRequest(_message.Message):
     def __init__(self, csr_pem: _Optional[bytes] = ...) -> None: ...
 
 class Reachability(_message.Message):
-    __slots__ = ("nat", "punch_address", "circuits", "relay_address", "advertise")
+    __slots__ = ("nat", "punch_address", "circuits", "relay_address", "advertise", "local_address")
     NAT_FIELD_NUMBER: _ClassVar[int]
     PUNCH_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     CIRCUITS_FIELD_NUMBER: _ClassVar[int]
     RELAY_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     ADVERTISE_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     nat: str
     punch_address: str
     circuits: _containers.RepeatedScalarFieldContainer[str]
     relay_address: str
     advertise: str
-    def __init__(self, nat: _Optional[str] = ..., punch_address: _Optional[str] = ..., circuits: _Optional[_Iterable[str]] = ..., relay_address: _Optional[str] = ..., advertise: _Optional[str] = ...) -> None: ...
+    local_address: str
+    def __init__(self, nat: _Optional[str] = ..., punch_address: _Optional[str] = ..., circuits: _Optional[_Iterable[str]] = ..., relay_address: _Optional[str] = ..., advertise: _Optional[str] = ..., local_address: _Optional[str] = ...) -> None: ...
 
 class PunchRequest(_message.Message):
     __slots__ = ("peer_id",)

@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import cast
 
 import aiohttp
 import pytest
 
 from coordinator.http import seeing
+from coordinator.http.seeing import ONE_AT_ONCE, PATH, Seeing
 from coordinator.http.speed import AT_ONCE
+from coordinator.join import JoinDesk
+from rollcast.wire.ids import PeerId
+from tests.coordinator.http.serving import Given, served
 from tests.coordinator.http.test_speed import NONCE, invited
+from tests.coordinator.http.test_watching import member
 from tests.coordinator.running import running
 
 
@@ -75,3 +81,44 @@ async def test_few_are_looked_at_at_once(tmp_path: Path) -> None:
             assert refused.status >= 429
         for one in open_ones:
             one.close()
+
+
+class Desk:
+    """Members by name: a proof is the name."""
+
+    def check_member(self, proof: str, path: str) -> PeerId:
+        return PeerId(proof)
+
+
+async def test_one_member_takes_nothing_from_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seeing, "SECOND_DEADLINE_S", 0.01)
+    look = Seeing(cast(JoinDesk, Desk()), "127.0.0.1")
+    async with served(tmp_path, Given(routes=look.routes())) as page:
+
+        async def status(name: str) -> int:
+            async with page.client.post(page.url + PATH, json={"nonce": NONCE}, headers=member(name)) as response:
+                await response.read()
+                return response.status
+
+        assert [await status("anna") for _ in range(ONE_AT_ONCE)] == [200] * ONE_AT_ONCE
+        assert await status("anna") >= 429
+        assert await status("bert") == 200
+
+
+async def test_connections_of_strangers_to_the_second_port_are_bounded(
+    tmp_path: Path, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seeing, "SECOND_DEADLINE_S", 1.0)
+    monkeypatch.setattr(seeing, "_GREETED_AT_ONCE", 2)
+    look = Seeing(cast(JoinDesk, Desk()), "127.0.0.1", unused_tcp_port)
+    async with (
+        served(tmp_path, Given(routes=look.routes())) as page,
+        page.client.post(page.url + PATH, json={"nonce": NONCE}, headers=member("anna")) as response,
+    ):
+        await response.content.readline()
+        kept = [await asyncio.open_connection("127.0.0.1", unused_tcp_port) for _ in range(3)]
+        async with asyncio.timeout(0.5):
+            assert await kept[2][0].read() == b""
+        assert not kept[0][0].at_eof()
+        for _, writer in kept:
+            writer.close()

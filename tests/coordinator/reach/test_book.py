@@ -26,10 +26,10 @@ def book(address: str = "") -> ReachBook:
 
 def test_what_a_member_tells_is_planned_with() -> None:
     reach = book()
-    assert reach.of(A).for_planning == ("", 0, ())
+    assert reach.of(A).for_planning == ("", 0, (), "")
     assert reach.told(told(circuits=("/ip4/1.2.3.4/tcp/1",))) == ""
     assert reach.take_changed()
-    assert reach.of(A).for_planning == ("", 2, ("/ip4/1.2.3.4/tcp/1",))
+    assert reach.of(A).for_planning == ("", 2, ("/ip4/1.2.3.4/tcp/1",), "")
     reach.told(told(circuits=("/ip4/1.2.3.4/tcp/1",), relay_address="/ip4/192.0.2.7/tcp/4001"))
     assert not reach.take_changed()
     assert reach.of(A).relay_address == "/ip4/192.0.2.7/tcp/4001"
@@ -68,6 +68,17 @@ def test_what_failed_at_another_port_says_nothing_of_this_one() -> None:
     reach.told(told(punch_address=f"{HOST}:8000"))
     assert not reach.failures.of(A)
     assert reach.take_changed()
+
+
+def test_at_another_address_in_the_local_network_a_failed_pair_may_try_again() -> None:
+    reach, other = book(), PeerId("b")
+    reach.told(told(local_address="192.168.1.2:7420"))
+    reach.failures.failed(A, other, 0.0)
+    reach.take_changed()
+    reach.told(told(local_address="192.168.1.2:7420"))
+    assert (reach.take_changed(), reach.failures.of(A)) == (False, {other})
+    reach.told(told(local_address="192.168.1.3:7420"))
+    assert (reach.take_changed(), reach.failures.of(A)) == (True, frozenset())
 
 
 def test_a_port_may_be_seen_at_another_address_than_the_session() -> None:

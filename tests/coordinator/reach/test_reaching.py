@@ -48,6 +48,49 @@ def test_a_pair_that_fails_is_planned_apart_and_together_again_later() -> None:
     assert addresses(here, "b") == {"origin": "origin:1", "a": "punch"}
 
 
+def at_home(here: ReachWorld, *names: str, site: str = "home", nat: str = "symmetric") -> None:
+    for number, name in enumerate(names):
+        here.join(name, site=site)
+        here.say(name, nat, local_address=f"192.168.1.{number + 2}:7420")
+    tick(here, 2.0)
+
+
+def test_two_behind_one_router_are_told_each_others_address_in_their_network_and_nobody_else_is() -> None:
+    here = ReachWorld()
+    at_home(here, "a", "b")
+    at_home(here, "x", site="elsewhere")
+    assert addresses(here, "b") == {"origin": "origin:1", "a": "192.168.1.2:7420 punch"}
+    assert addresses(here, "a") == addresses(here, "x") == {"origin": "origin:1"}
+    part = here.core.state.relay.part_of(PeerId("origin"))
+    assert part is not None
+    assert "192.168" not in repr(part)
+
+
+def test_where_one_network_prefix_is_no_local_network_nobody_is_told() -> None:
+    here = ReachWorld(lan_preferred=False)
+    at_home(here, "a", "b")
+    assert addresses(here, "b") == {"origin": "origin:1"}
+
+
+def test_two_behind_one_router_that_do_not_meet_are_planned_apart_and_together_again_later() -> None:
+    here = ReachWorld()
+    at_home(here, "a", "b")
+    assert here.told(PunchRequested(PeerId("b"), PeerId("a")))["b"].punch.refused  # the next way it was given
+    assert tick(here, 2.0)
+    assert addresses(here, "b") == {"origin": "origin:1"}
+    tick(here, 700.0)
+    tick(here, 2.0)
+    assert addresses(here, "b") == {"origin": "origin:1", "a": "192.168.1.2:7420 punch"}
+
+
+def test_a_refused_hole_says_nothing_of_those_who_share_no_network() -> None:
+    here = ReachWorld()
+    at_home(here, "a")
+    at_home(here, "x", site="elsewhere")
+    assert here.told(PunchRequested(PeerId("x"), PeerId("a")))["x"].punch.refused
+    assert len(here.core.state.reach.failures) == 0
+
+
 def test_news_that_change_no_plan_lead_to_none_and_many_to_one() -> None:
     here = ReachWorld()
     for name in "abcdef":

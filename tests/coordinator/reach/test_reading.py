@@ -23,8 +23,11 @@ def test_what_peers_say_becomes_events() -> None:
         circuits=[CIRCUIT],
         relay_address="/ip4/192.0.2.1/tcp/4001",
         advertise="host:1",
+        local_address="192.168.1.2:7420",
     )
-    event = ReachabilityTold(A, "symmetric", "[2001:db8::1]:7", (CIRCUIT,), "/ip4/192.0.2.1/tcp/4001", "host:1")
+    event = ReachabilityTold(
+        A, "symmetric", "[2001:db8::1]:7", (CIRCUIT,), "/ip4/192.0.2.1/tcp/4001", "host:1", "192.168.1.2:7420"
+    )
     assert reach_event_of(A, pb.PeerMessage(reachability=said)) == event
     request = pb.PeerMessage(punch_request=pb.PunchRequest(peer_id="b"))
     assert reach_event_of(A, request) == PunchRequested(A, PeerId("b"))
@@ -53,6 +56,12 @@ def test_a_record_is_its_senders_own() -> None:
 def test_a_kind_that_nobody_knows_is_unknown() -> None:
     event = reach_event_of(A, pb.PeerMessage(reachability=pb.Reachability(nat="carrier pigeon")))
     assert event == ReachabilityTold(A, "unknown")
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1:80", "127.0.0.1:80", "router.lan:80", "192.168.1.2:80 10.0.0.1:80"])
+def test_nobody_is_sent_beyond_its_local_network_by_what_is_said_of_it(address: str) -> None:
+    event = reach_event_of(A, pb.PeerMessage(reachability=pb.Reachability(local_address=address)))
+    assert event == ReachabilityTold(A, "")
 
 
 def test_who_has_not_looked_yet_says_so() -> None:

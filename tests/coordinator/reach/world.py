@@ -22,9 +22,9 @@ class ReachWorld(World):
         self.tell(replace(joined("origin", role="origin"), host="192.0.2.1"))
         self._hosts: dict[str, str] = {}
 
-    def join(self, name: str, *, address: str = "") -> list[Action]:
+    def join(self, name: str, *, address: str = "", site: str = "") -> list[Action]:
         self._hosts.setdefault(name, f"198.51.100.{len(self._hosts) + 1}")
-        return self.tell(replace(joined(name, address=address), host=self._hosts[name]))
+        return self.tell(replace(joined(name, address=address), host=self._hosts[name], site=site))
 
     def say(self, name: str, nat: str, *, punches: bool = True, **changes: Any) -> list[Action]:
         """Join if it is not here, and tell what a peer behind such a router finds out."""

@@ -1,0 +1,76 @@
+"""Where peers of the same local network can dial this one: told to the coordinator, which tells only them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+
+import structlog
+
+from peer.reachability.checking import address_on_the_way_out
+from peer.reached import Reached
+from rollcast.wire.local_address import local_address
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+log = structlog.get_logger()
+
+_LOOK_S = 30.0
+"""Machines are carried from one network to another."""
+_LOOKUP_S = 5.0
+_ANY = ("", "0.0.0.0", "::")
+
+
+class LocalAddress:
+    """A part of the meeting (peer.meeting). Make it inside a running event loop.
+
+    Args:
+        host: that links are listened for on; 0.0.0.0: all.
+        port: of links; asked for once the process listens. 0: it does not.
+        coordinator: its host: the interface towards it is the one that counts.
+    """
+
+    kinds: frozenset[str] = frozenset()
+
+    def __init__(self, host: str, port: Callable[[], int], reached: Reached, coordinator: Callable[[], str]) -> None:
+        self._host, self._port = host, port
+        self._reached = reached
+        self._coordinator = coordinator
+        self._look_now = asyncio.Event()
+        self._told = ""
+
+    async def run(self) -> None:
+        """Look now and then, and in each new session, until cancelled."""
+        while True:
+            self._look_now.clear()
+            found = local_address(await self._own_host(), self._port())
+            if found != self._told:
+                log.info("address for peers of the local network", address=found or "none")
+                self._told = found
+                self._reached.set_local_address(found)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._look_now.wait()
+
+    def opened(self, welcome: pb.Welcome) -> None:
+        """The coordinator may be at another place now."""
+        self._look_now.set()
+
+    def lost(self) -> None:
+        """See MeetingPart; the next session is told what was found."""
+
+    def received(self, message: pb.CoordinatorMessage) -> None:
+        """See MeetingPart; nothing is for it."""
+
+    async def _own_host(self) -> str:
+        if self._host not in _ANY:
+            return self._host
+        try:
+            async with asyncio.timeout(_LOOKUP_S):
+                found = await asyncio.get_running_loop().getaddrinfo(
+                    self._coordinator(), 9, family=socket.AF_INET, type=socket.SOCK_DGRAM
+                )
+        except (OSError, TimeoutError):  # reached over IPv6, or not at all just now
+            return address_on_the_way_out()
+        return address_on_the_way_out(str(found[0][4][0]))

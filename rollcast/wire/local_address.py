@@ -1,0 +1,36 @@
+"""Addresses within one local network, which a peer tells the coordinator for those beside it. Pure.
+
+What ICE calls a host candidate (RFC 8445 section 5.1.1.1). Networks: RFC 1918, RFC 3927 and RFC 4193. Link-local ones
+of IPv6 are left out: they need a zone, which is another one at the other end.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+
+_NETWORKS = tuple(map(ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "fc00::/7")))
+_LENGTH_MAX = 64
+
+
+def is_local(ip: IPv4Address | IPv6Address) -> bool:
+    """Whether it may lead to somebody within a local network and to nobody beyond; never this machine itself."""
+    return any(ip.version == network.version and ip in network for network in _NETWORKS)
+
+
+def local_address(host: str, port: int) -> str:
+    """``ip:port`` as it is written everywhere, ``[ip]:port`` for IPv6; empty: that is no such address."""
+    try:
+        ip = ip_address(host)
+    except ValueError:
+        return ""
+    if not is_local(ip) or not 0 < port < 1 << 16:
+        return ""
+    return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"
+
+
+def read_local_address(text: str) -> str:
+    """The same address as ``local_address`` writes it; empty: it is none of a local network."""
+    host, _, port = text[: _LENGTH_MAX + 1].rpartition(":")
+    if len(text) > _LENGTH_MAX or not (port.isascii() and port.isdigit() and len(port) <= 5):
+        return ""
+    return local_address(host.removeprefix("[").removesuffix("]"), int(port))
