@@ -128,7 +128,7 @@ class Matchmaker:
             return "one of the two is under way"
         if max(self._busy[one], self._busy[other]) >= _AT_ONCE_MAX or len(self._under_way) >= _UNDER_WAY_MAX:
             return "too many are under way"
-        return "" if self._may_ask(one, now) else "it asks too often"
+        return "" if self._turns.take(one, now) else "it asks too often"
 
     def _share_lan(self, one: PeerId, other: PeerId) -> bool:
         """Whether plans take them for neighbours in one local network; see RelayNode.shares_lan_with."""
@@ -136,15 +136,6 @@ class Matchmaker:
         sites = {member.site for member in map(state.members.get, (one, other)) if member is not None}
         told = all(state.reach.of(peer_id).local_address for peer_id in (one, other))
         return state.settings.lan_preferred and told and len(sites) == 1 and "" not in sites
-
-    def _may_ask(self, peer_id: PeerId, now: float) -> bool:
-        allowance = self._allowances.setdefault(peer_id, _Allowance(_BURST, now))
-        allowance.left = min(_BURST, allowance.left + _PER_S * (now - allowance.at))
-        allowance.at = now
-        if allowance.left < 1.0:
-            return False
-        allowance.left -= 1.0
-        return True
 
     def _order(self, to: PeerId, other: PeerId, *, asked: bool) -> pb.CoordinatorMessage:
         """Empty address: nobody can know the other's; it dials, and we have to listen only."""
