@@ -20,7 +20,7 @@ from peer.p2p.lanes import close_quietly
 from peer.p2p.libp2p_host import make_host
 from peer.p2p.limits import HostLimits
 from rollcast.runtime.errors import Unreachable
-from rollcast.runtime.waits import deadline
+from rollcast.runtime.waits import deadline, result_or_released
 from rollcast.wire.identity import Identity
 from rollcast.wire.ids import PeerId
 
@@ -82,6 +82,8 @@ class HostThread:
         self._loop = asyncio.get_running_loop()
         self._started: asyncio.Future[None] = self._loop.create_future()
         self._over = asyncio.Event()
+        self._given_up = False
+        self._stop_asked = False
         self._thread = threading.Thread(target=self._main, name="libp2p", daemon=True)
         self._token: trio.lowlevel.TrioToken | None = None
         self._stopping: trio.Event | None = None
@@ -92,15 +94,20 @@ class HostThread:
     # ------------------------------------------------------------- event loop
 
     async def start(self) -> None:
-        """Run until ``stop``.
+        """Run until ``stop``; where this is cancelled or raises, the thread ends, and its owner hears nothing of it.
 
         Raises:
             Unreachable: it ended before it ran.
             WaitTimedOut: it did not begin to listen in time.
         """
         self._thread.start()
-        async with deadline(_START_S, "libp2p to listen"):
-            await self._started
+        try:
+            async with deadline(_START_S, "libp2p to listen"):
+                await self._started
+        except BaseException:
+            self._given_up = True
+            self._ask_to_stop()
+            raise
 
     async def dial(self, peer_id: PeerId, address: P2pAddress | CircuitAddress, timeout_s: float) -> OpenLink:
         """A link to exactly this peer.
@@ -119,7 +126,7 @@ class HostThread:
             if not self._call_host(lambda: self._spawn(self._dial, peer_id, address, timeout_s, scope, result)):
                 raise Unreachable(_AWAY)
             async with deadline(timeout_s, f"a p2p link to {peer_id} at {address}"):
-                return await result
+                return await result_or_released(result, lambda link: link.buffers.abort())
         except BaseException:
             self._call_host(scope.cancel)
             raise
@@ -154,12 +161,16 @@ class HostThread:
 
     async def stop(self) -> None:
         """End it, and wait for a few seconds."""
-        if self._stopping is not None:
-            self._call_host(self._stopping.set)
+        self._ask_to_stop()
         if self._thread.is_alive() or self._token is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_STOP_S):
                     await self._over.wait()
+
+    def _ask_to_stop(self) -> None:
+        self._stop_asked = True  # before the look at the token: a thread that has none yet looks here once it has
+        if self._stopping is not None:
+            self._call_host(self._stopping.set)
 
     # ------------------------------------------------------------- libp2p thread
 
@@ -200,8 +211,10 @@ class HostThread:
         self._call_loop(lambda: self._ended(error))
 
     async def _serve(self) -> None:
-        self._token = trio.lowlevel.current_trio_token()
         self._stopping = trio.Event()
+        self._token = trio.lowlevel.current_trio_token()
+        if self._stop_asked:
+            return
         host = make_host(self._identity, self._limits)
         listen = [Multiaddr(str(self._listen))] if self._listen is not None else []
         async with host.run(listen):
@@ -228,12 +241,13 @@ class HostThread:
         assert self._host is not None
         link: OpenLink | None = None
         problem: Exception = Unreachable(f"the dial of {peer_id} was given up")
-        with scope, trio.move_on_after(timeout_s):
-            try:
+        try:
+            with scope, trio.move_on_after(timeout_s):
                 link = await self._host.dial(peer_id, address)
-            except Exception as error:
-                problem = error
-        self._call_loop(lambda: _settle(result, link, problem))
+        except Exception as error:
+            problem = error
+        finally:  # whoever waits hears of it also where the thread ends
+            self._call_loop(lambda: _settle(result, link, problem))
 
     def _spawn(self, work: Callable[..., Any], *args: Any) -> None:
         if self._nursery is not None:
@@ -275,8 +289,8 @@ class HostThread:
         self._over.set()
         if not self._started.done():
             self._started.set_exception(Unreachable(_AWAY, cause=_shown(error)))
-            return
-        self._owner.thread_ended(error)
+        elif not self._given_up:
+            self._owner.thread_ended(error)
 
 
 def _settle(result: asyncio.Future[OpenLink], link: OpenLink | None, problem: Exception) -> None:

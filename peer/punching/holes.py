@@ -16,6 +16,7 @@ from peer.punching.port import Address, PunchPort, address_in
 from peer.punching.punch_core import Order
 from peer.transport import Admission
 from rollcast.runtime.errors import ProtocolMismatch, RollcastError, Unreachable, WrongKey
+from rollcast.runtime.waits import result_or_released
 from rollcast.wire.handed_sockets import HandedSockets
 from rollcast.wire.ids import RunId
 from rollcast.wire.link_dialler import LinkDialler
@@ -82,7 +83,7 @@ class Holes:
             work = self._serve(attempt) if order.serves else self._call(attempt)
             tasks.append(asyncio.create_task(work))
             async with asyncio.timeout(order.deadline_s):
-                return await attempt.opened
+                return await result_or_released(attempt.opened, _end_unwanted)
         except TimeoutError:
             raise attempt.problem() from None
         except OSError as error:
@@ -183,7 +184,7 @@ class _Attempt:
             sock.close()
 
     def take(self, stream: LinkStream, caller: Caller) -> None:
-        """The first link counts."""
+        """The first link counts, while somebody waits for it."""
         if self.opened.done():
             stream.end("another connection was first")
         else:
@@ -225,6 +226,10 @@ class _Attempt:
         if problem:
             self.failed(Unreachable(f"{caller.peer_id} may have no chunk link", cause=problem))
         return problem
+
+
+def _end_unwanted(opened: Opened) -> None:
+    opened[0].end("nobody waits for it any more")
 
 
 class _Arrival:

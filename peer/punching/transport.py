@@ -38,7 +38,7 @@ from peer.punching.punch_core import Opened as HoleOpened
 from peer.stream_link import StreamLink
 from peer.transport import Admission, Link, LinkHandler, LinkLimits
 from rollcast.runtime.errors import MalformedMessage, RollcastError, Unreachable
-from rollcast.runtime.waits import deadline
+from rollcast.runtime.waits import deadline, result_or_released
 from rollcast.wire.identity import public_key_of
 from rollcast.wire.ids import PeerId, RunId
 from rollcast.wire.limits import TEXT_LENGTH_MAX
@@ -48,6 +48,7 @@ from rollcast.wire.tls import TlsCredentials
 log = structlog.get_logger()
 
 _ANY = "0.0.0.0"
+_UNWANTED = "nobody waits for it any more"
 _LATE_S = 1.0  # for the event loop, beyond all deadlines
 
 
@@ -108,7 +109,7 @@ class PunchTransport:
         self._handle(Wanted(peer_id))
         try:
             async with deadline(ANSWER_S + DEADLINE_MOST_S + _LATE_S, f"a hole to {peer_id}"):
-                return await wanted
+                return await result_or_released(wanted, lambda link: link.close(_UNWANTED))
         finally:
             del self._waiting[peer_id]
             self._handle(GaveUp(peer_id))
@@ -193,7 +194,7 @@ class PunchTransport:
         if wanted is not None and not wanted.done():
             wanted.set_result(link)
         elif order.asked or self._on_link is None:
-            link.close("nobody waits for it any more")
+            link.close(_UNWANTED)
         else:
             link.start(self._on_link(link))
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from random import Random
+from typing import TypeVar
 
 from rollcast.runtime.errors import WaitTimedOut
+
+Result = TypeVar("Result")
 
 
 @asynccontextmanager
@@ -25,6 +28,20 @@ async def deadline(seconds: float, waiting_for: str, *, fix: str = "") -> AsyncI
         if not scope.expired():
             raise
         raise WaitTimedOut(f"waited {seconds:g} s for {waiting_for}", fix=fix) from None
+
+
+async def result_or_released(future: asyncio.Future[Result], release: Callable[[Result], None]) -> Result:
+    """The future's result. Whoever is cancelled in the moment in which it comes never sees it: it is released then.
+
+    Raises:
+        BaseException: what the future raises.
+    """
+    try:
+        return await future
+    except asyncio.CancelledError:
+        if future.done() and not future.cancelled() and future.exception() is None:
+            release(future.result())
+        raise
 
 
 def backoff_delays_s(random: Random, *, first_s: float = 0.1, most_s: float = 10.0) -> Iterator[float]:

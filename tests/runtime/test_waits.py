@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from rollcast.runtime.errors import WaitTimedOut
-from rollcast.runtime.waits import backoff_delays_s, deadline
+from rollcast.runtime.waits import backoff_delays_s, deadline, result_or_released
 
 
 async def test_deadline_names_what_it_waited_for() -> None:
@@ -28,3 +28,31 @@ def test_backoff_is_jittered_under_a_rising_ceiling() -> None:
     for index, delay in enumerate(delays):
         assert 0.0 <= delay <= min(1.0, 0.1 * 2**index)
     assert len(set(delays)) == 20
+
+
+async def test_a_result_that_nobody_takes_any_more_is_released() -> None:
+    released: list[str] = []
+    future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    waiting = asyncio.create_task(result_or_released(future, released.append))
+    await asyncio.sleep(0)
+    future.set_result("a link")
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert released == ["a link"]
+
+
+async def test_a_result_that_is_taken_is_not_released_nor_one_that_never_came() -> None:
+    released: list[str] = []
+    future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(future.set_result, "a link")
+    assert await result_or_released(future, released.append) == "a link"
+    never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    with pytest.raises(WaitTimedOut):
+        async with deadline(0.01, "a link"):
+            await result_or_released(never, released.append)
+    failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    failed.set_exception(ValueError("none"))
+    with pytest.raises(ValueError, match="none"):
+        await result_or_released(failed, released.append)
+    assert released == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -13,11 +14,14 @@ from typing import Any
 
 import pytest
 
+from peer.p2p.addresses import parse
+from peer.p2p.buffers import LinkBuffers
 from peer.p2p.limits import HostLimits
 from peer.p2p.transport import P2pTransport
 from peer.transport import LinkLimits
-from rollcast.runtime.errors import PortInUse, Unreachable
+from rollcast.runtime.errors import PortInUse, Unreachable, WaitTimedOut
 from rollcast.wire.identity import Identity
+from rollcast.wire.ids import PeerId
 from rollcast.wire.link import NO_STRIPE
 from tests.peer.link_run import LinkRun
 from tests.peer.transport_conformance import LIMITS, PAYLOAD, Pair, anyone, push, want
@@ -107,6 +111,45 @@ async def test_a_thread_that_dies_takes_its_links_along_and_is_started_again(tmp
         await until(lambda: listener.running)
         again, _ = await pair.ends()
         assert again.over is None, "on the same port"
+
+
+async def test_a_thread_that_begins_too_late_ends_and_the_next_one_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from peer.p2p import thread
+
+    def threads() -> int:
+        return sum(one.name == "libp2p" for one in threading.enumerate())
+
+    async with p2p_pair(tmp_path) as pair:
+        with monkeypatch.context() as late:
+            late.setattr(thread, "_START_S", 0.05)
+            late.setattr(thread.HostThread, "_runs", lambda _self: None)
+            with pytest.raises(WaitTimedOut):
+                await pair.dialler.dial(pair.peer_id, pair.address)
+        await until(lambda: threads() == 1)
+        dialled, accepted = await pair.ends()
+        dialled.link.send(want(1))
+        assert (await accepted.message()).want.version == 1
+        assert pair.dialler.running  # type: ignore[attr-defined]
+
+
+async def test_a_link_that_comes_when_its_dial_is_cancelled_ends(tmp_path: Path) -> None:
+    from peer.p2p.host import OpenLink
+
+    async with p2p_pair(tmp_path) as pair:
+        await pair.ends()
+        transport: Any = pair.dialler
+        thread, dials = transport._thread, list[Any]()
+        thread._spawn = lambda _work, *arguments: dials.append(arguments[-1])
+        dial = asyncio.create_task(thread.dial(pair.peer_id, parse(pair.address, PeerId(pair.peer_id)), 5.0))
+        await until(lambda: dials)
+        buffers = LinkBuffers(1 << 20, thread._call_loop)
+        dials[0].set_result(OpenLink(PeerId(pair.peer_id), buffers, "", None, False))
+        dial.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await dial
+        assert buffers.aborted
 
 
 async def test_a_second_daemon_does_not_share_the_port(tmp_path: Path) -> None:

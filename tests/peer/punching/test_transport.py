@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from peer.config import LinkConfig
 from peer.link_traffic import LinkTraffic
+from peer.punching import holes
 from peer.punching.port import PunchPort
 from peer.punching.transport import PunchTransport, event_of
 from peer.transport import Admission, ChunkTransport, LinkLimits
@@ -104,6 +106,39 @@ class TestPunchTransport(TransportConformance):
             assert "away" in caught.value.what
             accepted.link.send(want(4))
             assert (await dialled.message()).want.version == 4
+
+    async def test_a_link_that_comes_when_its_dial_is_cancelled_ends(self, tmp_path: Path) -> None:
+        async with self.pair(tmp_path) as pair:
+            transport: Any = pair.dialler
+            dial = asyncio.create_task(pair.dial())
+            deliver = transport._deliver
+
+            def delivered(*arguments: Any) -> None:
+                deliver(*arguments)
+                dial.cancel()
+
+            transport._deliver = delivered
+            with pytest.raises(asyncio.CancelledError):
+                await dial
+            await (await pair.accepted.get()).ended()
+
+    async def test_a_hole_that_opens_when_its_time_is_over_is_closed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with self.pair(tmp_path) as pair:
+            transport: Any = pair.dialler
+            take = holes._Attempt.take
+
+            def taken(attempt: Any, *arguments: Any) -> None:
+                take(attempt, *arguments)
+                if attempt.order.asked:
+                    for task in transport._tasks:
+                        task.cancel()
+
+            monkeypatch.setattr(holes._Attempt, "take", taken)
+            dial = asyncio.create_task(pair.dial())
+            await (await pair.accepted.get()).ended()
+            dial.cancel()
 
 
 class TestPunchTransportWhereTheAskerServes(TestPunchTransport):
