@@ -118,17 +118,18 @@ class CircuitRelay:
         if answer is not Answer.OK:
             await self._say(stream, answer)
             return
-        onward = None
         try:
             onward = await self._stop(connection, stream.muxed_conn.peer_id)
-            if onward is None:
+            if onward is None:  # the stream is closed, not reset: what is said arrives
                 await self._say(stream, Answer.CONNECTION_FAILED)
                 return
-            await self._say(stream, Answer.OK, limit=self._limit())
-            await self._join(stream, onward)
+            try:
+                await self._say(stream, Answer.OK, limit=self._limit())
+                await self._join(stream, onward)
+            finally:
+                await close_quietly(stream.reset, onward.reset)
         finally:
             self.book.ended(source)
-            await close_quietly(stream.reset, *([onward.reset] if onward is not None else []))
 
     async def _stop(self, connection: Any, source_id: ID) -> Any:
         """The stream to the target, once it has agreed; None: it does not."""

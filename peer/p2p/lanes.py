@@ -16,8 +16,10 @@ from peer.p2p.opening import SIGN_OF_LIFE
 # Through a relay the whole message is data of another yamux frame in another noise message, which takes 30 bytes more.
 PIECE_BYTES = ROOM_BYTES
 _READ_BYTES = 256 << 10
-# After our last byte: until the other end closes too.
-_LINGER_S = 1.0
+# After our last byte: until the other end closes too. Who closes before it has read may take back what was sent.
+_LINGER_S = 3.0
+# Of the time in which the other end says nothing, this process may have stood still for one part: what came is read.
+_SILENCE_PARTS = 4
 _CLOSE_S = 2.0
 _SIGNS_READ_MOST = 512
 # yamux itself looks every 10 ms whether its window opened, and gives the connection up after 5 s: we look before it.
@@ -126,12 +128,13 @@ class Lanes:
 
     async def _hear(self) -> None:
         """The other end's signs of life."""
-        while True:
-            with trio.move_on_after(self._silence_timeout_s) as waiting:
+        silent_parts = 0
+        while silent_parts < _SILENCE_PARTS:
+            with trio.move_on_after(self._silence_timeout_s / _SILENCE_PARTS) as waiting:
                 if not await self._sends.read(_SIGNS_READ_MOST):
                     raise _Over("the link was closed")
-            if waiting.cancelled_caught:
-                raise _Over(f"the other end said nothing for {self._silence_timeout_s:g} s")
+            silent_parts = silent_parts + 1 if waiting.cancelled_caught else 0
+        raise _Over(f"the other end said nothing for {self._silence_timeout_s:g} s")
 
     # ------------------------------------------------------------- the lane that carries the other end's
 

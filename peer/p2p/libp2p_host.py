@@ -24,6 +24,7 @@ from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from libp2p.stream_muxer.yamux.yamux import Yamux
 from libp2p.transport.tcp.tcp import TCP
 
+from peer.p2p.lanes import close_quietly
 from peer.p2p.limits import HostLimits
 from peer.p2p.yamux import Muxers
 from rollcast.wire.identity import Identity
@@ -69,6 +70,13 @@ def make_host(identity: Identity, limits: HostLimits) -> Any:
     # Its target is the middle between the watermarks, whatever the minimum, and every disconnect lets it dial.
     network.auto_connector.maybe_connect = _dial_nobody
     return host
+
+
+async def close_connections(host: Any) -> None:
+    """All that a host has, in bounded time, also while being cancelled."""
+    async with trio.open_nursery() as closing:
+        for connection in list(host.get_network().get_connections()):
+            closing.start_soon(close_quietly, connection.close)
 
 
 class _Inbound:

@@ -16,8 +16,7 @@ from peer.p2p.buffers import LinkBuffers
 from peer.p2p.circuit_book import CircuitCaps
 from peer.p2p.dht_key import Found
 from peer.p2p.host import Host, OpenLink
-from peer.p2p.lanes import close_quietly
-from peer.p2p.libp2p_host import make_host
+from peer.p2p.libp2p_host import close_connections, make_host
 from peer.p2p.limits import HostLimits
 from rollcast.runtime.errors import Unreachable
 from rollcast.runtime.waits import deadline, result_or_released
@@ -218,17 +217,16 @@ class HostThread:
         host = make_host(self._identity, self._limits)
         listen = [Multiaddr(str(self._listen))] if self._listen is not None else []
         async with host.run(listen):
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                self._host = Host(host, self._limits, self, nursery, self._waker, self._caps, self._dht_key)
-                nursery.start_soon(self._host.serve)
-                self._call_loop(self._runs)
-                await self._stopping.wait()
-                nursery.cancel_scope.cancel()
-            # libp2p would close them while it is being cancelled, and leave their sockets open.
-            async with trio.open_nursery() as closing:
-                for connection in list(host.get_network().get_connections()):
-                    closing.start_soon(close_quietly, connection.close)
+            try:
+                async with trio.open_nursery() as nursery:
+                    self._nursery = nursery
+                    self._host = Host(host, self._limits, self, nursery, self._waker, self._caps, self._dht_key)
+                    nursery.start_soon(self._host.serve)
+                    self._call_loop(self._runs)
+                    await self._stopping.wait()
+                    nursery.cancel_scope.cancel()
+            finally:  # libp2p would close them while it is being cancelled, and whatever ends us, sockets are not left
+                await close_connections(host)
 
     async def _dial(
         self,

@@ -1,8 +1,9 @@
-"""libp2p's yamux with two of its traps taken out (trio).
+"""libp2p's yamux with some of its traps taken out (trio).
 
 Its reader answers pings and new streams itself and waits until the answer is written: with bulk in both directions
 both readers can wait for writers that wait for the readers, for ever. Here the answers leave from a task of their own.
 And it takes whatever a remote sends, whether granted or not: here a connection that holds too much ends.
+Closed while it is cancelled, it leaves its socket open; over before it began, it leaves whoever opens it waiting.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from libp2p.stream_muxer.exceptions import MuxedStreamReset
 from libp2p.stream_muxer.muxer_multistream import MuxerMultistream
 from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID, TYPE_DATA, YAMUX_HEADER_FORMAT, Yamux
 
+from peer.p2p.lanes import close_quietly
 from peer.p2p.secured import Secured
 from rollcast.wire.chunks import BytesLike
 
@@ -44,6 +46,31 @@ class BoundedYamux(Yamux):  # type: ignore[misc]
         self._reader: trio.lowlevel.Task | None = None
         self._answers: deque[bytes] = deque()
         self._answer_due = trio.Event()
+
+    async def start(self) -> None:
+        """Run until the connection is over."""
+        try:
+            await super().start()
+        finally:
+            # Where the other end had closed already, libp2p never sets it, and whoever dialled waits for it.
+            self.event_started.set()
+
+    async def close(self, *args: Any) -> None:
+        """Say that it is over, where that can be said in the time that the caller has, and close the socket."""
+        try:
+            await super().close(*args)
+        finally:
+            await self._close_socket()
+
+    async def _cleanup_on_error(self) -> None:
+        try:
+            await super()._cleanup_on_error()
+        finally:
+            await self._close_socket()
+
+    async def _close_socket(self) -> None:
+        await close_quietly(self.secured_conn.close)
+        self.event_closed.set()
 
     async def handle_incoming(self) -> None:
         """Read for ever; never wait for a write."""

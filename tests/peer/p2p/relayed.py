@@ -41,7 +41,7 @@ async def relayed_pair(
     run, other = LinkRun(folder), dialler_run
     other = other or run
     # Two handshakes more than a direct link has, on a machine that may be busy; nothing waits for these to run out.
-    limits = replace(limits, dial_timeout_s=10.0, handshake_timeout_s=3.0, hello_timeout_s=7.0)
+    limits = replace(limits, dial_timeout_s=WAIT_S)
 
     def transport(of: LinkRun, peer_id: Any, credentials: Any, **more: Any) -> P2pTransport:
         return P2pTransport(
@@ -55,7 +55,7 @@ async def relayed_pair(
     pair = RelayedPair(run, listener, transport(other, dialler_id, dialler_shown, admit=anyone), peer_id, dialler_id)
     pair.relay, relays = relay, asyncio.Queue[tuple[str, ...]]()
     try:
-        async with asyncio.timeout(4 * WAIT_S):
+        async with asyncio.timeout(2 * WAIT_S):
             pair.relay_address = f"{await relay.start(pair.accept)}/p2p/{relay_id}"
             listener.on_circuits = relays.put_nowait
             await listener.start(pair.accept)

@@ -17,8 +17,7 @@ from peer.p2p import dht as dht_module
 from peer.p2p.dht import Dht
 from peer.p2p.dht_key import Found, run_key
 from peer.p2p.host import Host
-from peer.p2p.lanes import close_quietly
-from peer.p2p.libp2p_host import make_host
+from peer.p2p.libp2p_host import close_connections, make_host
 from peer.p2p.limits import HostLimits
 from rollcast.wire.identity import Identity
 from rollcast.wire.ids import PeerId
@@ -87,10 +86,8 @@ async def running(*members: Member) -> AsyncIterator[None]:
         for member in members:
             await nursery.start(member.run_host)
         yield
-        # libp2p would close them while it is being cancelled, and leave their sockets open.
-        async with trio.open_nursery() as closing:
-            for connection in [one for member in members for one in member.host.get_network().get_connections()]:
-                closing.start_soon(close_quietly, connection.close)
+        for member in members:
+            await close_connections(member.host)
         nursery.cancel_scope.cancel()
 
 
@@ -158,6 +155,5 @@ def test_rounds_are_made_by_themselves_and_failures_end_nothing(monkeypatch: pyt
             with trio.fail_after(10.0):
                 await first.knows.wait()
                 await second.knows.wait()
-            await trio.sleep(0.5)  # libp2p leaves sockets open whose dial is cancelled
 
     trio.run(scenario)

@@ -109,3 +109,32 @@ def test_who_opens_too_many_streams_is_cut() -> None:
     trio.run(take_all, clock=trio.testing.MockClock(autojump_threshold=0))
     assert connection.closed
     assert len(connection.frames) > 100
+
+
+def test_a_close_that_is_cancelled_closes_the_socket() -> None:
+    connection = Connection([])
+
+    async def main() -> None:
+        muxed = BoundedYamux(connection, None, is_initiator=False)
+        with trio.move_on_after(1.0):
+            await muxed.close()
+        assert muxed.is_closed
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert connection.closed
+
+
+def test_a_connection_that_is_over_before_it_begins_lets_nobody_wait() -> None:
+    class Over(Connection):
+        async def read(self, n: int | None = None) -> bytes:
+            raise IncompleteReadError("closed", 1, 0)
+
+    async def main() -> None:
+        muxed = BoundedYamux(Over([]), None, is_initiator=True)
+        with trio.fail_after(60.0):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(muxed.start)
+                await muxed.event_started.wait()
+        assert muxed.is_closed
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
