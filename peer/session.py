@@ -20,7 +20,7 @@ from peer.coordinators import Coordinators
 from rollcast.runtime.errors import JoinRefused, MalformedMessage, RollcastError, Unreachable, WaitTimedOut, WrongKey
 from rollcast.runtime.waits import backoff_delays_s, deadline
 from rollcast.wire.error_json import error_from_json
-from rollcast.wire.grpc_client import translate
+from rollcast.wire.grpc_client import end_call, translate
 from rollcast.wire.hops import HopFailed
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc
@@ -191,13 +191,16 @@ class Session:
             async with self._open_channel(self.search.current) as channel:
                 stub = rollcast_pb2_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
                 call = cast(Any, stub.Session())
-                welcome = await self._shake_hands(call)
-                self._outbox = deque(m for m in self._outbox if m.WhichOneof("body") == "accusation")
-                self.stub, was_open = stub, True
-                self.search.opened()
-                log.info("session opened", coordinator=welcome.software)
-                self._listener.opened(welcome)
-                cause = await self._exchange(call, welcome.heartbeat_interval_s)
+                try:
+                    welcome = await self._shake_hands(call)
+                    self._outbox = deque(m for m in self._outbox if m.WhichOneof("body") == "accusation")
+                    self.stub, was_open = stub, True
+                    self.search.opened()
+                    log.info("session opened", coordinator=welcome.software)
+                    self._listener.opened(welcome)
+                    cause = await self._exchange(call, welcome.heartbeat_interval_s)
+                finally:
+                    end_call(call)
         except grpc.aio.AioRpcError as error:
             if error.code() in FINAL_CODES:
                 raise translate(error, "opening a session with the coordinator") from None
@@ -263,7 +266,8 @@ class Session:
             for task in (reader, writer):
                 task.cancel()
             await asyncio.gather(reader, writer, return_exceptions=True)
-            call.cancel()
+            del reader, writer, task
+            done = None  # what the tasks raised refers to this frame: until a full collection, call and connection stay
 
     async def _read(self, call: Any) -> str:
         while (message := await call.read()) is not END_OF_STREAM:

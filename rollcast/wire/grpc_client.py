@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import grpc
 import grpc.aio
 
@@ -20,7 +22,7 @@ from rollcast.runtime.errors import (
 from rollcast.wire.error_json import error_from_json, error_to_json
 from rollcast.wire.tls import CHANNEL_OPTIONS, TlsCredentials
 
-__all__ = ["error_to_json", "open_channel", "status_of", "translate"]
+__all__ = ["end_call", "error_to_json", "open_channel", "status_of", "translate"]
 
 _STATUS_BY_KIND: dict[type[RollcastError], grpc.StatusCode] = {
     JoinRefused: grpc.StatusCode.PERMISSION_DENIED,
@@ -38,6 +40,16 @@ _STATUS_BY_KIND: dict[type[RollcastError], grpc.StatusCode] = {
 def open_channel(address: str, credentials: TlsCredentials) -> grpc.aio.Channel:
     """A channel to the coordinator over mutual TLS. Connects on first use and again by itself; the caller closes it."""
     return grpc.aio.secure_channel(address, credentials.grpc_channel_credentials(), options=list(CHANNEL_OPTIONS))
+
+
+def end_call(call: Any) -> None:
+    """Cancel a call of ``grpc.aio``, also one that only seems to have ended.
+
+    A write that fails marks a call as done, and ``cancel`` does nothing from then on; but where messages are left, the
+    core waits for them to be read, and keeps the connection for as long, even once its channel is closed.
+    """
+    call.cancel()
+    call._cython_call.cancel("ended by us")
 
 
 def status_of(error: RollcastError) -> grpc.StatusCode:

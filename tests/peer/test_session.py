@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -28,6 +29,7 @@ from rollcast.wire.identity import Identity
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import range_to_pb
 from rollcast.wire.tls import RunCA
+from tests.open_sockets import connections_to
 from tests.peer.scripted_coordinator import (
     LEARNER_KEY,
     RUN_ID,
@@ -288,3 +290,19 @@ async def test_a_coordinator_of_another_run_ca_is_not_talked_to(tmp_path: Path) 
         assert fixture.session.search.problems()[0].hop == "certificate"
         fixture.running.cancel()
         assert fixture.listener.events == []
+
+
+async def test_sessions_that_ended_leave_no_connection_behind(tmp_path: Path) -> None:
+    gc.disable()  # a connection that waits for a full collection may wait for hours
+    try:
+        async with connected(tmp_path) as (coordinator, fixture):
+            for count in range(1, 4):
+                session = await coordinator.next_session()
+                await fixture.listener.wait_for("opened", count)
+                session.end(grpc.StatusCode.UNAVAILABLE)
+                await fixture.listener.wait_for("lost", count)
+            await coordinator.next_session()
+            await fixture.listener.wait_for("opened", 4)
+            await until(lambda: connections_to(coordinator.address) == 1)
+    finally:
+        gc.enable()

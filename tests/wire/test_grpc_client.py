@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,13 @@ from rollcast.runtime.errors import (
     WrongKey,
 )
 from rollcast.wire.error_json import error_to_json
-from rollcast.wire.grpc_client import open_channel, status_of, translate
+from rollcast.wire.grpc_client import end_call, open_channel, status_of, translate
 from rollcast.wire.identity import Identity
 from rollcast.wire.ids import RunId
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc
 from rollcast.wire.tls import SERVER_OPTIONS, Caller, RunCA, TlsCredentials, caller_from_san_uris, new_tls_key
+from tests.open_sockets import until_none
 
 RUN_ID = RunId("test-run")
 PEER_ID = Identity.generate().peer_id
@@ -45,6 +47,13 @@ class Coordinator(rollcast_pb2_grpc.CoordinatorServicer):
         if self.error is not None:
             await context.abort(status_of(self.error), error_to_json(self.error))
         return pb.Empty()
+
+    async def Session(
+        self, request_iterator: AsyncIterator[pb.PeerMessage], context: Any
+    ) -> AsyncIterator[pb.CoordinatorMessage]:
+        await anext(request_iterator)
+        for _ in range(20):
+            yield pb.CoordinatorMessage()
 
 
 @asynccontextmanager
@@ -155,3 +164,24 @@ def test_statuses_without_our_details_are_translated(code: grpc.StatusCode, kind
 
 def test_an_error_without_a_status_is_translated() -> None:
     assert type(translate(grpc.RpcError(), "asking")) is RollcastError
+
+
+async def write_until_it_fails(call: Any) -> None:
+    with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        async with asyncio.timeout(10.0):
+            while True:
+                await call.write(pb.PeerMessage())
+                await asyncio.sleep(0.01)
+
+
+async def test_a_call_that_ends_while_messages_wait_to_be_read_keeps_no_connection(tmp_path: Path) -> None:
+    ca = RunCA.create(tmp_path, RUN_ID)
+    async with serving(ca) as (address, _):
+        async with open_channel(address, member(ca)) as channel:
+            call: Any = rollcast_pb2_grpc.CoordinatorStub(channel).Session()
+            await call.write(pb.PeerMessage())
+            assert await call.read() == pb.CoordinatorMessage()
+            await write_until_it_fails(call)
+            end_call(call)
+            del call
+        await until_none(address)
