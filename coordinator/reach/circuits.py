@@ -23,6 +23,8 @@ NAMED_MOST = 4
 KEPT = 2
 """Of those named, as far as they hold; the peer's side is peer/p2p/reservations.py."""
 _LOOK_AGAIN_S = 10.0  # whether members can be dialled is found out meanwhile
+_PAUSE_S = 1.0  # at least, however often members say something new
+_MEMBERS_A_SECOND = 2000  # looked at, so that this takes a small share of the coordinator's time
 _CIRCUIT = "/p2p-circuit/p2p/"
 
 
@@ -34,23 +36,21 @@ class Circuits:
     def __init__(self, state: CoreState) -> None:
         self._state = state
         self._named: dict[PeerId, tuple[str, ...]] = {}  # addresses
-        self._due_at = 0.0
+        self._looked_at = self._due_at = float("-inf")
 
     def joined(self, member: Member, now: float) -> list[Action]:
         """Its process has forgotten what it was named before."""
-        self._named.pop(member.peer_id, None)
-        self._due_at = now
-        return []
+        return self.left(member.peer_id, now)
 
     def left(self, peer_id: PeerId, now: float) -> list[Action]:
         """It may have been a relay."""
         self._named.pop(peer_id, None)
-        self._due_at = now
+        self._look_soon()
         return []
 
     def told(self, member: Member, now: float) -> list[Action]:
         """It may be a relay now, or none any more."""
-        self._due_at = now
+        self._look_soon()
         return []
 
     def received(self, event: ReachEvent, now: float) -> list[Action]:
@@ -61,7 +61,7 @@ class Circuits:
         """Name relays to those who need them."""
         if now < self._due_at:
             return []
-        self._due_at = now + _LOOK_AGAIN_S
+        self._looked_at, self._due_at = now, now + _LOOK_AGAIN_S
         needing = [member.peer_id for member in self._state.members if self._needs(member)]
         chosen = spread(needing, self._relays(), self._named)
         changed = [peer_id for peer_id in chosen if chosen[peer_id] != self._named.get(peer_id, ())]
@@ -73,6 +73,10 @@ class Circuits:
     def credible(self, peer_id: PeerId, circuits: Iterable[str]) -> tuple[str, ...]:
         """Those addresses that lead to this member through relays that are here: others are told to dial them."""
         return tuple(one for one in circuits if self._leads_to(peer_id, one))
+
+    def _look_soon(self) -> None:
+        pause_s = max(_PAUSE_S, len(self._state.members) / _MEMBERS_A_SECOND)
+        self._due_at = min(self._due_at, self._looked_at + pause_s)
 
     def _leads_to(self, peer_id: PeerId, circuit: str) -> bool:
         address, _, to = circuit.partition(_CIRCUIT)
@@ -141,7 +145,11 @@ def _naming(peer_id: PeerId, addresses: tuple[str, ...]) -> SendToPeer:
 
 
 def _is_own(peer_id: PeerId, reach: Reach) -> bool:
-    """Whether a relay's address names the member, at a host where it is: nobody can have third parties dialled."""
+    """Whether a relay's address names the member, at a host where it is: nobody can have third parties dialled.
+
+    That is where its session comes from, or what it advertises once others have found it there.
+    """
     parts = reach.relay_address.split("/")  # "", "ip4", host, "tcp", port, "p2p", peer id
-    hosts = {reach.host, *(host_part(one) for one in reach.address.split(" ") if "/" not in one)}
+    found = reach.address.split(" ") if reach.dialable else ()
+    hosts = {reach.host, *(host_part(one) for one in found if "/" not in one)}
     return len(parts) == 7 and parts[3] == "tcp" and parts[5:] == ["p2p", peer_id] and parts[2] in hosts - {""}

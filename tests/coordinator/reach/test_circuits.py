@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.actions import SendToPeer
 from coordinator.events import PeerLeft, Tick
+from coordinator.reach import circuits
 from coordinator.reach.circuits import KEPT, NAMED_MOST, spread
 from rollcast.wire.ids import PeerId
 from tests.coordinator.core_world import only
@@ -15,9 +18,8 @@ from tests.coordinator.reach.world import ReachWorld
 
 def relay(here: ReachWorld, name: str) -> str:
     """A member that others can dial and that takes reservations; its address."""
-    host = f"203.0.113.{len(name) + ord(name[-1]) % 100}"
-    address = f"/ip4/{host}/tcp/4001/p2p/{name}"
-    here.join(name, address=f"{host}:4000 /ip4/{host}/tcp/4001")
+    here.join(name, address="relay.example:4000 /dns4/relay.example/tcp/4001")
+    address = f"/ip4/{here.reach(name).host}/tcp/4001/p2p/{name}"
     here.say(name, "mapped", relay_address=address)
     return address
 
@@ -71,14 +73,43 @@ def test_a_relay_at_the_address_of_somebody_else_is_none() -> None:
     here = ReachWorld()
     here.say("a", "symmetric")
     here.join("r", address="203.0.113.7:4000")
+    own = here.reach("r").host
     for address in (
         "/ip4/192.0.2.99/tcp/4001/p2p/r",
-        "/ip4/203.0.113.7/tcp/4001/p2p/a",
-        "/ip4/203.0.113.7/tcp/4001",
-        "/ip4/203.0.113.7/udp/4001/p2p/r",
+        "/ip4/203.0.113.7/tcp/4001/p2p/r",
+        f"/ip4/{own}/tcp/4001/p2p/a",
+        f"/ip4/{own}/tcp/4001",
+        f"/ip4/{own}/udp/4001/p2p/r",
     ):
         here.say("r", "mapped", relay_address=address)
         assert named(here) == {}
+
+
+def test_a_relay_may_be_where_others_got_through_to_it() -> None:
+    here = ReachWorld()
+    here.say("a", "symmetric")
+    here.join("r", address="203.0.113.7:4000")
+    address = "/ip4/203.0.113.7/tcp/4001/p2p/r"
+    here.say("r", "mapped", relay_address=address)
+    assert named(here) == {}, "nobody has dialled it there"
+    here.core.state.reach.found(PeerId("r"), dialable=True)
+    assert named(here) == {"a": [address]}
+
+
+def test_however_often_members_say_something_all_are_looked_at_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, looks = ReachWorld(), 0
+
+    def counted(*given: Any) -> dict[PeerId, tuple[str, ...]]:
+        nonlocal looks
+        looks += 1
+        return spread(*given)
+
+    monkeypatch.setattr(circuits, "spread", counted)
+    for _ in range(100):
+        here.now += 0.1
+        here.say("a", "symmetric")
+        here.tell(Tick())
+    assert 5 <= looks <= 11
 
 
 def test_circuits_are_believed_that_lead_through_a_relay_to_who_tells_of_them() -> None:
