@@ -17,7 +17,7 @@ ARGUMENTS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
-DEADLINE_MS = 15_000
+DEADLINE_MS = 45_000
 LOOKS = tuple(product((1440, 390), ("light", "dark")))
 
 

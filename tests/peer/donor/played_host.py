@@ -148,7 +148,7 @@ class Warm:
 
 @asynccontextmanager
 async def played_donor(
-    folder: Path, *, deadline_s: float = 60.0, **config: Any
+    folder: Path, *, deadline_s: float = 240.0, **config: Any
 ) -> AsyncIterator[tuple[Donor, PlayedHost, str]]:
     """The donor's side at work, its host, and its page's address."""
     settings = PeerConfig.model_validate({**CONFIG, "state_folder": folder, **config})

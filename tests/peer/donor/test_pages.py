@@ -17,7 +17,8 @@ from peer.worker_events import FinishRequested
 from tests.browsing import DEADLINE_MS, Tab, chromium, opened
 from tests.peer.donor.played_host import PEER_ID, PlayedHost, played_donor
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+# Accessibility is audited with axe-core, which takes a processor for seconds a page: minutes where others need it.
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
 PAGES = ("now", "rollouts", "limits", "log", "machine")
 
@@ -62,6 +63,7 @@ async def test_it_shows_what_this_machine_does(browser: Any, tmp_path: Path) -> 
         await tab.shows(".receipts", "lease expired")
         await tab.shows(".reasons", "Somebody else's attempt")
         await tab.page.get_by_role("button", name="Not accepted").click()
+        await tab.page.locator(".receipts tbody tr").nth(4).wait_for(state="detached")
         assert await tab.page.locator(".receipts tbody tr").count() == 4
         await tab.page.get_by_role("link", name="This machine", exact=True).click()
         await tab.shows(".card:has-text('Identity')", PEER_ID)
@@ -184,7 +186,7 @@ async def test_every_page_fits_and_can_be_read(browser: Any, tmp_path: Path, wid
         for name in PAGES:
             await tab.page.evaluate("name => { location.hash = '#/' + name; }", name)
             await tab.page.locator("main h1").wait_for()
-            await tab.page.wait_for_timeout(150)
+            await tab.page.wait_for_timeout(150)  # what moves in has arrived
             assert await tab.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
             assert await tab.accessibility_problems() == [], name
         assert not tab.problems
