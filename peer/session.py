@@ -260,14 +260,12 @@ class Session:
                 return "closed by us"
             # The reader knows the status with which the stream ended; the writer only that it did.
             await asyncio.wait((reader,), timeout=1.0)
-            done = reader if reader.done() else writer
-            return done.result() or "the coordinator ended the session"
+            return (reader if reader.done() else writer).result() or "the coordinator ended the session"
         finally:
             for task in (reader, writer):
                 task.cancel()
             await asyncio.gather(reader, writer, return_exceptions=True)
-            del reader, writer, task
-            done = None  # what the tasks raised refers to this frame: until a full collection, call and connection stay
+            del reader, writer, task  # what one raised refers to this frame: together they would keep the connection
 
     async def _read(self, call: Any) -> str:
         while (message := await call.read()) is not END_OF_STREAM:
