@@ -40,7 +40,7 @@ def broadcasts(case: Case) -> Iterator[Broadcast]:
         ConfigError: a setting is wrong.
         RollcastError: a daemon ended, or a version did not arrive in time.
     """
-    with _running(case) as run:
+    with _running(case, Daemons) as run:
         run.clean()
         while True:
             yield run.clean()
@@ -50,21 +50,26 @@ def broadcasts(case: Case) -> Iterator[Broadcast]:
 
 
 @contextmanager
-def running(case: Case) -> Iterator[Callable[[str], Broadcast]]:
+def running(
+    case: Case, daemons_of: Callable[[Network, Case], Daemons] = Daemons
+) -> Iterator[Callable[[str], Broadcast]]:
     """While the body runs, so do the daemons; the body is given what publishes a version of the named content (see
     bench.programs.noise_learner) and measures its broadcast. The first ones warm connections up.
+
+    Args:
+        daemons_of: makes the daemons, which are started here.
 
     Raises:
         RollcastError: see broadcasts.
     """
-    with _running(case) as run:
+    with _running(case, daemons_of) as run:
         yield run.clean
 
 
 @contextmanager
-def _running(case: Case) -> Iterator[_Run]:
+def _running(case: Case, daemons_of: Callable[[Network, Case], Daemons]) -> Iterator[_Run]:
     with Network(case.nodes, case.sockets) as network:
-        daemons = Daemons(network, case)
+        daemons = daemons_of(network, case)
         try:
             daemons.start()
             yield _Run(network, daemons, case)

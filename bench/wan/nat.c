@@ -137,6 +137,14 @@ int nat_flows(struct nat *nat, int64_t now) {
     return nat->count;
 }
 
+void nat_become(struct nat *nat, int kind) { nat->kind = kind; }
+
+void nat_forget(struct nat *nat, uint32_t remote_ip) {
+    for (int i = 0; i < nat->count;)
+        if (nat->flows[i].remote_ip == remote_ip) nat->flows[i] = nat->flows[--nat->count];
+        else i++;
+}
+
 /* ---- packets ------------------------------------------------------------ */
 
 static uint16_t get16(const uint8_t *at) { return (uint16_t)(at[0] << 8 | at[1]); }

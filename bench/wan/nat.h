@@ -34,6 +34,12 @@ uint16_t nat_in(struct nat *nat, int protocol, uint16_t outside, uint32_t remote
 /* Live flows. */
 int nat_flows(struct nat *nat, int64_t now_ns);
 
+/* Another kind from now on, as a router's new firmware is; flows that there are stay. */
+void nat_become(struct nat *nat, int kind);
+
+/* Forget all flows with one remote address, which routers do without a word. */
+void nat_forget(struct nat *nat, uint32_t remote_ip);
+
 /* Rewrite an IPv4 packet on its way out (its source) or in (its destination); 0: drop it. TCP and UDP pass, fragments
  * do not. With `partial` the transport checksum is only that of the pseudo-header (virtio's NEEDS_CSUM). `new_ip`, in
  * network byte order, is the outside address on the way out, the inside address on the way in. */

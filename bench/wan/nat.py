@@ -58,6 +58,14 @@ class NatTable:
             self._library.nat_in(self._table, _NUMBERS[protocol], outside, *remote, flags, int(now_s * 1_000_000_000))
         )
 
+    def become(self, kind: Nat) -> None:
+        """Be of this kind from now on; flows that there are stay."""
+        self._library.nat_become(self._table, get_args(Nat).index(kind))
+
+    def forget(self, remote_ip: int) -> None:
+        """Forget all flows with one remote address."""
+        self._library.nat_forget(self._table, remote_ip)
+
     def flows(self, now_s: float) -> int:
         """How many are remembered."""
         return int(self._library.nat_flows(self._table, int(now_s * 1_000_000_000)))
@@ -93,6 +101,8 @@ def _library() -> ctypes.CDLL:
     library.nat_free.argtypes, library.nat_free.restype = [table], None
     for call in (library.nat_out, library.nat_in):
         call.argtypes, call.restype = [table, number, port, word, port, number, moment], port
+    library.nat_become.argtypes, library.nat_become.restype = [table, number], None
+    library.nat_forget.argtypes, library.nat_forget.restype = [table, word], None
     library.nat_flows.argtypes, library.nat_flows.restype = [table, moment], number
     for call in (library.nat_rewrite_out, library.nat_rewrite_in):
         call.argtypes, call.restype = [table, ctypes.c_char_p, word, number, word, moment], number

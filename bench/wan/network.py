@@ -19,7 +19,7 @@ from typing import IO, Any
 import psutil
 
 from bench.wan import build
-from bench.wan.scenarios import Node
+from bench.wan.scenarios import Nat, Node
 from rollcast.runtime.errors import ProcessFailed, WaitTimedOut
 
 _QUEUE_MS = 50.0  # drop-tail queue of each direction of a link
@@ -204,9 +204,20 @@ class Network:
 
     def set_rates(self, number: int, node: Node) -> None:
         """Give a node other rates from now on; its delay stays."""
+        self._order(f"rate {number} {node.up_mbit_s} {node.down_mbit_s}")
+
+    def set_nat(self, number: int, kind: Nat) -> None:
+        """Make a node's router one of another kind from now on; what it carries already goes on."""
+        self._order(f"nat {number} {kind}")
+
+    def forget_flows(self, number: int, other: int) -> None:
+        """Let a node's router forget what it carries to another node, as one that restarts does with everything."""
+        self._order(f"forget {number} {other}")
+
+    def _order(self, line: str) -> None:
         assert self._emulator is not None
         assert self._emulator.stdin is not None
-        self._emulator.stdin.write(f"rate {number} {node.up_mbit_s} {node.down_mbit_s}\n")
+        self._emulator.stdin.write(f"{line}\n")
         self._emulator.stdin.flush()
 
     def _start_emulator(self) -> None:

@@ -24,6 +24,8 @@
  *   "netns ip up_mbit down_mbit delay_ms [nat inside_ip]"    one for each node, then
  *   "end"                                    and later, at any time,
  *   "rate NODE up_mbit down_mbit"            new rates of the node with this number
+ *   "nat NODE kind"                          its router is of this kind from now on; flows that there are stay
+ *   "forget NODE OTHER"                      its router forgets its flows with another node
  * Prints "ready" when all links are up; on SIGUSR1 one line of JSON with per-node
  * counters and its own scheduling lateness since the line before; exits on
  * SIGTERM and SIGINT, and when the process that started it dies.
@@ -261,17 +263,25 @@ static void read_table(void) {
     }
 }
 
+static int is_node(int number) { return number >= 0 && number < n_nodes; }
+static int has_router(int number) { return is_node(number) && nodes[number].nat; }
+
 /* One order is one write of the other end, and short: it is never cut. False at the end of stdin. */
 static int obey(void) {
     char line[256];
     ssize_t len = read(STDIN_FILENO, line, sizeof line - 1);
-    int number;
+    int number, other, kind;
     double up, down;
+    char name[32];
     if (len <= 0) return 0;
     line[len] = 0;
     for (char *one = strtok(line, "\n"); one; one = strtok(NULL, "\n")) {
-        if (sscanf(one, "rate %d %lf %lf", &number, &up, &down) == 3 && number >= 0 && number < n_nodes)
+        if (sscanf(one, "rate %d %lf %lf", &number, &up, &down) == 3 && is_node(number))
             set_rates(&nodes[number], up, down);
+        else if (sscanf(one, "nat %d %31s", &number, name) == 2 && has_router(number) && (kind = nat_kind_of(name)) >= 0)
+            nat_become(nodes[number].nat, kind);
+        else if (sscanf(one, "forget %d %d", &number, &other) == 2 && has_router(number) && is_node(other))
+            nat_forget(nodes[number].nat, nodes[other].ip);
         else
             fprintf(stderr, "cannot obey: %s\n", one);
     }

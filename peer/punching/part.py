@@ -51,6 +51,7 @@ class PunchPart:
         self._options = options
         self._random = random
         self._session = asyncio.Event()
+        self._watching: asyncio.Timeout | None = None
         self._address = self._problem = ""
         self._heard = False
 
@@ -68,9 +69,13 @@ class PunchPart:
                 continue
             self._heard = False
             try:
-                await watch(options, self._port(), self._seen)
+                async with asyncio.timeout(None) as self._watching:
+                    await watch(options, self._port(), self._seen)
+            except TimeoutError:
+                pass  # the session ended, by what may have moved the port too: a router that started again
             except RollcastError as error:
                 self._say(error)
+            self._watching = None
             if self._heard:
                 delays = backoff_delays_s(self._random, first_s=_RETRY_FIRST_S, most_s=_RETRY_MOST_S)
             else:  # one that broke off is there again in a moment, most often, and the port is mapped as it was
@@ -86,6 +91,8 @@ class PunchPart:
         """See MeetingPart."""
         self._session.clear()
         self._transport.lost()
+        if self._watching is not None:
+            self._watching.reschedule(asyncio.get_running_loop().time())
 
     def received(self, message: pb.CoordinatorMessage) -> None:
         """See MeetingPart."""

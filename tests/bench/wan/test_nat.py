@@ -136,6 +136,27 @@ def test_a_full_table_takes_no_more_and_does_again_when_flows_have_gone() -> Non
         assert table.flows(30.0) == 1
 
 
+def test_a_router_that_becomes_another_kind_keeps_what_it_carries() -> None:
+    with NatTable("port-restricted") as table:
+        before = table.out("tcp", 4001, FIRST, 0.0)
+        table.become("symmetric")
+        assert table.out("tcp", 4001, FIRST, 1.0) == before
+        assert table.out("tcp", 4001, (FIRST[0], FIRST[1] + 1), 1.0) != before
+        table.become("full-cone")
+        assert table.into("tcp", before, (99, 99), 2.0) == 4001
+
+
+def test_a_router_forgets_one_remote_address() -> None:
+    with NatTable("port-restricted") as table:
+        outside, other = table.out("tcp", 4001, FIRST, 0.0), (FIRST[0] + 1, FIRST[1])
+        table.out("tcp", 4002, FIRST, 0.0)
+        kept = table.out("tcp", 4003, other, 0.0)
+        table.forget(FIRST[0])
+        assert table.flows(0.0) == 1
+        assert not table.into("tcp", outside, FIRST, 0.0)
+        assert table.into("tcp", kept, other, 0.0) == 4003
+
+
 # ---------------------------------------------------------------- packets
 
 HOME, ROUTER, REMOTE = (socket.inet_aton(text) for text in ("192.168.7.2", "10.77.0.8", "10.77.0.1"))

@@ -100,6 +100,23 @@ async def test_the_port_is_watched_while_there_is_a_session_and_again_when_that_
     await ends.transport.close()
 
 
+async def test_a_session_that_ends_has_the_port_looked_at_again_in_the_next(tmp_path: Path, watched: Watched) -> None:
+    ends = Ends(tmp_path)
+    running = asyncio.create_task(ends.part.run())
+    ends.part.opened(pb.Welcome())
+    watched.said.put_nowait("192.0.2.1:4000")
+    await until(lambda: ends.told == "192.0.2.1:4000")
+    ends.part.lost()
+    await asyncio.sleep(0.05)
+    assert watched.begun == 1
+    ends.part.lost()
+    ends.part.opened(pb.Welcome())
+    watched.said.put_nowait("192.0.2.1:4001")
+    await until(lambda: ends.told == "192.0.2.1:4001")
+    running.cancel()
+    await ends.transport.close()
+
+
 @pytest.mark.parametrize("kind", ["open", "mapped", "symmetric"])
 async def test_whom_a_hole_does_not_help_watches_nothing(tmp_path: Path, watched: Watched, kind: Any) -> None:
     ends = Ends(tmp_path)
