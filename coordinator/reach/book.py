@@ -98,8 +98,8 @@ class ReachBook:
     """Of every member, and of those that left as long as they come back from the same place."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[PeerId, Reach] = OrderedDict()
-        self._here: set[PeerId] = set()
+        self._here: dict[PeerId, Reach] = {}
+        self._gone: OrderedDict[PeerId, Reach] = OrderedDict()  # who left longest ago first
         self.failures = FailedPairs()
         """Pairs between which no hole could be punched lately."""
         self.punches = PunchFigures()
@@ -110,27 +110,29 @@ class ReachBook:
 
     def of(self, peer_id: PeerId) -> Reach:
         """What is known; of who was never here, nothing. Not to be changed by who asks: see ``told`` and ``found``."""
-        return self._known.get(peer_id, _NOTHING)
+        return self._here.get(peer_id) or self._gone.get(peer_id, _NOTHING)
 
     def joined(self, peer_id: PeerId, host: str, address: str) -> Reach:
         """A session was opened from this host. What was known is kept if the place is the same; for plans, which change
         with what it tells next. A process that was started again punches holes from another port."""
-        reach = self._known.pop(peer_id, None)
+        reach = self._gone.pop(peer_id, None) or self._here.get(peer_id)
         if reach is None or reach.host != host or reach.said_address != address:
             reach = Reach(host, said_address=address)
         reach.told = False
-        self._known[peer_id] = reach
-        self._here.add(peer_id)
-        self._forget_some()
+        self._here[peer_id] = reach
         return reach
 
     def left(self, peer_id: PeerId) -> None:
         """Its session ended."""
-        self._here.discard(peer_id)
+        reach = self._here.pop(peer_id, None)
+        if reach is not None:
+            self._gone[peer_id] = reach
+        while len(self._gone) > _REMEMBERED_MOST:
+            self._gone.popitem(last=False)
 
     def told(self, event: ReachabilityTold) -> str:
         """Take in what a member says of itself; returns why a part of it is not believed, where that is news."""
-        reach = self._known[event.peer_id]
+        reach = self._here[event.peer_id]
         before, doubt = reach.for_planning, ""
         punch_address = event.punch_address
         if punch_address and plain_host(host_part(punch_address)) not in (reach.host, reach.watches_from):
@@ -152,11 +154,11 @@ class ReachBook:
 
     def seen(self, event: SeenAt) -> None:
         """A member came from this address too."""
-        self._known[event.peer_id].watches_from = plain_host(event.host)
+        self._here[event.peer_id].watches_from = plain_host(event.host)
 
     def found(self, peer_id: PeerId, *, dialable: bool | None, checked: str = "") -> None:
         """Others dialled the address that it advertises; ``checked``: what came of it, in words."""
-        reach = self._known[peer_id]
+        reach = self._here[peer_id]
         before, reach.dialable, reach.checked = reach.for_planning, dialable, checked
         self._changed |= reach.for_planning != before
 
@@ -172,13 +174,6 @@ class ReachBook:
     def _forgive(self, peer_id: PeerId) -> None:
         self._changed |= bool(self.failures.of(peer_id))
         self.failures.forgive(peer_id)
-
-    def _forget_some(self) -> None:
-        excess = len(self._known) - len(self._here) - _REMEMBERED_MOST
-        if excess > 0:
-            gone = [peer_id for peer_id in self._known if peer_id not in self._here][:excess]
-            for peer_id in gone:
-                del self._known[peer_id]
 
 
 def host_part(address: str) -> str:

@@ -25,6 +25,7 @@ class FailedPairs:
 
     def __init__(self) -> None:
         self._failures: dict[Pair, _Failure] = {}  # the oldest first
+        self._partners: dict[PeerId, set[PeerId]] = {}  # the same by member
         self._resting: dict[PeerId, frozenset[PeerId]] = {}
         self._next_end = float("inf")
 
@@ -46,6 +47,8 @@ class FailedPairs:
             return
         pause_s = FIRST_PAUSE_S if before is None else min(PAUSE_MAX_S, 2 * before.pause_s)
         self._failures[pair] = _Failure(now + pause_s, pause_s)
+        self._partners.setdefault(one, set()).add(other)
+        self._partners.setdefault(other, set()).add(one)
         self._next_end = min(self._next_end, now + pause_s)
         self._rest(*pair)
         if len(self._failures) > _REMEMBERED_MOST:
@@ -61,8 +64,8 @@ class FailedPairs:
 
     def forgive(self, peer_id: PeerId) -> None:
         """This member is not where it was: nothing that failed says anything of its pairs any more."""
-        for pair in [pair for pair in self._failures if peer_id in pair]:
-            self._forget(pair)
+        for other in tuple(self._partners.get(peer_id, ())):
+            self._forget(pair_of(peer_id, other))
 
     def tick(self, now: float) -> bool:
         """Whether pairs may try again that could not until now. The length of their pause is kept for as long again."""
@@ -78,7 +81,7 @@ class FailedPairs:
                 freed = True
                 self._wake(*pair)
             if failure.until + failure.pause_s <= now:
-                del self._failures[pair]
+                self._forget(pair)
             else:
                 self._next_end = min(self._next_end, failure.until + failure.pause_s)
         return freed
@@ -89,6 +92,10 @@ class FailedPairs:
 
     def _forget(self, pair: Pair) -> None:
         del self._failures[pair]
+        for a, b in (pair, pair[::-1]):
+            self._partners[a].remove(b)
+            if not self._partners[a]:
+                del self._partners[a]
         self._wake(*pair)
 
     def _rest(self, one: PeerId, other: PeerId) -> None:

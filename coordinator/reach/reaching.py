@@ -13,9 +13,14 @@ from coordinator.reach.events import ReachabilityTold, ReachEvent, SeenAt
 from coordinator.reach.matchmaker import Matchmaker
 from coordinator.reach.part import ReachPart
 from coordinator.reach.rendezvous import Rendezvous
+from coordinator.reach.turns import Turns
 from coordinator.relaying import Relaying
 from coordinator.state import CoreState
 from rollcast.wire.ids import PeerId
+
+# Plans that are made again because of what one member says of itself: they cost a second of 10,000 members.
+_CHANGES_AT_ONCE = 8
+_CHANGES_EVERY_S = 60.0
 
 
 class Reaching:
@@ -27,6 +32,8 @@ class Reaching:
         self.matchmaker = Matchmaker(state)
         self._circuits = Circuits(state)
         self._parts: Sequence[ReachPart] = (self.matchmaker, DialBacks(state), self._circuits, Rendezvous(state))
+        self._changes = Turns(at_once=_CHANGES_AT_ONCE, every_s=_CHANGES_EVERY_S)
+        self._later_at = float("inf")
         self._by_event = {kind: part for part in self._parts for kind in part.takes}
 
     def joined(self, member: Member, now: float) -> list[Action]:
@@ -59,11 +66,19 @@ class Reaching:
         """Time passed."""
         if self._state.ended:
             return []
+        if now >= self._later_at:
+            self._later_at = float("inf")
+            self._state.reach.look_again()
         return [action for part in self._parts for action in part.tick(now)] + self._replanned(now)
 
     def _told(self, event: ReachabilityTold, member: Member, now: float) -> list[Action]:
         event = replace(event, circuits=self._circuits.credible(event.peer_id, event.circuits))
         doubt = self._state.reach.told(event)
+        if self._state.reach.take_changed():
+            if self._changes.take(event.peer_id, now):
+                self._state.reach.look_again()
+            else:
+                self._later_at = min(self._later_at, now + _CHANGES_EVERY_S)
         actions: list[Action] = [Note("punch_address_refused", event.peer_id, doubt)] if doubt else []
         return actions + [action for part in self._parts for action in part.told(member, now)]
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.reach import failed_pairs
-from coordinator.reach.failed_pairs import FIRST_PAUSE_S, PAUSE_MAX_S, FailedPairs
+from coordinator.reach.failed_pairs import FIRST_PAUSE_S, PAUSE_MAX_S, FailedPairs, pair_of
 from rollcast.wire.ids import PeerId
 
 A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
@@ -57,8 +57,12 @@ def test_who_rests_from_whom_is_the_same_from_both_sides(steps: list[tuple[int, 
             if fails:
                 pairs.failed(*ends, now)
                 assert 0 < pairs.pause_left_s(*ends, now) <= PAUSE_MAX_S
-            else:
+            elif wait_s < 5e3:
                 pairs.succeeded(*ends)
+            else:
+                pairs.forgive(ends[0])
+                assert not pairs.of(ends[0])
+        assert {pair_of(a, b) for a, ones in pairs._partners.items() for b in ones} == set(pairs._failures)
         for a in map(PeerId, "0123"):
             for b in pairs.of(a):
                 assert a in pairs.of(b)

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from coordinator.actions import Note, SendPlan
 from coordinator.events import RunEnded, Tick
 from coordinator.reach.events import PunchEnded, PunchRequested, ReachabilityTold
@@ -100,6 +102,30 @@ def test_news_that_change_no_plan_lead_to_none_and_many_to_one() -> None:
     assert tick(here, 60.0) == []
     here.say("a", "port-restricted", relay_address="/ip4/198.51.100.1/tcp/4001")
     assert tick(here, 60.0) == []
+
+
+def test_one_member_that_says_something_else_all_the_time_has_few_plans_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, asked = ReachWorld(), 0
+    relaying = here.core._relaying
+    again = relaying.reachability_changed
+
+    def counted(now: float) -> None:
+        nonlocal asked
+        asked += 1
+        again(now)
+
+    monkeypatch.setattr(relaying, "reachability_changed", counted)
+    for name in ("a", "b"):
+        here.say(name, "port-restricted")
+    tick(here, 2.0)
+    for number in range(119):
+        here.say("a", ("full-cone", "symmetric")[number % 2])
+        tick(here, 1.0)
+    assert asked <= 12
+    assert here.reach("a").nat == "full-cone"
+    tick(here, 60.0)
+    tick(here, 2.0)
+    assert addresses(here, "b") == {"origin": "origin:1", "a": "punch"}, "what it said last is planned with"
 
 
 def test_an_address_found_wrong_is_not_planned_with() -> None:
