@@ -21,6 +21,9 @@ fills the next piece."""
 _ROOM_S = 0.004
 _ROOM_BYTES_MOST = 4 * ROOM_BYTES
 _RATE_OVER_S = 0.05
+# Each piece that waits costs hundreds of bytes beside its data, and keeps the whole message that it was a part of: an
+# end that sends byte by byte would have a window's worth of bytes take gigabytes. Shorter ones are put together.
+_PIECE_BYTES_LEAST = 1024
 Wake = Callable[[], None]
 """Wakes the other thread; may be called when it is gone."""
 
@@ -192,7 +195,13 @@ class LinkBuffers:
             if self._came_bytes > self._granted_bytes:
                 return False
             self._ring_due = self._ring_due or not self._came
-            self._came.append(data)
+            last = self._came[-1] if self._came else None
+            if len(data) >= _PIECE_BYTES_LEAST:
+                self._came.append(data)
+            elif isinstance(last, bytearray) and len(last) < ROOM_BYTES:
+                last += data
+            else:
+                self._came.append(bytearray(data))
         return True
 
     def rest(self) -> None:

@@ -51,6 +51,10 @@ class Guests:
         while len(self._refused_until_s) > _REMEMBERED_MOST:
             self._refused_until_s.popitem(last=False)
 
+    def is_refused(self, peer_id: PeerId, now: float) -> bool:
+        """Whether it was refused and has to wait still."""
+        return now < self._refused_until_s.get(peer_id, now)
+
     def is_member(self, peer_id: PeerId) -> bool:
         """Whether it is one of the run, as far as is known."""
         return peer_id in self._shown or peer_id in self._expected
@@ -63,6 +67,6 @@ class Guests:
         """
         if self.is_member(peer_id):
             return "member"
-        if now < self._refused_until_s.get(peer_id, now) or strangers >= self.strangers_most:
+        if self.is_refused(peer_id, now) or strangers >= self.strangers_most:
             return "refused"
         return "stranger"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from peer.p2p.dht import Dht
 
 _TIDY_S = 30.0
+# A link has two. Whoever has not shown a certificate of the run has one link to show it on; a member may open more, as
+# links are replaced, and leaves room for other members.
+_STRANGERS_LANES_MOST = 2
+_MEMBERS_LANES_MOST = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +115,7 @@ class Host:
         self._nursery = nursery
         self._wake = wake
         self._waiting: dict[tuple[PeerId, bytes], tuple[LaneName, _Lane]] = {}
+        self._lanes: Counter[PeerId] = Counter()  # that others opened
         self._links = 0
         self.membership = Membership(host, limits, user.judge, nursery, wake)
         self._circuits = CircuitClient(host, user.certificate, self._own_id, limits.opening_timeout_s)
@@ -201,18 +207,27 @@ class Host:
     async def _lane_opened(self, stream: Any) -> None:
         """libp2p closes the stream when this returns: it stays for as long as the lane."""
         lane = _Lane(stream, trio.Event())
+        peer_id = PeerId(str(stream.muxed_conn.peer_id))
+        self._lanes[peer_id] += 1
         try:
+            if self._lanes[peer_id] > self._lanes_most(peer_id):
+                return
             with trio.fail_after(self._limits.opening_timeout_s):
                 name, token = parse_opening(await read_exactly(stream, OPENING_BYTES))
-            await self._pair(name, token, lane)
+            await self._pair(peer_id, name, token, lane)
         except Exception:  # libp2p raises many kinds; a stranger's stream must not end the host, and is closed
             return
         finally:
+            self._lanes[peer_id] -= 1
+            if not self._lanes[peer_id]:
+                del self._lanes[peer_id]
             await close_quietly(stream.reset)
 
-    async def _pair(self, name: LaneName, token: bytes, lane: _Lane) -> None:
+    def _lanes_most(self, peer_id: PeerId) -> int:
+        return _MEMBERS_LANES_MOST if self.membership.guests.is_member(peer_id) else _STRANGERS_LANES_MOST
+
+    async def _pair(self, peer_id: PeerId, name: LaneName, token: bytes, lane: _Lane) -> None:
         """Wait for the link's other lane, and then for the link's end."""
-        peer_id = PeerId(str(lane.stream.muxed_conn.peer_id))
         key = (peer_id, token)
         other = self._waiting.pop(key, None)
         if other is None:

@@ -43,6 +43,7 @@ class Membership(INotifee):  # type: ignore[misc]
         self._judge = judge
         self._nursery = nursery
         self._wake = wake
+        self._showing: set[PeerId] = set()  # certificates, at this moment
         host.set_stream_handler(CERTIFICATE, self._shown)
         host.get_network().register_notifee(self)
 
@@ -82,8 +83,13 @@ class Membership(INotifee):  # type: ignore[misc]
         return still
 
     async def _shown(self, stream: Any) -> None:
-        """Somebody shows a certificate."""
+        """Somebody shows a certificate. One at a time is looked at, and none of whoever was refused: each costs the
+        event loop a signature, and a bad one a line of the log."""
         peer_id = _peer_of(stream.swarm_conn)
+        if peer_id in self._showing or self.guests.is_refused(peer_id, trio.current_time()):
+            await close_quietly(stream.reset)
+            return
+        self._showing.add(peer_id)
         try:
             with trio.fail_after(self._limits.opening_timeout_s):
                 accepted = await self._judged(peer_id, await read_certificate(stream))
@@ -95,6 +101,7 @@ class Membership(INotifee):  # type: ignore[misc]
         except Exception:  # libp2p raises many kinds; a stranger's stream must not end the host, and is closed
             return
         finally:
+            self._showing.discard(peer_id)
             await close_quietly(stream.close)
 
     async def _judged(self, peer_id: PeerId, certificate_der: bytes) -> bool:

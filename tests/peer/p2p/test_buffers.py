@@ -74,10 +74,26 @@ def test_the_loop_is_woken_for_the_first_of_many() -> None:
     both.buffers.rest()
     both.buffers.rest()
     assert both.rings == 1
-    assert [both.buffers.take(), both.buffers.take(), both.buffers.take()] == [b"a", b"b", None]
+    assert [both.buffers.take(), both.buffers.take()] == [b"ab", None]
     assert both.buffers.came(b"c")
     both.buffers.rest()
     assert both.rings == 2
+
+
+def test_what_comes_byte_by_byte_takes_no_more_memory_than_what_comes_at_once() -> None:
+    both = Both(1 << 20)
+    sent = bytes(index % 251 for index in range(3 * ROOM_BYTES))
+    for index in range(len(sent)):
+        assert both.buffers.came(memoryview(sent)[index : index + 1])
+    whole = bytes(2048)
+    both.buffers.came(whole)
+    both.buffers.came(b"x")
+    pieces = []
+    while (piece := both.buffers.take()) is not None:
+        pieces.append(piece)
+    assert b"".join(pieces) == sent + whole + b"x"
+    assert len(pieces) == 5
+    assert pieces[3] is whole, "long ones are not copied"
 
 
 def test_more_than_was_granted_is_refused() -> None:

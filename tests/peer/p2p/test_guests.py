@@ -26,6 +26,7 @@ def test_who_showed_another_one_need_not_come_back_for_a_while() -> None:
     guests = Guests()
     guests.refuse(B, 10.0)
     assert guests.judge(B, 0, 11.0) == "refused"
+    assert (guests.is_refused(B, 11.0), guests.is_refused(A, 11.0), guests.is_refused(B, 70.0)) == (True, False, False)
     assert guests.judge(B, 0, 70.0) == "stranger"
     guests.showed(B)
     assert guests.judge(B, 0, 11.0) == "member"

@@ -263,6 +263,56 @@ async def test_who_shows_a_certificate_of_somebody_else_is_kept_out_for_a_while(
         assert listener.running
 
 
+async def test_who_was_refused_has_no_other_certificate_looked_at(tmp_path: Path) -> None:
+    from peer.p2p.circuit_wire import show_certificate
+
+    async with p2p_pair(tmp_path) as pair:
+        listener: Any = pair.listener
+        judged: list[PeerId] = []
+        is_certificate_of = listener.is_certificate_of
+        listener.is_certificate_of = lambda peer_id, der: judged.append(peer_id) or is_certificate_of(peer_id, der)
+        await pair.dialler._run_thread()  # type: ignore[attr-defined]
+
+        async def show(host: Any) -> list[str]:
+            connection = await connect(host, pair)
+            answers = []
+            for _ in range(4):
+                try:
+                    answers.append(str(await show_certificate(connection, b"none of the run's")))
+                except Exception as error:  # libp2p raises many kinds
+                    answers.append(type(error).__name__)
+            return answers
+
+        answers = await in_trio(pair.dialler, show)
+        assert answers[0] == "False"
+        assert len(judged) == 1
+
+
+async def test_a_stranger_has_one_link_to_show_who_it_is_on(tmp_path: Path) -> None:
+    from peer.p2p.circuit_wire import open_stream
+    from peer.p2p.opening import PROTOCOL, encode_opening
+
+    async with p2p_pair(tmp_path, host_limits=HostLimits(opening_timeout_s=WAIT_S)) as pair:
+        await pair.dialler._run_thread()  # type: ignore[attr-defined]
+
+        async def open_lanes(host: Any) -> None:
+            connection = await connect(host, pair)
+            for number in range(8):
+                try:
+                    await open_stream(connection, PROTOCOL, encode_opening("up", bytes([number] * 16)))
+                except Exception:  # libp2p raises many kinds, and this one is closed
+                    continue
+
+        async def waiting(_host: Any) -> int:
+            return len(pair.listener._thread._host._waiting)  # type: ignore[attr-defined]
+
+        await in_trio(pair.dialler, open_lanes)
+        while await in_trio(pair.listener, waiting) < 2:  # noqa: ASYNC110 - see until
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(0.2)
+        assert await in_trio(pair.listener, waiting) == 2
+
+
 async def test_a_star_stays_a_star(tmp_path: Path) -> None:
     async with p2p_pair(tmp_path) as pair:
         dialled, accepted = await pair.ends()
