@@ -37,12 +37,13 @@ MEMBER_BYTES_MOST = 40 << 20
 class BoundedYamux(Yamux):  # type: ignore[misc]
     """One connection.
 
-    ``held_bytes_most``: received and not taken, of all its streams together, before it ends.
+    ``held_bytes_most``: received and not taken, of all its streams together, before it ends; of a stranger, received.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.held_bytes_most = STRANGER_BYTES_MOST
+        self._came_bytes = 0  # while it was a stranger's
         self._reader: trio.lowlevel.Task | None = None
         self._answers: deque[bytes] = deque()
         self._answer_due = trio.Event()
@@ -102,6 +103,9 @@ class BoundedYamux(Yamux):  # type: ignore[misc]
 
     async def _read_data_body(self, length: int) -> bytes:
         held_bytes = sum(map(len, self.stream_buffers.values()))
+        if self.held_bytes_most <= STRANGER_BYTES_MOST:
+            held_bytes = self._came_bytes  # libp2p's negotiation takes a message of any size, and holds it
+            self._came_bytes += length
         if length > _FRAME_BYTES_MOST or held_bytes + length > self.held_bytes_most:
             raise RawConnError("the other end sent more than it may")
         with trio.fail_after(_BODY_TIMEOUT_S):
