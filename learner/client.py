@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 import grpc
 import structlog
 
+from learner.channels import Channels
 from rollcast.runtime.errors import MalformedMessage, Unreachable, WrongKey
 from rollcast.runtime.version import software_version
 from rollcast.runtime.waits import backoff_delays_s, deadline
 from rollcast.wire import protocol
 from rollcast.wire.enrol import Enrolment
-from rollcast.wire.grpc_client import open_channel, translate
+from rollcast.wire.grpc_client import translate
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.proto import rollcast_pb2_grpc
 
 ResultT = TypeVar("ResultT")
 
@@ -72,9 +72,7 @@ class CoordinatorClient:
         random: Random,
     ) -> None:
         self._fresh = fresh
-        self._enrolment: Enrolment | None = None  # of the newest channel
-        self._channels: list[grpc.aio.Channel] = []
-        self._stub: Any = None
+        self._channels = Channels()
         self._public_key = learner_public_key
         self._reconnect_timeout_s = reconnect_timeout_s
         self._random = random
@@ -92,9 +90,7 @@ class CoordinatorClient:
 
     async def close(self) -> None:
         """Close the connection; calls under way are cancelled."""
-        for channel in self._channels:
-            await channel.close(None)
-        self._channels.clear()
+        await self._channels.close()
 
     async def wait_for_origin(self, timeout_s: float) -> pb.RunInfo:
         """Ask until the origin has joined.
@@ -192,38 +188,36 @@ class CoordinatorClient:
         fix = "see that the coordinator runs and can be reached"
         async with deadline(self._reconnect_timeout_s + longest_attempt_s, f"the coordinator, {doing}", fix=fix):
             for delay_s in backoff_delays_s(self._random, most_s=5.0):
+                stub = self._stub
                 try:
-                    if self._was_away or self._stub is None:
-                        await self._connect()
+                    if self._was_away or stub is None:
+                        self._channels.connect(await self._fresh())
+                        stub = self._stub
                     if self._was_away and call != self._open_once:  # it may be a new process that does not know us yet
                         await self._open_once()
                         self._was_away = False
                     result = await call()
                     self._answered, self._was_away = True, False
+                    self._channels.answered()
                     return result
                 except grpc.aio.AioRpcError as error:
-                    self._raise_unless_away(error, doing)
+                    self._raise_unless_away(error, doing, stub)
                 except Unreachable as error:  # no new certificate
                     self._note_away(doing, error.cause)
                 await asyncio.sleep(delay_s)
         raise AssertionError("unreachable: the delays are endless")
 
-    async def _connect(self) -> None:
-        """A new channel if our certificate is a new one; a channel connects again by itself, but with its own only.
+    @property
+    def _stub(self) -> Any:
+        return self._channels.stub
 
-        Old channels are kept until the end, because other calls may still be under way on them.
-        """
-        enrolment = await self._fresh()
-        if enrolment is not self._enrolment:
-            self._channels.append(open_channel(enrolment.grpc_address, enrolment.credentials))
-            self._stub = rollcast_pb2_grpc.CoordinatorStub(self._channels[-1])  # type: ignore[no-untyped-call]
-            self._enrolment = enrolment
-
-    def _raise_unless_away(self, error: grpc.aio.AioRpcError, doing: str) -> None:
+    def _raise_unless_away(self, error: grpc.aio.AioRpcError, doing: str, stub: Any) -> None:
         translated = translate(error, doing)
+        is_away = error.code() in _AWAY
+        if is_away:
+            self._channels.failed(stub, refused=isinstance(translated, WrongKey))
         # A handshake that fails after others succeeded is a coordinator that is just coming or going.
-        refused = isinstance(translated, WrongKey) and not self._answered
-        if error.code() not in _AWAY or refused:
+        if not is_away or (self._channels.all_refuse and not self._answered):
             raise translated from None
         self._note_away(doing, error.code().name)
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -84,6 +85,28 @@ async def test_a_run_with_another_ca_is_refused_at_once(world: World, tmp_path: 
     async with client_of(world, Authority(tmp_path / "other")) as client:
         with pytest.raises(WrongKey):
             await client.open()
+
+
+async def test_all_addresses_of_the_coordinator_are_tried_and_it_may_move(
+    world: World, authority: Authority, tmp_path: Path
+) -> None:
+    stranger = ScriptedCoordinator(Authority(tmp_path / "other"), Script())
+    spare = ScriptedCoordinator(authority, Script())
+    ports = [await stranger.start(), await spare.start(), world.grpc_port]
+    await spare.stop()
+    first, *further = [f"{LOOPBACK}:{port}" for port in ports]
+    place = replace(authority.enrolment(first), further=tuple(further))
+
+    async def fresh() -> Enrolment:
+        return place
+
+    async with client_of(world, authority, fresh=fresh, reconnect_timeout_s=20.0) as client:
+        await client.open()
+        await world.coordinator.stop()
+        await spare.start(ports[1])
+        await asyncio.gather(client.open(), client.next_batch(0, rollouts=4, wait_s=0.1))
+    await spare.stop()
+    await stranger.stop()
 
 
 class OtherProtocol(ScriptedCoordinator):
