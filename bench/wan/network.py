@@ -75,10 +75,11 @@ class Network:
     def __init__(self, nodes: Sequence[Node], sockets: Sockets = Sockets()) -> None:
         self.nodes = tuple(nodes)
         self.sockets = sockets
-        self.addresses = tuple(f"10.77.0.{number + 1}" for number in range(len(nodes)))
+        homes = tuple(number if node.beside is None else node.beside for number, node in enumerate(nodes))
+        self.addresses = tuple(f"10.77.0.{home + 1}" for home in homes)
         self.inside = tuple(
-            f"192.168.{number}.2" if node.nat else address
-            for number, (node, address) in enumerate(zip(nodes, self.addresses, strict=True))
+            f"192.168.{home}.{number - home + 2}" if node.nat else address
+            for number, (node, home, address) in enumerate(zip(nodes, homes, self.addresses, strict=True))
         )
         mark = f"{os.getpid():x}{secrets.token_hex(2)}"
         self.names = tuple(f"rcwan{mark}-{number}" for number in range(len(nodes)))

@@ -22,6 +22,7 @@ class Node:
     down_mbit_s: float
     delay_ms: float  # one way, between the node and the middle of the network
     nat: Nat | None = None  # of the router that it sits behind, if it does
+    beside: int | None = None  # number of the node whose router, and access link, it shares; its rates do not count
 
     def scaled(self, factor: float) -> Node:
         """The same link with both rates multiplied."""
@@ -29,7 +30,7 @@ class Node:
 
     def open(self) -> Node:
         """The same link without a router."""
-        return replace(self, nat=None)
+        return replace(self, nat=None, beside=None)
 
     def with_uplink(self, up_mbit_s: float) -> Node:
         """The same link with another uplink."""

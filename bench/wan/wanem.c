@@ -15,6 +15,9 @@
  *
  * A node may sit behind a router with address translation (nat.h), between it and
  * its access link: it has an inside address, and its other address is the router's.
+ * Nodes with the same address are behind one router and share the access link of
+ * the first of them. Between their inside addresses packets pass at once; the router
+ * does not turn round what they send to its own address, as most do not.
  *
  * While there is traffic it wakes up on a grid of half a millisecond and moves
  * whatever is due, as network cards gather interrupts: most of what it costs is
@@ -62,7 +65,9 @@ typedef int64_t ns_t;
 struct node {
     char     netns[64];
     uint32_t ip, inside_ip;             /* network byte order; inside_ip: the host's own, behind a router */
-    struct nat *nat;                    /* NULL: no router */
+    struct nat *nat;                    /* NULL: no router. One a host, though a router has one: drawn from 64,512
+                                           ports, those of a few hosts are all but never the same */
+    int      router;                    /* whose access link it has: its own number, or that of one before it */
     double   up_ns_per_byte, down_ns_per_byte;
     ns_t     up_queue, down_queue;      /* longest wait before a packet is dropped */
     ns_t     delay, up_free, down_free; /* *_free: when the link is next idle */
@@ -74,7 +79,7 @@ struct packet {
     ns_t     when;
     uint64_t seq;                       /* FIFO among equal times */
     uint32_t len, wire;                 /* bytes incl. vnet header / on the wire */
-    uint8_t  dst, delivering;           /* delivering: downlink already passed */
+    uint8_t  dst, delivering, beside;   /* delivering: downlink already passed; beside: came from the same home */
     uint8_t  data[];
 };
 
@@ -158,6 +163,13 @@ static int find_node(uint32_t ip) {
     return -1;
 }
 
+/* The other host behind the same router that has this inside address; -1: none. */
+static int find_beside(int src, uint32_t inside_ip) {
+    for (int i = nodes[src].router; i < n_nodes; i++)
+        if (i != src && nodes[i].router == nodes[src].router && nodes[i].inside_ip == inside_ip) return i;
+    return -1;
+}
+
 /* Whether the transport checksum is yet to be completed. */
 static int is_partial(const struct virtio_net_hdr *h) { return h->flags & VIRTIO_NET_HDR_F_NEEDS_CSUM; }
 
@@ -165,26 +177,40 @@ static int is_partial(const struct virtio_net_hdr *h) { return h->flags & VIRTIO
 static void enter_uplink(int src, uint8_t *buf, uint32_t len, ns_t t) {
     const struct virtio_net_hdr *h = (const void *)buf;
     uint8_t *ip = buf + sizeof *h;
-    struct node *n = &nodes[src];
+    struct node *n = &nodes[src], *access = &nodes[n->router];
     uint32_t dst_ip;
     if (len < sizeof *h + sizeof(struct iphdr) || ip[0] >> 4 != 4) return;
     memcpy(&dst_ip, ip + 16, 4);
-    int dst = find_node(dst_ip);
-    if (dst < 0) return;
-    if (n->nat && !nat_rewrite_out(n->nat, ip, len - sizeof *h, is_partial(h), n->ip, t)) return;
-    ns_t start = t > n->up_free ? t : n->up_free;
-    if (start - t > n->up_queue) { n->up_drops++; return; }
+    int beside = n->nat ? find_beside(src, dst_ip) : -1, dst = beside < 0 ? find_node(dst_ip) : beside;
+    if (dst < 0 || (beside < 0 && dst == n->router)) return;
+    if (beside < 0 && n->nat && !nat_rewrite_out(n->nat, ip, len - sizeof *h, is_partial(h), n->ip, t)) return;
+    ns_t start = t > access->up_free ? t : access->up_free;
+    if (beside < 0 && start - t > access->up_queue) { access->up_drops++; return; }
     struct packet *p = malloc(sizeof *p + len);
     if (!p) die("malloc");
     memcpy(p->data, buf, len);
     p->len = len;
     p->wire = wire_bytes(h, ip, len - sizeof *h);
     p->dst = dst;
-    p->delivering = 0;
-    n->up_free = start + (ns_t)(p->wire * n->up_ns_per_byte);
-    n->tx_bytes += p->wire;
-    p->when = n->up_free + n->delay + nodes[dst].delay;
+    p->delivering = p->beside = beside >= 0;
+    p->when = t;
+    if (beside < 0) {
+        access->up_free = start + (ns_t)(p->wire * access->up_ns_per_byte);
+        access->tx_bytes += p->wire;
+        p->when = access->up_free + access->delay + nodes[dst].delay;
+    }
     push(p);
+}
+
+/* The host that a packet which came to a router is for, its address rewritten; NULL: none lets it in. */
+static struct node *let_in(int router, struct packet *p, ns_t t) {
+    const struct virtio_net_hdr *h = (const void *)p->data;
+    uint8_t *ip = p->data + sizeof *h;
+    if (!nodes[router].nat) return &nodes[router];
+    for (struct node *n = &nodes[router]; n < nodes + n_nodes; n++)
+        if (n->router == router && nat_rewrite_in(n->nat, ip, p->len - sizeof *h, is_partial(h), n->inside_ip, t))
+            return n;
+    return NULL;
 }
 
 /* A scheduled event is due: queue on the downlink, or deliver. */
@@ -203,14 +229,10 @@ static void due(struct packet *p, ns_t t) {
     late_events++;
     if (late > 1000000) late_1ms++;
     if (late > late_max) late_max = late;
-    n->rx_bytes += p->wire;
-    const struct virtio_net_hdr *h = (const void *)p->data;
-    if (n->nat && !nat_rewrite_in(n->nat, p->data + sizeof *h, p->len - sizeof *h, is_partial(h), n->inside_ip, t)) {
-        n->nat_drops++;
-        free(p);
-        return;
-    }
-    if (write(n->fd, p->data, p->len) < 0 && errno != EAGAIN && errno != EIO) die("tun write");
+    if (!p->beside) n->rx_bytes += p->wire;
+    struct node *host = p->beside ? n : let_in(p->dst, p, t);
+    if (!host) n->nat_drops++;
+    else if (write(host->fd, p->data, p->len) < 0 && errno != EAGAIN && errno != EIO) die("tun write");
     free(p);
 }
 
@@ -258,6 +280,7 @@ static void read_table(void) {
             n->nat = nat_new(kind, (uint32_t)(now() ^ n_nodes));
             if (!n->nat) die("calloc");
         }
+        n->router = find_node(n->ip);
         set_rates(n, up, down);
         n->delay = (ns_t)(delay * 1e6);
     }

@@ -27,6 +27,7 @@ class Reach:
         nat, punch_address, circuits, relay_address, local_address: see ReachabilityTold.
         punched_from: the last punch_address that there was; what failed, failed there.
         told: whether it told these in this session.
+        looked: whether it has said, now or earlier, which router it has; it may be one that cannot be told.
     """
 
     host: str = ""
@@ -38,6 +39,7 @@ class Reach:
     punch_address: str = ""
     punched_from: str = ""
     told: bool = False
+    looked: bool = False
     circuits: tuple[str, ...] = ()
     relay_address: str = ""
     local_address: str = ""
@@ -148,6 +150,7 @@ class ReachBook:
         reach.nat, reach.punch_address, reach.told = event.nat or reach.nat, punch_address, True
         reach.circuits, reach.relay_address = event.circuits, event.relay_address
         reach.local_address = event.local_address
+        reach.looked = reach.looked or event.nat != ""
         self._changed |= reach.for_planning != before
         news, reach.doubt = doubt if doubt != reach.doubt else "", doubt
         return news

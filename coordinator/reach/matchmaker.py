@@ -95,8 +95,9 @@ class Matchmaker:
         refusal = self._refusal(event, now)
         if refusal:
             self.figures.refused += 1
-            if refusal == _NO_HOLE and self._share_lan(event.peer_id, event.to_peer):
-                # Planned in their local network, which is tried first: that led nowhere.
+            looked = all(self._state.reach.of(peer_id).looked for peer_id in (event.peer_id, event.to_peer))
+            if refusal == _NO_HOLE and looked and self._share_lan(event.peer_id, event.to_peer):
+                # Planned in their local network, which is tried first: that led nowhere, and no hole is to come.
                 self._state.reach.failures.failed(event.peer_id, event.to_peer, now)
                 self._state.reach.look_again()
             return [SendToPeer(event.peer_id, _refused(event.to_peer, refusal))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -139,3 +140,43 @@ def test_rates_change_while_it_runs() -> None:
         network.spawn(0, [sys.executable, "-c", send, address])
         took_s = float(lines.count("took", 1, 20.0)[1])
     assert 0.3 <= took_s < 2.0  # half a megabit at a megabit a second, where it would be 6 ms
+
+
+@needs_network
+def test_two_hosts_behind_one_router_meet_inside_and_not_at_its_own_address() -> None:
+    serve = (
+        "import socket,sys;s=socket.create_server((sys.argv[1],9));print('ready',flush=True)\n"
+        "while True:\n c,a=s.accept();c.sendall(a[0].encode());c.close()"
+    )
+    dial = (
+        "import socket,sys\ntry:print('through',socket.create_connection((sys.argv[1],9),1).recv(99).decode())\n"
+        "except OSError:print('not')"
+    )
+    home = Node(80, 80, 2, "full-cone")
+
+    def answer(network: Network, number: int, address: str) -> str:
+        dialling = network.spawn(number, [sys.executable, "-c", dial, address], stdout=subprocess.PIPE, text=True)
+        assert dialling.stdout is not None
+        with dialling.stdout as stream:
+            said = str(stream.read()).strip()
+        network.reap(dialling)
+        return said
+
+    with Network([Node(80, 80, 2), home, replace(home, beside=1), home]) as network:
+        assert (network.addresses[1], network.inside[2]) == (network.addresses[2], "192.168.1.3")
+        lines = Lines()
+        for number in range(3):
+            command = [sys.executable, "-c", serve, network.inside[number]]
+            lines.follow(number, network.spawn(number, command, stdout=subprocess.PIPE, text=True))
+        lines.count("ready", 3, 20.0)
+        before = network.counters()
+        assert answer(network, 1, network.inside[2]) == f"through {network.inside[1]}"
+        assert answer(network, 2, network.inside[1]) == f"through {network.inside[2]}"
+        assert network.counters().sent_bytes == before.sent_bytes, "that goes through no access link"
+        assert answer(network, 2, network.addresses[1]) == "not"
+        assert answer(network, 3, network.inside[2]) == "not"
+        for number in (1, 2):
+            assert answer(network, number, network.addresses[0]) == f"through {network.addresses[1]}"
+        after = network.counters()
+        assert after.sent_bytes[1] > before.sent_bytes[1]
+        assert after.sent_bytes[2] == 0

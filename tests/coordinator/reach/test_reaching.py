@@ -85,6 +85,16 @@ def test_two_behind_one_router_that_do_not_meet_are_planned_apart_and_together_a
     assert addresses(here, "b") == {"origin": "origin:1", "a": "192.168.1.2:7420 punch"}
 
 
+def test_two_of_one_site_that_have_not_looked_at_their_routers_yet_are_not_given_up() -> None:
+    here = ReachWorld()
+    at_home(here, "a", "b", nat="")
+    assert here.told(PunchRequested(PeerId("b"), PeerId("a")))["b"].punch.refused
+    assert len(here.core.state.reach.failures) == 0
+    for name in ("a", "b"):
+        here.say(name, "port-restricted", local_address="192.168.1.2:7420")
+    assert not here.told(PunchRequested(PeerId("b"), PeerId("a")))["b"].punch.refused
+
+
 def test_a_refused_hole_says_nothing_of_those_who_share_no_network() -> None:
     here = ReachWorld()
     at_home(here, "a")
