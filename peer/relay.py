@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import replace
 from typing import assert_never
 
@@ -42,6 +42,7 @@ from peer.relay_wire import accusation_of, event_of, key_of, plan_of
 from peer.transport import Link, LinkReceiver
 from peer.transports import transports_of
 from peer.upgrading import Upgrading
+from rollcast.runtime.background import Background
 from rollcast.runtime.errors import RollcastError, StoreError
 from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.identity import Identity
@@ -108,7 +109,8 @@ class Relay:
         mirrors = MirrorTransport(config.mirror, self._versions.known, self.traffic)
         self.transports = transports_of(config.link, credentials, run_id, self.admit, mirrors, self.traffic, identity)
         self._links: dict[LinkId, RelayLink] = {}
-        self._sending = RelaySending(self._links, self._versions, sent=self._handle, spawn=self._spawn)
+        self._background = Background("relay task failed")
+        self._sending = RelaySending(self._links, self._versions, sent=self._handle, spawn=self._background.spawn)
         self._upgrading = Upgrading(self.transports, self, random.SystemRandom())
         self._last_link = 0
         self._chunk_bytes_sent = 0
@@ -116,7 +118,6 @@ class Relay:
         self._bytes_received: Counter[int] = Counter()
         self._prober = Prober()
         self._gate = NetworkGate()
-        self._tasks: set[asyncio.Task[None]] = set()
         self.watcher: LinkWatcher | None = None
         """Who is told of links and of what is said on them about other peers."""
 
@@ -135,9 +136,9 @@ class Relay:
         """
         self._versions.restore()
         address = await self.transports.start(self._on_link)
-        self._spawn(self._versions.worker.run())
-        self._spawn(self._tick())
-        self._spawn(self._upgrading.run())
+        self._background.spawn(self._versions.worker.run())
+        self._background.spawn(self._tick())
+        self._background.spawn(self._upgrading.run())
         return address
 
     def apply_plan(self, plan: pb.RelayPlan) -> None:
@@ -181,7 +182,7 @@ class Relay:
         """Measure our uplink by sending padding to a neighbour; the result shows in ``stats``."""
         link = self._core.state.link_to.get(PeerId(probe.peer_id))
         if link is not None and self._gate.send:
-            self._spawn(self._prober.run(self._links[link.link].link, probe))
+            self._background.spawn(self._prober.run(self._links[link.link].link, probe))
 
     def allow(self, gate: NetworkGate) -> None:
         """What may pass from now on. Where nothing may come in every link ends, and none is opened."""
@@ -213,9 +214,7 @@ class Relay:
         for link in list(self._links.values()):
             link.close("this process stops")
         await self.transports.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.end()
         await asyncio.to_thread(self._versions.worker.close)
 
     def _verified(self, announcement: pb.VersionAnnouncement) -> VerifiedVersion:
@@ -270,6 +269,8 @@ class Relay:
             self._handle(LinkUp(link.link_id, link.link.peer_id, link.link.role, link.link.dialled))
             if self.watcher is not None:
                 self.watcher.linked(link.link)
+            if not self._gate.links:  # it was dialled, or greeted, before the owner said so
+                link.close(self._gate.reason)
 
     async def _dial(self, neighbour: Neighbour) -> None:
         if not self._gate.links:
@@ -370,7 +371,7 @@ class Relay:
             case acts.BeginStore() | acts.FinishVersion() | acts.AnnounceHeld() | acts.AbandonVersion():
                 self._versions.carry_out(action)
             case acts.Dial(neighbour=neighbour):
-                self._spawn(self._dial(neighbour))
+                self._background.spawn(self._dial(neighbour))
             case acts.CloseLink(link=link, reason=reason):
                 if link in self._links:
                     self._links[link].close(reason)
@@ -387,13 +388,3 @@ class Relay:
 
     def _post(self, link_id: LinkId, message: pb.LinkMessage) -> None:
         self._sending.post(link_id, message)
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("relay task failed", exc_info=error)

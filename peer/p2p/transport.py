@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ from peer.p2p.stream import P2pStream
 from peer.p2p.supervision import Supervision
 from peer.stream_link import StreamLink
 from peer.transport import Admission, Link, LinkHandler
+from rollcast.runtime.background import Background
 from rollcast.runtime.errors import MissingExtra, NotAllowed, RollcastError, Unreachable, WrongKey
 from rollcast.wire.certificates import Caller, caller_issued_by
 from rollcast.wire.identity import Identity
@@ -95,7 +96,7 @@ class P2pTransport:
         self._streams: set[P2pStream] = set()
         self._empty = asyncio.Event()
         self._empty.set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background("p2p task failed")
         self._beginning = asyncio.Lock()
         self._begun = False
         self._closing = False
@@ -206,9 +207,7 @@ class P2pTransport:
         thread, self._thread = self._thread, None
         if thread is not None:
             await thread.stop()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.end()
         if self._hold is not None:
             self._hold.release()
 
@@ -243,7 +242,7 @@ class P2pTransport:
         delay_s = self._supervision.died(self._jitter(), self._loop.time())
         self._trouble = f"ended: {why[:200]}; tried again after {delay_s:.0f} s"
         log.error("libp2p ended; direct links go on", reason=why, again_in_s=round(delay_s, 1))
-        self._restart = self._loop.call_later(delay_s, lambda: self._spawn(self._start_again()))
+        self._restart = self._loop.call_later(delay_s, lambda: self._background.spawn(self._start_again()))
 
     async def _start_again(self) -> None:
         try:
@@ -257,7 +256,7 @@ class P2pTransport:
 
     def link_opened(self, link: OpenLink) -> None:
         """See ThreadOwner."""
-        self._spawn(self._answer(link))
+        self._background.spawn(self._answer(link))
 
     async def _answer(self, opened: OpenLink) -> None:
         stream = self._stream(opened)
@@ -357,18 +356,6 @@ class P2pTransport:
     def _grant(self, grant: Callable[[int], None]) -> None:
         assert self._passing is not None
         grant(self._passing.passed(self._loop.time()))
-
-    # ------------------------------------------------------------- inside
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("p2p task failed", exc_info=error)
 
 
 def _thread_class() -> Callable[..., HostThread]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import assert_never
 
 import structlog
@@ -37,6 +37,7 @@ from peer.punching.punch_core import (
 from peer.punching.punch_core import Opened as HoleOpened
 from peer.stream_link import StreamLink
 from peer.transport import Admission, Link, LinkHandler, LinkLimits
+from rollcast.runtime.background import Background
 from rollcast.runtime.errors import MalformedMessage, RollcastError, Unreachable
 from rollcast.runtime.waits import deadline, result_or_released
 from rollcast.wire.identity import public_key_of
@@ -84,7 +85,7 @@ class PunchTransport:
         self._on_link: LinkHandler | None = None
         self._send: Callable[[pb.PeerMessage], None] = lambda _message: None
         self._waiting: dict[PeerId, asyncio.Future[Link]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background("an attempt at a hole broke")
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -120,9 +121,7 @@ class PunchTransport:
     async def close(self) -> None:
         self._closed = True
         self.lost()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.end()
         if self._timer is not None:
             self._timer.cancel()
         await self._holes.close()
@@ -164,7 +163,7 @@ class PunchTransport:
             case Ask(peer_id):
                 self._send(pb.PeerMessage(punch_request=pb.PunchRequest(peer_id=peer_id)))
             case Begin(order):
-                self._spawn(self._punch(order))
+                self._background.spawn(self._punch(order))
             case Report(punch_id, opened, seconds):
                 outcome = pb.PunchOutcome(punch_id=punch_id, opened=opened, seconds=seconds)
                 self._send(pb.PeerMessage(punch_outcome=outcome))
@@ -197,16 +196,6 @@ class PunchTransport:
             link.close(_UNWANTED)
         else:
             link.start(self._on_link(link))
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("an attempt at a hole broke", exc_info=error)
 
 
 def _interface(host: str) -> str:

@@ -13,10 +13,11 @@ from peer.chunk_memory import ChunkMemory
 from peer.network_gate import NetworkGate
 from peer.stream_link import StreamLink
 from peer.transport import Link
+from peer.transports import Transports
 from rollcast.runtime.errors import RollcastError, WrongKey
 from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.identity import Identity
-from rollcast.wire.ids import RunId, StripeId
+from rollcast.wire.ids import PeerId, RunId, StripeId
 from rollcast.wire.link import NO_STRIPE, ChunkFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.stored_encoding import StoredEncoding
@@ -335,6 +336,27 @@ async def test_who_is_paused_has_no_links_until_it_goes_on(tmp_path: Path) -> No
         world.announce(published)
         a.relay.allow(NetworkGate())
         await until(lambda: a.completed)
+
+
+async def test_a_link_that_was_dialled_before_a_pause_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dial = Transports.dial
+
+    async def paused_meanwhile(transports: Transports, peer_id: PeerId, address: str) -> Link:
+        link = await dial(transports, peer_id, address)
+        a.relay.allow(NetworkGate(send=False, receive=False, reason="paused by its owner"))
+        dialled.append(link)
+        return link
+
+    async with relay_world(tmp_path) as world:
+        origin, a = await world.add("origin", "a")
+        dialled: list[Link] = []
+        monkeypatch.setattr(Transports, "dial", paused_meanwhile)
+        planning = asyncio.create_task(world.plan(origin, a))
+        await until(lambda: dialled)
+        await until(lambda: not a.relay._links and not origin.relay._links)
+        monkeypatch.undo()
+        a.relay.allow(NetworkGate())
+        await planning
 
 
 async def test_a_probe_shows_in_the_report(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ class TestPunchTransport(TransportConformance):
             def taken(attempt: Any, *arguments: Any) -> None:
                 take(attempt, *arguments)
                 if attempt.order.asked:
-                    for task in transport._tasks:
+                    for task in transport._background._tasks:
                         task.cancel()
 
             monkeypatch.setattr(holes._Attempt, "take", taken)
