@@ -53,6 +53,7 @@ PURE = (
     "rollcast/wire/bootstrap.py",
     "peer/paths.py",
     "peer/reachability/standing.py",
+    "rollcast/wire/local_address.py",
     "rollcast/wire/reach_words.py",
     "peer/path_upgrades.py",
     "peer/link_rate.py",

@@ -69,8 +69,9 @@ class Listening:
     """Where others dial this machine.
 
     Args:
-        host, port: bound; port 0: the system chooses.
-        advertise: as others see it; "none": nobody gets through, this machine dials them.
+        host, port: bound; port 0: the system chooses. All interfaces also where nobody gets through from outside: those
+            behind the same router do (docs/reachability.md).
+        advertise: as others see it; "none": nobody gets through from outside, this machine dials them.
     """
 
     host: str = "127.0.0.1"
@@ -153,9 +154,9 @@ invite_file = {invite}
 compilation_cache = {cache}
 
 [link]                                # chunk links to other peers, always mutual TLS
-host = {host}
+host = {host}                         # "0.0.0.0": also for machines behind the same router; 127.0.0.1: for none
 port = {port}
-advertise = {advertise}                         # host:port as others see this machine; "none": it dials the others
+advertise = {advertise}                         # host:port as others see this machine; "none": it dials those outside
 
 [limits]                              # `rollcast peer limits` shows and sets them
 """
