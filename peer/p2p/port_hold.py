@@ -26,15 +26,18 @@ class PortHold:
     """
 
     def __init__(self, host: str, port: int, folder: Path | None = None) -> None:
-        self.port = _bindable(host, port)
-        folder = folder or Path(tempfile.gettempdir())
-        path = folder / f"rollcast-p2p-{os.getuid()}-{self.port}.lock"
-        self._path = path
+        self._folder = folder or Path(tempfile.gettempdir())
         self._descriptor = -1
-        for _ in range(_TRIES):
-            if self._take(host):
-                return
-        raise _in_use(host, self.port, f"{path} is taken and left by others all the time")
+        for tries_left in reversed(range(_TRIES)):
+            self.port = _bindable(host, port)
+            try:
+                if self._take(host):
+                    return
+            except PortInUse:
+                # The system knows nothing of what another peer is about to bind, or has bound in a network of its own.
+                if port or not tries_left:
+                    raise
+        raise _in_use(host, self.port, f"{self._path} is taken and left by others all the time")
 
     def release(self) -> None:
         """Let others have it."""
@@ -43,6 +46,10 @@ class PortHold:
                 self._path.unlink()  # while it is locked: who opens the name from now on makes a file of its own
             os.close(self._descriptor)
             self._descriptor = -1
+
+    @property
+    def _path(self) -> Path:
+        return self._folder / f"rollcast-p2p-{os.getuid()}-{self.port}.lock"
 
     def _take(self, host: str) -> bool:
         """False where the file was removed by its holder between our opening and locking it."""

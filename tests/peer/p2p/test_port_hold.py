@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from peer.p2p import port_hold
 from peer.p2p.port_hold import PortHold
 from rollcast.runtime.errors import PortInUse
 
@@ -35,11 +36,23 @@ def test_a_file_removed_between_opening_and_locking_is_made_anew(
         flock(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", lock_late)
-    hold = PortHold(HOST, 0, tmp_path)
+    hold = PortHold(HOST, port_hold._bindable(HOST, 0), tmp_path)
     assert list(tmp_path.iterdir()) == removed
     with pytest.raises(PortInUse, match="p2p links"):
         PortHold(HOST, hold.port, tmp_path)
     hold.release()
+
+
+def test_another_port_is_chosen_where_a_peer_elsewhere_holds_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = PortHold(HOST, 0, tmp_path)
+    bindable, held = port_hold._bindable, [first.port]
+    monkeypatch.setattr(port_hold, "_bindable", lambda host, port: held.pop() if held else bindable(host, port))
+    second = PortHold(HOST, 0, tmp_path)
+    assert second.port != first.port
+    for hold in (first, second):
+        hold.release()
 
 
 def test_a_listener_that_would_share_it_is_seen(tmp_path: Path) -> None:
