@@ -3,16 +3,20 @@
 //
 // usage: node fetch_chunk.mjs FOLDER, which holds settings.json, certificate.der and seed (32 bytes, Ed25519)
 //
-// settings: address, peer_id, run_id, protocol_min, protocol_max, version, encoding_id, index, proto (path)
+// settings: address, peer_id, run_id, protocol_min, protocol_max, version, encoding_id, index, proto (path), and relay: the
+// libp2p address of the relay that the address goes through, if any
 
 import { createHash, randomBytes } from 'node:crypto'
 import { multiaddr } from '@multiformats/multiaddr'
-import { begin, CHUNK, CHUNK_HEADER_BYTES, frames, Leaving, PROTOCOL, run, SIGN_EVERY_MS, SIGN_OF_LIFE } from './link.mjs'
+import {
+  begin, CHUNK, CHUNK_HEADER_BYTES, frames, Leaving, PROTOCOL, run, showCertificate, SIGN_EVERY_MS, SIGN_OF_LIFE,
+  THROUGH_RELAYS
+} from './link.mjs'
 
 /** One lane: a connection of its own with one stream. */
 async function lane (node, address, name, token) {
   const connection = await node.dial(address, { force: true })
-  const stream = await connection.newStream(PROTOCOL)
+  const stream = await connection.newStream(PROTOCOL, THROUGH_RELAYS)
   const leaving = new Leaving()
   stream.sink(leaving).catch(() => {}) // the other end closed
   leaving.push(Buffer.concat([Uint8Array.of(name), token]))
@@ -29,10 +33,12 @@ async function main (folder) {
   const { settings, node, hello, encode, decode } = await begin(folder)
   const told = {}
   const address = multiaddr(`${settings.address}/p2p/${settings.peer_id}`)
+  if (settings.relay) await showCertificate(node, folder, settings.relay)
   const identity = identified(node, settings.peer_id)
   await node.dial(address)
   const { agentVersion, protocols } = await identity
   told.agent = agentVersion
+  told.limited = node.getConnections().some(one => one.limits !== undefined)
   told.identified = protocols.includes(PROTOCOL)
   told.ping_ms = await node.services.ping.ping(address)
 

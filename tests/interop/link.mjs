@@ -4,14 +4,18 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { noise } from '@chainsafe/libp2p-noise'
 import { yamux } from '@chainsafe/libp2p-yamux'
+import { circuitRelayTransport } from '@libp2p/circuit-relay-v2'
 import { generateKeyPairFromSeed } from '@libp2p/crypto/keys'
 import { identify } from '@libp2p/identify'
 import { ping } from '@libp2p/ping'
 import { tcp } from '@libp2p/tcp'
+import { multiaddr } from '@multiformats/multiaddr'
 import { createLibp2p } from 'libp2p'
 import protobuf from 'protobufjs'
 
 export const PROTOCOL = '/rollcast/chunk/1.0.0'
+export const THROUGH_RELAYS = { runOnLimitedConnection: true }
+const CERTIFICATE_PROTOCOL = '/rollcast/certificate/1.0.0'
 export const SIGN_OF_LIFE = Uint8Array.of(0)
 export const SIGN_EVERY_MS = 5_000
 export const MESSAGE = 1, CHUNK = 2, CHUNK_HEADER_BYTES = 18
@@ -69,7 +73,7 @@ export async function begin (folder, listen = []) {
   const node = await createLibp2p({
     privateKey: await generateKeyPairFromSeed('Ed25519', readFileSync(join(folder, 'seed'))),
     addresses: { listen },
-    transports: [tcp()],
+    transports: [tcp(), circuitRelayTransport()],
     connectionEncrypters: [noise()],
     streamMuxers: [yamux()],
     services: { identify: identify(), ping: ping() }
@@ -83,6 +87,24 @@ export async function begin (folder, listen = []) {
   }
   const encode = message => frame(MESSAGE, LinkMessage.encode(LinkMessage.fromObject(message)).finish())
   return { settings, node, hello, encode, decode: body => LinkMessage.decode(body) }
+}
+
+/** Show the certificate in this folder to a relay, which serves members of the run only. */
+export async function showCertificate (node, folder, relay) {
+  const certificate = readFileSync(join(folder, 'certificate.der'))
+  const size = Buffer.alloc(2)
+  size.writeUInt16BE(certificate.length)
+  const connection = await node.dial(multiaddr(relay))
+  const stream = await connection.newStream(CERTIFICATE_PROTOCOL)
+  const leaving = new Leaving()
+  stream.sink(leaving).catch(() => {}) // the other end closed
+  leaving.push(Buffer.concat([size, certificate]))
+  for await (const piece of stream.source) {
+    if (piece.subarray()[0] !== 1) throw new Error('the relay takes us for no member of the run')
+    leaving.end()
+    return
+  }
+  throw new Error('the relay said nothing')
 }
 
 /** Run until it returns, fails, or takes too long. */

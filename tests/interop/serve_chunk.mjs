@@ -3,11 +3,16 @@
 //
 // usage: node serve_chunk.mjs FOLDER, which holds settings.json, certificate.der, seed (32 bytes, Ed25519) and chunk
 //
-// settings: run_id, protocol_min, protocol_max, proto (path)
+// settings: run_id, protocol_min, protocol_max, proto (path), and relay: the libp2p address of a relay; it is reached through
+// that one only then
 
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { begin, CHUNK, CHUNK_HEADER_BYTES, frame, frames, Leaving, PROTOCOL, run, SIGN_EVERY_MS, SIGN_OF_LIFE } from './link.mjs'
+import { multiaddr } from '@multiformats/multiaddr'
+import {
+  begin, CHUNK, CHUNK_HEADER_BYTES, frame, frames, Leaving, PROTOCOL, run, showCertificate, SIGN_EVERY_MS, SIGN_OF_LIFE,
+  THROUGH_RELAYS
+} from './link.mjs'
 
 const OPENING_BYTES = 17
 
@@ -37,7 +42,8 @@ function chunkFrame ({ version, encodingId, indices }, payload) {
 }
 
 async function main (folder) {
-  const { node, hello, encode, decode } = await begin(folder, ['/ip4/127.0.0.1/tcp/0'])
+  const { relay } = JSON.parse(readFileSync(join(folder, 'settings.json'), 'utf8'))
+  const { node, hello, encode, decode } = await begin(folder, relay ? [] : ['/ip4/127.0.0.1/tcp/0'])
   const payload = readFileSync(join(folder, 'chunk'))
   const waiting = new Map()
 
@@ -58,7 +64,11 @@ async function main (folder) {
       if (message.hello) down.leaving.push(encode({ hello }))
       if (message.request) down.leaving.push(chunkFrame(message.request, payload))
     }
-  })
+  }, THROUGH_RELAYS)
+  if (relay) {
+    await showCertificate(node, folder, relay)
+    await node.components.transportManager.listen([multiaddr(`${relay}/p2p-circuit`)]) // which makes a reservation
+  }
   console.log(JSON.stringify({ address: node.getMultiaddrs()[0].toString() }))
   await new Promise(resolve => process.stdin.on('end', resolve).resume()) // until whoever started us is done
 }
