@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from urllib.parse import urlsplit
 
+from peer.banned import Banned
 from peer.config import PeerConfig
 from peer.discovery.address_book import AddressBook
 from peer.discovery.book_file import BookFile
@@ -65,6 +66,7 @@ def parts_of(around: Around) -> list[MeetingPart]:
     exchange = _exchange(around)
     around.relay.watcher = exchange
     parts: list[MeetingPart] = [around.reached, _checking(around), exchange, GoingOn(around.relay)]
+    parts.append(Banned(around.relay.keep_out, exchange.keep_out))
     if not is_loopback(around.config.link.host):
         parts.append(_local_address(around))
     if around.config.link.map_port:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import assert_never
@@ -12,6 +11,7 @@ from typing import assert_never
 import structlog
 
 from peer import relay_actions as acts
+from peer.admission import BANNED, refusal
 from peer.config import PeerConfig
 from peer.http_ranges import shown
 from peer.link_traffic import LinkTraffic
@@ -36,7 +36,7 @@ from peer.relay_events import (
 from peer.relay_link import LinkWatcher, RelayLink
 from peer.relay_sending import RelaySending
 from peer.relay_state import RelaySettings
-from peer.relay_stats import RelayStats, stats_of
+from peer.relay_stats import RelayStats, VersionBytes, stats_of
 from peer.relay_versions import OnComplete, RelayVersions
 from peer.relay_wire import accusation_of, event_of, key_of, plan_of
 from peer.transport import Link, LinkReceiver
@@ -59,7 +59,6 @@ OnGiveUp = Callable[[StoreError], None]
 
 _TICK_S = 0.05
 _IDLE_TICK_S = 0.25
-_VERSIONS_COUNTED = 16
 
 
 class Relay:
@@ -115,9 +114,10 @@ class Relay:
         self._last_link = 0
         self._chunk_bytes_sent = 0
         self._paused = self._closing = False
-        self._bytes_received: Counter[int] = Counter()
+        self._bytes_received = VersionBytes()
         self._prober = Prober()
         self._gate = NetworkGate()
+        self._banned: frozenset[PeerId] = frozenset()
         self.watcher: LinkWatcher | None = None
         """Who is told of links and of what is said on them about other peers."""
 
@@ -176,7 +176,7 @@ class Relay:
 
     def bytes_received(self, version: int) -> int:
         """Bytes of chunks that came for a version, whatever encoding; of the newest versions only."""
-        return self._bytes_received[version]
+        return self._bytes_received.of(version)
 
     def probe(self, probe: pb.Probe) -> None:
         """Measure our uplink by sending padding to a neighbour; the result shows in ``stats``."""
@@ -191,6 +191,13 @@ class Relay:
         for link in () if gate.links else list(self._links.values()):
             link.close(gate.reason)
 
+    def keep_out(self, banned: frozenset[PeerId]) -> None:
+        """The operator has sent these away: links with them end, and none is accepted."""
+        self._banned = banned
+        self.transports.keep_out(banned)
+        for link in [one for one in self._links.values() if one.link.peer_id in banned]:
+            link.close(BANNED)
+
     def stats(self) -> RelayStats:
         """Where the relay stands."""
         links = [link.link for link_id, link in self._links.items() if link_id in self._core.state.links]
@@ -203,10 +210,10 @@ class Relay:
 
     def admit(self, caller: Caller) -> str:
         """Why a caller may not have a link with us; empty where it may."""
-        if not self._gate.links:
-            return self._gate.reason
-        accepted = ("learner", "origin", "peer") if self.role == "origin" else ("origin", "peer")
-        return "" if caller.role in accepted else f"a {self.role} accepts no links from a {caller.role}"
+        return refusal(caller, self.role, self._gate, self._banned)
+
+    def _closed_to(self, peer_id: PeerId) -> str:
+        return self._gate.reason if not self._gate.links else BANNED if peer_id in self._banned else ""
 
     async def close(self) -> None:
         """End every link; what is verified stays on disk."""
@@ -269,12 +276,12 @@ class Relay:
             self._handle(LinkUp(link.link_id, link.link.peer_id, link.link.role, link.link.dialled))
             if self.watcher is not None:
                 self.watcher.linked(link.link)
-            if not self._gate.links:  # it was dialled, or greeted, before the owner said so
-                link.close(self._gate.reason)
+            if closed := self._closed_to(link.link.peer_id):  # it was dialled, or greeted, before somebody said so
+                link.close(closed)
 
     async def _dial(self, neighbour: Neighbour) -> None:
-        if not self._gate.links:
-            self._handle(DialFailed(neighbour.peer_id, self._gate.reason, random.random()))
+        if closed := self._closed_to(neighbour.peer_id):
+            self._handle(DialFailed(neighbour.peer_id, closed, random.random()))
             return
         try:
             link = await self.transports.dial(neighbour.peer_id, neighbour.address)
@@ -310,7 +317,7 @@ class Relay:
         match frame:
             case ChunkFrame():
                 if self._versions.known(frame.version) is not None:
-                    self._count(frame)
+                    self._bytes_received.add(frame.version, len(frame.payload))
                 self._versions.chunk_arrived(link.link_id, frame, asyncio.get_running_loop().time())
                 if self._versions.worker.memory.full:
                     self._throttle()
@@ -330,11 +337,6 @@ class Relay:
             self._handle(LinkDown(link.link_id, reason, random.random()))
             if self.watcher is not None:
                 self.watcher.unlinked(link.link)
-
-    def _count(self, frame: ChunkFrame) -> None:
-        self._bytes_received[frame.version] += len(frame.payload)
-        if len(self._bytes_received) > _VERSIONS_COUNTED:
-            del self._bytes_received[min(self._bytes_received)]
 
     def _on_message(self, link: RelayLink, message: pb.LinkMessage) -> None:
         match message.WhichOneof("body"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ from peer.transport import Link
 from rollcast.wire.ids import EncodingId, Version
 from rollcast.wire.limits import LINK_REPORTS_MAX
 from rollcast.wire.proto import rollcast_pb2 as pb
+
+_VERSIONS_COUNTED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,23 @@ class RelayStats:
     waiting_for: str
     store_failure: str
     report: pb.Heartbeat
+
+
+class VersionBytes:
+    """Bytes of chunks that came, of the newest versions only."""
+
+    def __init__(self) -> None:
+        self._bytes: Counter[int] = Counter()
+
+    def add(self, version: int, size_bytes: int) -> None:
+        """So much came."""
+        self._bytes[version] += size_bytes
+        if len(self._bytes) > _VERSIONS_COUNTED:
+            del self._bytes[min(self._bytes)]
+
+    def of(self, version: int) -> int:
+        """What came of it, whatever its encodings."""
+        return self._bytes[version]
 
 
 def stats_of(

@@ -146,6 +146,11 @@ class Transports:
         if self.p2p is not None:
             self.p2p.expect(neighbour.peer_id for neighbour in neighbours)
 
+    def keep_out(self, banned: frozenset[PeerId]) -> None:
+        """These are members no more."""
+        if self.p2p is not None:
+            self.p2p.keep_out(banned)
+
     def allow(self, gate: NetworkGate) -> None:
         """What may pass from now on: for others, nothing unless all may."""
         if self.p2p is not None:

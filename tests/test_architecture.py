@@ -97,6 +97,8 @@ PURE = (
     "coordinator/relay_trees.py",
     "coordinator/relay_parts.py",
     "coordinator/relaying.py",
+    "peer/admission.py",
+    "coordinator/reach/banned.py",
     "coordinator/reach/book.py",
     "coordinator/reach/circuits.py",
     "coordinator/reach/events.py",

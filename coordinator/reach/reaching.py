@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from coordinator.actions import Action, Note
 from coordinator.membership import Member
+from coordinator.reach.banned import Banned
 from coordinator.reach.circuits import Circuits
 from coordinator.reach.dial_backs import DialBacks
 from coordinator.reach.events import ReachabilityTold, ReachEvent, SeenAt
@@ -31,7 +32,8 @@ class Reaching:
         self._relaying = relaying
         self.matchmaker = Matchmaker(state)
         self._circuits = Circuits(state)
-        self._parts: Sequence[ReachPart] = (self.matchmaker, DialBacks(state), self._circuits, Rendezvous(state))
+        others = (DialBacks(state), self._circuits, Rendezvous(state), Banned(state))
+        self._parts: Sequence[ReachPart] = (self.matchmaker, *others)
         self._changes = Turns(at_once=_CHANGES_AT_ONCE, every_s=_CHANGES_EVERY_S)
         self._later_at = float("inf")
         self._by_event = {kind: part for part in self._parts for kind in part.takes}

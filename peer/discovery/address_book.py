@@ -79,6 +79,7 @@ class AddressBook:
     _entries: dict[PeerId, _Entry] = field(default_factory=dict)
     _nearby: dict[PeerId, _Nearby] = field(default_factory=dict)
     _hinted: dict[PeerId, _Nearby] = field(default_factory=dict)
+    _banned: frozenset[PeerId] = frozenset()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -97,7 +98,7 @@ class AddressBook:
         Returns:
             whether anything changed.
         """
-        if record.peer_id == self.own_peer_id:
+        if self._is_of_no_use(record.peer_id):
             return False
         teller = None if told_by == record.peer_id else told_by
         known = self._entries.get(record.peer_id)
@@ -114,7 +115,7 @@ class AddressBook:
 
     def found_nearby(self, peer_id: PeerId, role: str, addresses: tuple[str, ...], now_unix_s: float) -> None:
         """Addresses that somebody claims on our local network: tried first, believed after the handshake only."""
-        if peer_id == self.own_peer_id or not addresses:
+        if self._is_of_no_use(peer_id) or not addresses:
             return
         self._nearby.pop(peer_id, None)
         self._nearby[peer_id] = _Nearby(role, addresses, now_unix_s + NEARBY_S)
@@ -123,12 +124,19 @@ class AddressBook:
 
     def hinted(self, peer_id: PeerId, addresses: tuple[str, ...], now_unix_s: float) -> None:
         """Addresses that nobody vouches for: dialled where nothing better is known."""
-        if peer_id == self.own_peer_id or not addresses:
+        if self._is_of_no_use(peer_id) or not addresses:
             return
         self._hinted.pop(peer_id, None)
         self._hinted[peer_id] = _Nearby("peer", addresses, now_unix_s + NEARBY_S)
         while len(self._hinted) > NEARBY_MOST:
             del self._hinted[next(iter(self._hinted))]  # the oldest
+
+    def keep_out(self, banned: frozenset[PeerId]) -> None:
+        """The operator has sent these away, in place of those before: not to be dialled, and told to nobody."""
+        self._banned = banned
+        for known in (self._entries, self._nearby, self._hinted):
+            for peer_id in banned & known.keys():
+                del known[peer_id]
 
     def has(self, signed: pb.Signed) -> bool:
         """Whether exactly this record is here, verified and believed already."""
@@ -210,6 +218,9 @@ class AddressBook:
             worst = min(self._entries.values(), key=_worth)
             del self._entries[worst.record.peer_id]
         return entry.record.peer_id in self._entries
+
+    def _is_of_no_use(self, peer_id: PeerId) -> bool:
+        return peer_id == self.own_peer_id or peer_id in self._banned
 
     def _told_by(self, peer_id: PeerId) -> int:
         return sum(entry.told_by == peer_id and not entry.met_unix_s for entry in self._entries.values())

@@ -180,6 +180,11 @@ class Exchange:
         """Somebody is said to be this peer, there; nobody vouches for it."""
         self._book.hinted(peer_id, addresses, self._unix_time())
 
+    def keep_out(self, banned: frozenset[PeerId]) -> None:
+        """The operator has sent these away."""
+        self._book.keep_out(banned)
+        self._changed, self._offered_at_s = True, float("-inf")
+
     def known(self, most: int) -> list[tuple[PeerId, str]]:
         """Some whom we could dial, and their addresses."""
         return [(one.peer_id, one.address) for one in self._book.holders(self._random, most)]

@@ -28,12 +28,17 @@ class Guests:
 
     strangers_most: int = 16
     _expected: frozenset[PeerId] = frozenset()
+    _banned: frozenset[PeerId] = frozenset()
     _shown: OrderedDict[PeerId, None] = field(default_factory=OrderedDict)
     _refused_until_s: OrderedDict[PeerId, float] = field(default_factory=OrderedDict)
 
     def expect(self, peer_ids: Iterable[PeerId]) -> None:
         """The coordinator, or a record that proved itself, names these as members; in place of those named before."""
         self._expected = frozenset(peer_ids)
+
+    def keep_out(self, banned: frozenset[PeerId]) -> None:
+        """These are members no more, whatever they show; in place of those before."""
+        self._banned = banned
 
     def showed(self, peer_id: PeerId) -> None:
         """It has shown a certificate of the run, or we dialled it as one that has."""
@@ -53,11 +58,11 @@ class Guests:
 
     def is_refused(self, peer_id: PeerId, now: float) -> bool:
         """Whether it was refused and has to wait still."""
-        return now < self._refused_until_s.get(peer_id, now)
+        return peer_id in self._banned or now < self._refused_until_s.get(peer_id, now)
 
     def is_member(self, peer_id: PeerId) -> bool:
         """Whether it is one of the run, as far as is known."""
-        return peer_id in self._shown or peer_id in self._expected
+        return peer_id not in self._banned and (peer_id in self._shown or peer_id in self._expected)
 
     def judge(self, peer_id: PeerId, strangers: int, now: float) -> Verdict:
         """What to do about a connection of this peer.

@@ -137,6 +137,10 @@ class HostThread:
         named = frozenset(peer_ids)
         self._tell_host(lambda host: host.membership.guests.expect(named))
 
+    def keep_out(self, banned: frozenset[PeerId]) -> None:
+        """These are members no more, whatever they show."""
+        self._tell_host(lambda host: host.membership.guests.keep_out(banned))
+
     def member(self, peer_id: PeerId) -> None:
         """It has shown a certificate of the run."""
         self._tell_host(lambda host: host.membership.member(peer_id))

@@ -102,6 +102,7 @@ class P2pTransport:
         self._closing = False
         self._trouble = ""
         self._expected: frozenset[PeerId] = frozenset()
+        self._banned: frozenset[PeerId] = frozenset()
         self._relays: tuple[P2pAddress, ...] = ()
         self._circuits: tuple[str, ...] = ()
         self._may_relay = True
@@ -133,6 +134,12 @@ class P2pTransport:
         self._expected = frozenset(peer_ids)
         if self._thread is not None:
             self._thread.expect(self._expected)
+
+    def keep_out(self, banned: frozenset[PeerId]) -> None:
+        """These are members no more, whatever they show; in place of those before."""
+        self._banned = banned
+        if self._thread is not None:
+            self._thread.keep_out(banned)
 
     def want_relays(self, addresses: Iterable[str]) -> None:
         """Be reachable through some of these relays, the preferred first; ``on_circuits`` hears where."""
@@ -224,6 +231,7 @@ class P2pTransport:
         self._thread, self._begun = thread, True
         self._trouble = ""
         thread.expect(self._expected)
+        thread.keep_out(self._banned)
         thread.want_relays(self._relays)
         thread.seek(*self._sought)
         thread.allow_relaying(allowed=self._may_relay)

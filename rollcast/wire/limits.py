@@ -100,10 +100,10 @@ LINK_REPORTS_MAX = 64
 """Links in one heartbeat."""
 HEAT_MAP_CELLS_MAX = 128
 """Cells of the chunk heat map in one heartbeat, a byte each."""
+BANNED_MAX = 256
+"""Banned members that peers are told of; those banned longest ago make room."""
 PEER_RECORDS_MAX = 32
 """Peer records in one message."""
-PEER_RECORD_BYTES_MAX = 2 << 10
-"""One serialized peer record."""
 PEER_ADDRESSES_MAX = 6
 """Addresses in one peer record."""
 PEER_ADDRESS_LENGTH_MAX = 256

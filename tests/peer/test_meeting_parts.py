@@ -25,7 +25,7 @@ def _around(config: PeerConfig, said: list[pb.PeerMessage]) -> Around:
     return Around(
         config=config,
         place=cast(Any, SimpleNamespace(identity=Identity.generate(), enrolment=enrolment)),
-        relay=cast(Any, SimpleNamespace(transports=SimpleNamespace(punched=None, p2p=None))),
+        relay=cast(Any, SimpleNamespace(transports=SimpleNamespace(punched=None, p2p=None), keep_out=None)),
         reached=Reached(said.append),
         send=said.append,
         credentials=lambda: nothing,

@@ -359,6 +359,24 @@ async def test_a_link_that_was_dialled_before_a_pause_ends(tmp_path: Path, monke
         await planning
 
 
+async def test_who_was_sent_away_has_no_links_whoever_dials_and_may_come_again(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        origin, a, b = await world.add("origin", "a", "b")
+        await world.plan(origin, a, b)
+        for member in (origin, a):
+            member.relay.keep_out(frozenset({b.peer_id}))
+        await until(lambda: not b.report.links)
+        published = world.published(0)
+        await world.push(published)
+        world.announce(published)
+        await until(lambda: a.completed)
+        assert not b.report.links
+        assert not b.completed
+        for member in (origin, a):
+            member.relay.keep_out(frozenset())
+        await until(lambda: b.completed)
+
+
 async def test_a_probe_shows_in_the_report(tmp_path: Path) -> None:
     async with relay_world(tmp_path) as world:
         origin, a = await world.add("origin", "a")

@@ -8,7 +8,7 @@ import pytest
 from peer.config import LinkConfig
 from peer.link_traffic import LinkTraffic
 from peer.relay_events import EncodingKnown, HaveReceived, LinkId, StoreFailed
-from peer.relay_stats import RelayStats, stats_of
+from peer.relay_stats import RelayStats, VersionBytes, stats_of
 from peer.transport import Link, LinkMeasurement
 from rollcast.wire.limits import LINK_REPORTS_MAX
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -33,6 +33,14 @@ def link(name: str, sent: int, received: int) -> Link:
     measured = LinkMeasurement(0.25, 0, "cubic", 3e6)
     fields = {"peer_id": name, "transport": "direct", "lan": True, "bytes_sent": sent, "bytes_received": received}
     return cast(Link, SimpleNamespace(**fields, measure=lambda: measured))
+
+
+def test_bytes_are_counted_of_the_newest_versions() -> None:
+    counted = VersionBytes()
+    for version in range(100):
+        counted.add(version, 3)
+    counted.add(99, 4)
+    assert (counted.of(99), counted.of(98), counted.of(1)) == (7, 3, 0)
 
 
 def test_an_idle_relay_waits_for_nothing() -> None:

@@ -500,6 +500,14 @@ class CircuitRelays(_message.Message):
     addresses: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class Banned(_message.Message):
+    __slots__ = ("peer_ids", "pardoned")
+    PEER_IDS_FIELD_NUMBER: _ClassVar[int]
+    PARDONED_FIELD_NUMBER: _ClassVar[int]
+    peer_ids: _containers.RepeatedScalarFieldContainer[str]
+    pardoned: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, peer_ids: _Optional[_Iterable[str]] = ..., pardoned: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class PeerRecord(_message.Message):
     __slots__ = ("run_id", "peer_id", "role", "sequence", "addresses", "expires_unix_s")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -693,7 +701,7 @@ class Refused(_message.Message):
     def __init__(self, code: _Optional[str] = ..., what: _Optional[str] = ..., fix: _Optional[str] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("welcome", "leases", "relay_plan", "announcement", "lease_revoke", "stop", "certificate", "refused", "probe", "activation", "punch", "dial_back", "dial_verdict", "circuit_relays", "peer_records")
+    __slots__ = ("welcome", "leases", "relay_plan", "announcement", "lease_revoke", "stop", "certificate", "refused", "probe", "activation", "punch", "dial_back", "dial_verdict", "circuit_relays", "peer_records", "banned")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
     RELAY_PLAN_FIELD_NUMBER: _ClassVar[int]
@@ -709,6 +717,7 @@ class CoordinatorMessage(_message.Message):
     DIAL_VERDICT_FIELD_NUMBER: _ClassVar[int]
     CIRCUIT_RELAYS_FIELD_NUMBER: _ClassVar[int]
     PEER_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    BANNED_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     leases: Leases
     relay_plan: RelayPlan
@@ -724,7 +733,8 @@ class CoordinatorMessage(_message.Message):
     dial_verdict: DialVerdict
     circuit_relays: CircuitRelays
     peer_records: PeerRecords
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., relay_plan: _Optional[_Union[RelayPlan, _Mapping]] = ..., announcement: _Optional[_Union[VersionAnnouncement, _Mapping]] = ..., lease_revoke: _Optional[_Union[LeaseRevoke, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., certificate: _Optional[_Union[Certificate, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., activation: _Optional[_Union[Activation, _Mapping]] = ..., punch: _Optional[_Union[Punch, _Mapping]] = ..., dial_back: _Optional[_Union[DialBack, _Mapping]] = ..., dial_verdict: _Optional[_Union[DialVerdict, _Mapping]] = ..., circuit_relays: _Optional[_Union[CircuitRelays, _Mapping]] = ..., peer_records: _Optional[_Union[PeerRecords, _Mapping]] = ...) -> None: ...
+    banned: Banned
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., relay_plan: _Optional[_Union[RelayPlan, _Mapping]] = ..., announcement: _Optional[_Union[VersionAnnouncement, _Mapping]] = ..., lease_revoke: _Optional[_Union[LeaseRevoke, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., certificate: _Optional[_Union[Certificate, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., activation: _Optional[_Union[Activation, _Mapping]] = ..., punch: _Optional[_Union[Punch, _Mapping]] = ..., dial_back: _Optional[_Union[DialBack, _Mapping]] = ..., dial_verdict: _Optional[_Union[DialVerdict, _Mapping]] = ..., circuit_relays: _Optional[_Union[CircuitRelays, _Mapping]] = ..., peer_records: _Optional[_Union[PeerRecords, _Mapping]] = ..., banned: _Optional[_Union[Banned, _Mapping]] = ...) -> None: ...
 
 class LearnerHello(_message.Message):
     __slots__ = ("protocol", "software", "learner_public_key")

@@ -47,6 +47,25 @@ def test_the_highest_sequence_counts() -> None:
     assert addresses(book) == {"a": "a:3 /ip4/192.0.2.1/tcp/1"}
 
 
+def test_who_was_sent_away_is_forgotten_and_not_learnt_again() -> None:
+    book = AddressBook(OWN)
+
+    def learn() -> None:
+        add(book, record("a"))
+        add(book, record("b"))
+        book.found_nearby(PeerId("a"), "peer", ("192.168.1.2:1",), NOW)
+        book.hinted(PeerId("a"), ("192.0.2.1:1",), NOW)
+
+    learn()
+    for _ in range(2):
+        book.keep_out(frozenset({PeerId("a"), PeerId("c")}))
+        assert (set(addresses(book)), tellable(book)) == ({"b"}, {b"b 1"})
+        learn()
+    book.keep_out(frozenset())
+    learn()
+    assert set(addresses(book)) == {"a", "b"}
+
+
 def test_our_own_record_is_no_news() -> None:
     book = AddressBook(OWN)
     assert not add(book, record("own"))

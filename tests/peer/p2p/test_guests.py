@@ -32,6 +32,17 @@ def test_who_showed_another_one_need_not_come_back_for_a_while() -> None:
     assert guests.judge(B, 0, 11.0) == "member"
 
 
+def test_who_was_sent_away_is_no_member_whatever_it_shows() -> None:
+    guests = Guests()
+    guests.showed(A)
+    guests.expect([B])
+    guests.keep_out(frozenset({A, B}))
+    assert not guests.is_member(A)
+    assert (guests.judge(A, 0, 1.0), guests.judge(B, 0, 1.0)) == ("refused", "refused")
+    guests.keep_out(frozenset({A}))
+    assert guests.judge(B, 0, 1.0) == "member"
+
+
 def test_what_is_remembered_is_bounded() -> None:
     guests = Guests()
     for number in range(5000):

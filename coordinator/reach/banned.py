@@ -1,0 +1,65 @@
+"""Tells members whom the operator has sent away, so that they have no links with them either. Pure.
+
+A certificate of the run counts until it ends, and members show each other nothing else.
+"""
+
+from __future__ import annotations
+
+from coordinator.actions import Action, SendToPeer
+from coordinator.membership import Member
+from coordinator.reach.events import ReachEvent
+from coordinator.state import CoreState
+from rollcast.wire import limits
+from rollcast.wire.ids import PeerId
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+LOOK_EVERY_S = 2.0
+"""All identities that are remembered are gone through: 16,384 take 1 ms."""
+
+
+class Banned:
+    """Who was told of last. See coordinator.reach.part.ReachPart."""
+
+    takes: tuple[type[ReachEvent], ...] = ()
+
+    def __init__(self, state: CoreState) -> None:
+        self._state = state
+        self._told: tuple[PeerId, ...] = ()
+        self._due_at = float("-inf")
+
+    def joined(self, member: Member, now: float) -> list[Action]:
+        """It has forgotten what it was told in its session before."""
+        return [_message(member.peer_id, self._told, ())] if self._told else []
+
+    def left(self, peer_id: PeerId, now: float) -> list[Action]:
+        """Nothing changes."""
+        return []
+
+    def told(self, member: Member, now: float) -> list[Action]:
+        """Nothing changes."""
+        return []
+
+    def received(self, event: ReachEvent, now: float) -> list[Action]:
+        """Nothing is for it."""
+        return []
+
+    def tick(self, now: float) -> list[Action]:
+        """Tell all members of a change."""
+        if now < self._due_at:
+            return []
+        self._due_at = now + LOOK_EVERY_S
+        banned = tuple(self._state.members.banned())[-limits.BANNED_MAX :]
+        before, self._told = self._told, banned
+        new, pardoned = _without(banned, before), _without(before, banned)
+        if not (new or pardoned):
+            return []
+        return [_message(member.peer_id, new, pardoned) for member in self._state.members]
+
+
+def _without(some: tuple[PeerId, ...], others: tuple[PeerId, ...]) -> tuple[PeerId, ...]:
+    known = frozenset(others)
+    return tuple(one for one in some if one not in known)
+
+
+def _message(to: PeerId, banned: tuple[PeerId, ...], pardoned: tuple[PeerId, ...]) -> SendToPeer:
+    return SendToPeer(to, pb.CoordinatorMessage(banned=pb.Banned(peer_ids=banned, pardoned=pardoned)))
