@@ -15,9 +15,6 @@ from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.x25519 import create_new_key_pair as create_new_x25519_key_pair
 from libp2p.network.config import ConnectionConfig, RetryConfig
 from libp2p.network.connection.raw_connection import RawConnection
-from libp2p.rcmgr.connection_limits import ConnectionLimits
-from libp2p.rcmgr.manager import ResourceLimits, ResourceManager
-from libp2p.rcmgr.memory_limits import MemoryConnectionLimits
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
 from libp2p.security.noise.transport import Transport as NoiseTransport
 from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
@@ -26,11 +23,11 @@ from libp2p.transport.tcp.tcp import TCP
 
 from peer.p2p.lanes import close_quietly
 from peer.p2p.limits import HostLimits
+from peer.p2p.resources import Resources, give_back_what_fails
 from peer.p2p.yamux import Muxers
 from rollcast.wire.identity import Identity
 
 _NEVER_S = 1e9
-_MEMORY_MB = 256
 _CLOSING_S = 5.0
 _LOG = logging.getLogger(__name__)
 # It reports every broken connection as a warning with a stack trace; what matters of it, we log ourselves.
@@ -50,7 +47,7 @@ def make_host(identity: Identity, limits: HostLimits) -> Any:
         sec_opt={NOISE: NoiseTransport(key_pair, noise_privkey=noise_key)},
         muxer_opt={YAMUX: Yamux},
         transports=[TCP()],
-        resource_manager=_resources(connections_most),
+        resource_manager=Resources(connections_most),
         connection_config=ConnectionConfig(
             max_connections=connections_most,
             high_watermark=connections_most,
@@ -66,6 +63,7 @@ def make_host(identity: Identity, limits: HostLimits) -> Any:
     network = host.get_network()
     network.upgrader.muxer_multistream = Muxers(limits.opening_timeout_s)
     network.retry_config = RetryConfig(max_retries=0)  # when to dial again is the relay's to say
+    give_back_what_fails(network)
     network._do_handle_inbound_connection = _Inbound(network).serve
     # Its target is the middle between the watermarks, whatever the minimum, and every disconnect lets it dial.
     network.auto_connector.maybe_connect = _dial_nobody
@@ -102,20 +100,3 @@ class _Inbound:
 
 async def _dial_nobody() -> None:
     pass
-
-
-def _resources(connections_most: int) -> ResourceManager:
-    """Bounds on what libp2p itself holds, none on what share of the machine's memory is in use."""
-    return ResourceManager(
-        limits=ResourceLimits(connections_most, _MEMORY_MB, 8 * connections_most),
-        connection_limits=ConnectionLimits(
-            max_pending_inbound=connections_most,
-            max_pending_outbound=connections_most,
-            max_established_per_peer=8,
-            max_established_total=connections_most,
-        ),
-        memory_limits=MemoryConnectionLimits(),
-        enable_circuit_breaker=False,
-        enable_graceful_degradation=False,
-        enable_metrics=False,
-    )
