@@ -13,12 +13,13 @@ from pydantic import ValidationError
 from peer.config import LinkConfig, PeerConfig
 from peer.donor import checking
 from peer.donor.checking import Finding
+from peer.donor.joining import LINK_PORT
 from peer.donor.link_speed import Door, LinkMeasured, control_port, measure_link
 from peer.donor.machine_facts import MachineFacts, look_at_machine
 from peer.donor.nat_kind import NatKind, nat_kind
 from peer.donor.nat_probe import seen_from_outside
 from peer.donor.places import first_reached
-from peer.donor.reachable import dialled_back
+from peer.donor.reachable import DialledBack, dialled_back
 from peer.donor.running import holder_of
 from peer.donor.timed_decode import PROMPT_TOKENS, Decoded, timed_decode
 from peer.engines.base import Engine
@@ -90,7 +91,7 @@ async def check_machine(
     machine = await asyncio.to_thread(
         look_at_machine, asked.state_folder, link_host=config.link.host, link_port=0 if runs else config.link.port
     )
-    checked = Checked(machine, checking.machine_findings(machine, config))
+    checked = Checked(machine, checking.machine_findings(machine, config, runs=runs))
     if asked.invite is not None:
         await _ask_coordinator(asked, asked.invite, checked, said, runs=runs)
     model = model or _run_model(checked.needs)
@@ -123,22 +124,38 @@ async def _ask_coordinator(asked: Asked, invite: Invite, checked: Checked, said:
     try:
         async with Door(invite) as door:
             checked.needs = await door.ask("GET", "/api/v1/worth")
-            if asked.link and not runs and asked.config.link.advertise != "none":
-                said("asking the coordinator to dial back")
-                await _reach(door, asked.config.link, checked)
+            if asked.link:
+                said(
+                    "asking the peer that runs here who gets through" if runs else "asking the coordinator to dial back"
+                )
+                await _reach(door, asked, checked, runs=runs)
     except RollcastError as error:
         checked.findings.append(Finding.of("error", "link", error))
 
 
-async def _reach(door: Door, link: LinkConfig, checked: Checked) -> None:
+async def _reach(door: Door, asked: Asked, checked: Checked, *, runs: bool) -> None:
     """Whether others get through to the port for links, and what is in between."""
-    dialled = await dialled_back(door, link.port)
+    link = asked.config.link
+    dialled = _found_by_the_peer(asked.state_folder, link) if runs else await dialled_back(door, link.port)
+    if dialled is None:
+        return
     try:
         seen = await seen_from_outside(door)
     except RollcastError:  # an older coordinator; whether others get through is known all the same
         seen = None
     checked.nat = nat_kind(seen, dialled=dialled.reached)
     checked.findings.append(checking.dial_finding(dialled, seen, link))
+
+
+def _found_by_the_peer(state_folder: Path, link: LinkConfig) -> DialledBack | None:
+    """What others found who dialled the peer that runs here, and has the port; None: it does not say."""
+    try:
+        reach = request(state_folder, {"do": "status"})["reach"]
+        host, _, port = str(reach["address"]).partition(" ")[0].rpartition(":")
+        reached = reach["reachability"] == "dialable"
+    except (RollcastError, KeyError, TypeError):
+        return None
+    return DialledBack(int(port) if port.isdecimal() else link.port or LINK_PORT, host.strip("[]"), reached)
 
 
 async def _quick_link(invite: Invite) -> LinkMeasured:

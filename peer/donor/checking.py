@@ -65,10 +65,14 @@ def ordered(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: _ORDER.index(finding.level))
 
 
-def machine_findings(machine: MachineFacts, config: PeerConfig) -> list[Finding]:
-    """What can be said of the machine by itself."""
+def machine_findings(machine: MachineFacts, config: PeerConfig, *, runs: bool = False) -> list[Finding]:
+    """What can be said of the machine by itself.
+
+    Args:
+        runs: whether a peer runs here already, and has the port.
+    """
     found = [_software(machine), _engine(machine), _accelerator(machine)]
-    if config.link.port:
+    if config.link.port and not runs:
         found.append(_port(machine, config))
     return [one for one in found if one is not None]
 
@@ -205,12 +209,12 @@ def dial_finding(dialled: DialledBack, seen: Seen | None = None, link: LinkConfi
     why = f"; {sentence(kind)}" if sentence(kind) else ""
     if dialled.reached:
         return Finding("ok", "ports", f"others reach this machine at {dialled.address}, port {dialled.port}{why}")
-    where = f"{dialled.address or 'this machine'}, port {dialled.port}"
-    fix = four_steps(
-        kind, local=seen.local if seen is not None else "", address=dialled.address, port=link.port or LINK_PORT
-    )
+    outside = dialled.address or (seen.address if seen is not None else "")
+    where = f"{outside}, port {dialled.port}" if outside else f"port {dialled.port}"
+    fix = four_steps(kind, local=seen.local if seen is not None else "", address=outside, port=link.port or LINK_PORT)
     meanwhile = way_round(kind, punch=link.punch, p2p=link.p2p)
-    said = f"nobody gets through to {where}: it will dial the others{why}{meanwhile and f'; {meanwhile}'}"
+    said = f"nobody gets through to this machine ({where}): it takes part all the same, and dials the others"
+    said += f"{why}{meanwhile and f'; {meanwhile}'}"
     return Finding("warning", "ports", said, NotDialable.code, fix)
 
 

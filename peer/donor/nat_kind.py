@@ -50,7 +50,7 @@ _SENTENCES: dict[NatKind, str] = {
     "open": "no router translates its address",
     "mapped": "its router passes the port on",
     "firewall": "no router translates its address: a firewall drops what comes",
-    "full-cone": "its router keeps one outside port for each of its own (a full cone)",
+    "full-cone": "its router keeps one outside port for each of its own, open to all (a full cone)",
     "port-restricted": "its router lets in only who was spoken to (a port-restricted cone)",
     "symmetric": "its router draws another port for each conversation (symmetric)",
     "unknown": "",
@@ -64,9 +64,9 @@ def sentence(kind: NatKind) -> str:
 
 _BY_PUNCHING: dict[NatKind, str] = {
     "full-cone": "every other machine gets through when both dial at the same time",
-    "port-restricted": "machines behind anything but a symmetric router get through when both dial at the same time",
-    "firewall": "machines behind anything but a symmetric router get through when both dial at the same time",
-    "symmetric": "only machines behind a full cone get through when both dial at the same time",
+    "port-restricted": "others get through when both dial at the same time, unless their router is symmetric",
+    "firewall": "others get through when both dial at the same time, unless their router is symmetric",
+    "symmetric": "of those that cannot be dialled either, only machines behind a full cone get through",
 }
 
 
@@ -86,7 +86,9 @@ def way_round(kind: NatKind, *, punch: bool, p2p: bool) -> str:
         return ""
     if kind == "full-cone" and punch:
         return punched
-    rest = "the others come through relays" if p2p else "the others need a relay: set link.p2p = true"
+    rest = "the rest comes through third machines (relays)"
+    if not p2p:
+        rest = "the rest needs third machines (relays): install rollcast[p2p], and set link.p2p = true"
     return f"{punched if punch else 'no holes are punched, as link.punch is off'}; {rest}"
 
 
@@ -99,7 +101,10 @@ def four_steps(kind: NatKind, *, local: str, address: str, port: int) -> str:
     """
     mine, outside = local or "this machine", address or "ADDRESS"
     host = f"[{outside}]" if ":" in outside else outside
-    first = f"on the router's page for port forwarding, pass TCP port {port} on to {mine}, port {port}"
+    first = (
+        f"on the router's page for port forwarding, pass TCP port {port} on to {mine}, port {port}; many routers do it "
+        f"when asked: then link.port = {port} and link.map_port = true in the configuration are all that it takes"
+    )
     if kind == "firewall":
         first = f"let TCP port {port} in where the network's or the provider's firewall is set (a security group)"
     again = "`rollcast peer check` once more"
@@ -111,7 +116,8 @@ def four_steps(kind: NatKind, *, local: str, address: str, port: int) -> str:
     steps = (
         first,
         f"let it through this machine's own firewall, for example: ufw allow {port}/tcp",
-        f'set link.port = {port} and link.advertise = "{host}:{port}" in the peer\'s configuration',
+        f'set link.port = {port} and link.advertise = "{host}:{port}" in the configuration, which `rollcast config '
+        "paths` names, and start the peer again; a first `rollcast peer join` after steps 1 and 2 does that by itself",
         again,
     )
     return "\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import textwrap
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from peer.config import PeerConfig
     from peer.donor.check_run import Checked
 
+_COLUMNS = 100
 _MARKS = {"error": "ERROR", "warning": "warn ", "ok": "ok   "}
 
 
@@ -113,14 +115,23 @@ def _problems(problems: tuple[RollcastError, ...]) -> list[dict[str, str]]:
     return [{"code": one.code, "what": one.what, "cause": one.cause, "fix": one.fix} for one in problems]
 
 
+def _wrapped(before: str, text: str, *, more: int = 0) -> list[str]:
+    """Lines of at most _COLUMNS; those after the first begin under the text, ``more`` further in."""
+    indent = " " * (len(before) + more)
+    return textwrap.wrap(
+        text, _COLUMNS, initial_indent=before, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
 def _screen(checked: Checked) -> str:
     lines = []
     for finding in checked.findings:
         code = f"{finding.code}: " if finding.code else ""
-        lines.append(f"{_MARKS[finding.level]}  {finding.topic:<7} {code}{finding.text}")
+        lines += _wrapped(f"{_MARKS[finding.level]}  {finding.topic:<7} ", f"{code}{finding.text}")
         if finding.fix and finding.level != "ok":
             first, *others = finding.fix.split("\n")
-            lines += [f"{'':<15} fix: {first}", *(f"{'':<20} {step}" for step in others)]
+            lines += _wrapped(f"{'':<15} fix: ", first, more=3 * bool(others))
+            lines += [line for step in others for line in _wrapped(f"{'':<20} ", step, more=3)]
     worth = checked.worth
     if worth is not None:
         lines += ["", str(worth["sentence"]), *(f"  {reason}" for reason in worth["reasons"])]

@@ -160,24 +160,31 @@ def _say(text: str) -> None:
 
 
 def _what_next(answer: dict[str, Any]) -> str:
-    lines = [f"joined     {answer['run_id']} as {answer['name']} ({answer['peer_id']})"]
+    lines = [f"joined     {answer['run_id']} as {answer['name']}", f"identity   {answer['peer_id']}"]
     lines.append(f"settings   {answer['config']}")
+    if answer["advertise"] == "none":
+        lines.append("reached    nobody can dial it: it dials the others, which is enough to take part;")
+        lines.append("           `rollcast peer check` says what is in between, and what opens it")
+    elif answer["advertise"]:
+        lines.append(f"reached    others dial it at {answer['advertise']}")
     if answer["started"] == "no":
         return "\n".join([*lines, "", f"Start it with:  rollcast peer run {answer['config']}"])
     how = {
         "user": "a systemd unit of this user; `loginctl enable-linger` keeps it while you are logged out",
         "launchd": "a launchd agent of this user",
-        "background": "a background process: after a restart of this machine give this command again",
+        "background": "a background process; after a restart of this machine give this command again",
     }[answer["started"]]
     why = f" - {answer['reason']}" if answer["reason"] else ""
     return "\n".join(
         [
             *lines,
-            f"runs as    {how} (process {answer['pid']})",
+            f"runs as    {how}",
+            f"process    {answer['pid']}",
             f"now        {answer['state']}{why}",
             "",
-            "What happens next: it receives the newest version of the model from other machines, then draws rollouts",
-            "whenever the run has work for it. Nothing else leaves this machine, and nobody can run code on it.",
+            "What happens next: it receives the newest version of the model from other machines, then draws",
+            "rollouts whenever the run has work for it, and passes the version on to others. Nothing else",
+            "leaves this machine, and nobody can run code on it.",
             "",
             "  rollcast peer status --watch       what it does now, and why",
             "  rollcast peer page --open          the same in a browser",

@@ -24,13 +24,17 @@ def _head(report: dict[str, Any]) -> list[str]:
         f"{report['state']}{reason}{until}",
         f"{report['name']}  {report['peer_id']}  up {in_words(report['uptime_s'])}  {report['software']}",
         f"run {report['run_id']}, {session} {report['coordinator']}",
-        *map(_failing, report.get("coordinators_failing", ())),  # not of a daemon of an earlier release
+        # Not of a daemon of an earlier release.
+        *(line for place in report.get("coordinators_failing", ()) for line in _failing(place)),
     ]
 
 
-def _failing(place: dict[str, Any]) -> str:
+def _failing(place: dict[str, Any]) -> list[str]:
     tries = f"{place['failures']} tries, the last {in_words(place['seconds_ago'])} ago"
-    return f"          {place['hop']} of {place['address']}: {place['reason']} ({tries}); {place['fix']}"
+    return [
+        f"          {place['hop']} of {place['address']}: {place['reason']} ({tries})",
+        f"          fix: {place['fix']}",
+    ]
 
 
 def _release(report: dict[str, Any]) -> list[str]:
@@ -42,8 +46,8 @@ def _release(report: dict[str, Any]) -> list[str]:
 
 def _version(report: dict[str, Any]) -> list[str]:
     active, newest = report["version_active"], report["version_newest"]
-    said = "none yet" if active is None else f"{active}"
-    line = f"version   generates with {said}; newest held {'none yet' if newest is None else newest}"
+    generates = "generates with none yet" if active is None else f"generates with {active}"
+    line = f"version   {generates}; newest held {newest}" if newest is not None else "version   none yet"
     receiving = report["receiving"]
     if receiving is None:
         return [line]
@@ -85,13 +89,19 @@ def _network(report: dict[str, Any]) -> list[str]:
 
 def _reached(reach: dict[str, Any]) -> list[str]:
     """How others reach it, what is in between, and what came of dialling it."""
-    where = f" at {reach['address'].partition(' ')[0]}" if reach["reachability"] == "dialable" else ""
-    between = "" if reach["nat"] in ("open", "unknown") else f", {reach['nat']}: {reach['nat_means']}"
-    lines = [f"reached   {reach['reachability']}{where}{between}"]
+    dialable = reach["reachability"] == "dialable"
+    where = f" at {reach['address'].partition(' ')[0]}" if dialable else ""
+    lines = [f"reached   {reach['reachability']}{where}"]
+    if reach["reachability"] == "only outwards":
+        lines.append("          it dials the others, which is enough to take part")
+    if reach["nat"] not in ("open", "unknown"):
+        lines += [f"          {one}" for one in reach["nat_means"].split("; ")]
     if reach["checked"]:
         lines.append(f"          {reach['checked']}")
     if reach["relays"]:
-        lines.append(f"          others also reach it through {reach['relays']} relays")
+        lines.append(f"          others also reach it through {reach['relays']} other machines (relays)")
+    if not dialable:
+        lines.append("          `rollcast peer check` says what opens it to all")
     if reach["p2p"]:
         lines.append(f"libp2p    {reach['p2p']}")
     return lines

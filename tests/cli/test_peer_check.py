@@ -55,6 +55,29 @@ def test_errors_first_each_with_a_code_and_a_fix(asked: list[Asked], capsys: pyt
     assert asked[0].invite == invite()
 
 
+def test_lines_are_wrapped_under_their_text(
+    asked: list[Asked], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = Finding("warning", "ports", "nobody " * 30, "RC205", "1. " + "do " * 60 + "\n2. check")
+
+    async def answer(_: Asked, said: Any) -> Checked:
+        return Checked(MACHINE, [long])
+
+    monkeypatch.setattr(check_run, "check_machine", answer)
+    check()
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert [line[: len(line) - len(line.lstrip()) + 6] for line in lines[:7]] == [
+        "warn  ",
+        " " * 15 + "nobody",
+        " " * 15 + "nobody",
+        " " * 16 + "fix: 1",
+        " " * 24 + "do do ",
+        " " * 24 + "do do ",
+        " " * 21 + "2. che",
+    ]
+
+
 def test_as_json(asked: list[Asked], capsys: pytest.CaptureFixture[str]) -> None:
     check(json_output=True)
     found = json.loads(capsys.readouterr().out)

@@ -91,7 +91,7 @@ def test_a_pause_says_until_when_and_a_new_machine_holds_nothing() -> None:
     lines = screen(paused).splitlines()
     assert lines[0] == "paused - paused by its owner (until 2026-11-22 12:30)"
     assert "waiting for host:7443" in lines[2]
-    assert lines[3] == "version   generates with none yet; newest held none yet"
+    assert lines[3] == "version   none yet"
 
 
 def test_a_newer_release_is_said_with_what_to_do() -> None:
@@ -112,18 +112,19 @@ def test_a_coordinator_that_is_not_reached_is_named_with_the_hop_that_fails() ->
         "seconds_ago": 3.0,
     }
     lines = screen({**REPORT, "connected": False, "coordinators_failing": [place]}).splitlines()
-    assert lines[2:4] == [
+    assert lines[2:5] == [
         "run run-1, waiting for host:7443",
-        "          name lookup of run.example:7400: nobody knows 'run.example' (7 tries, the last 3s ago); "
-        "check this machine's DNS",
+        "          name lookup of run.example:7400: nobody knows 'run.example' (7 tries, the last 3s ago)",
+        "          fix: check this machine's DNS",
     ]
 
 
 def test_how_others_reach_it_is_said() -> None:
     lines = screen(REPORT).splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("reached"))
-    assert lines[at : at + 3] == [
-        "reached   dialable at 192.0.2.1:7420, mapped: its router passes the port on",
+    assert lines[at : at + 4] == [
+        "reached   dialable at 192.0.2.1:7420",
+        "          its router passes the port on",
         "          3 of 4 got through to 192.0.2.1:7420",
         "libp2p    running",
     ]
@@ -137,4 +138,9 @@ def test_how_others_reach_it_is_said() -> None:
     }
     lines = screen({**REPORT, "reach": hidden}).splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("reached"))
-    assert lines[at : at + 2] == ["reached   only outwards", "          others also reach it through 2 relays"]
+    assert lines[at : at + 4] == [
+        "reached   only outwards",
+        "          it dials the others, which is enough to take part",
+        "          others also reach it through 2 other machines (relays)",
+        "          `rollcast peer check` says what opens it to all",
+    ]

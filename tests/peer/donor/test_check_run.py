@@ -80,6 +80,22 @@ async def test_a_peer_that_runs_is_not_disturbed(tmp_path: Path) -> None:
     assert any("a peer runs here already" in one.text for one in checked.findings)
 
 
+@pytest.mark.parametrize(
+    ("reach", "found"),
+    [
+        ({"reachability": "dialable", "address": "192.0.2.1:7411 /ip4/192.0.2.1/tcp/1"}, ("192.0.2.1", 7411, True)),
+        ({"reachability": "only outwards", "address": ""}, ("", 7420, False)),
+        ({}, None),
+    ],
+)
+def test_a_peer_that_runs_says_who_got_through(
+    reach: dict[str, str], found: tuple[str, int, bool] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check_run, "request", lambda *_: {"reach": reach})
+    dialled = check_run._found_by_the_peer(tmp_path, LinkConfig())
+    assert found == (None if dialled is None else (dialled.address, dialled.port, dialled.reached))
+
+
 async def test_what_is_not_wanted_is_not_measured(tmp_path: Path) -> None:
     asked = Asked(config=CONFIG, state_folder=tmp_path, decode=False, link=False, model="qwen3-0.6b")
     checked = await check_machine(asked, lambda _: None, engine_factory=engine)

@@ -128,10 +128,11 @@ def test_what_is_in_between_is_named_and_the_fix_has_four_steps() -> None:
     seen = Seen("192.168.1.5", "1.2.3.4", 5001, 5002, False)
     closed = dial_finding(DialledBack(33333, "1.2.3.4", False), seen)
     assert "(symmetric)" in closed.text
-    assert (
-        "only machines behind a full cone get through when both dial at the same time; the others need a relay"
-        in closed.text
-    )
+    assert "this machine (1.2.3.4, port 33333)" in closed.text
+    assert "only machines behind a full cone get through; the rest needs third machines (relays)" in closed.text
+    unseen = dial_finding(DialledBack(7420, "", False), seen)
+    assert "this machine (1.2.3.4, port 7420)" in unseen.text
+    assert 'link.advertise = "1.2.3.4:7420"' in unseen.fix
     assert [line[:2] for line in closed.fix.splitlines()] == ["1.", "2.", "3.", "4."]
     assert "7420" in closed.fix  # not the one that the system chose for a moment
     assert "33333" not in closed.fix

@@ -66,15 +66,15 @@ def test_there_are_four_steps_with_this_machines_own_numbers(kind: NatKind) -> N
     ("kind", "punch", "p2p", "words"),
     [
         ("full-cone", True, False, "every other machine gets through when both dial"),
-        ("port-restricted", True, True, "at the same time; the others come through relays"),
+        ("port-restricted", True, True, "unless their router is symmetric; the rest comes through third machines"),
         (
             "symmetric",
             True,
             False,
-            "only machines behind a full cone get through when both dial at the same time; the others need a relay",
+            "only machines behind a full cone get through; the rest needs third machines (relays): install rollcast",
         ),
-        ("firewall", False, True, "link.punch is off; the others come through relays"),
-        ("full-cone", False, False, "link.punch is off; the others need a relay"),
+        ("firewall", False, True, "link.punch is off; the rest comes through third machines"),
+        ("full-cone", False, False, "link.punch is off; the rest needs third machines"),
     ],
 )
 def test_what_is_done_about_it_meanwhile(kind: NatKind, punch: bool, p2p: bool, words: str) -> None:
