@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from coordinator.actions import TryAddress
 from coordinator.reach.book import host_part
@@ -17,6 +19,7 @@ from rollcast.wire.link_probe import probe_link, problem_in
 from rollcast.wire.tls import TlsCredentials
 
 _LOOK_UP_S = 2.0
+_LOOK_UPS_AT_ONCE = 4
 _OURSELVES = PeerId("")
 
 
@@ -37,6 +40,9 @@ class Dialling:
         self._settings = settings
         self._tell = tell
         self._tasks: set[asyncio.Task[None]] = set()
+        # Members choose the names: one whose servers say nothing holds a thread for long, and must hold none of those
+        # that certificates wait for.
+        self._look_ups = ThreadPoolExecutor(_LOOK_UPS_AT_ONCE, thread_name_prefix="dial-back")
 
     def take(self, action: TryAddress) -> None:
         """Begin one; how many there are at once is the core's to decide."""
@@ -49,6 +55,7 @@ class Dialling:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._look_ups.shutdown(wait=False, cancel_futures=True)
 
     async def _try(self, action: TryAddress) -> None:
         address, check_id, found = action.address, action.check_id, ""
@@ -75,7 +82,9 @@ class Dialling:
         name, port = host_part(address), address.rpartition(":")[2]
         async with deadline(_LOOK_UP_S, f"the address of {name}"):
             try:
-                rows = await asyncio.get_running_loop().getaddrinfo(name, int(port), type=socket.SOCK_STREAM)
+                rows = await asyncio.get_running_loop().run_in_executor(
+                    self._look_ups, partial(socket.getaddrinfo, name, int(port), type=socket.SOCK_STREAM)
+                )
             except (OSError, UnicodeError):
                 raise Unreachable(f"the name {name} has no address here") from None
         for row in rows:

@@ -134,7 +134,11 @@ class Mdns:
         while True:
             name = await self._due.get()
             info = library.AsyncServiceInfo(SERVICE, name)
-            if name not in self._names or not await info.async_request(running, _RESOLVE_MS):
+            if name not in self._names:
+                continue
+            if not await info.async_request(running, _RESOLVE_MS):
+                if self._names.get(name) is None:  # made up, or gone: it takes no place from others
+                    self._names.pop(name, None)
                 continue
             near = heard(
                 info.properties,

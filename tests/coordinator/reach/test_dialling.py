@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.actions import TryAddress
+from coordinator.reach import dialling
 from coordinator.reach.dial_settings import DialBackSettings
 from coordinator.reach.dialling import Dialling
 from coordinator.reach.events import DialBackEnded
@@ -67,3 +69,21 @@ async def test_a_name_that_leads_elsewhere_is_not_tried(tmp_path: Path, name: st
         found = await one.tried(peer_id, f"{name}:{address.rpartition(':')[2]}", "192.0.2.1")
         assert (found.reached, found.tried, found.address) == (False, False, "")
         assert name in found.problem
+
+
+async def test_names_without_an_answer_hold_nobody_elses_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: go_on.wait(10.0) and [])
+    monkeypatch.setattr(dialling, "_LOOK_UP_S", 0.1)
+    async with world(tmp_path) as one:
+        try:
+            for number in range(64):
+                one.dialling.take(TryAddress(number, PeerId("x"), "slow.example:7", "192.0.2.1"))
+            async with asyncio.timeout(5.0):
+                found = [await one.found.get() for _ in range(64)]
+                await asyncio.to_thread(lambda: None)
+        finally:
+            go_on.set()
+        assert {(each.tried, each.problem) for each in found} == {(False, "no answer")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -54,6 +55,31 @@ async def test_made_up_services_are_bounded() -> None:
     assert len(peer.part._names) == NAMES_MOST
     peer.part._changed(name=f"x0.{SERVICE}", state_change=type("Change", (), {"name": "Removed"}))
     assert len(peer.part._names) == NAMES_MOST - 1
+
+
+async def test_services_that_nobody_answers_for_take_no_place_from_others() -> None:
+    peer = Peer("peer", 0)
+    await peer.stop()
+
+    class Silent:
+        def __init__(self, kind: str, name: str) -> None:
+            """Nobody answers for it."""
+
+        async def async_request(self, running: object, timeout_ms: int) -> bool:
+            await asyncio.sleep(0)
+            return False
+
+    added = type("Change", (), {"name": "Added"})
+    working = asyncio.create_task(peer.part._resolve(SimpleNamespace(AsyncServiceInfo=Silent), None))
+    try:
+        for number in range(NAMES_MOST):
+            peer.part._changed(name=f"x{number}.{SERVICE}", state_change=added)
+        async with deadline(5.0, "all to be looked at"):
+            while peer.part._names:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    finally:
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
 
 
 async def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
