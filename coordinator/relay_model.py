@@ -64,9 +64,9 @@ class RelayNode:
         """Whether there can be a link of its own between the two, whoever dials."""
         if self.address or other.address:
             return True
-        if other.peer_id in self.avoid:
+        if not can_punch(self.hole, other.hole) and not self.shares_lan_with(other):
             return False
-        return can_punch(self.hole, other.hole) or self.shares_lan_with(other)
+        return other.peer_id not in self.avoid
 
     def shares_lan_with(self, other: RelayNode) -> bool:
         """Whether each of the two has an address that leads to it within the site of both."""

@@ -162,9 +162,7 @@ def _address(other: RelayNode, *, dials: bool, lan: bool, punch: bool) -> str:
     """
     if not dials:
         return PUNCH if punch else ""
-    ways = [other.local_address] if lan else []
-    if other.address:
-        ways += other.address.split(" ")
-    else:
-        ways += [PUNCH, *other.circuits] if punch else other.circuits
-    return " ".join(dict.fromkeys(filter(None, ways)))
+    ways = other.address or " ".join([PUNCH, *other.circuits] if punch else other.circuits)
+    if not lan or not other.local_address or other.local_address in ways.split(" "):
+        return ways
+    return f"{other.local_address} {ways}".rstrip()

@@ -130,10 +130,9 @@ class _Tree:
             return False
         if members.dialable[child] or members.dialable[parent]:
             return True
-        if self._avoids(child, parent):
-            return False
-        shared_lan = members.lans[child] != "" and members.lans[child] == members.lans[parent]
-        return shared_lan or can_punch(members.holes[child], members.holes[parent])
+        lan = members.lans[child]
+        possible = can_punch(members.holes[child], members.holes[parent]) or (lan and lan == members.lans[parent])
+        return bool(possible) and not self._avoids(child, parent)
 
     def _avoids(self, child: int, parent: int) -> bool:
         """Whether no hole could be punched between the two lately, nor was there a way in their local network."""
@@ -189,7 +188,8 @@ class _Tree:
     def _best_place(self, child: int) -> int:
         """Same site, same region, anywhere; the nearby ones unless they are much deeper. -1 if all are full."""
         members = self.members
-        in_lan = self.by_lan.get(members.lans[child])
+        lan = members.lans[child]
+        in_lan = self.by_lan.get(lan) if lan else None
         beside = self._first(in_lan, child) if in_lan else None
         if self.capacities[child] <= 0 and (place := beside or self._hidden_place(child)) is not None:
             return place[2]
