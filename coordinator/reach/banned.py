@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from coordinator.actions import Action, SendToPeer
 from coordinator.membership import Member
-from coordinator.reach.events import ReachEvent
+from coordinator.reach.part import ReachPart
 from coordinator.state import CoreState
 from rollcast.wire import limits
 from rollcast.wire.ids import PeerId
@@ -17,10 +17,8 @@ LOOK_EVERY_S = 2.0
 """All identities that are remembered are gone through: 16,384 take 1 ms."""
 
 
-class Banned:
-    """Who was told of last. See coordinator.reach.part.ReachPart."""
-
-    takes: tuple[type[ReachEvent], ...] = ()
+class Banned(ReachPart):
+    """Who was told of last."""
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
@@ -30,18 +28,6 @@ class Banned:
     def joined(self, member: Member, now: float) -> list[Action]:
         """It has forgotten what it was told in its session before."""
         return [_message(member.peer_id, self._told, ())] if self._told else []
-
-    def left(self, peer_id: PeerId, now: float) -> list[Action]:
-        """Nothing changes."""
-        return []
-
-    def told(self, member: Member, now: float) -> list[Action]:
-        """Nothing changes."""
-        return []
-
-    def received(self, event: ReachEvent, now: float) -> list[Action]:
-        """Nothing is for it."""
-        return []
 
     def tick(self, now: float) -> list[Action]:
         """Tell all members of a change."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from coordinator.actions import Action, SendToPeer
 from coordinator.membership import Member
 from coordinator.reach.book import Reach, host_part
-from coordinator.reach.events import ReachEvent
+from coordinator.reach.part import ReachPart
 from coordinator.state import CoreState
 from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -28,10 +28,8 @@ _MEMBERS_A_SECOND = 2000  # looked at, so that this takes a small share of the c
 _CIRCUIT = "/p2p-circuit/p2p/"
 
 
-class Circuits:
+class Circuits(ReachPart):
     """What was named to whom."""
-
-    takes: tuple[type[ReachEvent], ...] = ()
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
@@ -51,10 +49,6 @@ class Circuits:
     def told(self, member: Member, now: float) -> list[Action]:
         """It may be a relay now, or none any more."""
         self._look_soon()
-        return []
-
-    def received(self, event: ReachEvent, now: float) -> list[Action]:
-        """Nothing is for it."""
         return []
 
     def tick(self, now: float) -> list[Action]:

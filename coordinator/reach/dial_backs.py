@@ -20,6 +20,7 @@ from coordinator.membership import Member
 from coordinator.reach.book import host_part
 from coordinator.reach.dial_settings import is_numeric
 from coordinator.reach.events import DialBackEnded, ReachEvent
+from coordinator.reach.part import ReachPart
 from coordinator.state import CoreState
 from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -62,10 +63,10 @@ class _Target:
     failures: int = 0  # in a row
 
 
-class DialBacks:
+class DialBacks(ReachPart):
     """The checks under way, and when the next ones are due. Times are the core's clock in seconds."""
 
-    takes: tuple[type[ReachEvent], ...] = (DialBackEnded,)
+    takes = (DialBackEnded,)
 
     def __init__(self, state: CoreState) -> None:
         self._state = state

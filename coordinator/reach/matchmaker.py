@@ -15,6 +15,7 @@ from coordinator.membership import Member
 from coordinator.reach.events import PunchEnded, PunchRequested, ReachEvent
 from coordinator.reach.failed_pairs import Pair, pair_of
 from coordinator.reach.holes import can_punch
+from coordinator.reach.part import ReachPart
 from coordinator.reach.turns import Turns
 from coordinator.state import CoreState
 from rollcast.wire.ids import PeerId
@@ -39,10 +40,10 @@ class _Punch:
     seconds: float = 0.0
 
 
-class Matchmaker:
+class Matchmaker(ReachPart):
     """Punches under way, and how earlier ones ended."""
 
-    takes: tuple[type[ReachEvent], ...] = (PunchRequested, PunchEnded)
+    takes = (PunchRequested, PunchEnded)
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
@@ -64,10 +65,6 @@ class Matchmaker:
         if peer_id in self._busy:
             for punch_id in [key for key, one in self._under_way.items() if peer_id in (one.asker, one.other)]:
                 self._end(punch_id)
-        return []
-
-    def told(self, member: Member, now: float) -> list[Action]:
-        """Who can punch with whom is looked up when it is asked for."""
         return []
 
     def received(self, event: ReachEvent, now: float) -> list[Action]:

@@ -7,6 +7,7 @@ import heapq
 from coordinator.actions import Action, SendToPeer
 from coordinator.membership import Member
 from coordinator.reach.events import ReachEvent, RecordGiven
+from coordinator.reach.part import ReachPart
 from coordinator.state import CoreState
 from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -19,10 +20,10 @@ REFRESH_S = 600.0
 _HANDED_PER_TICK = 64  # of 12 records each; who is due waits for the next tick
 
 
-class Rendezvous:
-    """The newest record of every member that is here and can be dialled. See coordinator.reach.part.ReachPart."""
+class Rendezvous(ReachPart):
+    """The newest record of every member that is here and can be dialled."""
 
-    takes: tuple[type[ReachEvent], ...] = (RecordGiven,)
+    takes = (RecordGiven,)
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
@@ -42,10 +43,6 @@ class Rendezvous:
         """Its record is not handed out any more; those who have it find out whether it still answers."""
         self._forget(peer_id)
         self._due_at.pop(peer_id, None)
-        return []
-
-    def told(self, member: Member, now: float) -> list[Action]:
-        """A record says the same, signed."""
         return []
 
     def received(self, event: ReachEvent, now: float) -> list[Action]:
