@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Collection
 
 from peer.relay_events import EncodingKey
 from rollcast.wire.chunks import BytesLike
@@ -50,6 +51,12 @@ class ChunkMemory:
             self._kept[key, index] = payload
             while self._kept_bytes > self._kept_bytes_most:
                 self._kept_bytes -= len(self._kept.popitem(last=False)[1])
+
+    def forget(self, keys: Collection[EncodingKey]) -> None:
+        """These were removed from the disk: nobody is given their chunks any more."""
+        with self._lock:
+            for key, index in [one for one in self._kept if one[0] in keys]:
+                self._kept_bytes -= len(self._kept.pop((key, index)))
 
     def get(self, key: EncodingKey, index: int) -> BytesLike | None:
         """A chunk's bytes, if they are here."""

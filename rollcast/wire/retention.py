@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+# Versions ahead of the newest state whose deltas stay: chains that a peer follows are no longer. Whoever lacks one of
+# them needs another state, and would keep all that come until then.
+_AHEAD_MOST = 32
+
 
 @dataclass(frozen=True, slots=True)
 class Retention:
@@ -45,12 +49,8 @@ def surplus(kept: Iterable[Kept], retention: Retention) -> list[Kept]:
         return []
     newest = states[-1]
     oldest_state = states[-retention.keep_versions :][0].version
-    oldest_delta = versions[-retention.keep_deltas :][0]
-    gone = [
-        one
-        for one in ordered
-        if not one.busy and one.version < (oldest_state if one.is_state else min(oldest_delta, newest.version))
-    ]
+    oldest_delta = min(versions[-retention.keep_deltas :][0], max(newest.version, versions[-_AHEAD_MOST:][0]))
+    gone = [one for one in ordered if not one.busy and one.version < (oldest_state if one.is_state else oldest_delta)]
     excess_bytes = sum(one.size_bytes for one in ordered) - sum(one.size_bytes for one in gone) - retention.keep_bytes
     # Old states before deltas: they are large. What leads on from the newest state is about to be used.
     for one in sorted(ordered, key=lambda one: (not one.is_state, one)):

@@ -15,6 +15,18 @@ def test_a_chunk_is_here_until_newer_ones_need_its_place() -> None:
     assert memory.get(key_of(2), 3) is None
 
 
+def test_what_was_removed_takes_no_place() -> None:
+    memory = ChunkMemory(kept_bytes_most=20, unstored_bytes_most=1000)
+    for key in (KEY, key_of(2)):
+        memory.keep(key, 0, bytes(10))
+        memory.stored(key, 0)
+    memory.forget((KEY,))
+    assert memory.get(KEY, 0) is None
+    memory.keep(key_of(3), 0, bytes(10))
+    memory.stored(key_of(3), 0)
+    assert memory.get(key_of(2), 0) == memory.get(key_of(3), 0) == bytes(10)
+
+
 def test_it_is_full_until_half_of_what_waits_for_the_disk_is_stored() -> None:
     memory = ChunkMemory(kept_bytes_most=0, unstored_bytes_most=100)
     full = []

@@ -397,4 +397,5 @@ async def test_what_retention_removes_is_forgotten(tmp_path: Path) -> None:
             await setup.receive(published)
         assert await setup.next() == [VersionsRemoved((KEY,))]
         assert setup.versions.chunk_list(KEY) is None
+        assert setup.versions.chunk(KEY, ChunkIndex(0)) is None
         assert finished(setup) == [(2, 0), (3, 0)]

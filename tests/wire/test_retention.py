@@ -33,6 +33,13 @@ def test_nothing_goes_before_a_state_is_there() -> None:
     assert [one.version for one in gone] == [3], "later deltas lead on from the only state"
 
 
+def test_deltas_that_lead_on_from_a_state_that_stays_old_are_bounded() -> None:
+    ahead = [Kept(number, 1, DELTA, False) for number in range(4, 104)]
+    gone = surplus([*version(3), *ahead], Retention(keep_versions=1, keep_deltas=4, keep_bytes=0))
+    assert [one.version for one in gone] == [3, *range(4, 72)]
+    assert not any(one.is_state for one in gone)
+
+
 #: A version has one state, its keyframe.
 KEPT = st.builds(
     lambda version, encoding_id, size_bytes, busy: Kept(version, encoding_id, size_bytes, encoding_id == 0, busy),
