@@ -101,4 +101,4 @@ def test_two_of_one_site_reach_each_other_there_where_both_say_how() -> None:
     other = RelayNode(B, "peer", "", True, site="x", local_address="192.168.1.3:7420")
     assert one.reaches(other)
     for apart in ({"site": "y"}, {"site": ""}, {"local_address": ""}, {"avoid": frozenset({A})}):
-        assert not replace(other, **apart).reaches(one)  # type: ignore[arg-type]
+        assert not replace(other, **apart).reaches(one)

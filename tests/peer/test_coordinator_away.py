@@ -66,3 +66,27 @@ async def test_a_peer_has_a_version_from_whom_it_only_knows_by_a_record(
         assert (await session.expect("version_held")).version == 1
         stop.set()
         assert await asyncio.gather(*tasks) == [0, 0]
+
+
+async def test_a_peer_has_a_version_from_whom_it_only_heard_on_the_local_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("zeroconf")
+    monkeypatch.setattr("peer.meeting_parts.GoingOn", partial(GoingOn, patience_s=0.2))
+    monkeypatch.setattr("peer.discovery.exchange._LOOK_S", 0.1)
+    stop = asyncio.Event()
+    async with scripted_coordinator(tmp_path) as coordinator, asyncio.timeout(30.0):
+        welcome = welcome_to(RUN_ID)
+        link = {"mdns": True}  # over the interface of link.host, which is loopback
+        origin_config = joined_config(tmp_path / "origin", coordinator, "origin", link=link)
+        peer_config = joined_config(tmp_path / "peer", coordinator, link=link)
+        keep_version(origin_config.state_folder, 1)
+        tasks = []
+        for config in (origin_config, peer_config):
+            tasks.append(start(config, stop))
+            await (await coordinator.next_session(welcome)).expect("hello")
+        await coordinator.stop()  # without a word about the other one, to either
+        state = peer_config.state_folder / "versions" / RUN_ID
+        await until(lambda: any(state.rglob("*.data")))
+        stop.set()
+        assert await asyncio.gather(*tasks) == [0, 0]

@@ -76,7 +76,7 @@ def test_at_another_address_in_the_local_network_a_failed_pair_may_try_again() -
     reach.failures.failed(A, other, 0.0)
     reach.take_changed()
     reach.told(told(local_address="192.168.1.2:7420"))
-    assert (reach.take_changed(), reach.failures.of(A)) == (False, {other})
+    assert (reach.take_changed(), reach.failures.of(A)) == (False, frozenset({other}))
     reach.told(told(local_address="192.168.1.3:7420"))
     assert (reach.take_changed(), reach.failures.of(A)) == (True, frozenset())
 
