@@ -172,6 +172,8 @@ class CircuitRelay:
         passed = Passed()
         with trio.move_on_after(self.book.caps.circuit_s) as scope:
             self._scopes.add(scope)
+            if not self.book.open:  # no more, since it was granted
+                scope.cancel()
             try:
                 async with trio.open_nursery() as nursery:
                     await first.open()

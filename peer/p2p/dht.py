@@ -131,19 +131,13 @@ class Dht:
             await close_quietly(stream.reset)
 
     def _prune(self) -> None:
-        """Forget what has nothing to do with the run's key, and what would grow without end."""
+        """Forget what has nothing to do with the run's key, and what would grow without end: libp2p itself bounds only
+        how many peers it knows."""
         store = self._kad.provider_store
         store.cleanup_expired()
         kept = store.providers.get(self._key, {})
         store.providers = {self._key: dict(list(kept.items())[-_KNOWN_MOST:])}
         self._kad.value_store.store.clear()
-        peers = self._host.get_peerstore()
-        known = peers.peer_ids()
-        if len(known) > _KNOWN_MOST:
-            linked = set(self._host.get_connected_peers())
-            for peer_id in known:
-                if peer_id not in linked and peer_id != self._host.get_id():
-                    peers.clear_addrs(peer_id)
 
 
 class _MembersHost:

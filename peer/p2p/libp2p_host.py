@@ -67,6 +67,7 @@ def make_host(identity: Identity, limits: HostLimits) -> Any:
     network._do_handle_inbound_connection = _Inbound(network).serve
     # Its target is the middle between the watermarks, whatever the minimum, and every disconnect lets it dial.
     network.auto_connector.maybe_connect = _dial_nobody
+    _remember_itself(host)
     return host
 
 
@@ -100,3 +101,16 @@ class _Inbound:
 
 async def _dial_nobody() -> None:
     pass
+
+
+def _remember_itself(host: Any) -> None:
+    """Of more than 1000 peers that it hears of libp2p forgets the first: itself, with the keys, which every answer to
+    a new connection needs."""
+    known, own_id = host.get_peerstore(), host.get_id()
+    own, forget = known.peer_data_map[own_id], known._enforce_peer_limit
+
+    def forget_others() -> None:
+        forget()
+        known.peer_data_map.setdefault(own_id, own)
+
+    known._enforce_peer_limit = forget_others

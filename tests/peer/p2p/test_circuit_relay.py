@@ -6,14 +6,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("libp2p")
 
+import trio
+
 from peer.config import LinkConfig
 from peer.link_traffic import LinkTraffic
+from peer.p2p.circuit_book import CircuitBook
+from peer.p2p.circuit_relay import CircuitRelay
 from peer.p2p.limits import HostLimits
 from peer.p2p.transport import P2pTransport
 from peer.transport import Admission, ChunkTransport, LinkLimits
@@ -131,6 +136,31 @@ async def test_an_owner_who_stops_sending_ends_circuits_and_takes_none(tmp_path:
             await pair.dialler.dial(pair.peer_id, pair.address)
         pair.relay.allow_relaying(allowed=True)
         await pair.ends()
+
+
+def test_a_circuit_that_is_still_being_opened_when_its_owner_stops_passes_nothing() -> None:
+    class Stream:
+        async def open(self) -> None:
+            await trio.lowlevel.checkpoint()
+            opened.append(self)
+
+        async def receive(self) -> bytes:
+            await trio.sleep_forever()
+            raise AssertionError
+
+    opened: list[Stream] = []
+    host: Any = SimpleNamespace(set_stream_handler=lambda *_: None)
+    unused: Any = None
+    relay = CircuitRelay(host, CircuitBook(CAPS), unused, lambda _: True, HostLimits())
+
+    async def join() -> None:
+        one: Any = Stream()
+        relay.allow(allowed=False)
+        with trio.fail_after(5.0):
+            await relay._join_opened(one, one)
+
+    trio.run(join)
+    assert opened == []
 
 
 async def test_who_is_no_member_of_the_run_gets_no_reservation(tmp_path: Path) -> None:

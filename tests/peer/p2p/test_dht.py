@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("libp2p")
 
 import trio
+from libp2p.peer.id import ID
 from multiaddr import Multiaddr
 
 from peer.p2p import dht as dht_module
@@ -141,6 +142,22 @@ def test_a_peer_that_cannot_be_dialled_asks_and_says_nothing() -> None:
     trio.run(scenario)
     assert hidden.names == {open_one.identity.peer_id}
     assert open_one.names == set()
+
+
+def test_whoever_hears_of_very_many_does_not_forget_itself() -> None:
+    first, second = Member(), Member()
+
+    async def scenario() -> None:
+        async with running(first, second):
+            for _ in range(1100):
+                peer_id = ID.from_string(Identity.generate().peer_id)
+                second.host.get_peerstore().add_addrs(peer_id, [Multiaddr("/ip4/192.0.2.1/tcp/4001")], 600)
+            assert len(second.host.get_peerstore().peer_ids()) <= 1001, "libp2p's own bound, and itself"
+            second.dht.seek([first.address], [second.address])
+            await second.dht.round()
+
+    trio.run(scenario)
+    assert first.names == {second.identity.peer_id}
 
 
 def test_rounds_are_made_by_themselves_and_failures_end_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
