@@ -84,6 +84,8 @@ CHUNK_COUNT_MAX = 1 << 18
 """Chunks of one encoding: their list of hashes has at most 8 MiB."""
 LINK_CONTROL_BYTES_MAX = 16 << 20
 """One control message on a chunk link; a chunk list is the longest."""
+LINK_SHORT_BYTES_MAX = 256 << 10
+"""One that is neither an announcement nor a chunk list: parsing multiplies what many small parts take by 28."""
 CERTIFICATE_BYTES_MAX = 16 << 10
 """A certificate in a greeting."""
 CREDIT_CHUNKS_MAX = 4096

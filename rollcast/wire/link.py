@@ -33,6 +33,10 @@ _LENGTH_RANGE = {
     _CHUNK: (_CHUNK_HEADER.size + 1, _CHUNK_HEADER.size + limits.CHUNK_SIZE_BYTES_MAX),
 }
 
+_LONG_TAGS = frozenset(
+    pb.LinkMessage.DESCRIPTOR.fields_by_name[name].number << 3 | 2 for name in ("announcement", "chunk_list")
+)
+
 # Memory taken for a body before any of it came: for a chunk all, so that it is received where it stays; a long control
 # message gets more as it comes, not as it claims.
 _FIRST_PIECE_BYTES = {_MESSAGE: 64 << 10, _CHUNK: _CHUNK_HEADER.size + limits.CHUNK_SIZE_BYTES_MAX}
@@ -189,12 +193,26 @@ class FrameParser:
 
 
 def _parse_message(body: bytearray) -> pb.LinkMessage:
+    if len(body) > limits.LINK_SHORT_BYTES_MAX and not _is_long_kind(body):
+        raise MalformedMessage(f"a link message of {len(body)} bytes that is no announcement or chunk list")
     try:
         message = pb.LinkMessage.FromString(bytes(body))
     except DecodeError as error:
         raise MalformedMessage("not a link message", cause=str(error)) from None
     _check_message(message)
     return message
+
+
+def _is_long_kind(body: bytearray) -> bool:
+    """Whether this is nothing but one field of a kind that may be long (protobuf's encoding: a tag, its length)."""
+    if body[0] not in _LONG_TAGS:
+        return False
+    length = 0
+    for place, byte in enumerate(body[1:6]):
+        length |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return len(body) == 2 + place + length
+    return False
 
 
 def _check_message(message: pb.LinkMessage) -> None:

@@ -192,6 +192,21 @@ def test_messages_past_a_limit_are_refused(message: pb.LinkMessage) -> None:
         FrameParser().feed(encode_message(message))
 
 
+@pytest.mark.parametrize("before", [b"", b"\x1a\x00", b"\x1a\x80\x80\x80\x80\x00", b"\x1a"])
+def test_a_long_message_is_of_a_kind_that_may_be_long(before: bytes) -> None:
+    empty_records = b"\x0a\x00" * (1 << 17)
+    length = len(empty_records)
+    body = before + b"\x62" + bytes([length & 0x7F | 0x80, length >> 7 & 0x7F | 0x80, length >> 14]) + empty_records
+    with pytest.raises(MalformedMessage):
+        FrameParser().feed(struct.pack(">BI", 1, len(body)) + body)
+
+
+def test_a_long_announcement_passes() -> None:
+    record = pb.Signed(payload=bytes(limits.LINK_SHORT_BYTES_MAX))
+    message = pb.LinkMessage(announcement=pb.VersionAnnouncement(record=record))
+    assert FrameParser().feed(encode_message(message)) == [LinkMessageFrame(message)]
+
+
 def test_an_empty_message_is_not_sent() -> None:
     with pytest.raises(MalformedMessage):
         encode_message(pb.LinkMessage())
