@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -139,17 +140,15 @@ def _neighbours(order: int) -> tuple[int, int, int]:
     """(order's duplicate, the report's reading end, its writing end right after the first)."""
     read, write = os.pipe()
     os.set_blocking(read, False)
-    low = os.dup(order)
-    while True:
-        try:
-            os.fstat(low + 1)
-        except OSError:
-            break
-        low, old = os.dup(low), low
-        os.close(old)
-    os.dup2(write, low + 1)
+    low = high = -1
+    while low < 0 or high != low + 1:  # only the kernel can tell that a number is free, and take it, in one go
+        for one in (low, high):
+            if one >= 0:
+                os.close(one)
+        low = fcntl.fcntl(order, fcntl.F_DUPFD_CLOEXEC, low + 1)
+        high = fcntl.fcntl(write, fcntl.F_DUPFD_CLOEXEC, low + 1)
     os.close(write)
-    return low, read, low + 1
+    return low, read, high
 
 
 def _watch(process: subprocess.Popen[bytes], limits: Limits) -> tuple[Outcome, tuple[bytes, bytes]]:

@@ -45,6 +45,18 @@ def test_nothing_of_our_environment_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
     assert b"SECRET" not in ended.stdout
 
 
+def test_two_neighbouring_descriptors_are_found_between_others() -> None:
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(64)]
+    for one in held[::2]:  # no two of the lowest free ones are neighbours
+        os.close(one)
+    try:
+        ended = run("print('through')")
+    finally:
+        for one in held[1::2]:
+            os.close(one)
+    assert ended.stdout == b"through\n"
+
+
 def test_no_network() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
