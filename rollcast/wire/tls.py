@@ -72,6 +72,7 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.max_connection_idle_ms", 600_000),  # a member that forgets a connection answers its pings all the same
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),  # below the clients' keepalive time
     ("grpc.so_reuseport", 0),  # else a second coordinator would share the port in silence
 )

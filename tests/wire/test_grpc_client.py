@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import grpc
@@ -28,7 +29,7 @@ from rollcast.wire.ids import RunId
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc
 from rollcast.wire.tls import SERVER_OPTIONS, Caller, RunCA, TlsCredentials, caller_from_san_uris, new_tls_key
-from tests.open_sockets import until_none
+from tests.open_sockets import connections_to, until_none
 
 RUN_ID = RunId("test-run")
 PEER_ID = Identity.generate().peer_id
@@ -57,10 +58,12 @@ class Coordinator(rollcast_pb2_grpc.CoordinatorServicer):
 
 
 @asynccontextmanager
-async def serving(ca: RunCA) -> AsyncIterator[tuple[str, Coordinator]]:
+async def serving(
+    ca: RunCA, options: Mapping[str, int] = MappingProxyType(dict(SERVER_OPTIONS))
+) -> AsyncIterator[tuple[str, Coordinator]]:
     key = new_tls_key()
     credentials = TlsCredentials(ca.certificate_pem, ca.issue_coordinator(key.csr_pem(), []), key.private_pem)
-    server = grpc.aio.server(options=list(SERVER_OPTIONS))
+    server = grpc.aio.server(options=list(options.items()))
     coordinator = Coordinator()
     rollcast_pb2_grpc.add_CoordinatorServicer_to_server(coordinator, server)
     port = server.add_secure_port("127.0.0.1:0", credentials.grpc_server_credentials())
@@ -185,3 +188,14 @@ async def test_a_call_that_ends_while_messages_wait_to_be_read_keeps_no_connecti
             end_call(call)
             del call
         await until_none(address)
+
+
+async def test_a_connection_that_nobody_calls_on_is_closed(tmp_path: Path) -> None:
+    ca, options = RunCA.create(tmp_path, RUN_ID), dict(SERVER_OPTIONS)
+    options["grpc.max_connection_idle_ms"] //= 1000
+    async with serving(ca, options) as (address, _), open_channel(address, member(ca)) as channel:
+        stub = rollcast_pb2_grpc.CoordinatorStub(channel)
+        await stub.ReportStep(pb.StepReport(), timeout=10.0)
+        assert connections_to(address)
+        await until_none(address)
+        await stub.ReportStep(pb.StepReport(), timeout=10.0)
