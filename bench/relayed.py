@@ -16,18 +16,15 @@ from pathlib import Path
 from typing import Any, get_args
 
 from bench.machine import Outcome, alone
+from bench.transports import make_ends
 from bench.wan import build
 from bench.wan.network import Network
 from bench.wan.scenarios import Nat, Node
 from rollcast.runtime.errors import ProcessFailed
-from rollcast.wire.identity import Identity
-from rollcast.wire.ids import RunId
-from rollcast.wire.tls import RunCA, TlsCredentials, new_tls_key
 
 KINDS: tuple[Nat, ...] = get_args(Nat)
 _PROGRAM = "bench.programs.relayed_end"
 _WHO = ("relay", "answer", "ask")
-_TIMEOUT_S = 300.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +55,7 @@ def measured(nat: Nat, delay_ms: float, tries: int, mib: int) -> dict[str, float
     """
     home = Node(480, 480, delay_ms, nat)
     with tempfile.TemporaryDirectory() as name, Network([Node(480, 480, 5), home, home]) as network:
-        make_ends(Path(name))
+        make_ends(Path(name), _WHO)
         dials, moved, others_s = _dialled(network, Path(name), tries, mib)
     megabytes = mib * 1.048576
     return {
@@ -83,20 +80,11 @@ def _dialled(network: Network, folder: Path, tries: int, mib: int) -> tuple[list
     others_s = network.cpu_s() - before_s - moved["cpu_s"]
     for process in (ask, answer, relay):
         assert process.stdin is not None
+        assert process.stdout is not None
         process.stdin.close()
         network.reap(process)
+        process.stdout.close()
     return [one["dialled_s"] for one in told if one["transport"] == "relayed"], moved, max(0.0, others_s)
-
-
-def make_ends(folder: Path) -> None:
-    """Identity and certificate of each of the three."""
-    run_id = RunId("bench")
-    ca = RunCA.create(folder / "ca", run_id)
-    for who in _WHO:
-        identity = Identity.load_or_create(folder / who / "identity.pem")
-        key = new_tls_key()
-        pem = ca.issue(key.csr_pem(), peer_id=identity.peer_id, role="peer", lifetime_s=3600.0)
-        TlsCredentials(ca.certificate_pem, pem, key.private_pem).save(folder / who)
 
 
 def _start(network: Network, node: int, arguments: list[str]) -> subprocess.Popen[Any]:

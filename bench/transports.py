@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
     with ExitStack() as stack:
         stack.enter_context(alone())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        _make_ends(folder)
+        make_ends(folder, _ENDS)
         place = _Loopback()
         if arguments.wan:
             place = _Emulated(stack.enter_context(_network(arguments.wan)))
@@ -149,11 +149,12 @@ def _network(wan: str) -> Network:
     return Network([Node(float(mbit_s), float(mbit_s), float(round_trip_ms) / 4)] * 2)
 
 
-def _make_ends(folder: Path) -> None:
+def make_ends(folder: Path, names: Iterable[str]) -> None:
+    """Identity and certificate of each end, in a folder of its name."""
     run_id = RunId("bench")
     ca = RunCA.create(folder / "ca", run_id)
-    for end in _ENDS:
-        identity = Identity.load_or_create(folder / end / "identity.pem")
+    for name in names:
+        identity = Identity.load_or_create(folder / name / "identity.pem")
         key = new_tls_key()
         pem = ca.issue(key.csr_pem(), peer_id=identity.peer_id, role="peer", lifetime_s=3600.0)
-        TlsCredentials(ca.certificate_pem, pem, key.private_pem).save(folder / end)
+        TlsCredentials(ca.certificate_pem, pem, key.private_pem).save(folder / name)

@@ -11,16 +11,14 @@ from typing import Any
 from peer.p2p.buffers import LinkBuffers
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.chunks import BytesLike
-from rollcast.wire.limits import CHUNK_SIZE_BYTES_MAX, LINK_CONTROL_BYTES_MAX, TEXT_LENGTH_MAX
-from rollcast.wire.link import FrameParser, LinkFrame, LinkMessageFrame, encode_message
+from rollcast.wire.limits import LINK_WAITING_BYTES_MAX
+from rollcast.wire.link import FrameParser, LinkFrame, LinkMessageFrame, encode_error, encode_message
 from rollcast.wire.link_receiver import LinkClosed, LinkReceiver
 from rollcast.wire.link_socket import SocketFigures, SocketOptions, measure, tune
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 # Of one batch: other links get their turn in between.
 _MESSAGES_PER_BATCH = 256
-# That wait for libp2p. An honest link has a chunk and a few control messages there.
-_WAITING_BYTES_MAX = LINK_CONTROL_BYTES_MAX + CHUNK_SIZE_BYTES_MAX
 
 
 class P2pStream:
@@ -110,7 +108,7 @@ class P2pStream:
         if self._ended is not None:
             return
         self._write(frame)
-        if self.waiting_bytes > _WAITING_BYTES_MAX:
+        if self.waiting_bytes > LINK_WAITING_BYTES_MAX:
             self._cut("too many messages wait to be taken")
 
     def send_chunk(self, frame: Sequence[BytesLike]) -> None:
@@ -138,7 +136,7 @@ class P2pStream:
     def close(self, reason: str, code: str = "") -> None:
         """End the link, telling the other end why unless ``reason`` is empty. ``closed`` follows, without the code."""
         if self._ended is None and reason:
-            self._write(encode_message(pb.LinkMessage(error=pb.LinkError(code=code, what=reason[:TEXT_LENGTH_MAX]))))
+            self._write(encode_error(reason, code))
         self.end(reason or "the link was closed here")
 
     def end(self, reason: str, code: str = "") -> None:
@@ -242,8 +240,7 @@ class P2pStream:
     def _fail(self, problem: LinkClosed) -> None:
         """The other end reported an error, made one, or closed."""
         if problem.code == MalformedMessage.code:
-            error = pb.LinkError(code=problem.code, what=problem.reason[:TEXT_LENGTH_MAX])
-            self._write(encode_message(pb.LinkMessage(error=error)))
+            self._write(encode_error(problem.reason, problem.code))
         self.end(problem.reason, problem.code)
 
     def _cut(self, reason: str) -> None:

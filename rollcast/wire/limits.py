@@ -84,6 +84,8 @@ CHUNK_COUNT_MAX = 1 << 18
 """Chunks of one encoding: their list of hashes has at most 8 MiB."""
 LINK_CONTROL_BYTES_MAX = 16 << 20
 """One control message on a chunk link; a chunk list is the longest."""
+LINK_WAITING_BYTES_MAX = LINK_CONTROL_BYTES_MAX + CHUNK_SIZE_BYTES_MAX
+"""That wait to leave on a link before it ends. An honest one has a chunk and a few control messages there."""
 LINK_SHORT_BYTES_MAX = 256 << 10
 """One that is neither an announcement nor a chunk list: parsing multiplies what many small parts take by 28."""
 CERTIFICATE_BYTES_MAX = 16 << 10

@@ -75,6 +75,11 @@ def encode_message(message: pb.LinkMessage) -> bytes:
     return _FRAME_HEADER.pack(_MESSAGE, len(body)) + body
 
 
+def encode_error(reason: str, code: str) -> bytes:
+    """The control frame that says why a link ends; a long reason is cut."""
+    return encode_message(pb.LinkMessage(error=pb.LinkError(code=code, what=reason[: limits.TEXT_LENGTH_MAX])))
+
+
 def encode_chunk(
     version: int, encoding_id: int, index: int, payload: BytesLike, stripe: StripeId = NO_STRIPE
 ) -> list[BytesLike]:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 
 from rollcast.runtime.errors import MalformedMessage, RollcastError
 from rollcast.wire.chunks import BytesLike
-from rollcast.wire.limits import CHUNK_SIZE_BYTES_MAX, LINK_CONTROL_BYTES_MAX, TEXT_LENGTH_MAX
-from rollcast.wire.link import FrameParser, LinkFrame, LinkMessageFrame, encode_message
+from rollcast.wire.limits import LINK_WAITING_BYTES_MAX
+from rollcast.wire.link import FrameParser, LinkFrame, LinkMessageFrame, encode_error, encode_message
 from rollcast.wire.link_receiver import LinkClosed, LinkReceiver
 from rollcast.wire.link_socket import SocketFigures, SocketOptions, measure, set_receive_bytes, set_wake_bytes, tune
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -22,8 +22,6 @@ from rollcast.wire.taken_tls import READ_BYTES, TakenTls
 
 # Of one batch: other connections get their turn in between.
 _MESSAGES_PER_BATCH = 256
-# That wait for the socket. An honest link has a chunk and a few control messages there.
-_WAITING_BYTES_MAX = LINK_CONTROL_BYTES_MAX + CHUNK_SIZE_BYTES_MAX
 # After our last byte: until the other end closes too.
 _LINGER_S = 1.0
 
@@ -149,7 +147,7 @@ class LinkStream(asyncio.BufferedProtocol):
         if self._ended is not None:
             return
         self._write(frame)
-        if self.waiting_bytes > _WAITING_BYTES_MAX:
+        if self.waiting_bytes > LINK_WAITING_BYTES_MAX:
             self._cut("too many messages wait to be taken")
 
     def send_chunk(self, frame: Sequence[BytesLike]) -> None:
@@ -184,7 +182,7 @@ class LinkStream(asyncio.BufferedProtocol):
     def close(self, reason: str, code: str = "") -> None:
         """End the link, telling the other end why unless ``reason`` is empty. ``closed`` follows, without the code."""
         if self._ended is None and reason:
-            self._write(encode_message(pb.LinkMessage(error=pb.LinkError(code=code, what=reason[:TEXT_LENGTH_MAX]))))
+            self._write(encode_error(reason, code))
         self.end(reason or "the link was closed here")
 
     def end(self, reason: str, code: str = "") -> None:
@@ -332,8 +330,7 @@ class LinkStream(asyncio.BufferedProtocol):
     def _fail(self, problem: LinkClosed) -> None:
         """The other end reported an error, made one, or closed."""
         if problem.code == MalformedMessage.code and self._ended is None:
-            error = pb.LinkError(code=problem.code, what=problem.reason[:TEXT_LENGTH_MAX])
-            self._write(encode_message(pb.LinkMessage(error=error)))
+            self._write(encode_error(problem.reason, problem.code))
         self.end(problem.reason, problem.code)
 
     def _cut(self, reason: str) -> None:

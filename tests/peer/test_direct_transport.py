@@ -142,7 +142,7 @@ async def test_whoever_does_not_greet_is_told_and_loses_the_link(tmp_path: Path,
 
 async def test_bytes_sent_before_the_upgrade_open_nothing(tmp_path: Path) -> None:
     """They may be lost or refused; the link does not begin in the middle of something."""
-    async with door(tmp_path) as at:
+    async with door(tmp_path, LinkLimits(hello_timeout_s=1.0)) as at:
         caller = await at.connect()
         await caller.write(REQUEST + b"\r\n" + hello())
         answer = await caller.rest()

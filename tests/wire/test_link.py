@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire import limits
-from rollcast.wire.link import ChunkFrame, FrameParser, LinkFrame, LinkMessageFrame, encode_chunk, encode_message
+from rollcast.wire.link import (
+    ChunkFrame,
+    FrameParser,
+    LinkFrame,
+    LinkMessageFrame,
+    encode_chunk,
+    encode_error,
+    encode_message,
+)
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 versions = st.integers(0, limits.COUNTER_MAX)
@@ -210,3 +218,9 @@ def test_a_long_announcement_passes() -> None:
 def test_an_empty_message_is_not_sent() -> None:
     with pytest.raises(MalformedMessage):
         encode_message(pb.LinkMessage())
+
+
+def test_why_a_link_ends_is_cut_to_what_receivers_accept() -> None:
+    (frame,) = FrameParser().feed(encode_error(LONG, "RC207"))
+    assert isinstance(frame, LinkMessageFrame)
+    assert frame.message.error == pb.LinkError(code="RC207", what=LONG[: limits.TEXT_LENGTH_MAX])
