@@ -30,6 +30,7 @@ def test_where_nothing_came_there_are_no_times() -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
 @pytest.mark.skipif(bool(build.why_not()), reason=build.why_not())
 def test_versions_arrive_while_the_coordinator_is_dead_and_peers_come_back() -> None:
     parser = argparse.ArgumentParser()

@@ -25,6 +25,7 @@ def test_every_second_home_is_behind_a_router_of_each_kind() -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
 @pytest.mark.skipif(bool(build.why_not()), reason=build.why_not())
 def test_a_fleet_is_disturbed_and_watched(capsys: pytest.CaptureFixture[str]) -> None:
     short = ("--hours", "0.004", "--peers", "2", "--interval", "2", "--every", "3", "--no-p2p", "--kib", "64")

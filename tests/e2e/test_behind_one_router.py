@@ -31,6 +31,7 @@ def test_they_are_linked_in_their_own_network(tmp_path: Path) -> None:
         assert set(publish("publish").seconds) == {1, 2}
 
 
+@pytest.mark.slow
 def test_where_they_are_not_in_one_network_after_all_the_next_way_is_taken(tmp_path: Path) -> None:
     with rollcast.running(case(tmp_path, "port-restricted", beside=None)) as publish:
         until(lambda: ways(tmp_path, "peer-1", "peer-2") == {"punched"}, "a hole")
