@@ -1,4 +1,4 @@
-"""The libp2p thread's side of one p2p link: four pumps between two libp2p streams and the link's buffers (trio)."""
+"""The libp2p thread's side of one p2p link: pumps between two libp2p streams and the link's buffers (trio)."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ class Lanes:
         self._wake = wake
         self._changed = trio.Event()  # given bytes, or a finish
         self._grant_due = trio.Event()
+        self._heard = False
         self._to_grant = 0
         self._sent_all = trio.Event()
         self._received_all = trio.Event()
@@ -62,7 +63,7 @@ class Lanes:
 
     async def run(self) -> None:
         """Until the link is over; then both streams are closed. The caller closes the connections."""
-        pumps = (self._send, self._hear, self._receive, self._grant)
+        pumps = (self._send, self._hear, self._watch, self._receive, self._grant)
         muxed = self._receives.muxed_stream
         try:
             # libp2p has opened the window during the negotiation already, by as much as it thought right.
@@ -128,12 +129,17 @@ class Lanes:
 
     async def _hear(self) -> None:
         """The other end's signs of life."""
+        while await self._sends.read(_SIGNS_READ_MOST):
+            self._heard = True
+        raise _Over("the link was closed")
+
+    async def _watch(self) -> None:
+        """Give up an end that says nothing. The read itself is never cancelled: it also writes."""
         silent_parts = 0
         while silent_parts < _SILENCE_PARTS:
-            with trio.move_on_after(self._silence_timeout_s / _SILENCE_PARTS) as waiting:
-                if not await self._sends.read(_SIGNS_READ_MOST):
-                    raise _Over("the link was closed")
-            silent_parts = silent_parts + 1 if waiting.cancelled_caught else 0
+            self._heard = False
+            await trio.sleep(self._silence_timeout_s / _SILENCE_PARTS)
+            silent_parts = 0 if self._heard else silent_parts + 1
         raise _Over(f"the other end said nothing for {self._silence_timeout_s:g} s")
 
     # ------------------------------------------------------------- the lane that carries the other end's

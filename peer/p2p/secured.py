@@ -95,7 +95,12 @@ class Secured:
         return bytes(whole)
 
     async def write(self, data: bytes) -> None:
-        """Send one message; libp2p's yamux makes none that is too long."""
+        """Send one message; libp2p's yamux makes none that is too long.
+
+        One that is enciphered and does not leave, or leaves in part, ends the connection: the other end could read none
+        that follows. So whoever is cancelled is cancelled before.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
         message = self.conn.encrypt(data)
         sent = _LENGTH.pack(len(message)) + message
         if self._socket is None:
@@ -103,6 +108,9 @@ class Secured:
             return
         try:
             await self._socket.send_all(sent)
+        except trio.Cancelled:  # the system took only a part of it
+            self._socket.socket.close()
+            raise
         except trio.BrokenResourceError as error:
             raise ConnectionClosedError(f"the connection broke: {error}", transport="tcp") from error
         except trio.ClosedResourceError:

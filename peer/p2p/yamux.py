@@ -55,6 +55,7 @@ class BoundedYamux(Yamux):  # type: ignore[misc]
         finally:
             # Where the other end had closed already, libp2p never sets it, and whoever dialled waits for it.
             self.event_started.set()
+            await self._close_socket()
 
     async def close(self, *args: Any) -> None:
         """Say that it is over, where that can be said in the time that the caller has, and close the socket."""

@@ -42,6 +42,7 @@ class Session:
         self.read_writer = self
         self.read_write_closer = self
         self.written: list[bytes] = []
+        self.enciphered: list[bytes] = []
         self.closed = False
         self._pieces = list(pieces)
         self._early = early
@@ -50,6 +51,7 @@ class Session:
         return self._early
 
     def encrypt(self, data: bytes) -> bytes:
+        self.enciphered.append(data)
         return data
 
     def decrypt(self, data: bytes) -> bytes:
@@ -167,6 +169,34 @@ def test_what_is_written_is_one_message() -> None:
         assert secured.get_remote_address() == ("5.5.5.5", 5)
         await secured.close()
         assert session.closed
+
+    trio.run(write)
+
+
+def test_a_write_that_is_cancelled_before_it_begins_costs_no_message() -> None:
+    async def write() -> None:
+        session = Session([])
+        secured = Secured(session)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await secured.write(b"never")
+        await secured.write(b"abc")
+        assert session.enciphered == [b"abc"], "the other end counts them"
+
+    trio.run(write)
+
+
+def test_a_message_that_left_in_part_ends_the_connection() -> None:
+    async def write() -> None:
+        ours, theirs = trio.socket.socketpair()
+        secured = Secured(Session([]))
+        secured._socket = trio.SocketStream(ours)
+        with trio.move_on_after(0.05) as given_up:
+            while True:
+                await secured.write(bytes(60_000))
+        assert given_up.cancelled_caught
+        assert ours.fileno() == -1
+        theirs.close()
 
     trio.run(write)
 

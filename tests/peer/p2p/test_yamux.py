@@ -42,16 +42,18 @@ class Connection:
 
 
 def after(frames: list[bytes]) -> tuple[int, bool]:
-    """How many frames were left, and whether the connection was closed."""
+    """How many frames were left, and whether the connection was cut."""
     connection = Connection(frames)
 
-    async def main() -> None:
+    async def main() -> bool:
         muxed = BoundedYamux(connection, None, is_initiator=False)
-        with trio.move_on_after(5.0):
+        with trio.move_on_after(5.0) as going_on:
             await muxed.start()
+        assert connection.closed, "whatever ends it"
+        return not going_on.cancelled_caught
 
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-    return len(connection.frames), connection.closed
+    was_cut = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    return len(connection.frames), was_cut
 
 
 def frame(kind: int, stream_id: int = 0) -> bytes:
