@@ -62,6 +62,7 @@ def until(ready: Callable[[], bool], waiting_for: str) -> None:
         time.sleep(0.2)
 
 
+@pytest.mark.slow
 def test_a_peer_behind_a_router_relays_over_the_links_that_it_dials(tmp_path: Path) -> None:
     with rollcast.running(case(tmp_path, (None, "symmetric"))) as publish:
         assert set(publish("publish").seconds) == {1, 2}  # every copy has been compared with what was published
@@ -88,6 +89,7 @@ def test_two_peers_behind_symmetric_routers_can_be_reached_through_a_third_and_g
         assert ways(tmp_path, "peer-2", "peer-3") <= {"relayed"}, "nothing else gets through"
 
 
+@pytest.mark.slow
 def test_versions_arrive_where_only_the_origin_can_be_dialled(tmp_path: Path) -> None:
     with rollcast.running(case(tmp_path, ("full-cone", "port-restricted", "symmetric"))) as publish:
         assert set(publish("publish").seconds) == {1, 2, 3}

@@ -18,7 +18,7 @@ from bench.wan import build
 from bench.wan.network import Network
 from bench.wan.scenarios import Nat, Node
 
-pytestmark = pytest.mark.skipif(bool(build.why_not()), reason=build.why_not())
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(build.why_not()), reason=build.why_not())]
 _READY_S = 90.0
 _KINDS: tuple[Nat | None, ...] = (None, None, "port-restricted", "symmetric")
 _PORT = 7420
