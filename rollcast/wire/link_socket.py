@@ -16,6 +16,10 @@ from rollcast.runtime.errors import ConfigError
 
 # Bytes that the kernel takes before it has begun to send them. What is sent next is decided as late as this.
 _NOTSENT_LOWAT_BYTES = 16 << 10
+# Of the receive window, from the start. Since Linux 6.16 a window grows by what is read in a round trip less what still
+# lay unread when reading began (tcp_rcv_space_adjust): who sleeps until most of it has come, as a link does for the
+# rest of a chunk, keeps the 64 KiB that connections begin with. From sixteen times the longest such sleep it grows.
+_WINDOW_BYTES = 4 << 20
 # <asm-generic/socket.h>, <linux/tcp.h> and <linux/sockios.h>; the socket module lacks them.
 _SO_MAX_PACING_RATE = 47
 _TCP_NOTSENT_LOWAT = 25
@@ -75,6 +79,7 @@ def tune(sock: socket.socket, options: SocketOptions) -> str:
         (_TCP_NOTSENT_LOWAT, _NOTSENT_LOWAT_BYTES),
     ):
         sock.setsockopt(socket.IPPROTO_TCP, option, value)
+    _open_window(sock)
     if options.congestion_control:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, options.congestion_control.encode())
     if options.pacing_bytes_per_second:
@@ -108,6 +113,13 @@ def check_congestion_control(name: str) -> None:
 def set_wake_bytes(sock: socket.socket, size_bytes: int) -> None:
     """Let the socket become readable only when so many bytes wait in it, or no more can come."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size_bytes)
+
+
+def _open_window(sock: socket.socket) -> None:
+    # The kernel makes room for what shall wait (tcp_set_rcvlowat), within tcp_rmem, and keeps it; SO_RCVBUF would end
+    # all growth.
+    set_wake_bytes(sock, _WINDOW_BYTES)
+    set_wake_bytes(sock, 1)
 
 
 def set_receive_bytes(sock: socket.socket, size_bytes: int) -> None:

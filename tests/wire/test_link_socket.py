@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +33,14 @@ def test_small_frames_do_not_wait_and_a_silent_host_shows(pair: tuple[socket.soc
     assert near.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) != 0
     assert near.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 5
     assert near.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 20_000
+
+
+def test_a_link_begins_with_a_window_that_goes_on_growing(pair: tuple[socket.socket, socket.socket]) -> None:
+    near, _ = pair
+    tune(near, SocketOptions())
+    most = int(Path("/proc/sys/net/ipv4/tcp_rmem").read_text().split()[2])
+    assert near.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) >= min(4 << 20, most // 2)
+    assert near.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == 1, "the first byte wakes"
 
 
 def test_congestion_control_and_pacing_are_per_socket(pair: tuple[socket.socket, socket.socket]) -> None:
