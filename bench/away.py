@@ -11,16 +11,14 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-from bench.broadcast import ended_by_sigterm, working_folder
 from bench.longrun.churn import Act
-from bench.longrun.fleet import LongFleet, long_fleet
+from bench.longrun.command import add_fleet_arguments, asked, fleet_of
+from bench.longrun.fleet import LongFleet
 from bench.longrun.stalls import Moment, Span
 from bench.machine import Outcome
 from bench.wan import build
 
-_KIB = 1024
 _STEP_S = 0.5
 _BACK_MOST_S = 120.0
 
@@ -29,13 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=300.0, help="that the coordinator is away")
     parser.add_argument("--before", type=float, default=30.0, help="seconds with it before that")
     parser.add_argument("--last", type=float, default=30.0, help="seconds that the newest versions are left to arrive")
-    parser.add_argument("--peers", type=int, default=16)
-    parser.add_argument("--interval", type=float, default=10.0, help="seconds between two versions")
-    parser.add_argument("--kib", type=int, default=256, help="size of a version")
     parser.add_argument("--kill", type=int, default=0, help="so many relays die meanwhile, and stay away")
     parser.add_argument("--p2p", action="store_true", help="links over libp2p too")
-    parser.add_argument("--set", action="append", default=[], help="as of the benchmark broadcast")
-    parser.add_argument("--keep", type=Path, help="copy configurations, logs and counts to this folder")
+    add_fleet_arguments(parser, interval_s=10.0)
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
@@ -47,13 +41,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
         ProcessFailed, WaitTimedOut: something does not start, or the learner ended.
     """
     build.require()
-    settings = (*(("peer.link.p2p=true",) if arguments.p2p else ()), *arguments.set)
-    shape = {"size_bytes": arguments.kib * _KIB, "interval_s": arguments.interval, "settings": settings}
-    with (
-        ended_by_sigterm(),
-        working_folder(arguments.keep) as folder,
-        long_fleet(arguments.peers, folder, **shape) as fleet,
-    ):
+    with fleet_of(arguments, p2p=arguments.p2p) as fleet:
         follow(fleet, arguments.before)
         fleet.act(Act("coordinator_dies", 0))
         away = Span(time.time(), time.time() + arguments.seconds)
@@ -67,8 +55,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
         counted = [moment for moment in fleet.published if away.from_s <= moment.at_s < away.to_s - arguments.last]
         held = [fleet.held(number) for number in fleet.peers if number not in dying]
         figures = {**arrived(counted, held, away.to_s), "back_s": back_s, "ended_by_themselves": float(len(fleet.died))}
-    kept = ("seconds", "before", "last", "peers", "interval", "kib", "kill", "p2p", "set")
-    return Outcome({name: getattr(arguments, name) for name in kept}, figures)
+    return Outcome(asked(arguments, "seconds", "before", "last", "kill", "p2p"), figures)
 
 
 def arrived(published: Sequence[Moment], held: Sequence[Sequence[Moment]], end_s: float) -> dict[str, float]:

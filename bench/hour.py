@@ -15,20 +15,18 @@ import argparse
 import statistics
 import sys
 import time
-from pathlib import Path
 from random import Random
 
-from bench.broadcast import ended_by_sigterm, working_folder
 from bench.longrun.census import LEAK_PER_HOUR, WATCHED, growths, leaking
 from bench.longrun.churn import Act, Churn
-from bench.longrun.fleet import LongFleet, long_fleet
+from bench.longrun.command import add_fleet_arguments, asked, fleet_of
+from bench.longrun.fleet import LongFleet
 from bench.longrun.stalls import delays_s, stalls
 from bench.machine import Outcome
 from bench.wan import build
 
 HOUR_S = 3600.0
 STALL_MOST_S = 30.0
-_KIB = 1024
 _STEP_S = 1.0
 _CALM_S = 45.0  # at the end nothing happens any more, so that the last stalls can end
 _WARM_UP_SHARE, _WARM_UP_MOST_S = 0.25, 900.0
@@ -37,14 +35,10 @@ _WARM_LEAST_SHARE = 0.3  # of the run; a process that lived for less after its w
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hours", type=float, default=1.0)
-    parser.add_argument("--peers", type=int, default=16)
-    parser.add_argument("--interval", type=float, default=8.0, help="seconds between two versions")
-    parser.add_argument("--kib", type=int, default=256, help="size of a version")
     parser.add_argument("--every", type=float, default=20.0, help="seconds between two things that happen, in the mean")
     parser.add_argument("--seed", type=int, default=0, help="what happens when")
     parser.add_argument("--no-p2p", action="store_true", help="direct links only")
-    parser.add_argument("--set", action="append", default=[], help="as of the benchmark broadcast")
-    parser.add_argument("--keep", type=Path, help="copy configurations, logs and counts to this folder")
+    add_fleet_arguments(parser, interval_s=8.0)
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
@@ -56,8 +50,6 @@ def run(arguments: argparse.Namespace) -> Outcome:
         ProcessFailed, WaitTimedOut: something does not start, or the learner ended.
     """
     build.require()
-    settings = (*(() if arguments.no_p2p else ("peer.link.p2p=true",)), *arguments.set)
-    shape = {"size_bytes": arguments.kib * _KIB, "interval_s": arguments.interval, "settings": settings}
     nodes = range(1, arguments.peers + 1)
     churn = Churn(
         Random(arguments.seed),
@@ -65,18 +57,13 @@ def run(arguments: argparse.Namespace) -> Outcome:
         coming_and_going=[number for number in nodes if number % 4 in (0, 1)],
         staying=[number for number in nodes if number % 4 in (2, 3)],
     )
-    with (
-        ended_by_sigterm(),
-        working_folder(arguments.keep) as folder,
-        long_fleet(arguments.peers, folder, **shape) as fleet,
-    ):
+    with fleet_of(arguments, p2p=not arguments.no_p2p) as fleet:
         begun, began_s = fleet.clock(), time.time()
         disturb(fleet, churn, arguments.hours * HOUR_S)
         ended_s = time.time()
         figures = {"cores": fleet.cores(begun), **seen(fleet, began_s, ended_s), **grown(fleet, ended_s - began_s)}
     figures |= {f"times_{name}": float(count) for name, count in sorted(churn.done.items())}
-    kept = ("hours", "peers", "interval", "kib", "every", "seed", "no_p2p", "set")
-    return Outcome({name: getattr(arguments, name) for name in kept}, figures)
+    return Outcome(asked(arguments, "hours", "every", "seed", "no_p2p"), figures)
 
 
 def disturb(fleet: LongFleet, churn: Churn, seconds: float) -> None:

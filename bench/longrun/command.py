@@ -1,0 +1,55 @@
+"""The options of benchmarks that watch a long fleet, and the fleet that they ask for."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.broadcast import ended_by_sigterm, working_folder
+from bench.longrun.fleet import LongFleet, long_fleet
+
+_KIB = 1024
+_SETTINGS = ("peers", "interval", "kib", "set")
+
+
+def add_fleet_arguments(parser: argparse.ArgumentParser, *, interval_s: float) -> None:
+    parser.add_argument("--peers", type=int, default=16)
+    parser.add_argument("--interval", type=float, default=interval_s, help="seconds between two versions")
+    parser.add_argument("--kib", type=int, default=256, help="size of a version")
+    parser.add_argument("--set", action="append", default=[], help="as of the benchmark broadcast")
+    parser.add_argument("--keep", type=Path, help="copy configurations, logs and counts to this folder")
+
+
+@contextmanager
+def fleet_of(arguments: argparse.Namespace, *, p2p: bool) -> Iterator[LongFleet]:
+    """The fleet that these ask for, started.
+
+    Args:
+        p2p: links over libp2p too.
+
+    Raises:
+        ConfigError: a setting is wrong.
+        MissingExtra: see bench.wan.build.
+        ProcessFailed, WaitTimedOut: something does not start.
+    """
+    settings = (*(("peer.link.p2p=true",) if p2p else ()), *arguments.set)
+    with (
+        ended_by_sigterm(),
+        working_folder(arguments.keep) as folder,
+        long_fleet(
+            arguments.peers,
+            folder,
+            size_bytes=arguments.kib * _KIB,
+            interval_s=arguments.interval,
+            settings=settings,
+        ) as fleet,
+    ):
+        yield fleet
+
+
+def asked(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """What was asked for: these options, and those of the fleet."""
+    return {name: getattr(arguments, name) for name in (*names, *_SETTINGS)}
