@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from bench.machine import Outcome, alone
-from bench.wan.network import Network
+from bench.wan.network import Network, Sockets
 from bench.wan.scenarios import Node
 from rollcast.runtime.errors import ProcessFailed
 from rollcast.wire.identity import Identity
@@ -76,13 +76,18 @@ class _Emulated(_Loopback):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mib", type=int, default=64, help="sent in each round, in chunks of 64 KiB")
     parser.add_argument("--rounds", type=int, default=3, help="of each way; figures are of the median rate")
-    parser.add_argument("--wan", metavar="MBIT:MS", help="over a link of this rate and round trip, not loopback")
+    parser.add_argument(
+        "--wan", metavar="MBIT:MS", default="", help="over a link of this rate and round trip, not loopback"
+    )
+    parser.add_argument(
+        "--socket-mib", type=int, default=32, help="most that a socket may hold there; Linux ships 4 to 6"
+    )
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
     missing = () if importlib.util.find_spec("libp2p") else ("p2p",)
     ways = [way for way in WAYS if way not in missing]
-    settings = {"mib": arguments.mib, "rounds": arguments.rounds, "wan": arguments.wan or ""}
+    settings = {name: getattr(arguments, name) for name in ("mib", "rounds", "wan", "socket_mib")}
     rounds: dict[str, list[Round]] = {way: [] for way in ways}
     with ExitStack() as stack:
         stack.enter_context(alone())
@@ -90,7 +95,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
         make_ends(folder, _ENDS)
         place = _Loopback()
         if arguments.wan:
-            place = _Emulated(stack.enter_context(_network(arguments.wan)))
+            place = _Emulated(stack.enter_context(_network(arguments.wan, arguments.socket_mib)))
         for _ in range(arguments.rounds):
             for way in ways:
                 rounds[way].append(_round(place, folder, way, arguments.mib))
@@ -144,9 +149,10 @@ def _command(arguments: list[str]) -> list[str]:
     return [sys.executable, "-m", _PROGRAM, *arguments]
 
 
-def _network(wan: str) -> Network:
+def _network(wan: str, socket_mib: int) -> Network:
     mbit_s, _, round_trip_ms = wan.partition(":")
-    return Network([Node(float(mbit_s), float(mbit_s), float(round_trip_ms) / 4)] * 2)
+    nodes = [Node(float(mbit_s), float(mbit_s), float(round_trip_ms) / 4)] * 2
+    return Network(nodes, Sockets(memory_mib_max=socket_mib))
 
 
 def make_ends(folder: Path, names: Iterable[str]) -> None:

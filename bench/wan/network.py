@@ -34,8 +34,6 @@ _REAP_POLL_S = 0.005
 _TCP = {
     "tcp_no_metrics_save": "1",
     "tcp_slow_start_after_idle": "0",
-    "tcp_rmem": "4096 131072 33554432",
-    "tcp_wmem": "4096 65536 33554432",
 }
 
 
@@ -46,6 +44,7 @@ class Sockets:
     congestion: str = "cubic"
     pace_mbit_s: int = 0  # ceiling of TCP's own pacing, which a ceiling turns on; 0: none
     burst_segments: int = 2  # least that paced TCP sends at once (sysctl tcp_min_tso_segs); 2 is the kernel's default
+    memory_mib_max: int = 32  # most that one may hold of each direction (sysctl tcp_rmem, tcp_wmem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +255,12 @@ class Network:
             f"route replace 10.77.0.0/24 dev wan0\n"
         )
         _ip("-n", name, "-batch", "-", given=batch)
-        values = _TCP | {"tcp_min_tso_segs": str(self.sockets.burst_segments)}
+        memory_bytes_max = self.sockets.memory_mib_max << 20
+        values = _TCP | {
+            "tcp_min_tso_segs": str(self.sockets.burst_segments),
+            "tcp_rmem": f"4096 131072 {memory_bytes_max}",
+            "tcp_wmem": f"4096 65536 {memory_bytes_max}",
+        }
         settings = "\n".join(f"echo '{value}' > /proc/sys/net/ipv4/{key}" for key, value in values.items())
         _ip("netns", "exec", name, "sh", "-ec", settings)
 
