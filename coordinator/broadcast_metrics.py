@@ -48,7 +48,7 @@ def families(broadcast: Mapping[str, Any]) -> Iterable[Metric]:
     yield received
     for name, text, key in TOTALS:
         yield CounterMetricFamily(name, text, totals[key])
-    yield CounterMetricFamily("rollcast_relay_plans", "Relay plans made.", broadcast["plan"]["plan_id"])
+    yield CounterMetricFamily("rollcast_relay_plans", "Relay plans made.", broadcast["plan"]["made"])
     stripes = GaugeMetricFamily("rollcast_relay_stripes", "Stripes of the relay plan in force.", labels=["mode"])
     stripes.add_metric([broadcast["plan"]["mode"]], broadcast["plan"]["stripes"])
     yield stripes

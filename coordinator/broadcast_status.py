@@ -55,9 +55,14 @@ class BroadcastSeconds:
 
 @dataclass(frozen=True, slots=True)
 class PlanStatus:
-    """The relay plan. ``replans``: new plans since the newest version was announced."""
+    """The relay plan.
 
-    plan_id: int
+    Args:
+        made: plans since the coordinator started.
+        replans: those of them since the newest version was announced.
+    """
+
+    made: int
     mode: str  # none, mesh or trees
     stripes: int  # direct copies included
     replans: int
@@ -213,10 +218,10 @@ def _encodings(broadcast: Broadcast | None, missing: Iterable[Member]) -> tuple[
 
 
 def _plan(state: CoreState, broadcast: Broadcast | None) -> PlanStatus:
-    plan_id = state.relay.plan_id
+    relay = state.relay
     before = None if broadcast is None else broadcast.plan_id
-    replans = 0 if before is None else plan_id - before
-    return PlanStatus(plan_id, state.relay.mode, state.relay.stripe_count, replans)
+    replans = 0 if before is None else relay.plan_id - before
+    return PlanStatus(relay.plans_made, relay.mode, relay.stripe_count, replans)
 
 
 def _totals(state: CoreState) -> BroadcastTotals:

@@ -43,6 +43,7 @@ class RelayPlanner:
         self._stripe_ids: dict[PeerId, StripeId] = {}  # of a mesh
         self._groups: Groups | None = None  # of trees
         self.plan: Plan | None = None
+        self._after = after
         self.plan_id = PlanId(after)
 
     # ---------------------------------------------------------------- questions
@@ -56,6 +57,11 @@ class RelayPlanner:
     def stripe_count(self) -> int:
         """Stripes of the plan in force, the origin's direct copies among them."""
         return 0 if self.plan is None else len(self.plan.stripes)
+
+    @property
+    def plans_made(self) -> int:
+        """By this coordinator; ids go on from those of the coordinators before it."""
+        return self.plan_id - self._after
 
     def part_of(self, peer_id: PeerId) -> PlanPart | None:
         """What this member was told last; None if nothing."""

@@ -55,7 +55,7 @@ function Figures({ data }) {
     <${Tile} label="Saved by deltas" value=${bytes(totals.bytes_saved_by_deltas)} note="against keyframes" />
     <${Tile} label="Re-parentings" value=${count(totals.reparentings)} note=${`${plural(plan.replans, "new plan")} since`} title="Children that were given another parent while a version spread" />
     <${Tile} label="Hop rate" value=${rate(hops.p50)} note=${`slowest ${rate(hops.slowest)}`} title=${`Median of ${hops.measured} measured hops`} />
-    <${Tile} label="Plan" value=${plan.mode} note=${plural(plan.stripes, "stripe")} title=${`Plan ${plan.plan_id}`} />
+    <${Tile} label="Plan" value=${plan.mode} note=${plural(plan.stripes, "stripe")} title=${`${plural(plan.made, "plan")} since the coordinator started`} />
     <${Tile} label="Duplicate chunks" value=${count(totals.chunks_duplicate)} note=${totals.chunks_rejected > 0 ? `${count(totals.chunks_rejected)} rejected` : `${count(totals.chunks_hedged)} hedged`} tone=${totals.chunks_rejected > 0 ? "warn" : ""} />
   </section>`;
 }

@@ -121,7 +121,7 @@ def _figures(broadcast: Broadcast, width: int, *, with_ways: bool) -> Renderable
     t_bcast, totals, plan = broadcast["t_bcast_s"], broadcast["totals"], broadcast["plan"]
     received = totals["bytes_from_origin"] + totals["bytes_from_peers"]
     bytes_text = f"{_size(received)} to peers, {_percent(totals['origin_share'])} of it from the origin"
-    replans = f", {plan['replans']} new since the announcement" if plan["replans"] else ""
+    replans = f", {plan['replans']} since the announcement" if plan["replans"] else ""
     share = 1.0 if broadcast["peers_holding"]["have"] == broadcast["peers_holding"]["total"] > 0 else 0.0
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim")
@@ -134,11 +134,11 @@ def _figures(broadcast: Broadcast, width: int, *, with_ways: bool) -> Renderable
         "saved": f"{_size(totals['bytes_saved_by_deltas'])} by deltas",
         "repairs": f"hedged {totals['chunks_hedged']}   duplicate {totals['chunks_duplicate']}   rejected "
         f"{totals['chunks_rejected']}   re-parentings {totals['reparentings']}",
-        "plan": f"{plan['mode']} of {plan['stripes']} stripes, number {plan['plan_id']}{replans}",
+        "plan": f"{plan['mode']} of {plan['stripes']} stripes; {plan['made']} made{replans}",
     }
     if with_ways:
         rows["reached"] = _counts(broadcast["reach"]["members"])
-        rows["links"] = f"{_counts(broadcast['reach']['link_ends'])} (each end counts)"
+        rows["link ends"] = _counts(broadcast["reach"]["link_ends"])
     for name, text in rows.items():
         grid.add_row(name, Text(text, style="cyan" if name == "chunks" else ""))
     return grid

@@ -234,7 +234,7 @@ def sample_broadcast(**changes: Any) -> dict[str, Any]:
         "heat_map": (b"\xff" * 52 + b"\xe5" * 76).hex(),
         "t_bcast_s": {"last": 1.91, "p50": 1.87, "p95": 7.31},
         "t_peer_s": {"bounds": [0.5, 1.0, 2.5], "at_most": [0, 12, 600, 661], "sum": 1004.0},
-        "plan": {"plan_id": 14, "mode": "mesh", "stripes": 9, "replans": 1},
+        "plan": {"made": 14, "mode": "mesh", "stripes": 9, "replans": 1},
         "totals": {
             "bytes_from_origin": 620_000_000,
             "bytes_from_peers": 3_100_000_000,

@@ -122,7 +122,7 @@ def test_totals_and_the_plan() -> None:
     assert (totals.bytes_from_origin, totals.bytes_from_peers, totals.origin_share) == (100, 300, 0.25)
     assert (totals.chunks_duplicate, totals.reparentings) == (2, 1)
     assert before.replans == 0
-    assert (found.plan.plan_id - before.plan_id, found.plan.replans) == (1, 1)
+    assert (found.plan.made - before.made, found.plan.replans) == (1, 1)
 
 
 def test_maps_of_different_lengths_are_added_up() -> None:

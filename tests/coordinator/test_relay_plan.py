@@ -21,8 +21,8 @@ def origin(uplink: float | None = RATE) -> RelayNode:
     return RelayNode(PeerId("origin"), "origin", "origin:1", True, uplink)
 
 
-def planner(*, mesh_peers_max: int = 8, stripes: int = 4) -> RelayPlanner:
-    return RelayPlanner(PlanShape(mesh_peers_max=mesh_peers_max, stripes=stripes))
+def planner(*, mesh_peers_max: int = 8, stripes: int = 4, after: int = 0) -> RelayPlanner:
+    return RelayPlanner(PlanShape(mesh_peers_max=mesh_peers_max, stripes=stripes), after)
 
 
 def at(name: str, role: str = "peer") -> Neighbour:
@@ -123,6 +123,12 @@ def test_without_its_origin_a_plan_stays_until_it_returns() -> None:
     assert plan.replan([node("a"), node("b")]) == []
     assert told(plan.replan([node("a"), node("b"), origin()])) == ["origin"]
     assert plan.plan_id == 2
+
+
+def test_plans_are_counted_from_this_coordinator_on_whatever_ids_came_before() -> None:
+    plan = planner(after=1 << 32)
+    plan.replan([origin(), node("a")])
+    assert (plan.plan_id, plan.plans_made) == ((1 << 32) + 1, 1)
 
 
 def test_another_origin_takes_over() -> None:
