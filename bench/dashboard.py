@@ -85,11 +85,9 @@ async def _fleet(arguments: argparse.Namespace) -> AsyncIterator[tuple[str, psut
     try:
         assert child.stdout is not None
         async with asyncio.timeout(_START_S):
-            async for line in child.stdout:  # the solver of its plans writes there too
-                if line.startswith(b"http"):
-                    break
-            else:
-                raise RuntimeError("the fleet did not start: see its messages above")
+            line = await child.stdout.readline()
+        if not line:
+            raise RuntimeError("the fleet did not start: see its messages above")
         url = line.decode().partition("/#")[0]
         await asyncio.sleep(_SETTLE_S)
         yield url, psutil.Process(child.pid)

@@ -15,7 +15,7 @@ from scipy.sparse import hstack
 from capacity.columns import Ints, Mask
 from capacity.linear import Relaxation
 from capacity.matrix import matrix_of
-from capacity.solver_output import off_stdout
+from capacity.solver_output import c_prints_to_stderr
 
 CORE_COLUMNS = 80
 WHOLE_POOL_COLUMNS = 250  # so few workers are all in the core: then its bound is one for the whole pool
@@ -55,20 +55,20 @@ def best_in_core(relaxation: Relaxation, chosen: Mask, time_limit_s: float, gap:
     others = chosen.copy()
     others[core] = False
     extra = matrix.extra_cost.size
-    with off_stdout():
-        found = milp(
-            np.concatenate([matrix.cost[core], matrix.extra_cost]),
-            integrality=np.concatenate([np.ones(core.size), np.zeros(extra)]),
-            bounds=Bounds(
-                np.concatenate([np.zeros(core.size), matrix.extra_lower]),
-                np.concatenate([np.ones(core.size), matrix.extra_upper]),
-            ),
-            constraints=LinearConstraint(
-                hstack([matrix.workers[:, core], matrix.extra], format="csc"),
-                ub=matrix.limit - matrix.workers @ others.astype(np.float64),
-            ),
-            options={"time_limit": time_limit_s, "mip_rel_gap": gap},
-        )
+    c_prints_to_stderr()
+    found = milp(
+        np.concatenate([matrix.cost[core], matrix.extra_cost]),
+        integrality=np.concatenate([np.ones(core.size), np.zeros(extra)]),
+        bounds=Bounds(
+            np.concatenate([np.zeros(core.size), matrix.extra_lower]),
+            np.concatenate([np.ones(core.size), matrix.extra_upper]),
+        ),
+        constraints=LinearConstraint(
+            hstack([matrix.workers[:, core], matrix.extra], format="csc"),
+            ub=matrix.limit - matrix.workers @ others.astype(np.float64),
+        ),
+        options={"time_limit": time_limit_s, "mip_rel_gap": gap},
+    )
     if found.x is None:
         return None
     fixed_usd = float(matrix.cost[others].sum())

@@ -1,47 +1,29 @@
 """Keeps what a solver prints off standard output.
 
-HiGHS writes a debug line of its own from ``scipy.optimize.milp`` in rare cases
+HiGHS prints a debug line of its own from ``scipy.optimize.milp`` in rare cases
 (``HighsMipSolverData::transformNewIntegerFeasibleSolution``), by C's stdio, whatever ``disp`` says. Standard output
-carries ``--json`` documents, so file descriptor 1 is made to point at standard error for as long as the solver runs.
-That holds for the whole process: another thread's prints go to standard error too during these fractions of a second.
+carries ``--json`` documents.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
-import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 
-STDOUT, STDERR = 1, 2
-
-_one_at_a_time = threading.Lock()
+# glibc and macOS: the variables that puts and printf read. Turning file descriptor 1 instead would turn what other
+# threads print meanwhile, too.
+_STREAMS = (("stdout", "stderr"), ("__stdoutp", "__stderrp"))
 
 
-@contextmanager
-def off_stdout() -> Iterator[None]:
-    """Whatever C code prints within goes to standard error; where there is no standard output, nothing changes."""
-    with _one_at_a_time:
-        _flush()
+def c_prints_to_stderr() -> None:
+    """Let what C code prints go to standard error from now on, in this process; what Python prints stays as it is.
+
+    Where C's library names its streams otherwise, nothing changes.
+    """
+    libc = ctypes.CDLL(None)
+    for out, err in _STREAMS:
         try:
-            kept = os.dup(STDOUT)
-        except OSError:  # closed, as in a daemon
-            yield
-            return
-        try:
-            os.dup2(STDERR, STDOUT)
-            yield
-        finally:
-            _flush()
-            os.dup2(kept, STDOUT)
-            os.close(kept)
-
-
-def _flush() -> None:
-    """Python's buffer and C's: what is in them was printed before, or belongs to where it points now."""
-    with suppress(ValueError, OSError, AttributeError):
-        sys.stdout.flush()
-    with suppress(AttributeError, OSError, TypeError):
-        ctypes.CDLL(None).fflush(None)
+            stderr = ctypes.c_void_p.in_dll(libc, err)
+            ctypes.c_void_p.in_dll(libc, out).value = stderr.value
+        except ValueError:  # not a name of this library
+            continue
+        return

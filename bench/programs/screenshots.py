@@ -158,14 +158,10 @@ async def _fleet(arguments: argparse.Namespace) -> AsyncIterator[str]:
     async with _program("-m", "bench.programs.dashboard_fleet", *options, cwd=ROOT, stdout=PIPE) as child:
         assert child.stdout is not None
         async with asyncio.timeout(_START_S):
-            async for line in child.stdout:  # the solver of its plans writes there too
-                if line.startswith(b"http"):
-                    break
-            else:
-                raise RuntimeError("the fleet did not start: see its messages above")
-        reading = asyncio.create_task(_drain(child))  # else the solver would wait for room
+            line = await child.stdout.readline()
+        if not line:
+            raise RuntimeError("the fleet did not start: see its messages above")
         yield line.decode().strip()
-    await reading
 
 
 @asynccontextmanager
@@ -180,12 +176,6 @@ async def _donor() -> AsyncIterator[str]:
             async with asyncio.timeout(_START_S):
                 url = await _page_of_a_worker(Path(folder), child)
             yield url
-
-
-async def _drain(child: asyncio.subprocess.Process) -> None:
-    assert child.stdout is not None
-    async for _ in child.stdout:
-        pass
 
 
 async def _page_of_a_worker(folder: Path, run: asyncio.subprocess.Process) -> str:

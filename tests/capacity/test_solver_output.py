@@ -1,28 +1,24 @@
 from __future__ import annotations
 
-import ctypes
-import os
+import subprocess
+import sys
 
-import pytest
+_PROGRAM = """
+import ctypes, subprocess
+from capacity.solver_output import c_prints_to_stderr
 
-from capacity.solver_output import off_stdout
-
-
-def test_what_c_code_prints_goes_to_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
-    libc = ctypes.CDLL(None)
-    print("before")
-    with off_stdout():
-        libc.puts(b"noise of C")
-        os.write(1, b"noise of a descriptor\n")
-    print("after")
-    out, err = capfd.readouterr()
-    assert out == "before\nafter\n"
-    assert "noise of C" in err
-    assert "noise of a descriptor" in err
+libc = ctypes.CDLL(None)
+print("before", flush=True)
+for _ in range(2):
+    c_prints_to_stderr()
+    libc.puts(b"puts")
+    libc.printf(b"printf\\n")
+print("after", flush=True)
+subprocess.run(["echo", "a child"], check=True)
+"""
 
 
-def test_standard_output_comes_back_after_an_error(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(RuntimeError), off_stdout():
-        raise RuntimeError
-    print("after")
-    assert capfd.readouterr().out == "after\n"
+def test_what_c_code_prints_goes_to_standard_error_and_nothing_else_does() -> None:
+    ran = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout.splitlines() == ["before", "after", "a child"]
+    assert ran.stderr.splitlines() == ["puts", "printf"] * 2
