@@ -28,6 +28,7 @@ def describe(
         reach: how it is reached (peer.reachability.standing).
         now: on the clock of ``search``.
     """
+    active = heartbeat.active_version if heartbeat.has_active_version else None
     receiving = None
     if heartbeat.receiving_chunks_total:
         receiving = {
@@ -49,8 +50,9 @@ def describe(
         "reach": {**reach, "p2p": heartbeat.p2p},
         "state": heartbeat.state,
         "reason": heartbeat.reason,
-        "version_active": heartbeat.active_version if heartbeat.has_active_version else None,
-        "version_newest": max(hello.held_versions, default=None),
+        "version_active": active,
+        # The engine may have a version before it is kept over a power loss, from when on it is among the held ones.
+        "version_newest": max([*hello.held_versions, *([] if active is None else [active])], default=None),
         "receiving": receiving,
         "tokens_per_second": heartbeat.tokens_per_second,
         "tokens_generated": heartbeat.tokens_generated,

@@ -20,7 +20,7 @@ def test_what_a_heartbeat_says_is_what_its_owner_sees() -> None:
         links=[pb.LinkReport(peer_id="12D3", transport="punched", rtt_s=0.02, bytes_sent=5, bytes_received=6)],
     )
     said = describe(
-        pb.Hello(name="attic", held_versions=[6, 7]),
+        pb.Hello(name="attic", held_versions=[5, 6]),
         heartbeat,
         run_id="run",
         peer_id="me",
