@@ -11,13 +11,11 @@ from coordinator.core import CoordinatorCore
 from coordinator.operator_events import PeerBanned, PeerDrained, PeerEnabled
 from coordinator.restored import Restored
 from rollcast.sim.judge_ledger import LedgerJudge
-from rollcast.sim.settings import FleetSettings
+from rollcast.sim.settings import RESUME_S, FleetSettings
 from rollcast.sim.trace import Trace
 from rollcast.sim.verdicts import Verdicts, Violation
 from rollcast.wire.chunks import HASH_BYTES, blake3_hash
 from rollcast.wire.records import VerifiedVersion
-
-RESUME_LIMIT_S = 30.0
 
 
 class Oracle:
@@ -35,6 +33,7 @@ class Oracle:
         self._kept_out: set[str] = set()  # that the operator drained or banned
         self.steps = 0  # learner steps completed, at most
         self.last_progress_s = 0.0
+        self._last_again_s = 0.0  # when the learner last completed a step that it had completed before
         self.ages: dict[int, int] = {}
         self._signed: dict[tuple[int, int], bytes] = {}  # announced states by epoch and version
         self._strayed: int | None = None  # the version whose state the learner did not reach again
@@ -178,6 +177,8 @@ class Oracle:
             self._strayed = step
         if step > self.steps:
             self.steps, self.last_progress_s = step, now
+        else:
+            self._last_again_s = now
 
     def announcing(self, verified: VerifiedVersion, origin_holds: bool, now: float) -> None:
         """I12: a version is announced once it would survive the learner and a power loss at the origin."""
@@ -189,9 +190,21 @@ class Oracle:
         if not origin_holds:
             self._verdicts.blame("I12", f"version {version} is announced before the origin holds it", now)
 
+    def resume_by_s(self, since_s: float) -> float:
+        """I10: until when a new step must be completed, where faults ended or the step before was at ``since_s``.
+
+        A fault lasts until the learner has trained again what it lost; but not for longer than that may take.
+        """
+        again_s = max(0.0, self._last_again_s - since_s)
+        allowed_s = max(RESUME_S, again_s + self._settings.resume_limit_s)
+        return since_s + min(allowed_s, self._settings.calm_limit_s)
+
     def calm(self, since_s: float, now: float) -> None:
         """I10: asked at any time after the last fault ended at ``since_s``."""
         self._verdicts.checks += 1
-        if now - max(since_s, self.last_progress_s) > RESUME_LIMIT_S:
-            waited_s = now - self.last_progress_s
-            self._verdicts.blame("I10", f"no step for {waited_s:.0f} s, faults ended {now - since_s:.0f} s ago", now)
+        began_s = max(since_s, self.last_progress_s)
+        limit_s = self.resume_by_s(began_s) - began_s
+        if now - began_s > limit_s:
+            waited_s, calm_s = now - self.last_progress_s, now - since_s
+            what = f"no new step for {waited_s:.0f} s, faults ended {calm_s:.0f} s ago; {limit_s:.0f} s are allowed"
+            self._verdicts.blame("I10", what, now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
@@ -14,6 +15,9 @@ HOME = Line()
 SERVER = Line(up_bytes_s=1.25e8, down_bytes_s=1.25e8, delay_s=0.005)
 
 Receiving = Literal["fluid", "chunks"]
+
+RESUME_S = 30.0  # I10: within so long steps go on after the last fault, in a fleet whose own times allow it
+_UPLINKS_FULL = 2.0  # of one copy's time: each relay sends about one copy, and again what others spoiled
 
 _drawing = Random()  # seeded anew for each draw: cheaper than a new one
 
@@ -132,3 +136,34 @@ class FleetSettings:
     @property
     def rollouts_per_step(self) -> int:
         return self.groups_per_step * self.samples_per_group
+
+    @property
+    def resume_limit_s(self) -> float:
+        """How long one learner step may take with nothing at hand: a new epoch, no rollout, a version nobody has."""
+        noticed_s = self.heartbeat_timeout_s + self.reconnect_grace_s  # who is gone
+        broadcast_s = _UPLINKS_FULL * self.version_bytes / min(line.up_bytes_s for line in self.lines)
+        engines = self.engines or (EngineSettings(1.0, self.concurrent_rollouts),)
+        generated_s = max(map(self._group_s, engines))
+        return (
+            noticed_s
+            + self.checkpoint_s  # an epoch begins with one
+            + broadcast_s
+            + self.load_s
+            + generated_s
+            + self.verify_s
+            + self.train_s
+        )
+
+    @property
+    def calm_limit_s(self) -> float:
+        """I10: the longest until a new step after the last fault, with all that a learner may have to train again.
+
+        That is what it trained since the last durable checkpoint, steps beside the writing of the next one included.
+        """
+        again_s = self.checkpoint_every_steps * self.train_s + self.checkpoint_s
+        return max(RESUME_S, again_s + self.resume_limit_s)
+
+    def _group_s(self, engine: EngineSettings) -> float:
+        """A whole group from one engine: in one of its rounds the longest completion, in the others ordinary ones."""
+        rounds = math.ceil(self.samples_per_group / engine.concurrent_rollouts)
+        return self.token_s * (self.lengths.most + (rounds - 1) * self.lengths.median) / engine.speed

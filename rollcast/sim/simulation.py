@@ -11,7 +11,6 @@ from typing import Any
 from coordinator.events import RunEnded
 from rollcast.sim.faults import Faults
 from rollcast.sim.fleet import Fleet
-from rollcast.sim.oracle import RESUME_LIMIT_S
 from rollcast.sim.scenario import GAP_S, SECONDS, standard
 from rollcast.sim.settings import FleetSettings
 from rollcast.sim.verdicts import Violation
@@ -125,7 +124,12 @@ def _with_faults(fleet: Fleet, names: Sequence[str], seconds: float, gap_s: floa
     injected = Faults(fleet, names)
     injected.schedule(warm_up_s, seconds, gap_s)
     fleet.run(seconds + 1e-6)
-    agenda.run(seconds + RESUME_LIMIT_S + 1.0, lambda: oracle.last_progress_s > seconds or bool(oracle.violations))
+
+    def judged() -> bool:
+        late = agenda.now > oracle.resume_by_s(seconds)
+        return late or oracle.last_progress_s > seconds or bool(oracle.violations)
+
+    agenda.run(seconds + fleet.settings.calm_limit_s + 1.0, judged)
     oracle.calm(seconds, agenda.now)
     return injected.happened
 

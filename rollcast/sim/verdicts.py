@@ -19,7 +19,7 @@ RULES = {
     "I7": "nothing of a submission that failed its check is stored or trained",
     "I8": "memory and disk of each process are bounded",
     "I9": "no honest peer is penalised or quarantined",
-    "I10": "after faults end, steps resume within 30 s",
+    "I10": "after faults end, steps resume within 30 s, or within what a step of this fleet takes from nothing at hand",
     "I11": "issued = trained + dropped for a counted reason + open",
     "I12": "a half-written version is invisible, and is resumed rather than restarted",
     "activation": "no peer that is switched off, drained or banned is given work",

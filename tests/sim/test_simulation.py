@@ -11,7 +11,10 @@ from dataclasses import replace
 import pytest
 
 from rollcast.runtime.errors import ConfigError
+from rollcast.sim.mutants.gate import MUTANTS
+from rollcast.sim.mutants.planting import planted
 from rollcast.sim.scenario import priced, realistic, standard
+from rollcast.sim.settings import RESUME_S
 from rollcast.sim.simulation import Outcome, simulate, simulate_standard
 
 #: Seeds whose stories were bugs once, and some more.
@@ -39,6 +42,23 @@ def test_a_fleet_on_the_time_scale_of_real_runs_keeps_its_learner_busy() -> None
     assert outcome.utilisation > 0.7
     assert outcome.steps >= 45
     assert max(outcome.ages) <= 4
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("seed", [13, 31])
+def test_with_faults_it_resumes_in_its_own_time(seed: int) -> None:
+    """The learner has lost steps, trains them again, and then waits for a new epoch's first rollouts."""
+    fleet = replace(realistic(10), receiving="chunks")
+    outcome = clean(simulate(fleet, seed, seconds=1800.0, faults=(), gap_s=20.0))
+    assert outcome.seconds > 1800.0 + RESUME_S
+
+
+@pytest.mark.sim
+def test_in_such_a_fleet_what_stands_still_is_found() -> None:
+    fleet = replace(realistic(10), scoring_queue_max=64, own_checks=False)
+    with planted(next(one for one in MUTANTS if one.name == "scoring-queue-leaks")):
+        found = simulate(fleet, 1, seconds=900.0, faults=("kill-peer",), gap_s=60.0).violations
+    assert [one.rule for one in found] == ["I10"]
 
 
 @pytest.mark.sim
