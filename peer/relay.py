@@ -35,6 +35,7 @@ from peer.relay_events import (
 )
 from peer.relay_link import LinkWatcher, RelayLink
 from peer.relay_sending import RelaySending
+from peer.relay_serving import spared
 from peer.relay_state import RelaySettings
 from peer.relay_stats import RelayStats, VersionBytes, stats_of
 from peer.relay_versions import OnComplete, RelayVersions
@@ -101,6 +102,7 @@ class Relay:
             tell=self._handle,
             post=self._post,
             progress=self._progress,
+            spared=lambda: spared(self._core.state),
             on_complete=on_complete,
             mirror_folder=mirror_folder_of(config.mirror, store),
         )
@@ -370,7 +372,9 @@ class Relay:
                 self._sending.send(action)
             case acts.Verify():
                 self._versions.verify(action)
-            case acts.BeginStore() | acts.FinishVersion() | acts.AnnounceHeld() | acts.AbandonVersion():
+            case acts.BeginStore() | acts.FinishVersion() | acts.AnnounceHeld():
+                self._versions.carry_out(action)
+            case acts.ListChunks() | acts.AbandonVersion():
                 self._versions.carry_out(action)
             case acts.Dial(neighbour=neighbour):
                 self._background.spawn(self._dial(neighbour))

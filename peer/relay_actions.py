@@ -125,12 +125,21 @@ class AnnounceHeld:
 
 
 @dataclass(frozen=True, slots=True)
+class ListChunks:
+    """Somebody asks for the keyframe of a state that was made here: cut it up now; answered by VersionRestored."""
+
+    key: EncodingKey
+
+
+@dataclass(frozen=True, slots=True)
 class AbandonVersion:
-    """Nothing more will be received of this encoding; with ``again``, until it is tried again some time later."""
+    """Nothing more will be received of this encoding; with ``again``, until it is tried again some time later; with
+    ``in_vain`` because nobody has it, so that something else has to take its place."""
 
     key: EncodingKey
     reason: str
     again: bool = False
+    in_vain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +185,7 @@ Action = (
     | Verify
     | FinishVersion
     | AnnounceHeld
+    | ListChunks
     | AbandonVersion
     | GiveUp
     | Accuse

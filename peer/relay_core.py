@@ -15,6 +15,7 @@ from peer import relay_issuing as issuing
 from peer import relay_links as links
 from peer import relay_pulling as pulling
 from peer import relay_receiving as receiving
+from peer import relay_serving as serving
 from peer.relay_actions import Action
 from peer.relay_events import (
     BroadcastStarted,
@@ -32,6 +33,7 @@ from peer.relay_events import (
     Event,
     HaveReceived,
     HoldersKnown,
+    KeyframeMade,
     LinkDown,
     LinkUp,
     PlanChanged,
@@ -50,8 +52,8 @@ from peer.relay_state import RelaySettings, RelayState
 _ChunkEvent = ChunkArrived | ChunkVerified | ChunkCorrupt | ChunkSent
 _Message = WantReceived | RequestReceived | CancelReceived | HaveReceived | ChunkListReceived | CreditReceived
 _LinkEvent = PlanChanged | CoordinatorGone | HoldersKnown | LinkUp | LinkDown | DialFailed
-_EncodingEvent = VersionHeard | EncodingKnown | BroadcastStarted | EncodingUnwanted | VersionRestored | VersionsRemoved
-_StoreEvent = StoreReady | VersionFinished | StoreFailed
+_EncodingEvent = VersionHeard | EncodingKnown | BroadcastStarted | EncodingUnwanted
+_StoreEvent = StoreReady | VersionFinished | StoreFailed | VersionRestored | KeyframeMade | VersionsRemoved
 
 
 class RelayCore:
@@ -98,16 +100,16 @@ class RelayCore:
                 self._apply_message(event, now)
             case PlanChanged() | CoordinatorGone() | HoldersKnown() | LinkUp() | LinkDown() | DialFailed():
                 self._apply_link(event, now)
+            case VersionHeard() | EncodingKnown() | BroadcastStarted() | EncodingUnwanted():
+                self._apply_encoding(event, now)
             case (
-                VersionHeard()
-                | EncodingKnown()
-                | BroadcastStarted()
-                | EncodingUnwanted()
+                StoreReady()
+                | VersionFinished()
+                | StoreFailed()
                 | VersionRestored()
+                | KeyframeMade()
                 | VersionsRemoved()
             ):
-                self._apply_encoding(event, now)
-            case StoreReady() | VersionFinished() | StoreFailed():
                 self._apply_store(event, now)
             case Tick():
                 self._tick(now)
@@ -174,13 +176,6 @@ class RelayCore:
                 issuing.broadcast_started(self.state, event, now)
             case EncodingUnwanted():
                 receiving.unwanted(self.state, event)
-            case VersionRestored():
-                receiving.restored(self.state, event)
-            case VersionsRemoved():
-                for key in event.keys:
-                    self.state.waiting_for_retry.pop(key, None)
-                    if self.state.encodings.pop(key, None) is not None:
-                        forwarding.forget(self.state, key, "no longer kept")
 
     def _apply_store(self, event: _StoreEvent, now: float) -> None:
         match event:
@@ -190,6 +185,12 @@ class RelayCore:
                 receiving.version_finished(self.state, event)
             case StoreFailed():
                 receiving.store_failed(self.state, event, now)
+            case VersionRestored():
+                receiving.restored(self.state, event)
+            case KeyframeMade():
+                serving.keyframe_made(self.state, event)
+            case VersionsRemoved():
+                receiving.removed(self.state, event)
 
     def _tick(self, now: float) -> None:
         state = self.state
@@ -197,6 +198,7 @@ class RelayCore:
         links.watch_dials(state, now)
         gossiping.gossip(state, now)
         receiving.retry_failed(state, now)
+        receiving.give_up_in_vain(state, now)
         for encoding in state.in_flight():
             pulling.watch(state, encoding, now)
         forwarding.release_stuck(state)

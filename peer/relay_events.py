@@ -101,6 +101,7 @@ class EncodingKnown:
         announced: the learner announced the version to the run; before that chunks are taken but none is asked for.
         listed: the shell holds the chunk list that hashes to the manifest.
         holder: the link of a process that holds all of it: the learner's.
+        pushed: the origin sends it to everybody; what it does not is to be had for asking only.
     """
 
     key: EncodingKey
@@ -109,6 +110,7 @@ class EncodingKnown:
     announced: bool = True
     listed: bool = False
     holder: LinkId | None = None
+    pushed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,13 @@ class VersionRestored:
     key: EncodingKey
     chunk_count: int
     chunk_size_bytes: int = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class KeyframeMade:
+    """The version's state was made here of a delta: its keyframe is restored later, or as soon as ListChunks asks."""
+
+    key: EncodingKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +311,7 @@ Event = (
     | BroadcastStarted
     | EncodingUnwanted
     | VersionRestored
+    | KeyframeMade
     | VersionsRemoved
     | LinkUp
     | LinkDown

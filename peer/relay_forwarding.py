@@ -21,6 +21,7 @@ from peer.relay_events import (
     RequestReceived,
     WantReceived,
 )
+from peer.relay_serving import asked_for
 from peer.relay_state import Account, EncodingState, LinkState, Push, RelayState
 from peer.token_bucket import TokenBucket
 from rollcast.wire.ids import ChunkIndex, PeerId, StripeId
@@ -193,10 +194,11 @@ def want_received(state: RelayState, event: WantReceived) -> None:
     if link is None:
         return
     encoding = state.encodings.get(event.key)
-    if encoding is None and event.key.version < state.newest_version():
+    if encoding is None and event.key not in state.made and event.key.version < state.newest_version():
         state.do(SendCancel(link.link, event.key, "not held here"))
         return
     link.wants[event.key] = -1
+    asked_for(state, event.key)
     if event.chunk_list:
         link.lists_due.add(event.key)
     while len(link.wants) > state.settings.wants_per_link_most:
@@ -226,6 +228,7 @@ def request_received(state: RelayState, event: RequestReceived) -> None:
     theirs = state.theirs(link, encoding)
     held = [index for index in event.indices if index in encoding.have][: max(0, room)]
     if held:
+        asked_for(state, event.key)
         waiting = link.pulls.setdefault(event.key, deque())
         for index in held:
             theirs.discard(index)  # it says that it lacks it, whatever we sent before
@@ -339,6 +342,7 @@ def introduce_all(state: RelayState, link: LinkState) -> None:
 
 def forget(state: RelayState, key: EncodingKey, reason: str) -> None:
     """We hold this encoding no more, or never will."""
+    state.asked_at_s.pop(key, None)
     for link in state.links.values():
         wanted = _wants_no_more(link, key)
         for push in link.pushes.pop(key, ()):

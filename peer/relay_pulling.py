@@ -89,6 +89,8 @@ def _expects_pushes(state: RelayState) -> bool:
 
 def _quiet_s(state: RelayState, encoding: EncodingState) -> float:
     """When nothing was pushed for this long, nothing more is expected by itself."""
+    if not encoding.pushed:
+        return 0.0
     settings = state.settings
     return max(settings.late_s_least, min(settings.stall_timeout_s, _USUAL_LAGS * encoding.lag_s))
 
@@ -129,7 +131,7 @@ def _give_up_on_silent(state: RelayState, encoding: EncodingState, now: float) -
 def _watch_list(state: RelayState, encoding: EncodingState, now: float) -> None:
     if encoding.phase != "waiting":
         return
-    patience_s = state.settings.list_patience_s if _expects_pushes(state) else 0.0
+    patience_s = state.settings.list_patience_s if encoding.pushed and _expects_pushes(state) else 0.0
     first = not encoding.sources and now - encoding.announced_at_s >= patience_s
     again = bool(encoding.sources) and now - encoding.looked_at_s >= state.settings.stall_timeout_s
     if first or again:

@@ -28,12 +28,14 @@ from peer.relay_events import (
     StoreReady,
     VersionFinished,
     VersionRestored,
+    VersionsRemoved,
 )
 from peer.relay_forwarding import drop_link, forget, forward, introduce, tell_complete, tell_neighbours, tell_wanting
 from peer.relay_issuing import give_again
 from peer.relay_state import EncodingState, LinkState, RelayState, StoreFailure
-from rollcast.wire.ids import ChunkIndex
+from rollcast.wire.ids import ChunkIndex, Version
 from rollcast.wire.link import NO_STRIPE
+from rollcast.wire.records import KEYFRAME_ID
 
 # ---------------------------------------------------------------- encodings
 
@@ -49,7 +51,9 @@ def encoding_known(state: RelayState, event: EncodingKnown, now: float) -> None:
             "waiting",
             ChunkSet(event.chunk_count),
             event.chunk_size_bytes,
+            pushed=event.pushed,
             pushed_at_s=now,
+            came_at_s=now,
             looked_at_s=now,
         )
         state.encodings[event.key] = encoding
@@ -58,7 +62,7 @@ def encoding_known(state: RelayState, event: EncodingKnown, now: float) -> None:
             return
     if event.announced and not encoding.announced:
         encoding.announced = True
-        encoding.announced_at_s = encoding.pushed_at_s = encoding.looked_at_s = now
+        encoding.announced_at_s = encoding.pushed_at_s = encoding.came_at_s = encoding.looked_at_s = now
     if event.listed:
         _listed(state, encoding)
     if event.holder in state.links and event.holder != encoding.holder and encoding.in_flight:
@@ -68,7 +72,9 @@ def encoding_known(state: RelayState, event: EncodingKnown, now: float) -> None:
 
 
 def _bound(state: RelayState) -> None:
-    for encoding in state.in_flight()[state.settings.encodings_in_flight_most :]:
+    # Those that go are the oldest, but not a keyframe of which something is here: the deltas after it build on it.
+    ordered = sorted(state.in_flight(), key=lambda one: one.key.encoding_id != KEYFRAME_ID or not one.have.count)
+    for encoding in ordered[state.settings.encodings_in_flight_most :]:
         abandon(state, encoding, "too many encodings in flight")
 
 
@@ -83,12 +89,39 @@ def _listed(state: RelayState, encoding: EncodingState) -> None:
         introduce(state, link, encoding)
 
 
-def abandon(state: RelayState, encoding: EncodingState, reason: str, *, again: bool = False) -> None:
+def abandon(
+    state: RelayState, encoding: EncodingState, reason: str, *, again: bool = False, in_vain: bool = False
+) -> None:
     """Stop receiving an encoding and tell both sides."""
     pulling.stop(state, encoding, reason)
     forget(state, encoding.key, reason)
     del state.encodings[encoding.key]
-    state.do(AbandonVersion(encoding.key, reason, again))
+    state.do(AbandonVersion(encoding.key, reason, again, in_vain))
+
+
+def give_up_in_vain(state: RelayState, now: float) -> None:
+    """Give up what nobody has any more, for a newer version. An origin has what it lacks from the learner."""
+    newest = max(state.heard, default=Version(-1))
+    for encoding in state.in_flight() if state.settings.role == "peer" else []:
+        if encoding.key.version < newest and _in_vain(state, encoding, now):
+            abandon(state, encoding, "nobody has it any more", in_vain=True)
+
+
+def _in_vain(state: RelayState, encoding: EncodingState, now: float) -> bool:
+    """Whether somebody said that it is gone, nothing came for long, and nobody claims any of the rest.
+
+    Where nothing of it is here and nobody pushes it, nothing is lost: then the wait is for others who lack it, and
+    ends once all have refused.
+    """
+    patience_s = state.settings.in_vain_s
+    if not (encoding.pushed or encoding.have.count):
+        others = bool(encoding.sources) or encoding.awaited is not None
+        patience_s = state.settings.stall_timeout_s if others else 0.0
+    if not encoding.refused_until_s or now - encoding.came_at_s < patience_s:
+        return False
+    missing = encoding.have.missing_below(encoding.chunk_count)
+    claims = [source.claimed for source in encoding.sources.values() if source.claimed is not None]
+    return not any(missing & claimed.as_int() for claimed in claims)
 
 
 def unwanted(state: RelayState, event: EncodingUnwanted) -> None:
@@ -107,10 +140,20 @@ def restored(state: RelayState, event: VersionRestored) -> None:
     if before is not None:
         held.sources = before.sources
     state.encodings[event.key] = held
+    state.made.discard(event.key)
     for link in state.links.values():
         if event.key in link.lists_due:  # asked for before the state was made and cut up again
             introduce(state, link, held)
     tell_complete(state, held, all_neighbours=False)
+
+
+def removed(state: RelayState, event: VersionsRemoved) -> None:
+    """Retention removed these: nobody can have them from us any more."""
+    for key in event.keys:
+        state.waiting_for_retry.pop(key, None)
+        if state.encodings.pop(key, None) is not None or key in state.made:
+            state.made.discard(key)
+            forget(state, key, "no longer kept")
 
 
 def store_ready(state: RelayState, event: StoreReady, now: float) -> None:
@@ -180,7 +223,9 @@ def retry_failed(state: RelayState, now: float) -> None:
         return
     waiting, state.waiting_for_retry = state.waiting_for_retry, {}
     for key, encoding in waiting.items():
-        known = EncodingKnown(key, encoding.chunk_count, encoding.chunk_size_bytes, encoding.announced)
+        known = EncodingKnown(
+            key, encoding.chunk_count, encoding.chunk_size_bytes, encoding.announced, pushed=encoding.pushed
+        )
         encoding_known(state, known, now)
 
 
@@ -236,7 +281,7 @@ def chunk_verified(state: RelayState, event: ChunkVerified, now: float) -> None:
         return
     link.useful += 1
     _count(state, link, event.size_bytes)
-    encoding.looked_at_s = now
+    encoding.came_at_s = encoding.looked_at_s = now
     _arrived(state, link, encoding, event, now)
     if encoding.pulling:
         pulling.pulled(state, encoding, event.link, event.index, now)

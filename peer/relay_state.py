@@ -58,6 +58,8 @@ class RelaySettings:
     late_s_least_at_end: float = 0.05
     have_interval_s: float = 0.1
     have_interval_s_at_end: float = 0.02
+    # What others say that they do not hold is given up for a newer version when nothing of it came for this long.
+    in_vain_s: float = 10.0
     # How long the chunk list may take to come by itself.
     list_patience_s: float = 0.5
     sources_most: int = 16
@@ -166,8 +168,10 @@ class EncodingState:
     announced: bool = False
     listed: bool = False
     holder: LinkId | None = None
+    pushed: bool = True  # to everybody, by the origin
     announced_at_s: float = 0.0
     pushed_at_s: float = 0.0  # the last chunk that was pushed to us, or the announcement
+    came_at_s: float = 0.0  # the last new chunk, or the announcement
     looked_at_s: float = 0.0  # the last new chunk, or the last time we did something about the lack of one
     pulling: bool = False
     sources: dict[LinkId, Source] = field(default_factory=dict)
@@ -285,6 +289,8 @@ class RelayState:
     further: tuple[Neighbour, ...] = ()  # who may help beyond the plan
     heard: dict[Version, Heard] = field(default_factory=dict)  # the newest
     encodings: dict[EncodingKey, EncodingState] = field(default_factory=dict)
+    made: set[EncodingKey] = field(default_factory=set)  # keyframes of states made here, not cut up into chunks yet
+    asked_at_s: dict[EncodingKey, float] = field(default_factory=dict)  # when somebody last asked for what we hold
     broadcasts: dict[EncodingKey, Broadcast] = field(default_factory=dict)
     windows: dict[tuple[PeerId, int], ServiceWindow] = field(default_factory=dict)  # of roots, by chunk size
     dials: dict[PeerId, DialState] = field(default_factory=dict)
@@ -354,6 +360,7 @@ class RelayState:
             assert link.says is None or link.says.version not in self.heard, link
         assert {link.link for link in self.link_to.values()} <= self.links.keys()
         assert {link.peer_id for link in self.links.values()} == self.link_to.keys()
+        assert self.asked_at_s.keys() <= self.encodings.keys() | self.made
         for encoding in self.encodings.values():
             assert encoding.sources.keys() <= self.links.keys(), encoding
             assert not encoding.sources or encoding.phase != "held", encoding

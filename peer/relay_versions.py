@@ -9,7 +9,7 @@ import structlog
 
 from peer.early_chunks import EarlyChunks
 from peer.mirror_folder import MirrorFolder
-from peer.relay_actions import AbandonVersion, AnnounceHeld, BeginStore, FinishVersion, Verify
+from peer.relay_actions import AbandonVersion, AnnounceHeld, BeginStore, FinishVersion, ListChunks, Verify
 from peer.relay_events import (
     BroadcastStarted,
     ChunkArrived,
@@ -20,6 +20,7 @@ from peer.relay_events import (
     EncodingKnown,
     EncodingUnwanted,
     Event,
+    KeyframeMade,
     LinkId,
     StoreReady,
     VersionHeard,
@@ -45,7 +46,7 @@ from rollcast.wire.chunks import BytesLike, check_chunk
 from rollcast.wire.ids import ChunkIndex, Version
 from rollcast.wire.link import ChunkFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.records import VerifiedVersion
+from rollcast.wire.records import KEYFRAME_ID, VerifiedVersion
 from rollcast.wire.stored_encoding import StoredEncoding
 
 log = structlog.get_logger()
@@ -64,6 +65,7 @@ class RelayVersions:
         tell: gives the core an event.
         post: sends a message on a link.
         progress: chunks held and chunks in all of an encoding that is being received.
+        spared: keyframes that somebody fetches from us, and that retention leaves alone.
         on_complete: see peer.relay.Relay.
         mirror_folder: where finished encodings are published for a web server; None: nowhere.
     """
@@ -77,6 +79,7 @@ class RelayVersions:
         tell: Callable[[Event], None],
         post: Callable[[LinkId, pb.LinkMessage], None],
         progress: Callable[[EncodingKey], tuple[int, int]],
+        spared: Callable[[], frozenset[EncodingKey]],
         on_complete: OnComplete,
         mirror_folder: MirrorFolder | None = None,
     ) -> None:
@@ -85,6 +88,7 @@ class RelayVersions:
         self._verify = verify
         self._tell = tell
         self._post = post
+        self._spared = spared
         self._on_complete = on_complete
         self._book = VersionBook(role, progress)
         self._lists: dict[EncodingKey, bytes] = {}  # of encodings that nobody receives yet
@@ -221,7 +225,7 @@ class RelayVersions:
 
     # ------------------------------------------------------------ what the core asks
 
-    def carry_out(self, action: BeginStore | FinishVersion | AnnounceHeld | AbandonVersion) -> None:
+    def carry_out(self, action: BeginStore | FinishVersion | AnnounceHeld | ListChunks | AbandonVersion) -> None:
         """Do what the core asks about a whole encoding."""
         key = action.key
         match action:
@@ -240,12 +244,16 @@ class RelayVersions:
             case AnnounceHeld():
                 self._carry_out(self._book.encoding_held(key))
                 self._say_if_unannounced(key)
-                self.worker.prune()
-            case AbandonVersion(reason=reason, again=again):
+                self.worker.prune(self._spared())
+            case ListChunks():
+                self.worker.list_chunks(key)
+            case AbandonVersion(reason=reason, again=again, in_vain=in_vain):
                 log.info("encoding abandoned", version=key.version, encoding=key.encoding_id, reason=reason)
                 self._forget_list(key)
                 self._book.given_up(key, again=again)
                 self.worker.discard(key)
+                if in_vain:
+                    self._carry_out(self._book.not_to_be_had(key))
 
     # ------------------------------------------------------------ what the store answers
 
@@ -254,8 +262,9 @@ class RelayVersions:
             case StateMade(key=key):
                 self._count_saved(key)
                 self._carry_out(self._book.made(key))
+                self._tell(KeyframeMade(EncodingKey(key.version, KEYFRAME_ID)))
                 self._say_if_unannounced(key)
-                self.worker.prune()
+                self.worker.prune(self._spared())
             case StateNotMade(key=key, reason=reason):
                 log.error("delta unusable", version=key.version, encoding=key.encoding_id, reason=reason)
                 self._carry_out(self._book.not_made(key))
@@ -299,8 +308,10 @@ class RelayVersions:
                 if hashes is not None:
                     # The store may be discarding, in its thread, what an earlier reception left.
                     self._lists[key] = hashes
+                verified = self._book.verified(key.version)
+                pushed = verified is not None and manifest == broadcast_manifest(verified)
                 sizes = (manifest.chunk_count, manifest.chunk_size_bytes)
-                self._tell(EncodingKnown(key, *sizes, announced, hashes is not None, holder))
+                self._tell(EncodingKnown(key, *sizes, announced, hashes is not None, holder, pushed))
             case Drop(key=key, reason=reason):
                 self._tell(EncodingUnwanted(key, reason))
             case Materialise(key=key):

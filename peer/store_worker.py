@@ -60,6 +60,15 @@ class EncodingsRemoved:
     keys: tuple[EncodingKey, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Later:
+    """A job that makes a keyframe ready to be served, at this time of the loop at the latest."""
+
+    due_s: float
+    key: EncodingKey
+    job: Job
+
+
 StoreEvent = Event | StateMade | StateNotMade | EncodingsRemoved
 
 
@@ -92,7 +101,7 @@ class StoreWorker:
         self._idle_s = idle_s
         self._mirror_folder = mirror_folder
         self._jobs: deque[Job] = deque()
-        self._later: deque[tuple[float, Job]] = deque()  # with the time of the loop at which each is due
+        self._later: deque[_Later] = deque()
         self._wake = asyncio.Event()
         self._urgent = asyncio.Event()  # more than writes are to be done
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="relay-store")
@@ -150,7 +159,7 @@ class StoreWorker:
     def materialise(self, key: EncodingKey) -> None:
         """Make the state that a delta leads to; answered by StateMade, or by StateNotMade.
 
-        VersionRestored follows a while later: that the keyframe can be served is less urgent.
+        VersionRestored follows a while later: that the keyframe can be served is less urgent until somebody asks.
         """
         keyframe_key = EncodingKey(key.version, KEYFRAME_ID)
 
@@ -179,13 +188,25 @@ class StoreWorker:
         self._post(key, make)
         self._post(key, finish)
         due_s = asyncio.get_running_loop().time() + _WAITS_S_MOST
-        self._later.append((due_s, lambda: self._guarded(key, serve, None)))
+        self._later.append(_Later(due_s, keyframe_key, lambda: self._guarded(key, serve, None)))
 
-    def prune(self) -> None:
-        """Apply retention; answered by EncodingsRemoved if anything went."""
+    def list_chunks(self, key: EncodingKey) -> None:
+        """The keyframe of a state that was made is asked for: have it ready now. Answered by VersionRestored, once."""
+        for later in [one for one in self._later if one.key == key]:
+            self._later.remove(later)
+            self._jobs.append(later.job)
+            self._wake.set()
+            self._urgent.set()
+
+    def prune(self, spared: frozenset[EncodingKey] = frozenset()) -> None:
+        """Apply retention; answered by EncodingsRemoved if anything went.
+
+        Args:
+            spared: see ChunkStore.prune.
+        """
 
         def job() -> EncodingsRemoved | None:
-            removed = self._store.prune()
+            removed = self._store.prune({(key.version, key.encoding_id) for key in spared})
             return EncodingsRemoved(tuple(EncodingKey(*one) for one in removed)) if removed else None
 
         self._post(None, job)
@@ -217,7 +238,7 @@ class StoreWorker:
         while True:
             self._wake.clear()
             self._urgent.clear()
-            if self._later and self._later[0][0] <= loop.time():
+            if self._later and self._later[0].due_s <= loop.time():
                 self._take_up_later()
             batch = deque(self._jobs.popleft() for _ in range(min(len(self._jobs), _JOBS_PER_VISIT)))
             event, more = await loop.run_in_executor(self._writing, self._visit, batch)
@@ -245,8 +266,7 @@ class StoreWorker:
             await self._gather()
 
     def _take_up_later(self) -> None:
-        _, job = self._later.popleft()
-        self._jobs.append(job)
+        self._jobs.append(self._later.popleft().job)
 
     async def _gather(self) -> None:
         with contextlib.suppress(TimeoutError):

@@ -102,8 +102,8 @@ class VersionBook:
         self._states: set[Version] = set()
         self._encodings: set[EncodingKey] = set()
         self._making: set[EncodingKey] = set()
-        self._failed: set[EncodingKey] = set()
-        self._kept: Version | None = None  # the version that took the place of a dropped one
+        self._failed: set[EncodingKey] = set()  # they lead to other bytes than were signed, or nobody has them
+        self._kept: EncodingKey | None = None  # the keyframe that took the place of a dropped one
         self._alone = False
 
     # ------------------------------------------------------------ facts
@@ -122,7 +122,8 @@ class VersionBook:
             known.holder, known.from_learner = learner_link, True
             known.acknowledged_on = None
         for version in sorted(self._known)[:-_KNOWN_MOST]:
-            del self._known[version]
+            if self._kept is None or version != self._kept.version:
+                del self._known[version]
         self._failed = {key for key in self._failed if key.version in self._known}
         return self._settle()
 
@@ -186,11 +187,20 @@ class VersionBook:
         known = self._known.get(key.version)
         if known is not None and not again:
             known.told.pop(key, None)
+        if key == self._kept and not again:
+            self._kept = None
+
+    def not_to_be_had(self, key: EncodingKey) -> list[Command]:
+        """Nobody has any more what was given up: another path is taken."""
+        self._failed.add(key)
+        return self._settle()
 
     # ------------------------------------------------------------ consequences
 
     def _settle(self) -> list[Command]:
         """What follows from the facts and was not said before."""
+        if self._kept is not None and max(self._states, default=-1) >= self._kept.version:
+            self._kept = None
         commands: list[Command] = []
         wanted = self._wanted()
         for key, manifest in wanted.items():
@@ -218,8 +228,13 @@ class VersionBook:
         if newest not in self._states:
             self._want(wanted, key_of(broadcast_manifest(self._known[newest].verified)))
         if due_versions:
-            self._want(wanted, *self._path(max(due_versions)))
+            self._want(wanted, *self._unless_another_keyframe(self._path(max(due_versions))))
         return wanted
+
+    def _unless_another_keyframe(self, path: tuple[EncodingKey, ...]) -> tuple[EncodingKey, ...]:
+        """Of the keyframes that are to be had for asking one at a time: fetched together none would be here in time."""
+        begins_elsewhere = bool(path) and path[0].encoding_id == KEYFRAME_ID and path[0] != self._kept
+        return () if self._kept is not None and begins_elsewhere else path
 
     def _want(self, wanted: dict[EncodingKey, Manifest], *keys: EncodingKey) -> None:
         for key in keys:
@@ -237,8 +252,10 @@ class VersionBook:
         return () if path is None else path.keys
 
     def _missing_bytes(self) -> Mapping[EncodingKey, int]:
-        """Bytes still to be received of encodings of which something is here."""
+        """Bytes still to be received of encodings of which something is here, or that are received in any case."""
         missing = dict.fromkeys(self._encodings, 0)
+        if self._kept is not None:
+            missing[self._kept] = 0
         for known in self._known.values():
             for manifest in known.verified.manifests:
                 have, total = self._progress(key_of(manifest))
@@ -259,25 +276,26 @@ class VersionBook:
     def _drop_others(self, wanted: Mapping[EncodingKey, Manifest]) -> list[Command]:
         """Superseded encodings, of which less than half is here.
 
-        What took the place of a dropped version is not dropped in turn before it is here: where versions come faster
+        What took the place of a dropped keyframe is not dropped in turn before it is here: where versions come faster
         than they can be received, none would ever be.
         """
         if self._role == "origin":
             return []
         newest = max(self._known, default=Version(0))
-        if self._kept is not None and (max(self._states, default=-1) >= self._kept or self._kept not in self._known):
-            self._kept = None
-        commands: list[Command] = []
+        unneeded: list[EncodingKey] = []
         for version, known in self._known.items():
-            if version == self._kept:
-                continue
-            for key in [key for key in known.told if key not in wanted and key not in self._encodings]:
+            for key in known.told:
                 have, total = self._progress(key)
-                if have * 2 <= total or version == newest:
-                    del known.told[key]
-                    if version < newest and self._kept is None:
-                        self._kept = newest
-                    commands.append(Drop(key, "another encoding is cheaper, or a newer version is there"))
+                superseded = key not in wanted and key not in self._encodings and key != self._kept
+                if superseded and (have * 2 <= total or version == newest):
+                    unneeded.append(key)
+        commands: list[Command] = []
+        for key in unneeded:
+            del self._known[key.version].told[key]
+            if key.version < newest and key.encoding_id == KEYFRAME_ID and self._kept is None:
+                asked = [one for one in wanted if one.encoding_id == KEYFRAME_ID and self._known[one.version].due]
+                self._kept = max(asked, default=None)
+            commands.append(Drop(key, "another encoding is cheaper, or a newer version is there"))
         return commands
 
     def _materialise(self) -> list[Command]:

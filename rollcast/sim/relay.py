@@ -18,6 +18,7 @@ from peer.chunk_set import ChunkSet
 from peer.discovery.going_on import PATIENCE_S
 from peer.relay_core import RelayCore
 from peer.relay_events import EncodingKey, LinkId
+from peer.relay_serving import spared
 from peer.relay_state import RelaySettings
 from peer.relay_wire import plan_of
 from peer.version_book import Acknowledge, Command, Drop, Materialise, Receive, Report, SendToAll, VersionBook
@@ -262,8 +263,8 @@ class Relay:
                 self.process.kill()
             case actions.Accuse():
                 self._accuse(action)
-            case actions.Warn():
-                pass  # for whoever runs the process
+            case actions.ListChunks() | actions.Warn():
+                pass  # no state is made of a delta here; warnings are for whoever runs the process
             case _:
                 self.links.send(action.link, action, _MESSAGE_BYTES)
 
@@ -330,10 +331,13 @@ class Relay:
         self._had.pop(key.version, None)
         self.book.given_up(key, again=action.again)
         self.disk.discard(key.version)
+        if action.in_vain:
+            self._carry_out(self.book.not_to_be_had(key))
 
     def prune(self, keep: int) -> None:
-        """Remove what is older than the newest ``keep`` whole versions."""
-        gone = self.disk.surplus(keep)
+        """Remove what is older than the newest ``keep`` whole versions, unless somebody fetches it from here."""
+        fetched = spared(self.core.state)
+        gone = [version for version in self.disk.surplus(keep) if _key(version) not in fetched]
         for version in gone:
             self.disk.discard(version)
         if gone:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Set
 from pathlib import Path
 
 import structlog
@@ -178,10 +179,13 @@ class ChunkStore:
 
     # ------------------------------------------------------------ retention
 
-    def prune(self) -> list[tuple[Version, EncodingId]]:
+    def prune(self, spared: Set[tuple[Version, EncodingId]] = frozenset()) -> list[tuple[Version, EncodingId]]:
         """Remove what is more than ``Retention`` allows, except what is read, received, or the base of something.
 
         What an earlier process began and this one did not take up again goes too once a newer state is finished.
+
+        Args:
+            spared: encodings that stay although newer ones are enough, unless they take too many bytes.
 
         Returns:
             The finished encodings that were removed, ascending.
@@ -193,7 +197,7 @@ class ChunkStore:
         if not states:
             return []
         removed = []
-        for one in surplus(self._kept(), self._retention):
+        for one in surplus(self._kept(spared), self._retention):
             if self._remove(Version(one.version), EncodingId(one.encoding_id)):
                 removed.append((Version(one.version), EncodingId(one.encoding_id)))
         for version in self._versions_on_disk():
@@ -257,7 +261,7 @@ class ChunkStore:
         if work is not None:
             work.close()
 
-    def _kept(self) -> list[Kept]:
+    def _kept(self, spared: Set[tuple[Version, EncodingId]]) -> list[Kept]:
         applied = [work.delta for work in self._in_the_making.values()]
         return [
             Kept(
@@ -266,6 +270,7 @@ class ChunkStore:
                 encoding.manifest.size_bytes,
                 encoding.state_held,
                 busy=encoding.readers > 0 or encoding.version in self._beginning or encoding in applied,
+                spared=(encoding.version, encoding.encoding_id) in spared,
             )
             for encoding in self.finished()
         ]

@@ -31,13 +31,19 @@ class Retention:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Kept:
-    """One encoding on disk. ``busy``: read, being received, or the base of a state in the making."""
+    """One encoding on disk.
+
+    Args:
+        busy: read, being received, or the base of a state in the making.
+        spared: others fetch it: it may be older than what is kept, within the bytes that may be taken.
+    """
 
     version: int
     encoding_id: int
     size_bytes: int
     is_state: bool
     busy: bool = False
+    spared: bool = False
 
 
 def surplus(kept: Iterable[Kept], retention: Retention) -> list[Kept]:
@@ -50,7 +56,8 @@ def surplus(kept: Iterable[Kept], retention: Retention) -> list[Kept]:
     newest = states[-1]
     oldest_state = states[-retention.keep_versions :][0].version
     oldest_delta = min(versions[-retention.keep_deltas :][0], max(newest.version, versions[-_AHEAD_MOST:][0]))
-    gone = [one for one in ordered if not one.busy and one.version < (oldest_state if one.is_state else oldest_delta)]
+    idle = [one for one in ordered if not (one.busy or one.spared)]
+    gone = [one for one in idle if one.version < (oldest_state if one.is_state else oldest_delta)]
     excess_bytes = sum(one.size_bytes for one in ordered) - sum(one.size_bytes for one in gone) - retention.keep_bytes
     # Old states before deltas: they are large. What leads on from the newest state is about to be used.
     for one in sorted(ordered, key=lambda one: (not one.is_state, one)):

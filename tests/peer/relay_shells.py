@@ -142,6 +142,8 @@ class Shells:
                 member.held_s.setdefault(key, self.agenda.now)
             case actions.AbandonVersion(reason=reason) | actions.GiveUp(reason=reason):
                 self.abandoned[member.number] = reason
+            case actions.ListChunks():
+                raise AssertionError("no state is made of a delta here")
             case actions.Accuse(peer_id=peer_id):
                 assert peer_id in self.liars, f"node {member.number} accuses honest {peer_id}: {action.reason}"
                 self.accused.add(peer_id)

@@ -18,16 +18,19 @@ from peer.relay_actions import (
     Verify,
 )
 from peer.relay_events import (
+    CancelReceived,
     ChunkArrived,
     ChunkCorrupt,
     ChunkVerified,
     EncodingKey,
     EncodingKnown,
     EncodingUnwanted,
+    HaveReceived,
     LinkId,
     StoreFailed,
     StoreReady,
     VersionFinished,
+    VersionHeard,
     VersionRestored,
     VersionsRemoved,
     WantReceived,
@@ -48,8 +51,8 @@ def peer(chunks: int = 3) -> Steps:
     return steps
 
 
-def linked() -> Steps:
-    steps = Steps()
+def linked(role: str = "peer") -> Steps:
+    steps = Steps(role)
     steps.tell(plan(neighbour("origin", "origin"), neighbour("a"), parents=("origin",)))
     steps.up(ORIGIN, "origin", "origin")
     steps.up(A, "a")
@@ -115,6 +118,111 @@ def test_encodings_in_flight_are_bounded_and_the_oldest_go() -> None:
     gone = [one.key.version for one in abandoned if isinstance(one, AbandonVersion)]
     assert gone == [1, 2, 3]
     assert steps.tell(known(key_of(1))) == [AbandonVersion(key_of(1), "too many encodings in flight")]
+
+
+def test_a_keyframe_of_which_something_is_here_does_not_go_for_the_deltas_that_build_on_it() -> None:
+    steps = linked()
+    steps.receive(3)
+    steps.chunk(A, 1)
+    deltas = [key_of(version, 1) for version in range(2, 12)]
+    abandoned = [one for key in deltas for one in steps.tell(known(key, listed=True))]
+    assert [one.key for one in abandoned if isinstance(one, AbandonVersion)] == deltas[:3]
+    assert KEY in steps.state.encodings
+
+
+def test_what_is_not_pushed_is_asked_for_at_once() -> None:
+    steps = linked()
+    asked = EncodingKnown(KEY, 3, CHUNK_BYTES, pushed=False)
+    assert SendWant(LinkId(ORIGIN), KEY, True) in steps.tell(asked)
+    steps.list_comes(ORIGIN)
+    assert SendWant(LinkId(A), KEY, False) in steps.tell(StoreReady(KEY, bitmap(3)))
+    pushed = linked()
+    assert pushed.tell(known(listed=True), StoreReady(KEY, bitmap(3))) == [BeginStore(KEY)]
+
+
+# ---------------------------------------------------------------- in vain
+
+
+def refused(role: str = "peer") -> Steps:
+    """Half received, refused by everybody, and a newer version is heard of."""
+    steps = linked(role)
+    steps.tell(EncodingKnown(KEY, 3, CHUNK_BYTES, listed=True, pushed=False), StoreReady(KEY, bitmap(3)))
+    steps.chunk(A, 1)
+    steps.tell(*(CancelReceived(LinkId(link), KEY, "no longer kept") for link in (ORIGIN, A)))
+    steps.tell(VersionHeard(key_of(9, 1)))
+    return steps
+
+
+def given_up(actions: list[Action]) -> list[AbandonVersion]:
+    return [one for one in actions if isinstance(one, AbandonVersion)]
+
+
+def cancelled(steps: Steps, seconds: float) -> list[Action]:
+    """Time passes, and whoever is asked refuses."""
+    actions: list[Action] = []
+    for _ in range(round(seconds / 0.05)):
+        actions += (news := steps.wait(0.05))
+        for one in news:
+            if isinstance(one, SendWant):
+                actions += steps.tell(CancelReceived(one.link, one.key, "not held here"))
+    return actions
+
+
+def test_what_nobody_has_any_more_is_given_up_for_a_newer_version() -> None:
+    steps = refused()
+    assert given_up(cancelled(steps, 9.5)) == []
+    assert given_up(cancelled(steps, 1.0)) == [AbandonVersion(KEY, "nobody has it any more", in_vain=True)]
+
+
+def test_a_keyframe_that_all_refuse_before_anything_of_it_came_is_given_up_at_once() -> None:
+    steps = linked()
+    steps.tell(EncodingKnown(KEY, 3, CHUNK_BYTES, pushed=False), VersionHeard(key_of(9, 1)))
+    steps.tell(CancelReceived(LinkId(ORIGIN), KEY, "no longer kept"))
+    assert given_up(steps.wait(0.05)) == [], "the other one was asked"
+    steps.tell(CancelReceived(LinkId(A), KEY, "no longer kept"))
+    assert given_up(steps.wait(0.05)) == [AbandonVersion(KEY, "nobody has it any more", in_vain=True)]
+
+
+def test_two_who_lack_a_keyframe_do_not_wait_for_each_other_for_long() -> None:
+    steps = linked()
+    steps.tell(EncodingKnown(KEY, 3, CHUNK_BYTES, listed=True, pushed=False), StoreReady(KEY, bitmap(3)))
+    steps.tell(CancelReceived(LinkId(ORIGIN), KEY, "no longer kept"), VersionHeard(key_of(9, 1)))
+    steps.tell(HaveReceived(LinkId(A), KEY, 3, bitmap(3), False))
+    assert given_up(steps.wait(2.5)) == []
+    assert given_up(steps.wait(1.0)) == [AbandonVersion(KEY, "nobody has it any more", in_vain=True)]
+
+
+def test_a_delta_that_may_still_be_pushed_is_not_given_up_as_soon() -> None:
+    steps, delta = linked(), key_of(1, 1)
+    steps.tell(known(delta), VersionHeard(key_of(9, 1)))
+    assert given_up(cancelled(steps, 9.5)) == []
+    assert [one.key for one in given_up(cancelled(steps, 1.0))] == [delta]
+
+
+def test_what_somebody_still_claims_is_waited_for() -> None:
+    steps = refused()
+    steps.wait(3.5)
+    steps.tell(HaveReceived(LinkId(A), KEY, 3, b"", True))
+    assert given_up(steps.ticks(15.0)) == []
+
+
+def test_what_somebody_said_nothing_of_yet_is_waited_for() -> None:
+    steps = linked()
+    steps.tell(EncodingKnown(KEY, 3, CHUNK_BYTES, pushed=False), VersionHeard(key_of(9, 1)))
+    assert given_up(steps.ticks(15.0)) == []
+
+
+def test_the_newest_version_is_not_given_up() -> None:
+    steps = linked()
+    steps.tell(EncodingKnown(KEY, 3, CHUNK_BYTES, pushed=False), VersionHeard(KEY))
+    assert given_up(cancelled(steps, 15.0)) == []
+
+
+def test_an_origin_waits_for_the_learner() -> None:
+    assert given_up(cancelled(refused("origin"), 15.0)) == []
+
+
+# ---------------------------------------------------------------- states that were made
 
 
 def test_what_a_delta_led_to_is_received_no_longer_and_can_be_served() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from rollcast.wire.chunk_store import ChunkStore
@@ -46,6 +47,49 @@ async def test_a_peer_without_the_base_has_the_keyframe(tmp_path: Path) -> None:
         await world.plan(origin, a, late)
         await until(lambda: late.completed and 1 in a.completed)
         assert late.state(1) == a.state(1) == second.state
+
+
+async def test_who_comes_late_catches_up_however_fast_versions_come(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        origin, a = await world.add("origin", "a", store={"keep_versions": 2})
+        await world.plan(origin, a)
+        newest = world.published(0)
+        await world.publish(newest)
+        (late,) = await world.add("late", store={"keep_versions": 2})
+        await world.plan(origin, a, late)
+        for version in range(1, 41):  # each is removed again before there would have been time to cut it up
+            newest = world.published(version, newest)
+            await world.publish(newest)
+            if len(late.completed) > 2:
+                break
+            await asyncio.sleep(0.1)
+        assert len(late.completed) > 2, "it follows step by step"
+        await until(lambda: newest.version in late.completed)
+        assert late.state(newest.version) == newest.state
+
+
+async def test_a_keyframe_stays_while_somebody_fetches_it(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        (origin,) = await world.add("origin", store={"keep_versions": 2})
+        slow = await world.puppet()
+        await world.plan(origin, slow)
+        versions = [world.published(0)]
+        versions += [world.published(1, versions[0])]
+        for published in versions:
+            await world.publish(published)
+        link = slow.links[origin.peer_id]
+        link.send(pb.LinkMessage(want=pb.Want(version=1, chunk_list=True)))
+        await until(lambda: any(have.complete and not have.encoding_id for have in slow.of_kind("have")))
+        for version in range(2, 6):
+            versions.append(world.published(version, versions[-1]))
+            await world.publish(versions[-1])
+        await until(lambda: origin.store.versions() == [1, 4, 5])
+        slow.chunks.clear()
+        link.send(pb.LinkMessage(request=pb.Request(version=1, indices=[7])))
+        await until(lambda: any(chunk.version == 1 and chunk.stripe == NO_STRIPE for chunk in slow.chunks))
+        link.send(pb.LinkMessage(have=pb.Have(version=1, chunk_count=CHUNKS, complete=True)))
+        await world.publish(world.published(6, versions[-1]))
+        await until(lambda: origin.store.versions() == [5, 6])
 
 
 async def test_a_delta_that_leads_elsewhere_is_replaced_by_the_keyframe(tmp_path: Path) -> None:

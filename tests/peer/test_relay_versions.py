@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from peer.chunk_set import ChunkSet
-from peer.relay_actions import AbandonVersion, AnnounceHeld, BeginStore, FinishVersion, Verify
+from peer.relay_actions import AbandonVersion, AnnounceHeld, BeginStore, FinishVersion, ListChunks, Verify
 from peer.relay_events import (
     BroadcastStarted,
     ChunkArrived,
@@ -22,6 +22,7 @@ from peer.relay_events import (
     EncodingKnown,
     EncodingUnwanted,
     Event,
+    KeyframeMade,
     LinkId,
     StoreReady,
     VersionFinished,
@@ -57,6 +58,7 @@ class Setup:
         self.posted: list[tuple[LinkId, pb.LinkMessage]] = []
         self.completed: list[Version] = []
         self.progress: dict[EncodingKey, tuple[int, int]] = {}
+        self.spared: set[EncodingKey] = set()
         self.versions = RelayVersions(
             self.store,
             role,
@@ -64,6 +66,7 @@ class Setup:
             tell=self._tell,
             post=lambda link, message: self.posted.append((link, message)),
             progress=lambda key: self.progress.get(key, (0, 0)),
+            spared=lambda: frozenset(self.spared),
             on_complete=self._on_complete,
         )
         self._seen = 0
@@ -147,8 +150,11 @@ def put(folder: Path, *stored: tuple[Published, EncodingId]) -> None:
     store.close()
 
 
-def known(key: EncodingKey, chunks: int, *, listed: bool = False, holder: LinkId | None = None) -> EncodingKnown:
-    return EncodingKnown(key, chunks, CHUNK_BYTES, announced=holder is None, listed=listed, holder=holder)
+def known(
+    key: EncodingKey, chunks: int, *, listed: bool = False, holder: LinkId | None = None, pushed: bool = True
+) -> EncodingKnown:
+    announced = holder is None
+    return EncodingKnown(key, chunks, CHUNK_BYTES, announced, listed, holder, pushed)
 
 
 def finished(setup: Setup) -> list[tuple[int, int]]:
@@ -178,8 +184,11 @@ async def test_the_next_version_is_made_of_its_delta(tmp_path: Path) -> None:
         assert setup.news() == [VersionRestored(KEY, CHUNKS, CHUNK_BYTES)]
         assert setup.heard(SECOND) == [known(STEP, STEP_CHUNKS)]
         await setup.receive(SECOND, PREVIOUS_ID)
-        assert await setup.next() == [VersionRestored(key_of(2), CHUNKS, CHUNK_BYTES)]
+        assert await setup.next() == [KeyframeMade(key_of(2))]
         assert setup.completed == [2]
+        setup.versions.carry_out(ListChunks(key_of(2)))
+        async with asyncio.timeout(0.9):  # sooner than by itself
+            assert await setup.next() == [VersionRestored(key_of(2), CHUNKS, CHUNK_BYTES)]
         assert setup.versions.delta_bytes_saved == len(SECOND.state) - len(SECOND.encodings[PREVIOUS_ID])
 
 
@@ -190,7 +199,7 @@ async def test_a_delta_that_leads_elsewhere_costs_a_keyframe(tmp_path: Path) -> 
         setup.heard(broken)
         await setup.receive(broken, PREVIOUS_ID)
         events = await setup.next(2)
-        assert events[0] == known(key_of(2), CHUNKS)
+        assert events[0] == known(key_of(2), CHUNKS, pushed=False)
         assert [type(event) for event in events[1:]] == [EncodingUnwanted]
         assert await setup.receive(broken) == []
         assert setup.completed == [2]
@@ -373,9 +382,10 @@ async def test_what_is_held_is_offered_and_reported_once_it_is_announced(
 async def test_a_state_that_was_not_made_yet_is_made_after_a_restart(tmp_path: Path) -> None:
     put(tmp_path, (FIRST, KEYFRAME_ID), (SECOND, PREVIOUS_ID))
     async with working(tmp_path, restore=True) as setup:
-        assert await setup.next(3) == [
+        assert await setup.next(4) == [
             VersionRestored(KEY, CHUNKS, CHUNK_BYTES),
             VersionRestored(STEP, STEP_CHUNKS, CHUNK_BYTES),
+            KeyframeMade(key_of(2)),
             VersionRestored(key_of(2), CHUNKS, CHUNK_BYTES),
         ]
         setup.heard(SECOND)
@@ -387,6 +397,28 @@ async def test_what_another_learner_signed_is_removed(tmp_path: Path) -> None:
     async with working(tmp_path, restore=True) as setup:
         assert setup.news() == [VersionRestored(KEY, CHUNKS, CHUNK_BYTES)]
         assert finished(setup) == [(1, 0)]
+
+
+async def test_what_nobody_has_is_replaced_by_something_else(tmp_path: Path) -> None:
+    async with working(tmp_path) as setup:
+        assert setup.heard(SECOND) == [known(STEP, STEP_CHUNKS), known(key_of(2), CHUNKS, pushed=False)]
+        setup.progress[key_of(2)] = (20, CHUNKS)
+        third = Published(RUN_ID, LEARNER, 3, base=SECOND)
+        assert known(key_of(3), CHUNKS, pushed=False) not in setup.heard(third)
+        setup.progress.clear()
+        setup.versions.carry_out(AbandonVersion(key_of(2), "nobody has it any more", in_vain=True))
+        assert setup.news() == [known(key_of(3), CHUNKS, pushed=False)]
+
+
+async def test_retention_leaves_what_somebody_fetches(tmp_path: Path) -> None:
+    async with working(tmp_path) as setup:
+        setup.spared.add(KEY)
+        for version in (1, 2, 3, 4):
+            published = Published(RUN_ID, LEARNER, version)
+            setup.heard(published)
+            await setup.receive(published)
+        assert await setup.next() == [VersionsRemoved((key_of(2),))]
+        assert finished(setup) == [(1, 0), (3, 0), (4, 0)]
 
 
 async def test_what_retention_removes_is_forgotten(tmp_path: Path) -> None:

@@ -140,6 +140,22 @@ async def test_a_keyframe_is_listed_in_the_end_however_busy_we_are(
         assert (await setup.next(4))[3] == VersionRestored(key_of(2), CHUNKS, CHUNK_BYTES)
 
 
+async def test_a_keyframe_that_somebody_asks_for_is_listed_at_once(tmp_path: Path) -> None:
+    async with working(tmp_path, idle_s=60.0) as setup:
+        FIRST.put(setup.store)
+        setup.begin(SECOND, PREVIOUS_ID)
+        setup.write(SECOND, STEP)
+        setup.worker.finish(STEP)
+        setup.worker.materialise(STEP)
+        assert (await setup.next(3))[2] == StateMade(STEP)
+        setup.worker.list_chunks(KEY)
+        assert await setup.done() == []
+        setup.worker.list_chunks(key_of(2))
+        setup.worker.list_chunks(key_of(2))
+        assert await setup.next() == [VersionRestored(key_of(2), CHUNKS, CHUNK_BYTES)]
+        assert await setup.done() == []
+
+
 async def test_an_answer_does_not_wait_for_what_comes_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     may_finish = threading.Event()
     finish = StoredEncoding.finish
@@ -243,6 +259,8 @@ async def test_what_retention_removes_is_named(tmp_path: Path) -> None:
     async with working(tmp_path) as setup:
         for version in (3, 4, 5):
             Published(RUN_ID, LEARNER, version).put(setup.store)
+        setup.worker.prune(frozenset({key_of(3)}))
+        assert await setup.done() == []
         setup.worker.prune()
         assert await setup.next() == [EncodingsRemoved((key_of(3),))]
         setup.worker.prune()

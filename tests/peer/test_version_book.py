@@ -24,6 +24,7 @@ from tests.peer.test_version_paths import announced, run_of
 
 LEARNER = LinkId(7)
 KNOWN = run_of(range(1, 41))  # keyframes of 1000, single deltas of 10, from eight versions before of 50
+LONGER = KNOWN | run_of(range(41, 62))
 
 
 class Story:
@@ -42,6 +43,10 @@ class Story:
 
     def made(self, version: int, encoding_id: int = 1) -> list[Command]:
         return self.book.made(key_of(version, encoding_id))
+
+
+def dropped(version: int, encoding_id: int = 0) -> Drop:
+    return Drop(key_of(version, encoding_id), "another encoding is cheaper, or a newer version is there")
 
 
 def receive(version: int, encoding_id: int = 0, *, announced: bool = True, holder: LinkId | None = None) -> Receive:
@@ -199,8 +204,55 @@ def test_what_retention_removed_is_no_base_any_more() -> None:
     assert receive(5, 0) in story.heard(5)
 
 
+def behind() -> Story:
+    """A joiner that had nothing of version 10's keyframe when version 11 came, and receives that one's."""
+    story = Story()
+    story.heard(10)
+    assert story.heard(11) == [receive(11, 1), receive(11, 0), dropped(10, 1), dropped(10, 0)]
+    return story
+
+
+def test_who_is_behind_receives_one_keyframe_to_its_end_and_the_deltas_that_come_meanwhile() -> None:
+    story = behind()
+    assert story.heard(12) == [receive(12, 1), dropped(11, 1)]
+    assert story.heard(13) == [receive(13, 1)]
+    assert story.held(13, 1) == []
+    assert story.held(12, 1) == []
+    assert story.held(11) == [Materialise(key_of(12, 1)), Report(Version(11))]
+
+
+def test_who_is_behind_has_its_keyframe_however_many_versions_come_meanwhile() -> None:
+    story = behind()
+    received = [one for version in range(12, 61) for one in story.book.heard(LONGER[Version(version)], announced=True)]
+    assert not any(isinstance(one, Receive) and one.manifest.kind == "keyframe" for one in received)
+    commands = story.held(11)
+    assert Report(Version(11)) in commands
+    assert Receive(LONGER[Version(60)].keyframe, True, None) in commands, "what leads on from it is forgotten"
+    story.book.heard(LONGER[Version(61)], announced=True)
+    assert story.book.verified(11) is None
+
+
+def test_a_keyframe_that_nobody_has_any_more_is_replaced_by_the_newest() -> None:
+    story = behind()
+    story.heard(12)
+    story.book.given_up(key_of(11), again=False)
+    assert story.book.not_to_be_had(key_of(11)) == [receive(12, 0)]
+    assert story.held(12) == [dropped(12, 1), Report(Version(12))]
+
+
+def test_a_delta_that_nobody_has_any_more_costs_a_keyframe() -> None:
+    story = Story()
+    story.held(4)
+    story.heard(5)
+    story.heard(6)
+    story.book.given_up(key_of(5, 1), again=False)
+    assert story.book.not_to_be_had(key_of(5, 1)) == [receive(6, 0)]
+    assert story.held(6) == [dropped(6, 1), Report(Version(6))]
+
+
 def test_only_so_many_announcements_are_remembered() -> None:
     story = Story()
+    story.held(1)
     for version in range(1, 41):
         story.heard(version)
     assert [version for version in range(1, 41) if story.book.verified(version) is not None] == list(range(9, 41))
@@ -295,6 +347,7 @@ class Life:
         self.reported: list[Version] = []
         self.retrying: set[EncodingKey] = set()
         self.commands = 0
+        self.newest = -1  # of those announced
         self.book = VersionBook("peer", lambda key: self.receiving.get(key, (0, 0)))
 
     def carry_out(self, commands: list[Command]) -> None:
@@ -349,6 +402,9 @@ class Life:
             self.book.given_up(key, again=again)
             if not again:
                 self.announced.discard(key)
+                if key.version < self.newest and self.random.random() < 0.5:
+                    self.carry_out(self.book.not_to_be_had(key))
+                    return
                 self.carry_out(self.book.heard(KNOWN[key.version], announced=False))
         elif have < total:
             self.receiving[key] = (have, total)
@@ -389,6 +445,7 @@ def test_in_the_end_the_newest_announced_state_is_held(
         life.held.add(key_of(version))
         life.carry_out(life.book.encoding_held(key_of(version)))
     for version, is_announced in [*announcements, (announcements[-1][0], True)]:
+        life.newest = max(life.newest, version if is_announced else -1)
         life.carry_out(life.book.heard(KNOWN[Version(version)], announced=is_announced))
         for _ in range(life.random.randrange(4)):
             life.step()
@@ -416,15 +473,18 @@ def test_a_long_run_of_steps_receives_every_delta_once(seed: int) -> None:
     assert sorted(key for key in life.held if key.encoding_id) == [key_of(version, 1) for version in range(2, 41)]
 
 
-def test_a_peer_that_receives_slower_than_versions_come_still_gets_some() -> None:
+@pytest.mark.parametrize("deltas", [True, False])
+def test_a_peer_that_receives_slower_than_versions_come_still_gets_some(deltas: bool) -> None:
     story = Story()
-    dropped: list[int] = []
+    keyframes: set[EncodingKey] = set()
     for version in range(10, 20):
-        for command in story.heard(version):
+        verified = KNOWN[Version(version)] if deltas else announced(version, {0: (None, 1000)})
+        for command in story.book.heard(verified, announced=True):
             match command:
                 case Receive(manifest=manifest):
-                    story.progress[key_of(manifest.version, manifest.encoding_id)] = (1, 10)
+                    key = key_of(manifest.version, manifest.encoding_id)
+                    story.progress[key] = (1, 10)
+                    keyframes |= {key} if manifest.kind == "keyframe" else set()
                 case Drop(key=key):
-                    dropped.append(key.version)
-    kept = [version for version in range(10, 19) if version not in dropped]
-    assert kept, "what took the place of a dropped version is received to its end"
+                    keyframes.discard(key)
+    assert keyframes, "what took the place of a dropped keyframe is received to its end"

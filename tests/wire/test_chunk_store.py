@@ -126,6 +126,14 @@ def test_prune_keeps_the_newest_and_the_read(tmp_path: Path) -> None:
     assert oldest.read(0) == a_state(seed=1)[:CHUNK]
 
 
+def test_prune_leaves_what_it_is_told_to(tmp_path: Path) -> None:
+    store = ChunkStore(tmp_path, 2)
+    for version in (1, 2, 3, 4):
+        put(store, version)
+    assert store.prune({(Version(2), KEYFRAME_ID)}) == [(1, 0)]
+    assert store.prune() == [(2, 0)]
+
+
 def test_prune_removes_what_an_earlier_process_left_half_done(tmp_path: Path) -> None:
     begin(ChunkStore(tmp_path, 4), a_state(seed=1), 1)
     store = ChunkStore(tmp_path, 4)

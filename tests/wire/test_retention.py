@@ -26,6 +26,14 @@ def test_what_is_busy_stays() -> None:
     assert [(one.version, one.encoding_id) for one in gone] == [(1, 1), (2, 0), (2, 1), (3, 0), (3, 1), (4, 1)]
 
 
+def test_what_is_spared_stays_unless_it_takes_too_many_bytes() -> None:
+    kept = [Kept(1, 0, STATE, True, spared=True), *(Kept(number, 0, STATE, True) for number in range(2, 6))]
+    gone = surplus(kept, Retention(keep_versions=2, keep_deltas=8, keep_bytes=0))
+    assert [one.version for one in gone] == [2, 3]
+    gone = surplus(kept, Retention(keep_versions=2, keep_deltas=8, keep_bytes=2 * STATE))
+    assert [one.version for one in gone] == [1, 2, 3]
+
+
 def test_nothing_goes_before_a_state_is_there() -> None:
     deltas = [Kept(number, 1, DELTA, False) for number in range(9)]
     assert surplus(deltas, Retention(keep_versions=1, keep_deltas=1, keep_bytes=1)) == []
