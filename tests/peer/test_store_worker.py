@@ -47,6 +47,14 @@ class Setup:
         for index in range(manifest.chunk_count):
             self.worker.write(key, ChunkIndex(index), published.chunk(index, key.encoding_id))
 
+    def make_second(self) -> None:
+        """The second state, of the first and a delta: StoreReady, VersionFinished and StateMade follow."""
+        FIRST.put(self.store)
+        self.begin(SECOND, PREVIOUS_ID)
+        self.write(SECOND, STEP)
+        self.worker.finish(STEP)
+        self.worker.materialise(STEP)
+
     async def next(self, count: int = 1) -> list[StoreEvent]:
         async with asyncio.timeout(5.0):
             return [await self.events.get() for _ in range(count)]
@@ -101,11 +109,7 @@ async def test_what_an_earlier_life_stored_is_found(tmp_path: Path) -> None:
 
 async def test_a_state_is_made_of_a_delta_and_can_be_served(tmp_path: Path) -> None:
     async with working(tmp_path) as setup:
-        FIRST.put(setup.store)
-        setup.begin(SECOND, PREVIOUS_ID)
-        setup.write(SECOND, STEP)
-        setup.worker.finish(STEP)
-        setup.worker.materialise(STEP)
+        setup.make_second()
         ready, *others = await setup.next(4)
         assert isinstance(ready, StoreReady)
         assert others == [VersionFinished(STEP), StateMade(STEP), VersionRestored(key_of(2), CHUNKS, CHUNK_BYTES)]
@@ -115,11 +119,7 @@ async def test_a_state_is_made_of_a_delta_and_can_be_served(tmp_path: Path) -> N
 
 async def test_a_keyframe_is_listed_only_when_there_is_nothing_else_to_do(tmp_path: Path) -> None:
     async with working(tmp_path, idle_s=60.0) as setup:
-        FIRST.put(setup.store)
-        setup.begin(SECOND, PREVIOUS_ID)
-        setup.write(SECOND, STEP)
-        setup.worker.finish(STEP)
-        setup.worker.materialise(STEP)
+        setup.make_second()
         await setup.next(3)
         assert await setup.done() == []
         made = setup.store.get(2)
@@ -132,21 +132,13 @@ async def test_a_keyframe_is_listed_in_the_end_however_busy_we_are(
 ) -> None:
     monkeypatch.setattr("peer.store_worker._WAITS_S_MOST", 0.0)
     async with working(tmp_path, idle_s=60.0) as setup:
-        FIRST.put(setup.store)
-        setup.begin(SECOND, PREVIOUS_ID)
-        setup.write(SECOND, STEP)
-        setup.worker.finish(STEP)
-        setup.worker.materialise(STEP)
+        setup.make_second()
         assert (await setup.next(4))[3] == VersionRestored(key_of(2), CHUNKS, CHUNK_BYTES)
 
 
 async def test_a_keyframe_that_somebody_asks_for_is_listed_at_once(tmp_path: Path) -> None:
     async with working(tmp_path, idle_s=60.0) as setup:
-        FIRST.put(setup.store)
-        setup.begin(SECOND, PREVIOUS_ID)
-        setup.write(SECOND, STEP)
-        setup.worker.finish(STEP)
-        setup.worker.materialise(STEP)
+        setup.make_second()
         assert (await setup.next(3))[2] == StateMade(STEP)
         setup.worker.list_chunks(KEY)
         assert await setup.done() == []
