@@ -96,7 +96,9 @@ class CheckpointConfig(ConfigModel):
     """Checkpoints of parameters, optimiser and step."""
 
     every_steps: int = Field(50, ge=1)
-    """Learner steps between two checkpoints; the last step is always saved."""
+    """Learner steps between two checkpoints, at most; the last step is always saved."""
+    every_s: float = Field(900.0, gt=0.0)
+    """Seconds of training between two, at most: what a killed learner has to train again."""
     keep: int = Field(2, ge=2)
     """Newest checkpoints kept; two at least, because a power loss may tear the newest."""
 

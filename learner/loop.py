@@ -63,6 +63,7 @@ class LoopSettings:
     steps: int  # train until this step
     publish_every_steps: int  # kappa, where a batch does not say it
     checkpoint_every_steps: int
+    checkpoint_every_s: float  # of training
     keep_versions: int  # newest versions kept for behaviour log-probabilities
     batch_timeout_s: float
     objective: ObjectiveConfig
@@ -72,9 +73,9 @@ class LoopSettings:
     mismatch: MismatchConfig
     sampling_check: SamplingCheckConfig
 
-    def checkpoints(self, step: int) -> bool:
-        """Whether the state after ``step`` steps is saved."""
-        return step % self.checkpoint_every_steps == 0 or step == self.steps
+    def checkpoints(self, step: int, unsaved_s: float) -> bool:
+        """Whether the state after ``step`` steps is saved, where training since the last one took so long."""
+        return step % self.checkpoint_every_steps == 0 or step == self.steps or unsaved_s >= self.checkpoint_every_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,7 @@ class TrainingLoop:
         self._host_state = host_state
         self._replay = replay
         self._saved_step = position.step
+        self._unsaved_s = 0.0  # of training since then
         self._kappa = settings.publish_every_steps
         self._time = StepTime()
         self._sampling = SamplingWatch(settings.sampling_check)
@@ -207,7 +209,9 @@ class TrainingLoop:
         self._kappa = batch.publish_every_steps or self._settings.publish_every_steps
         self._parts.reporter.say("training", f"step {self.step + 1} of {self._settings.steps}")
         rows = check_batch(batch.rollouts, self.step, self._settings.rules, self._at.trained)
+        began_s = time.monotonic()
         values = await self._on_worker(lambda: self._train(rows))
+        self._unsaved_s += time.monotonic() - began_s
         kill_point("gradient_done")
         for row in rows:
             self._at.trained.add(row.rollout_id)
@@ -282,7 +286,7 @@ class TrainingLoop:
         return self._parts.retained.freeze(version, self._parts.trainer.freeze_into)
 
     async def _checkpoint(self, published: bool) -> None:
-        if self._settings.checkpoints(self.step):
+        if self._settings.checkpoints(self.step, self._unsaved_s):
             await self._start_checkpoint()
         elif published:
             await self._prune()
@@ -302,7 +306,7 @@ class TrainingLoop:
             return not self._parts.publisher.diverged
 
         await self._parts.saves.start(state, host, may_save)
-        self._saved_step = self.step
+        self._saved_step, self._unsaved_s = self.step, 0.0
         await self._prune()
 
     async def _prune(self) -> None:

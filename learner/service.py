@@ -315,6 +315,7 @@ class _Life:
             steps=info.steps,
             publish_every_steps=info.publish_every_steps,
             checkpoint_every_steps=config.checkpoint.every_steps,
+            checkpoint_every_s=config.checkpoint.every_s,
             keep_versions=max(config.publish.keep_versions, info.staleness_limit + 2, config.publish.squash_versions),
             batch_timeout_s=config.batch_timeout_s,
             objective=config.objective,

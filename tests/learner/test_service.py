@@ -123,6 +123,11 @@ async def test_kappa_and_older_versions(world: World, script: Script) -> None:
     assert world.coordinator.announced == [0, 2, 4, 5]
 
 
+def saved_steps(world: World) -> list[int]:
+    """Of the checkpoints on the disk."""
+    return sorted(int(path.name) for path in (world.run_folder / "checkpoints").iterdir())
+
+
 def content(folder: Path) -> str:
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*.state")):
@@ -143,6 +148,18 @@ async def test_a_stopped_learner_goes_on_to_the_same_versions(world: World, scri
     assert await run(config(world), asyncio.Event()) == 0
     assert [report.step for report in world.coordinator.step_reports] == [1, 2, 3, 4, 5, 6]
     assert sorted(set(world.coordinator.announced)) == [0, 1, 2, 3, 4, 5, 6]
+
+
+async def test_long_training_is_saved_before_so_many_steps_are_done(world: World, script: Script) -> None:
+    script.steps = 3
+    await run(config(world, checkpoint={"every_steps": 1000, "every_s": 1e-6, "keep": 9}), asyncio.Event())
+    assert saved_steps(world) == [0, 1, 2, 3]
+
+
+async def test_short_training_is_saved_by_steps_and_at_the_end(world: World, script: Script) -> None:
+    script.steps = 3
+    await run(config(world, checkpoint={"every_steps": 2, "every_s": 3600.0, "keep": 9}), asyncio.Event())
+    assert saved_steps(world) == [0, 2, 3]
 
 
 async def test_a_killed_learner_replays_to_the_same_bits(world: World, script: Script) -> None:
