@@ -57,7 +57,7 @@ DASHBOARD = (
     Picture("capacity", "capacity?sort=on&down=0", ".who .vt-row", scheme="dark"),
     Picture("narrow", "overview", ".overview-tiles .tile", width=NARROW, height=844),
 )
-DONOR = (Picture("donor", "now", ".state-card", width=1180, height=1000),)
+DONOR = (Picture("donor", "now", ".state-card.tone-good", width=1180, height=1000),)
 
 
 def main() -> None:
@@ -100,6 +100,7 @@ async def _take(browser: Any, url: str, pictures: Sequence[Picture], into: Path)
         await page.evaluate("page => { location.hash = '#/' + page; }", picture.page)
         await page.wait_for_selector(picture.shows)
         await page.wait_for_timeout(_SETTLE_MS)
+        await page.wait_for_selector(picture.shows)  # it may have gone meanwhile
         path = into / f"{picture.name}.png"
         path.write_bytes(small(await page.screenshot()))
         await context.close()
