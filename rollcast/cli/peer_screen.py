@@ -113,7 +113,8 @@ def _rate(bytes_per_second: float, cap_mbit_s: float | None) -> str:
 
 
 def _quota(used_bytes: int, limit_gb: float | None) -> str:
-    return f"{_size(used_bytes)} this month" + ("" if limit_gb is None else f" of {limit_gb:g} GB")
+    quota = "" if limit_gb is None else f" of {limit_gb:g} GB"
+    return f"{_size(used_bytes)}{quota} this month over the internet"
 
 
 def _size(size_bytes: float) -> str:

@@ -68,8 +68,8 @@ def test_one_screen_says_what_the_machine_does_and_why() -> None:
         "speed     1,234 tokens/s, 1,000,000 tokens since the start",
     ]
     assert "today     40 accepted, 2 stale" in lines
-    assert "up        10.0 Mbit/s measured, cap 5 Mbit/s, 12.3 GB this month of 100 GB" in lines
-    assert "down      not measured yet, 4 kB this month" in lines
+    assert "up        10.0 Mbit/s measured, cap 5 Mbit/s, 12.3 GB of 100 GB this month over the internet" in lines
+    assert "down      not measured yet, 4 kB this month over the internet" in lines
     assert "          and 1 more links" in lines
     assert lines[-1] == (
         "          processor 61 °C, others use 12% of the processor, memory used 2,000 MB, disk free 50.0 GB"

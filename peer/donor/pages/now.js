@@ -66,7 +66,7 @@ function State({ report }) {
 function Tiles({ report }) {
   const { limits, readings, used } = report;
   const today = Object.values(report.today).reduce((sum, value) => sum + value, 0);
-  const quota = (limit) => (limit ? `of ${fixed(limit, 0)} GB` : "no quota");
+  const quota = (limit) => (limit ? `of ${fixed(limit, 0)} GB, over the internet` : "over the internet; no quota");
   const hot = (value, most) => (known(value) && most && value > most ? "bad" : "");
   const warm = [["Processor", readings.cpu_celsius, limits.cpu_celsius_max], ["Accelerator", readings.gpu_celsius, limits.gpu_celsius_max]].filter(([, value]) => known(value));
   return html`<div class="tiles">

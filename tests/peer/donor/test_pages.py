@@ -47,7 +47,7 @@ async def test_it_shows_what_this_machine_does(browser: Any, tmp_path: Path) -> 
             ".head": "attic",
             ".state-card": "64 rollouts with version 1841",
             ".tile:has-text('Accepted today')": "of 40 rollouts",
-            ".tile:has-text('Sent this month')": "of 200 GB",
+            ".tile:has-text('Sent this month')": "of 200 GB, over the internet",
             ".tile:has-text('Accelerator')": "limit 78 °C",
             ".card:has-text('Receiving version')": "of 4,096 chunks",
             ".card:has(h2:text-is('Speed')) .chart-legend": "tokens/s",
