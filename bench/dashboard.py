@@ -26,6 +26,7 @@ import psutil
 
 from bench.machine import Outcome, alone
 from coordinator.http.wiring import PAGES
+from rollcast.runtime.waits import deadline
 from rollcast.web.assets import STATIC, Assets
 
 #: Pages that are measured, and the topics that each listens to beside the head line's.
@@ -84,7 +85,7 @@ async def _fleet(arguments: argparse.Namespace) -> AsyncIterator[tuple[str, psut
     child = await asyncio.create_subprocess_exec(*program, *options, stdout=asyncio.subprocess.PIPE)
     try:
         assert child.stdout is not None
-        async with asyncio.timeout(_START_S):
+        async with deadline(_START_S, "the fleet to print its address"):
             line = await child.stdout.readline()
         if not line:
             raise RuntimeError("the fleet did not start: see its messages above")

@@ -372,9 +372,13 @@ class Relay:
                 self._sending.send(action)
             case acts.Verify():
                 self._versions.verify(action)
-            case acts.BeginStore() | acts.FinishVersion() | acts.AnnounceHeld():
-                self._versions.carry_out(action)
-            case acts.ListChunks() | acts.AbandonVersion():
+            case (
+                acts.BeginStore()
+                | acts.FinishVersion()
+                | acts.AnnounceHeld()
+                | acts.ListChunks()
+                | acts.AbandonVersion()
+            ):
                 self._versions.carry_out(action)
             case acts.Dial(neighbour=neighbour):
                 self._background.spawn(self._dial(neighbour))

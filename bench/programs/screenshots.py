@@ -24,6 +24,7 @@ from typing import Any
 from PIL import Image
 
 from rollcast.runtime.errors import DaemonAway, WaitTimedOut
+from rollcast.runtime.waits import deadline
 from rollcast.wire.donor_control import request
 
 ROOT = Path(__file__).parents[2]
@@ -158,7 +159,7 @@ async def _fleet(arguments: argparse.Namespace) -> AsyncIterator[str]:
     options = ("--workers", str(arguments.workers), "--port", "0", "--warm-up", str(arguments.warm_up))
     async with _program("-m", "bench.programs.dashboard_fleet", *options, cwd=ROOT, stdout=PIPE) as child:
         assert child.stdout is not None
-        async with asyncio.timeout(_START_S):
+        async with deadline(_START_S, "the fleet to print its address"):
             line = await child.stdout.readline()
         if not line:
             raise RuntimeError("the fleet did not start: see its messages above")
@@ -174,7 +175,7 @@ async def _donor() -> AsyncIterator[str]:
         async with _program(
             "-m", "rollcast.cli.main", "up", config, *options, cwd=Path(folder), stdout=DEVNULL
         ) as child:
-            async with asyncio.timeout(_START_S):
+            async with deadline(_START_S, "a peer of the run to have made rollouts"):
                 url = await _page_of_a_worker(Path(folder), child)
             yield url
 
