@@ -12,21 +12,21 @@ from pathlib import Path
 
 import structlog
 
-from coordinator import background
 from coordinator.actions import Action
+from coordinator.background import Background
 from coordinator.config import CoordinatorConfig
 from coordinator.configured import core_settings
 from coordinator.core import CoordinatorCore, CoreSettings
 from coordinator.disk_guard import DiskGuard
 from coordinator.events import Event, Started
 from coordinator.http.server import HttpServer
-from coordinator.http.wiring import http_app
+from coordinator.http.wiring import HttpParts, http_app
 from coordinator.inviting import Inviting
 from coordinator.join import JoinDesk
 from coordinator.ledger import Ledger
 from coordinator.metrics import CoordinatorMetrics
 from coordinator.problems import Problems
-from coordinator.providing import Providing, start_fleet, works
+from coordinator.providing import Providing, make_surroundings, start_fleet, works
 from coordinator.reach.dialling import Dialling
 from coordinator.record_format import FORMAT, Head
 from coordinator.recorder import Recorder
@@ -110,7 +110,7 @@ async def started(config: CoordinatorConfig, folder: RunFolder) -> AsyncIterator
         coordinator.shell.apply(Started())
         for event in (*start.replay, start.standby, *start.orders.events(coordinator.shell.core.rules.rules)):
             coordinator.shell.apply(event)
-        for work in background.works(coordinator):
+        for work in _background(coordinator).works():
             stack.push_async_callback(_cancel, asyncio.create_task(work))
         endpoints = await _listen(stack, coordinator)
         if start.learner_finished:
@@ -240,7 +240,9 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
     coordinator.desk.grpc_address = _address(advertised, control.port)
     is_local = is_loopback(serve.host)
     names = frozenset({"localhost", "127.0.0.1", "::1", *serve.hosts})
-    app = await http_app(coordinator, hosts=names if is_local else None, open_reading=is_local and serve.open_reading)
+    app = await http_app(
+        _http_parts(coordinator), hosts=names if is_local else None, open_reading=is_local and serve.open_reading
+    )
     if not is_local and not serve.observe_port:
         fix = "set serve.observe_port, and let that port in: without it few kinds are told apart, and no holes punched"
         log.warning("routers of peers may stay unknown", fix=fix)
@@ -251,6 +253,34 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
     url = f"{'http' if is_local else 'https'}://{_address(advertised, http.port)}"
     coordinator.inviting.http_url = url
     return Endpoints(url, coordinator.desk.grpc_address)
+
+
+def _background(coordinator: Coordinator) -> Background:
+    return Background(
+        config=coordinator.config,
+        folder=coordinator.folder,
+        shell=coordinator.shell,
+        ledger=coordinator.ledger,
+        problems=coordinator.problems,
+        metrics=coordinator.metrics,
+        disk=coordinator.disk,
+    )
+
+
+def _http_parts(coordinator: Coordinator) -> HttpParts:
+    return HttpParts(
+        config=coordinator.config,
+        folder=coordinator.folder,
+        run_id=coordinator.run_id,
+        ledger=coordinator.ledger,
+        shell=coordinator.shell,
+        desk=coordinator.desk,
+        inviting=coordinator.inviting,
+        metrics=coordinator.metrics,
+        disk=coordinator.disk,
+        orders=coordinator.start.orders,
+        providing=coordinator.providing,
+    )
 
 
 def _servicer(coordinator: Coordinator) -> Servicer:
@@ -322,15 +352,21 @@ async def _write(path: Path, data: bytes, *, mode: int) -> None:
 
 async def _provide(stack: AsyncExitStack, coordinator: Coordinator) -> None:
     """Start what starts workers; each of them gets an invite of its own, good for one identity and one start."""
-    config = coordinator.config.providers
+    config, providing = coordinator.config.providers, coordinator.providing
     lifetime_s = 2.0 * config.start_timeout_s
 
     async def invite() -> str:
         made = await coordinator.inviting.invite("peer", quota=1, lifetime_s=lifetime_s, note="a worker at a provider")
         return made.encode()
 
-    fleet = await start_fleet(coordinator, invite)
+    surroundings = make_surroundings(coordinator.shell, coordinator.sessions, coordinator.ledger, invite)
+    fleet = await start_fleet(config, coordinator.folder.root, coordinator.run_id, surroundings)
     if fleet is not None:
+        coordinator.desk.on_claimed = fleet.claimed
+        providing.fleet = fleet
+        coordinator.shell.on_budget = providing.set_budget
+        if coordinator.start.orders.budget is not None:  # ordered to a coordinator before us
+            providing.set_budget(coordinator.start.orders.budget)
         stack.push_async_callback(fleet.close)
         for work in works(fleet, config, coordinator.shell):
             stack.push_async_callback(_cancel, asyncio.create_task(work))

@@ -27,7 +27,8 @@ from rollcast.wire.ids import PeerId
 from rollcast.wire.invite import Invite
 
 if TYPE_CHECKING:
-    from coordinator.assembly import Coordinator
+    from coordinator.ledger import Ledger
+    from coordinator.sessions import Sessions
     from coordinator.shell import Shell
 
 log = structlog.get_logger()
@@ -67,26 +68,20 @@ class Providing:
             await self.fleet.end(reason, timeout_s)
 
 
-async def start_fleet(coordinator: Coordinator, invite: Callable[[], Awaitable[str]]) -> ProviderFleet | None:
+async def start_fleet(
+    config: ProvidersConfig, run_folder: Path, run_id: str, surroundings: Surroundings
+) -> ProviderFleet | None:
     """Take up the fleet that the run folder holds; None where there is none and no provider is configured.
 
     Raises:
         StoreError: its journal cannot be used.
     """
-    config, folder = coordinator.config.providers, coordinator.folder
-    path = journal_path(folder.root)
+    path = journal_path(run_folder)
     if not config.pools and not path.exists():
         return None
     journal = await asyncio.to_thread(FleetJournal.open, path)
-    providers = make_providers(config.pools, folder.root / _PROVIDERS, config.peer)
-    clock = UnixClock()
-    fleet = make_fleet(config, coordinator.run_id, providers, journal, _surroundings(coordinator, invite), clock)
-    coordinator.desk.on_claimed = fleet.claimed
-    coordinator.providing.fleet = fleet
-    coordinator.shell.on_budget = coordinator.providing.set_budget
-    if coordinator.start.orders.budget is not None:  # ordered to a coordinator before us
-        coordinator.providing.set_budget(coordinator.start.orders.budget)
-    return fleet
+    providers = make_providers(config.pools, run_folder / _PROVIDERS, config.peer)
+    return make_fleet(config, run_id, providers, journal, surroundings, UnixClock())
 
 
 def make_fleet(
@@ -168,8 +163,10 @@ async def want_all(fleet: ProviderFleet) -> None:
         await asyncio.sleep(WANT_LOOK_S)
 
 
-def _surroundings(coordinator: Coordinator, invite: Callable[[], Awaitable[str]]) -> Surroundings:
-    shell, sessions = coordinator.shell, coordinator.sessions
+def make_surroundings(
+    shell: Shell, sessions: Sessions, ledger: Ledger, invite: Callable[[], Awaitable[str]]
+) -> Surroundings:
+    """Connect a fleet to its coordinator; ``invite`` makes the invite that one new worker joins with."""
 
     async def new_invite() -> tuple[str, bytes]:
         text = await invite()
@@ -180,6 +177,6 @@ def _surroundings(coordinator: Coordinator, invite: Callable[[], Awaitable[str]]
         return {channel.peer_id: sent.get(channel.peer_id, 0) for channel in sessions.of_role("peer")}
 
     def note(kind: str, subject: str, detail: str) -> None:
-        coordinator.ledger.record_event(kind, subject, detail, cause="providers")
+        ledger.record_event(kind, subject, detail, cause="providers")
 
     return Surroundings(invite=new_invite, here=here, dismiss=sessions.stop, note=note, fail=shell.fail)

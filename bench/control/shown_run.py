@@ -14,28 +14,23 @@ from typing import Any, cast
 from bench.control.shown_coordinator import Keeping, ShownCoordinator
 from bench.control.shown_fleet import ShownFleet, draw_machines
 from coordinator import events as ev
-from coordinator.assembly import Coordinator
 from coordinator.config import CoordinatorConfig
 from coordinator.core import CoordinatorCore
 from coordinator.disk_guard import DiskGuard
 from coordinator.http.server import HttpServer
 from coordinator.http.tokens import operator_key
-from coordinator.http.wiring import http_app
+from coordinator.http.wiring import HttpParts, http_app
 from coordinator.inviting import Inviting
 from coordinator.join import JoinDesk
 from coordinator.ledger import Ledger
 from coordinator.metrics import CoordinatorMetrics
-from coordinator.problems import Problems
+from coordinator.orders import Orders
 from coordinator.providing import Providing
-from coordinator.resume import RunStart
-from coordinator.sessions import Sessions
 from coordinator.shell import Shell
 from coordinator.sinks.file import FileSink
-from coordinator.state import Restored
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.identity import Identity
 from rollcast.wire.ids import PeerId, RunId, Version
-from rollcast.wire.rollouts import Sampling
 from rollcast.wire.tls import RunCA
 
 RUN_ID = RunId("simulated")
@@ -183,7 +178,7 @@ class Mischief:
             coordinator.apply(ev.PeerAccused(PeerId(accuser), PeerId(culprit or ""), version, chunk, "hash"))
 
 
-def _coordinator(fleet: ShownFleet, folder: RunFolder, ledger: Ledger) -> Coordinator:
+def _coordinator(fleet: ShownFleet, folder: RunFolder, ledger: Ledger) -> HttpParts:
     """What the HTTP side takes its parts from; the fleet stands for the rest."""
     shell, learner = ShownShell(fleet), Identity.generate()
     config = CoordinatorConfig.model_validate(
@@ -204,20 +199,16 @@ def _coordinator(fleet: ShownFleet, folder: RunFolder, ledger: Ledger) -> Coordi
     )
     desk.grpc_address = "127.0.0.1:1"
     providing = Providing()
-    return Coordinator(
+    return HttpParts(
         config=config,
         folder=folder,
         run_id=RUN_ID,
-        sampling=Sampling(1.0, 64, (1,)),
-        ca=ca,
         ledger=ledger,
-        problems=cast(Problems, None),
-        sessions=Sessions(),
         shell=cast(Shell, shell),
         desk=desk,
         inviting=Inviting(desk, run_id=RUN_ID, ca_sha256=ca.fingerprint, learner_public_key=learner.public_key.hex()),
         metrics=CoordinatorMetrics(lambda: providing.merged(shell.status()), shell.broadcast),
         disk=DiskGuard(folder.root, free_bytes_min=0, ballast_bytes=0),
-        start=RunStart(RUN_ID, Restored()),
+        orders=Orders(),
         providing=providing,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
 from aiohttp import web
@@ -16,7 +17,6 @@ from coordinator.http.audit import DONE, AuditLog
 from coordinator.http.requests import BODY_BYTES_MAX, JSON, answer_to, call_of, error_response
 from coordinator.http.routes import Answer, Call, Caller, RawRoute, Route
 from coordinator.http.stream import Hub
-from coordinator.http.watching import Watching
 from rollcast.runtime.errors import MalformedMessage, NotAllowed, RollcastError
 from rollcast.web.assets import Assets
 from rollcast.web.headers import NO_STORE, SECURITY_HEADERS
@@ -27,6 +27,17 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 ANSWER_DEADLINE_S = 60.0
 _CALLER = web.RequestKey("caller", Caller)
+
+
+class KeptConnections(Protocol):
+    """Connections that stay open by design."""
+
+    @property
+    def open_connections(self) -> int:
+        """Return how many are open."""
+
+    def end(self) -> None:
+        """End all of them, so that shutting down need not wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +57,7 @@ class HttpApp:
     assets: Assets
     hosts: frozenset[str] | None
     beside: Sequence[Callable[[web.Application], AsyncIterator[None]]] = ()
-    watching: Watching | None = None
+    watching: KeptConnections | None = None
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._guard])

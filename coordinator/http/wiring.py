@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from coordinator.config import CoordinatorConfig
+from coordinator.disk_guard import DiskGuard
 from coordinator.http.access import Gate
 from coordinator.http.acts import ActRoutes
 from coordinator.http.app import HttpApp
@@ -22,20 +25,43 @@ from coordinator.http.stream import Hub
 from coordinator.http.tokens import TokenBook, TokenRoutes, operator_key
 from coordinator.http.watching import Watching
 from coordinator.http.worth import WorthDesk
+from coordinator.inviting import Inviting
+from coordinator.join import JoinDesk
+from coordinator.ledger import Ledger
+from coordinator.metrics import CoordinatorMetrics
 from coordinator.order_keeping import OrderKeeping
+from coordinator.orders import Orders
 from coordinator.previewing import Previewing
+from coordinator.providing import Providing
 from coordinator.reach.events import SeenAt
+from coordinator.shell import Shell
 from coordinator.views.alerts import Health
 from coordinator.views.looking import ViewedRun
+from rollcast.runtime.run_folder import RunFolder
 from rollcast.web.assets import STATIC, Assets
-
-if TYPE_CHECKING:
-    from coordinator.assembly import Coordinator
+from rollcast.wire.ids import RunId
 
 PAGES = Path(__file__).parents[1] / "pages"
 
 
-async def http_app(coordinator: Coordinator, *, hosts: frozenset[str] | None, open_reading: bool) -> HttpApp:
+@dataclass(frozen=True, slots=True)
+class HttpParts:
+    """The components of a coordinator that its HTTP side reads and acts on."""
+
+    config: CoordinatorConfig
+    folder: RunFolder
+    run_id: RunId
+    ledger: Ledger
+    shell: Shell
+    desk: JoinDesk
+    inviting: Inviting
+    metrics: CoordinatorMetrics
+    disk: DiskGuard
+    orders: Orders
+    providing: Providing
+
+
+async def http_app(coordinator: HttpParts, *, hosts: frozenset[str] | None, open_reading: bool) -> HttpApp:
     """Args:
         hosts: names allowed in the Host header; None allows any.
         open_reading: whoever reaches us may read without a token.
@@ -51,7 +77,7 @@ async def http_app(coordinator: Coordinator, *, hosts: frozenset[str] | None, op
     standing = Standing(_views(coordinator), coordinator.desk, reading_is_open=open_reading)
     audit = AuditLog(ledger)
     previews = Previewing(lambda: shell.core.preview_question(shell.clock()))
-    keeping = OrderKeeping(shell.apply, ledger, coordinator.start.orders)
+    keeping = OrderKeeping(shell.apply, ledger, coordinator.orders)
     reads = Reads(_viewed(coordinator), coordinator.folder)
     topics: list[Topic] = [*standing.topics(), *reads.topics()]
     hub = Hub(topics, gate)
@@ -74,7 +100,7 @@ async def http_app(coordinator: Coordinator, *, hosts: frozenset[str] | None, op
     return HttpApp(routes, hub, gate, audit, assets, hosts, (reads.sampling,), watching)
 
 
-def _fleet_limit(coordinator: Coordinator) -> Callable[[], float | None]:
+def _fleet_limit(coordinator: HttpParts) -> Callable[[], float | None]:
     """What workers at providers may cost in an hour now."""
 
     def limit() -> float | None:
@@ -84,7 +110,7 @@ def _fleet_limit(coordinator: Coordinator) -> Callable[[], float | None]:
     return limit
 
 
-def _views(coordinator: Coordinator) -> HttpViews:
+def _views(coordinator: HttpParts) -> HttpViews:
     shell = coordinator.shell
     return HttpViews(
         run_name=coordinator.config.run.name,
@@ -95,7 +121,7 @@ def _views(coordinator: Coordinator) -> HttpViews:
     )
 
 
-def _viewed(coordinator: Coordinator) -> ViewedRun:
+def _viewed(coordinator: HttpParts) -> ViewedRun:
     shell, disk, loop_lag = coordinator.shell, coordinator.disk, coordinator.metrics.loop_lag
     folder = coordinator.folder.root
 
