@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -13,13 +13,10 @@ import numpy as np
 from rollcast.policy.cache import Pages
 from rollcast.policy.decoding import Controls, stop_row
 from rollcast.policy.noise import seed_words
-from rollcast.policy.page_pool import NOBODY, Reservation
+from rollcast.policy.page_pool import NOBODY, PagePool, Reservation
 from rollcast.policy.params import Params
 from rollcast.wire.rollouts import FinishReason, Sampling
 from rollcast.wire.stop_strings import Decode, StopStrings, stop_strings
-
-if TYPE_CHECKING:
-    from rollcast.policy.sampler import Sampler
 
 # While requests wait for a row, a slice ends once this share of the rows has ended.
 _REFILL_SHARE = 8
@@ -82,11 +79,35 @@ class _Piece:
     table: Sequence[int]
 
 
+class Device(Protocol):
+    """The compiled stages and the shapes that completions are drawn with: what ``Sampler`` offers.
+
+    Attributes:
+        batch_size: rows of a slice.
+        slice_steps: most tokens that a slice draws for a row.
+        table_pages: pages of the longest context.
+        extend, copy, decode: the compiled stages; each returns the pages that it was given, changed.
+    """
+
+    batch_size: int
+    slice_steps: int
+    table_pages: int
+    extend: Any
+    copy: Any
+    decode: Any
+
+    def new_pool(self) -> PagePool: ...
+    def new_pages(self) -> Pages: ...
+    def buckets(self) -> tuple[int, ...]: ...
+    def rows_at_once(self, bucket: int) -> int: ...
+    def check(self, request: SampleRequest, sampling: Sampling) -> None: ...
+
+
 class Drawing:
     """Completions under way; ``Sampler.begin`` makes it. What they have read stays on the device between two slices."""
 
     def __init__(
-        self, sampler: Sampler, params: Params, sampling: Sampling, greedy: bool, decode: Decode | None
+        self, sampler: Device, params: Params, sampling: Sampling, greedy: bool, decode: Decode | None
     ) -> None:
         self._sampler = sampler
         self._decode = decode

@@ -16,8 +16,9 @@ from peer import relay_actions as actions
 from peer import relay_events as events
 from peer.chunk_set import ChunkSet
 from peer.discovery.going_on import PATIENCE_S
+from peer.neighbours import EncodingKey
 from peer.relay_core import RelayCore
-from peer.relay_events import EncodingKey, LinkId
+from peer.relay_events import LinkId
 from peer.relay_serving import spared
 from peer.relay_state import RelaySettings
 from peer.relay_wire import plan_of
