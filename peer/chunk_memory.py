@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Collection
 
-from peer.relay_events import EncodingKey
+from peer.neighbours import EncodingKey
 from rollcast.wire.chunks import BytesLike
 
 # Chunks are passed on within a fraction of a second of their arrival: this much spares nearly all reads.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from peer.relay_events import EncodingKey, LinkId
+from peer.neighbours import EncodingKey
+from peer.relay_events import LinkId
 from rollcast.wire.link import ChunkFrame
 
 _BYTES_MOST = 4 << 20

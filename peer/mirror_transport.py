@@ -12,8 +12,8 @@ from peer.http_ranges import HttpLimits, HttpRanges, shown, url_of
 from peer.link_traffic import LinkTraffic, TrafficClass
 from peer.mirror import MirrorSource
 from peer.mirror_headers import MirrorHeaders
+from peer.neighbours import Neighbour
 from peer.public_weights import LocalFiles, PublicWeights, is_public_weights
-from peer.relay_events import Neighbour
 from peer.virtual_link import ChunkSource, VersionOf, VirtualLink, VirtualLinkLimits
 from rollcast.runtime.errors import Unreachable
 from rollcast.wire.ids import PeerId

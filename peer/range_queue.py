@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from peer.relay_events import EncodingKey
+from peer.neighbours import EncodingKey
 from rollcast.wire.chunks import BytesLike
 from rollcast.wire.ids import ChunkIndex
 from rollcast.wire.records import Manifest

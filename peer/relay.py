@@ -17,6 +17,7 @@ from peer.http_ranges import shown
 from peer.link_traffic import LinkTraffic
 from peer.mirror_folder import mirror_folder_of
 from peer.mirror_transport import MirrorTransport, own_mirrors
+from peer.neighbours import EncodingKey, Neighbour
 from peer.network_gate import NetworkGate
 from peer.probe import Prober
 from peer.relay_core import RelayCore
@@ -24,13 +25,11 @@ from peer.relay_events import (
     ChunkSent,
     CoordinatorGone,
     DialFailed,
-    EncodingKey,
     Event,
     HoldersKnown,
     LinkDown,
     LinkId,
     LinkUp,
-    Neighbour,
     Tick,
 )
 from peer.relay_link import LinkWatcher, RelayLink

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from peer.relay_events import EncodingKey, LinkId, Neighbour
+from peer.neighbours import EncodingKey, Neighbour
+from peer.relay_events import LinkId
 from rollcast.wire.ids import ChunkIndex, PeerId, StripeId, Version
 
 

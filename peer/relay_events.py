@@ -5,28 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NewType
 
-from rollcast.wire.ids import ChunkIndex, EncodingId, PeerId, PlanId, StripeId, Version
+from peer.neighbours import EncodingKey, Neighbour
+from rollcast.wire.ids import ChunkIndex, PeerId, PlanId, StripeId
 
 LinkId = NewType("LinkId", int)  # rises with every link of this process
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class EncodingKey:
-    """One encoding of one version: the unit that is received and served."""
-
-    version: Version
-    encoding_id: EncodingId
-
-
-@dataclass(frozen=True, slots=True)
-class Neighbour:
-    """Another process in this peer's part of the relay plan."""
-
-    peer_id: PeerId
-    role: str  # peer, origin or mirror
-    address: str  # host:port, https://... of a mirror; empty where it cannot be dialled
-    we_dial: bool
-    lan: bool = False
 
 
 @dataclass(frozen=True, slots=True)

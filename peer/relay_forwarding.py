@@ -12,15 +12,9 @@ from collections import deque
 from collections.abc import Sequence
 
 from peer.chunk_set import ChunkSet
+from peer.neighbours import EncodingKey
 from peer.relay_actions import SendAnnouncement, SendCancel, SendChunk, SendChunkList, SendCredit, SendHave
-from peer.relay_events import (
-    CancelReceived,
-    EncodingKey,
-    HaveReceived,
-    LinkId,
-    RequestReceived,
-    WantReceived,
-)
+from peer.relay_events import CancelReceived, HaveReceived, LinkId, RequestReceived, WantReceived
 from peer.relay_serving import asked_for
 from peer.relay_state import Account, EncodingState, LinkState, Push, RelayState
 from peer.token_bucket import TokenBucket

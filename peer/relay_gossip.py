@@ -8,8 +8,9 @@ IWANT (Vyzovitis et al. 2020, section 3). The learner's signature makes it true,
 
 from __future__ import annotations
 
+from peer.neighbours import EncodingKey
 from peer.relay_actions import SendAnnouncement, SendHave, SendWant
-from peer.relay_events import EncodingKey, LinkId, VersionHeard
+from peer.relay_events import LinkId, VersionHeard
 from peer.relay_forwarding import tell
 from peer.relay_state import Heard, LinkState, RelayState
 from rollcast.wire.ids import Version

@@ -8,7 +8,8 @@ idle, it sends copies to everybody itself. Near the end a root that would finish
 
 from __future__ import annotations
 
-from peer.relay_events import BroadcastStarted, CreditReceived, EncodingKey, LinkId
+from peer.neighbours import EncodingKey
+from peer.relay_events import BroadcastStarted, CreditReceived, LinkId
 from peer.relay_forwarding import queue_push
 from peer.relay_state import Again, Broadcast, EncodingState, LinkState, Owned, Push, RelayState
 from peer.service_window import ServiceWindow

@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 
 from peer.chunk_set import ChunkSet
+from peer.neighbours import Neighbour
 from peer.relay_actions import Dial, SendCancel, SendRequest, SendWant
-from peer.relay_events import CancelReceived, HaveReceived, LinkId, Neighbour
+from peer.relay_events import CancelReceived, HaveReceived, LinkId
 from peer.relay_state import EncodingState, LinkState, RelayState, Source
 from peer.service_window import ServiceWindow
 from rollcast.wire.limits import REQUEST_CHUNKS_MAX

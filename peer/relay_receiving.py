@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from peer import relay_pulling as pulling
 from peer.chunk_set import ChunkSet
+from peer.neighbours import EncodingKey
 from peer.relay_actions import (
     AbandonVersion,
     Accuse,
@@ -21,7 +22,6 @@ from peer.relay_events import (
     ChunkCorrupt,
     ChunkListReceived,
     ChunkVerified,
-    EncodingKey,
     EncodingKnown,
     EncodingUnwanted,
     StoreFailed,

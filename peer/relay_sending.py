@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from typing import assert_never
 
+from peer.neighbours import EncodingKey
 from peer.network_gate import NetworkGate
 from peer.relay_actions import (
     SendAnnouncement,
@@ -16,7 +17,7 @@ from peer.relay_actions import (
     SendRequest,
     SendWant,
 )
-from peer.relay_events import ChunkSent, EncodingKey, LinkId
+from peer.relay_events import ChunkSent, LinkId
 from peer.relay_link import RelayLink
 from peer.relay_versions import RelayVersions
 from peer.relay_wire import message_of

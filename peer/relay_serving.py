@@ -7,8 +7,9 @@ asks has all of it. So what is asked for is cut up at once, and a few of those s
 
 from __future__ import annotations
 
+from peer.neighbours import EncodingKey
 from peer.relay_actions import ListChunks
-from peer.relay_events import EncodingKey, KeyframeMade
+from peer.relay_events import KeyframeMade
 from peer.relay_state import RelayState
 from rollcast.wire.records import KEYFRAME_ID
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from peer.chunk_set import ChunkSet
+from peer.neighbours import EncodingKey, Neighbour
 from peer.relay_actions import Action
-from peer.relay_events import EncodingKey, LinkId, Neighbour, PlanChanged
+from peer.relay_events import LinkId, PlanChanged
 from peer.service_window import ServiceWindow
 from peer.token_bucket import TokenBucket
 from rollcast.wire.ids import PeerId, PlanId, StripeId, Version

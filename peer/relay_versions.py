@@ -9,6 +9,7 @@ import structlog
 
 from peer.early_chunks import EarlyChunks
 from peer.mirror_folder import MirrorFolder
+from peer.neighbours import EncodingKey
 from peer.relay_actions import AbandonVersion, AnnounceHeld, BeginStore, FinishVersion, ListChunks, Verify
 from peer.relay_events import (
     BroadcastStarted,
@@ -16,7 +17,6 @@ from peer.relay_events import (
     ChunkCorrupt,
     ChunkListReceived,
     ChunkVerified,
-    EncodingKey,
     EncodingKnown,
     EncodingUnwanted,
     Event,

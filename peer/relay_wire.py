@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from peer.neighbours import EncodingKey, Neighbour
 from peer.relay_actions import Accuse, SendCancel, SendCredit, SendHave, SendRequest, SendWant
 from peer.relay_events import (
     CancelReceived,
     CreditReceived,
-    EncodingKey,
     Event,
     HaveReceived,
     LinkId,
-    Neighbour,
     PlanChanged,
     RequestReceived,
     Stripe,

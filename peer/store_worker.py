@@ -13,7 +13,8 @@ import structlog
 
 from peer.chunk_memory import ChunkMemory
 from peer.mirror_folder import MirrorFolder
-from peer.relay_events import EncodingKey, Event, StoreFailed, StoreReady, VersionFinished, VersionRestored
+from peer.neighbours import EncodingKey
+from peer.relay_events import Event, StoreFailed, StoreReady, VersionFinished, VersionRestored
 from rollcast.runtime.errors import CorruptChunk, RollcastError, StoreError
 from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.chunks import BytesLike

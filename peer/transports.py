@@ -12,13 +12,13 @@ from peer.config import LinkConfig
 from peer.direct_transport import DirectTransport
 from peer.link_traffic import LinkTraffic
 from peer.mirror_transport import MirrorTransport
+from peer.neighbours import Neighbour
 from peer.network_gate import NetworkGate
 from peer.p2p.addresses import P2pAddress
 from peer.p2p.circuit_book import CircuitCaps
 from peer.p2p.transport import P2pTransport
 from peer.paths import Kind, Paths, addresses_in, kind_of, kind_of_link
 from peer.punching.transport import PunchTransport
-from peer.relay_events import Neighbour
 from peer.transport import Admission, ChunkTransport, Link, LinkHandler
 from rollcast.runtime.errors import RollcastError, Unreachable
 from rollcast.runtime.waits import deadline

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from peer.relay_events import EncodingKey, LinkId
+from peer.neighbours import EncodingKey
+from peer.relay_events import LinkId
 from peer.version_paths import cheapest_path, key_of
 from rollcast.wire.ids import Version
 from rollcast.wire.records import KEYFRAME_ID, Manifest, VerifiedVersion

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
-from peer.relay_events import EncodingKey
+from peer.neighbours import EncodingKey
 from rollcast.wire.ids import EncodingId, Version
 from rollcast.wire.records import Manifest, VerifiedVersion
 

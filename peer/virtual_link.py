@@ -18,8 +18,8 @@ import structlog
 
 from peer.http_ranges import Busy, NotThere
 from peer.link_traffic import TrafficClass
+from peer.neighbours import EncodingKey
 from peer.range_queue import ChunkCutter, ChunkRange, RangeQueue
-from peer.relay_events import EncodingKey
 from peer.transport import LinkMeasurement, LinkReceiver
 from rollcast.runtime.errors import RollcastError
 from rollcast.wire.chunks import BytesLike, bitmap_has

@@ -26,6 +26,7 @@ DATA = {
         "coordinator/reach/part.py",
         "coordinator/restored.py",
         "peer/config.py",
+        "peer/neighbours.py",
         "peer/p2p/limits.py",
     ),
     "capacity/units.py",

@@ -14,7 +14,7 @@ import structlog
 from peer.discovery.address_book import AddressBook
 from peer.discovery.book_file import BookFile
 from peer.discovery.own_record import OwnRecord
-from peer.relay_events import Neighbour
+from peer.neighbours import Neighbour
 from peer.token_bucket import TokenBucket
 from peer.transport import Link
 from rollcast.runtime.errors import RollcastError

@@ -13,8 +13,8 @@ from random import Random
 
 from bench.wan.scenarios import Bound, Node, fluid_bound
 from peer import relay_events as events
+from peer.neighbours import EncodingKey
 from peer.relay_core import RelayCore
-from peer.relay_events import EncodingKey
 from peer.relay_state import RelaySettings
 from rollcast.sim.ports import Port
 from rollcast.wire.ids import PlanId

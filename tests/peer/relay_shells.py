@@ -12,7 +12,8 @@ from typing import Protocol
 from peer import relay_actions as actions
 from peer import relay_events as events
 from peer.chunk_set import ChunkSet
-from peer.relay_events import EncodingKey, Event, LinkId
+from peer.neighbours import EncodingKey
+from peer.relay_events import Event, LinkId
 from rollcast.sim.agenda import Agenda
 from rollcast.sim.ports import Flow, Frame, Port
 from rollcast.sim.relay import as_received

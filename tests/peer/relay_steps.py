@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from peer.chunk_set import ChunkSet
+from peer.neighbours import EncodingKey, Neighbour
 from peer.relay_actions import Action, SendChunk, Verify
 from peer.relay_core import RelayCore
 from peer.relay_events import (
@@ -13,12 +14,10 @@ from peer.relay_events import (
     ChunkListReceived,
     ChunkSent,
     ChunkVerified,
-    EncodingKey,
     EncodingKnown,
     Event,
     LinkId,
     LinkUp,
-    Neighbour,
     PlanChanged,
     StoreReady,
     Stripe,

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.wan.scenarios import Bound
-from peer.relay_events import Neighbour, PlanChanged, Stripe
+from peer.neighbours import Neighbour
+from peer.relay_events import PlanChanged, Stripe
 from rollcast.wire.ids import PeerId, PlanId, StripeId
 
 ORIGIN = 0

@@ -13,7 +13,7 @@ from peer.config import LinkConfig, MirrorConfig
 from peer.link_traffic import LinkTraffic
 from peer.mirror_headers import MirrorHeaders
 from peer.mirror_transport import MirrorTransport, mirror_peer_id, own_mirrors
-from peer.relay_events import Neighbour
+from peer.neighbours import Neighbour
 from rollcast.runtime.config import parse_config
 from rollcast.runtime.errors import ConfigError, Unreachable
 from rollcast.wire.chunk_store import ChunkStore

@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from peer.neighbours import EncodingKey
 from peer.range_queue import ChunkCutter, ChunkRange, RangeQueue
-from peer.relay_events import EncodingKey
 from rollcast.wire.ids import EncodingId, Version
 from rollcast.wire.records import parse_announcement
 from tests.peer.versions import CHUNK_SIZE_BYTES, announcement_of, version_record

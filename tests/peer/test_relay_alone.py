@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from peer.relay_events import Neighbour
+from peer.neighbours import Neighbour
 from tests.peer.relay_world import Member, World, relay_world, until
 
 

@@ -8,6 +8,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from peer.neighbours import EncodingKey
 from peer.relay_actions import (
     Action,
     AnnounceHeld,
@@ -30,7 +31,6 @@ from peer.relay_events import (
     ChunkSent,
     ChunkVerified,
     CreditReceived,
-    EncodingKey,
     EncodingKnown,
     Event,
     HaveReceived,

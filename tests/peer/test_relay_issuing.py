@@ -9,12 +9,12 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from peer.neighbours import EncodingKey
 from peer.relay_actions import Action, SendChunk
 from peer.relay_events import (
     BroadcastStarted,
     ChunkSent,
     CreditReceived,
-    EncodingKey,
     HaveReceived,
     LinkDown,
     LinkId,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from peer.neighbours import EncodingKey
 from peer.relay_actions import (
     AbandonVersion,
     Accuse,
@@ -22,7 +23,6 @@ from peer.relay_events import (
     ChunkArrived,
     ChunkCorrupt,
     ChunkVerified,
-    EncodingKey,
     EncodingKnown,
     EncodingUnwanted,
     HaveReceived,

@@ -4,9 +4,10 @@ from collections.abc import Coroutine
 from types import SimpleNamespace
 from typing import Any, cast
 
+from peer.neighbours import EncodingKey
 from peer.network_gate import NetworkGate
 from peer.relay_actions import SendAnnouncement, SendChunk, SendChunkList, SendWant
-from peer.relay_events import ChunkSent, EncodingKey, LinkId
+from peer.relay_events import ChunkSent, LinkId
 from peer.relay_sending import RelaySending
 from rollcast.wire.ids import ChunkIndex, EncodingId, StripeId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from peer.chunk_set import ChunkSet
+from peer.neighbours import EncodingKey
 from peer.relay_actions import AbandonVersion, AnnounceHeld, BeginStore, FinishVersion, ListChunks, Verify
 from peer.relay_events import (
     BroadcastStarted,
@@ -18,7 +19,6 @@ from peer.relay_events import (
     ChunkCorrupt,
     ChunkListReceived,
     ChunkVerified,
-    EncodingKey,
     EncodingKnown,
     EncodingUnwanted,
     Event,

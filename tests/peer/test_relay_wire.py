@@ -2,15 +2,14 @@ from __future__ import annotations
 
 import pytest
 
+from peer.neighbours import EncodingKey, Neighbour
 from peer.relay_actions import Accuse, SendCancel, SendCredit, SendHave, SendRequest, SendWant
 from peer.relay_events import (
     CancelReceived,
     CreditReceived,
-    EncodingKey,
     Event,
     HaveReceived,
     LinkId,
-    Neighbour,
     PlanChanged,
     RequestReceived,
     Stripe,

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from peer.chunk_set import ChunkSet
-from peer.relay_events import EncodingKey, StoreFailed, StoreReady, VersionFinished, VersionRestored
+from peer.neighbours import EncodingKey
+from peer.relay_events import StoreFailed, StoreReady, VersionFinished, VersionRestored
 from peer.store_worker import EncodingsRemoved, StateMade, StateNotMade, StoreEvent, StoreWorker, keep_verified
 from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.identity import Identity

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peer.relay_events import EncodingKey, LinkId
+from peer.neighbours import EncodingKey
+from peer.relay_events import LinkId
 from peer.version_book import (
     Acknowledge,
     Command,

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Set
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peer.relay_events import EncodingKey
+from peer.neighbours import EncodingKey
 from peer.version_paths import STEPS_MAX, Path, cheapest_path
 from rollcast.wire.ids import EncodingId, Epoch, RunId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb

@@ -13,7 +13,7 @@ from peer.discovery.address_book import AddressBook
 from peer.discovery.book_file import BookFile
 from peer.discovery.exchange import RECORDS_TOLD, Exchange
 from peer.discovery.own_record import OwnRecord
-from peer.relay_events import Neighbour
+from peer.neighbours import Neighbour
 from peer.transport import Link
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.identity import Identity
