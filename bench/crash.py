@@ -26,10 +26,10 @@ from bench.control.process import CoordinatorProcess, RunShape, answer_to, wait_
 from bench.machine import Outcome
 from rollcast.runtime.errors import ProcessFailed
 from rollcast.runtime.logs import configure_logging
-from rollcast.wire.enrol import enrol
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.joining.enrol import enrol
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.tokenizer import Tokenizer
+from rollcast.wire.text.tokenizer import Tokenizer
 
 START_TIMEOUT_S = 120.0
 JOIN_TIMEOUT_S = 30.0

@@ -22,9 +22,9 @@ import zstandard
 from bench import delta_network, materialise, updates
 from bench.machine import Outcome
 from bench.wan.scenarios import SCENARIOS
-from rollcast.wire.delta import DeltaDecoder, InPlace, encode_delta
-from rollcast.wire.delta_format import ZSTD_LEVEL
-from rollcast.wire.tensors import TensorSpec, tensor_table
+from rollcast.wire.versions.delta import DeltaDecoder, InPlace, encode_delta
+from rollcast.wire.versions.delta_blocks import ZSTD_LEVEL
+from rollcast.wire.versions.tensors import TensorSpec, tensor_table
 
 LEARNING_RATES = {"1e-6": 1e-6, "3e-6": 3e-6, "1e-5": 1e-5}
 FORMATS = {"bf16": updates.as_bf16, "fp8": updates.as_fp8}

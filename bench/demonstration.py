@@ -31,7 +31,7 @@ from rollcast.policy.params import Params
 from rollcast.policy.sampler import Sampler, SampleRequest
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.rollouts import Sampling, Segment
-from rollcast.wire.tokenizer import Tokenizer
+from rollcast.wire.text.tokenizer import Tokenizer
 
 _OURSELVES = PeerId("bench")
 

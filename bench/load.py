@@ -34,8 +34,8 @@ from bench.control.watch import Watch
 from bench.machine import Outcome, alone
 from rollcast.runtime.errors import ProcessFailed
 from rollcast.runtime.logs import configure_logging
-from rollcast.wire.identity import Identity
-from rollcast.wire.tokenizer import Tokenizer
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.text.tokenizer import Tokenizer
 
 START_TIMEOUT_S = 120.0
 CONNECT_TIMEOUT_S = 300.0

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rollcast.wire.chunk_store import ChunkStore
-from rollcast.wire.chunks import chunk_list, chunk_size_for, cut
-from rollcast.wire.delta import encode_delta
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import Epoch, RunId, Version
-from rollcast.wire.records import (
+from rollcast.wire.versions.chunk_store import ChunkStore
+from rollcast.wire.versions.chunks import chunk_list, chunk_size_for, cut
+from rollcast.wire.versions.delta import encode_delta
+from rollcast.wire.versions.records import (
     PREVIOUS_ID,
     Manifest,
     VerifiedVersion,
@@ -23,8 +23,8 @@ from rollcast.wire.records import (
     sign_version,
     state_hash,
 )
-from rollcast.wire.stored_encoding import StoredEncoding
-from rollcast.wire.tensors import TensorSpec
+from rollcast.wire.versions.stored_encoding import StoredEncoding
+from rollcast.wire.versions.tensors import TensorSpec
 
 _IN_MEMORY = Path("/dev/shm")
 _BUDGET_BYTES = 16 << 20

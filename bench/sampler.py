@@ -31,8 +31,8 @@ from rollcast.policy.shapes import parameter_count, parameter_shapes
 from rollcast.policy.snapshot import freeze
 from rollcast.runtime.errors import MissingExtra
 from rollcast.wire.ids import Epoch, RunId, Version
-from rollcast.wire.records import VersionRecord
 from rollcast.wire.rollouts import Sampling
+from rollcast.wire.versions.records import VersionRecord
 
 BATCHES = (1, 8, 64, 256)
 GROUP = 8  # samples of a prompt

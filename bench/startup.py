@@ -20,7 +20,7 @@ from statistics import median
 
 from bench.machine import Outcome
 from rollcast.runtime.errors import ProcessFailed, RollcastError
-from rollcast.wire.donor_control import request
+from rollcast.wire.donor_socket import request
 
 _ROLLCAST = (sys.executable, "-m", "rollcast.cli.main")
 _TIMEOUT_S = 60.0

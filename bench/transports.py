@@ -25,9 +25,9 @@ from bench.machine import Outcome, alone
 from bench.wan.network import Network, Sockets
 from bench.wan.scenarios import Node
 from rollcast.runtime.errors import ProcessFailed
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.tls import RunCA, TlsCredentials, new_tls_key
 from rollcast.wire.ids import RunId
-from rollcast.wire.tls import RunCA, TlsCredentials, new_tls_key
 
 WAYS = ("raw", "direct", "p2p")
 _PROGRAM = "bench.programs.link_end"

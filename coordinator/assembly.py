@@ -46,11 +46,11 @@ from rollcast.runtime.errors import ConfigError
 from rollcast.runtime.process import is_loopback
 from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_atomically, write_json
 from rollcast.runtime.version import software_version
+from rollcast.wire.identity.tls import RunCA, TlsCredentials, new_tls_key
 from rollcast.wire.ids import Role, RunId
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import range_to_pb
 from rollcast.wire.rollouts import Sampling, sampling_to_pb
-from rollcast.wire.tls import RunCA, TlsCredentials, new_tls_key
 
 log = structlog.get_logger()
 

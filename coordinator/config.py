@@ -24,8 +24,8 @@ from coordinator.tasks.config import (
 )
 from rollcast.runtime.config import ConfigModel
 from rollcast.wire import limits
-from rollcast.wire.bootstrap import PLACE_PATTERN, PLACES_MOST
-from rollcast.wire.tokenizer import UNKNOWN
+from rollcast.wire.joining.bootstrap import PLACE_PATTERN, PLACES_MOST
+from rollcast.wire.text.tokenizer import UNKNOWN
 
 StopString = Annotated[str, Field(min_length=1, max_length=limits.STOP_STRING_LENGTH_MAX)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinator.join import JoinDesk
 from rollcast.wire.ids import Role, RunId
-from rollcast.wire.invite import Invite
+from rollcast.wire.joining.invite import Invite
 
 
 class Inviting:

@@ -20,12 +20,12 @@ import structlog
 from coordinator.store import RunStore
 from rollcast.runtime.errors import Banned, JoinRefused, MalformedMessage, WrongKey
 from rollcast.runtime.waits import deadline
-from rollcast.wire.enrol import JOIN_DOMAIN, join_payload
-from rollcast.wire.identity import peer_id_of, verify_bytes
+from rollcast.wire.identity.identity import peer_id_of, verify_bytes
+from rollcast.wire.identity.member_proof import proved_member
+from rollcast.wire.identity.run_ca import RunCA
 from rollcast.wire.ids import PeerId, Role, RunId
-from rollcast.wire.member_proof import proved_member
+from rollcast.wire.joining.enrol import JOIN_DOMAIN, join_payload
 from rollcast.wire.protocol import PROTOCOL_RANGE, agree
-from rollcast.wire.run_ca import RunCA
 
 log = structlog.get_logger()
 
@@ -134,7 +134,7 @@ class JoinDesk:
             await self._ledger.check_invite(token_hash(token), now_unix_s=self._unix_clock())
 
     def check_member(self, proof: str, path: str) -> PeerId:
-        """Whose proof of membership this is (rollcast.wire.member_proof); they have a session now.
+        """Whose proof of membership this is (rollcast.wire.identity.member_proof); they have a session now.
 
         Raises:
             BadSignature, WrongKey: it is no proof for this path, now.

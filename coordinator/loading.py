@@ -21,7 +21,7 @@ from coordinator.tasks.usable import TokenLimits
 from coordinator.tasks.volatility import Volatility
 from coordinator.verifier_pool import VerifierPool
 from rollcast.runtime.waits import deadline
-from rollcast.wire.tokenizer import Tokenizer
+from rollcast.wire.text.tokenizer import Tokenizer
 
 GENERATOR_LOAD_DEADLINE_S = 120.0  # a cold import included
 ROWS_LOAD_DEADLINE_S = 3600.0  # to read millions of rows, perhaps over a network

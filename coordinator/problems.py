@@ -26,8 +26,8 @@ from rollcast.runtime.errors import MalformedMessage, TaskError
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import RolloutId
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.stop_strings import StopStrings
-from rollcast.wire.tokenizer import TextTokenizer
+from rollcast.wire.text.stop_strings import StopStrings
+from rollcast.wire.text.tokenizer import TextTokenizer
 
 T = TypeVar("T")
 

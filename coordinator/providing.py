@@ -24,7 +24,7 @@ from coordinator.providers_config import ProvidersConfig
 from coordinator.providers_status import build_spending
 from coordinator.providers_wanted import Wanting
 from rollcast.wire.ids import PeerId
-from rollcast.wire.invite import Invite
+from rollcast.wire.joining.invite import Invite
 
 if TYPE_CHECKING:
     from coordinator.ledger import Ledger

@@ -25,7 +25,7 @@ from rollcast.runtime.run_folder import RunFolder
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import RunId
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.records import parse_announcement
+from rollcast.wire.versions.records import parse_announcement
 
 log = structlog.get_logger()
 

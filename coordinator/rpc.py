@@ -13,8 +13,8 @@ from coordinator.rpc_peers import PeerCalls
 from coordinator.rpc_tokenizer import TokenizerCalls
 from rollcast.runtime.errors import PortInUse
 from rollcast.runtime.process import bind_error
+from rollcast.wire.identity.tls import SERVER_OPTIONS, TlsCredentials
 from rollcast.wire.proto import rollcast_pb2_grpc as pb_grpc
-from rollcast.wire.tls import SERVER_OPTIONS, TlsCredentials
 
 log = structlog.get_logger()
 

@@ -10,9 +10,9 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from rollcast.runtime.errors import MalformedMessage, RollcastError, WrongKey
-from rollcast.wire.certificates import Caller, caller_from_san_uris
-from rollcast.wire.grpc_client import error_to_json, status_of
+from rollcast.wire.identity.certificates import Caller, caller_from_san_uris
 from rollcast.wire.ids import Role
+from rollcast.wire.joining.grpc_client import error_to_json, status_of
 from rollcast.wire.limits import PEER_MESSAGE_BYTES_MAX
 
 log = structlog.get_logger()

@@ -22,7 +22,7 @@ from rollcast.wire import limits
 from rollcast.wire.ids import RunId, Step, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import agree_with
-from rollcast.wire.records import verify_announcement
+from rollcast.wire.versions.records import verify_announcement
 
 log = structlog.get_logger()
 

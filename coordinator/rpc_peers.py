@@ -36,7 +36,7 @@ from coordinator.untrusted import counter, rate, text
 from rollcast.runtime.errors import ClonedIdentity, MalformedMessage, RollcastError, WrongKey
 from rollcast.runtime.waits import deadline
 from rollcast.wire import limits
-from rollcast.wire.certificates import Caller
+from rollcast.wire.identity.certificates import Caller
 from rollcast.wire.ids import Epoch, LeaseId, PeerId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import agree_with, range_to_pb

@@ -10,8 +10,8 @@ from typing import Any
 import zstandard
 
 from rollcast.runtime.errors import MalformedMessage
-from rollcast.wire.model_folder import TOKENIZER, TOKENIZER_BYTES_MAX, ModelFolder
 from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.text.model_folder import TOKENIZER, TOKENIZER_BYTES_MAX, ModelFolder
 
 PART_BYTES = 1 << 20
 WRITE_DEADLINE_S = 30.0  # for one part to be taken by the transport

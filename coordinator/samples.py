@@ -17,7 +17,7 @@ from coordinator.tasks.adapter import Problem
 from rollcast.runtime.errors import RunFolderError
 from rollcast.runtime.run_folder import RunFolder, run_folder_error
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.tokenizer import TextTokenizer
+from rollcast.wire.text.tokenizer import TextTokenizer
 
 TEXT_LENGTH_MAX = 32 << 10  # of a prompt, answer or completion as it is kept
 LINE_BYTES_MAX = 1 << 20

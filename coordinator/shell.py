@@ -74,8 +74,8 @@ from rollcast.runtime.errors import EpochOver, RollcastError
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import FencingToken, LeaseId, PeerId, Step, UploadId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.records import VerifiedVersion
 from rollcast.wire.rollouts import Rollout
+from rollcast.wire.versions.records import VerifiedVersion
 
 log = structlog.get_logger()
 

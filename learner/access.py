@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from rollcast.runtime.errors import RollcastError
-from rollcast.wire.enrol import REUSE_VALID_FOR_S, Enrolment
+from rollcast.wire.joining.enrol import REUSE_VALID_FOR_S, Enrolment
 
 _log = structlog.get_logger()
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import grpc
 
-from rollcast.wire.enrol import Enrolment
-from rollcast.wire.grpc_client import open_channel
+from rollcast.wire.joining.enrol import Enrolment
+from rollcast.wire.joining.grpc_client import open_channel
 from rollcast.wire.proto import rollcast_pb2_grpc
 
 

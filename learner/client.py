@@ -16,8 +16,8 @@ from rollcast.runtime.errors import MalformedMessage, Unreachable, WrongKey
 from rollcast.runtime.version import software_version
 from rollcast.runtime.waits import backoff_delays_s, deadline
 from rollcast.wire import protocol
-from rollcast.wire.enrol import Enrolment
-from rollcast.wire.grpc_client import translate
+from rollcast.wire.joining.enrol import Enrolment
+from rollcast.wire.joining.grpc_client import translate
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 ResultT = TypeVar("ResultT")

@@ -11,11 +11,11 @@ import structlog
 from learner.pages import STRETCH_BYTES, chunk_hashes_of, give_back
 from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.errors import CheckpointError
-from rollcast.wire.chunks import BytesLike, chunk_size_for
-from rollcast.wire.delta import encode_delta
 from rollcast.wire.ids import EncodingId, Version
 from rollcast.wire.limits import DELTA_BLOCK_BYTES
-from rollcast.wire.records import KEYFRAME_ID, VersionRecord
+from rollcast.wire.versions.chunks import BytesLike, chunk_size_for
+from rollcast.wire.versions.delta import encode_delta
+from rollcast.wire.versions.records import KEYFRAME_ID, VersionRecord
 
 DELTA_SHARE_MAX = 0.5
 """Of the keyframe's bytes: a longer delta saves too little for the trouble of a chain."""

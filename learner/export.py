@@ -19,13 +19,8 @@ from rollcast.policy.snapshot import thaw
 from rollcast.runtime.errors import CheckpointError, MalformedMessage, ModelError
 from rollcast.runtime.run_folder import RunFolder, fsync_folder
 from rollcast.wire.ids import Version
-from rollcast.wire.model_folder import (
-    CONFIG,
-    GENERATION_CONFIG,
-    TOKENIZER,
-    ModelFolder,
-)
-from rollcast.wire.tokenizer import Tokenizer
+from rollcast.wire.text.model_folder import CONFIG, GENERATION_CONFIG, TOKENIZER, ModelFolder
+from rollcast.wire.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from rollcast.runtime.errors import CheckpointError, ConfigError
 from rollcast.wire.ids import Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import Sampling, sampling_from_pb
-from rollcast.wire.tokenizer import read_record
+from rollcast.wire.text.tokenizer import read_record
 
 
 @dataclass(frozen=True, slots=True)

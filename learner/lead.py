@@ -24,7 +24,7 @@ from learner.trainer import Trainer
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.logprobs import TokenStatistics
 from rollcast.policy.params import Params
-from rollcast.wire.tensors import TensorSpec
+from rollcast.wire.versions.tensors import TensorSpec
 
 # What all processes must agree on; the leader's counts.
 SHARED = ("seed", "optimiser", "objective", "mesh", "remat")

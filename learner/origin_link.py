@@ -9,14 +9,14 @@ from types import TracebackType
 from learner.kill_points import kill_point
 from learner.push import Held, Output, Push, PushFailed, SendChunk, SendMessage
 from rollcast.runtime.errors import MalformedMessage, Unreachable, WaitTimedOut
-from rollcast.wire.chunks import BytesLike
+from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import ChunkIndex, EncodingId, PeerId, RunId
-from rollcast.wire.link import LinkFrame, LinkMessageFrame, encode_chunk
-from rollcast.wire.link_dialler import LinkDialler
-from rollcast.wire.link_opening import LinkLimits
-from rollcast.wire.link_socket import SocketOptions
-from rollcast.wire.link_stream import LinkStream
-from rollcast.wire.tls import TlsCredentials
+from rollcast.wire.links.dialler import LinkDialler
+from rollcast.wire.links.frames import LinkFrame, LinkMessageFrame, encode_chunk
+from rollcast.wire.links.handshake import LinkLimits
+from rollcast.wire.links.stream import LinkStream
+from rollcast.wire.links.tcp import SocketOptions
+from rollcast.wire.versions.chunks import BytesLike
 
 STALL_TIMEOUT_S = 15.0  # an origin that says nothing for this long while nothing is sent is tried on a new link
 LIMITS = LinkLimits(write_timeout_s=STALL_TIMEOUT_S)
@@ -104,7 +104,7 @@ class OriginLink:
     ) -> None:
         await self.close()
 
-    # ------------------------------------------------------------- rollcast.wire.link_receiver.LinkReceiver
+    # ------------------------------------------------------------- rollcast.wire.links.receiver.LinkReceiver
 
     def frames(self, frames: Sequence[LinkFrame]) -> None:
         self._moved_s = self._loop.time()

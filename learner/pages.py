@@ -8,7 +8,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from rollcast.wire.chunks import BytesLike, chunk_list
+from rollcast.wire.versions.chunks import BytesLike, chunk_list
 
 STRETCH_BYTES = 8 << 20
 """Looked at between two times that pages are given back; a multiple of every chunk size."""
@@ -41,7 +41,7 @@ def stretches(data: BytesLike) -> Iterator[memoryview]:
 
 
 def hash_of(data: BytesLike) -> bytes:
-    """BLAKE3, 32 bytes: what rollcast.wire.records.state_hash says."""
+    """BLAKE3, 32 bytes: what rollcast.wire.versions.records.state_hash says."""
     digest = blake3(max_threads=blake3.AUTO)
     for stretch in stretches(data):
         digest.update(stretch)
@@ -49,7 +49,7 @@ def hash_of(data: BytesLike) -> bytes:
 
 
 def chunk_hashes_of(data: BytesLike, chunk_size_bytes: int) -> bytes:
-    """The hashes of all chunks: what rollcast.wire.chunks.chunk_list says."""
+    """The hashes of all chunks: what rollcast.wire.versions.chunks.chunk_list says."""
     if STRETCH_BYTES % chunk_size_bytes:
         return chunk_list(data, chunk_size_bytes)
     return b"".join(chunk_list(stretch, chunk_size_bytes) for stretch in stretches(data))

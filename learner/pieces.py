@@ -18,7 +18,7 @@ from learner.kill_points import kill_point
 from learner.mesh import everywhere
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.snapshot import frozen_parts, tensor_specs
-from rollcast.wire.tensors import TensorSpec
+from rollcast.wire.versions.tensors import TensorSpec
 
 PIECE_BYTES = 8 << 20
 """Of a tensor that are gathered at a time, at most about so many."""

@@ -21,11 +21,12 @@ from learner.versions import RetainedVersions
 from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.errors import CheckpointError, Unreachable
 from rollcast.runtime.waits import backoff_delays_s, deadline
-from rollcast.wire.chunks import BytesLike, blake3_hash
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import EncodingId, Epoch, PeerId, RunId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.records import (
+from rollcast.wire.versions.chunks import BytesLike, blake3_hash
+from rollcast.wire.versions.records import (
     KEYFRAME_ID,
     PREVIOUS_ID,
     SQUASHED_ID,
@@ -36,7 +37,6 @@ from rollcast.wire.records import (
     parse_announcement,
     sign_version,
 )
-from rollcast.wire.tls import TlsCredentials
 
 PUSH_BYTES_PER_SECOND_MIN = 1 << 20  # an origin slower than this cannot keep up; the deadline grows with the size
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rollcast.wire.chunks import HASH_BYTES
 from rollcast.wire.ids import ChunkIndex, EncodingId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.versions.chunks import HASH_BYTES
 
 
 @dataclass(frozen=True, slots=True)

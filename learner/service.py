@@ -37,12 +37,12 @@ from rollcast.policy.compilation import use_compilation_cache
 from rollcast.policy.sampler import Sampler
 from rollcast.runtime.process import EXIT_INTERRUPTED
 from rollcast.runtime.run_folder import RunFolder
-from rollcast.wire.enrol import Enrolment, enrol
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import Epoch, Version
-from rollcast.wire.invite import read_invite
+from rollcast.wire.joining.enrol import Enrolment, enrol
+from rollcast.wire.joining.invite import read_invite
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.tls import TlsCredentials
 
 EXAMPLES_PER_CALL = 2048  # a few seconds of the task's generator
 RENEW_TIMEOUT_S = 10.0  # one try at a new certificate; whoever needs it tries again

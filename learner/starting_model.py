@@ -10,8 +10,8 @@ from rollcast.policy.config import ModelConfig
 from rollcast.policy.hf_load import Place, load_params, model_config
 from rollcast.policy.params import Params, initial_params
 from rollcast.runtime.errors import ModelError
-from rollcast.wire.model_folder import TOKENIZER, TOKENIZER_BYTES_MAX, ModelFolder
-from rollcast.wire.tokenizer import TokenizerRecord
+from rollcast.wire.text.model_folder import TOKENIZER, TOKENIZER_BYTES_MAX, ModelFolder
+from rollcast.wire.text.tokenizer import TokenizerRecord
 
 
 def starting_model(config: LearnerConfig, tokenizer: TokenizerRecord) -> ModelConfig:

@@ -25,7 +25,7 @@ from rollcast.policy.logprobs import TokenStatistics, completion_logprobs
 from rollcast.policy.params import Params
 from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.errors import CheckpointError
-from rollcast.wire.tensors import TensorSpec
+from rollcast.wire.versions.tensors import TensorSpec
 
 
 class _Factors(NamedTuple):

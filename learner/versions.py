@@ -25,11 +25,11 @@ from learner.pages import hash_of, map_file
 from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.errors import CheckpointError, MalformedMessage
 from rollcast.runtime.run_folder import fsync_folder, run_folder_error, write_atomically
-from rollcast.wire.chunks import BytesLike, chunk_list
 from rollcast.wire.ids import EncodingId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.records import Manifest, VerifiedVersion, VersionRecord, parse_announcement
-from rollcast.wire.tensors import TensorSpec
+from rollcast.wire.versions.chunks import BytesLike, chunk_list
+from rollcast.wire.versions.records import Manifest, VerifiedVersion, VersionRecord, parse_announcement
+from rollcast.wire.versions.tensors import TensorSpec
 
 _FIX = "restore the run folder, or start the run anew in an empty one"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from peer.network_gate import NetworkGate
-from rollcast.wire.certificates import Caller
+from rollcast.wire.identity.certificates import Caller
 from rollcast.wire.ids import PeerId
 
 BANNED = "the operator has sent this peer away"

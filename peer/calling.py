@@ -9,11 +9,11 @@ from peer.config import PeerConfig
 from peer.renewal import Renewal
 from peer.session import Session, SessionListener, SessionSettings
 from peer.startup import Place
-from rollcast.wire.enrol import enrol
-from rollcast.wire.grpc_client import open_channel
-from rollcast.wire.hops import HopFailed, failed_hop
+from rollcast.wire.identity.tls import TlsCredentials
+from rollcast.wire.joining.diagnose import HopFailed, failed_hop
+from rollcast.wire.joining.enrol import enrol
+from rollcast.wire.joining.grpc_client import open_channel
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.tls import TlsCredentials
 
 REJOIN_TIMEOUT_S = 5.0
 """For one try to join again, once our certificate has ended."""
@@ -65,7 +65,7 @@ async def _join_again(config: PeerConfig, place: Place, renewal: Renewal) -> Non
     """A coordinator was away for longer than certificates last: nothing but the invite opens its door.
 
     Raises:
-        RollcastError: see rollcast.wire.enrol.
+        RollcastError: see rollcast.wire.joining.enrol.
     """
     if renewal.credentials.valid_for_s > 0.0:
         return

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Collection
 
 from peer.neighbours import EncodingKey
-from rollcast.wire.chunks import BytesLike
+from rollcast.wire.versions.chunks import BytesLike
 
 # Chunks are passed on within a fraction of a second of their arrival: this much spares nearly all reads.
 _KEPT_BYTES_MOST = 32 << 20

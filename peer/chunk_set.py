@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from rollcast.runtime.errors import MalformedMessage
-from rollcast.wire.chunks import bitmap_add, bitmap_count, bitmap_has, new_bitmap, parse_bitmap
+from rollcast.wire.versions.chunks import bitmap_add, bitmap_count, bitmap_has, new_bitmap, parse_bitmap
 
 
 class ChunkSet:
-    """Indices in [0, size), one bit each (see rollcast/wire/chunks.py)."""
+    """Indices in [0, size), one bit each (see rollcast/wire/versions/chunks.py)."""
 
     __slots__ = ("_bits", "count", "size")
 

@@ -10,7 +10,7 @@ from pydantic import Field, SecretStr, model_validator
 from peer.donor.config import LimitsConfig
 from rollcast.runtime.config import ConfigModel
 from rollcast.runtime.process import is_loopback
-from rollcast.wire.bootstrap import PLACE_PATTERN, PLACES_MOST
+from rollcast.wire.joining.bootstrap import PLACE_PATTERN, PLACES_MOST
 
 
 class EngineConfig(ConfigModel):

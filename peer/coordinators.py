@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollcast.wire.hops import HopFailed
+from rollcast.wire.joining.diagnose import HopFailed
 
 _SAID_AGAIN_S = 600.0
 """The same problem is worth another line in the log after this long."""

@@ -8,11 +8,11 @@ from peer.link_traffic import LinkTraffic
 from peer.stream_link import StreamLink
 from peer.transport import Admission, Link, LinkHandler
 from rollcast.runtime.errors import ConfigError
+from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import PeerId, RunId
-from rollcast.wire.link_dialler import LinkDialler
-from rollcast.wire.link_opening import LinkLimits
-from rollcast.wire.link_socket import SocketOptions, check_congestion_control
-from rollcast.wire.tls import TlsCredentials
+from rollcast.wire.links.dialler import LinkDialler
+from rollcast.wire.links.handshake import LinkLimits
+from rollcast.wire.links.tcp import SocketOptions, check_congestion_control
 
 _ANY_ADDRESS = ("", "0.0.0.0", "::")
 

@@ -6,7 +6,7 @@ from collections import deque
 
 from peer.neighbours import EncodingKey
 from peer.relay_events import LinkId
-from rollcast.wire.link import ChunkFrame
+from rollcast.wire.links.frames import ChunkFrame
 
 _BYTES_MOST = 4 << 20
 _KEPT_S = 5.0

@@ -13,7 +13,8 @@ def heat_map(bitmap: bytes, chunk_count: int, cells: int = HEAT_MAP_CELLS_MAX) -
     A cell is 255 only where all of its chunks are held, and 0 only where none is.
 
     Args:
-        bitmap: most significant bit first, chunk 0 first, at least ``chunk_count`` bits; see rollcast/wire/chunks.py.
+        bitmap: most significant bit first, chunk 0 first, at least ``chunk_count`` bits; see
+        rollcast/wire/versions/chunks.py.
     """
     cells = min(cells, chunk_count)
     if cells <= 0:

@@ -25,7 +25,7 @@ from rollcast import __version__
 from rollcast.runtime.errors import MalformedMessage, Unreachable
 from rollcast.runtime.waits import deadline
 from rollcast.wire.checks import require
-from rollcast.wire.link_socket import set_receive_bytes
+from rollcast.wire.links.tcp import set_receive_bytes
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _REDIRECTS_MOST = 4

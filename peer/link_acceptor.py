@@ -10,12 +10,12 @@ import structlog
 from aiohttp import web
 
 from rollcast.runtime.errors import RollcastError, WrongKey
+from rollcast.wire.identity.tls import Caller, TlsCredentials
 from rollcast.wire.ids import RunId
-from rollcast.wire.link_opening import PATH, UPGRADE_HEADERS, LinkLimits, caller_of, greet
-from rollcast.wire.link_receiver import LinkClosed
-from rollcast.wire.link_socket import SocketOptions
-from rollcast.wire.link_stream import LinkStream
-from rollcast.wire.tls import Caller, TlsCredentials
+from rollcast.wire.links.handshake import PATH, UPGRADE_HEADERS, LinkLimits, caller_of, greet
+from rollcast.wire.links.receiver import LinkClosed
+from rollcast.wire.links.stream import LinkStream
+from rollcast.wire.links.tcp import SocketOptions
 
 log = structlog.get_logger()
 

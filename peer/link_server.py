@@ -11,11 +11,11 @@ from peer.link_traffic import LinkTraffic
 from peer.stream_link import StreamLink
 from peer.transport import Admission, LinkHandler
 from rollcast.runtime.errors import PortInUse, RollcastError
+from rollcast.wire.identity.tls import Caller, TlsCredentials
 from rollcast.wire.ids import RunId
-from rollcast.wire.link_opening import LinkLimits
-from rollcast.wire.link_socket import SocketOptions
-from rollcast.wire.link_stream import LinkStream
-from rollcast.wire.tls import Caller, TlsCredentials
+from rollcast.wire.links.handshake import LinkLimits
+from rollcast.wire.links.stream import LinkStream
+from rollcast.wire.links.tcp import SocketOptions
 
 _BACKLOG = 128
 

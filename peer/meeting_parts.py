@@ -32,8 +32,8 @@ from peer.reached import Reached
 from peer.relay import Relay
 from peer.startup import Place
 from rollcast.runtime.process import is_loopback
+from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.tls import TlsCredentials
 
 
 @dataclass(frozen=True, slots=True)

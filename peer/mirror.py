@@ -15,8 +15,8 @@ from contextlib import aclosing
 from peer.http_ranges import HttpRanges, NotThere, url_of
 from peer.virtual_link import Holding
 from rollcast.runtime.errors import MalformedMessage
-from rollcast.wire.chunks import HASH_BYTES
-from rollcast.wire.records import Manifest, VerifiedVersion
+from rollcast.wire.versions.chunks import HASH_BYTES
+from rollcast.wire.versions.records import Manifest, VerifiedVersion
 
 
 class MirrorSource:

@@ -20,11 +20,11 @@ from google.protobuf.message import DecodeError
 from peer.config import MirrorConfig
 from rollcast.runtime.errors import MalformedMessage, StoreError
 from rollcast.runtime.run_folder import fsync_folder
-from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.ids import Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.records import parse_announcement
-from rollcast.wire.stored_encoding import StoredEncoding, store_error
+from rollcast.wire.versions.chunk_store import ChunkStore
+from rollcast.wire.versions.records import parse_announcement
+from rollcast.wire.versions.stored_encoding import StoredEncoding, store_error
 
 log = structlog.get_logger()
 

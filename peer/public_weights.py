@@ -16,9 +16,9 @@ from typing import Protocol, TypeVar
 from peer.http_ranges import NotThere
 from peer.virtual_link import Holding
 from rollcast.runtime.errors import MalformedMessage
-from rollcast.wire.chunks import bitmap_count
-from rollcast.wire.records import Manifest, VerifiedVersion
-from rollcast.wire.safetensors import (
+from rollcast.wire.versions.chunks import bitmap_count
+from rollcast.wire.versions.records import Manifest, VerifiedVersion
+from rollcast.wire.versions.safetensors import (
     HEADER_BYTES_MAX,
     LENGTH_BYTES,
     StateMap,

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from peer.neighbours import EncodingKey
-from rollcast.wire.chunks import BytesLike
 from rollcast.wire.ids import ChunkIndex
-from rollcast.wire.records import Manifest
+from rollcast.wire.versions.chunks import BytesLike
+from rollcast.wire.versions.records import Manifest
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,13 +44,13 @@ from peer.transports import transports_of
 from peer.upgrading import Upgrading
 from rollcast.runtime.background import Background
 from rollcast.runtime.errors import RollcastError, StoreError
-from rollcast.wire.chunk_store import ChunkStore
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.tls import Caller, TlsCredentials
 from rollcast.wire.ids import PeerId, RunId
-from rollcast.wire.link import ChunkFrame, LinkFrame, LinkMessageFrame
+from rollcast.wire.links.frames import ChunkFrame, LinkFrame, LinkMessageFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.records import VerifiedVersion, verify_announcement
-from rollcast.wire.tls import Caller, TlsCredentials
+from rollcast.wire.versions.chunk_store import ChunkStore
+from rollcast.wire.versions.records import VerifiedVersion, verify_announcement
 
 log = structlog.get_logger()
 

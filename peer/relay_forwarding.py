@@ -19,7 +19,7 @@ from peer.relay_serving import asked_for
 from peer.relay_state import Account, EncodingState, LinkState, Push, RelayState
 from peer.token_bucket import TokenBucket
 from rollcast.wire.ids import ChunkIndex, PeerId, StripeId
-from rollcast.wire.link import DIRECT_STRIPE, NO_STRIPE
+from rollcast.wire.links.frames import DIRECT_STRIPE, NO_STRIPE
 
 # Versions whose announcements and chunk lists a new link is told of.
 _INTRODUCED_MOST = 2

@@ -14,7 +14,7 @@ from peer.relay_forwarding import queue_push
 from peer.relay_state import Again, Broadcast, EncodingState, LinkState, Owned, Push, RelayState
 from peer.service_window import ServiceWindow
 from rollcast.wire.ids import StripeId
-from rollcast.wire.link import DIRECT_STRIPE
+from rollcast.wire.links.frames import DIRECT_STRIPE
 
 # Near the end a root may take this many times as long as the fastest.
 _SLOWER_AT_END_MOST = 1.5

@@ -8,10 +8,10 @@ from typing import Protocol
 from peer.relay_events import LinkId
 from peer.token_bucket import TokenBucket
 from peer.transport import Link
-from rollcast.wire.chunks import BytesLike
 from rollcast.wire.ids import PeerId, StripeId
-from rollcast.wire.link import LinkFrame
+from rollcast.wire.links.frames import LinkFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.versions.chunks import BytesLike
 
 # An honest peer announces each version once; versions are seconds apart, and who was away hears of the last few.
 _ANNOUNCEMENTS_PER_S = 4.0

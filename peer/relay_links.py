@@ -12,7 +12,7 @@ from peer.relay_receiving import forget_link
 from peer.relay_state import LinkState, RelayState
 from rollcast.runtime.errors import NotDialable
 from rollcast.wire.ids import PeerId
-from rollcast.wire.link import DIRECT_STRIPE
+from rollcast.wire.links.frames import DIRECT_STRIPE
 
 # Those who are to dial us try at once, and again every few seconds.
 _DIALLED_WITHIN_S = 60.0

@@ -17,7 +17,7 @@ from peer.relay_events import CancelReceived, HaveReceived, LinkId
 from peer.relay_state import EncodingState, LinkState, RelayState, Source
 from peer.service_window import ServiceWindow
 from rollcast.wire.limits import REQUEST_CHUNKS_MAX
-from rollcast.wire.records import KEYFRAME_ID
+from rollcast.wire.versions.records import KEYFRAME_ID
 
 # A chunk is late when it is this many times as far behind the newest as chunks usually are here.
 _USUAL_LAGS = 1.5

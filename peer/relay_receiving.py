@@ -34,8 +34,8 @@ from peer.relay_forwarding import drop_link, forget, forward, introduce, tell_co
 from peer.relay_issuing import give_again
 from peer.relay_state import EncodingState, LinkState, RelayState, StoreFailure
 from rollcast.wire.ids import ChunkIndex, Version
-from rollcast.wire.link import NO_STRIPE
-from rollcast.wire.records import KEYFRAME_ID
+from rollcast.wire.links.frames import NO_STRIPE
+from rollcast.wire.versions.records import KEYFRAME_ID
 
 # ---------------------------------------------------------------- encodings
 

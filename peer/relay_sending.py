@@ -21,9 +21,9 @@ from peer.relay_events import ChunkSent, LinkId
 from peer.relay_link import RelayLink
 from peer.relay_versions import RelayVersions
 from peer.relay_wire import message_of
-from rollcast.wire.chunks import BytesLike
 from rollcast.wire.ids import Version
 from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.versions.chunks import BytesLike
 
 Send = SendChunk | SendWant | SendRequest | SendHave | SendCredit | SendCancel | SendAnnouncement | SendChunkList
 

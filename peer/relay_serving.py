@@ -11,7 +11,7 @@ from peer.neighbours import EncodingKey
 from peer.relay_actions import ListChunks
 from peer.relay_events import KeyframeMade
 from peer.relay_state import RelayState
-from rollcast.wire.records import KEYFRAME_ID
+from rollcast.wire.versions.records import KEYFRAME_ID
 
 # Who fetches a keyframe asks for more of it, or again, within this long.
 _ASKS_WITHIN_S = 10.0

@@ -41,13 +41,13 @@ from peer.version_book import (
 )
 from peer.version_paths import key_of
 from rollcast.runtime.errors import CorruptChunk, MalformedMessage
-from rollcast.wire.chunk_store import ChunkStore
-from rollcast.wire.chunks import BytesLike, check_chunk
 from rollcast.wire.ids import ChunkIndex, Version
-from rollcast.wire.link import ChunkFrame
+from rollcast.wire.links.frames import ChunkFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.records import KEYFRAME_ID, VerifiedVersion
-from rollcast.wire.stored_encoding import StoredEncoding
+from rollcast.wire.versions.chunk_store import ChunkStore
+from rollcast.wire.versions.chunks import BytesLike, check_chunk
+from rollcast.wire.versions.records import KEYFRAME_ID, VerifiedVersion
+from rollcast.wire.versions.stored_encoding import StoredEncoding
 
 log = structlog.get_logger()
 

@@ -12,8 +12,8 @@ import structlog
 
 from rollcast.runtime.errors import RollcastError, WaitTimedOut, WrongKey
 from rollcast.runtime.waits import backoff_delays_s, deadline
+from rollcast.wire.identity.tls import TlsCredentials, new_tls_key
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.tls import TlsCredentials, new_tls_key
 
 log = structlog.get_logger()
 

@@ -22,12 +22,12 @@ import zstandard
 from rollcast.runtime.errors import MalformedMessage, Unreachable, WaitTimedOut
 from rollcast.runtime.run_folder import run_folder_error, write_atomically
 from rollcast.runtime.waits import backoff_delays_s
-from rollcast.wire.grpc_client import translate
-from rollcast.wire.hub_tokenizer import HubDecoder, parse_tokenizer
-from rollcast.wire.model_folder import TOKENIZER_BYTES_MAX
+from rollcast.wire.joining.grpc_client import translate
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.stop_strings import Decode
-from rollcast.wire.tokenizer import Tokenizer, read_record
+from rollcast.wire.text.hub_tokenizer import HubDecoder, parse_tokenizer
+from rollcast.wire.text.model_folder import TOKENIZER_BYTES_MAX
+from rollcast.wire.text.stop_strings import Decode
+from rollcast.wire.text.tokenizer import Tokenizer, read_record
 
 log = structlog.get_logger()
 

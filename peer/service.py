@@ -47,13 +47,13 @@ from peer.worker_events import (
     VersionVerified,
 )
 from rollcast.runtime.errors import RollcastError, StoreError
-from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.ids import LeaseId
 from rollcast.wire.limits import TEXT_LENGTH_MAX
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.records import VerifiedVersion
 from rollcast.wire.rollouts import lease_from_pb, sampling_from_pb
-from rollcast.wire.stored_encoding import StoredEncoding
+from rollcast.wire.versions.chunk_store import ChunkStore
+from rollcast.wire.versions.records import VerifiedVersion
+from rollcast.wire.versions.stored_encoding import StoredEncoding
 
 log = structlog.get_logger()
 

@@ -19,9 +19,9 @@ import structlog
 from peer.coordinators import Coordinators
 from rollcast.runtime.errors import JoinRefused, MalformedMessage, RollcastError, Unreachable, WaitTimedOut, WrongKey
 from rollcast.runtime.waits import backoff_delays_s, deadline
-from rollcast.wire.error_json import error_from_json
-from rollcast.wire.grpc_client import end_call, translate
-from rollcast.wire.hops import HopFailed
+from rollcast.wire.joining.diagnose import HopFailed
+from rollcast.wire.joining.error_json import error_from_json
+from rollcast.wire.joining.grpc_client import end_call, translate
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc
 from rollcast.wire.protocol import agree_with

@@ -20,12 +20,12 @@ from peer.donor.instance import instance_id
 from peer.engines.base import Engine
 from rollcast.runtime.errors import JoinRefused, MalformedMessage, MissingExtra, RunFolderError
 from rollcast.runtime.run_folder import run_folder_error
-from rollcast.wire.chunk_store import ChunkStore
-from rollcast.wire.enrol import Enrolment, enrol
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import RunId
-from rollcast.wire.invite import Invite, read_invite
-from rollcast.wire.stored_encoding import store_error
+from rollcast.wire.joining.enrol import Enrolment, enrol
+from rollcast.wire.joining.invite import Invite, read_invite
+from rollcast.wire.versions.chunk_store import ChunkStore
+from rollcast.wire.versions.stored_encoding import store_error
 
 log = structlog.get_logger()
 

@@ -16,12 +16,12 @@ from peer.mirror_folder import MirrorFolder
 from peer.neighbours import EncodingKey
 from peer.relay_events import Event, StoreFailed, StoreReady, VersionFinished, VersionRestored
 from rollcast.runtime.errors import CorruptChunk, RollcastError, StoreError
-from rollcast.wire.chunk_store import ChunkStore
-from rollcast.wire.chunks import BytesLike
 from rollcast.wire.ids import ChunkIndex
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.records import KEYFRAME_ID, Manifest, VerifiedVersion
-from rollcast.wire.stored_encoding import StoredEncoding
+from rollcast.wire.versions.chunk_store import ChunkStore
+from rollcast.wire.versions.chunks import BytesLike
+from rollcast.wire.versions.records import KEYFRAME_ID, Manifest, VerifiedVersion
+from rollcast.wire.versions.stored_encoding import StoredEncoding
 
 log = structlog.get_logger()
 

@@ -11,16 +11,16 @@ from peer.link_rate import LinkRate
 from peer.link_traffic import KERNEL_AHEAD_BYTES_MAX, TrafficClass
 from peer.token_bucket import TokenBucket
 from peer.transport import LinkMeasurement, LinkReceiver
-from rollcast.wire.chunks import BytesLike
+from rollcast.wire.identity.tls import Caller
 from rollcast.wire.ids import PeerId, StripeId
-from rollcast.wire.link import LinkFrame, encode_chunk
-from rollcast.wire.link_socket import SocketFigures
+from rollcast.wire.links.frames import LinkFrame, encode_chunk
+from rollcast.wire.links.tcp import SocketFigures
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.tls import Caller
+from rollcast.wire.versions.chunks import BytesLike
 
 
 class FrameStream(Protocol):
-    """A stream of frames: see rollcast.wire.link_stream.LinkStream, and peer.p2p.stream for the other one."""
+    """A stream of frames: see rollcast.wire.links.stream.LinkStream, and peer.p2p.stream for the other one."""
 
     bytes_sent: int
     bytes_received: int
@@ -133,7 +133,7 @@ class StreamLink:
     def close(self, reason: str, code: str = "") -> None:
         self._stream.close(reason, code)
 
-    # ------------------------------------------------------------- rollcast.wire.link_receiver.LinkReceiver
+    # ------------------------------------------------------------- rollcast.wire.links.receiver.LinkReceiver
 
     def frames(self, frames: Sequence[LinkFrame]) -> None:
         now = self._loop.time()

@@ -1,6 +1,7 @@
 """Chunk links between two processes, whatever carries them.
 
-A link is a pair of streams of frames (rollcast/wire/link.py) between two authenticated ends. Either end may send
+A link is a pair of streams of frames (rollcast/wire/links/frames.py) between two authenticated ends. Either end may
+send
 anything at any time: the direction of data does not depend on who dialled. Links call back, and nothing waits inside
 them: at a chunk a millisecond, a task that wakes per frame costs more than the frame.
 """
@@ -11,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from rollcast.wire.chunks import BytesLike
+from rollcast.wire.identity.tls import Caller, TlsCredentials
 from rollcast.wire.ids import PeerId, StripeId
-from rollcast.wire.link_opening import LinkLimits
-from rollcast.wire.link_receiver import LinkReceiver
+from rollcast.wire.links.handshake import LinkLimits
+from rollcast.wire.links.receiver import LinkReceiver
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.tls import Caller, TlsCredentials
+from rollcast.wire.versions.chunks import BytesLike
 
 __all__ = ["Admission", "ChunkTransport", "Link", "LinkHandler", "LinkLimits", "LinkMeasurement", "LinkReceiver"]
 

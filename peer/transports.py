@@ -22,9 +22,9 @@ from peer.punching.transport import PunchTransport
 from peer.transport import Admission, ChunkTransport, Link, LinkHandler
 from rollcast.runtime.errors import RollcastError, Unreachable
 from rollcast.runtime.waits import deadline
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import PeerId, RunId
-from rollcast.wire.tls import TlsCredentials
 
 log = structlog.get_logger()
 

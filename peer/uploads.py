@@ -10,8 +10,8 @@ import grpc
 
 from peer.worker_events import Verdict
 from rollcast.runtime.errors import Unreachable
-from rollcast.wire.grpc_client import translate
 from rollcast.wire.ids import LeaseId
+from rollcast.wire.joining.grpc_client import translate
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc
 from rollcast.wire.rollouts import Rollout, rollout_to_pb

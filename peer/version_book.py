@@ -15,7 +15,7 @@ from peer.neighbours import EncodingKey
 from peer.relay_events import LinkId
 from peer.version_paths import cheapest_path, key_of
 from rollcast.wire.ids import Version
-from rollcast.wire.records import KEYFRAME_ID, Manifest, VerifiedVersion
+from rollcast.wire.versions.records import KEYFRAME_ID, Manifest, VerifiedVersion
 
 # Announcements that are remembered: chains of deltas are no longer than this.
 _KNOWN_MOST = 32

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from peer.neighbours import EncodingKey
 from rollcast.wire.ids import EncodingId, Version
-from rollcast.wire.records import Manifest, VerifiedVersion
+from rollcast.wire.versions.records import Manifest, VerifiedVersion
 
 STEPS_MAX = 64
 """Encodings of one path: each is a pass over the whole state, and bounds the search."""

@@ -22,12 +22,12 @@ from peer.neighbours import EncodingKey
 from peer.range_queue import ChunkCutter, ChunkRange, RangeQueue
 from peer.transport import LinkMeasurement, LinkReceiver
 from rollcast.runtime.errors import RollcastError
-from rollcast.wire.chunks import BytesLike, bitmap_has
 from rollcast.wire.ids import ChunkIndex, EncodingId, PeerId, StripeId, Version
 from rollcast.wire.limits import TEXT_LENGTH_MAX
-from rollcast.wire.link import NO_STRIPE, ChunkFrame, LinkFrame, LinkMessageFrame
+from rollcast.wire.links.frames import NO_STRIPE, ChunkFrame, LinkFrame, LinkMessageFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.records import Manifest, VerifiedVersion
+from rollcast.wire.versions.chunks import BytesLike, bitmap_has
+from rollcast.wire.versions.records import Manifest, VerifiedVersion
 
 log = structlog.get_logger()
 

@@ -40,10 +40,10 @@ from peer.worker_events import (
 from peer.worker_status import Receiving, WorkerStatus
 from rollcast.runtime.errors import CorruptChunk, ProcessFailed, RollcastError, StoreError
 from rollcast.runtime.waits import backoff_delays_s
-from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.ids import LeaseId, PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import Rollout, Segment, partial_to_pb
+from rollcast.wire.versions.chunk_store import ChunkStore
 
 log = structlog.get_logger()
 

@@ -13,7 +13,7 @@ PACKAGES = ("rollcast", "coordinator", "peer", "learner", "capacity", "bench")
 DATA = {
     *("rollcast/cli/options.py", "rollcast/cli/up_config.py", "rollcast/policy/config.py", "rollcast/wire/ids.py"),
     *(
-        "rollcast/wire/link_receiver.py",
+        "rollcast/wire/links/receiver.py",
         "rollcast/wire/limits.py",
         "coordinator/access_rows.py",
         "coordinator/actions.py",
@@ -55,7 +55,7 @@ TESTED_IN = {
     "rollcast/cli/peer_bugreport.py": "tests/cli/test_peer_join.py",
     "rollcast/cli/peer_leave.py": "tests/cli/test_peer_join.py",
     "rollcast/cli/peer_places.py": "tests/cli/test_peer_join.py",
-    "rollcast/wire/pinned_http.py": "tests/wire/test_enrol.py",
+    "rollcast/wire/joining/pinned_http.py": "tests/wire/joining/test_enrol.py",
     "capacity/conduct.py": "tests/capacity/test_prediction.py",
     "capacity/fleet_model_parts.py": "tests/capacity/test_fleet_model.py",
     "bench/prediction_grid.py": "tests/bench/test_prediction.py",
@@ -125,8 +125,8 @@ TESTED_IN = {
     "peer/engines/torch_rows.py": "tests/peer/test_torch_engine.py",
     "rollcast/policy/drawing.py": "tests/policy/test_sampler.py",
     "rollcast/policy/compilation.py": "tests/peer/test_jax_engine.py",
-    "rollcast/wire/link_dialler.py": "tests/peer/test_direct_transport.py",
-    "rollcast/wire/link_opening.py": "tests/peer/test_direct_transport.py",
+    "rollcast/wire/links/dialler.py": "tests/peer/test_direct_transport.py",
+    "rollcast/wire/links/handshake.py": "tests/peer/test_direct_transport.py",
     "rollcast/runtime/metrics.py": "tests/coordinator/test_metrics.py",
     "rollcast/runtime/version.py": "tests/cli/test_main.py",
     "capacity/fleet_accounts.py": "tests/capacity/test_fleet.py",

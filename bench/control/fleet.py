@@ -22,8 +22,8 @@ from blake3 import blake3
 from bench.control.history import History
 from bench.control.long_rollouts import LeasedSlot, LongRollouts, upload_of
 from rollcast.runtime.waits import backoff_delays_s
-from rollcast.wire.enrol import Enrolment
-from rollcast.wire.grpc_client import open_channel
+from rollcast.wire.joining.enrol import Enrolment
+from rollcast.wire.joining.grpc_client import open_channel
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import range_to_pb
 

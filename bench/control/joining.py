@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import aiohttp
 
 from rollcast.runtime.errors import ProcessFailed
-from rollcast.wire.enrol import JOIN_DOMAIN, Enrolment, join_payload
-from rollcast.wire.identity import Identity
-from rollcast.wire.invite import Invite
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.tls import TlsCredentials, new_tls_key
+from rollcast.wire.joining.enrol import JOIN_DOMAIN, Enrolment, join_payload
+from rollcast.wire.joining.invite import Invite
 from rollcast.wire.protocol import PROTOCOL_RANGE
-from rollcast.wire.tls import TlsCredentials, new_tls_key
 
 CONNECTIONS = 16
 _TIMEOUT_S = 60.0  # for one join; most of it is waiting for a turn

@@ -11,16 +11,16 @@ from blake3 import blake3
 
 from bench.control.history import History
 from rollcast.runtime.errors import ProcessFailed
-from rollcast.wire.chunks import chunk_list
-from rollcast.wire.enrol import Enrolment
-from rollcast.wire.grpc_client import open_channel
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import Epoch, RunId, Version
+from rollcast.wire.joining.enrol import Enrolment
+from rollcast.wire.joining.grpc_client import open_channel
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc as pb_grpc
 from rollcast.wire.protocol import range_to_pb
-from rollcast.wire.records import VersionRecord, keyframe_manifest, sign_version
-from rollcast.wire.tensors import tensor_table
+from rollcast.wire.versions.chunks import chunk_list
+from rollcast.wire.versions.records import VersionRecord, keyframe_manifest, sign_version
+from rollcast.wire.versions.tensors import tensor_table
 
 CALL_DEADLINE_S = 10.0
 BATCH_DEADLINE_S = 60.0  # of which it may wait for the batch, and then take it

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from bench.control.process import answer_to
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.tokenizer import Tokenizer
+from rollcast.wire.text.tokenizer import Tokenizer
 
 _BYTES_A_TOKEN = 6  # its id below 128, a byte of the loss mask, a float of the reported log-probability
 _ANSWER_TOKENS = 6  # an answer is padded to this

@@ -12,8 +12,8 @@ import grpc
 import grpc.aio
 
 from bench.control.history import History
-from rollcast.wire.enrol import Enrolment
-from rollcast.wire.grpc_client import open_channel
+from rollcast.wire.joining.enrol import Enrolment
+from rollcast.wire.joining.grpc_client import open_channel
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc as pb_grpc
 from rollcast.wire.protocol import range_to_pb

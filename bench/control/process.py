@@ -16,8 +16,8 @@ import psutil
 
 from rollcast.runtime.errors import ProcessFailed
 from rollcast.runtime.run_folder import RunFolder
-from rollcast.wire.identity import Identity
-from rollcast.wire.invite import Invite
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.joining.invite import Invite
 
 _STOP_TIMEOUT_S = 20.0
 _POLL_S = 0.02

@@ -30,7 +30,7 @@ from rollcast.sim.coordinator_node import CoordinatorNode
 from rollcast.sim.ground import Ground
 from rollcast.sim.sessions import Session
 from rollcast.wire.ids import EncodingId, PeerId, Step
-from rollcast.wire.records import VerifiedVersion
+from rollcast.wire.versions.records import VerifiedVersion
 
 TOKENS_STAND_FOR = 48  # real ones, each of the simulator's
 _PEERS_WITH_KL = 16

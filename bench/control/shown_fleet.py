@@ -27,7 +27,7 @@ from rollcast.sim.peer_node import PeerNode
 from rollcast.sim.settings import EngineSettings, FleetSettings, Lengths
 from rollcast.wire.ids import EncodingId
 from rollcast.wire.limits import HEAT_MAP_CELLS_MAX
-from rollcast.wire.records import VerifiedVersion
+from rollcast.wire.versions.records import VerifiedVersion
 
 DELTA = EncodingId(1)
 KEYFRAME_TO_DELTA = 8.0  # bytes of the one / bytes of the other

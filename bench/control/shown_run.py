@@ -29,9 +29,9 @@ from coordinator.providing import Providing
 from coordinator.shell import Shell
 from coordinator.sinks.file import FileSink
 from rollcast.runtime.run_folder import RunFolder
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.tls import RunCA
 from rollcast.wire.ids import PeerId, RunId, Version
-from rollcast.wire.tls import RunCA
 
 RUN_ID = RunId("simulated")
 SLICE_S = 0.05  # of the wall clock, between two slices of the simulation

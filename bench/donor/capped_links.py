@@ -18,10 +18,10 @@ from peer.link_traffic import LinkTraffic
 from peer.stream_link import StreamLink
 from peer.transport import Link, LinkReceiver
 from rollcast.runtime.waits import deadline
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.tls import Caller, RunCA, TlsCredentials, new_tls_key
 from rollcast.wire.ids import PeerId, RunId, StripeId
-from rollcast.wire.link import LinkFrame
-from rollcast.wire.tls import Caller, RunCA, TlsCredentials, new_tls_key
+from rollcast.wire.links.frames import LinkFrame
 
 _RUN_ID = RunId("caps")
 _LINKS = 2

@@ -20,7 +20,7 @@ from rollcast.runtime.errors import ProcessFailed
 from rollcast.runtime.logs import configure_logging
 from rollcast.runtime.process import die_with_parent, run_process
 from rollcast.wire.ids import Version
-from rollcast.wire.records import VersionRecord
+from rollcast.wire.versions.records import VersionRecord
 
 _GENERATION_S_MAX = 86_400.0  # longer than any benchmark
 

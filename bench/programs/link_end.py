@@ -19,11 +19,11 @@ from peer.config import LinkConfig
 from peer.direct_transport import DirectTransport
 from peer.p2p.transport import P2pTransport
 from peer.transport import ChunkTransport, Link, LinkReceiver
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import StripeId
-from rollcast.wire.link import ChunkFrame, LinkFrame
+from rollcast.wire.links.frames import ChunkFrame, LinkFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.tls import TlsCredentials
 
 CHUNK_BYTES = 64 << 10
 _PAYLOAD = bytes(range(256)) * (CHUNK_BYTES // 256)

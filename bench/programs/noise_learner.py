@@ -39,15 +39,15 @@ from rollcast.runtime.logs import configure_logging
 from rollcast.runtime.process import die_with_parent, run_process
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.runtime.waits import deadline
-from rollcast.wire.certificates import COORDINATOR_NAME
-from rollcast.wire.enrol import Enrolment, enrol
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.certificates import COORDINATOR_NAME
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import Version
-from rollcast.wire.invite import read_invite
+from rollcast.wire.joining.enrol import Enrolment, enrol
+from rollcast.wire.joining.invite import read_invite
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.records import parse_announcement
-from rollcast.wire.tensors import tensor_table
-from rollcast.wire.tls import TlsCredentials
+from rollcast.wire.versions.records import parse_announcement
+from rollcast.wire.versions.tensors import tensor_table
 
 Announce = Callable[[pb.VersionAnnouncement], Awaitable[bool]]
 

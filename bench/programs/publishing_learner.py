@@ -19,7 +19,7 @@ from learner.publisher import Publisher
 from learner.versions import RetainedVersions
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.snapshot import Snapshot
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 

@@ -35,12 +35,12 @@ from peer.session import Session, SessionSettings
 from peer.transport import Link
 from rollcast.runtime.errors import RollcastError
 from rollcast.runtime.logs import configure_logging
-from rollcast.wire.enrol import Enrolment, enrol
-from rollcast.wire.grpc_client import open_channel
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import PeerId
-from rollcast.wire.invite import read_invite
-from rollcast.wire.link import LinkFrame
+from rollcast.wire.joining.enrol import Enrolment, enrol
+from rollcast.wire.joining.grpc_client import open_channel
+from rollcast.wire.joining.invite import read_invite
+from rollcast.wire.links.frames import LinkFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 _JOIN_S = 30.0

@@ -18,8 +18,8 @@ from bench.programs.link_end import CHUNK_BYTES, Sender, Taker
 from peer.p2p.circuit_book import CircuitCaps
 from peer.p2p.transport import P2pTransport
 from peer.transport import Link, LinkReceiver
-from rollcast.wire.identity import Identity
-from rollcast.wire.tls import TlsCredentials
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.tls import TlsCredentials
 
 _WAIT_S = 300.0
 _CAPS = CircuitCaps(bytes_per_second=1e9)  # the network's rate is to be the limit

@@ -30,10 +30,10 @@ from rollcast.runtime.config import load_config
 from rollcast.runtime.errors import RollcastError
 from rollcast.runtime.logs import configure_logging
 from rollcast.runtime.process import die_with_parent, run_process
-from rollcast.wire.enrol import Enrolment
 from rollcast.wire.ids import Version
+from rollcast.wire.joining.enrol import Enrolment
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.tensors import tensor_table
+from rollcast.wire.versions.tensors import tensor_table
 
 _CHANGED_SHARE = 0.01
 _FIND_S = 5.0  # beyond that the origin is where it was

@@ -25,7 +25,7 @@ from peer.config import PeerConfig
 from rollcast.runtime.config import ConfigModel, override, parse_config
 from rollcast.runtime.errors import ConfigError, ProcessFailed
 from rollcast.runtime.run_folder import RunFolder
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 
 _CLI = (sys.executable, "-m", "rollcast.cli.main")
 _START_TIMEOUT_S = 120.0

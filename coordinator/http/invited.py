@@ -8,8 +8,8 @@ from coordinator.http.access import check_site
 from coordinator.http.routes import Caller
 from coordinator.join import JoinDesk
 from rollcast.runtime.errors import JoinRefused
+from rollcast.wire.identity.member_proof import SCHEME as MEMBER
 from rollcast.wire.ids import PeerId
-from rollcast.wire.member_proof import SCHEME as MEMBER
 
 _TOKEN_LENGTH_MAX = 256
 _SCHEME = "invite"

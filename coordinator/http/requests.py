@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from coordinator.http.access import LOOPBACK, STRANGER
 from coordinator.http.routes import Call, Caller, Route
 from rollcast.runtime.errors import MalformedMessage, NotAllowed, RollcastError, StoreError, WaitTimedOut
-from rollcast.wire.error_json import error_to_json
+from rollcast.wire.joining.error_json import error_to_json
 
 BODY_DEADLINE_S = 5.0
 BODY_BYTES_MAX = 64 << 10

@@ -19,7 +19,7 @@ from coordinator.http.seeing import caller_address
 from coordinator.join import JoinDesk
 from rollcast.runtime.errors import JoinRefused, WaitTimedOut
 from rollcast.wire.ids import PeerId
-from rollcast.wire.taken_tls import shrink
+from rollcast.wire.links.raw_tls import shrink
 
 PATH = "/api/v1/reach/seen"
 INTERVAL_S = 15.0

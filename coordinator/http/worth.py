@@ -34,7 +34,7 @@ from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import Version
 from rollcast.wire.limits import RATE_MAX
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.records import VersionRecord, parse_announcement
+from rollcast.wire.versions.records import VersionRecord, parse_announcement
 
 log = structlog.get_logger()
 

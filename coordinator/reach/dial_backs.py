@@ -26,7 +26,7 @@ from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 HELPERS_MOST = 3
-ANSWER_WITHIN_S = 8.0  # a dial takes 5 s at most (rollcast.wire.link_probe)
+ANSWER_WITHIN_S = 8.0  # a dial takes 5 s at most (rollcast.wire.links.probe)
 FIRST_AFTER_S = 3.0  # since the join: others come at the same time
 AGAIN_AFTER_FAILURE_S = 10.0
 UNDIALABLE_AGAIN_S = 300.0

@@ -14,9 +14,9 @@ from coordinator.reach.dial_settings import DialBackSettings
 from coordinator.reach.events import DialBackEnded
 from rollcast.runtime.errors import RollcastError, Unreachable
 from rollcast.runtime.waits import deadline
+from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import PeerId, RunId
-from rollcast.wire.link_probe import probe_link, problem_in
-from rollcast.wire.tls import TlsCredentials
+from rollcast.wire.links.probe import probe_link, problem_in
 
 _LOOK_UP_S = 2.0
 _LOOK_UPS_AT_ONCE = 4

@@ -16,9 +16,9 @@ from coordinator.reach.holes import NAT_KINDS
 from coordinator.untrusted import counter, duration_s, text
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire import limits
+from rollcast.wire.identity.peer_record import read_record
 from rollcast.wire.ids import PeerId
-from rollcast.wire.local_address import read_local_address
-from rollcast.wire.peer_record import read_record
+from rollcast.wire.joining.local_address import read_local_address
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 ADDRESS_LENGTH_MAX = 512  # of one libp2p address; a circuit's has about 200

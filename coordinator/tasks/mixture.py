@@ -17,7 +17,7 @@ from coordinator.tasks.mixed import Mixed, Part
 from coordinator.tasks.part_stream import PartStream, Wanted
 from coordinator.tasks.usable import TokenLimits
 from rollcast.runtime.errors import TaskError
-from rollcast.wire.tokenizer import TextTokenizer
+from rollcast.wire.text.tokenizer import TextTokenizer
 
 DRY_MAX = 100_000  # unusable problems in a row before we say so
 NO_DEMONSTRATION_MAX = 256  # usable problems without a demonstration in a row before we say that the task has none

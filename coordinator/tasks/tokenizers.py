@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from coordinator.config import TokenizerConfig
 from rollcast.runtime.errors import ConfigError, TaskError
-from rollcast.wire.hub_tokenizer import ChatSettings, HubTokenizer
-from rollcast.wire.tokenizer import TextTokenizer, Tokenizer
+from rollcast.wire.text.hub_tokenizer import ChatSettings, HubTokenizer
+from rollcast.wire.text.tokenizer import TextTokenizer, Tokenizer
 
 
 def run_tokenizer(config: TokenizerConfig, small: Callable[[], Tokenizer]) -> TextTokenizer:

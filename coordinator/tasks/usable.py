@@ -7,7 +7,7 @@ from typing import Literal
 
 from coordinator.tasks.adapter import Problem
 from rollcast.runtime.errors import TaskError
-from rollcast.wire.tokenizer import TextTokenizer
+from rollcast.wire.text.tokenizer import TextTokenizer
 
 Unusable = Literal["", "unknown_characters", "too_long", "answer_too_long"]
 

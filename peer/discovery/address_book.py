@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from peer.paths import is_peer_address
+from rollcast.wire.identity.peer_record import PeerRecord
 from rollcast.wire.ids import PeerId
-from rollcast.wire.peer_record import PeerRecord
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 ENTRIES_MOST = 256

@@ -11,9 +11,9 @@ from google.protobuf.message import DecodeError
 from peer.discovery.address_book import ENTRIES_MOST
 from rollcast.runtime.errors import RollcastError
 from rollcast.runtime.run_folder import write_atomically
+from rollcast.wire.identity.peer_record import PeerRecord, verify_record
 from rollcast.wire.ids import RunId
 from rollcast.wire.limits import PEER_RECORD_BYTES_MAX
-from rollcast.wire.peer_record import PeerRecord, verify_record
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 log = structlog.get_logger()

@@ -18,8 +18,8 @@ from peer.neighbours import Neighbour
 from peer.token_bucket import TokenBucket
 from peer.transport import Link
 from rollcast.runtime.errors import RollcastError
+from rollcast.wire.identity.peer_record import bounded, verify_record
 from rollcast.wire.ids import PeerId, RunId
-from rollcast.wire.peer_record import bounded, verify_record
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 log = structlog.get_logger()

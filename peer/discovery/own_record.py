@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.peer_record import LIFETIME_S, PeerRecord, sign_record
 from rollcast.wire.ids import RunId
 from rollcast.wire.limits import PEER_ADDRESS_LENGTH_MAX, PEER_ADDRESSES_MAX
-from rollcast.wire.peer_record import LIFETIME_S, PeerRecord, sign_record
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 _RENEWED_AFTER = 0.5

@@ -28,8 +28,8 @@ from rollcast.runtime.config import dump_json, load_config
 from rollcast.runtime.errors import RollcastError
 from rollcast.runtime.run_folder import run_folder_error, write_atomically
 from rollcast.runtime.version import software_version
-from rollcast.wire.donor_control import request
-from rollcast.wire.invite import Invite
+from rollcast.wire.donor_socket import request
+from rollcast.wire.joining.invite import Invite
 
 LOG_BYTES_MAX = 2 << 20
 _SMALL_BYTES_MAX = 1 << 20

@@ -28,8 +28,8 @@ from rollcast.policy.config import ModelConfig
 from rollcast.policy.published import ARCHITECTURES
 from rollcast.runtime import errors
 from rollcast.runtime.errors import ConfigError, RollcastError
-from rollcast.wire.donor_control import request
-from rollcast.wire.invite import Invite
+from rollcast.wire.donor_socket import request
+from rollcast.wire.joining.invite import Invite
 
 _NEW_TOKENS_MAX = 512  # longer rollouts only take longer to measure
 _TINY_VOCABULARY = 64

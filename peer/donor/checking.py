@@ -23,7 +23,7 @@ from rollcast.runtime.errors import (
     PortInUse,
     RollcastError,
 )
-from rollcast.wire.hops import HopFailed
+from rollcast.wire.joining.diagnose import HopFailed
 
 Level = Literal["error", "warning", "ok"]
 _ORDER: tuple[Level, ...] = ("error", "warning", "ok")

@@ -15,7 +15,7 @@ from rollcast.runtime.config import load_config, parse_config, read_toml
 from rollcast.runtime.errors import ConfigError, JoinRefused
 from rollcast.runtime.process import is_loopback
 from rollcast.runtime.run_folder import run_folder_error, write_atomically
-from rollcast.wire.invite import Invite
+from rollcast.wire.joining.invite import Invite
 
 LINK_PORT = 7420  # where others dial a peer that its router or firewall lets through
 _NAME_MAX = 64

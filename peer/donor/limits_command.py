@@ -1,4 +1,4 @@
-"""The command about limits: shows them, sets some, goes back to the configuration (rollcast.wire.donor_control)."""
+"""The command about limits: shows them, sets some, goes back to the configuration (rollcast.wire.donor_socket)."""
 
 from __future__ import annotations
 

@@ -17,12 +17,12 @@ import aiohttp
 
 from rollcast.runtime.errors import MalformedMessage, RollcastError, Unreachable, WrongKey
 from rollcast.runtime.waits import backoff_delays_s
-from rollcast.wire.error_json import error_from_json
-from rollcast.wire.hops import HopFailed, failed_hop
-from rollcast.wire.http_answers import read_bounded
-from rollcast.wire.invite import Invite
+from rollcast.wire.joining.diagnose import HopFailed, failed_hop
+from rollcast.wire.joining.error_json import error_from_json
+from rollcast.wire.joining.http_answers import read_bounded
+from rollcast.wire.joining.invite import Invite
+from rollcast.wire.joining.pinned_http import NotReady, PinnedHttp
 from rollcast.wire.limits import HTTP_JOIN_BYTES_MAX
-from rollcast.wire.pinned_http import NotReady, PinnedHttp
 
 FIRST_BYTES = 256 << 10
 BYTES_MAX = 32 << 20
@@ -69,7 +69,7 @@ class Door:
         """Connect, and compare the run CA.
 
         Raises:
-            Unreachable, WrongKey, MalformedMessage: see rollcast.wire.pinned_http.
+            Unreachable, WrongKey, MalformedMessage: see rollcast.wire.joining.pinned_http.
         """
         timeout = aiohttp.ClientTimeout(total=ASK_DEADLINE_S + BUSY_DEADLINE_S)
         self._session = aiohttp.ClientSession(timeout=timeout, trust_env=False)

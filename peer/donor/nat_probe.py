@@ -13,7 +13,7 @@ import aiohttp
 from peer.donor.link_speed import check_answer
 from peer.donor.nat_kind import Seen
 from rollcast.runtime.errors import MalformedMessage, Unreachable
-from rollcast.wire.pinned_http import NotReady
+from rollcast.wire.joining.pinned_http import NotReady
 
 _NONCE_BYTES = 16
 _DEADLINE_S = 15.0

@@ -19,7 +19,7 @@ from rollcast.runtime.errors import MalformedMessage, RollcastError
 from rollcast.runtime.run_folder import run_folder_error, write_atomically
 from rollcast.web.assets import STATIC, Assets
 from rollcast.web.headers import NO_STORE, SECURITY_HEADERS
-from rollcast.wire.error_json import error_to_json
+from rollcast.wire.joining.error_json import error_to_json
 
 log = structlog.get_logger()
 

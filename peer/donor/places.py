@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rollcast.wire.hops import HopFailed, failed_hop
-from rollcast.wire.invite import Invite
+from rollcast.wire.joining.diagnose import HopFailed, failed_hop
+from rollcast.wire.joining.invite import Invite
 
 
 async def first_reached(invite: Invite, also: Sequence[str] = ()) -> tuple[Invite | None, list[HopFailed]]:
@@ -14,7 +14,7 @@ async def first_reached(invite: Invite, also: Sequence[str] = ()) -> tuple[Invit
     those before it.
 
     Args:
-        also: further places (rollcast.wire.bootstrap).
+        also: further places (rollcast.wire.joining.bootstrap).
     """
     failures: list[HopFailed] = []
     for place in invite.places(also):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from peer.donor.joining import LINK_PORT, Listening, is_on_this_machine
 from peer.donor.link_speed import Door
 from rollcast.runtime.errors import RollcastError
-from rollcast.wire.invite import Invite
+from rollcast.wire.joining.invite import Invite
 
 _NONCE_BYTES = 16
 _ANY = "0.0.0.0"

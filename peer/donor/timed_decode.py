@@ -17,9 +17,9 @@ from rollcast.policy.config import ModelConfig
 from rollcast.policy.shapes import parameter_count, parameter_shapes
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import Epoch, RunId, Version
-from rollcast.wire.records import VersionRecord, state_hash
 from rollcast.wire.rollouts import Sampling
-from rollcast.wire.tensors import TensorSpec, tensor_table
+from rollcast.wire.versions.records import VersionRecord, state_hash
+from rollcast.wire.versions.tensors import TensorSpec, tensor_table
 
 PROMPT_TOKENS = 64
 SECONDS = 6.0  # of drawing that count

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rollcast.wire.ids import Epoch, Version
-from rollcast.wire.records import VersionRecord
 from rollcast.wire.rollouts import FinishReason, Sampling
-from rollcast.wire.stop_strings import Decode
+from rollcast.wire.text.stop_strings import Decode
+from rollcast.wire.versions.records import VersionRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from rollcast.policy.params import Params
 from rollcast.policy.sampler import Sampler, SampleRequest
 from rollcast.policy.snapshot import freeze, thaw
 from rollcast.wire.ids import Version
-from rollcast.wire.records import VersionRecord, state_hash
 from rollcast.wire.rollouts import Sampling
+from rollcast.wire.versions.records import VersionRecord, state_hash
 
 # Lengths without a warm-up are rounded up to a power of two from here, so that few shapes are ever compiled.
 _LENGTH_MIN = 16

@@ -17,8 +17,8 @@ from peer.engines.held_versions import HeldVersions, LoadedVersion
 from peer.engines.torch_model import TorchModel, Weights, read_model, weights_of
 from peer.engines.torch_rows import Batch, Row
 from rollcast.wire.ids import Version
-from rollcast.wire.records import VersionRecord, state_hash
-from rollcast.wire.stop_strings import Decode, stop_strings
+from rollcast.wire.text.stop_strings import Decode, stop_strings
+from rollcast.wire.versions.records import VersionRecord, state_hash
 
 _Loaded = LoadedVersion[Weights]
 

@@ -12,8 +12,8 @@ from rollcast.policy.hf_config import family_of, write_config
 from rollcast.policy.hf_names import hf_name, is_transposed
 from rollcast.policy.shapes import parameter_shapes
 from rollcast.runtime.errors import MalformedMessage
-from rollcast.wire.records import VersionRecord
-from rollcast.wire.tensors import tensor_table
+from rollcast.wire.versions.records import VersionRecord
+from rollcast.wire.versions.tensors import tensor_table
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 

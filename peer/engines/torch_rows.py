@@ -12,7 +12,7 @@ from peer.engines.torch_model import TorchModel
 from peer.engines.torch_noise import gumbel, seed_bits
 from rollcast.policy.noise import seed_words
 from rollcast.wire.rollouts import FinishReason
-from rollcast.wire.stop_strings import StopStrings
+from rollcast.wire.text.stop_strings import StopStrings
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from rollcast.wire.chunks import BytesLike
+from rollcast.wire.versions.chunks import BytesLike
 
 ROOM_BYTES = 65_477
 """Less than this waits: more may be given. As much as libp2p takes at once (peer/p2p/lanes.py), so that what follows

@@ -25,7 +25,7 @@ from peer.p2p.lanes import close_quietly
 from peer.p2p.limits import HostLimits
 from peer.p2p.resources import Resources, give_back_what_fails
 from peer.p2p.yamux import Muxers
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 
 _NEVER_S = 1e9
 _CLOSING_S = 5.0

@@ -1,7 +1,8 @@
 """How a lane of a p2p link begins. No I/O here.
 
 A link is two libp2p connections, each with one stream of /rollcast/chunk/1.0.0, because bulk in both directions on
-one connection can deadlock py-libp2p: the lane ``up`` carries frames (rollcast/wire/link.py) from whoever dialled, the
+one connection can deadlock py-libp2p: the lane ``up`` carries frames (rollcast/wire/links/frames.py) from whoever
+dialled, the
 lane ``down`` to them. The dialling side opens both:
 
     opening = lane (1 byte: 0 up, 1 down) token (16 bytes, the same on both lanes of a link)

@@ -1,4 +1,4 @@
-"""A p2p link as the event loop sees it: frames in, frames out. The counterpart of rollcast.wire.link_stream."""
+"""A p2p link as the event loop sees it: frames in, frames out. The counterpart of rollcast.wire.links.stream."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 
 from peer.p2p.buffers import LinkBuffers
 from rollcast.runtime.errors import MalformedMessage
-from rollcast.wire.chunks import BytesLike
 from rollcast.wire.limits import LINK_WAITING_BYTES_MAX
-from rollcast.wire.link import FrameParser, LinkFrame, LinkMessageFrame, encode_error, encode_message
-from rollcast.wire.link_receiver import LinkClosed, LinkReceiver
-from rollcast.wire.link_socket import SocketFigures, SocketOptions, measure, tune
+from rollcast.wire.links.frames import FrameParser, LinkFrame, LinkMessageFrame, encode_error, encode_message
+from rollcast.wire.links.receiver import LinkClosed, LinkReceiver
+from rollcast.wire.links.tcp import SocketFigures, SocketOptions, measure, tune
 from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.versions.chunks import BytesLike
 
 # Of one batch: other links get their turn in between.
 _MESSAGES_PER_BATCH = 256
 
 
 class P2pStream:
-    """One link; see rollcast.wire.link_stream.LinkStream, whose methods it has.
+    """One link; see rollcast.wire.links.stream.LinkStream, whose methods it has.
 
     Args:
         socket: TCP socket of the lane that carries what we send, or None.

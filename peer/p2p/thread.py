@@ -20,7 +20,7 @@ from peer.p2p.libp2p_host import close_connections, make_host
 from peer.p2p.limits import HostLimits
 from rollcast.runtime.errors import Unreachable
 from rollcast.runtime.waits import deadline, result_or_released
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import PeerId
 
 _START_S = 30.0

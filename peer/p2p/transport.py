@@ -25,13 +25,13 @@ from peer.stream_link import StreamLink
 from peer.transport import Admission, Link, LinkHandler
 from rollcast.runtime.background import Background
 from rollcast.runtime.errors import MissingExtra, NotAllowed, RollcastError, Unreachable, WrongKey
-from rollcast.wire.certificates import Caller, caller_issued_by
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.certificates import Caller, caller_issued_by
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import PeerId, RunId
-from rollcast.wire.link_opening import LinkLimits, greet
-from rollcast.wire.link_socket import SocketOptions
+from rollcast.wire.links.handshake import LinkLimits, greet
+from rollcast.wire.links.tcp import SocketOptions
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.tls import TlsCredentials
 
 if TYPE_CHECKING:
     from peer.p2p.host import OpenLink

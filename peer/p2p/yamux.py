@@ -21,7 +21,7 @@ from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID, TYPE_DATA, YAMUX_HEADER
 
 from peer.p2p.lanes import close_quietly
 from peer.p2p.secured import Secured
-from rollcast.wire.chunks import BytesLike
+from rollcast.wire.versions.chunks import BytesLike
 
 _ANSWERS_WAITING_MOST = 1024
 _STREAMS_MOST = 256

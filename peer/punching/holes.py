@@ -17,13 +17,13 @@ from peer.punching.punch_core import Order
 from peer.transport import Admission
 from rollcast.runtime.errors import ProtocolMismatch, RollcastError, Unreachable, WrongKey
 from rollcast.runtime.waits import result_or_released
-from rollcast.wire.handed_sockets import HandedSockets
+from rollcast.wire.identity.tls import Caller, TlsCredentials
 from rollcast.wire.ids import RunId
-from rollcast.wire.link_dialler import LinkDialler
-from rollcast.wire.link_opening import LinkLimits
-from rollcast.wire.link_socket import SocketOptions
-from rollcast.wire.link_stream import LinkStream
-from rollcast.wire.tls import Caller, TlsCredentials
+from rollcast.wire.joining.preconnected import HandedSockets
+from rollcast.wire.links.dialler import LinkDialler
+from rollcast.wire.links.handshake import LinkLimits
+from rollcast.wire.links.stream import LinkStream
+from rollcast.wire.links.tcp import SocketOptions
 
 CONNECTIONS_MOST = 4
 """Of one attempt: an honest other end needs one."""

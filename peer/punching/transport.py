@@ -40,11 +40,11 @@ from peer.transport import Admission, Link, LinkHandler, LinkLimits
 from rollcast.runtime.background import Background
 from rollcast.runtime.errors import MalformedMessage, RollcastError, Unreachable
 from rollcast.runtime.waits import deadline, result_or_released
-from rollcast.wire.identity import public_key_of
+from rollcast.wire.identity.identity import public_key_of
+from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import PeerId, RunId
 from rollcast.wire.limits import TEXT_LENGTH_MAX
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.tls import TlsCredentials
 
 log = structlog.get_logger()
 

@@ -14,8 +14,8 @@ import aiohttp
 
 from peer.punching.port import PunchPort, address_in
 from rollcast.runtime.errors import MalformedMessage, RollcastError, Unreachable
-from rollcast.wire.error_json import error_from_json
-from rollcast.wire.http_answers import read_bounded
+from rollcast.wire.joining.error_json import error_from_json
+from rollcast.wire.joining.http_answers import read_bounded
 
 PATH = "/api/v1/reach/seen"
 CONNECT_S = 10.0

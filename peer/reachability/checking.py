@@ -17,11 +17,11 @@ from peer.reachability.standing import Standing
 from peer.reached import Reached
 from rollcast.runtime.errors import MalformedMessage, RollcastError
 from rollcast.runtime.waits import backoff_delays_s
+from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import PeerId, RunId
 from rollcast.wire.limits import PEER_ID_LENGTH_MAX, TEXT_LENGTH_MAX
-from rollcast.wire.link_probe import PROBE_DEADLINE_S, probe_link, problem_in
+from rollcast.wire.links.probe import PROBE_DEADLINE_S, probe_link, problem_in
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.tls import TlsCredentials
 
 log = structlog.get_logger()
 

@@ -11,7 +11,7 @@ import structlog
 
 from peer.reachability.checking import address_on_the_way_out
 from peer.reached import Reached
-from rollcast.wire.local_address import local_address
+from rollcast.wire.joining.local_address import local_address
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 log = structlog.get_logger()

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rollcast.wire.enrol import Enrolment
-from rollcast.wire.identity import Identity
-from rollcast.wire.member_proof import member_proof
-from rollcast.wire.pinned_http import pinned_options
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.member_proof import member_proof
+from rollcast.wire.joining.enrol import Enrolment
+from rollcast.wire.joining.pinned_http import pinned_options
 
 
 class MemberDoor:

@@ -18,9 +18,9 @@ from rollcast.cli.options import RunOptions
 from rollcast.runtime.errors import ConfigError, RunFolderError, Unreachable, WrongKey
 from rollcast.runtime.process import is_loopback
 from rollcast.runtime.run_folder import RunFolder
-from rollcast.wire.error_json import error_from_json
-from rollcast.wire.http_answers import json_object, read_bounded
-from rollcast.wire.tls import RunCA
+from rollcast.wire.identity.tls import RunCA
+from rollcast.wire.joining.error_json import error_from_json
+from rollcast.wire.joining.http_answers import json_object, read_bounded
 
 ANSWER_BYTES_MAX = 16 << 20
 TOKEN_VARIABLE = "ROLLCAST_TOKEN"

@@ -21,7 +21,7 @@ from rollcast.cli.up_config import UpConfig
 from rollcast.runtime.errors import ProcessFailed, meanings_of
 from rollcast.runtime.run_folder import RunFolder, write_atomically, write_json
 from rollcast.runtime.waits import deadline
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 
 #: Role -> the command that runs it, where it is not the role's name.
 _COMMANDS = {"peer": ("peer", "run")}

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from rollcast.cli.options import Json
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 
 
 def identity(file: Path, /, *, json_output: Json = False) -> int:

@@ -17,8 +17,8 @@ from rollcast.cli.options import Json
 from rollcast.cli.peer_folders import StateFolder, state_folder
 from rollcast.cli.peer_screen import screen
 from rollcast.runtime.errors import MalformedMessage
-from rollcast.wire.donor_control import request
-from rollcast.wire.error_json import error_from_json
+from rollcast.wire.donor_socket import request
+from rollcast.wire.joining.error_json import error_from_json
 
 For = Annotated[
     str | None,

@@ -12,7 +12,7 @@ from rollcast.cli.options import Json
 from rollcast.cli.peer_folders import StateFolder, state_folder
 from rollcast.runtime.errors import ConfigError, RunFolderError
 from rollcast.runtime.run_folder import run_folder_error, write_atomically
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 
 FILE = "identity.key"
 

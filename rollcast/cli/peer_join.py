@@ -78,8 +78,8 @@ def join(
 
 
 async def _enrol(invite: Any, places: Any) -> str:
-    from rollcast.wire.enrol import enrol
-    from rollcast.wire.identity import Identity
+    from rollcast.wire.identity.identity import Identity
+    from rollcast.wire.joining.enrol import enrol
 
     places.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     identity = Identity.load_or_create(places.state_folder / "identity.key")

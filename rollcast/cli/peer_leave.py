@@ -13,7 +13,7 @@ from rollcast.cli.options import Json
 from rollcast.cli.peer_folders import StateFolder, config_file, config_home, state_folder
 from rollcast.cli.peer_places import ConfigFile, confirmed, only_warnings
 from rollcast.runtime.errors import DaemonAway
-from rollcast.wire.donor_control import request
+from rollcast.wire.donor_socket import request
 
 if TYPE_CHECKING:
     from peer.donor.joining import Places

@@ -13,8 +13,8 @@ from rollcast.cli.peer_folders import StateFolder, config_file, state_folder
 from rollcast.cli.peer_places import ConfigFile, only_warnings
 from rollcast.runtime.config import override
 from rollcast.runtime.errors import ConfigError, DaemonAway, MalformedMessage
-from rollcast.wire.donor_control import request
-from rollcast.wire.error_json import error_from_json
+from rollcast.wire.donor_socket import request
+from rollcast.wire.joining.error_json import error_from_json
 
 app = App(name="limits", help="What this machine may be used for: show, set, reset.")
 

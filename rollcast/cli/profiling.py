@@ -22,8 +22,8 @@ from learner.offline_eval import Drawing, load_policy
 from rollcast.cli.run_tools import SCORE_DEADLINE_S, run_config, run_tokenizer
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.stop_strings import StopStrings
-from rollcast.wire.tokenizer import TextTokenizer
+from rollcast.wire.text.stop_strings import StopStrings
+from rollcast.wire.text.tokenizer import TextTokenizer
 
 START_DEADLINE_S = 180.0
 

@@ -14,7 +14,7 @@ from rollcast.runtime.config import parse_config
 from rollcast.runtime.errors import RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.tokenizer import TextTokenizer
+from rollcast.wire.text.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     from coordinator.problems import Problems

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 from rollcast.policy.published import ARCHITECTURES
 from rollcast.runtime.config import ConfigModel
 from rollcast.runtime.errors import MalformedMessage
-from rollcast.wire.records import VersionRecord
+from rollcast.wire.versions.records import VersionRecord
 
 
 class RopeScaling(ConfigModel):

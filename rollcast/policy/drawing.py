@@ -16,7 +16,7 @@ from rollcast.policy.noise import seed_words
 from rollcast.policy.page_pool import NOBODY, PagePool, Reservation
 from rollcast.policy.params import Params
 from rollcast.wire.rollouts import FinishReason, Sampling
-from rollcast.wire.stop_strings import Decode, StopStrings, stop_strings
+from rollcast.wire.text.stop_strings import Decode, StopStrings, stop_strings
 
 # While requests wait for a row, a slice ends once this share of the rows has ended.
 _REFILL_SHARE = 8

@@ -21,7 +21,7 @@ from rollcast.policy.hf_names import hf_name, is_transposed, may_be_ignored
 from rollcast.policy.params import Params
 from rollcast.policy.shapes import parameter_shapes
 from rollcast.runtime.errors import ModelError
-from rollcast.wire.model_folder import CONFIG, ModelFolder, PlacedTensor
+from rollcast.wire.text.model_folder import CONFIG, ModelFolder, PlacedTensor
 
 #: (name, f32 array in C order) -> what is kept as the parameter, for example an array that is spread over devices.
 Place = Callable[[str, np.ndarray[Any, np.dtype[np.float32]]], Any]

@@ -21,8 +21,8 @@ from rollcast.policy.params import Params
 from rollcast.policy.shapes import parameter_shapes
 from rollcast.runtime.errors import ModelError
 from rollcast.runtime.run_folder import fsync_folder
-from rollcast.wire.model_folder import CONFIG, INDEX, WEIGHTS
-from rollcast.wire.safetensors import format_header
+from rollcast.wire.text.model_folder import CONFIG, INDEX, WEIGHTS
+from rollcast.wire.versions.safetensors import format_header
 
 FileDtype = Literal["bfloat16", "float32"]
 

@@ -23,7 +23,7 @@ from rollcast.policy.noise import seed_words
 from rollcast.policy.page_pool import PagePool
 from rollcast.policy.params import Params, bind
 from rollcast.wire.rollouts import Sampling
-from rollcast.wire.stop_strings import Decode
+from rollcast.wire.text.stop_strings import Decode
 
 __all__ = ["PAGE_TOKENS", "STOP_TOKENS_MAX", "Completion", "Drawing", "SampleRequest", "Sampler"]
 

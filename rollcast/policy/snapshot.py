@@ -22,8 +22,8 @@ from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params, abstract_snapshot
 from rollcast.policy.quantise import CODE, WEIGHT_BLOCK, quantise
 from rollcast.runtime.errors import MalformedMessage
-from rollcast.wire.chunks import BytesLike
-from rollcast.wire.tensors import TensorSpec, tensor_table
+from rollcast.wire.versions.chunks import BytesLike
+from rollcast.wire.versions.tensors import TensorSpec, tensor_table
 
 # By TensorSpec.dtype, which are the names that NumPy has for them.
 _DTYPES: dict[str, np.dtype[Any]] = {

@@ -9,7 +9,7 @@ from rollcast.sim.peer_node import PeerNode
 from rollcast.sim.relay import Relay
 from rollcast.sim.relay_links import RelayHost
 from rollcast.wire.ids import Version
-from rollcast.wire.records import VerifiedVersion
+from rollcast.wire.versions.records import VerifiedVersion
 
 
 class ChunkReceiver:

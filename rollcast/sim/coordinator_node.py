@@ -28,8 +28,8 @@ from rollcast.sim.store import MemoryStore, answer_of, run_now
 from rollcast.sim.tables import Tables
 from rollcast.sim.verifiers import Verifiers
 from rollcast.wire.ids import PeerId, Step, UploadId, Version
-from rollcast.wire.records import VerifiedVersion
 from rollcast.wire.rollouts import Rollout
+from rollcast.wire.versions.records import VerifiedVersion
 
 NAME = "coordinator"
 STEPS_STORED = 64  # batches and their rollouts that the simulated store keeps

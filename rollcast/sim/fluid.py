@@ -11,7 +11,7 @@ from rollcast.sim.ground import Ground
 from rollcast.sim.origin_node import OriginNode
 from rollcast.sim.peer_node import PeerNode
 from rollcast.wire.ids import Version
-from rollcast.wire.records import VerifiedVersion
+from rollcast.wire.versions.records import VerifiedVersion
 
 STRIPES_LOSE = 1.06
 

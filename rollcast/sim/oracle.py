@@ -14,8 +14,8 @@ from rollcast.sim.judge_ledger import LedgerJudge
 from rollcast.sim.settings import RESUME_S, FleetSettings
 from rollcast.sim.trace import Trace
 from rollcast.sim.verdicts import Verdicts, Violation
-from rollcast.wire.chunks import HASH_BYTES, blake3_hash
-from rollcast.wire.records import VerifiedVersion
+from rollcast.wire.versions.chunks import HASH_BYTES, blake3_hash
+from rollcast.wire.versions.records import VerifiedVersion
 
 
 class Oracle:

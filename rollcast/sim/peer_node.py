@@ -53,8 +53,8 @@ from rollcast.sim.network import Line
 from rollcast.sim.process import Process
 from rollcast.sim.settings import EngineSettings
 from rollcast.wire.ids import PeerId, Version
-from rollcast.wire.records import VerifiedVersion
 from rollcast.wire.rollouts import Rollout
+from rollcast.wire.versions.records import VerifiedVersion
 
 UPLOAD_TIMEOUT_S = 20.0
 

@@ -30,9 +30,9 @@ from rollcast.sim.process import Process
 from rollcast.sim.relay_disk import Kept, RelayDisk
 from rollcast.sim.relay_links import Links, RelayHost
 from rollcast.sim.versions import Published
-from rollcast.wire.chunks import check_chunk
 from rollcast.wire.ids import Version
-from rollcast.wire.records import KEYFRAME_ID, VerifiedVersion
+from rollcast.wire.versions.chunks import check_chunk
+from rollcast.wire.versions.records import KEYFRAME_ID, VerifiedVersion
 
 _TICK_S, _IDLE_TICK_S = 0.1, 0.5
 _MESSAGE_BYTES = 100.0

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from rollcast.sim.disk import Disk
 from rollcast.sim.versions import CHUNK_BYTES, Published
 from rollcast.wire.ids import Version
-from rollcast.wire.records import VerifiedVersion, state_hash
+from rollcast.wire.versions.records import VerifiedVersion, state_hash
 
 
 @dataclass(frozen=True, slots=True)

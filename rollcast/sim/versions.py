@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from blake3 import blake3
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from rollcast.wire.chunks import chunk_list
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import Epoch, RunId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.records import (
+from rollcast.wire.versions.chunks import chunk_list
+from rollcast.wire.versions.records import (
     VerifiedVersion,
     VersionRecord,
     keyframe_manifest,
@@ -20,7 +20,7 @@ from rollcast.wire.records import (
     sign_version,
     state_hash,
 )
-from rollcast.wire.tensors import tensor_table
+from rollcast.wire.versions.tensors import tensor_table
 
 RUN_ID = RunId("simulated")
 CHUNK_BYTES = 1024  # of the real bytes that stand for a version's

@@ -1,0 +1,1 @@
+"""Define what crosses the network: ids, limits, messages."""

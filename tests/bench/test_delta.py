@@ -12,7 +12,7 @@ from bench.wan.scenarios import SCENARIOS, fluid_bound
 from learner.encodings import Encoded, encode
 from rollcast.policy.snapshot import Snapshot
 from rollcast.wire.ids import EncodingId, Epoch, RunId, Version
-from rollcast.wire.records import PREVIOUS_ID, VersionRecord
+from rollcast.wire.versions.records import PREVIOUS_ID, VersionRecord
 
 
 def test_one_small_layer_gives_every_figure_in_the_right_order() -> None:

@@ -13,7 +13,7 @@ from bench.control import fleet
 from bench.control.long_rollouts import LeasedSlot, LongRollouts, tokens_for, upload_of
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import rollout_from_pb
-from rollcast.wire.tokenizer import Tokenizer
+from rollcast.wire.text.tokenizer import Tokenizer
 
 
 def arguments(*given: str) -> argparse.Namespace:

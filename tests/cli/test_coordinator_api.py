@@ -20,9 +20,9 @@ from rollcast.runtime.errors import (
     Unreachable,
     WrongKey,
 )
-from rollcast.wire.error_json import error_to_json
+from rollcast.wire.identity.tls import RunCA, TlsCredentials, new_tls_key
 from rollcast.wire.ids import RunId
-from rollcast.wire.tls import RunCA, TlsCredentials, new_tls_key
+from rollcast.wire.joining.error_json import error_to_json
 
 Answer = Callable[[], web.Response]
 

@@ -10,7 +10,7 @@ import pytest
 
 from rollcast.cli import peer_control
 from rollcast.runtime.errors import ConfigError, DaemonAway, MalformedMessage, RunFolderError
-from rollcast.wire.error_json import error_to_json
+from rollcast.wire.joining.error_json import error_to_json
 from tests.cli.test_peer_screen import REPORT
 
 

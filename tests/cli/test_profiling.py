@@ -18,7 +18,7 @@ from rollcast.cli import profiling as module
 from rollcast.cli.profiling import profiling
 from rollcast.runtime.run_folder import RunFolder, write_json
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.tokenizer import Tokenizer
+from rollcast.wire.text.tokenizer import Tokenizer
 
 TASK = JsonlTask(kind="jsonl", path=Path("never-read.jsonl"), check=ExactCheck())
 LETTERS = Tokenizer((), "abcdefgh")

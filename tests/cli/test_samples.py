@@ -15,7 +15,7 @@ from rollcast.cli.run_tools import run_config, run_tokenizer
 from rollcast.cli.samples import samples
 from rollcast.runtime.errors import ConfigError, RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder, write_json
-from rollcast.wire.tokenizer import Tokenizer
+from rollcast.wire.text.tokenizer import Tokenizer
 
 
 @pytest.fixture

@@ -16,18 +16,18 @@ from blake3 import blake3
 from coordinator import service
 from coordinator.config import CoordinatorConfig
 from rollcast.runtime.run_folder import RunFolder
-from rollcast.wire.chunks import chunk_list
-from rollcast.wire.enrol import Enrolment, enrol
-from rollcast.wire.grpc_client import open_channel
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import Epoch, RunId, Version
-from rollcast.wire.invite import Invite
+from rollcast.wire.joining.enrol import Enrolment, enrol
+from rollcast.wire.joining.grpc_client import open_channel
+from rollcast.wire.joining.invite import Invite
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc as pb_grpc
 from rollcast.wire.protocol import range_to_pb
-from rollcast.wire.records import VersionRecord, keyframe_manifest, sign_version
-from rollcast.wire.tensors import tensor_table
-from rollcast.wire.tokenizer import Tokenizer
+from rollcast.wire.text.tokenizer import Tokenizer
+from rollcast.wire.versions.chunks import chunk_list
+from rollcast.wire.versions.records import VersionRecord, keyframe_manifest, sign_version
+from rollcast.wire.versions.tensors import tensor_table
 
 WAIT_S = 20.0
 

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from coordinator.configured import core_settings
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import RunId
 from tests.coordinator.core_world import SAMPLING
 from tests.coordinator.running import changed, config_for

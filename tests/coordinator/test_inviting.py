@@ -7,7 +7,7 @@ from typing import cast
 from coordinator.inviting import Inviting
 from coordinator.join import JoinDesk
 from rollcast.wire.ids import RunId
-from rollcast.wire.invite import Invite
+from rollcast.wire.joining.invite import Invite
 
 
 class FakeDesk:

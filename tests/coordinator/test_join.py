@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from coordinator.join import JoinDesk, parse_join
 from coordinator.ledger import Ledger
 from rollcast.runtime.errors import BadSignature, Banned, JoinRefused, MalformedMessage, ProtocolMismatch, WrongKey
-from rollcast.wire.certificates import caller_from_certificate_pem
-from rollcast.wire.enrol import JOIN_DOMAIN, join_payload
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.certificates import caller_from_certificate_pem
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.run_ca import RunCA
+from rollcast.wire.identity.tls import new_tls_key
 from rollcast.wire.ids import RunId
-from rollcast.wire.run_ca import RunCA
-from rollcast.wire.tls import new_tls_key
+from rollcast.wire.joining.enrol import JOIN_DOMAIN, join_payload
 
 RUN_ID = RunId("run-1")
 LEARNER = Identity.generate()

@@ -10,9 +10,9 @@ import pytest
 
 from coordinator.story import tell
 from rollcast.runtime.errors import Banned
-from rollcast.wire.enrol import enrol
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import PeerId
+from rollcast.wire.joining.enrol import enrol
 from tests.coordinator.running import WAIT_S, Member, Running, running
 
 

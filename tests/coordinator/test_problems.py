@@ -14,10 +14,10 @@ from coordinator.tasks.gym import ReasoningGym
 from coordinator.tasks.mixture import PromptMixture
 from coordinator.tasks.rows import Rows
 from rollcast.runtime.errors import TaskError
-from rollcast.wire.grpc_client import translate
 from rollcast.wire.ids import RolloutId
+from rollcast.wire.joining.grpc_client import translate
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.tokenizer import Tokenizer
+from rollcast.wire.text.tokenizer import Tokenizer
 from tests.coordinator.running import Member, running
 
 FOUR_DIGITS = {"min_terms": 2, "max_terms": 2, "min_digits": 4, "max_digits": 4}

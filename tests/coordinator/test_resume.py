@@ -15,7 +15,7 @@ from coordinator.tasks.adapter import Problem
 from rollcast.runtime.errors import RunFolderError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.ids import Epoch, Step
-from rollcast.wire.tokenizer import Tokenizer
+from rollcast.wire.text.tokenizer import Tokenizer
 from tests.coordinator.stored_work import attempt, batch, close, group, rollout, score, store_rollout
 
 RUN = RunConfig()

@@ -16,18 +16,18 @@ from coordinator.rpc import ControlServer, Servicer
 from coordinator.rpc_access import ROLES_BY_METHOD, RoleGate
 from coordinator.rpc_peers import event_of, joined_of
 from rollcast.runtime.errors import CheckpointError, MalformedMessage, PortInUse, RollcastError, Unreachable, WrongKey
-from rollcast.wire.certificates import Caller, caller_from_certificate_pem
-from rollcast.wire.enrol import Enrolment
-from rollcast.wire.grpc_client import translate
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.certificates import Caller, caller_from_certificate_pem
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.run_ca import RunCA
+from rollcast.wire.identity.tls import TlsCredentials, new_tls_key
 from rollcast.wire.ids import PeerId, RunId
+from rollcast.wire.joining.enrol import Enrolment
+from rollcast.wire.joining.grpc_client import translate
 from rollcast.wire.limits import COUNTER_MAX
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc as pb_grpc
 from rollcast.wire.protocol import range_to_pb
-from rollcast.wire.run_ca import RunCA
-from rollcast.wire.tls import TlsCredentials, new_tls_key
-from rollcast.wire.tokenizer import Tokenizer
+from rollcast.wire.text.tokenizer import Tokenizer
 from tests.coordinator.running import WAIT_S, Member, Running, running, version
 
 EMPTY: dict[str, Any] = {

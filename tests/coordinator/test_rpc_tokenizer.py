@@ -10,7 +10,7 @@ from coordinator import rpc_tokenizer
 from coordinator.rpc_tokenizer import TokenizerCalls
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.proto import rollcast_pb2 as pb
-from tests.wire.hub_tokenizer_files import tokenizer_folder
+from tests.wire.text.hub_tokenizer_files import tokenizer_folder
 
 
 class Context:

@@ -12,7 +12,7 @@ from coordinator.tasks.adapter import Problem
 from rollcast.runtime.errors import RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.ids import RolloutId
-from rollcast.wire.tokenizer import Tokenizer
+from rollcast.wire.text.tokenizer import Tokenizer
 from tests.coordinator.stored_work import attempt, group, rollout, store_rollout
 
 PROBLEM = Problem("chain_sum:3", "1+1=", "2", {})

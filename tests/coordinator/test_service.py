@@ -18,11 +18,11 @@ from coordinator.config import CoordinatorConfig
 from coordinator.ledger import Ledger
 from coordinator.resume import LEARNER_FINISHED
 from rollcast.runtime.errors import ConfigError, NoPeers, RunFolderError, StoreError, WaitTimedOut
-from rollcast.wire.grpc_client import translate
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.joining.grpc_client import translate
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import range_to_pb
-from rollcast.wire.tokenizer import Tokenizer
+from rollcast.wire.text.tokenizer import Tokenizer
 from tests.coordinator.running import WAIT_S, Member, Running, answer, changed, rollout, running, version
 
 

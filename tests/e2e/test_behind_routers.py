@@ -19,7 +19,7 @@ from bench.systems.rollcast_daemons import Daemons
 from bench.wan import build
 from bench.wan.network import Network, Sockets
 from bench.wan.scenarios import Nat, Node
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(build.why_not()), reason=build.why_not())]
 

@@ -24,7 +24,7 @@ from rollcast.cli.up import new_run_folder
 from rollcast.cli.up_config import UpConfig
 from rollcast.cli.watch import run_fleet
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.tokenizer import Tokenizer
+from rollcast.wire.text.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parents[2]
 CORRUPTING, DYING, SLOW = (

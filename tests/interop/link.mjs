@@ -1,4 +1,4 @@
-// What both programs need: frames of a chunk link (rollcast/wire/link.py), and a js-libp2p node with our identity.
+// What both programs need: frames of a chunk link (rollcast/wire/links/frames.py), and a js-libp2p node with our identity.
 
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'

@@ -16,12 +16,12 @@ import pytest
 from peer.p2p.circuit_book import CircuitCaps
 from peer.p2p.transport import P2pTransport
 from peer.transport import Link
+from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import PeerId
-from rollcast.wire.link import NO_STRIPE, LinkFrame, LinkMessageFrame
+from rollcast.wire.links.frames import NO_STRIPE, LinkFrame, LinkMessageFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import PROTOCOL_RANGE
-from rollcast.wire.records import KEYFRAME_ID
-from rollcast.wire.tls import TlsCredentials
+from rollcast.wire.versions.records import KEYFRAME_ID
 from tests.peer.link_ends import End
 from tests.peer.link_run import LinkRun
 from tests.peer.relay_world import Member, World, relay_world

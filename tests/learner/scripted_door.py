@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from rollcast.wire.tls import TlsCredentials
+from rollcast.wire.identity.tls import TlsCredentials
 from tests.learner.scripted_run import LOOPBACK, RUN_ID, Authority
 
 

@@ -14,23 +14,23 @@ import numpy as np
 from aiohttp import web
 
 from rollcast.runtime.errors import RollcastError
-from rollcast.wire.certificates import fingerprint_of
-from rollcast.wire.chunks import check_chunk
-from rollcast.wire.enrol import Enrolment
-from rollcast.wire.grpc_client import error_to_json, status_of
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.certificates import fingerprint_of
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.tls import RunCA, TlsCredentials, new_tls_key
 from rollcast.wire.ids import PeerId, RunId
-from rollcast.wire.invite import Invite
-from rollcast.wire.link import NO_STRIPE, ChunkFrame, LinkFrame, LinkMessageFrame
-from rollcast.wire.link_opening import PATH, UPGRADE_HEADERS, caller_of, greet
-from rollcast.wire.link_socket import SocketOptions
-from rollcast.wire.link_stream import LinkStream
+from rollcast.wire.joining.enrol import Enrolment
+from rollcast.wire.joining.grpc_client import error_to_json, status_of
+from rollcast.wire.joining.invite import Invite
+from rollcast.wire.links.frames import NO_STRIPE, ChunkFrame, LinkFrame, LinkMessageFrame
+from rollcast.wire.links.handshake import PATH, UPGRADE_HEADERS, caller_of, greet
+from rollcast.wire.links.stream import LinkStream
+from rollcast.wire.links.tcp import SocketOptions
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc
 from rollcast.wire.protocol import range_to_pb
-from rollcast.wire.records import VerifiedVersion, state_hash, verify_announcement
-from rollcast.wire.tls import RunCA, TlsCredentials, new_tls_key
-from rollcast.wire.tokenizer import Tokenizer
+from rollcast.wire.text.tokenizer import Tokenizer
+from rollcast.wire.versions.chunks import check_chunk
+from rollcast.wire.versions.records import VerifiedVersion, state_hash, verify_announcement
 
 RUN_ID = RunId("scripted-run")
 TOKENIZER = Tokenizer((), "0123456789+=")

@@ -6,7 +6,7 @@ import pytest
 
 from learner.access import Access
 from rollcast.runtime.errors import JoinRefused, Unreachable
-from rollcast.wire.enrol import Enrolment
+from rollcast.wire.joining.enrol import Enrolment
 from tests.learner.scripted_run import Authority
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from learner.channels import Channels
-from rollcast.wire.enrol import Enrolment
+from rollcast.wire.joining.enrol import Enrolment
 from tests.learner.scripted_run import LOOPBACK, Authority
 
 

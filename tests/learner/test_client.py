@@ -13,7 +13,7 @@ import pytest
 from learner.access import Access
 from learner.client import Batch, CoordinatorClient, NotReady, check_key
 from rollcast.runtime.errors import MalformedMessage, ProtocolMismatch, RollcastError, WaitTimedOut, WrongKey
-from rollcast.wire.enrol import Enrolment
+from rollcast.wire.joining.enrol import Enrolment
 from rollcast.wire.proto import rollcast_pb2 as pb
 from tests.learner.scripted_run import LOOPBACK, Authority, Script, ScriptedCoordinator, World
 

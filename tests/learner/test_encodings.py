@@ -8,11 +8,11 @@ import pytest
 from learner.encodings import cut_up, encode
 from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.errors import CheckpointError
-from rollcast.wire.chunks import chunk_list
-from rollcast.wire.delta import DeltaDecoder, InPlace
 from rollcast.wire.ids import Epoch, RunId, Version
-from rollcast.wire.records import KEYFRAME_ID, PREVIOUS_ID, SQUASHED_ID, VersionRecord, state_hash
-from rollcast.wire.tensors import TensorSpec, tensor_table
+from rollcast.wire.versions.chunks import chunk_list
+from rollcast.wire.versions.delta import DeltaDecoder, InPlace
+from rollcast.wire.versions.records import KEYFRAME_ID, PREVIOUS_ID, SQUASHED_ID, VersionRecord, state_hash
+from rollcast.wire.versions.tensors import TensorSpec, tensor_table
 
 TENSORS = tensor_table([("weights", "float32", (50, 100)), ("bias", "float32", (100,))])
 OLD = np.random.default_rng(0).bytes(20_400)

@@ -17,11 +17,17 @@ from rollcast.policy.params import Params, initial_params
 from rollcast.policy.snapshot import freeze
 from rollcast.runtime.errors import CheckpointError, ModelError
 from rollcast.runtime.run_folder import RunFolder
-from rollcast.wire.chunks import chunk_list
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import Epoch, RunId, Version
-from rollcast.wire.records import VersionRecord, keyframe_manifest, parse_announcement, sign_version, state_hash
-from rollcast.wire.tokenizer import Tokenizer
+from rollcast.wire.text.tokenizer import Tokenizer
+from rollcast.wire.versions.chunks import chunk_list
+from rollcast.wire.versions.records import (
+    VersionRecord,
+    keyframe_manifest,
+    parse_announcement,
+    sign_version,
+    state_hash,
+)
 from tests.learner.tiny import MODEL
 from tests.policy.hub_files import change_json, model_folder
 

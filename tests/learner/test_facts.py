@@ -11,7 +11,7 @@ from learner.trained import TrainedIds
 from rollcast.runtime.errors import CheckpointError, ConfigError
 from rollcast.wire.ids import Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.tokenizer import Tokenizer
+from rollcast.wire.text.tokenizer import Tokenizer
 
 
 def info(**changes: Any) -> pb.RunInfo:

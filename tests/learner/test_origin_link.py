@@ -10,8 +10,8 @@ from learner.origin_link import LinkBroken, OriginLink
 from learner.push import Push
 from rollcast.runtime.errors import WrongKey
 from rollcast.wire.ids import EncodingId, PeerId, Version
-from rollcast.wire.link import encode_chunk
-from rollcast.wire.link_stream import LinkStream
+from rollcast.wire.links.frames import encode_chunk
+from rollcast.wire.links.stream import LinkStream
 from rollcast.wire.proto import rollcast_pb2 as pb
 from tests.learner.scripted_run import RUN_ID, Authority, ScriptedOrigin
 

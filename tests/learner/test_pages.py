@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from learner.pages import STRETCH_BYTES, chunk_hashes_of, give_back, hash_of, map_file, stretches
-from rollcast.wire.chunks import chunk_list
-from rollcast.wire.records import state_hash
+from rollcast.wire.versions.chunks import chunk_list
+from rollcast.wire.versions.records import state_hash
 
 
 def mapped(folder: Path, data: bytes) -> memoryview:

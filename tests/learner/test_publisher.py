@@ -12,12 +12,12 @@ from learner.publisher import OriginPusher, Prepared, Publisher
 from learner.versions import RetainedVersions
 from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.errors import CheckpointError, WaitTimedOut, WrongKey
-from rollcast.wire.delta import DeltaDecoder, InPlace
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import EncodingId, Epoch, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.tensors import TensorSpec
-from rollcast.wire.tls import TlsCredentials
+from rollcast.wire.versions.delta import DeltaDecoder, InPlace
+from rollcast.wire.versions.tensors import TensorSpec
 from tests.learner.scripted_run import RUN_ID, ScriptedOrigin, World
 
 

@@ -15,7 +15,7 @@ from learner.service import run
 from rollcast.policy.compilation import use_compilation_cache
 from rollcast.runtime.errors import CheckpointError, MalformedMessage, TaskError, WaitTimedOut, WrongKey
 from rollcast.runtime.process import EXIT_INTERRUPTED
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 from rollcast.wire.proto import rollcast_pb2 as pb
 from tests.learner.dropping_coordinator import DroppingCoordinator
 from tests.learner.scripted_door import ScriptedDoor

@@ -13,7 +13,7 @@ from learner.starting_model import keep_small_files, starting_model, starting_pa
 from learner.trainer import Trainer
 from rollcast.policy.params import initial_params
 from rollcast.runtime.errors import ModelError
-from rollcast.wire.tokenizer import TokenizerRecord
+from rollcast.wire.text.tokenizer import TokenizerRecord
 from tests.learner.tiny import MODEL
 from tests.policy.hub_files import model_folder, random_params
 

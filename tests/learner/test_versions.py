@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from learner.versions import RetainedVersions, no_longer_needed
 from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.errors import CheckpointError, RunFolderError
-from rollcast.wire.chunks import chunk_list
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import Epoch, RunId, Version
-from rollcast.wire.records import (
+from rollcast.wire.versions.chunks import chunk_list
+from rollcast.wire.versions.records import (
     PREVIOUS_ID,
     VerifiedVersion,
     VersionRecord,
@@ -24,7 +24,7 @@ from rollcast.wire.records import (
     sign_version,
     state_hash,
 )
-from rollcast.wire.tensors import TensorSpec
+from rollcast.wire.versions.tensors import TensorSpec
 
 IDENTITY = Identity.generate()
 

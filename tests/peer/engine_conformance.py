@@ -14,8 +14,8 @@ import pytest
 from peer.engines.base import Drawn, Engine, GenerateRequest, Generation, WarmUp
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.ids import Version
-from rollcast.wire.records import VersionRecord
 from rollcast.wire.rollouts import Sampling
+from rollcast.wire.versions.records import VersionRecord
 
 STOP_TOKEN = 1
 SAMPLING = Sampling(temperature=1.0, max_new_tokens=6, stop_token_ids=(STOP_TOKEN,))

@@ -9,9 +9,9 @@ from blake3 import blake3
 
 from peer.engines.base import Drawn, GenerateRequest, WarmUp
 from rollcast.wire.ids import Version
-from rollcast.wire.records import VersionRecord, state_hash
 from rollcast.wire.rollouts import FinishReason
-from rollcast.wire.stop_strings import Decode, stop_strings
+from rollcast.wire.text.stop_strings import Decode, stop_strings
+from rollcast.wire.versions.records import VersionRecord, state_hash
 
 VOCABULARY = 32
 STOP_SHARE = 8  # one token in so many is a stop token

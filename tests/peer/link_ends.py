@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from peer.transport import Link
-from rollcast.wire.link import ChunkFrame, LinkFrame, LinkMessageFrame
+from rollcast.wire.links.frames import ChunkFrame, LinkFrame, LinkMessageFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 

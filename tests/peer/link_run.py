@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.tls import RunCA, TlsCredentials, new_tls_key
 from rollcast.wire.ids import PeerId, Role, RunId
-from rollcast.wire.tls import RunCA, TlsCredentials, new_tls_key
 
 
 class LinkRun:

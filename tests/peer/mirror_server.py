@@ -12,9 +12,9 @@ from aiohttp import web
 from peer.http_ranges import HttpLimits
 from peer.virtual_link import VirtualLinkLimits
 from rollcast.wire.ids import Version
-from rollcast.wire.link import ChunkFrame, LinkFrame, LinkMessageFrame
+from rollcast.wire.links.frames import ChunkFrame, LinkFrame, LinkMessageFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.records import VerifiedVersion, parse_announcement
+from rollcast.wire.versions.records import VerifiedVersion, parse_announcement
 from tests.peer.versions import announcement_of
 
 WAIT_S = 10.0

@@ -26,7 +26,7 @@ from peer.relay_events import (
 )
 from peer.relay_state import LinkState, RelaySettings, RelayState
 from rollcast.wire.ids import ChunkIndex, EncodingId, PeerId, PlanId, StripeId, Version
-from rollcast.wire.link import NO_STRIPE
+from rollcast.wire.links.frames import NO_STRIPE
 
 CHUNK_BYTES = 1000
 

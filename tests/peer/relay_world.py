@@ -22,15 +22,15 @@ from peer.relay import Relay
 from peer.relay_state import RelaySettings
 from peer.transport import Link, LinkReceiver
 from rollcast.runtime.errors import StoreError
-from rollcast.wire.chunk_store import ChunkStore
-from rollcast.wire.chunks import bitmap_count
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import EncodingId, PeerId, StripeId, Version
-from rollcast.wire.link import NO_STRIPE, ChunkFrame, LinkFrame, LinkMessageFrame
+from rollcast.wire.links.frames import NO_STRIPE, ChunkFrame, LinkFrame, LinkMessageFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.records import KEYFRAME_ID, VerifiedVersion
-from rollcast.wire.stored_encoding import StoredEncoding, store_error
-from rollcast.wire.tls import TlsCredentials
+from rollcast.wire.versions.chunk_store import ChunkStore
+from rollcast.wire.versions.chunks import bitmap_count
+from rollcast.wire.versions.records import KEYFRAME_ID, VerifiedVersion
+from rollcast.wire.versions.stored_encoding import StoredEncoding, store_error
 from tests.peer.link_run import LinkRun
 from tests.peer.versions import Published
 

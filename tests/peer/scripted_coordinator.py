@@ -11,13 +11,13 @@ from typing import Any
 import grpc
 
 from rollcast.runtime.waits import deadline
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.tls import SERVER_OPTIONS, RunCA, TlsCredentials, new_tls_key
 from rollcast.wire.ids import RunId
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc
 from rollcast.wire.protocol import range_to_pb
 from rollcast.wire.rollouts import Rollout, lease_to_pb, rollout_from_pb
-from rollcast.wire.tls import SERVER_OPTIONS, RunCA, TlsCredentials, new_tls_key
 
 RUN_ID = RunId("run-1")
 LEARNER_KEY = bytes(range(32))

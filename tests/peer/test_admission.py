@@ -4,7 +4,7 @@ import pytest
 
 from peer.admission import BANNED, refusal
 from peer.network_gate import OPEN, NetworkGate
-from rollcast.wire.certificates import Caller
+from rollcast.wire.identity.certificates import Caller
 from rollcast.wire.ids import PeerId, Role, RunId
 
 

@@ -15,10 +15,10 @@ from peer.calling import http_url_of, session_of
 from peer.renewal import Renewal
 from peer.startup import take_place
 from rollcast.runtime.errors import Unreachable
-from rollcast.wire.hops import HopFailed
+from rollcast.wire.identity.tls import TlsCredentials
+from rollcast.wire.joining.diagnose import HopFailed
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import range_to_pb
-from rollcast.wire.tls import TlsCredentials
 from tests.peer.joined_peer import joined_config
 from tests.peer.scripted_coordinator import peer_credentials, scripted_coordinator, welcome
 from tests.peer.test_session import Listener

@@ -12,8 +12,8 @@ import pytest
 from peer.config import PeerConfig
 from peer.discovery.going_on import GoingOn
 from peer.service import run
+from rollcast.wire.identity.peer_record import verify_record
 from rollcast.wire.ids import RunId
-from rollcast.wire.peer_record import verify_record
 from rollcast.wire.proto import rollcast_pb2 as pb
 from tests.peer.fake_engine import FakeEngine
 from tests.peer.joined_peer import joined_config, keep_version, welcome_to

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from peer.coordinators import Coordinators
-from rollcast.wire.hops import HopFailed
+from rollcast.wire.joining.diagnose import HopFailed
 
 NAME = HopFailed("name lookup", "run.example:7400", "nobody knows it")
 REFUSED = HopFailed("connection", "192.0.2.1:7400", "192.0.2.1:7400 refuses it")

@@ -15,15 +15,15 @@ from peer.config import LinkConfig
 from peer.direct_transport import DirectTransport
 from peer.transport import Admission, ChunkTransport, Link, LinkLimits, LinkReceiver
 from rollcast.runtime.errors import ConfigError, PortInUse
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import RunId
-from rollcast.wire.link import LinkMessageFrame, encode_chunk, encode_message
+from rollcast.wire.links.frames import LinkMessageFrame, encode_chunk, encode_message
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import range_to_pb
-from rollcast.wire.tls import TlsCredentials
 from tests.peer.link_run import LinkRun
 from tests.peer.transport_conformance import LIMITS, TransportConformance, anyone
-from tests.wire.raw_tls import REQUEST, RawTls
+from tests.wire.links.raw_tls import REQUEST, RawTls
 
 HASTY = LinkLimits(handshake_timeout_s=0.1)
 

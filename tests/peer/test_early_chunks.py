@@ -3,7 +3,7 @@ from __future__ import annotations
 from peer.early_chunks import EarlyChunks
 from peer.relay_events import LinkId
 from rollcast.wire.ids import ChunkIndex, EncodingId, StripeId, Version
-from rollcast.wire.link import ChunkFrame
+from rollcast.wire.links.frames import ChunkFrame
 from tests.peer.relay_steps import KEY, key_of
 
 LINK = LinkId(1)

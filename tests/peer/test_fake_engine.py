@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from peer.engines.base import Engine
 from rollcast.wire.ids import Epoch, RunId, Version
-from rollcast.wire.records import VersionRecord, state_hash
+from rollcast.wire.versions.records import VersionRecord, state_hash
 from tests.peer.engine_conformance import EngineConformance
 from tests.peer.fake_engine import FakeEngine
 

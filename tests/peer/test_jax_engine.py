@@ -15,7 +15,7 @@ from rollcast.policy.params import initial_params
 from rollcast.policy.snapshot import freeze
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.ids import Epoch, RunId, Version
-from rollcast.wire.records import VersionRecord, state_hash
+from rollcast.wire.versions.records import VersionRecord, state_hash
 from tests.peer.engine_conformance import SAMPLING, EngineConformance, RefusesNonsense, generate, requests
 
 MODEL = ModelConfig(

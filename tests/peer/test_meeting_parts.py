@@ -14,7 +14,7 @@ from peer.port_map.port_mapping import PortMapping
 from peer.reachability.local_address import LocalAddress
 from peer.reachability.standing import Standing
 from peer.reached import Reached
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import RunId
 from rollcast.wire.proto import rollcast_pb2 as pb
 

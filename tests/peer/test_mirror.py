@@ -13,9 +13,9 @@ from peer.config import LinkConfig, MirrorConfig
 from peer.link_traffic import LinkTraffic
 from peer.mirror_transport import MirrorTransport
 from peer.virtual_link import VirtualLink
-from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.versions.chunk_store import ChunkStore
 from tests.peer.mirror_server import (
     HTTP_LIMITS,
     LINK_LIMITS,

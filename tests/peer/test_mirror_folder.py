@@ -9,11 +9,11 @@ import pytest
 from peer.config import MirrorConfig
 from peer.mirror_folder import MirrorFolder, mirror_folder_of
 from rollcast.runtime.errors import StoreError
-from rollcast.wire.chunk_store import ChunkStore
-from rollcast.wire.chunks import chunk_list
-from rollcast.wire.identity import Identity
-from rollcast.wire.records import parse_announcement
-from rollcast.wire.stored_encoding import StoredEncoding
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.versions.chunk_store import ChunkStore
+from rollcast.wire.versions.chunks import chunk_list
+from rollcast.wire.versions.records import parse_announcement
+from rollcast.wire.versions.stored_encoding import StoredEncoding
 from tests.peer.versions import CHUNK_SIZE_BYTES, announcement_of, stored_version, version_record
 
 

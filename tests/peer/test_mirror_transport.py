@@ -16,8 +16,8 @@ from peer.mirror_transport import MirrorTransport, mirror_peer_id, own_mirrors
 from peer.neighbours import Neighbour
 from rollcast.runtime.config import parse_config
 from rollcast.runtime.errors import ConfigError, Unreachable
-from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.ids import PeerId
+from rollcast.wire.versions.chunk_store import ChunkStore
 from tests.peer.mirror_server import HTTP_LIMITS, LINK_LIMITS, Collector, known, mirror_server, request
 from tests.peer.versions import stored_version
 

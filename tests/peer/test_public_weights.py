@@ -15,9 +15,9 @@ from peer.link_traffic import LinkTraffic
 from peer.mirror_transport import MirrorTransport
 from peer.public_weights import is_public_weights
 from peer.virtual_link import VirtualLink
-from rollcast.wire.chunks import chunk_list
 from rollcast.wire.ids import Epoch, PeerId, Version
-from rollcast.wire.records import (
+from rollcast.wire.versions.chunks import chunk_list
+from rollcast.wire.versions.records import (
     VerifiedVersion,
     VersionRecord,
     keyframe_manifest,
@@ -25,7 +25,7 @@ from rollcast.wire.records import (
     sign_version,
     state_hash,
 )
-from rollcast.wire.tensors import tensor_table
+from rollcast.wire.versions.tensors import tensor_table
 from tests.peer.mirror_server import HTTP_LIMITS, LINK_LIMITS, WAIT_S, Collector, mirror_server, request, want
 from tests.peer.versions import LEARNER, RUN_ID
 

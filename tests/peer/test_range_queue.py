@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from peer.neighbours import EncodingKey
 from peer.range_queue import ChunkCutter, ChunkRange, RangeQueue
 from rollcast.wire.ids import EncodingId, Version
-from rollcast.wire.records import parse_announcement
+from rollcast.wire.versions.records import parse_announcement
 from tests.peer.versions import CHUNK_SIZE_BYTES, announcement_of, version_record
 
 MANIFEST = parse_announcement(announcement_of(1)).keyframe

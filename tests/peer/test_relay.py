@@ -15,12 +15,12 @@ from peer.stream_link import StreamLink
 from peer.transport import Link
 from peer.transports import Transports
 from rollcast.runtime.errors import RollcastError, WrongKey
-from rollcast.wire.chunk_store import ChunkStore
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import PeerId, RunId, StripeId
-from rollcast.wire.link import NO_STRIPE, ChunkFrame
+from rollcast.wire.links.frames import NO_STRIPE, ChunkFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.stored_encoding import StoredEncoding
+from rollcast.wire.versions.chunk_store import ChunkStore
+from rollcast.wire.versions.stored_encoding import StoredEncoding
 from tests.peer.link_run import LinkRun
 from tests.peer.mirror_server import mirror_server
 from tests.peer.relay_world import Member, Puppet, disk_full, relay_world, until

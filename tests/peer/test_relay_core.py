@@ -47,7 +47,7 @@ from peer.relay_events import (
 )
 from peer.relay_state import RelaySettings
 from rollcast.wire.ids import ChunkIndex, PeerId, StripeId
-from rollcast.wire.link import NO_STRIPE
+from rollcast.wire.links.frames import NO_STRIPE
 from tests.peer.relay_steps import CHUNK_BYTES, KEY, Steps, bitmap, key_of, neighbour, plan
 
 CHUNKS = 24

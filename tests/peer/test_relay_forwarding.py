@@ -31,7 +31,7 @@ from peer.relay_events import (
 )
 from peer.relay_state import LinkState
 from rollcast.wire.ids import Version
-from rollcast.wire.link import DIRECT_STRIPE, NO_STRIPE
+from rollcast.wire.links.frames import DIRECT_STRIPE, NO_STRIPE
 from tests.peer.relay_steps import CHUNK_BYTES, KEY, Steps, answer, bitmap, key_of, neighbour, plan, push
 
 ORIGIN, LEFT, RIGHT, OTHER = 1, 2, 3, 4  # links

@@ -22,7 +22,7 @@ from peer.relay_events import (
     VersionsRemoved,
 )
 from rollcast.wire.ids import PeerId
-from rollcast.wire.link import DIRECT_STRIPE
+from rollcast.wire.links.frames import DIRECT_STRIPE
 from tests.peer.relay_steps import CHUNK_BYTES, KEY, Steps, bitmap, key_of, neighbour, plan, push
 
 A, B, C = 1, 2, 3  # links, and the stripes whose roots they are

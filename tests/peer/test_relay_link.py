@@ -3,10 +3,10 @@ from __future__ import annotations
 from peer.relay_events import LinkId
 from peer.relay_link import RelayLink
 from peer.transport import LinkMeasurement, LinkReceiver
-from rollcast.wire.chunks import BytesLike
 from rollcast.wire.ids import PeerId, StripeId
-from rollcast.wire.link import LinkFrame, LinkMessageFrame
+from rollcast.wire.links.frames import LinkFrame, LinkMessageFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.versions.chunks import BytesLike
 
 WANT = LinkMessageFrame(pb.LinkMessage(want=pb.Want(version=1)))
 CANCEL = LinkMessageFrame(pb.LinkMessage(cancel=pb.Cancel(version=1)))

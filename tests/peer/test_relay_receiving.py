@@ -36,7 +36,7 @@ from peer.relay_events import (
     WantReceived,
 )
 from rollcast.wire.ids import ChunkIndex, StripeId, Version
-from rollcast.wire.link import NO_STRIPE
+from rollcast.wire.links.frames import NO_STRIPE
 from tests.peer.relay_steps import CHUNK_BYTES, KEY, Steps, bitmap, key_of, neighbour, plan
 
 ORIGIN, A, OTHER = 1, 2, 3  # links

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.ids import StripeId
-from rollcast.wire.link import NO_STRIPE
+from rollcast.wire.links.frames import NO_STRIPE
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.records import PREVIOUS_ID
+from rollcast.wire.versions.chunk_store import ChunkStore
+from rollcast.wire.versions.records import PREVIOUS_ID
 from tests.peer.relay_world import relay_world, until
 from tests.peer.versions import CHUNKS
 

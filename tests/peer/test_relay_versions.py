@@ -32,13 +32,13 @@ from peer.relay_events import (
 )
 from peer.relay_versions import RelayVersions
 from rollcast.runtime.errors import BadSignature, MalformedMessage, WrongKey
-from rollcast.wire.chunk_store import ChunkStore
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import ChunkIndex, EncodingId, StripeId, Version
-from rollcast.wire.link import ChunkFrame
+from rollcast.wire.links.frames import ChunkFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.records import KEYFRAME_ID, PREVIOUS_ID, VerifiedVersion, verify_announcement
-from rollcast.wire.stored_encoding import StoredEncoding
+from rollcast.wire.versions.chunk_store import ChunkStore
+from rollcast.wire.versions.records import KEYFRAME_ID, PREVIOUS_ID, VerifiedVersion, verify_announcement
+from rollcast.wire.versions.stored_encoding import StoredEncoding
 from tests.peer.relay_steps import key_of
 from tests.peer.versions import CHUNK_BYTES, CHUNKS, LEARNER, RUN_ID, Published
 

@@ -9,9 +9,9 @@ from random import Random
 import pytest
 
 from peer.renewal import Renewal
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.tls import RunCA, TlsCredentials
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.tls import RunCA, TlsCredentials
 from tests.peer.scripted_coordinator import RUN_ID, peer_credentials
 
 

@@ -13,10 +13,10 @@ import zstandard
 from peer import run_text
 from peer.run_text import RunText
 from rollcast.runtime.errors import MalformedMessage
-from rollcast.wire.hub_tokenizer import HubTokenizer
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.tokenizer import Tokenizer
-from tests.wire.hub_tokenizer_files import tokenizer_folder
+from rollcast.wire.text.hub_tokenizer import HubTokenizer
+from rollcast.wire.text.tokenizer import Tokenizer
+from tests.wire.text.hub_tokenizer_files import tokenizer_folder
 
 
 class Stub:

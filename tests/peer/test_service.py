@@ -19,12 +19,12 @@ from peer.engines.base import Engine
 from peer.renewal import Renewal
 from peer.service import run
 from rollcast.runtime.errors import MalformedMessage, RollcastError, StoreError, Unreachable
-from rollcast.wire.donor_control import request
-from rollcast.wire.identity import Identity
+from rollcast.wire.donor_socket import request
+from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import RunId
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.stored_encoding import StoredEncoding
-from rollcast.wire.tokenizer import Tokenizer
+from rollcast.wire.text.tokenizer import Tokenizer
+from rollcast.wire.versions.stored_encoding import StoredEncoding
 from tests.peer.fake_engine import FakeEngine
 from tests.peer.joined_peer import joined_config, keep_version, welcome_to
 from tests.peer.relay_world import disk_full, push_version, until

@@ -23,12 +23,12 @@ from rollcast.runtime.errors import (
     WrongKey,
 )
 from rollcast.runtime.waits import deadline
-from rollcast.wire.grpc_client import open_channel
-from rollcast.wire.hops import failed_hop
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.tls import RunCA
+from rollcast.wire.joining.diagnose import failed_hop
+from rollcast.wire.joining.grpc_client import open_channel
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import range_to_pb
-from rollcast.wire.tls import RunCA
 from tests.open_sockets import connections_to
 from tests.peer.scripted_coordinator import (
     LEARNER_KEY,

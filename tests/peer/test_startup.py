@@ -15,7 +15,7 @@ from peer.ending import unless
 from peer.engines.jax_engine import JaxEngine
 from peer.startup import make_engine, open_store, state_folder_lock, take_place
 from rollcast.runtime.errors import JoinRefused, MalformedMessage, MissingExtra, RunFolderError, WaitTimedOut
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import RunId
 from tests.peer.scripted_coordinator import peer_credentials, scripted_coordinator
 from tests.peer.test_service import joined_config

@@ -13,12 +13,12 @@ from peer.chunk_set import ChunkSet
 from peer.neighbours import EncodingKey
 from peer.relay_events import StoreFailed, StoreReady, VersionFinished, VersionRestored
 from peer.store_worker import EncodingsRemoved, StateMade, StateNotMade, StoreEvent, StoreWorker, keep_verified
-from rollcast.wire.chunk_store import ChunkStore
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import ChunkIndex
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.records import KEYFRAME_ID, PREVIOUS_ID, VerifiedVersion, verify_announcement
-from rollcast.wire.stored_encoding import StoredEncoding
+from rollcast.wire.versions.chunk_store import ChunkStore
+from rollcast.wire.versions.records import KEYFRAME_ID, PREVIOUS_ID, VerifiedVersion, verify_announcement
+from rollcast.wire.versions.stored_encoding import StoredEncoding
 from tests.peer.relay_steps import key_of
 from tests.peer.relay_world import disk_full
 from tests.peer.versions import CHUNK_BYTES, CHUNKS, LEARNER, RUN_ID, Published

@@ -12,8 +12,8 @@ from peer.engines.base import Engine, GenerateRequest
 from peer.engines.jax_engine import JaxEngine
 from rollcast.policy.config import ModelConfig, RopeScaling
 from rollcast.runtime.errors import MalformedMessage
-from rollcast.wire.records import VersionRecord
 from rollcast.wire.rollouts import Sampling
+from rollcast.wire.versions.records import VersionRecord
 from tests.peer.engine_conformance import EngineConformance, RefusesNonsense, generate
 from tests.peer.test_jax_engine import MODEL, jax_version
 

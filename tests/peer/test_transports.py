@@ -12,9 +12,9 @@ from peer.mirror_transport import MirrorTransport
 from peer.transport import Link, LinkHandler
 from peer.transports import Transports
 from rollcast.runtime.errors import Unreachable
-from rollcast.wire.chunk_store import ChunkStore
+from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import PeerId
-from rollcast.wire.tls import TlsCredentials
+from rollcast.wire.versions.chunk_store import ChunkStore
 from tests.peer.mirror_server import HTTP_LIMITS, LINK_LIMITS, Collector, known, mirror_server, request, want
 from tests.peer.versions import stored_version, version_record
 

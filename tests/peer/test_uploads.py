@@ -13,11 +13,11 @@ import pytest
 from peer.uploads import MESSAGE_BYTES_MAX, MESSAGE_ROLLOUTS_MAX, Uploader, in_messages
 from peer.worker_events import Verdict
 from rollcast.runtime.errors import Unreachable
-from rollcast.wire.grpc_client import open_channel
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.tls import RunCA
 from rollcast.wire.ids import LeaseId
+from rollcast.wire.joining.grpc_client import open_channel
 from rollcast.wire.proto import rollcast_pb2_grpc
-from rollcast.wire.tls import RunCA
 from tests.peer.scripted_coordinator import RUN_ID, ScriptedCoordinator, peer_credentials, scripted_coordinator
 from tests.peer.worker_samples import grant, rollout, segment, work
 

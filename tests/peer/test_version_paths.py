@@ -9,7 +9,7 @@ from peer.neighbours import EncodingKey
 from peer.version_paths import STEPS_MAX, Path, cheapest_path
 from rollcast.wire.ids import EncodingId, Epoch, RunId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.records import Manifest, VerifiedVersion, VersionRecord
+from rollcast.wire.versions.records import Manifest, VerifiedVersion, VersionRecord
 
 Encodings = Mapping[int, tuple[int | None, int]]  # encoding id -> base version (None: keyframe), size
 

@@ -14,9 +14,9 @@ from peer.token_bucket import TokenBucket
 from peer.virtual_link import Holding, VirtualLink, VirtualLinkLimits
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.ids import PeerId
-from rollcast.wire.link import DIRECT_STRIPE
+from rollcast.wire.links.frames import DIRECT_STRIPE
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.records import Manifest, VerifiedVersion
+from rollcast.wire.versions.records import Manifest, VerifiedVersion
 from tests.peer.mirror_server import LINK_LIMITS, WAIT_S, Collector, known, request, want
 from tests.peer.versions import CHUNK_SIZE_BYTES, version_record
 

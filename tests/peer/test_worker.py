@@ -18,10 +18,10 @@ from peer.worker_events import LeasesGranted, SessionOpened, StopRequested, Verd
 from peer.worker_status import WorkerStatus
 from rollcast.runtime.errors import CorruptChunk, ProcessFailed, RollcastError, Unreachable
 from rollcast.runtime.waits import deadline
-from rollcast.wire.chunk_store import ChunkStore
 from rollcast.wire.ids import LeaseId, PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import Rollout, partial_from_pb
+from rollcast.wire.versions.chunk_store import ChunkStore
 from tests.peer.fake_engine import FakeEngine
 from tests.peer.versions import stored_version
 from tests.peer.worker_samples import grant, key, segment

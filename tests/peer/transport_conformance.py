@@ -13,11 +13,11 @@ import pytest
 
 from peer.transport import Admission, ChunkTransport, Link, LinkLimits, LinkReceiver
 from rollcast.runtime.errors import ProtocolMismatch, RollcastError, WrongKey
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.tls import Caller, TlsCredentials
 from rollcast.wire.ids import PeerId, RunId, StripeId
-from rollcast.wire.link import NO_STRIPE
+from rollcast.wire.links.frames import NO_STRIPE
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.tls import Caller, TlsCredentials
 from tests.peer.link_ends import End
 from tests.peer.link_run import LinkRun
 
@@ -282,7 +282,7 @@ class TransportConformance(ABC):
             ranges = [pb.ProtocolRange(min=1, max=1), pb.ProtocolRange(min=1, max=1)]
             ranges[newer] = pb.ProtocolRange(min=90, max=91)
             calls = iter(ranges)
-            monkeypatch.setattr("rollcast.wire.link_opening.range_to_pb", lambda: next(calls))
+            monkeypatch.setattr("rollcast.wire.links.handshake.range_to_pb", lambda: next(calls))
             with pytest.raises(ProtocolMismatch):
                 await pair.dialler.dial(pair.peer_id, pair.address)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 
-from rollcast.wire.chunk_store import ChunkStore
-from rollcast.wire.chunks import chunk_list
-from rollcast.wire.delta import encode_delta
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import EncodingId, Epoch, RunId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.records import (
+from rollcast.wire.versions.chunk_store import ChunkStore
+from rollcast.wire.versions.chunks import chunk_list
+from rollcast.wire.versions.delta import encode_delta
+from rollcast.wire.versions.records import (
     KEYFRAME_ID,
     PREVIOUS_ID,
     VersionRecord,
@@ -20,7 +20,7 @@ from rollcast.wire.records import (
     sign_version,
     state_hash,
 )
-from rollcast.wire.tensors import tensor_table
+from rollcast.wire.versions.tensors import tensor_table
 
 RUN_ID = RunId("run-1")
 LEARNER = Identity.generate()

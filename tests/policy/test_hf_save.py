@@ -8,7 +8,7 @@ import pytest
 from rollcast.policy.hf_load import load_params
 from rollcast.policy.hf_save import save_model
 from rollcast.runtime.errors import ModelError
-from rollcast.wire.model_folder import ModelFolder
+from rollcast.wire.text.model_folder import ModelFolder
 from tests.policy.hub_files import FAMILIES, model_folder, random_params
 from tests.policy.tiny import TINY
 

@@ -15,8 +15,8 @@ from rollcast.policy.params import initial_params
 from rollcast.policy.quantise import WEIGHT_BLOCK, quantise
 from rollcast.policy.snapshot import Snapshot, freeze, tensor_specs, thaw
 from rollcast.runtime.errors import MalformedMessage
-from rollcast.wire.delta import DeltaDecoder, InPlace, encode_delta
-from rollcast.wire.tensors import TensorSpec
+from rollcast.wire.versions.delta import DeltaDecoder, InPlace, encode_delta
+from rollcast.wire.versions.tensors import TensorSpec
 from tests.policy.test_model import forward
 from tests.policy.tiny import TINY
 

@@ -12,10 +12,10 @@ from coordinator.inviting import Inviting
 from coordinator.join import JoinDesk, token_hash
 from coordinator.ledger import Ledger
 from rollcast.runtime.errors import JoinRefused
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.run_ca import RunCA
 from rollcast.wire.ids import PeerId, RunId
-from rollcast.wire.invite import Invite
-from rollcast.wire.run_ca import RunCA
+from rollcast.wire.joining.invite import Invite
 from tests.coordinator.http.serving import Given, served
 
 PATH = "/api/v1/invites"

@@ -16,9 +16,9 @@ from coordinator.http.server import HttpServer
 from coordinator.http.tokens import TokenBook
 from coordinator.ledger import Ledger
 from rollcast.runtime.errors import PortInUse, UnsafeBind
+from rollcast.wire.identity.tls import RunCA, TlsCredentials, new_tls_key
 from rollcast.wire.ids import RunId
 from rollcast.wire.limits import HTTP_JOIN_BYTES_MAX
-from rollcast.wire.tls import RunCA, TlsCredentials, new_tls_key
 from tests.coordinator.http.serving import KEY, FakeDesk, Given, served
 
 

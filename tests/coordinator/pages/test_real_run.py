@@ -15,7 +15,7 @@ import pytest_asyncio
 from bench.control.shown_run import ShownRun, shown_run
 from coordinator.membership import Standing
 from rollcast.wire.ids import PeerId
-from rollcast.wire.invite import Invite
+from rollcast.wire.joining.invite import Invite
 from tests.browsing import DEADLINE_MS, LOOKS, Tab, opened
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="package")]

@@ -16,10 +16,10 @@ from coordinator.reach import dialling
 from coordinator.reach.dial_settings import DialBackSettings
 from coordinator.reach.dialling import Dialling
 from coordinator.reach.events import DialBackEnded
+from rollcast.wire.identity.tls import TlsCredentials, new_tls_key
 from rollcast.wire.ids import PeerId
-from rollcast.wire.tls import TlsCredentials, new_tls_key
 from tests.peer.link_run import LinkRun
-from tests.wire.test_link_probe import listening
+from tests.wire.links.test_probe import listening
 
 
 class World:

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from coordinator.reach.events import DialBackEnded, PunchEnded, PunchRequested, ReachabilityTold, RecordGiven
 from coordinator.reach.reading import reach_event_of
 from rollcast.runtime.errors import BadSignature, MalformedMessage
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.peer_record import PeerRecord, sign_record
 from rollcast.wire.ids import PeerId, RunId
-from rollcast.wire.peer_record import PeerRecord, sign_record
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 A = PeerId("a")

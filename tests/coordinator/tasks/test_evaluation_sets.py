@@ -12,7 +12,7 @@ from coordinator.tasks.part_stream import text_hash
 from coordinator.tasks.rows import Rows
 from coordinator.tasks.usable import TokenLimits
 from rollcast.runtime.errors import TaskError
-from rollcast.wire.tokenizer import Tokenizer
+from rollcast.wire.text.tokenizer import Tokenizer
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from coordinator.tasks import gym
 from coordinator.tasks.adapter import Problem
 from coordinator.tasks.gym import ReasoningGym
 from rollcast.runtime.errors import MissingExtra, TaskError
-from rollcast.wire.tokenizer import Tokenizer
+from rollcast.wire.text.tokenizer import Tokenizer
 
 SMALL = {"min_terms": 2, "max_terms": 2, "min_digits": 2, "max_digits": 2}
 

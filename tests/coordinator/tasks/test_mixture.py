@@ -14,7 +14,7 @@ from coordinator.tasks.mixture import Drawn, PromptMixture, Stage
 from coordinator.tasks.part_stream import text_hash
 from coordinator.tasks.rows import Rows
 from rollcast.runtime.errors import TaskError
-from rollcast.wire.tokenizer import Tokenizer
+from rollcast.wire.text.tokenizer import Tokenizer
 
 SMALL = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}
 

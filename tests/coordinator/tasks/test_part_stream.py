@@ -8,7 +8,7 @@ from coordinator.tasks.mixed import Part
 from coordinator.tasks.part_stream import PartStream
 from coordinator.tasks.rows import Rows
 from coordinator.tasks.usable import TokenLimits
-from rollcast.wire.tokenizer import Tokenizer
+from rollcast.wire.text.tokenizer import Tokenizer
 
 
 def test_a_part_goes_through_its_file_again_in_another_order(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ import pytest
 from coordinator.config import TokenizerConfig
 from coordinator.tasks.tokenizers import check_stop_strings, kept_tokenizer, run_tokenizer
 from rollcast.runtime.errors import ConfigError, TaskError
-from rollcast.wire.hub_tokenizer import HubTokenizer
-from rollcast.wire.tokenizer import Tokenizer
-from tests.wire.hub_tokenizer_files import tokenizer_folder
+from rollcast.wire.text.hub_tokenizer import HubTokenizer
+from rollcast.wire.text.tokenizer import Tokenizer
+from tests.wire.text.hub_tokenizer_files import tokenizer_folder
 
 SMALL = Tokenizer(("+",), "12")
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from coordinator.tasks.adapter import Problem
 from coordinator.tasks.usable import TokenLimits
-from rollcast.wire.tokenizer import Tokenizer
+from rollcast.wire.text.tokenizer import Tokenizer
 
 
 def test_why_a_problem_cannot_be_used() -> None:

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.tasks.wording import PIECES_MAX, fixed_pieces, other_characters
-from rollcast.wire.tokenizer import Tokenizer
+from rollcast.wire.text.tokenizer import Tokenizer
 
 
 def test_common_start_end_and_words() -> None:

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from peer.discovery.address_book import ENTRIES_MOST, HEARSAY_MOST, NEARBY_MOST, NEARBY_S, AddressBook
+from rollcast.wire.identity.peer_record import PeerRecord
 from rollcast.wire.ids import PeerId, RunId
-from rollcast.wire.peer_record import PeerRecord
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 NOW = 1_800_000_000.0

@@ -4,9 +4,9 @@ import stat
 from pathlib import Path
 
 from peer.discovery.book_file import BookFile
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.peer_record import PeerRecord, sign_record
 from rollcast.wire.ids import RunId
-from rollcast.wire.peer_record import PeerRecord, sign_record
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 NOW = 1_800_000_000.0

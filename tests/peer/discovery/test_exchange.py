@@ -16,10 +16,10 @@ from peer.discovery.own_record import OwnRecord
 from peer.neighbours import Neighbour
 from peer.transport import Link
 from rollcast.runtime.errors import MalformedMessage
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.peer_record import PeerRecord, read_record, sign_record
 from rollcast.wire.ids import PeerId, RunId
 from rollcast.wire.limits import PEER_RECORDS_MAX
-from rollcast.wire.peer_record import PeerRecord, read_record, sign_record
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 NOW = 1_800_000_000.0

@@ -12,7 +12,7 @@ from peer.discovery.mdns import NAMES_MOST, Mdns
 from peer.discovery.nearby import SERVICE, Nearby
 from rollcast.runtime.errors import MissingExtra
 from rollcast.runtime.waits import deadline
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import PeerId, RunId
 
 pytest.importorskip("zeroconf")

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer.discovery.nearby import Nearby, heard, instance_name, properties_of, run_mark
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 
 PEER_ID = Identity.generate().peer_id
 SAID = {key.encode(): value.encode() for key, value in properties_of(PEER_ID, "origin", "run-1").items()}

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from peer.discovery.own_record import OwnRecord, own_addresses
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.peer_record import LIFETIME_S, PeerRecord, verify_record
 from rollcast.wire.ids import RunId
 from rollcast.wire.limits import PEER_ADDRESSES_MAX
-from rollcast.wire.peer_record import LIFETIME_S, PeerRecord, verify_record
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 NOW = 1_800_000_000.0

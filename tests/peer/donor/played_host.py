@@ -23,7 +23,7 @@ from peer.network_gate import NetworkGate
 from peer.reachability.standing import Standing
 from peer.worker_events import FinishRequested, Rest, Verdict
 from rollcast.runtime.errors import DaemonAway
-from rollcast.wire.donor_control import request
+from rollcast.wire.donor_socket import request
 from rollcast.wire.proto import rollcast_pb2 as pb
 from tests.peer.worker_samples import grant, rollout, segment, work
 

@@ -13,8 +13,8 @@ from peer.donor.bug_report import bug_report, secrets_of
 from peer.donor.joining import Listening, Places, write_configuration
 from peer.donor.running import crash_log
 from rollcast.runtime.errors import RunFolderError
-from rollcast.wire.identity import Identity
-from rollcast.wire.tls import RunCA, TlsCredentials, new_tls_key
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.tls import RunCA, TlsCredentials, new_tls_key
 from tests.peer.donor.test_joining import invite
 
 MIRROR_KEY = "mirror-key-4242424242"

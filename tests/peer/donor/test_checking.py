@@ -24,7 +24,7 @@ from peer.donor.reachable import DialledBack
 from peer.donor.timed_decode import Decoded
 from rollcast.policy.config import ModelConfig
 from rollcast.runtime.errors import Unreachable
-from rollcast.wire.hops import HopFailed
+from rollcast.wire.joining.diagnose import HopFailed
 
 GIB = 2**30
 REFUSED = HopFailed("connection", "192.0.2.1:7400", "192.0.2.1:7400 refuses it")

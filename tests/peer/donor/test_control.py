@@ -11,8 +11,8 @@ import pytest
 
 from peer.donor.control import Control, seconds_of
 from rollcast.runtime.errors import DaemonAway, RunFolderError
-from rollcast.wire.donor_control import REQUEST_BYTES_MAX, request, socket_path
-from rollcast.wire.error_json import error_from_json
+from rollcast.wire.donor_socket import REQUEST_BYTES_MAX, request, socket_path
+from rollcast.wire.joining.error_json import error_from_json
 
 
 def fail(_: dict[str, Any]) -> dict[str, Any]:

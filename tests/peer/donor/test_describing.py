@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from peer.coordinators import Coordinators
 from peer.donor.describing import describe
-from rollcast.wire.hops import HopFailed
+from rollcast.wire.joining.diagnose import HopFailed
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 

@@ -21,7 +21,7 @@ from peer.donor.joining import (
 from rollcast.runtime.config import load_config
 from rollcast.runtime.errors import ConfigError, JoinRefused
 from rollcast.wire.ids import Role, RunId
-from rollcast.wire.invite import Invite
+from rollcast.wire.joining.invite import Invite
 
 
 def invite(role: Role = "peer", address: str = "run.example:7400") -> Invite:

@@ -4,7 +4,7 @@ import asyncio
 
 from peer.donor.places import first_reached
 from rollcast.wire.ids import RunId
-from rollcast.wire.invite import Invite
+from rollcast.wire.joining.invite import Invite
 
 
 async def test_the_first_place_whose_ports_answer_is_taken_and_the_others_are_explained() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from peer.p2p.addresses import CircuitAddress, P2pAddress, is_circuit_address, is_p2p_address, parse, parse_relay
 from rollcast.runtime.errors import Unreachable
-from rollcast.wire.identity import peer_id_of
+from rollcast.wire.identity.identity import peer_id_of
 
 PEER_ID = peer_id_of(bytes(range(32)))  # the same in each process that collects tests
 RELAY_ID = peer_id_of(bytes(range(1, 33)))

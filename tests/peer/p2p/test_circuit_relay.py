@@ -23,9 +23,9 @@ from peer.p2p.limits import HostLimits
 from peer.p2p.transport import P2pTransport
 from peer.transport import Admission, ChunkTransport, LinkLimits
 from rollcast.runtime.errors import Unreachable
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import RunId
-from rollcast.wire.tls import TlsCredentials
 from tests.peer.link_run import LinkRun
 from tests.peer.p2p.relayed import CAPS, RelayedPair, relayed_pair
 from tests.peer.p2p.test_host import in_trio, until

@@ -20,7 +20,7 @@ from peer.p2p.dht_key import Found, run_key
 from peer.p2p.host import Host
 from peer.p2p.libp2p_host import close_connections, make_host
 from peer.p2p.limits import HostLimits
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import PeerId
 
 KEY = run_key("run-1", b"ca")

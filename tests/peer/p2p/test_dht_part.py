@@ -9,9 +9,9 @@ import pytest
 from peer.p2p.dht_part import DhtPart, libp2p_hosts
 from peer.p2p.transport import P2pTransport
 from rollcast.runtime.waits import deadline
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.tls import RunCA
 from rollcast.wire.ids import PeerId, RunId
-from rollcast.wire.tls import RunCA
 from tests.peer.scripted_coordinator import peer_credentials
 
 CIRCUIT = "/ip4/192.0.2.9/tcp/4001/p2p/R/p2p-circuit/p2p/A"

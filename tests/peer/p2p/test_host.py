@@ -19,9 +19,9 @@ from peer.p2p.limits import HostLimits
 from peer.p2p.transport import P2pTransport
 from peer.transport import LinkLimits
 from rollcast.runtime.errors import PortInUse, Unreachable, WaitTimedOut
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import PeerId
-from rollcast.wire.link import NO_STRIPE
+from rollcast.wire.links.frames import NO_STRIPE
 from tests.peer.link_run import LinkRun
 from tests.peer.transport_conformance import LIMITS, PAYLOAD, Pair, anyone, push, want
 

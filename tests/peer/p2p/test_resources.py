@@ -15,7 +15,7 @@ from multiaddr import Multiaddr
 from peer.p2p.libp2p_host import make_host
 from peer.p2p.limits import HostLimits
 from peer.p2p.resources import Resources
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 
 
 def places_taken(host: Any) -> int:

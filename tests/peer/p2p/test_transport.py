@@ -8,9 +8,9 @@ import pytest
 
 from peer.p2p.transport import P2pTransport
 from peer.transport import Admission, ChunkTransport, LinkLimits
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import RunId
-from rollcast.wire.tls import TlsCredentials
 from tests.peer.relay_world import relay_world, until
 from tests.peer.transport_conformance import TransportConformance
 

@@ -17,7 +17,7 @@ from peer.punching.port import PunchPort
 from peer.punching.transport import PunchTransport
 from peer.reached import Reached
 from rollcast.runtime.errors import Unreachable
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 from rollcast.wire.proto import rollcast_pb2 as pb
 from tests.peer.link_run import LinkRun
 from tests.peer.transport_conformance import anyone

@@ -18,10 +18,10 @@ from peer.punching.port import PunchPort
 from peer.punching.transport import PunchTransport, event_of
 from peer.transport import Admission, ChunkTransport, LinkLimits
 from rollcast.runtime.errors import MalformedMessage, Unreachable, WrongKey
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import RunId
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.tls import TlsCredentials
 from tests.peer.punching.matchmaking import Matchmaking, Server
 from tests.peer.transport_conformance import TransportConformance, want
 

@@ -17,7 +17,7 @@ from peer.punching.port import PunchPort
 from peer.punching.watch import PATH, watch
 from peer.reachability.member_door import MemberDoor
 from rollcast.runtime.errors import JoinRefused, MalformedMessage, Unreachable
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 from tests.coordinator.running import Member, running
 
 Answer = Callable[[web.BaseRequest], Any]

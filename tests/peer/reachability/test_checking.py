@@ -18,7 +18,7 @@ from peer.reached import Reached
 from rollcast.runtime.errors import MalformedMessage, Unreachable
 from rollcast.wire.proto import rollcast_pb2 as pb
 from tests.peer.link_run import LinkRun
-from tests.wire.test_link_probe import listening
+from tests.wire.links.test_probe import listening
 
 HOME = Seen("10.0.0.2", "192.0.2.1", 4000, 4000, reached=False)
 

@@ -10,7 +10,7 @@ from peer.donor.nat_kind import nat_kind
 from peer.donor.nat_probe import seen_from_outside
 from peer.reachability.member_door import MemberDoor
 from rollcast.runtime.errors import BadSignature, JoinRefused
-from rollcast.wire.identity import Identity
+from rollcast.wire.identity.identity import Identity
 from tests.coordinator.running import Member, running
 
 

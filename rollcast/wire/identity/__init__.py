@@ -1,0 +1,1 @@
+"""Prove who is who: keys, certificates, TLS."""

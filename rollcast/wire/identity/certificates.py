@@ -1,0 +1,142 @@
+"""Who a certificate of the run CA names.
+
+Each names run, role and peer id in one URI, ``rollcast://{run_id}/{role}/{peer_id}``. The keys are P-256 because grpcio
+cannot use Ed25519 certificates; the Ed25519 identity is bound in by its peer id.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import cast
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+
+from rollcast.runtime.errors import WrongKey
+from rollcast.wire.identity.identity import public_key_of
+from rollcast.wire.ids import PeerId, Role, RunId
+
+COORDINATOR_NAME = "coordinator.rollcast"
+"""DNS name in the coordinator's certificate and in no other; clients check it whatever address they dial."""
+COORDINATOR_ID = PeerId("coordinator")
+"""Stands where other certificates name a peer: the coordinator has no Ed25519 identity."""
+
+
+_RUN_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+_NAME_URI = re.compile(rf"rollcast://({_RUN_ID})/(coordinator|learner|origin|peer)/([A-Za-z0-9]{{1,64}})")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who a certificate of the run CA names."""
+
+    run_id: RunId
+    role: Role
+    peer_id: PeerId  # COORDINATOR_ID for the coordinator
+
+    @property
+    def uri(self) -> str:
+        """As it stands in the certificate."""
+        return f"rollcast://{self.run_id}/{self.role}/{self.peer_id}"
+
+
+def caller_from_san_uris(names: Iterable[str]) -> Caller:
+    """The caller among a certificate's subject alternative names; names of other kinds are passed over.
+
+    Raises:
+        WrongKey: not exactly one name is a well-formed ``rollcast://`` URI.
+    """
+    ours = [name for name in names if name.lower().startswith("rollcast:")]
+    if len(ours) != 1:
+        raise WrongKey("a certificate does not name one caller of a run", cause=f"{len(ours)} Rollcast names")
+    return _caller_of_name(ours[0])
+
+
+@lru_cache(maxsize=1 << 14)  # the same few peers call again and again
+def _caller_of_name(name: str) -> Caller:
+    match = _NAME_URI.fullmatch(name)
+    if match is None:
+        raise WrongKey("a certificate does not name one caller of a run", cause="its name has another form")
+    run_id, role, peer_id = match.groups()
+    if role == "coordinator":
+        if peer_id != COORDINATOR_ID:
+            raise WrongKey("a coordinator's certificate names a peer")
+    else:
+        public_key_of(peer_id)
+    return Caller(RunId(run_id), cast(Role, role), PeerId(peer_id))
+
+
+def caller_from_der(der: bytes) -> Caller:
+    """The caller of a certificate that TLS has already verified against the run CA.
+
+    Raises:
+        WrongKey: no certificate, or see ``caller_from_san_uris``.
+    """
+    try:
+        certificate = x509.load_der_x509_certificate(der)
+    except ValueError as error:
+        raise WrongKey("not a certificate", cause=str(error)) from None
+    return _caller(certificate)
+
+
+def caller_issued_by(ca_pem: bytes, der: bytes, now: datetime) -> Caller:
+    """The caller of a certificate that nobody has verified yet.
+
+    Args:
+        ca_pem: certificate of the run CA.
+        now: with a time zone.
+
+    Raises:
+        WrongKey: the run CA did not issue it, or it is not valid at this time, or see ``caller_from_der``.
+    """
+    try:
+        certificate = x509.load_der_x509_certificate(der)
+        certificate.verify_directly_issued_by(parse_certificate(ca_pem))
+    except (ValueError, TypeError, InvalidSignature) as error:
+        raise WrongKey("a certificate is not of this run's CA", cause=str(error)) from None
+    if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
+        raise WrongKey(
+            "a certificate is not valid at this time",
+            cause=f"valid from {certificate.not_valid_before_utc} to {certificate.not_valid_after_utc}",
+            fix="see which of the two clocks is wrong",
+        )
+    return _caller(certificate)
+
+
+def caller_from_certificate_pem(pem: bytes) -> Caller:
+    """``caller_from_der`` for the PEM form."""
+    return _caller(parse_certificate(pem))
+
+
+def fingerprint_of(certificate_pem: bytes) -> str:
+    """SHA-256 of the DER form, hex: how invites pin the run CA.
+
+    Raises:
+        WrongKey: no certificate.
+    """
+    return parse_certificate(certificate_pem).fingerprint(hashes.SHA256()).hex()
+
+
+def parse_certificate(pem: bytes) -> x509.Certificate:
+    """The first certificate of a PEM text.
+
+    Raises:
+        WrongKey: there is none.
+    """
+    try:
+        return x509.load_pem_x509_certificate(pem)
+    except ValueError as error:
+        raise WrongKey("not a certificate", cause=str(error)) from None
+
+
+def _caller(certificate: x509.Certificate) -> Caller:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError) as error:
+        raise WrongKey("a certificate names nobody", cause=str(error)) from None
+    return caller_from_san_uris(names.get_values_for_type(x509.UniformResourceIdentifier))

@@ -1,0 +1,1 @@
+"""Join a run: from an invite to an open session."""

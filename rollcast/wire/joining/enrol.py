@@ -1,0 +1,209 @@
+"""Joining a run: an invite and an identity become a certificate of the run CA.
+
+The answers are trusted no further than they can be checked: the CA by the fingerprint in the invite, the certificate by
+the CA, the run, role and peer id in it, and our key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import structlog
+
+from rollcast.runtime.errors import RollcastError, Unreachable, WrongKey
+from rollcast.runtime.waits import backoff_delays_s
+from rollcast.wire.identity.certificates import Caller, fingerprint_of
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.tls import TlsCredentials, new_tls_key
+from rollcast.wire.ids import PeerId, RunId
+from rollcast.wire.joining.bootstrap import Bootstrap
+from rollcast.wire.joining.diagnose import failed_hop
+from rollcast.wire.joining.invite import Invite
+from rollcast.wire.joining.pinned_http import NotReady, PinnedHttp, text_in
+from rollcast.wire.protocol import PROTOCOL_RANGE
+
+JOIN_DOMAIN = "rollcast/join/1"
+REUSE_VALID_FOR_S = 600.0
+"""A saved certificate with less time left than this is not used again."""
+
+_ATTEMPT_TIMEOUT_S = 10.0
+_DELAY_MOST_S = 10.0
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolment:
+    """A process's place in a run."""
+
+    credentials: TlsCredentials
+    run_id: RunId
+    grpc_address: str
+    http_url: str
+    learner_public_key: bytes
+    peer_id: PeerId
+    further: tuple[str, ...] = ()
+    """More control addresses of the same coordinator."""
+
+    @property
+    def grpc_addresses(self) -> tuple[str, ...]:
+        """All control addresses, the one to try first first."""
+        return (self.grpc_address, *self.further)
+
+
+def join_payload(run_id: str, token: str, csr_pem: bytes) -> bytes:
+    """What the joining identity signs for ``JOIN_DOMAIN``: run, token and request belong together."""
+    return run_id.encode("ascii") + hashlib.sha256(token.encode("ascii")).digest() + csr_pem
+
+
+async def enrol(
+    invite: Invite,
+    identity: Identity,
+    state_folder: Path,
+    timeout_s: float | None,
+    *,
+    also: Sequence[str] = (),
+    reuse_valid_for_s: float = REUSE_VALID_FOR_S,
+) -> Enrolment:
+    """Join, or take up a saved certificate of the same run that is valid for long enough.
+
+    While the coordinator cannot be reached or is not ready, tries each of its places again.
+
+    Args:
+        timeout_s: for how many seconds; None: for ever.
+        also: further places (rollcast.wire.joining.bootstrap).
+        reuse_valid_for_s: long enough; minus infinity: any, for those who join again later by themselves.
+
+    Raises:
+        Unreachable: it could not be reached in time; the message names the hop.
+        JoinRefused: the invite is wrong, expired or used up.
+        WrongKey: whoever answers is not the coordinator that wrote the invite.
+        ProtocolMismatch: the two sides speak different protocol versions.
+        MalformedMessage: it answers something else than a join.
+        RunFolderError: the credentials cannot be saved.
+    """
+    places = invite.places(also)
+    saved = await asyncio.to_thread(_reusable, invite, identity, state_folder, reuse_valid_for_s)
+    if saved is not None:
+        log.info("certificate reused", run_id=invite.run_id, peer_id=identity.peer_id)
+        return _enrolment(invite, identity, saved, places[0].http_url, [place.grpc_address for place in places])
+    loop = asyncio.get_running_loop()
+    gives_up_at_s = float("inf") if timeout_s is None else loop.time() + timeout_s
+    problems: dict[str, str] = {}
+    strangers: dict[str, RollcastError] = {}
+    for place, delay_s in zip(cycle(places), backoff_delays_s(random.Random(), most_s=_DELAY_MOST_S), strict=False):
+        try:
+            async with asyncio.timeout(min(gives_up_at_s - loop.time(), _ATTEMPT_TIMEOUT_S)):
+                enrolment = await _join(invite, identity, place, places)
+            await asyncio.to_thread(enrolment.credentials.save, state_folder)
+            log.info("joined", run_id=invite.run_id, peer_id=identity.peer_id)
+            return enrolment
+        except _Stranger as error:
+            strangers[place.http_url] = error.said
+            if len(strangers) == len(places):  # as long as one of them says nothing, that may be the coordinator
+                raise error.said from None
+            problems[place.http_url] = error.said.what
+        except (NotReady, aiohttp.ClientError, OSError, TimeoutError) as error:
+            await _note(problems, place, error, says=timeout_s is None)
+        if loop.time() + delay_s >= gives_up_at_s:
+            break
+        await asyncio.sleep(delay_s)
+    raise Unreachable(
+        f"cannot reach the coordinator at {' or '.join(place.http_url for place in places)} within {timeout_s:g} s",
+        cause="; ".join(problems.values()) or "no attempt ended",
+        fix="check that the coordinator runs and that its address can be reached from here",
+    )
+
+
+class _Stranger(Exception):
+    """Whoever answers at a place does not show that it is this run's coordinator."""
+
+    def __init__(self, said: RollcastError) -> None:
+        super().__init__(said.what)
+        self.said = said
+
+
+async def _note(problems: dict[str, str], place: Bootstrap, error: Exception, *, says: bool) -> None:
+    """Find out which hop fails, and say so when it is another one than before: no error will, where nothing ends it."""
+    problem = str(error) or "no answer in time"
+    if not isinstance(error, NotReady):
+        failed = await failed_hop(place.http_url.partition("://")[2], None)
+        problem = problem if failed is None else str(failed)
+    if says and problems.get(place.http_url) != problem:
+        log.warning("the coordinator cannot be reached; trying again", url=place.http_url, cause=problem)
+    problems[place.http_url] = problem
+
+
+async def _join(invite: Invite, identity: Identity, place: Bootstrap, places: Sequence[Bootstrap]) -> Enrolment:
+    timeout = aiohttp.ClientTimeout(total=_ATTEMPT_TIMEOUT_S)
+    async with aiohttp.ClientSession(timeout=timeout, trust_env=False) as session:
+        try:
+            pinned = await PinnedHttp.open(session, replace(invite, http_url=place.http_url))
+        except RollcastError as error:
+            raise _Stranger(error) from None
+        key = new_tls_key()
+        request = _join_request(invite, identity, key.csr_pem())
+        try:
+            answer = await pinned.exchange("POST", "/api/v1/join", request)
+        except aiohttp.ClientConnectorCertificateError as error:
+            what = f"whoever answers at {place.http_url} has no certificate of this run"
+            raise _Stranger(WrongKey(what, cause=str(error))) from None
+    credentials = TlsCredentials(pinned.ca_pem, text_in(answer, "certificate_pem").encode("ascii"), key.private_pem)
+    credentials.check()
+    _check_caller(credentials.caller, invite, identity)
+    # It names its control port itself, which may have moved; where its own name leads nowhere, the place that answered.
+    named = [text_in(answer, "grpc_address")] if answer.get("grpc_address") else []
+    others = [one.grpc_address for one in (place, *places)]
+    addresses = [*named, *others] if place == places[0] else [others[0], *named, *others]
+    return _enrolment(invite, identity, credentials, place.http_url, addresses)
+
+
+def _join_request(invite: Invite, identity: Identity, csr_pem: bytes) -> dict[str, Any]:
+    signature = identity.sign_bytes(JOIN_DOMAIN, join_payload(invite.run_id, invite.token, csr_pem))
+    return {
+        "token": invite.token,
+        "role": invite.role,
+        "public_key": identity.public_key.hex(),
+        "csr_pem": csr_pem.decode("ascii"),
+        "signature": signature.hex(),
+        "protocol": {"min": PROTOCOL_RANGE[0], "max": PROTOCOL_RANGE[1]},
+    }
+
+
+def _check_caller(caller: Caller, invite: Invite, identity: Identity) -> None:
+    expected = Caller(invite.run_id, invite.role, identity.peer_id)
+    if caller != expected:
+        raise WrongKey("the certificate is for somebody else", cause=f"{caller.uri} instead of {expected.uri}")
+
+
+def _reusable(invite: Invite, identity: Identity, state_folder: Path, valid_for_s: float) -> TlsCredentials | None:
+    try:
+        credentials = TlsCredentials.load(state_folder)
+        _check_caller(credentials.caller, invite, identity)
+    except RollcastError:
+        return None
+    is_ours = fingerprint_of(credentials.ca_pem) == invite.ca_sha256
+    return credentials if is_ours and credentials.valid_for_s >= valid_for_s else None
+
+
+def _enrolment(
+    invite: Invite, identity: Identity, credentials: TlsCredentials, http_url: str, addresses: Sequence[str]
+) -> Enrolment:
+    first, *further = dict.fromkeys(addresses)
+    return Enrolment(
+        credentials=credentials,
+        run_id=invite.run_id,
+        grpc_address=first,
+        http_url=http_url,
+        learner_public_key=bytes.fromhex(invite.learner_public_key),
+        peer_id=identity.peer_id,
+        further=tuple(further),
+    )

@@ -1,0 +1,128 @@
+"""Invites: one string with all that a new process needs to find a run and to know it again."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import get_args
+
+from rollcast.runtime.errors import JoinRefused
+from rollcast.runtime.waits import deadline
+from rollcast.wire.ids import Role, RunId
+from rollcast.wire.joining.bootstrap import PLACE_PATTERN, PLACES_MOST, Bootstrap, bootstraps
+from rollcast.wire.limits import INVITE_LENGTH_MAX
+
+_PREFIX = "rollcast1-"
+_POLL_S = 0.05
+
+_FORMS = {
+    "run_id": re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"),
+    "role": re.compile("|".join(role for role in get_args(Role) if role != "coordinator")),
+    "http_url": re.compile(r"https?://[A-Za-z0-9._:\[\]-]{1,255}"),
+    "grpc_address": re.compile(r"[A-Za-z0-9._:\[\]-]{1,255}:[0-9]{1,5}"),
+    "ca_sha256": re.compile(r"[0-9a-f]{64}"),
+    "learner_public_key": re.compile(r"[0-9a-f]{64}"),
+    "token": re.compile(r"[A-Za-z0-9._~-]{1,256}"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Invite:
+    """What the operator hands out. Quota and expiry are the coordinator's.
+
+    Raises:
+        JoinRefused: a field is not what it should be.
+    """
+
+    run_id: RunId
+    role: Role
+    http_url: str  # http://host:port or https://host:port, nothing behind it
+    grpc_address: str  # host:port
+    ca_sha256: str  # hex: fingerprint of the run CA
+    learner_public_key: str  # hex: signs versions, whatever the coordinator says
+    token: str = field(repr=False)
+    further: tuple[str, ...] = ()  # places of the same coordinator: see rollcast.wire.joining.bootstrap.PLACE_PATTERN
+
+    def __post_init__(self) -> None:
+        for name, form in _FORMS.items():
+            value = getattr(self, name)
+            if not isinstance(value, str) or form.fullmatch(value) is None:
+                raise _not_an_invite(f"its {name} is not one")
+        if len(self.further) >= PLACES_MOST or not all(map(_is_place, self.further)):
+            raise _not_an_invite("its further addresses are none")
+
+    def places(self, also: Sequence[str] = ()) -> tuple[Bootstrap, ...]:
+        """Where to look for the coordinator, in this order; ``also``: of ``PLACE_PATTERN``."""
+        return bootstraps(self.http_url, self.grpc_address, (*self.further, *also))
+
+    def encode(self) -> str:
+        """The string to hand out. It holds a secret."""
+        values: dict[str, object] = {name: getattr(self, name) for name in _FORMS}
+        if self.further:  # an invite without them is one that earlier releases read too
+            values["further"] = list(self.further)
+        text = json.dumps(values, separators=(",", ":"))
+        return _PREFIX + base64.urlsafe_b64encode(text.encode("ascii")).decode("ascii").rstrip("=")
+
+    @classmethod
+    def decode(cls, text: str) -> Invite:
+        """Inverse of ``encode``; white space around it does not matter.
+
+        Raises:
+            JoinRefused: it is no invite.
+        """
+        text = text.strip()
+        if not text.startswith(_PREFIX) or len(text) > INVITE_LENGTH_MAX:
+            raise _not_an_invite(f"it does not start with {_PREFIX} or is too long")
+        body = text.removeprefix(_PREFIX)
+        try:
+            data = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
+            values = json.loads(data)
+        except (ValueError, RecursionError):
+            raise _not_an_invite("part of it is missing or changed") from None
+        further = values.pop("further", []) if isinstance(values, dict) else None
+        if not isinstance(values, dict) or values.keys() != _FORMS.keys() or not isinstance(further, list):
+            raise _not_an_invite("it has other fields than this version of Rollcast expects")
+        return cls(**values, further=tuple(further))
+
+
+async def read_invite(text: str, file: Path | None, timeout_s: float) -> Invite:
+    """The invite in ``text``, or else in ``file``, which may appear within ``timeout_s`` seconds.
+
+    Raises:
+        JoinRefused: there is neither, or it is no invite.
+        WaitTimedOut: the file did not appear.
+    """
+    if text:
+        return Invite.decode(text)
+    if file is None:
+        raise JoinRefused("no invite", fix="set invite or invite_file; the operator hands invites out")
+    fix = "start the coordinator, or copy the invite that it wrote to this place"
+    async with deadline(timeout_s, f"the invite in {file}", fix=fix):
+        while True:  # another process writes it: nothing here can wake us
+            content = await asyncio.to_thread(_read, file)
+            if content.strip():
+                return Invite.decode(content)
+            await asyncio.sleep(_POLL_S)
+
+
+def _is_place(text: object) -> bool:
+    return isinstance(text, str) and re.fullmatch(PLACE_PATTERN, text) is not None and "\n" not in text
+
+
+def _read(file: Path) -> str:
+    try:
+        with file.open("rb") as opened:
+            return opened.read(INVITE_LENGTH_MAX + 100).decode("ascii", errors="replace")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise JoinRefused(f"cannot read the invite {file}", cause=str(error)) from None
+
+
+def _not_an_invite(cause: str) -> JoinRefused:
+    return JoinRefused("this is not an invite", cause=cause, fix="copy the whole string that the operator sent")

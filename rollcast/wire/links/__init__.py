@@ -1,0 +1,1 @@
+"""Frame and carry chunks over TLS streams."""

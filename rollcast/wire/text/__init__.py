@@ -1,0 +1,1 @@
+"""Turn text into tokens and back."""

@@ -1,0 +1,214 @@
+"""The tokenizer of a published model: tokenizer.json through the library `tokenizers`, and its chat template."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rollcast.runtime.errors import MissingExtra, ModelError, TaskError
+from rollcast.wire.text.chat_template import ChatTemplate, Message
+from rollcast.wire.text.model_folder import (
+    CHAT_TEMPLATE,
+    CONFIG,
+    GENERATION_CONFIG,
+    TOKENIZER,
+    TOKENIZER_BYTES_MAX,
+    TOKENIZER_CONFIG,
+    ModelFolder,
+)
+from rollcast.wire.text.tokenizer import SIZE_MAX, UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class ChatSettings:
+    """How a problem becomes a prompt."""
+
+    enabled: bool = True  # render the model's chat template, where it has one
+    system: str = ""  # system message; empty: none
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # of the template, such as enable_thinking
+
+
+class HubDecoder:
+    """Text of token ids, all that a peer needs of a published tokenizer.
+
+    Args:
+        library: see parse_tokenizer.
+        stop_ids: each of them ends a completion.
+    """
+
+    def __init__(self, library: Any, stop_ids: tuple[int, ...]) -> None:
+        self._library = library
+        self._stop_ids = stop_ids
+        self._known = known_ids(library)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text up to the first stop id, special tokens included; ids without text give U+FFFD each."""
+        texts: list[str] = []
+        run: list[int] = []
+        for token_id in ids:
+            if token_id in self._stop_ids:
+                break
+            if token_id in self._known:
+                run.append(token_id)
+            else:
+                texts += [self._text(run), UNKNOWN]
+                run = []
+        return "".join([*texts, self._text(run)])
+
+    def _text(self, ids: list[int]) -> str:
+        text: str = self._library.decode(ids, skip_special_tokens=False) if ids else ""
+        return text
+
+
+class HubTokenizer:
+    """See rollcast.wire.text.tokenizer.TextTokenizer.
+
+    Special tokens in a problem's own text are refused: they would let it speak for somebody else.
+
+    Args:
+        folder: with tokenizer.json, and tokenizer_config.json, generation_config.json, config.json as far as there.
+        chat: how a problem becomes a prompt.
+
+    Raises:
+        ModelError: a file is missing or wrong, or no token is known to end a completion.
+        MissingExtra: tokenizers or jinja2 is not installed.
+    """
+
+    def __init__(self, folder: Path, chat: ChatSettings | None = None) -> None:
+        files = ModelFolder(folder)
+        data = files.read_bytes(TOKENIZER, TOKENIZER_BYTES_MAX)
+        settings = files.read_json_if_there(TOKENIZER_CONFIG)
+        self._chat = chat or ChatSettings()
+        self._tokenizer = parse_tokenizer(data, str(folder / TOKENIZER))
+        self._known = known_ids(self._tokenizer)
+        self._special = tuple(
+            token.content for _, token in sorted(self._tokenizer.get_added_tokens_decoder().items()) if token.special
+        )
+        self.size = self._size(files, folder)
+        self.eos_id, self.stop_ids = self._ends(files, settings, folder)
+        self._decoder = HubDecoder(self._tokenizer, self.stop_ids)
+        source = _template_source(files, settings) if self._chat.enabled else ""
+        special = {name: _content(settings.get(name)) for name in ("bos_token", "eos_token", "pad_token")}
+        self._template = ChatTemplate(source, special | dict(self._chat.arguments)) if source else None
+        self._json = self._describe(data, source)
+        if self._template is not None:
+            self.encode_prompt("1 + 1 = ?")  # a template that cannot be used is found now
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """Token ids of the problem in the chat template, or where there is none behind the tokens that begin a text."""
+        self._check(text)
+        if self._template is None:
+            return list(self._tokenizer.encode(text, add_special_tokens=True).ids)
+        messages: list[Message] = [{"role": "system", "content": self._chat.system}] if self._chat.system else []
+        rendered = self._template.render([*messages, {"role": "user", "content": text}])
+        return list(self._tokenizer.encode(rendered, add_special_tokens=False).ids)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of text as it is."""
+        self._check(text)
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """See HubDecoder."""
+        return self._decoder.decode(ids)
+
+    def to_json(self) -> str:
+        """Hashes of what it is made of: the files stay where they are."""
+        return self._json
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HubTokenizer) and self._json == other._json
+
+    def __hash__(self) -> int:
+        return hash(self._json)
+
+    def _check(self, text: str) -> None:
+        found = next((one for one in self._special if one in text), None)
+        if found is not None:
+            raise TaskError(
+                f"a text has the special token {found!r} in it",
+                cause="it would end or begin a message",
+                fix="take it out of the problem",
+            )
+
+    def _size(self, files: ModelFolder, folder: Path) -> int:
+        """The model's own number of logits where it is known: it may be padded beyond the tokenizer's ids."""
+        needed = max(self._known, default=-1) + 1
+        size = files.read_json_if_there(CONFIG).get("vocab_size", needed)
+        if type(size) is not int or not needed <= size <= SIZE_MAX or not needed:
+            raise ModelError(
+                f"{folder}: the tokenizer has {needed} ids, config.json says vocab_size = {str(size)[:40]}",
+                fix="take tokenizer and config.json from the same model",
+            )
+        return size
+
+    def _ends(self, files: ModelFolder, settings: Mapping[str, Any], folder: Path) -> tuple[int, tuple[int, ...]]:
+        named = self._tokenizer.token_to_id(_content(settings.get("eos_token")) or "")
+        found: list[int] = [] if named is None else [named]
+        for name in (GENERATION_CONFIG, CONFIG):
+            value = files.read_json_if_there(name).get("eos_token_id")
+            found += value if isinstance(value, list) else [] if value is None else [value]
+        ends = tuple(dict.fromkeys(found))
+        if not ends or not all(type(one) is int and one in self._known for one in ends):
+            raise ModelError(
+                f"{folder}: no token is known to end a completion",
+                cause=f"eos_token_id in {GENERATION_CONFIG} and {CONFIG}, eos_token in {TOKENIZER_CONFIG}: {ends!r}"[
+                    :300
+                ],
+                fix=f"set eos_token_id in {GENERATION_CONFIG}",
+            )
+        return ends[0], ends
+
+    def _describe(self, data: bytes, source: str) -> str:
+        prompt = json.dumps([source, self._chat.system, dict(self._chat.arguments)], sort_keys=True, default=str)
+        record = {
+            "size": self.size,
+            "stop_ids": list(self.stop_ids),
+            "sha256": hashlib.sha256(data).hexdigest(),
+            "prompt_sha256": hashlib.sha256(prompt.encode()).hexdigest(),
+        }
+        return json.dumps({"hub": record})
+
+
+def known_ids(library: Any) -> frozenset[int]:
+    """Ids that have a text."""
+    return frozenset(library.get_vocab(with_added_tokens=True).values())
+
+
+def parse_tokenizer(data: bytes, source: str) -> Any:
+    """The library's own tokenizer of a tokenizer.json; ``source`` says where that is from.
+
+    Raises:
+        ModelError: the data is no tokenizer.
+        MissingExtra: tokenizers is not installed.
+    """
+    try:
+        from tokenizers import Tokenizer as LibraryTokenizer
+    except ImportError as error:
+        fix = "pip install 'rollcast[coordinator]', or 'rollcast[peer]' on a peer"
+        raise MissingExtra("a model's tokenizer needs the package tokenizers", cause=str(error), fix=fix) from None
+    try:
+        return LibraryTokenizer.from_buffer(data)
+    except Exception as error:  # the library raises plain Exception
+        raise ModelError(f"{source} is not a tokenizer", cause=str(error)[:300]) from None
+
+
+def _template_source(files: ModelFolder, settings: Mapping[str, Any]) -> str:
+    """The template of its own file, or of tokenizer_config.json: one text, or several by name."""
+    if (files.root / CHAT_TEMPLATE).exists():
+        return files.read_bytes(CHAT_TEMPLATE, 1 << 20).decode("utf-8", "replace")
+    found = settings.get("chat_template")
+    if isinstance(found, list):
+        named = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
+        found = named.get("default")
+    return found if isinstance(found, str) else ""
+
+
+def _content(token: Any) -> str:
+    """A special token's text: given as it is, or as an object with its flags."""
+    value = token.get("content") if isinstance(token, dict) else token
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,219 @@
+"""What turns prompts into token ids and completions into text: what every tokenizer does, and a small one of our own.
+
+Ours has whole pieces for a task's fixed wording and single characters for the rest. Those of published models are in
+rollcast.wire.text.hub_tokenizer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from rollcast.runtime.errors import MalformedMessage, TaskError
+from rollcast.wire.limits import TOKENIZER_JSON_LENGTH_MAX
+
+UNKNOWN = "\N{REPLACEMENT CHARACTER}"
+"""What an id without text decodes to, so that no answer is made of invisible tokens."""
+SIZE_MAX = 1 << 21
+"""Ids of a tokenizer; the largest known have some 260,000."""
+
+
+class TextTokenizer(Protocol):
+    """Text to token ids and back; everything about it follows from ``to_json`` and the files that it names."""
+
+    @property
+    def size(self) -> int:
+        """Number of ids that the model gives logits for."""
+        ...
+
+    @property
+    def eos_id(self) -> int:
+        """What a demonstration ends with."""
+        ...
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Each of them ends a completion; eos_id is among them."""
+        ...
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """Token ids of what the policy is given for a problem's text.
+
+        Raises:
+            TaskError: the text cannot be encoded.
+        """
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of text as it is.
+
+        Raises:
+            TaskError: the text cannot be encoded.
+        """
+        ...
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text up to the first end of a completion; defined for any ids, those without text give U+FFFD."""
+        ...
+
+    def to_json(self) -> str:
+        """As it travels to the learner and is kept: equal texts are equal tokenizers."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerRecord:
+    """What the learner must know of the run's tokenizer."""
+
+    size: int
+    sha256: str  # of the published model's tokenizer.json; empty for our own
+
+
+def read_record(text: str) -> TokenizerRecord:
+    """The record of any tokenizer's ``to_json``.
+
+    Raises:
+        MalformedMessage: it is none.
+    """
+    try:
+        values = json.loads(text) if len(text) <= TOKENIZER_JSON_LENGTH_MAX else None
+    except (ValueError, RecursionError):
+        values = None
+    if not isinstance(values, dict) or "hub" not in values:
+        return TokenizerRecord(Tokenizer.from_json(text).size, "")
+    size, digest = (values["hub"].get(name) if isinstance(values["hub"], dict) else None for name in ("size", "sha256"))
+    if type(size) is not int or not 1 <= size <= SIZE_MAX or not isinstance(digest, str):
+        raise MalformedMessage("a tokenizer cannot be read", cause="its size or its hash is out of range")
+    return TokenizerRecord(size, digest)
+
+
+class _TextOf(dict[int, str]):
+    """Text of each id."""
+
+    def __missing__(self, token_id: int) -> str:
+        return UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """Ids: 0 padding, 1 end of sequence, then ``pieces`` in order, then ``characters`` in order.
+
+    Raises:
+        TaskError: a piece or character is empty, longer than it should be, or there twice.
+    """
+
+    pieces: tuple[str, ...]
+    characters: str
+    _ids: dict[str, int] = field(init=False, repr=False, compare=False)
+    _texts: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    _text_of: _TextOf = field(init=False, repr=False, compare=False)
+    _longest_first: tuple[str, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        texts = (*self.pieces, *self.characters)
+        if "" in texts or UNKNOWN in "".join(texts):
+            raise TaskError("a tokenizer's pieces must not be empty or contain U+FFFD")
+        if len(set(texts)) != len(texts):
+            raise TaskError("a tokenizer's pieces and characters must all be different")
+        object.__setattr__(self, "_texts", texts)
+        object.__setattr__(self, "_ids", {text: index + 2 for index, text in enumerate(texts)})
+        object.__setattr__(self, "_text_of", _TextOf(enumerate(texts, start=2)))
+        object.__setattr__(self, "_longest_first", tuple(sorted(self.pieces, key=len, reverse=True)))
+
+    @property
+    def pad_id(self) -> int:
+        """Fills rows of a batch; never part of a text."""
+        return 0
+
+    @property
+    def eos_id(self) -> int:
+        """Ends a completion."""
+        return 1
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Ends of a completion."""
+        return (self.eos_id,)
+
+    @property
+    def size(self) -> int:
+        """Number of ids."""
+        return len(self._texts) + 2
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """The same as ``encode``: there is no chat."""
+        return self.encode(text)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of ``text``: at each place the longest piece that fits, else the character. No end of sequence.
+
+        Raises:
+            TaskError: a character is in no piece and not in the alphabet.
+        """
+        ids = []
+        at = 0
+        while at < len(text):
+            match = next((piece for piece in self._longest_first if text.startswith(piece, at)), text[at])
+            token_id = self._ids.get(match)
+            if token_id is None:
+                raise TaskError(
+                    f"the tokenizer has no token for {text[at]!r}",
+                    cause=f"at character {at} of {text[:80]!r}",
+                    fix="add the character to the task's alphabet",
+                )
+            ids.append(token_id)
+            at += len(match)
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text up to the first end of sequence; defined for any ids, those without text give U+FFFD."""
+        known = list(ids)
+        if self.eos_id in known:
+            del known[known.index(self.eos_id) :]
+        # One lookup a token, and no bytecode: completions are long, and the coordinator decodes every one.
+        return "".join(map(self._text_of.__getitem__, known))
+
+    def to_json(self) -> str:
+        """As it travels to learner and peers."""
+        return json.dumps({"pieces": list(self.pieces), "characters": self.characters})
+
+    def to_hub(self) -> dict[str, dict[str, Any]]:
+        """The same tokenizer as `tokenizer.json` and `tokenizer_config.json` of the Hugging Face Hub, by file name."""
+        special = ("<pad>", "<eos>")
+        ids = {text: number for number, text in enumerate((*special, *self._texts))}
+        flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+        # Pieces are added tokens, which are looked for first and longest first, as we do.
+        added = [
+            {"id": ids[text], "content": text, "special": text in special, **flags} for text in (*special, *self.pieces)
+        ]
+        model = {"type": "WordLevel", "vocab": ids, "unk_token": special[0]}
+        one_by_one = {"type": "Split", "pattern": {"Regex": r"[\s\S]"}, "behavior": "Isolated", "invert": False}
+        parts = {"normalizer": None, "pre_tokenizer": one_by_one, "post_processor": None, "decoder": {"type": "Fuse"}}
+        head = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added}
+        settings: dict[str, Any] = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "pad_token": special[0],
+            "eos_token": special[1],
+        }
+        settings |= {"clean_up_tokenization_spaces": False}
+        return {"tokenizer.json": {**head, **parts, "model": model}, "tokenizer_config.json": settings}
+
+    @classmethod
+    def from_json(cls, text: str) -> Tokenizer:
+        """Inverse of ``to_json``.
+
+        Raises:
+            MalformedMessage: it is not what ``to_json`` writes.
+        """
+        if len(text) > TOKENIZER_JSON_LENGTH_MAX:
+            raise MalformedMessage(f"a tokenizer of {len(text)} characters is too long")
+        try:
+            value = json.loads(text)
+            pieces, characters = value["pieces"], value["characters"]
+            if not isinstance(characters, str) or not all(isinstance(piece, str) for piece in pieces):
+                raise TypeError("pieces and characters must be text")
+            return cls(tuple(pieces), characters)
+        except (ValueError, KeyError, TypeError, RecursionError, TaskError) as error:
+            raise MalformedMessage("a tokenizer cannot be read", cause=str(error)) from None

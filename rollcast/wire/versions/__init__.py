@@ -1,0 +1,1 @@
+"""Record, hash, encode and store versions and their chunks."""

@@ -1,0 +1,365 @@
+"""Versions on disk: received chunk by chunk, visible as complete only once they are durable.
+
+    folder/{version}/announcement          the signed announcement
+    folder/{version}/{encoding}.list       chunk hashes
+    folder/{version}/{encoding}.part       preallocated, partly filled
+    folder/{version}/{encoding}.data       complete
+    folder/{version}/0.new                 a state in the making, worth nothing after a restart
+
+A version's **state** is held once its keyframe, encoding 0, is there: received, or made of an older state and a delta.
+Each **encoding** that is there can be served to others; for a keyframe that was made this needs ``list_chunks`` first.
+
+    delta = store.begin(verified, manifest, chunk_list)
+    store.prepare(delta)                         # may wait; takes the room
+    ... delta.write(...), store.advance(...)     # when there is nothing better to do
+    delta.finish()
+    keyframe = store.materialise(delta)          # the state is verified
+    keyframe.finish()                            # and durable
+    keyframe.list_chunks()                       # and can be served
+
+Only integers of ours become names. All calls block on the disk, most of them briefly. ``begin`` (fsync, and it hashes
+a partial encoding), ``finish`` (fsync), ``prepare``, ``advance``, ``materialise``, ``verify_state`` and ``list_chunks``
+(they go through the whole state) belong in a thread; the last five in the same one.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Set
+from pathlib import Path
+
+import structlog
+from google.protobuf.message import DecodeError
+
+from rollcast.runtime.errors import CorruptChunk, MalformedMessage, StoreError
+from rollcast.runtime.run_folder import fsync_folder, write_atomically
+from rollcast.wire.ids import EncodingId, Version
+from rollcast.wire.limits import COUNTER_MAX
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.versions.materialise import Materialisation
+from rollcast.wire.versions.records import KEYFRAME_ID, Manifest, VerifiedVersion, parse_announcement
+from rollcast.wire.versions.retention import Kept, Retention, surplus
+from rollcast.wire.versions.stored_encoding import StoredEncoding, store_error
+
+__all__ = ["ChunkStore", "StoredEncoding"]
+
+log = structlog.get_logger()
+
+_ANNOUNCEMENT = "announcement"
+_NEW_STATE = "0.new"
+_VERSION_NAME = re.compile(r"0|[1-9][0-9]{0,18}")
+
+
+class ChunkStore:
+    """The versions that one process keeps.
+
+    Args:
+        folder: made if missing; of this store alone.
+        keep_versions: newest states that ``prune`` leaves.
+        keep_deltas: newest versions whose deltas it leaves.
+        keep_bytes: that all of them may take; 0: no limit.
+
+    Raises:
+        StoreError: the folder cannot be used.
+    """
+
+    def __init__(self, folder: Path, keep_versions: int, *, keep_deltas: int = 16, keep_bytes: int = 0) -> None:
+        self.folder = self._folder = folder
+        self._retention = Retention(keep_versions, keep_deltas, keep_bytes)
+        self._encodings: dict[tuple[int, int], StoredEncoding] = {}
+        self._in_the_making: dict[Version, Materialisation] = {}
+        self._beginning: set[Version] = set()  # prune leaves them alone: begin may run in another thread
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for version in self._versions_on_disk():
+                self._open_version(version)
+        except OSError as error:
+            raise store_error(folder, error) from None
+
+    def close(self) -> None:
+        """Give all file descriptors back."""
+        for work in self._in_the_making.values():
+            work.close()
+        self._in_the_making.clear()
+        for encoding in list(self._encodings.values()):
+            encoding.close()
+        self._encodings.clear()
+
+    def begin(self, verified: VerifiedVersion, manifest: Manifest, chunk_list: bytes) -> StoredEncoding:
+        """The encoding, ready for chunks: as it is, resumed by hashing what is on disk, or new.
+
+        Raises:
+            MalformedMessage: ``chunk_list`` is not the signed one.
+            StoreError: the disk is full or read-only, or another version of that number is being read.
+        """
+        manifest.check_chunk_list(chunk_list)
+        known = self.get(manifest.version, manifest.encoding_id)
+        if known is not None and known.verified.record_hash == verified.record_hash and known.manifest == manifest:
+            return known
+        self._beginning.add(manifest.version)
+        try:
+            self._remove_other(verified, manifest)
+            self._write_signed(verified, manifest, chunk_list)
+            encoding = StoredEncoding(self._version_folder(manifest.version), verified, manifest, chunk_list)
+            encoding.open_partial()
+            self._encodings[manifest.version, manifest.encoding_id] = encoding
+        finally:
+            self._beginning.discard(manifest.version)
+        return encoding
+
+    def get(self, version: int, encoding_id: int = KEYFRAME_ID) -> StoredEncoding | None:
+        """An encoding that is complete or was begun by this process, or None."""
+        return self._encodings.get((version, encoding_id))
+
+    def finished(self) -> list[StoredEncoding]:
+        """Every finished encoding, in the order of versions and encodings."""
+        finished = [encoding for encoding in list(self._encodings.values()) if encoding.finished]
+        return sorted(finished, key=lambda encoding: (encoding.version, encoding.encoding_id))
+
+    def versions(self) -> list[Version]:
+        """Versions whose state is held and durable, ascending."""
+        return [encoding.version for encoding in self.finished() if encoding.state_held]
+
+    # ------------------------------------------------------------ states from deltas
+
+    def prepare(self, delta: StoredEncoding) -> None:
+        """Take the room for the state that a delta leads to, ahead of its chunks. May be called again.
+
+        Raises:
+            StoreError: the base is not held here, or the disk is full or read-only.
+        """
+        self._work_on(delta)
+
+    def advance(self, budget_bytes: int) -> bool:
+        """Go on with what will have to be done anyway: making prepared states and hashing keyframes that arrive.
+
+        Args:
+            budget_bytes: of state to go through before this returns.
+
+        Returns:
+            Whether anything was done: call again when idle.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        for version in sorted(self._in_the_making, reverse=True):
+            if self._in_the_making[version].advance(budget_bytes):
+                return True
+        receiving = [encoding for encoding in list(self._encodings.values()) if not encoding.finished]
+        return any(encoding.advance_hash(budget_bytes) for encoding in receiving)
+
+    def materialise(self, delta: StoredEncoding) -> StoredEncoding:
+        """Make the state that a complete delta leads to.
+
+        Returns:
+            The version's keyframe: complete and verified, but neither finished nor listed if it was not here before.
+
+        Raises:
+            CorruptChunk: the base with this delta does not hash to the signed state. Nothing of it is kept.
+            StoreError: base or chunks are missing, or the disk refuses.
+        """
+        known = self.get(delta.version)
+        if known is not None and known.state_held:
+            return known
+        work = self._work_on(delta)
+        try:
+            work.finish()
+        except (CorruptChunk, StoreError):
+            work.path.unlink(missing_ok=True)
+            raise
+        finally:
+            self._let_go(delta.version)
+        verified = delta.verified
+        keyframe = StoredEncoding(self._version_folder(delta.version), verified, verified.keyframe, None)
+        keyframe.open_made(work.path)
+        # A keyframe that was being received is forgotten; its descriptor is given back once nobody uses it.
+        self._encodings[delta.version, KEYFRAME_ID] = keyframe
+        return keyframe
+
+    # ------------------------------------------------------------ retention
+
+    def prune(self, spared: Set[tuple[Version, EncodingId]] = frozenset()) -> list[tuple[Version, EncodingId]]:
+        """Remove what is more than ``Retention`` allows, except what is read, received, or the base of something.
+
+        What an earlier process began and this one did not take up again goes too once a newer state is finished.
+
+        Args:
+            spared: encodings that stay although newer ones are enough, unless they take too many bytes.
+
+        Returns:
+            The finished encodings that were removed, ascending.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        states = self.versions()
+        if not states:
+            return []
+        removed = []
+        for one in surplus(self._kept(spared), self._retention):
+            if self._remove(Version(one.version), EncodingId(one.encoding_id)):
+                removed.append((Version(one.version), EncodingId(one.encoding_id)))
+        for version in self._versions_on_disk():
+            if version < states[-1] and version not in self._beginning:
+                self._sweep(version)
+        return removed
+
+    def discard(self, version: Version) -> bool:
+        """Remove one version, complete or not; False when it is being read.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        mine = self._of(version)
+        if any(encoding.readers for encoding in mine):
+            return False
+        self._let_go(version)
+        for encoding in mine:
+            del self._encodings[version, encoding.encoding_id]
+        folder = self._version_folder(version)
+        try:
+            if folder.exists():
+                (folder / _ANNOUNCEMENT).unlink(missing_ok=True)  # first: without it nothing here is visible
+                shutil.rmtree(folder)
+                fsync_folder(self._folder)
+        except OSError as error:
+            raise store_error(folder, error) from None
+        return True
+
+    def discard_encoding(self, version: Version, encoding_id: EncodingId) -> bool:
+        """Remove one encoding of a version, complete or not; False when it is being read.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        work = self._in_the_making.get(version)
+        if work is not None and work.delta.encoding_id == encoding_id:
+            self._let_go(version)
+        return self._remove(version, encoding_id)
+
+    # ------------------------------------------------------------ inside
+
+    def _of(self, version: Version) -> list[StoredEncoding]:
+        return [encoding for encoding in list(self._encodings.values()) if encoding.version == version]
+
+    def _work_on(self, delta: StoredEncoding) -> Materialisation:
+        """The state in the making of this delta; another one of the same version makes way."""
+        work = self._in_the_making.get(delta.version)
+        if work is not None and work.delta is delta:
+            return work
+        self._let_go(delta.version)
+        base = self.get(delta.manifest.base_version or Version(0))
+        if base is None or delta.manifest.base_version is None:
+            raise StoreError(f"the base of {delta!r} is not here")
+        work = Materialisation(base, delta, self._version_folder(delta.version) / _NEW_STATE)
+        self._in_the_making[delta.version] = work
+        return work
+
+    def _let_go(self, version: Version) -> None:
+        work = self._in_the_making.pop(version, None)
+        if work is not None:
+            work.close()
+
+    def _kept(self, spared: Set[tuple[Version, EncodingId]]) -> list[Kept]:
+        applied = [work.delta for work in self._in_the_making.values()]
+        return [
+            Kept(
+                encoding.version,
+                encoding.encoding_id,
+                encoding.manifest.size_bytes,
+                encoding.state_held,
+                busy=encoding.readers > 0 or encoding.version in self._beginning or encoding in applied,
+                spared=(encoding.version, encoding.encoding_id) in spared,
+            )
+            for encoding in self.finished()
+        ]
+
+    def _remove(self, version: Version, encoding_id: EncodingId) -> bool:
+        encoding = self.get(version, encoding_id)
+        if encoding is not None and encoding.readers:
+            return False
+        self._encodings.pop((version, encoding_id), None)
+        if not self._of(version):
+            return self.discard(version)
+        self._sweep(version)
+        return True
+
+    def _sweep(self, version: Version) -> None:
+        """Remove the files of a version that belong to no encoding which is open here."""
+        alive = {f"{encoding.encoding_id}" for encoding in self._of(version)}
+        if not alive:
+            self.discard(version)
+            return
+        keep = {_ANNOUNCEMENT} | ({_NEW_STATE} if version in self._in_the_making else set())
+        folder = self._version_folder(version)
+        try:
+            for path in folder.iterdir():
+                if path.name not in keep and (path.name == _NEW_STATE or path.stem not in alive):
+                    path.unlink()
+        except OSError as error:
+            raise store_error(folder, error) from None
+
+    def _version_folder(self, version: Version) -> Path:
+        return self._folder / str(version)
+
+    def _versions_on_disk(self) -> list[Version]:
+        names = [path.name for path in self._folder.iterdir() if _VERSION_NAME.fullmatch(path.name)]
+        return sorted(Version(int(name)) for name in names if int(name) <= COUNTER_MAX)
+
+    def _open_version(self, version: Version) -> None:
+        verified = self._stored_version(version)
+        if verified is None:
+            return
+        for manifest in verified.manifests:
+            hashes = self._stored_list(manifest)
+            if hashes is None and manifest.encoding_id != KEYFRAME_ID:
+                continue
+            encoding = StoredEncoding(self._version_folder(version), verified, manifest, hashes)
+            if encoding.open_complete():
+                self._encodings[version, manifest.encoding_id] = encoding
+
+    def _stored_list(self, manifest: Manifest) -> bytes | None:
+        try:
+            hashes = self._list_path(manifest).read_bytes()
+            manifest.check_chunk_list(hashes)
+        except (OSError, MalformedMessage):
+            return None
+        return hashes
+
+    def _stored_version(self, version: Version) -> VerifiedVersion | None:
+        """The announcement on disk, or None where there is no usable one."""
+        try:
+            data = (self._version_folder(version) / _ANNOUNCEMENT).read_bytes()
+            verified = parse_announcement(pb.VersionAnnouncement.FromString(data))
+        except FileNotFoundError:
+            return None
+        except (OSError, DecodeError, MalformedMessage) as error:
+            log.warning("stored version unusable", version=version, reason=str(error))
+            return None
+        return verified if verified.version == version else None
+
+    def _remove_other(self, verified: VerifiedVersion, manifest: Manifest) -> None:
+        """Make way: what is there under this number is another run's or cut otherwise."""
+        known = self.get(manifest.version, manifest.encoding_id)
+        stored = self._stored_version(manifest.version)
+        is_other = stored is not None and stored.record_hash != verified.record_hash
+        if (known is not None or is_other) and not self.discard(manifest.version):
+            raise StoreError(f"version {manifest.version} is there with other bytes and is being read")
+
+    def _write_signed(self, verified: VerifiedVersion, manifest: Manifest, chunk_list: bytes) -> None:
+        """Announcement and chunk list, durable before anything can be complete."""
+        folder = self._version_folder(manifest.version)
+        announcement = verified.announcement.SerializeToString(deterministic=True)
+        try:
+            if not folder.exists():
+                folder.mkdir()
+                fsync_folder(self._folder)
+            for path, data in ((folder / _ANNOUNCEMENT, announcement), (self._list_path(manifest), chunk_list)):
+                if not path.exists() or path.read_bytes() != data:
+                    write_atomically(path, data)
+        except OSError as error:
+            raise store_error(folder, error) from None
+
+    def _list_path(self, manifest: Manifest) -> Path:
+        return self._version_folder(manifest.version) / f"{manifest.encoding_id}.list"

@@ -1,0 +1,228 @@
+"""Lossless deltas: the state of one version from the state of another with the same tensors.
+
+    encoded = b"".join(encode_delta(tensors, old_state, new_state))
+    decoder = DeltaDecoder(tensors, InPlace(state))  # state holds the old one
+    decoder.feed(encoded)                            # in pieces of any size
+    decoder.finish()                                 # state holds the new one
+
+A stream is a magic number and the records of all blocks (``delta_format``) in the order of the tensor table. It names
+neither its base nor its result: the signed manifest and record do, and whoever decodes compares the hash of the state.
+No I/O, and nothing is kept but the block at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from rollcast.runtime.errors import MalformedMessage
+from rollcast.wire.checks import require
+from rollcast.wire.limits import DELTA_BLOCK_BYTES
+from rollcast.wire.versions.chunks import BytesLike
+from rollcast.wire.versions.delta_blocks import RECORD_HEADER, BlockDecoder, BlockEncoder, Items, payload_bytes_max
+from rollcast.wire.versions.tensors import ITEM_SIZE_BYTES, TensorSpec
+
+_MAGIC = b"RCD\x01"  # the last byte is the format's number
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A stretch of one tensor."""
+
+    offset_bytes: int  # in the state
+    item_size_bytes: int
+    count: int
+
+    @property
+    def stop(self) -> int:
+        """Where the next block begins, in bytes."""
+        return self.offset_bytes + self.count * self.item_size_bytes
+
+    def items(self, block: memoryview) -> Items:
+        """[count] unsigned integers that share memory with ``block``."""
+        return np.frombuffer(block, np.dtype(f"<u{self.item_size_bytes}"), self.count)
+
+
+class StateBlocks(Protocol):
+    """A state that is turned into another one, block by block in ascending order."""
+
+    size_bytes: int
+
+    def load(self, start: int, stop: int) -> memoryview:
+        """The old bytes [start, stop) in memory that may be changed; at most ``DELTA_BLOCK_BYTES``."""
+
+    def store(self, start: int, block: memoryview) -> None:
+        """``block``, which was loaded last, holds the new bytes now."""
+
+
+class InPlace:
+    """A state in memory that is changed where it is."""
+
+    def __init__(self, state: memoryview | bytearray) -> None:
+        self._state = memoryview(state).cast("B")
+        if self._state.readonly:
+            raise ValueError("a delta is decoded in place, into a writable state")
+        self.size_bytes = len(self._state)
+
+    def load(self, start: int, stop: int) -> memoryview:
+        """See StateBlocks."""
+        return self._state[start:stop]
+
+    def store(self, start: int, block: memoryview) -> None:
+        """Nothing to do: the block is part of the state."""
+
+
+def encode_delta(tensors: Sequence[TensorSpec], old_state: BytesLike, new_state: BytesLike) -> Iterator[bytes]:
+    """The delta that turns ``old_state`` into ``new_state``, in pieces of at most one block.
+
+    One thread: handing blocks to two, on two cores, gained nothing.
+
+    Args:
+        tensors: the table of both states.
+        old_state: what the receiver holds.
+        new_state: what it shall hold.
+
+    Raises:
+        MalformedMessage: the tensors do not fill the states.
+    """
+    old, new = memoryview(old_state).cast("B"), memoryview(new_state).cast("B")
+    _check_table(tensors, len(old))
+    _check_table(tensors, len(new))
+    encoder = BlockEncoder()
+    yield _MAGIC
+    for block in _blocks(tensors):
+        stretch = slice(block.offset_bytes, block.stop)
+        yield encoder.encode(block.items(old[stretch]), block.items(new[stretch]))
+
+
+def delta_bytes_max(tensors: Sequence[TensorSpec]) -> int:
+    """The longest delta between two states of ``tensors``; a manifest that names more cannot be honest."""
+    return len(_MAGIC) + sum(_tensor_bytes_max(ITEM_SIZE_BYTES[one.dtype], one.size_bytes) for one in tensors)
+
+
+def _tensor_bytes_max(item_size_bytes: int, size_bytes: int) -> int:
+    def record_bytes_max(block_bytes: int) -> int:
+        return RECORD_HEADER.size + payload_bytes_max(item_size_bytes, block_bytes // item_size_bytes)
+
+    blocks, rest = divmod(size_bytes, DELTA_BLOCK_BYTES)
+    return blocks * record_bytes_max(DELTA_BLOCK_BYTES) + (record_bytes_max(rest) if rest else 0)
+
+
+class DeltaDecoder:
+    """Turns a state into another one, block by block, while the delta arrives.
+
+    Beside the state it needs memory for one block: at most seven times ``limits.DELTA_BLOCK_BYTES``, whatever
+    arrives. Each block is checked in full before it is applied, but the blocks before it have been applied by then:
+    after a refusal, or before ``finish``, the state is neither the old nor the new one, and the caller discards it.
+
+    Args:
+        tensors: the table of both states.
+        state: the old state.
+
+    Attributes:
+        done_bytes: so much of the state, from its beginning, is new.
+
+    Raises:
+        MalformedMessage: the tensors do not fill the state.
+    """
+
+    def __init__(self, tensors: Sequence[TensorSpec], state: StateBlocks) -> None:
+        _check_table(tensors, state.size_bytes)
+        self.done_bytes = 0
+        self._state = state
+        self._blocks = _blocks(tensors)
+        self._block: _Block | None = None
+        self._kind: int | None = None  # of the record whose payload is awaited
+        self._decoder = BlockDecoder()
+        self._buffer = bytearray()
+        self._wanted_bytes = len(_MAGIC)  # of the buffer, for the next step
+        self._started = False
+        self._refused = False
+
+    def feed(self, data: BytesLike) -> None:
+        """Take the next bytes of the delta, however many.
+
+        Raises:
+            MalformedMessage: they are not those of a delta between states of these tensors, or earlier ones were not.
+        """
+        require(not self._refused, "delta: refused before")
+        try:
+            view = memoryview(data).cast("B")
+            while len(view):
+                require(self._wanted_bytes > 0, "delta: bytes after the end")
+                missing = self._wanted_bytes - len(self._buffer)
+                self._buffer += view[:missing]
+                view = view[missing:]
+                if len(self._buffer) == self._wanted_bytes:
+                    self._step()
+        except MalformedMessage:
+            self._refused = True
+            raise
+
+    def finish(self) -> None:
+        """Say that the delta has ended; the state is the new one, to be compared with its hash.
+
+        Raises:
+            MalformedMessage: bytes are missing, or it was refused before.
+        """
+        require(not self._refused, "delta: refused before")
+        require(self._wanted_bytes == 0, "delta: cut short")
+
+    def _step(self) -> None:
+        data = bytes(self._buffer)
+        self._buffer.clear()
+        if not self._started:
+            require(data == _MAGIC, "delta: not a delta of a format known here")
+            self._started = True
+            self._next_block()
+        elif self._kind is None:
+            self._on_header(data)
+        else:
+            self._apply(self._kind, memoryview(data))
+
+    def _on_header(self, data: bytes) -> None:
+        assert self._block is not None
+        kind, size_bytes = RECORD_HEADER.unpack(data)
+        longest = payload_bytes_max(self._block.item_size_bytes, self._block.count)
+        require(size_bytes <= longest, "delta: a block is longer than its items")
+        if size_bytes:
+            self._kind, self._wanted_bytes = kind, size_bytes
+        else:
+            self._apply(kind, memoryview(b""))
+
+    def _apply(self, kind: int, payload: memoryview) -> None:
+        assert self._block is not None
+        start, stop = self._block.offset_bytes, self._block.stop
+        block = self._state.load(start, stop)
+        self._decoder.apply(kind, payload, self._block.items(block))
+        self._state.store(start, block)
+        self.done_bytes = stop
+        self._next_block()
+
+    def _next_block(self) -> None:
+        self._kind = None
+        self._block = next(self._blocks, None)
+        self._wanted_bytes = 0 if self._block is None else RECORD_HEADER.size
+
+
+def _blocks(tensors: Sequence[TensorSpec]) -> Iterator[_Block]:
+    for tensor in tensors:
+        item_size_bytes = ITEM_SIZE_BYTES[tensor.dtype]
+        end = tensor.offset_bytes + tensor.size_bytes
+        for offset in range(tensor.offset_bytes, end, DELTA_BLOCK_BYTES):
+            size_bytes = min(DELTA_BLOCK_BYTES, end - offset)
+            yield _Block(offset, item_size_bytes, size_bytes // item_size_bytes)
+
+
+def _check_table(tensors: Sequence[TensorSpec], state_bytes: int) -> None:
+    """That the tensors lie one after the other and fill the state: the whole safety of what follows."""
+    end = 0
+    for tensor in tensors:
+        require(tensor.dtype in ITEM_SIZE_BYTES, f"delta: tensor {tensor.name} has an unknown dtype")
+        fits = tensor.offset_bytes == end and tensor.size_bytes >= 0
+        require(fits and tensor.size_bytes % ITEM_SIZE_BYTES[tensor.dtype] == 0, f"delta: layout of {tensor.name}")
+        end += tensor.size_bytes
+    require(end == state_bytes, f"delta: tensors of {end} bytes for a state of {state_bytes}")

@@ -1,0 +1,385 @@
+"""One encoding of a version on disk."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rollcast.runtime.errors import CorruptChunk, MalformedMessage, StoreError
+from rollcast.runtime.run_folder import fsync_folder, write_atomically
+from rollcast.wire.ids import EncodingId, Version
+from rollcast.wire.versions.chunks import (
+    BytesLike,
+    bitmap_add,
+    bitmap_count,
+    bitmap_has,
+    check_chunk,
+    chunk_list,
+    new_bitmap,
+)
+from rollcast.wire.versions.files import preallocate, read_all, write_all
+from rollcast.wire.versions.prefix_hash import PrefixHash
+from rollcast.wire.versions.records import Manifest, VerifiedVersion
+
+
+class StoredEncoding:
+    """Chunks of one encoding, each verified before it is written and again when it is read.
+
+    Made by ``ChunkStore``. Any thread may write and read chunks, also while another finishes or verifies; only one at
+    a time may hash the state.
+
+    A keyframe that was made from a delta has no chunk list at first: its state is as good as any, but its chunks
+    cannot be read before ``list_chunks``.
+
+    Attributes:
+        verified: the version it belongs to.
+        manifest: how it is cut.
+        have: bitmap of the chunks that are here, as in the message Have.
+    """
+
+    def __init__(self, folder: Path, verified: VerifiedVersion, manifest: Manifest, hashes: bytes | None) -> None:
+        self.verified = verified
+        self.manifest = manifest
+        self.have = new_bitmap(manifest.chunk_count)
+        self.readers = 0
+        self._folder = folder
+        self._chunk_list = hashes
+        self._finished = False
+        self._state_verified = False
+        self._state_hash: PrefixHash | None = None  # under way
+        self._leading_chunks = 0  # so many from the first on are here, without a gap
+        self._descriptor = -1
+        self._lock = threading.Lock()  # of the bitmap, whose bytes two chunks may share, and of readers
+        self._close: Callable[[], object] = lambda: None
+
+    def __repr__(self) -> str:
+        held = bitmap_count(self.have)
+        return f"StoredEncoding({self.version}/{self.encoding_id}, {held} of {self.manifest.chunk_count} chunks)"
+
+    # ------------------------------------------------------------ opening, by the store
+
+    def open_partial(self) -> None:
+        """Preallocate the file, or take over the verified chunks of one that is there.
+
+        Raises:
+            StoreError: the disk is full or read-only.
+        """
+        try:
+            is_there = self._part_path.exists()
+            self._open(self._part_path, os.O_RDWR | os.O_CREAT)
+            if not is_there or os.fstat(self._descriptor).st_size != self.manifest.size_bytes:
+                preallocate(self._descriptor, self.manifest.size_bytes)
+            else:
+                self._rehash()
+        except OSError as error:
+            self.close()
+            raise store_error(self._folder, error) from None
+
+    def open_complete(self) -> bool:
+        """Open the finished file; False when there is none or its size is wrong.
+
+        Raises:
+            StoreError: it cannot be opened.
+        """
+        try:
+            if self._data_path.stat().st_size != self.manifest.size_bytes:
+                return False
+            self._open(self._data_path, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise store_error(self._folder, error) from None
+        self._have_all()
+        self._finished = True
+        return True
+
+    def open_made(self, made: Path) -> None:
+        """Take over a file that holds the verified state.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        try:
+            os.replace(made, self._part_path)
+            self._open(self._part_path, os.O_RDWR)
+        except OSError as error:
+            raise store_error(self._folder, error) from None
+        self._have_all()
+        self._state_verified = True
+
+    def close(self) -> None:
+        """Give the file descriptor back; the encoding cannot be used afterwards."""
+        self._close()
+        self._descriptor = -1  # the number may be somebody else's file by now
+
+    # ------------------------------------------------------------ what it is
+
+    @property
+    def version(self) -> Version:
+        """The version it encodes."""
+        return self.manifest.version
+
+    @property
+    def encoding_id(self) -> EncodingId:
+        """Which encoding of the version."""
+        return self.manifest.encoding_id
+
+    @property
+    def complete(self) -> bool:
+        """Every chunk is here and verified; durable only once ``finished``."""
+        return bitmap_count(self.have) == self.manifest.chunk_count
+
+    @property
+    def finished(self) -> bool:
+        """Durable, and visible as complete."""
+        return self._finished
+
+    @property
+    def listed(self) -> bool:
+        """The chunk list is known: chunks can be read and served."""
+        return self._chunk_list is not None
+
+    @property
+    def state_held(self) -> bool:
+        """A keyframe whose state may be used: it is finished, or at least verified."""
+        return self.manifest.kind == "keyframe" and (self._finished or self._state_verified)
+
+    def has(self, index: int) -> bool:
+        """Whether chunk ``index`` is here."""
+        return 0 <= index < self.manifest.chunk_count and bitmap_has(self.have, index)
+
+    def chunk_list(self) -> bytes:
+        """The signed list of chunk hashes, 32 bytes a chunk.
+
+        Raises:
+            StoreError: it is not known yet, see ``list_chunks``.
+        """
+        if self._chunk_list is None:
+            raise StoreError(f"{self!r} has no chunk list yet")
+        return self._chunk_list
+
+    # ------------------------------------------------------------ chunks
+
+    def write(self, index: int, data: BytesLike) -> bool:
+        """Verify a chunk and store it; False when it was here already.
+
+        Raises:
+            CorruptChunk: it does not match its signed hash.
+            MalformedMessage: there is no such chunk.
+            StoreError: the disk refuses.
+        """
+        self.manifest.chunk_range(index)
+        check_chunk(self.chunk_list(), index, data)
+        return self.write_verified(index, data)
+
+    def write_verified(self, index: int, data: BytesLike) -> bool:
+        """Store a chunk that was checked against the chunk list before; False when it was here already.
+
+        Raises:
+            MalformedMessage: there is no such chunk.
+            StoreError: the disk refuses.
+        """
+        start, _ = self.manifest.chunk_range(index)
+        if bitmap_has(self.have, index):
+            return False
+        try:
+            write_all(self._descriptor, data, start)
+        except OSError as error:
+            raise store_error(self._folder, error) from None
+        with self._lock:
+            bitmap_add(self.have, index)
+        return True
+
+    def read(self, index: int) -> bytes:
+        """A chunk, verified again so that a failing disk does not make liars of us.
+
+        Raises:
+            StoreError: it is not here, or the disk changed it.
+            MalformedMessage: there is no such chunk.
+        """
+        start, stop = self.manifest.chunk_range(index)
+        if not bitmap_has(self.have, index):
+            raise StoreError(f"chunk {index} of version {self.version} is not here")
+        try:
+            data = os.pread(self._descriptor, stop - start, start)
+            check_chunk(self.chunk_list(), index, data)
+        except OSError as error:
+            raise store_error(self._folder, error) from None
+        except CorruptChunk:
+            raise StoreError(
+                f"chunk {index} of version {self.version} changed on disk",
+                cause=f"the disk under {self._folder} is failing, or somebody wrote to it",
+                fix="check the disk, remove the folder and start again",
+            ) from None
+        return data
+
+    def read_state(self, view: memoryview, start: int) -> None:
+        """Fill ``view`` with the state's bytes from ``start`` on, unverified.
+
+        Raises:
+            OSError: the disk refuses.
+        """
+        read_all(self._descriptor, view, start)
+
+    # ------------------------------------------------------------ the whole
+
+    def advance_hash(self, budget_bytes: int) -> bool:
+        """Hash more of the keyframe's bytes, as far as they are here without a gap, so that ``verify_state`` has less
+        to do.
+
+        Returns:
+            Whether anything was hashed.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        if self.manifest.kind != "keyframe" or self._state_verified or self._finished:
+            return False
+        while self.has(self._leading_chunks):
+            self._leading_chunks += 1
+        here = min(self._leading_chunks * self.manifest.chunk_size_bytes, self.manifest.size_bytes)
+        done = 0 if self._state_hash is None else self._state_hash.done_bytes
+        if here == done:
+            return False
+        self._hash_until(min(here, done + budget_bytes))
+        return True
+
+    def verify_state(self) -> None:
+        """Hash the rest of the keyframe's bytes as they are on disk and compare with the record's state hash.
+
+        Raises:
+            CorruptChunk: they are not the state that the learner signed.
+            StoreError: not a complete keyframe.
+        """
+        if self._state_verified:
+            return
+        self._require_state()
+        state_hash, self._state_hash = self._hash_until(self.manifest.size_bytes), None
+        if state_hash.digest() != self.verified.record.state_hash:
+            raise CorruptChunk(
+                f"the state of version {self.version} does not match its signed hash",
+                cause="the disk changed it, or the learner signed a wrong record",
+                fix="remove the version's folder; it is received again",
+            )
+        self._state_verified = True
+
+    def list_chunks(self) -> None:
+        """Hash the chunks of a state that came without a chunk list and keep the list durably. May be called again.
+
+        Raises:
+            CorruptChunk: the list is not the signed one.
+            StoreError: not a complete keyframe, or the disk refuses.
+        """
+        if self._chunk_list is not None:
+            return
+        hashes = chunk_list(self.state_bytes(), self.manifest.chunk_size_bytes)
+        try:
+            self.manifest.check_chunk_list(hashes)
+        except MalformedMessage as error:
+            raise CorruptChunk(error.what, cause="the disk changed it, or the learner signed a wrong list") from None
+        try:
+            write_atomically(self._folder / f"{self.encoding_id}.list", hashes)
+        except OSError as error:
+            raise store_error(self._folder, error) from None
+        self._chunk_list = hashes
+
+    def state_bytes(self) -> memoryview:
+        """The state, read-only and mapped from disk; stays valid after the version is pruned.
+
+        Raises:
+            StoreError: not a complete keyframe.
+        """
+        self._require_state()
+        try:
+            return memoryview(mmap.mmap(self._descriptor, self.manifest.size_bytes, access=mmap.ACCESS_READ))
+        except OSError as error:
+            raise store_error(self._folder, error) from None
+
+    def finish(self) -> None:
+        """Make it durable, then visible as complete. May be called again.
+
+        Raises:
+            StoreError: chunks are missing, or the disk refuses.
+        """
+        if self._finished:
+            return
+        if not self.complete:
+            raise StoreError(f"{self!r} cannot be finished")
+        try:
+            os.fsync(self._descriptor)  # announcement and chunk list have been durable since begin
+            os.replace(self._part_path, self._data_path)
+            fsync_folder(self._folder)
+        except OSError as error:
+            raise store_error(self._folder, error) from None
+        self._finished = True
+
+    @contextmanager
+    def reader(self) -> Iterator[StoredEncoding]:
+        """While the body runs, ``ChunkStore.prune`` leaves this encoding alone."""
+        with self._lock:
+            self.readers += 1
+        try:
+            yield self
+        finally:
+            with self._lock:
+                self.readers -= 1
+
+    # ------------------------------------------------------------ inside
+
+    @property
+    def _part_path(self) -> Path:
+        return self._folder / f"{self.encoding_id}.part"
+
+    @property
+    def _data_path(self) -> Path:
+        return self._folder / f"{self.encoding_id}.data"
+
+    def _open(self, path: Path, flags: int) -> None:
+        self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+        self._close = weakref.finalize(self, os.close, self._descriptor)
+
+    def _have_all(self) -> None:
+        for index in range(self.manifest.chunk_count):
+            bitmap_add(self.have, index)
+
+    def _require_state(self) -> None:
+        if self.manifest.kind != "keyframe" or not self.complete:
+            raise StoreError(f"{self!r} is not a complete keyframe")
+
+    def _hash_until(self, until_bytes: int) -> PrefixHash:
+        try:
+            if self._state_hash is None:
+                self._state_hash = PrefixHash(self._descriptor, self.manifest.size_bytes)
+        except OSError as error:
+            raise store_error(self._folder, error) from None
+        self._state_hash.advance(until_bytes)
+        return self._state_hash
+
+    def _rehash(self) -> None:
+        hashes = self.chunk_list()
+        for index in range(self.manifest.chunk_count):
+            start, stop = self.manifest.chunk_range(index)
+            try:
+                check_chunk(hashes, index, os.pread(self._descriptor, stop - start, start))
+            except CorruptChunk:
+                continue
+            bitmap_add(self.have, index)
+
+
+def store_error(folder: Path, error: OSError) -> StoreError:
+    """Turn an operating-system error about the store into one that a person can act on."""
+    cause = str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        cause = f"disk full: {error}"
+        fix = "free some space, keep fewer versions, or put the state folder on another disk"
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        fix = "make the folder writable for this user"
+    else:
+        fix = "check the disk"
+    return StoreError(f"cannot keep versions in {folder}", cause=cause, fix=fix)

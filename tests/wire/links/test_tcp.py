@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rollcast.runtime.errors import ConfigError
+from rollcast.wire.links.tcp import (
+    SocketFigures,
+    SocketOptions,
+    check_congestion_control,
+    measure,
+    set_receive_bytes,
+    tune,
+)
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname())
+        far, _ = server.accept()
+    with near, far:
+        yield near, far
+
+
+def test_small_frames_do_not_wait_and_a_silent_host_shows(pair: tuple[socket.socket, socket.socket]) -> None:
+    near, _ = pair
+    tune(near, SocketOptions(silence_timeout_s=20.0))
+    assert near.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+    assert near.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) != 0
+    assert near.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 5
+    assert near.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 20_000
+
+
+def test_a_link_begins_with_a_window_that_goes_on_growing(pair: tuple[socket.socket, socket.socket]) -> None:
+    near, _ = pair
+    tune(near, SocketOptions())
+    most = int(Path("/proc/sys/net/ipv4/tcp_rmem").read_text().split()[2])
+    assert near.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) >= min(4 << 20, most // 2)
+    assert near.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == 1, "the first byte wakes"
+
+
+def test_congestion_control_and_pacing_are_per_socket(pair: tuple[socket.socket, socket.socket]) -> None:
+    near, far = pair
+    assert tune(near, SocketOptions(congestion_control="reno", pacing_bytes_per_second=125_000)) == "reno"
+    assert near.getsockopt(socket.SOL_SOCKET, 47) == 125_000
+    untouched = tune(far, SocketOptions(pacing_bytes_per_second=0))
+    assert untouched
+    assert int.from_bytes(far.getsockopt(socket.SOL_SOCKET, 47, 8), "little") == 2**64 - 1, "not paced"
+
+
+def test_a_congestion_control_that_is_not_there_is_named_with_those_that_are() -> None:
+    check_congestion_control("")
+    check_congestion_control("reno")
+    with pytest.raises(ConfigError) as caught:
+        check_congestion_control("warp")
+    assert "reno" in caught.value.cause
+
+
+def test_figures_of_a_connection(pair: tuple[socket.socket, socket.socket]) -> None:
+    near, _far = pair
+    near.setblocking(False)
+    assert measure(near).unsent_bytes == 0
+    assert 0 < measure(near).rtt_s < 1.0
+    try:
+        while True:
+            near.send(bytes(1 << 16))
+    except BlockingIOError:
+        assert measure(near).unsent_bytes > 0
+    near.close()
+    assert measure(near) == SocketFigures()
+
+
+def test_little_waits_to_be_read_where_it_should_not(pair: tuple[socket.socket, socket.socket]) -> None:
+    near, far = pair
+    set_receive_bytes(far, 64 << 10)
+    near.setblocking(False)
+    near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 << 10)
+    sent = 0
+    try:
+        while True:
+            sent += near.send(bytes(1 << 14))
+    except BlockingIOError:
+        assert sent < 512 << 10

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from rollcast.wire.versions.files import preallocate, read_all, write_all
+
+
+def test_a_file_gets_its_size_and_takes_bytes_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    preadv, pwrite = os.preadv, os.pwrite
+    monkeypatch.setattr(os, "preadv", lambda file, views, at: preadv(file, [views[0][:3]], at))
+    monkeypatch.setattr(os, "pwrite", lambda file, data, at: pwrite(file, data[:2], at))
+    with (tmp_path / "file").open("w+b") as file:
+        file.write(b"rubbish")
+        file.flush()
+        preallocate(file.fileno(), 20)
+        write_all(file.fileno(), b"0123456789", 5)
+        view = memoryview(bytearray(20))
+        read_all(file.fileno(), view, 0)
+        assert bytes(view) == bytes(5) + b"0123456789" + bytes(5)
+        with pytest.raises(OSError, match="shorter"):
+            read_all(file.fileno(), view, 1)
+
+
+def test_only_a_file_system_that_cannot_reserve_is_excused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (tmp_path / "file").open("w+b") as file:
+        for code in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSPC):
+
+            def refuse(*_: object, code: int = code) -> None:
+                raise OSError(code, os.strerror(code))
+
+            monkeypatch.setattr(os, "posix_fallocate", refuse)
+            if code == errno.ENOSPC:
+                with pytest.raises(OSError, match="No space"):
+                    preallocate(file.fileno(), 20)
+            else:
+                preallocate(file.fileno(), 20)
+                assert os.fstat(file.fileno()).st_size == 20
