@@ -28,7 +28,7 @@ from learner.trainer import Trainer, behaviour_by_version
 from learner.warm_start import Example, warm_start
 from rollcast.cli.up_config import UpConfig
 from rollcast.policy.params import Params
-from rollcast.policy.sampler import Sampler, SampleRequest
+from rollcast.policy.sampling.sampler import Sampler, SampleRequest
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.rollouts import Sampling, Segment
 from rollcast.wire.text.tokenizer import Tokenizer

@@ -24,10 +24,10 @@ import numpy as np
 
 from bench.machine import Outcome
 from rollcast.policy.attention import segment_attend
-from rollcast.policy.cache import empty_pages, extend
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.hf_load import load_params, model_config
+from rollcast.policy.hub.load import load_params, model_config
 from rollcast.policy.params import Params, bind
+from rollcast.policy.sampling.kv_cache import empty_pages, extend
 from rollcast.runtime.errors import MissingExtra
 
 Logits = np.ndarray[Any, np.dtype[np.float32]]  # [time, vocabulary]

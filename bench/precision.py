@@ -35,7 +35,7 @@ from rollcast.policy.compilation import use_compilation_cache
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.logprobs import completion_logprobs
 from rollcast.policy.params import Params, initial_params
-from rollcast.policy.sampler import Sampler, SampleRequest
+from rollcast.policy.sampling.sampler import Sampler, SampleRequest
 from rollcast.policy.snapshot import freeze, thaw
 from rollcast.wire.rollouts import Sampling
 

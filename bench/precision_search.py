@@ -24,7 +24,7 @@ from learner.trainer import Trainer
 from rollcast.cli.up_config import UpConfig
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params
-from rollcast.policy.sampler import Sampler
+from rollcast.policy.sampling.sampler import Sampler
 from rollcast.policy.snapshot import freeze, thaw
 
 HARM = 0.02

@@ -23,10 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from bench.machine import Outcome
-from rollcast.policy.cache import page_bytes
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params, initial_params
-from rollcast.policy.sampler import PAGE_TOKENS, Sampler, SampleRequest
+from rollcast.policy.sampling.kv_cache import page_bytes
+from rollcast.policy.sampling.sampler import PAGE_TOKENS, Sampler, SampleRequest
 from rollcast.policy.shapes import parameter_count, parameter_shapes
 from rollcast.policy.snapshot import freeze
 from rollcast.runtime.errors import MissingExtra

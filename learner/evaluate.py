@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rollcast.policy.params import Params
-from rollcast.policy.sampler import Completion, Sampler, SampleRequest
+from rollcast.policy.sampling.sampler import Completion, Sampler, SampleRequest
 from rollcast.wire.rollouts import Sampling
 
 NORMAL_95 = 1.96  # standard errors that a 95 % interval reaches to each side

@@ -12,7 +12,7 @@ from typing import Any
 from learner.offline_eval import load_policy
 from learner.versions import RetainedVersions
 from rollcast.policy.config import ModelConfig, described_model
-from rollcast.policy.hf_save import FILE_BYTES_MAX, FileDtype, save_model
+from rollcast.policy.hub.save import FILE_BYTES_MAX, FileDtype, save_model
 from rollcast.policy.params import Params
 from rollcast.policy.quantise import WEIGHT_BLOCK, Quantised, dequantise
 from rollcast.policy.snapshot import thaw

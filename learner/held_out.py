@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from learner.evaluate import complete_prompts
 from learner.kill_points import kill_point
 from rollcast.policy.params import Params
-from rollcast.policy.sampler import Sampler
+from rollcast.policy.sampling.sampler import Sampler
 from rollcast.runtime.errors import TaskError
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import Sampling

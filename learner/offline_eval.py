@@ -18,7 +18,7 @@ from learner.evaluate import Estimate, estimate_pass_at_k
 from learner.held_out import EVALUATION_BATCH, HeldOut, ScoreCompletions, exact_counts
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params
-from rollcast.policy.sampler import Sampler
+from rollcast.policy.sampling.sampler import Sampler
 from rollcast.runtime.errors import CheckpointError, ConfigError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.proto import rollcast_pb2 as pb

@@ -17,9 +17,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from learner.config import LearnerConfig
 from learner.mesh import TENSOR, params_shardings, row_shards, rows_sharding
 from learner.packing import PackedBatch
+from rollcast.policy.logits import Tiles
 from rollcast.policy.logprobs import Forward
 from rollcast.policy.params import Params
-from rollcast.policy.vocabulary import Tiles
 
 # Rows of one forward pass, where they are short. A batch holds rows of several versions in varying shares: passes of
 # one fixed size compile once and waste half a pass a version on average.

@@ -34,7 +34,7 @@ from learner.trainer import Trainer
 from learner.versions import RetainedVersions
 from learner.wall_time import Cause, WallTime
 from rollcast.policy.compilation import use_compilation_cache
-from rollcast.policy.sampler import Sampler
+from rollcast.policy.sampling.sampler import Sampler
 from rollcast.runtime.process import EXIT_INTERRUPTED
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.identity.identity import Identity

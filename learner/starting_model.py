@@ -7,7 +7,7 @@ from pathlib import Path
 
 from learner.config import LearnerConfig
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.hf_load import Place, load_params, model_config
+from rollcast.policy.hub.load import Place, load_params, model_config
 from rollcast.policy.params import Params, initial_params
 from rollcast.runtime.errors import ModelError
 from rollcast.wire.text.model_folder import TOKENIZER, TOKENIZER_BYTES_MAX, ModelFolder

@@ -294,7 +294,7 @@ PURE = (
     "rollcast/wire/versions/safetensors.py",
     "rollcast/wire/text/tokenizer.py",
     "rollcast/wire/rollouts.py",
-    "rollcast/policy/page_pool.py",
+    "rollcast/policy/sampling/page_pool.py",
     "rollcast/wire/text/stop_strings.py",
     "learner/objective.py",
     "learner/objective_config.py",

@@ -123,7 +123,7 @@ TESTED_IN = {
     "rollcast/cli/watch.py": "tests/e2e/test_run.py",
     "peer/engines/torch_model.py": "tests/peer/test_torch_engine.py",
     "peer/engines/torch_rows.py": "tests/peer/test_torch_engine.py",
-    "rollcast/policy/drawing.py": "tests/policy/test_sampler.py",
+    "rollcast/policy/sampling/generation.py": "tests/policy/sampling/test_sampler.py",
     "rollcast/policy/compilation.py": "tests/peer/test_jax_engine.py",
     "rollcast/wire/links/dialler.py": "tests/peer/test_direct_transport.py",
     "rollcast/wire/links/handshake.py": "tests/peer/test_direct_transport.py",

@@ -14,7 +14,7 @@ from peer.donor.nat_kind import Seen, four_steps, nat_kind, sentence, way_round
 from peer.donor.reachable import DialledBack
 from peer.donor.timed_decode import Decoded
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.memory import PeerShape, peer_memory, snapshot_bytes
+from rollcast.policy.sizing.memory import PeerShape, peer_memory, snapshot_bytes
 from rollcast.runtime.errors import (
     ClockWrong,
     MachineUnfit,

@@ -14,7 +14,7 @@ from peer.engines.held_versions import HeldVersions, LoadedVersion
 from rollcast.policy.compilation import use_compilation_cache
 from rollcast.policy.config import ModelConfig, described_model
 from rollcast.policy.params import Params
-from rollcast.policy.sampler import Sampler, SampleRequest
+from rollcast.policy.sampling.sampler import Sampler, SampleRequest
 from rollcast.policy.snapshot import freeze, thaw
 from rollcast.wire.ids import Version
 from rollcast.wire.rollouts import Sampling

@@ -8,8 +8,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from rollcast.policy.config import ModelConfig, described_model
-from rollcast.policy.hf_config import family_of, write_config
-from rollcast.policy.hf_names import hf_name, is_transposed
+from rollcast.policy.hub.config import family_of, write_config
+from rollcast.policy.hub.names import hf_name, is_transposed
 from rollcast.policy.shapes import parameter_shapes
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.versions.records import VersionRecord

@@ -14,9 +14,9 @@ from rich.table import Table
 from rollcast.cli.files import guess_role, load
 from rollcast.cli.options import Json, Settings
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.fitting import LearnerFit, PeerFit, learner_fits, peer_fits
-from rollcast.policy.hardware import GIB
-from rollcast.policy.memory import (
+from rollcast.policy.sizing.fitting import LearnerFit, PeerFit, learner_fits, peer_fits
+from rollcast.policy.sizing.hardware import GIB
+from rollcast.policy.sizing.memory import (
     Bytes,
     Estimate,
     LearnerShape,
@@ -162,7 +162,7 @@ def _whole(path: Path, settings: tuple[str, ...]) -> Any:
 
 
 def _model(learner: Any) -> ModelConfig:
-    from rollcast.policy.hf_load import model_config
+    from rollcast.policy.hub.load import model_config
 
     model = cast(ModelConfig, learner.model)
     if learner.init_from is not None and learner.init_from.is_dir():

@@ -12,8 +12,8 @@ from jax.sharding import NamedSharding
 
 from rollcast.policy.attention import Attend, Kernel, segment_attend
 from rollcast.policy.config import ModelConfig
+from rollcast.policy.logits import Tiles, token_scores
 from rollcast.policy.params import Params, bind
-from rollcast.policy.vocabulary import Tiles, token_scores
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ counted) and a token id v:
 The token drawn is argmax over v of logits[v] / temperature + g[v]: a sample of softmax(logits / temperature)
 (Gumbel-max). With 24 bits instead of 23, adding 0.5 would round the largest u to 1 and its noise to infinity.
 
-NumPy only: engines without jax read this too. In jax it is rollcast.policy.decoding.gumbel.
+NumPy only: engines without jax read this too. In jax it is rollcast.policy.sampling.decoding.gumbel.
 """
 
 from __future__ import annotations

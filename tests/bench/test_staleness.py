@@ -18,7 +18,7 @@ from learner.trainer import Trainer
 from rollcast.cli.files import load
 from rollcast.cli.up_config import UpConfig
 from rollcast.policy.logprobs import TokenStatistics
-from rollcast.policy.sampler import Completion, Sampler, SampleRequest
+from rollcast.policy.sampling.sampler import Completion, Sampler, SampleRequest
 from rollcast.runtime.errors import ConfigError
 
 SMALL = [

@@ -7,9 +7,9 @@ import pytest
 
 from rollcast.cli.main import app
 from rollcast.cli.plan_memory import plan_of, summary
-from rollcast.policy.hardware import CATALOGUE
+from rollcast.policy.sizing.hardware import CATALOGUE
 from rollcast.runtime.errors import ConfigError
-from tests.policy.hub_files import model_folder, random_params
+from tests.policy.hub.hub_files import model_folder, random_params
 from tests.policy.tiny import TINY
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -8,7 +8,7 @@ import pytest
 
 from learner.evaluate import Estimate, complete_prompts, estimate_pass_at_k, evaluation_seed, pass_at_k
 from rollcast.policy.params import initial_params
-from rollcast.policy.sampler import Sampler
+from rollcast.policy.sampling.sampler import Sampler
 from rollcast.wire.rollouts import Sampling
 from tests.learner.tiny import MODEL
 

@@ -12,7 +12,7 @@ from learner.export import export
 from learner.trainer import Trainer
 from learner.versions import RetainedVersions
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.hf_load import load_params, model_config
+from rollcast.policy.hub.load import load_params, model_config
 from rollcast.policy.params import Params, initial_params
 from rollcast.policy.snapshot import freeze
 from rollcast.runtime.errors import CheckpointError, ModelError
@@ -29,7 +29,7 @@ from rollcast.wire.versions.records import (
     state_hash,
 )
 from tests.learner.tiny import MODEL
-from tests.policy.hub_files import change_json, model_folder
+from tests.policy.hub.hub_files import change_json, model_folder
 
 TOKENIZER = Tokenizer(("1+",), "12 34=")
 assert TOKENIZER.size == MODEL.vocabulary_size

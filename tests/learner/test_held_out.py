@@ -10,7 +10,7 @@ from learner.held_out import KEPT_PROBLEMS, HeldOut, exact_counts
 from learner.trainer import Trainer
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params
-from rollcast.policy.sampler import Sampler
+from rollcast.policy.sampling.sampler import Sampler
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import Sampling
 

@@ -15,10 +15,10 @@ from learner.config import LearnerConfig
 from learner.trainer import Trainer
 from rollcast.policy.attention import Kernel
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.decoding import STOP_TOKENS_MAX, Controls
+from rollcast.policy.logits import Tiles
 from rollcast.policy.params import abstract_snapshot
-from rollcast.policy.sampler import Sampler
-from rollcast.policy.vocabulary import Tiles
+from rollcast.policy.sampling.decoding import STOP_TOKENS_MAX, Controls
+from rollcast.policy.sampling.sampler import Sampler
 
 PLATFORMS = ("tpu", "cuda", "cpu")
 MODEL = ModelConfig(

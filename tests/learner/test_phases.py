@@ -11,7 +11,7 @@ from learner.phases import run_evaluation, run_warm_start
 from learner.reporter import StatusReporter
 from learner.trainer import Trainer
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.sampler import Sampler
+from rollcast.policy.sampling.sampler import Sampler
 from rollcast.runtime.errors import TaskError
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import Sampling

@@ -21,7 +21,7 @@ from learner.processes import run_processes
 from learner.trainer import Trainer
 from tests.learner.several import MODEL as SEVERAL
 from tests.learner.tiny import CONFIG, MODEL
-from tests.policy.hub_files import model_folder, random_params
+from tests.policy.hub.hub_files import model_folder, random_params
 
 pytestmark = pytest.mark.timeout(400)
 

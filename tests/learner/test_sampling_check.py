@@ -9,7 +9,7 @@ from learner.packing import PackedBatch, TrainingRow, pack
 from learner.sampling_check import WATCHED_MAX, SamplingWatch, Surplus, surpluses
 from learner.trainer import Trainer
 from rollcast.policy.logprobs import TokenStatistics
-from rollcast.policy.sampler import Sampler, SampleRequest
+from rollcast.policy.sampling.sampler import Sampler, SampleRequest
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.rollouts import Sampling, Segment
 from tests.learner.tiny import CONFIG, MODEL

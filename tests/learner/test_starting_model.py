@@ -15,7 +15,7 @@ from rollcast.policy.params import initial_params
 from rollcast.runtime.errors import ModelError
 from rollcast.wire.text.tokenizer import TokenizerRecord
 from tests.learner.tiny import MODEL
-from tests.policy.hub_files import model_folder, random_params
+from tests.policy.hub.hub_files import model_folder, random_params
 
 PARAMS = random_params(MODEL)
 TOKENIZER = b'{"model": {}}'

@@ -9,7 +9,7 @@ import pytest
 from learner.config import WarmStartConfig
 from learner.warm_start import Example, warm_start
 from rollcast.policy.params import Params, initial_params
-from rollcast.policy.sampler import Sampler, SampleRequest
+from rollcast.policy.sampling.sampler import Sampler, SampleRequest
 from rollcast.wire.rollouts import Sampling
 from tests.learner.tiny import MODEL, TIME, tiny_trainer
 

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rollcast.policy.logits import Tiles
 from rollcast.policy.logprobs import Forward, completion_logprobs
 from rollcast.policy.params import initial_params
-from rollcast.policy.vocabulary import Tiles
 from tests.policy.tiny import TINY, reference_logits
 
 score = jax.jit(completion_logprobs, static_argnums=(0, 6))

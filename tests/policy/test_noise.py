@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.extend.random import threefry_2x32
 
-from rollcast.policy.decoding import gumbel
 from rollcast.policy.noise import gumbel_numpy, seed_words, threefry2x32, uniforms
+from rollcast.policy.sampling.decoding import gumbel
 
 
 def words(*values: int) -> list[np.ndarray[tuple[int], np.dtype[np.uint32]]]:

@@ -8,8 +8,8 @@ from peer.config import EngineConfig, PeerConfig
 from peer.donor.timed_decode import decode_record, timed_decode
 from peer.startup import make_engine
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.memory import snapshot_bytes
 from rollcast.policy.shapes import parameter_count
+from rollcast.policy.sizing.memory import snapshot_bytes
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.versions.records import state_hash
 from tests.peer.fake_engine import FakeEngine

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rollcast.policy.hf_names import hf_name, is_transposed, may_be_ignored
+from rollcast.policy.hub.names import hf_name, is_transposed, may_be_ignored
 from rollcast.policy.shapes import parameter_shapes
 from tests.policy.tiny import TINY
 

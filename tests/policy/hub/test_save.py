@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from rollcast.policy.hf_load import load_params
-from rollcast.policy.hf_save import save_model
+from rollcast.policy.hub.load import load_params
+from rollcast.policy.hub.save import save_model
 from rollcast.runtime.errors import ModelError
 from rollcast.wire.text.model_folder import ModelFolder
-from tests.policy.hub_files import FAMILIES, model_folder, random_params
+from tests.policy.hub.hub_files import FAMILIES, model_folder, random_params
 from tests.policy.tiny import TINY
 
 PARAMS = random_params(TINY)

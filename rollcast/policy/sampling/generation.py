@@ -10,11 +10,11 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from rollcast.policy.cache import Pages
-from rollcast.policy.decoding import Controls, stop_row
 from rollcast.policy.noise import seed_words
-from rollcast.policy.page_pool import NOBODY, PagePool, Reservation
 from rollcast.policy.params import Params
+from rollcast.policy.sampling.decoding import Controls, stop_row
+from rollcast.policy.sampling.kv_cache import Pages
+from rollcast.policy.sampling.page_pool import NOBODY, PagePool, Reservation
 from rollcast.wire.rollouts import FinishReason, Sampling
 from rollcast.wire.text.stop_strings import Decode, StopStrings, stop_strings
 

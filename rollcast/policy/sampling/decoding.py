@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rollcast.policy.cache import Pages, extend
 from rollcast.policy.model import Decoder
 from rollcast.policy.noise import threefry2x32, uniforms
+from rollcast.policy.sampling.kv_cache import Pages, extend
 
 # Stop tokens are a fixed-size argument of the compiled decode loop; a tokenizer needs one or two.
 STOP_TOKENS_MAX = 8

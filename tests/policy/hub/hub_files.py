@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.hf_save import save_model
+from rollcast.policy.hub.save import save_model
 from rollcast.policy.params import Params, initial_params
 from rollcast.wire.versions.safetensors import format_header
 from tests.policy.tiny import TINY

@@ -3,8 +3,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from rollcast.policy.decoding import STOP_TOKENS_MAX, Controls, draw_tokens, stop_row
 from rollcast.policy.noise import gumbel_numpy
+from rollcast.policy.sampling.decoding import STOP_TOKENS_MAX, Controls, draw_tokens, stop_row
 
 VOCABULARY = 50
 

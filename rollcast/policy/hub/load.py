@@ -16,8 +16,8 @@ import ml_dtypes
 import numpy as np
 
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.hf_config import read_config
-from rollcast.policy.hf_names import hf_name, is_transposed, may_be_ignored
+from rollcast.policy.hub.config import read_config
+from rollcast.policy.hub.names import hf_name, is_transposed, may_be_ignored
 from rollcast.policy.params import Params
 from rollcast.policy.shapes import parameter_shapes
 from rollcast.runtime.errors import ModelError

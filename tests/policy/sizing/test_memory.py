@@ -12,9 +12,10 @@ import pytest
 from learner.config import LearnerConfig, OptimiserConfig
 from learner.mesh import make_mesh
 from learner.optimiser import updates
-from rollcast.policy.cache import page_bytes
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.memory import (
+from rollcast.policy.params import abstract_params, initial_params
+from rollcast.policy.sampling.kv_cache import page_bytes
+from rollcast.policy.sizing.memory import (
     ACTIVATION_MARGIN,
     LearnerShape,
     PeerShape,
@@ -28,9 +29,8 @@ from rollcast.policy.memory import (
     snapshot_bytes,
     tokens_per_device,
 )
-from rollcast.policy.params import abstract_params, initial_params
 from rollcast.policy.snapshot import freeze
-from tests.policy.compiled_step import ROWS, TIME
+from tests.policy.sizing.compiled_step import ROWS, TIME
 from tests.policy.tiny import TINY
 
 UNTIED = TINY.model_copy(update={"tied_embeddings": False, "attention_bias": True, "width": 48})
@@ -67,7 +67,7 @@ def test_activations_are_what_xla_reports() -> None:
     ]
     flags = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
     result = subprocess.run(
-        [sys.executable, "-m", "tests.policy.compiled_step", json.dumps(cases)],
+        [sys.executable, "-m", "tests.policy.sizing.compiled_step", json.dumps(cases)],
         capture_output=True,
         text=True,
         timeout=100,

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.fitting import learner_fits, peer_fits
-from rollcast.policy.hardware import Hardware
-from rollcast.policy.memory import LearnerShape, PeerShape, learner_memory, peer_memory
+from rollcast.policy.sizing.fitting import learner_fits, peer_fits
+from rollcast.policy.sizing.hardware import Hardware
+from rollcast.policy.sizing.memory import LearnerShape, PeerShape, learner_memory, peer_memory
 
 MODEL = ModelConfig(preset="qwen3-0.6b")
 LEARNER = LearnerShape(row_tokens=2048, micro_batch_tokens=4096, remat=True, fused_attention=True)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollcast.policy.page_pool import NOBODY, PagePool, Reservation
+from rollcast.policy.sampling.page_pool import NOBODY, PagePool, Reservation
 from rollcast.runtime.errors import CacheTooSmall
 
 

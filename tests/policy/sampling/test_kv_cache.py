@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rollcast.policy.cache import copy_pages, empty_pages, extend, page_bytes
 from rollcast.policy.params import Params, bind, initial_params
+from rollcast.policy.sampling.kv_cache import copy_pages, empty_pages, extend, page_bytes
 from tests.policy.test_model import TOKENS
 from tests.policy.tiny import TINY, reference_logits
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollcast.policy.hf_load import load_params, model_config
-from rollcast.policy.hf_names import hf_name, is_transposed
+from rollcast.policy.hub.load import load_params, model_config
+from rollcast.policy.hub.names import hf_name, is_transposed
 from rollcast.runtime.errors import ModelError
-from tests.policy.hub_files import FAMILIES, change_json, model_folder, random_params, write_weights
+from tests.policy.hub.hub_files import FAMILIES, change_json, model_folder, random_params, write_weights
 from tests.policy.tiny import TINY
 
 PARAMS = random_params(TINY)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rollcast.policy.vocabulary import Tiles, TokenScores, token_scores
+from rollcast.policy.logits import Tiles, TokenScores, token_scores
 
 ROWS, TIME, WIDTH, VOCABULARY = 2, 6, 8, 300
 AT_ONCE = Tiles(elements=1 << 24)

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.hardware import CATALOGUE, Hardware
-from rollcast.policy.memory import LearnerShape, PeerShape, learner_memory, peer_memory
+from rollcast.policy.sizing.hardware import CATALOGUE, Hardware
+from rollcast.policy.sizing.memory import LearnerShape, PeerShape, learner_memory, peer_memory
 
 ROLLOUTS_MAX = 4096
 """Rollouts drawn at once beyond which nobody is interested."""

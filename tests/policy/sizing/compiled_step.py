@@ -13,9 +13,9 @@ import jax
 import numpy as np
 
 from rollcast.policy.config import ModelConfig
+from rollcast.policy.logits import Tiles
 from rollcast.policy.logprobs import Forward, completion_logprobs
 from rollcast.policy.params import abstract_params
-from rollcast.policy.vocabulary import Tiles
 
 ROWS, TIME, TILE = 8, 64, 1 << 12
 

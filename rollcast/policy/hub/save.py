@@ -15,8 +15,8 @@ import ml_dtypes
 import numpy as np
 
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.hf_config import write_config
-from rollcast.policy.hf_names import hf_name, is_transposed
+from rollcast.policy.hub.config import write_config
+from rollcast.policy.hub.names import hf_name, is_transposed
 from rollcast.policy.params import Params
 from rollcast.policy.shapes import parameter_shapes
 from rollcast.runtime.errors import ModelError

@@ -10,7 +10,7 @@ import pytest
 from rollcast.policy.logprobs import completion_logprobs
 from rollcast.policy.noise import gumbel_numpy
 from rollcast.policy.params import Params, initial_params
-from rollcast.policy.sampler import PAGE_TOKENS, STOP_TOKENS_MAX, Completion, Drawing, Sampler, SampleRequest
+from rollcast.policy.sampling.sampler import PAGE_TOKENS, STOP_TOKENS_MAX, Completion, Drawing, Sampler, SampleRequest
 from rollcast.runtime.errors import CacheTooSmall
 from rollcast.wire.rollouts import Sampling
 from tests.policy.tiny import TINY, reference_logits

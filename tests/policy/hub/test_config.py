@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rollcast.policy.config import ModelConfig, RopeScaling
-from rollcast.policy.hf_config import family_of, read_config, write_config
+from rollcast.policy.hub.config import family_of, read_config, write_config
 from rollcast.policy.published import ARCHITECTURES
 from rollcast.runtime.errors import ModelError
 

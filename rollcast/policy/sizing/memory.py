@@ -1,7 +1,8 @@
 """Bytes that a model takes in memory: of a learner's devices and host, and of a peer. Arithmetic only.
 
 Parameters, moments and caches are counted exactly. What a forward and backward pass keeps is a count of numbers per
-token and layer that was fitted to what XLA reports for compiled steps (tests/policy/test_memory.py holds it to that
+token and layer that was fitted to what XLA reports for compiled steps (tests/policy/sizing/test_memory.py holds it
+to that
 within ACTIVATION_MARGIN).
 """
 
@@ -23,11 +24,11 @@ ACTIVATION_MARGIN = 0.25
 
 _MOMENT_BLOCK = 256  # elements that share a scale at most (learner.moments)
 _FP8_BLOCK = 128  # rows and columns that share a scale (rollcast.policy.quantise)
-_LOGIT_TILE = 1 << 24  # logits that exist at a time (rollcast.policy.vocabulary)
+_LOGIT_TILE = 1 << 24  # logits that exist at a time (rollcast.policy.logits)
 _TILE_COPIES = 3  # of a tile: logits, shares and their gradient
 _SAMPLED_COPIES = 3  # of a peer's logits: raw, with noise, log-probabilities
 _PAGE_TOKENS = 16  # of the paged cache
-_READ_TOKENS = 512  # of prompts that a peer reads at once (rollcast.policy.sampler)
+_READ_TOKENS = 512  # of prompts that a peer reads at once (rollcast.policy.sampling.sampler)
 
 # Bytes per token and layer that a backward pass needs, by what they are proportional to: width, query heads x size,
 # key-value heads x size, inner width, query heads x row length (attention that is not fused).

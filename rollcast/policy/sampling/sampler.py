@@ -15,13 +15,13 @@ from collections.abc import Sequence
 
 import jax
 
-from rollcast.policy.cache import Pages, copy_pages, empty_pages, extend
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.decoding import STOP_TOKENS_MAX, Controls, Slice, decode_slice
-from rollcast.policy.drawing import Completion, Drawing, SampleRequest
 from rollcast.policy.noise import seed_words
-from rollcast.policy.page_pool import PagePool
 from rollcast.policy.params import Params, bind
+from rollcast.policy.sampling.decoding import STOP_TOKENS_MAX, Controls, Slice, decode_slice
+from rollcast.policy.sampling.generation import Completion, Drawing, SampleRequest
+from rollcast.policy.sampling.kv_cache import Pages, copy_pages, empty_pages, extend
+from rollcast.policy.sampling.page_pool import PagePool
 from rollcast.wire.rollouts import Sampling
 from rollcast.wire.text.stop_strings import Decode
 

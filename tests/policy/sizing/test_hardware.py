@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from rollcast.policy.hardware import CATALOGUE, GIB
+from rollcast.policy.sizing.hardware import CATALOGUE, GIB
 
 
 def test_names_are_unique_and_some_memory_is_left_to_the_runtime() -> None:

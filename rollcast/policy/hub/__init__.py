@@ -1,0 +1,1 @@
+"""Read and write models in the Hugging Face format."""

@@ -1,0 +1,1 @@
+"""Generate tokens with continuous batching over a paged cache."""

@@ -1,0 +1,1 @@
+"""Estimate what fits on which hardware."""
