@@ -88,7 +88,7 @@ class LearnerCalls:
             info.newest_published_version = newest.version
             info.newest_record_payload = pb.VersionAnnouncement.FromString(newest.announcement).record.payload
         for origin in self._sessions.of_role("origin"):
-            # A learner dials directly: libp2p's addresses stand behind the first (peer/paths.py).
+            # A learner dials directly: libp2p's addresses stand behind the first (peer/links/paths.py).
             info.origin_address, info.origin_peer_id = origin.address.partition(" ")[0], origin.peer_id
         log.info("learner opened the run", software=hello.software[: limits.TEXT_LENGTH_MAX])
         return info

@@ -1,0 +1,1 @@
+"""Run a worker: relay versions and generate rollouts on somebody's machine."""

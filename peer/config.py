@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
-from peer.donor.config import LimitsConfig
+from peer.limits.config import LimitsConfig
 from rollcast.runtime.config import ConfigModel
 from rollcast.runtime.process import is_loopback
 from rollcast.wire.joining.bootstrap import PLACE_PATTERN, PLACES_MOST

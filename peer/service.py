@@ -11,29 +11,26 @@ from typing import Any
 
 import structlog
 
-from peer.calling import http_url_of, session_of
 from peer.config import LinkConfig, PeerConfig
+from peer.connect.connectivity import Meeting
+from peer.connect.setup import Around, parts_of
+from peer.donor.control.limits import OwnerLimitsBook
 from peer.donor.daemon import Donor, be_polite
-from peer.donor.describing import describe
-from peer.donor.owner_limits import OwnerLimitsBook
-from peer.ending import end, finish, unless
+from peer.donor.describe import describe
 from peer.engines.base import Engine, WarmUp
-from peer.held_announcements import HeldAnnouncements
-from peer.introduction import heartbeat_of, hello_of, origin_status, receiving_of
-from peer.meeting import Meeting
-from peer.meeting_parts import Around, parts_of
-from peer.network_gate import NetworkGate
-from peer.reachability.standing import Standing
-from peer.reached import Reached
-from peer.relay import Relay
-from peer.renewal import Renewal
-from peer.run_text import RunText
-from peer.session import Session
+from peer.links.network_gate import NetworkGate
+from peer.reachability.advertised import Reached
+from peer.reachability.summary import Standing
+from peer.relay.relay import Relay
+from peer.session.hello import heartbeat_of, hello_of, origin_status, receiving_of
+from peer.session.pending_announcements import HeldAnnouncements
+from peer.session.renewal import Renewal
+from peer.session.session import Session
+from peer.session.setup import http_url_of, session_of
 from peer.startup import Place, make_engine, open_store, state_folder_lock, take_place
-from peer.uploads import Uploader
-from peer.worker import Worker
-from peer.worker_core import WorkerCore
-from peer.worker_events import (
+from peer.worker.core import WorkerCore
+from peer.worker.drain import end, finish, unless
+from peer.worker.events import (
     ActivationTold,
     Event,
     FinishRequested,
@@ -46,6 +43,9 @@ from peer.worker_events import (
     VersionKey,
     VersionVerified,
 )
+from peer.worker.text import RunText
+from peer.worker.uploads import Uploader
+from peer.worker.worker import Worker
 from rollcast.runtime.errors import RollcastError, StoreError
 from rollcast.wire.ids import LeaseId
 from rollcast.wire.limits import TEXT_LENGTH_MAX
@@ -69,7 +69,7 @@ async def run(
         exit status 0.
 
     Raises:
-        RollcastError: see peer.startup, peer.session and peer.worker.
+        RollcastError: see peer.startup, peer.session.session and peer.worker.worker.
     """
     with state_folder_lock(config.state_folder):
         limits = OwnerLimitsBook(config)

@@ -16,8 +16,8 @@ from pathlib import Path
 import structlog
 
 from peer.config import EngineConfig, PeerConfig
-from peer.donor.instance import instance_id
 from peer.engines.base import Engine
+from peer.instance import instance_id
 from rollcast.runtime.errors import JoinRefused, MalformedMessage, MissingExtra, RunFolderError
 from rollcast.runtime.run_folder import run_folder_error
 from rollcast.wire.identity.identity import Identity

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from peer.config import LinkConfig
-from peer.direct_transport import DirectTransport
-from peer.link_traffic import LinkTraffic
-from peer.stream_link import StreamLink
-from peer.transport import Link, LinkReceiver
+from peer.links.direct import DirectTransport
+from peer.links.stream_link import StreamLink
+from peer.links.traffic import LinkTraffic
+from peer.links.transport import Link, LinkReceiver
 from rollcast.runtime.waits import deadline
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import Caller, RunCA, TlsCredentials, new_tls_key
@@ -45,7 +45,7 @@ class Capped:
 
 
 class Pusher:
-    """A receiver that sends another chunk whenever one has left (peer.transport.LinkReceiver)."""
+    """A receiver that sends another chunk whenever one has left (peer.links.transport.LinkReceiver)."""
 
     def __init__(self, link: Link) -> None:
         self._link = link

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from peer.config import LinkConfig, PeerConfig
-from peer.coordinators import Coordinators
+from peer.donor.control.limits import OwnerLimitsBook
 from peer.donor.daemon import Donor
-from peer.donor.describing import describe
-from peer.donor.owner_limits import OwnerLimitsBook
-from peer.network_gate import NetworkGate
-from peer.reachability.standing import Standing
-from peer.worker_events import FinishRequested, Rest
+from peer.donor.describe import describe
+from peer.links.network_gate import NetworkGate
+from peer.reachability.summary import Standing
+from peer.session.coordinators import Coordinators
+from peer.worker.events import FinishRequested, Rest
 from rollcast.runtime.process import die_with_parent, run_process
 from rollcast.wire.proto import rollcast_pb2 as pb
 

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from peer.uploads import Uploader
-from peer.worker_events import Verdict
+from peer.worker.events import Verdict
+from peer.worker.uploads import Uploader
 from rollcast.cli.main import main
 from rollcast.wire.rollouts import Rollout
 

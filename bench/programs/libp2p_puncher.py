@@ -25,7 +25,7 @@ from multiaddr import Multiaddr
 
 from bench.programs.hole_puncher import OBSERVER_PORT
 from peer.p2p.libp2p_host import make_host
-from peer.p2p.limits import HostLimits
+from peer.p2p.streams.limits import HostLimits
 from rollcast.wire.identity.identity import Identity
 
 _LINE_MAX = 64

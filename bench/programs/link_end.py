@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from peer.config import LinkConfig
-from peer.direct_transport import DirectTransport
+from peer.links.direct import DirectTransport
+from peer.links.transport import ChunkTransport, Link, LinkReceiver
 from peer.p2p.transport import P2pTransport
-from peer.transport import ChunkTransport, Link, LinkReceiver
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import StripeId

@@ -22,17 +22,17 @@ from typing import Any
 
 from bench.programs.hole_puncher import orders
 from peer.config import LinkConfig, PeerConfig
-from peer.donor.nat_kind import NatKind, nat_kind
-from peer.donor.nat_probe import seen_from_outside
-from peer.introduction import hello_of
-from peer.link_traffic import LinkTraffic
-from peer.meeting import Meeting
-from peer.punching.part import PunchPart
+from peer.connect.connectivity import Meeting
+from peer.links.traffic import LinkTraffic
+from peer.links.transport import Link
+from peer.punching.component import PunchPart
 from peer.punching.transport import PunchTransport
-from peer.reachability.member_door import MemberDoor
-from peer.reached import Reached
-from peer.session import Session, SessionSettings
-from peer.transport import Link
+from peer.reachability.advertised import Reached
+from peer.reachability.coordinator_http import MemberDoor
+from peer.reachability.nat_kind import NatKind, nat_kind
+from peer.reachability.nat_probe import seen_from_outside
+from peer.session.hello import hello_of
+from peer.session.session import Session, SessionSettings
 from rollcast.runtime.errors import RollcastError
 from rollcast.runtime.logs import configure_logging
 from rollcast.wire.identity.identity import Identity
@@ -111,7 +111,7 @@ class Member:
         link.send(pb.LinkMessage(want=pb.Want(version=1)))
         return self.link
 
-    # ------------------------------------------------------------ peer.session.SessionListener
+    # ------------------------------------------------------------ peer.session.session.SessionListener
 
     def opened(self, welcome: pb.Welcome) -> None:
         self._meeting.opened(welcome)

@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 
 from bench.programs.link_end import CHUNK_BYTES, Sender, Taker
-from peer.p2p.circuit_book import CircuitCaps
+from peer.links.transport import Link, LinkReceiver
+from peer.p2p.circuits.book import CircuitCaps
 from peer.p2p.transport import P2pTransport
-from peer.transport import Link, LinkReceiver
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import TlsCredentials
 

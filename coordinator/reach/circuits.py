@@ -21,7 +21,7 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 
 NAMED_MOST = 4
 KEPT = 2
-"""Of those named, as far as they hold; the peer's side is peer/p2p/reservations.py."""
+"""Of those named, as far as they hold; the peer's side is peer/p2p/circuits/reservations.py."""
 _LOOK_AGAIN_S = 10.0  # whether members can be dialled is found out meanwhile
 _PAUSE_S = 1.0  # at least, however often members say something new
 _MEMBERS_A_SECOND = 2000  # looked at, so that this takes a small share of the coordinator's time

@@ -1,0 +1,1 @@
+"""Find peers without the coordinator: address book, exchange, mDNS."""

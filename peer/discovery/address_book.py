@@ -11,7 +11,7 @@ from collections.abc import Container, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from peer.paths import is_peer_address
+from peer.links.paths import is_peer_address
 from rollcast.wire.identity.peer_record import PeerRecord
 from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb

@@ -14,9 +14,9 @@ import structlog
 from peer.discovery.address_book import AddressBook
 from peer.discovery.book_file import BookFile
 from peer.discovery.own_record import OwnRecord
-from peer.neighbours import Neighbour
-from peer.token_bucket import TokenBucket
-from peer.transport import Link
+from peer.links.neighbours import Neighbour
+from peer.links.token_bucket import TokenBucket
+from peer.links.transport import Link
 from rollcast.runtime.errors import RollcastError
 from rollcast.wire.identity.peer_record import bounded, verify_record
 from rollcast.wire.ids import PeerId, RunId
@@ -67,7 +67,8 @@ class _Senders:
 
 
 class Exchange:
-    """A part of the meeting (peer.meeting) that also watches the relay's links (peer.relay_link.LinkWatcher).
+    """A part of the meeting (peer.connect.connectivity) that also watches the relay's links
+    (peer.relay.link.LinkWatcher).
 
     Make it inside a running event loop.
 

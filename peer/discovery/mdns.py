@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 import structlog
 
-from peer.discovery.nearby import SERVICE, Nearby, heard, instance_name, properties_of
-from peer.link_traffic import is_lan_address
+from peer.discovery.mdns_record import SERVICE, Nearby, heard, instance_name, properties_of
+from peer.links.traffic import is_lan_address
 from rollcast.runtime.errors import MissingExtra, Unreachable
 from rollcast.runtime.process import is_loopback
 from rollcast.wire.ids import PeerId, RunId
@@ -31,7 +31,7 @@ _ANY = ("", "0.0.0.0")
 
 
 class Mdns:
-    """A part of the meeting (peer.meeting).
+    """A part of the meeting (peer.connect.connectivity).
 
     Args:
         host: that links are listened for on; 0.0.0.0: all.

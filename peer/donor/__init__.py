@@ -1,0 +1,1 @@
+"""Keep the owner in charge: the daemon, its reports and its updates."""

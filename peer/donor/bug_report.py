@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from peer.config import PeerConfig
-from peer.donor.joining import Places
-from peer.donor.machine_facts import look_at_machine
-from peer.donor.page_server import FILE as PAGE_FILE
+from peer.donor.install.join import Places
+from peer.donor.install.manager import installed
+from peer.donor.install.running import crash_log, holder_of
+from peer.donor.machine.facts import look_at_machine
+from peer.donor.page.server import FILE as PAGE_FILE
 from peer.donor.redaction import Redactor
-from peer.donor.running import crash_log, holder_of
-from peer.donor.service_manager import installed
 from rollcast.runtime.config import dump_json, load_config
 from rollcast.runtime.errors import RollcastError
 from rollcast.runtime.run_folder import run_folder_error, write_atomically

@@ -14,23 +14,23 @@ import psutil
 import structlog
 
 from peer.config import LinkConfig
-from peer.donor.conduct import Allowed, Conduct, Wish
-from peer.donor.control import Command, Control, seconds_of
-from peer.donor.gpu_sensors import GpuSensors
-from peer.donor.joining import Places
-from peer.donor.keeper import Keeper
-from peer.donor.leaving import clear_up
-from peer.donor.limits_command import LimitsCommand
-from peer.donor.memory import DonorMemory
-from peer.donor.owner_limits import OwnerLimitsBook
-from peer.donor.page import OwnersPage, identity_report
+from peer.donor.control.commands import LimitsCommand
+from peer.donor.control.control import Command, Control, seconds_of
+from peer.donor.control.limits import OwnerLimitsBook
+from peer.donor.control.saved_state import DonorMemory
+from peer.donor.enforce import Keeper
+from peer.donor.install.join import Places
+from peer.donor.install.leave import clear_up
+from peer.donor.machine.gpu_sensors import GpuSensors
+from peer.donor.machine.sensors import Sensors
+from peer.donor.page.page import OwnersPage, identity_report
 from peer.donor.receipts import ACCEPTED, Receipt, Receipts
-from peer.donor.releases import NewerRelease, newer_release
 from peer.donor.report import machine_report
-from peer.donor.sensors import Sensors
-from peer.network_gate import NetworkGate
-from peer.spool import BUSY
-from peer.worker_events import FinishRequested, Rest, RestingState, Verdict
+from peer.donor.updates import NewerRelease, newer_release
+from peer.limits.decide import Allowed, Conduct, Wish
+from peer.links.network_gate import NetworkGate
+from peer.worker.events import FinishRequested, Rest, RestingState, Verdict
+from peer.worker.spool import BUSY
 from rollcast import __version__
 from rollcast.wire.rollouts import Rollout
 

@@ -10,7 +10,7 @@ receiving                           version, chunks held, chunks in all, map of 
 tokens_per_second, tokens_generated
 today, total, newest                rollouts handed in by verdict; the newest receipts
 reach                               how others reach it: reachability, address, nat, nat_means, checked, punch_address,
-                                    relays, p2p (peer/reachability/standing.py)
+                                    relays, p2p (peer/reachability/summary.py)
 links                               open chunk links: peer_id, transport, path in words, rtt_s, bytes each way
 chunk_bytes_*, *_bytes_per_second
 newer_release                       ours, theirs, how to upgrade: the coordinator runs a later release; or null
@@ -24,8 +24,8 @@ from datetime import datetime
 from typing import Any
 
 from peer.config import PeerConfig
-from peer.donor.keeper import Keeper
-from peer.donor.memory import DonorMemory
+from peer.donor.control.saved_state import DonorMemory
+from peer.donor.enforce import Keeper
 from peer.donor.receipts import Receipts
 
 _NEWEST_SHOWN = 50

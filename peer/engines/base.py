@@ -1,4 +1,4 @@
-"""What a rollout engine must do. tests/peer/engine_conformance.py is the same list as tests."""
+"""What a rollout engine must do. tests/peer/engines/engine_conformance.py is the same list as tests."""
 
 from __future__ import annotations
 

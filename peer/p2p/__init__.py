@@ -1,0 +1,1 @@
+"""Run the libp2p host on a thread of its own."""

@@ -15,24 +15,24 @@ from libp2p.peer.id import ID
 from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from multiaddr import Multiaddr
 
-from peer.p2p.addresses import CircuitAddress, P2pAddress
-from peer.p2p.allowance import Allowance
-from peer.p2p.buffers import LinkBuffers
-from peer.p2p.circuit_book import CircuitBook, CircuitCaps
-from peer.p2p.circuit_client import CircuitClient
-from peer.p2p.circuit_relay import CircuitRelay
-from peer.p2p.circuit_wire import HOP, STOP, open_stream, read_exactly
-from peer.p2p.dht_key import Found
-from peer.p2p.lanes import Lanes, close_quietly
-from peer.p2p.limits import HostLimits
-from peer.p2p.membership import Membership
-from peer.p2p.opening import OPENING_BYTES, PROTOCOL, TOKEN_BYTES, LaneName, encode_opening, parse_opening
-from peer.p2p.reservations import Reservations
+from peer.links.addresses import CircuitAddress, P2pAddress
+from peer.p2p.circuits.allowance import Allowance
+from peer.p2p.circuits.book import CircuitBook, CircuitCaps
+from peer.p2p.circuits.client import CircuitClient
+from peer.p2p.circuits.dht_key import Found
+from peer.p2p.circuits.relay import CircuitRelay
+from peer.p2p.circuits.reservations import Reservations
+from peer.p2p.circuits.wire import HOP, STOP, open_stream, read_exactly
+from peer.p2p.connection_gate import Membership
+from peer.p2p.streams.buffers import LinkBuffers
+from peer.p2p.streams.lanes import Lanes, close_quietly
+from peer.p2p.streams.limits import HostLimits
+from peer.p2p.streams.opening import OPENING_BYTES, PROTOCOL, TOKEN_BYTES, LaneName, encode_opening, parse_opening
 from rollcast.runtime.errors import RollcastError, Unreachable, WrongKey
 from rollcast.wire.ids import PeerId
 
 if TYPE_CHECKING:
-    from peer.p2p.dht import Dht
+    from peer.p2p.circuits.dht import Dht
 
 _TIDY_S = 30.0
 # A link has two. Whoever has not shown a certificate of the run has one link to show it on; a member may open more, as
@@ -128,7 +128,7 @@ class Host:
         return CircuitRelay(self._host, CircuitBook(caps), allowance, self.membership.guests.is_member, self._limits)
 
     def _make_dht(self, key: bytes) -> Dht:
-        from peer.p2p.dht import Dht  # much of libp2p comes with it, and few want it
+        from peer.p2p.circuits.dht import Dht  # much of libp2p comes with it, and few want it
 
         is_member = self.membership.guests.is_member
         dht = Dht(

@@ -21,10 +21,10 @@ from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from libp2p.stream_muxer.yamux.yamux import Yamux
 from libp2p.transport.tcp.tcp import TCP
 
-from peer.p2p.lanes import close_quietly
-from peer.p2p.limits import HostLimits
-from peer.p2p.resources import Resources, give_back_what_fails
-from peer.p2p.yamux import Muxers
+from peer.p2p.streams.lanes import close_quietly
+from peer.p2p.streams.limits import HostLimits
+from peer.p2p.streams.resources import Resources, give_back_what_fails
+from peer.p2p.streams.yamux import Muxers
 from rollcast.wire.identity.identity import Identity
 
 _NEVER_S = 1e9

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
-from peer.p2p.buffers import LinkBuffers
+from peer.p2p.streams.buffers import LinkBuffers
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.limits import LINK_WAITING_BYTES_MAX
 from rollcast.wire.links.frames import FrameParser, LinkFrame, LinkMessageFrame, encode_error, encode_message

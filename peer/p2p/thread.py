@@ -11,13 +11,13 @@ from typing import Any, Protocol
 import trio
 from multiaddr import Multiaddr
 
-from peer.p2p.addresses import CircuitAddress, P2pAddress
-from peer.p2p.buffers import LinkBuffers
-from peer.p2p.circuit_book import CircuitCaps
-from peer.p2p.dht_key import Found
+from peer.links.addresses import CircuitAddress, P2pAddress
+from peer.p2p.circuits.book import CircuitCaps
+from peer.p2p.circuits.dht_key import Found
 from peer.p2p.host import Host, OpenLink
 from peer.p2p.libp2p_host import close_connections, make_host
-from peer.p2p.limits import HostLimits
+from peer.p2p.streams.buffers import LinkBuffers
+from peer.p2p.streams.limits import HostLimits
 from rollcast.runtime.errors import Unreachable
 from rollcast.runtime.waits import deadline, result_or_released
 from rollcast.wire.identity.identity import Identity

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 import structlog
 
 from peer.config import LinkConfig
-from peer.link_traffic import LinkTraffic
-from peer.p2p.addresses import P2pAddress, parse, parse_relay
-from peer.p2p.circuit_book import CircuitCaps
-from peer.p2p.dht_key import Found, run_key
-from peer.p2p.limits import HostLimits
-from peer.p2p.passing_on import PassingOn
+from peer.links.addresses import P2pAddress, parse, parse_relay
+from peer.links.stream_link import StreamLink
+from peer.links.traffic import LinkTraffic
+from peer.links.transport import Admission, Link, LinkHandler
+from peer.p2p.circuits.book import CircuitCaps
+from peer.p2p.circuits.dht_key import Found, run_key
 from peer.p2p.port_hold import PortHold
+from peer.p2p.relay_caps import PassingOn
 from peer.p2p.stream import P2pStream
+from peer.p2p.streams.limits import HostLimits
 from peer.p2p.supervision import Supervision
-from peer.stream_link import StreamLink
-from peer.transport import Admission, Link, LinkHandler
 from rollcast.runtime.background import Background
 from rollcast.runtime.errors import MissingExtra, NotAllowed, RollcastError, Unreachable, WrongKey
 from rollcast.wire.identity.certificates import Caller, caller_issued_by
@@ -43,14 +43,14 @@ RELAYS_MOST = 8
 
 
 class P2pTransport:
-    """See peer.transport.ChunkTransport. Make it inside a running event loop.
+    """See peer.links.transport.ChunkTransport. Make it inside a running event loop.
 
     Args:
         identity: libp2p proves it in its handshake; the certificate of the run must name it.
         host, port: to listen on; port 0 lets the system choose.
         traffic: of all links of the process.
         caps: of what is passed on for others; None: nothing is.
-        dht: whether members of the run are looked for in a table that they keep (peer.p2p.dht).
+        dht: whether members of the run are looked for in a table that they keep (peer.p2p.circuits.dht).
     """
 
     def __init__(

@@ -1,0 +1,1 @@
+"""Ask the router for a port by NAT-PMP or UPnP."""

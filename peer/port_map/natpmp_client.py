@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from peer.port_map import natpmp
-from peer.port_map.mapping_core import Mapped
+from peer.port_map.core import Mapped
 from peer.port_map.natpmp import Answer, MappedPort, OutsideAddress, Refused
 from rollcast.runtime.errors import MalformedMessage, Unreachable
 

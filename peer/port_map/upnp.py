@@ -9,7 +9,7 @@ from functools import partial
 from random import Random
 from typing import Any, TypeVar
 
-from peer.port_map.mapping_core import Mapped
+from peer.port_map.core import Mapped
 from rollcast.runtime.errors import MissingExtra, Unreachable
 from rollcast.runtime.waits import deadline
 

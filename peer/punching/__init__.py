@@ -1,0 +1,1 @@
+"""Punch TCP holes through routers."""

@@ -11,10 +11,10 @@ import contextlib
 import socket
 from collections.abc import Callable, Sequence
 
-from peer.link_acceptor import LinkAcceptor
+from peer.links.acceptor import LinkAcceptor
+from peer.links.transport import Admission
+from peer.punching.core import Order
 from peer.punching.port import Address, PunchPort, address_in
-from peer.punching.punch_core import Order
-from peer.transport import Admission
 from rollcast.runtime.errors import ProtocolMismatch, RollcastError, Unreachable, WrongKey
 from rollcast.runtime.waits import result_or_released
 from rollcast.wire.identity.tls import Caller, TlsCredentials

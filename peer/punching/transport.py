@@ -10,11 +10,11 @@ from typing import assert_never
 import structlog
 
 from peer.config import LinkConfig
-from peer.direct_transport import socket_options
-from peer.link_traffic import LinkTraffic
-from peer.punching.holes import Holes, Opened
-from peer.punching.port import PunchPort
-from peer.punching.punch_core import (
+from peer.links.direct import socket_options
+from peer.links.stream_link import StreamLink
+from peer.links.traffic import LinkTraffic
+from peer.links.transport import Admission, Link, LinkHandler, LinkLimits
+from peer.punching.core import (
     ANSWER_S,
     DEADLINE_MOST_S,
     Action,
@@ -34,9 +34,9 @@ from peer.punching.punch_core import (
     Told,
     Wanted,
 )
-from peer.punching.punch_core import Opened as HoleOpened
-from peer.stream_link import StreamLink
-from peer.transport import Admission, Link, LinkHandler, LinkLimits
+from peer.punching.core import Opened as HoleOpened
+from peer.punching.holes import Holes, Opened
+from peer.punching.port import PunchPort
 from rollcast.runtime.background import Background
 from rollcast.runtime.errors import MalformedMessage, RollcastError, Unreachable
 from rollcast.runtime.waits import deadline, result_or_released
@@ -54,7 +54,7 @@ _LATE_S = 1.0  # for the event loop, beyond all deadlines
 
 
 class PunchTransport:
-    """See peer.transport.ChunkTransport; ``dial`` needs no address. Make it inside a running event loop.
+    """See peer.links.transport.ChunkTransport; ``dial`` needs no address. Make it inside a running event loop.
 
     Args:
         open_port: the port that holes are punched from; called at the first need.

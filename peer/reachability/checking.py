@@ -12,9 +12,9 @@ from random import Random
 
 import structlog
 
-from peer.donor.nat_kind import Seen
-from peer.reachability.standing import Standing
-from peer.reached import Reached
+from peer.reachability.advertised import Reached
+from peer.reachability.nat_kind import Seen
+from peer.reachability.summary import Standing
 from rollcast.runtime.errors import MalformedMessage, RollcastError
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.wire.identity.tls import TlsCredentials
@@ -36,7 +36,7 @@ _NOWHERE = ("192.0.2.1", 9)  # RFC 5737: never an address of anybody; connecting
 
 
 class Checking:
-    """A part of the meeting (peer.meeting). Make it inside a running event loop.
+    """A part of the meeting (peer.connect.connectivity). Make it inside a running event loop.
 
     Args:
         look: how a port of ours is seen from outside; raises RollcastError where that cannot be told now.

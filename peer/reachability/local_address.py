@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import structlog
 
+from peer.reachability.advertised import Reached
 from peer.reachability.checking import address_on_the_way_out
-from peer.reached import Reached
 from rollcast.wire.joining.local_address import local_address
 from rollcast.wire.proto import rollcast_pb2 as pb
 
@@ -23,7 +23,7 @@ _ANY = ("", "0.0.0.0", "::")
 
 
 class LocalAddress:
-    """A part of the meeting (peer.meeting). Make it inside a running event loop.
+    """A part of the meeting (peer.connect.connectivity). Make it inside a running event loop.
 
     Args:
         host: that links are listened for on; 0.0.0.0: all.

@@ -24,7 +24,7 @@ def bugreport(
     Nothing is sent anywhere: look through the archive, then send it yourself.
     """
     from peer.donor.bug_report import bug_report
-    from peer.donor.joining import Places
+    from peer.donor.install.join import Places
 
     only_warnings()
     places = Places((config or config_file()).absolute(), (state or state_folder()).absolute())

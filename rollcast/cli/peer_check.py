@@ -16,7 +16,7 @@ from rollcast.runtime.errors import RollcastError
 
 if TYPE_CHECKING:
     from peer.config import PeerConfig
-    from peer.donor.check_run import Checked
+    from peer.donor.check.run import Checked
 
 _COLUMNS = 100
 _MARKS = {"error": "ERROR", "warning": "warn ", "ok": "ok   "}
@@ -51,8 +51,8 @@ def check(
     json_output
         print one JSON object.
     """
-    from peer.donor import joining
-    from peer.donor.check_run import Asked, check_machine
+    from peer.donor.check.run import Asked, check_machine
+    from peer.donor.install import join
 
     only_warnings()
     path = config or config_file()
@@ -61,7 +61,7 @@ def check(
     asked = Asked(
         config=settings,
         state_folder=places,
-        invite=joining.peer_invite(text) if text else None,
+        invite=join.peer_invite(text) if text else None,
         model=model,
         decode=decode,
         link=link,

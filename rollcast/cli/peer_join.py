@@ -46,8 +46,8 @@ def join(
     json_output
         print one JSON object.
     """
-    from peer.donor import joining  # these imports take a while: not before help is asked for
-    from peer.donor.reachable import listening_for
+    from peer.donor.check.dial_back import listening_for
+    from peer.donor.install import join as joining  # these imports take a while: not before help is asked for
 
     only_warnings()
     _need_engine()
@@ -97,8 +97,8 @@ def _need_engine() -> None:
 
 def _stop_running(places: Any) -> None:
     """A peer that runs already: it takes the newer invite up when it starts again."""
-    from peer.donor import running
-    from peer.donor.service_manager import installed
+    from peer.donor.install import running
+    from peer.donor.install.manager import installed
 
     manager = installed(config_home())
     if manager is not None and manager.kind != "system" and manager.is_there() and manager.is_active():
@@ -109,10 +109,10 @@ def _stop_running(places: Any) -> None:
 
 def _start(places: Any) -> dict[str, Any]:
     """With the user's service manager where there is one, else as a background process; waits until it answers."""
-    from peer.donor import running
-    from peer.donor.joining import drain_s_of
-    from peer.donor.service_manager import Manager
-    from peer.donor.service_units import Service
+    from peer.donor.install import running
+    from peer.donor.install.join import drain_s_of
+    from peer.donor.install.manager import Manager
+    from peer.donor.install.units import Service
 
     _stop_running(places)
     manager = Manager("launchd" if sys.platform == "darwin" else "user", config_home())

@@ -16,7 +16,7 @@ from rollcast.runtime.errors import DaemonAway
 from rollcast.wire.donor_socket import request
 
 if TYPE_CHECKING:
-    from peer.donor.joining import Places
+    from peer.donor.install.join import Places
 
 Flag = Annotated[bool, Parameter(negative=())]
 Within = Annotated[str, Parameter(help="How long work that is held may take to end; then it is handed back.")]
@@ -45,8 +45,8 @@ def leave(
     yes
         do not ask.
     """
-    from peer.donor.joining import places_of
-    from peer.donor.leaving import clear_up
+    from peer.donor.install.join import places_of
+    from peer.donor.install.leave import clear_up
 
     only_warnings()
     wait_s = seconds_of(within)
@@ -65,7 +65,7 @@ def leave(
 
 def _end(places: Places, wait_s: float) -> str:
     """How the peer ended: finished, stopped, or was not running. Its goodbye tells the coordinator."""
-    from peer.donor import running
+    from peer.donor.install import running
     from rollcast.runtime.errors import WaitTimedOut
 
     if running.holder_of(places.state_folder) is None:
@@ -83,7 +83,7 @@ def _end(places: Places, wait_s: float) -> str:
 
 
 def _remove_service() -> str | None:
-    from peer.donor.service_manager import installed
+    from peer.donor.install.manager import installed
 
     manager = installed(config_home())
     if manager is None or manager.kind == "system":  # that of the whole machine is root's

@@ -78,7 +78,7 @@ def _tell(change: dict[str, Any], state: Path | None, config: Path | None, json_
 
 
 def _places(state: Path | None, config: Path | None) -> tuple[Path, Path]:
-    from peer.donor.joining import places_of
+    from peer.donor.install.join import places_of
 
     places = places_of(config or config_file(), state or state_folder(), state_given=state is not None)
     return places.state_folder, places.config_file
@@ -87,7 +87,7 @@ def _places(state: Path | None, config: Path | None) -> tuple[Path, Path]:
 def _without_daemon(change: dict[str, Any], folder: Path, path: Path) -> dict[str, Any]:
     """The same on the files; it holds from the next start."""
     from peer.config import PeerConfig
-    from peer.donor.owner_limits import OwnerLimitsBook
+    from peer.donor.control.limits import OwnerLimitsBook
     from rollcast.runtime.config import load_config
 
     only_warnings()
@@ -102,7 +102,7 @@ def _without_daemon(change: dict[str, Any], folder: Path, path: Path) -> dict[st
 
 
 def _screen(reply: dict[str, Any], *, changed: bool) -> str:
-    from peer.donor.owner_limits import OwnerLimits
+    from peer.donor.control.limits import OwnerLimits
     from rollcast.runtime.config import describe
 
     meanings = {key: text for key, _, text in describe(OwnerLimits)}

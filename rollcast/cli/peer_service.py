@@ -16,8 +16,8 @@ from rollcast.cli.peer_places import ConfigFile
 from rollcast.runtime.errors import ConfigError, ServiceManager
 
 if TYPE_CHECKING:
-    from peer.donor.service_manager import Manager
-    from peer.donor.service_units import Service
+    from peer.donor.install.manager import Manager
+    from peer.donor.install.units import Service
 
 Kind = Literal["user", "system", "launchd"]
 System = Annotated[bool, Parameter(negative=())]
@@ -70,7 +70,7 @@ def remove(*, system: System = False, json_output: Json = False) -> int:
     system
         that of the whole machine; needs root.
     """
-    from peer.donor.service_manager import Manager
+    from peer.donor.install.manager import Manager
 
     manager = Manager("system" if system else _own_kind(), config_home())
     removed = manager.remove()
@@ -96,7 +96,7 @@ def show(
     kind
         user or system (systemd), or launchd; without it this machine's.
     """
-    from peer.donor.service_units import unit_of
+    from peer.donor.install.units import unit_of
 
     manager, service, _ = _asked(kind or _own_kind(), state, config, memory_max)
     text = unit_of(service, manager.kind)
@@ -113,16 +113,16 @@ def _own_kind() -> Kind:
 
 
 def _asked(kind: Kind, state: Path | None, config: Path | None, memory_max: str) -> tuple[Manager, Service, Path]:
-    from peer.donor import joining, running
-    from peer.donor.service_manager import Manager
-    from peer.donor.service_units import Service
+    from peer.donor.install import join, running
+    from peer.donor.install.manager import Manager
+    from peer.donor.install.units import Service
 
     is_system = kind == "system"
     path = (config or (SYSTEM_CONFIG if is_system else config_file())).absolute()
     folder = state or (SYSTEM_STATE if is_system else state_folder())
-    places = joining.Places(path, SYSTEM_STATE if is_system else folder)
+    places = join.Places(path, SYSTEM_STATE if is_system else folder)
     if not is_system and path.exists():
-        places = joining.places_of(path, folder, state_given=state is not None)
+        places = join.places_of(path, folder, state_given=state is not None)
     command = running.peer_command(path)
     if is_system:
         command += ["--set", f"state_folder={SYSTEM_STATE}"]
@@ -137,6 +137,6 @@ def _asked(kind: Kind, state: Path | None, config: Path | None, memory_max: str)
         log_file=str(places.log_file),
         home_hidden=not in_home,
         memory_max=memory_max,
-        drain_s=joining.drain_s_of(path),
+        drain_s=join.drain_s_of(path),
     )
     return Manager(kind, config_home()), service, path

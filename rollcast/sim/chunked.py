@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from peer.relay_actions import Accuse
+from peer.relay.core.actions import Accuse
 from rollcast.sim.peer_node import PeerNode
 from rollcast.sim.relay import Relay
 from rollcast.sim.relay_links import RelayHost

@@ -13,7 +13,7 @@ from rollcast.sim.ground import Ground
 from rollcast.sim.process import Process
 from rollcast.sim.sessions import Session
 
-_FIRST_S, _MOST_S = 0.2, 5.0  # between two attempts, as in peer/session.py
+_FIRST_S, _MOST_S = 0.2, 5.0  # between two attempts, as in peer/session/session.py
 _HANDSHAKE_ROUND_TRIPS = 3.0
 
 

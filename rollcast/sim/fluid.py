@@ -50,7 +50,9 @@ class FluidReceiver:
         self._node = node
         self._receiving: VerifiedVersion | None = None
         self._next: VerifiedVersion | None = None  # the newest that was announced meanwhile
-        self._keeps = False  # it took the place of another one, and is not given up in turn (peer/version_book.py)
+        self._keeps = (
+            False  # it took the place of another one, and is not given up in turn (peer/relay/version_book.py)
+        )
         self._from_s = self._until_s = self._received_s = 0.0
 
     def begin(self) -> None:

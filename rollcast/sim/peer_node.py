@@ -8,8 +8,8 @@ from typing import Any, Protocol, assert_never
 
 from coordinator import events as ev
 from coordinator.events import PeerFacts
-from peer.worker_core import WorkerCore
-from peer.worker_events import (
+from peer.worker.core import WorkerCore
+from peer.worker.events import (
     Action,
     ActivateVersion,
     ActivationTold,

@@ -1,6 +1,7 @@
 """A relay in a simulated process: the real core and the real version book over simulated links and disk.
 
-It does what peer/relay.py and peer/relay_versions.py do, in their order, without an event loop. Versions travel as
+It does what peer/relay/relay.py and peer/relay/versions.py do, in their order, without an event loop. Versions
+travel as
 keyframes of a few chunks whose bytes are real and whose sizes on the wire are those of the settings.
 """
 
@@ -12,17 +13,16 @@ from typing import Any, assert_never
 
 from coordinator.actions import SendPlan
 from coordinator.messages import plan_message
-from peer import relay_actions as actions
-from peer import relay_events as events
-from peer.chunk_set import ChunkSet
-from peer.discovery.going_on import PATIENCE_S
-from peer.neighbours import EncodingKey
-from peer.relay_core import RelayCore
-from peer.relay_events import LinkId
-from peer.relay_serving import spared
-from peer.relay_state import RelaySettings
-from peer.relay_wire import plan_of
-from peer.version_book import Acknowledge, Command, Drop, Materialise, Receive, Report, SendToAll, VersionBook
+from peer.discovery.offline import PATIENCE_S
+from peer.links.neighbours import EncodingKey
+from peer.relay.codec import plan_of
+from peer.relay.core import actions, events
+from peer.relay.core.catch_up import spared
+from peer.relay.core.chunk_set import ChunkSet
+from peer.relay.core.core import RelayCore
+from peer.relay.core.events import LinkId
+from peer.relay.core.state import RelaySettings
+from peer.relay.version_book import Acknowledge, Command, Drop, Materialise, Receive, Report, SendToAll, VersionBook
 from rollcast.runtime.errors import CorruptChunk, MalformedMessage
 from rollcast.sim.disk import Disk, DiskFull
 from rollcast.sim.ground import Ground

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Protocol
 
-from peer import relay_events as events
-from peer.relay_events import LinkId
+from peer.relay.core import events
+from peer.relay.core.events import LinkId
 from rollcast.sim.network import Network, Stream
 from rollcast.sim.process import Process
 from rollcast.wire.ids import PeerId

@@ -17,8 +17,8 @@ from bench.control.aftermath import look
 from bench.programs.journal_peer import keep_journal
 from coordinator.learner_lives import LEARNER_LIVES, LearnerLives
 from coordinator.ledger import Ledger
-from peer.uploads import Uploader
-from peer.worker_events import Verdict
+from peer.worker.events import Verdict
+from peer.worker.uploads import Uploader
 from rollcast.cli.fleet import Fleet
 from rollcast.wire.ids import LeaseId
 from tests.coordinator.sample_status import peer, sample_status

@@ -1,4 +1,4 @@
-"""The check as people see it; what it measures is tested in tests/peer/donor/test_check_run.py."""
+"""The check as people see it; what it measures is tested in tests/peer/donor/check/test_run.py."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from peer.donor import check_run
-from peer.donor.check_run import Asked, Checked
-from peer.donor.checking import Finding
-from peer.donor.link_speed import LinkMeasured
+from peer.donor.check import run
+from peer.donor.check.findings import Finding
+from peer.donor.check.run import Asked, Checked
+from peer.reachability.link_speed import LinkMeasured
 from rollcast.cli.peer_check import check
 from rollcast.runtime.errors import JoinRefused, Unreachable
-from tests.peer.donor.test_checking import DECODED, MACHINE
-from tests.peer.donor.test_joining import invite
+from tests.peer.donor.check.test_findings import DECODED, MACHINE
+from tests.peer.donor.install.test_join import invite
 
 WORTH = {
     "meets": True,
@@ -39,7 +39,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Asked]:
         link = LinkMeasured(0.01, problems=(Unreachable("nobody", fix="look"),))
         return Checked(MACHINE, findings, link, DECODED, {"run_name": "r"}, WORTH)
 
-    monkeypatch.setattr(check_run, "check_machine", answer)
+    monkeypatch.setattr(run, "check_machine", answer)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return found
@@ -63,7 +63,7 @@ def test_lines_are_wrapped_under_their_text(
     async def answer(_: Asked, said: Any) -> Checked:
         return Checked(MACHINE, [long])
 
-    monkeypatch.setattr(check_run, "check_machine", answer)
+    monkeypatch.setattr(run, "check_machine", answer)
     check()
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 100

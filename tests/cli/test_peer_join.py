@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from peer.donor.running import holder_of
+from peer.donor.install.running import holder_of
 from rollcast.runtime.errors import JoinRefused
 from tests.coordinator.running import Running, running
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.donor.control import Control
+from peer.donor.control.control import Control
 from rollcast.cli.peer_page import page
 
 URL = "http://127.0.0.1:7000/#token=secret"

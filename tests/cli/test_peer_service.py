@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from peer.donor import service_manager
-from peer.donor.service_manager import Said
+from peer.donor.install import manager
+from peer.donor.install.manager import Said
 from rollcast.cli.peer_service import install, remove, show
 from rollcast.runtime.errors import ConfigError, ServiceManager
 
@@ -24,8 +24,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         told.append(" ".join(command))
         return Said(0, "")
 
-    monkeypatch.setattr(service_manager.Manager.__init__, "__defaults__", (run,))
-    monkeypatch.setattr(service_manager.installed, "__defaults__", (run,))
+    monkeypatch.setattr(manager.Manager.__init__, "__defaults__", (run,))
+    monkeypatch.setattr(manager.installed, "__defaults__", (run,))
     return told
 
 
@@ -75,6 +75,6 @@ def test_without_a_configuration_or_a_manager_nothing_is_installed(
     with pytest.raises(ConfigError, match="peer join"):
         install()
     configured(tmp_path)
-    monkeypatch.setattr(service_manager.Manager, "is_there", lambda self: False)
+    monkeypatch.setattr(manager.Manager, "is_there", lambda self: False)
     with pytest.raises(ServiceManager, match="no service manager"):
         install()

@@ -8,7 +8,7 @@ from typing import Any
 
 from slow_peer import be_slow
 
-from peer import stream_link
+from peer.links import stream_link
 from rollcast.cli.main import main
 from rollcast.wire.ids import StripeId
 

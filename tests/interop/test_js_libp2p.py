@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 
-from peer.p2p.circuit_book import CircuitCaps
+from peer.links.transport import Link
+from peer.p2p.circuits.book import CircuitCaps
 from peer.p2p.transport import P2pTransport
-from peer.transport import Link
 from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import PeerId
 from rollcast.wire.links.frames import NO_STRIPE, LinkFrame, LinkMessageFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import PROTOCOL_RANGE
 from rollcast.wire.versions.records import KEYFRAME_ID
-from tests.peer.link_ends import End
-from tests.peer.link_run import LinkRun
-from tests.peer.relay_world import Member, World, relay_world
+from tests.peer.links.link_ends import End
+from tests.peer.links.link_run import LinkRun
+from tests.peer.relay.relay_world import Member, World, relay_world
 from tests.peer.versions import Published
 
 pytest.importorskip("libp2p")

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from peer.config import PeerConfig
-from peer.discovery.going_on import GoingOn
+from peer.discovery.offline import GoingOn
 from peer.service import run
 from rollcast.wire.identity.peer_record import verify_record
 from rollcast.wire.ids import RunId
 from rollcast.wire.proto import rollcast_pb2 as pb
-from tests.peer.fake_engine import FakeEngine
+from tests.peer.engines.fake_engine import FakeEngine
 from tests.peer.joined_peer import joined_config, keep_version, welcome_to
-from tests.peer.relay_world import until
+from tests.peer.relay.relay_world import until
 from tests.peer.scripted_coordinator import RUN_ID, scripted_coordinator
 from tests.peer.versions import announcement_of
 
@@ -29,7 +29,7 @@ def start(config: PeerConfig, stop: asyncio.Event) -> asyncio.Task[int]:
 async def test_a_peer_has_a_version_from_whom_it_only_knows_by_a_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("peer.meeting_parts.GoingOn", partial(GoingOn, patience_s=0.2))
+    monkeypatch.setattr("peer.connect.setup.GoingOn", partial(GoingOn, patience_s=0.2))
     monkeypatch.setattr("peer.discovery.exchange._LOOK_S", 0.1)
     stop = asyncio.Event()
     async with scripted_coordinator(tmp_path) as coordinator, asyncio.timeout(20.0):
@@ -72,7 +72,7 @@ async def test_a_peer_has_a_version_from_whom_it_only_heard_on_the_local_network
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("zeroconf")
-    monkeypatch.setattr("peer.meeting_parts.GoingOn", partial(GoingOn, patience_s=0.2))
+    monkeypatch.setattr("peer.connect.setup.GoingOn", partial(GoingOn, patience_s=0.2))
     monkeypatch.setattr("peer.discovery.exchange._LOOK_S", 0.1)
     stop = asyncio.Event()
     async with scripted_coordinator(tmp_path) as coordinator, asyncio.timeout(30.0):

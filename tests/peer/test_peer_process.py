@@ -17,7 +17,7 @@ import pytest
 from peer.engines.base import GenerateRequest
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import LeaseGrant, partial_from_pb
-from tests.peer.fake_engine import next_token
+from tests.peer.engines.fake_engine import next_token
 from tests.peer.joined_peer import joined_config, keep_version, welcome_to
 from tests.peer.scripted_coordinator import (
     RUN_ID,
@@ -27,7 +27,7 @@ from tests.peer.scripted_coordinator import (
     scripted_coordinator,
 )
 from tests.peer.versions import announcement_of, version_record
-from tests.peer.worker_samples import grant
+from tests.peer.worker.worker_samples import grant
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """

@@ -16,8 +16,8 @@ import pytest
 
 from peer.config import PeerConfig
 from peer.engines.base import Engine
-from peer.renewal import Renewal
 from peer.service import run
+from peer.session.renewal import Renewal
 from rollcast.runtime.errors import MalformedMessage, RollcastError, StoreError, Unreachable
 from rollcast.wire.donor_socket import request
 from rollcast.wire.identity.identity import Identity
@@ -25,9 +25,9 @@ from rollcast.wire.ids import RunId
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.text.tokenizer import Tokenizer
 from rollcast.wire.versions.stored_encoding import StoredEncoding
-from tests.peer.fake_engine import FakeEngine
+from tests.peer.engines.fake_engine import FakeEngine
 from tests.peer.joined_peer import joined_config, keep_version, welcome_to
-from tests.peer.relay_world import disk_full, push_version, until
+from tests.peer.relay.relay_world import disk_full, push_version, until
 from tests.peer.scripted_coordinator import (
     RUN_ID,
     ScriptedCoordinator,
@@ -37,7 +37,7 @@ from tests.peer.scripted_coordinator import (
     scripted_coordinator,
 )
 from tests.peer.versions import LEARNER, Published, announcement_of
-from tests.peer.worker_samples import grant
+from tests.peer.worker.worker_samples import grant
 
 WELCOME = welcome_to(RUN_ID)
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from peer.config import EngineConfig, PeerConfig
-from peer.donor.config import LimitsConfig
-from peer.ending import unless
 from peer.engines.jax_engine import JaxEngine
+from peer.limits.config import LimitsConfig
 from peer.startup import make_engine, open_store, state_folder_lock, take_place
+from peer.worker.drain import unless
 from rollcast.runtime.errors import JoinRefused, MalformedMessage, MissingExtra, RunFolderError, WaitTimedOut
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import RunId

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from peer.version_swap import VersionSwap
-from peer.worker_core import WorkerCore
+from peer.worker.core import WorkerCore
+from peer.worker.version_swap import VersionSwap
 from rollcast.sim import relay
 from rollcast.sim.learner_node import LearnerNode
 from rollcast.sim.mutants.planting import Mutant, Patch, always, plain

@@ -1,4 +1,4 @@
-"""How callers are seen; tests/peer/donor/test_nat_probe.py has the other end, and real routers."""
+"""How callers are seen; tests/peer/reachability/test_nat_probe.py has the other end, and real routers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The coordinator's end of watching how one is seen; tests/peer/punching/test_watch.py has a member's."""
+"""The coordinator's end of watching how one is seen; tests/peer/punching/test_port_keeper.py has a member's."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from coordinator.reach.dialling import Dialling
 from coordinator.reach.events import DialBackEnded
 from rollcast.wire.identity.tls import TlsCredentials, new_tls_key
 from rollcast.wire.ids import PeerId
-from tests.peer.link_run import LinkRun
+from tests.peer.links.link_run import LinkRun
 from tests.wire.links.test_probe import listening
 
 

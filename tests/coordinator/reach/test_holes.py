@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from coordinator.reach.holes import NAT_KINDS, can_punch, hole_class
-from peer.donor.nat_kind import NatKind
+from peer.reachability.nat_kind import NatKind
 
 #: What `python -m bench holes` finds between real routers.
 THROUGH = {

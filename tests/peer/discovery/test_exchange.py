@@ -13,8 +13,8 @@ from peer.discovery.address_book import AddressBook
 from peer.discovery.book_file import BookFile
 from peer.discovery.exchange import RECORDS_TOLD, Exchange
 from peer.discovery.own_record import OwnRecord
-from peer.neighbours import Neighbour
-from peer.transport import Link
+from peer.links.neighbours import Neighbour
+from peer.links.transport import Link
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.peer_record import PeerRecord, read_record, sign_record

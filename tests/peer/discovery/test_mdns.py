@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from peer.discovery.mdns import NAMES_MOST, Mdns
-from peer.discovery.nearby import SERVICE, Nearby
+from peer.discovery.mdns_record import SERVICE, Nearby
 from rollcast.runtime.errors import MissingExtra
 from rollcast.runtime.waits import deadline
 from rollcast.wire.identity.identity import Identity

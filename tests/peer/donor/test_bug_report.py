@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from peer.donor.bug_report import bug_report, secrets_of
-from peer.donor.joining import Listening, Places, write_configuration
-from peer.donor.running import crash_log
+from peer.donor.install.join import Listening, Places, write_configuration
+from peer.donor.install.running import crash_log
 from rollcast.runtime.errors import RunFolderError
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import RunCA, TlsCredentials, new_tls_key
-from tests.peer.donor.test_joining import invite
+from tests.peer.donor.install.test_join import invite
 
 MIRROR_KEY = "mirror-key-4242424242"
 LOGGED = "hf_loggedbyaccident1234567890"

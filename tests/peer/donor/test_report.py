@@ -7,13 +7,13 @@ from typing import Any, cast
 import pytest
 
 from peer.config import PeerConfig
-from peer.donor.conduct import ALL, Allowed, Asked
-from peer.donor.keeper import Keeper
-from peer.donor.memory import DonorMemory
-from peer.donor.quota import MonthUse
-from peer.donor.readings import Readings
+from peer.donor.control.saved_state import DonorMemory
+from peer.donor.enforce import Keeper
 from peer.donor.receipts import Receipts
 from peer.donor.report import machine_report
+from peer.limits.decide import ALL, Allowed, Asked
+from peer.limits.quota import MonthUse
+from peer.limits.readings import Readings
 
 
 class PlayedKeeper:

@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from peer.p2p.addresses import parse
-from peer.p2p.buffers import LinkBuffers
-from peer.p2p.limits import HostLimits
+from peer.links.addresses import parse
+from peer.links.transport import LinkLimits
+from peer.p2p.streams.buffers import LinkBuffers
+from peer.p2p.streams.limits import HostLimits
 from peer.p2p.transport import P2pTransport
-from peer.transport import LinkLimits
 from rollcast.runtime.errors import PortInUse, Unreachable, WaitTimedOut
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import PeerId
 from rollcast.wire.links.frames import NO_STRIPE
-from tests.peer.link_run import LinkRun
-from tests.peer.transport_conformance import LIMITS, PAYLOAD, Pair, anyone, push, want
+from tests.peer.links.link_run import LinkRun
+from tests.peer.links.transport_conformance import LIMITS, PAYLOAD, Pair, anyone, push, want
 
 pytest.importorskip("libp2p")
 trio = pytest.importorskip("trio")
@@ -271,7 +271,7 @@ async def test_who_shows_a_certificate_of_somebody_else_is_kept_out_for_a_while(
 
 
 async def test_who_was_refused_has_no_other_certificate_looked_at(tmp_path: Path) -> None:
-    from peer.p2p.circuit_wire import show_certificate
+    from peer.p2p.circuits.wire import show_certificate
 
     async with p2p_pair(tmp_path) as pair:
         listener: Any = pair.listener
@@ -296,8 +296,8 @@ async def test_who_was_refused_has_no_other_certificate_looked_at(tmp_path: Path
 
 
 async def test_a_stranger_has_one_link_to_show_who_it_is_on(tmp_path: Path) -> None:
-    from peer.p2p.circuit_wire import open_stream
-    from peer.p2p.opening import PROTOCOL, encode_opening
+    from peer.p2p.circuits.wire import open_stream
+    from peer.p2p.streams.opening import PROTOCOL, encode_opening
 
     async with p2p_pair(tmp_path, host_limits=HostLimits(opening_timeout_s=WAIT_S)) as pair:
         await pair.dialler._run_thread()  # type: ignore[attr-defined]
@@ -405,7 +405,7 @@ async def test_what_is_no_lane_is_closed(tmp_path: Path) -> None:
     from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
     from multiaddr import Multiaddr
 
-    from peer.p2p.opening import PROTOCOL
+    from peer.p2p.streams.opening import PROTOCOL
 
     async with p2p_pair(tmp_path, host_limits=HostLimits(opening_timeout_s=0.5)) as pair:
         await pair.ends()

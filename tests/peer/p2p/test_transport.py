@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from peer.links.transport import Admission, ChunkTransport, LinkLimits
 from peer.p2p.transport import P2pTransport
-from peer.transport import Admission, ChunkTransport, LinkLimits
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import RunId
-from tests.peer.relay_world import relay_world, until
-from tests.peer.transport_conformance import TransportConformance
+from tests.peer.links.transport_conformance import TransportConformance
+from tests.peer.relay.relay_world import relay_world, until
 
 pytest.importorskip("libp2p")
 

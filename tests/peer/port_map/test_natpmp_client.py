@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from peer.port_map import natpmp_client
-from peer.port_map.mapping_core import Mapped
+from peer.port_map.core import Mapped
 from peer.port_map.natpmp_client import NatPmp
 from rollcast.runtime.errors import Unreachable
 from tests.peer.port_map.routers import OUTSIDE_IP, NatPmpRouter

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from peer.port_map import upnp
-from peer.port_map.mapping_core import Mapped
+from peer.port_map.core import Mapped
 from peer.port_map.upnp import Upnp, in_thread
 from rollcast.runtime.errors import MissingExtra, Unreachable, WaitTimedOut
 from tests.peer.port_map.routers import OUTSIDE_IP, SsdpAnswerer, UpnpRouter

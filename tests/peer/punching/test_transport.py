@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 
 from peer.config import LinkConfig
-from peer.link_traffic import LinkTraffic
+from peer.links.traffic import LinkTraffic
+from peer.links.transport import Admission, ChunkTransport, LinkLimits
 from peer.punching import holes
 from peer.punching.port import PunchPort
 from peer.punching.transport import PunchTransport, event_of
-from peer.transport import Admission, ChunkTransport, LinkLimits
 from rollcast.runtime.errors import MalformedMessage, Unreachable, WrongKey
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import RunId
 from rollcast.wire.proto import rollcast_pb2 as pb
+from tests.peer.links.transport_conformance import TransportConformance, want
 from tests.peer.punching.matchmaking import Matchmaking, Server
-from tests.peer.transport_conformance import TransportConformance, want
 
 
 class TestPunchTransport(TransportConformance):

@@ -10,14 +10,14 @@ from random import Random
 
 import pytest
 
-from peer.donor.nat_kind import Seen
 from peer.reachability import checking
+from peer.reachability.advertised import Reached
 from peer.reachability.checking import Checking, address_on_the_way_out
-from peer.reachability.standing import Standing
-from peer.reached import Reached
+from peer.reachability.nat_kind import Seen
+from peer.reachability.summary import Standing
 from rollcast.runtime.errors import MalformedMessage, Unreachable
 from rollcast.wire.proto import rollcast_pb2 as pb
-from tests.peer.link_run import LinkRun
+from tests.peer.links.link_run import LinkRun
 from tests.wire.links.test_probe import listening
 
 HOME = Seen("10.0.0.2", "192.0.2.1", 4000, 4000, reached=False)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from peer.reachability import local_address
+from peer.reachability.advertised import Reached
 from peer.reachability.local_address import LocalAddress
-from peer.reached import Reached
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 

@@ -18,7 +18,7 @@ from rollcast.wire.identity.certificates import (
 )
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import RunId
-from tests.peer.link_run import LinkRun
+from tests.peer.links.link_run import LinkRun
 
 RUN_ID = RunId("test-run")
 PEER_ID = Identity.generate().peer_id

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from rollcast.wire.joining.preconnected import HandedSockets
-from tests.peer.link_run import LinkRun
+from tests.peer.links.link_run import LinkRun
 
 
 async def test_a_connection_is_used_once_and_nothing_is_dialled(tmp_path: Path) -> None:

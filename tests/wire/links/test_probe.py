@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from peer.config import LinkConfig
-from peer.direct_transport import DirectTransport
-from peer.transport import Link, LinkReceiver
+from peer.links.direct import DirectTransport
+from peer.links.transport import Link, LinkReceiver
 from rollcast.runtime.errors import Unreachable, WaitTimedOut, WrongKey
 from rollcast.wire.ids import PeerId
 from rollcast.wire.links.probe import probe_link
-from tests.peer.link_run import LinkRun
-from tests.peer.transport_conformance import anyone
+from tests.peer.links.link_run import LinkRun
+from tests.peer.links.transport_conformance import anyone
 
 
 def nobody(_link: Link) -> LinkReceiver:

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from rollcast.wire.links.raw_tls import shrink
-from tests.peer.link_run import LinkRun
+from tests.peer.links.link_run import LinkRun
 
 
 async def test_a_connection_that_gave_its_buffer_back_reads_on(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from rollcast.wire.links.receiver import LinkClosed
 from rollcast.wire.links.stream import LinkStream
 from rollcast.wire.links.tcp import SocketOptions
 from rollcast.wire.proto import rollcast_pb2 as pb
-from tests.peer.link_run import LinkRun
+from tests.peer.links.link_run import LinkRun
 from tests.wire.links.raw_tls import RawTls
 
 PACKET = 1448

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollcast.wire.links.tls_records import TlsRecords
-from tests.peer.link_run import LinkRun
+from tests.peer.links.link_run import LinkRun
 
 
 def record(plaintext_bytes: int) -> bytes:

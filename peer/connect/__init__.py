@@ -1,0 +1,1 @@
+"""Wire all ways of being reached into one component."""

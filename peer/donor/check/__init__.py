@@ -1,0 +1,1 @@
+"""Answer `rollcast peer check`: is this machine fit, and what is missing."""

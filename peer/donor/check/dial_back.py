@@ -1,0 +1,68 @@
+"""Whether other peers get through to this machine: the coordinator is asked to dial it back."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import dataclass
+
+from peer.donor.install.join import LINK_PORT, Listening, is_on_this_machine
+from peer.reachability.link_speed import Door
+from rollcast.runtime.errors import RollcastError
+from rollcast.wire.joining.invite import Invite
+
+_NONCE_BYTES = 16
+_ANY = "0.0.0.0"
+
+
+@dataclass(frozen=True, slots=True)
+class DialledBack:
+    """Args:
+    port: that was listened on; 0: none could be.
+    address: under which the coordinator sees this machine; empty: not known.
+    reached: whether it got through to the port.
+    """
+
+    port: int
+    address: str
+    reached: bool
+
+
+async def dialled_back(door: Door, port: int) -> DialledBack:
+    """Listen on a port for a moment and have the coordinator dial it. Port 0: one of the system's choice.
+
+    Raises:
+        RollcastError: the coordinator does not answer, or refuses.
+    """
+    nonce = secrets.token_hex(_NONCE_BYTES)
+
+    async def say(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(nonce.encode())
+        writer.close()
+
+    try:
+        server = await asyncio.start_server(say, _ANY, port)
+    except OSError:
+        return DialledBack(0, "", False)
+    async with server:
+        bound = int(server.sockets[0].getsockname()[1])
+        answer = await door.ask("POST", "/api/v1/speed/dial", {"port": bound, "nonce": nonce})
+    return DialledBack(bound, str(answer.get("address", "")), answer.get("reached") is True)
+
+
+async def listening_for(invite: Invite, port: int = LINK_PORT) -> Listening:
+    """Where a new peer should listen: on loopback where the run is on this machine, else where others get through.
+
+    A machine that nobody reaches dials the others itself, which works too.
+    """
+    if is_on_this_machine(invite):
+        return Listening()
+    try:
+        async with Door(invite) as door:
+            found = await dialled_back(door, port)
+    except RollcastError:  # an older coordinator; the daemon finds out by itself who gets through
+        return Listening(_ANY, port, "none")
+    if not found.reached:
+        return Listening(_ANY, found.port, "none")
+    host = f"[{found.address}]" if ":" in found.address else found.address
+    return Listening(_ANY, found.port, f"{host}:{found.port}")

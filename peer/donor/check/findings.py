@@ -1,0 +1,244 @@
+"""From measurements to findings: errors first, each with a code and a fix. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from peer.config import LinkConfig, PeerConfig
+from peer.donor.check.dial_back import DialledBack
+from peer.donor.install.join import LINK_PORT
+from peer.donor.machine.decode_speed import Decoded
+from peer.donor.machine.facts import MachineFacts
+from peer.reachability.link_speed import LinkMeasured
+from peer.reachability.nat_kind import Seen, four_steps, nat_kind, sentence, way_round
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.sizing.memory import PeerShape, peer_memory, snapshot_bytes
+from rollcast.runtime.errors import (
+    ClockWrong,
+    MachineUnfit,
+    MissingExtra,
+    NotDialable,
+    PortInUse,
+    RollcastError,
+)
+from rollcast.wire.joining.diagnose import HopFailed
+
+Level = Literal["error", "warning", "ok"]
+_ORDER: tuple[Level, ...] = ("error", "warning", "ok")
+
+SKEW_ERROR_S = 3000.0  # certificates are valid from an hour before they are made
+SKEW_WARNING_S = 30.0
+SLOW_LINK_BYTES_PER_S = 125_000.0  # 1 Mbit/s
+_DISK_VERSIONS = 4.0  # states and deltas on disk at once, at least
+_DISK_LEAST = 2e9
+_PYTHON_LEAST = (3, 11)
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at.
+
+    Args:
+        topic: in a word: gpu, memory, disk, clock, ports, link, speed.
+        text: what was found, with figures.
+        code: of the error that it is or would become, "" for what is right.
+        fix: what to do about it.
+    """
+
+    level: Level
+    topic: str
+    text: str
+    code: str = ""
+    fix: str = ""
+
+    @classmethod
+    def of(cls, level: Level, topic: str, error: RollcastError) -> Finding:
+        """An error as a finding."""
+        return cls(level, topic, "; ".join(filter(None, (error.what, error.cause))), error.code, error.fix)
+
+
+def ordered(findings: Iterable[Finding]) -> list[Finding]:
+    """Errors first, then warnings, each as they came."""
+    return sorted(findings, key=lambda finding: _ORDER.index(finding.level))
+
+
+def machine_findings(machine: MachineFacts, config: PeerConfig, *, runs: bool = False) -> list[Finding]:
+    """What can be said of the machine by itself.
+
+    Args:
+        runs: whether a peer runs here already, and has the port.
+    """
+    found = [_software(machine), _engine(machine), _accelerator(machine)]
+    if config.link.port and not runs:
+        found.append(_port(machine, config))
+    return [one for one in found if one is not None]
+
+
+def _software(machine: MachineFacts) -> Finding:
+    said = f"{machine.system}, {machine.architecture}, Python {machine.python}, rollcast {machine.rollcast}"
+    release = tuple(int(part) for part in machine.python.split(".")[:2])
+    if release < _PYTHON_LEAST:
+        fix = "install Rollcast with Python 3.11 or later: uv tool install --python 3.12 'rollcast[peer]'"
+        return Finding("error", "system", said, MissingExtra.code, fix)
+    if not machine.system.startswith("Linux"):
+        return Finding("warning", "system", f"{said}: this system is not tested", "", "docs/donor.md says what is")
+    where = " (container)" if machine.is_container else " (WSL2)" if machine.is_wsl else ""
+    return Finding("ok", "system", said + where)
+
+
+def _engine(machine: MachineFacts) -> Finding:
+    if not machine.engines:
+        fix = "install one: uv tool install 'rollcast[peer]', or pip install 'rollcast[peer]'"
+        return Finding("error", "engine", "neither jax nor torch is installed", MissingExtra.code, fix)
+    return Finding("ok", "engine", ", ".join(f"{name} {release}" for name, release in machine.engines.items()))
+
+
+def _accelerator(machine: MachineFacts) -> Finding:
+    if not machine.accelerators:
+        return Finding("ok", "gpu", f"no NVIDIA GPU; {machine.cores} cores compute")
+    each = (
+        f"{one.name}, {one.memory_free_bytes / _GIB:.1f} of {one.memory_bytes / _GIB:.1f} GiB free"
+        for one in machine.accelerators
+    )
+    return Finding("ok", "gpu", "; ".join(each))
+
+
+def _port(machine: MachineFacts, config: PeerConfig) -> Finding:
+    if machine.link_port_taken:
+        error = PortInUse(
+            f"port {config.link.port} for chunk links is taken", fix="stop what listens there, or change link.port"
+        )
+        return Finding.of("error", "ports", error)
+    return Finding("ok", "ports", f"port {config.link.port} for chunk links is free")
+
+
+def room_findings(
+    machine: MachineFacts, config: PeerConfig, model: ModelConfig, row_tokens: int, *, runs: bool
+) -> list[Finding]:
+    """Whether the run's model fits into memory and onto the disk.
+
+    Args:
+        row_tokens: longest prompt and completion.
+        runs: whether a peer runs here already: then what is free says nothing.
+    """
+    engine = config.engine
+    needed = peer_memory(model, PeerShape(engine.concurrent_rollouts, row_tokens, engine.cache_tokens))
+    memory = needed.peak + (0 if machine.accelerators else needed.host_peak)
+    have = machine.compute_memory_bytes if runs else machine.compute_memory_free_bytes
+    what = "GPU memory" if machine.accelerators else "memory"
+    disk = max(_DISK_LEAST, _DISK_VERSIONS * snapshot_bytes(model))
+    return [
+        _room("memory", what, memory, have, f"{engine.concurrent_rollouts} rollouts at once", _lower(config)),
+        _room("disk", "disk", disk, machine.disk_free_bytes, "some versions", "free some, or move state_folder"),
+    ]
+
+
+def _lower(config: PeerConfig) -> str:
+    return f"close other programs, or set engine.concurrent_rollouts below {config.engine.concurrent_rollouts}"
+
+
+def _room(topic: str, what: str, needed: float, have: float, of: str, fix: str) -> Finding:
+    said = f"{have / _GIB:.1f} GiB of {what} free, about {needed / _GIB:.1f} GiB needed for the run's model and {of}"
+    if have < needed:
+        return Finding("error", topic, said, MachineUnfit.code, fix)
+    return Finding("ok", topic, said)
+
+
+def bare_room_findings(machine: MachineFacts) -> list[Finding]:
+    """Memory and disk where no run's model is known to compare them with."""
+    found = [Finding("ok", "memory", f"{machine.memory_free_bytes / _GIB:.1f} GiB free")]
+    disk = f"{machine.disk_free_bytes / _GIB:.1f} GiB free where the state folder is"
+    if machine.disk_free_bytes < _DISK_LEAST:
+        fix = "free some, or move state_folder to another disk"
+        return [*found, Finding("error", "disk", f"{disk}, at least 2 GB are needed", MachineUnfit.code, fix)]
+    return [*found, Finding("ok", "disk", disk)]
+
+
+def place_findings(failures: Sequence[HopFailed], *, reached: bool) -> list[Finding]:
+    """Where the coordinator was looked for in vain. ``reached``: it was found at another place."""
+    level: Level = "warning" if reached else "error"
+    what = "the coordinator is not reached at one of its places" if reached else "the coordinator cannot be reached"
+    return [Finding.of(level, "link", failed.as_error(what)) for failed in failures]
+
+
+def link_findings(link: LinkMeasured) -> list[Finding]:
+    """The link to the coordinator."""
+    found = [Finding.of("error", "link", problem) for problem in link.problems]
+    if link.skew_s is not None:
+        found.append(_clock(link.skew_s))
+    if link.control_failed is not None:
+        error = link.control_failed.as_error("the coordinator's control port cannot be used from here")
+        found.append(Finding.of("error", "ports", error))
+    rates = (("download", link.download_bytes_per_s), ("upload", link.upload_bytes_per_s))
+    measured = [(name, rate) for name, rate in rates if rate is not None]
+    if measured:
+        found.append(_rates(measured, link.rtt_s))
+    return found
+
+
+def _clock(skew_s: float) -> Finding:
+    said = f"{abs(skew_s):.1f} s {'ahead of' if skew_s > 0 else 'behind'} the coordinator's"
+    if abs(skew_s) <= SKEW_WARNING_S:
+        return Finding("ok", "clock", f"{said} (to within a second)")
+    fix = "turn on time synchronisation: timedatectl set-ntp true"
+    return Finding("error" if abs(skew_s) > SKEW_ERROR_S else "warning", "clock", said, ClockWrong.code, fix)
+
+
+def _rates(measured: Sequence[tuple[str, float]], rtt_s: float | None) -> Finding:
+    said = ", ".join(f"{name} {rate * 8e-6:.3g} Mbit/s" for name, rate in measured)
+    said += "" if rtt_s is None else f", round trip {rtt_s * 1000:.0f} ms"
+    if min(rate for _, rate in measured) < SLOW_LINK_BYTES_PER_S:
+        fix = "use a cable, or a network that others do not fill; versions take long over such a link"
+        return Finding("warning", "link", said, MachineUnfit.code, fix)
+    return Finding("ok", "link", said)
+
+
+def dial_finding(dialled: DialledBack, seen: Seen | None = None, link: LinkConfig | None = None) -> Finding:
+    """Whether others get through, and what is in between; that nobody does costs speed, and is no error.
+
+    Args:
+        link: as configured; None: nothing is.
+    """
+    link = link or LinkConfig()
+    if not dialled.port:
+        return Finding("warning", "ports", "no port could be listened on", PortInUse.code, "change link.port")
+    kind = nat_kind(seen, dialled=dialled.reached)
+    why = f"; {sentence(kind)}" if sentence(kind) else ""
+    if dialled.reached:
+        return Finding("ok", "ports", f"others reach this machine at {dialled.address}, port {dialled.port}{why}")
+    outside = dialled.address or (seen.address if seen is not None else "")
+    where = f"{outside}, port {dialled.port}" if outside else f"port {dialled.port}"
+    fix = four_steps(kind, local=seen.local if seen is not None else "", address=outside, port=link.port or LINK_PORT)
+    meanwhile = way_round(kind, punch=link.punch, p2p=link.p2p)
+    said = f"nobody gets through to this machine ({where}): it takes part all the same, and dials the others"
+    said += f"{why}{meanwhile and f'; {meanwhile}'}"
+    return Finding("warning", "ports", said, NotDialable.code, fix)
+
+
+def speed_findings(decoded: Decoded, machine: MachineFacts) -> list[Finding]:
+    """The short decode."""
+    found = [
+        Finding(
+            "ok",
+            "speed",
+            f"{decoded.tokens_per_s:,.0f} tokens/s, {decoded.concurrent_rollouts} rollouts at once, model of "
+            f"{decoded.parameters:,} parameters, {decoded.hardware}; first token after {decoded.ready_s:.1f} s",
+        )
+    ]
+    if machine.accelerators and "(cpu)" in decoded.hardware:
+        fix = "install jax for its driver: pip install 'jax[cuda12]', or use engine.kind = \"torch\""
+        text = "there is a GPU, and the engine computes on the processor"
+        found.append(Finding("warning", "gpu", text, MissingExtra.code, fix))
+    return found
+
+
+def worth_finding(worth: dict[str, Any]) -> Finding:
+    """The coordinator's judgement."""
+    sentence, meets = str(worth.get("sentence", "")), worth.get("meets")
+    if meets is False:
+        helps = "; ".join(str(one) for one in worth.get("what_would_help", ()))
+        return Finding("error", "worth", sentence, MachineUnfit.code, helps)
+    return Finding("ok" if meets else "warning", "worth", sentence)

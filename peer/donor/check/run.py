@@ -1,0 +1,254 @@
+"""Carrying a check out: what to measure, in which order, with which engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from peer.config import LinkConfig, PeerConfig
+from peer.donor.check import findings as checking
+from peer.donor.check.dial_back import DialledBack, dialled_back
+from peer.donor.check.findings import Finding
+from peer.donor.check.places import first_reached
+from peer.donor.install.join import LINK_PORT
+from peer.donor.install.running import holder_of
+from peer.donor.machine.decode_speed import PROMPT_TOKENS, Decoded, timed_decode
+from peer.donor.machine.facts import MachineFacts, look_at_machine
+from peer.engines.base import Engine
+from peer.reachability.link_speed import Door, LinkMeasured, control_port, measure_link
+from peer.reachability.nat_kind import NatKind, nat_kind
+from peer.reachability.nat_probe import seen_from_outside
+from peer.startup import make_engine
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.published import ARCHITECTURES
+from rollcast.runtime import errors
+from rollcast.runtime.errors import ConfigError, RollcastError
+from rollcast.wire.donor_socket import request
+from rollcast.wire.joining.invite import Invite
+
+_NEW_TOKENS_MAX = 512  # longer rollouts only take longer to measure
+_TINY_VOCABULARY = 64
+_GPU_MODEL = "qwen3-0.6b"  # where no run says which one
+
+Said = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What to check."""
+
+    config: PeerConfig
+    state_folder: Path
+    invite: Invite | None = None
+    model: str = ""
+    decode: bool = True
+    link: bool = True
+
+
+@dataclass(slots=True)
+class Checked:
+    """What was found; ``findings`` are errors first.
+
+    Args:
+        nat: what stands between this machine and those who would dial it; None: not looked at.
+    """
+
+    machine: MachineFacts
+    findings: list[Finding] = field(default_factory=list)
+    link: LinkMeasured | None = None
+    decoded: Decoded | None = None
+    needs: dict[str, Any] | None = None
+    worth: dict[str, Any] | None = None
+    nat: NatKind | None = None
+
+    @property
+    def exit_status(self) -> int:
+        """That of the first error; 0 without one."""
+        codes = {cls.code: cls.exit_code for cls in _error_classes()}
+        return next((codes.get(one.code, 69) for one in self.findings if one.level == "error"), 0)
+
+
+def _error_classes() -> list[type[RollcastError]]:
+    return [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, RollcastError)]
+
+
+async def check_machine(
+    asked: Asked, said: Said, *, engine_factory: Callable[[PeerConfig], Engine] = make_engine
+) -> Checked:
+    """Measure everything that can be measured.
+
+    Raises:
+        ConfigError: the model asked for is not known.
+    """
+    model = _named_model(asked.model) if asked.model else None
+    config, runs = asked.config, holder_of(asked.state_folder) is not None
+    said("looking at this machine")
+    machine = await asyncio.to_thread(
+        look_at_machine, asked.state_folder, link_host=config.link.host, link_port=0 if runs else config.link.port
+    )
+    checked = Checked(machine, checking.machine_findings(machine, config, runs=runs))
+    if asked.invite is not None:
+        await _ask_coordinator(asked, asked.invite, checked, said, runs=runs)
+    model = model or _run_model(checked.needs)
+    if model is None:
+        checked.findings += checking.bare_room_findings(machine)
+    else:
+        checked.findings += checking.room_findings(machine, config, model, _row_tokens(checked.needs), runs=runs)
+    fits = not any(one.level == "error" and one.topic in ("memory", "engine") for one in checked.findings)
+    if asked.decode and runs:
+        checked.findings.append(_running_speed(asked.state_folder))
+    elif asked.decode and fits:
+        await _decode(asked, model or _default_model(machine), checked, said, engine_factory)
+    if asked.invite is not None and checked.needs is not None:
+        await _judge(asked, asked.invite, checked, said)
+    checked.findings = checking.ordered(checked.findings)
+    return checked
+
+
+async def _ask_coordinator(asked: Asked, invite: Invite, checked: Checked, said: Said, *, runs: bool) -> None:
+    found, failures = await first_reached(invite, asked.config.coordinators)
+    checked.findings += checking.place_findings(failures, reached=found is not None)
+    if found is None:
+        return
+    invite = found
+    said(f"asking {invite.http_url}")
+    checked.link = await measure_link(invite, said) if asked.link else await _quick_link(invite)
+    checked.findings += checking.link_findings(checked.link)
+    if checked.link.rtt_s is None:
+        return
+    try:
+        async with Door(invite) as door:
+            checked.needs = await door.ask("GET", "/api/v1/worth")
+            if asked.link:
+                said(
+                    "asking the peer that runs here who gets through" if runs else "asking the coordinator to dial back"
+                )
+                await _reach(door, asked, checked, runs=runs)
+    except RollcastError as error:
+        checked.findings.append(Finding.of("error", "link", error))
+
+
+async def _reach(door: Door, asked: Asked, checked: Checked, *, runs: bool) -> None:
+    """Whether others get through to the port for links, and what is in between."""
+    link = asked.config.link
+    dialled = _found_by_the_peer(asked.state_folder, link) if runs else await dialled_back(door, link.port)
+    if dialled is None:
+        return
+    try:
+        seen = await seen_from_outside(door)
+    except RollcastError:  # an older coordinator; whether others get through is known all the same
+        seen = None
+    checked.nat = nat_kind(seen, dialled=dialled.reached)
+    checked.findings.append(checking.dial_finding(dialled, seen, link))
+
+
+def _found_by_the_peer(state_folder: Path, link: LinkConfig) -> DialledBack | None:
+    """What others found who dialled the peer that runs here, and has the port; None: it does not say."""
+    try:
+        reach = request(state_folder, {"do": "status"})["reach"]
+        host, _, port = str(reach["address"]).partition(" ")[0].rpartition(":")
+        reached = reach["reachability"] == "dialable"
+    except (RollcastError, KeyError, TypeError):
+        return None
+    return DialledBack(int(port) if port.isdecimal() else link.port or LINK_PORT, host.strip("[]"), reached)
+
+
+async def _quick_link(invite: Invite) -> LinkMeasured:
+    """Without moving more than a few bytes."""
+    try:
+        async with Door(invite) as door:
+            rtt_s, skew_s = await door.clock()
+            return LinkMeasured(rtt_s, skew_s, **await control_port(door))
+    except RollcastError as error:
+        return LinkMeasured(problems=(error,))
+
+
+async def _decode(
+    asked: Asked, model: ModelConfig, checked: Checked, said: Said, engine_factory: Callable[[PeerConfig], Engine]
+) -> None:
+    engine: Engine | None = None
+    try:
+        engine = await asyncio.to_thread(engine_factory, asked.config)
+        checked.decoded = await timed_decode(
+            engine,
+            model,
+            concurrent_rollouts=asked.config.engine.concurrent_rollouts,
+            new_tokens=min(_NEW_TOKENS_MAX, int((checked.needs or {}).get("new_tokens_max") or _NEW_TOKENS_MAX)),
+            said=said,
+        )
+        checked.findings += checking.speed_findings(checked.decoded, checked.machine)
+    except RollcastError as error:
+        checked.findings.append(Finding.of("error", "speed", error))
+    finally:
+        if engine is not None:
+            await engine.close()
+
+
+async def _judge(asked: Asked, invite: Invite, checked: Checked, said: Said) -> None:
+    if checked.decoded is None:
+        return
+    link = checked.link or LinkMeasured()
+    caps = asked.config.link
+    measured = {
+        "tokens_per_s": checked.decoded.tokens_per_s,
+        "concurrent_rollouts": checked.decoded.concurrent_rollouts,
+        "upload_bytes_per_s": _capped(link.upload_bytes_per_s, caps.upload_mbit_s_max),
+        "download_bytes_per_s": _capped(link.download_bytes_per_s, caps.download_mbit_s_max),
+        "memory_bytes": float(checked.machine.compute_memory_bytes),
+    }
+    said("asking the planner what this machine is worth")
+    try:
+        async with Door(invite) as door:
+            checked.worth = await door.ask("POST", "/api/v1/worth", measured)
+    except RollcastError as error:
+        checked.findings.append(Finding.of("error", "worth", error))
+        return
+    checked.findings.append(checking.worth_finding(checked.worth))
+
+
+def _capped(measured: float | None, cap_mbit_s: float | None) -> float | None:
+    if cap_mbit_s is None:
+        return measured
+    return cap_mbit_s * 125_000.0 if measured is None else min(measured, cap_mbit_s * 125_000.0)
+
+
+def _running_speed(state_folder: Path) -> Finding:
+    """A peer runs here: a second engine beside it would measure neither of them."""
+    try:
+        report = request(state_folder, {"do": "status"})
+        speed = f"{report['tokens_per_second']:,.0f} tokens/s in its last batches"
+    except (RollcastError, KeyError, TypeError) as error:
+        speed = f"it does not say how fast it is: {error}"
+    return Finding("warning", "speed", f"a peer runs here already, {speed}", "", "`rollcast peer finish` first")
+
+
+def _run_model(needs: dict[str, Any] | None) -> ModelConfig | None:
+    """The run's, once it has a version."""
+    text = (needs or {}).get("model_json")
+    if not isinstance(text, str):
+        return None
+    try:
+        return ModelConfig.model_validate_json(text)
+    except ValidationError:
+        return None  # of another release: the decode says so when versions are loaded
+
+
+def _row_tokens(needs: dict[str, Any] | None) -> int:
+    return PROMPT_TOKENS + int((needs or {}).get("new_tokens_max") or _NEW_TOKENS_MAX)
+
+
+def _named_model(name: str) -> ModelConfig:
+    if name not in ARCHITECTURES:
+        raise ConfigError(f"no model {name!r} is known", fix=f"one of {', '.join(ARCHITECTURES)}")
+    return ModelConfig(preset=name)
+
+
+def _default_model(machine: MachineFacts) -> ModelConfig:
+    if machine.accelerators:
+        return _named_model(_GPU_MODEL)
+    return ModelConfig(vocabulary_size=_TINY_VOCABULARY)

@@ -1,0 +1,1 @@
+"""Carry out the owner's commands and remember them."""

@@ -1,0 +1,61 @@
+"""The command about limits: shows them, sets some, goes back to the configuration (rollcast.wire.donor_socket)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from peer.donor.control.limits import AT_RESTART, OwnerLimitsBook
+from rollcast.runtime.errors import MalformedMessage
+
+log = structlog.get_logger()
+
+_FORM = 'write {"do": "limits"}, with "set": {key: value} or "reset": [keys] or true'
+
+
+class LimitsCommand:
+    """Call it with a request: {"do": "limits"}, and "set" or "reset".
+
+    Args:
+        changed: called whenever limits were set; they are kept already.
+    """
+
+    def __init__(self, book: OwnerLimitsBook, changed: Callable[[], None]) -> None:
+        self._book = book
+        self._changed = changed
+        self._at_start = book.limits
+
+    def __call__(self, values: dict[str, Any]) -> dict[str, Any]:
+        """The limits in force, which of them were set while the peer ran, and which count from its next start.
+
+        Raises:
+            MalformedMessage: this is no such request.
+            ConfigError: a key is unknown or a value is out of range; nothing is changed then.
+            RunFolderError: it cannot be kept.
+        """
+        match values.get("set"), values.get("reset"):
+            case None, None:
+                pass
+            case dict(wanted), None:
+                self._book.change(wanted)
+                self._take_up(sorted(map(str, wanted)))
+            case None, True:
+                self._book.reset()
+                self._take_up(["all"])
+            case None, list(keys):
+                self._book.reset(map(str, keys))
+                self._take_up(list(map(str, keys)))
+            case _:
+                raise MalformedMessage("this is no request about limits", fix=_FORM)
+        now, before = self._book.limits, self._at_start
+        return {
+            "limits": now.model_dump(mode="json"),
+            "changed": self._book.changed,
+            "at_restart": sorted(key for key in AT_RESTART if getattr(now, key) != getattr(before, key)),
+        }
+
+    def _take_up(self, keys: list[str]) -> None:
+        log.info("the owner changes limits", keys=keys)
+        self._changed()

@@ -1,0 +1,125 @@
+"""The limits in force: what the configuration file says, and over it what the owner changed while the peer ran.
+
+Changes are kept in the state folder: the configuration may be a file that the daemon cannot write.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import Field
+
+from peer.config import LinkConfig, PeerConfig
+from peer.limits.config import LimitsConfig
+from rollcast.runtime.config import parse_config
+from rollcast.runtime.errors import ConfigError
+from rollcast.runtime.run_folder import run_folder_error, write_atomically
+
+FILE = "limits.json"
+_BYTES_MAX = 65536
+_SOURCE = "limits"
+#: They count from the next start of the process.
+AT_RESTART = frozenset({"polite", "vram_share_max"})
+
+
+class OwnerLimits(LimitsConfig):
+    """Every limit in one place: those of [limits], and the caps of [link]."""
+
+    upload_mbit_s_max: float | None = Field(None, gt=0.0)
+    """Cap on chunks that all links send together, in Mbit/s; none: no cap."""
+    download_mbit_s_max: float | None = Field(None, gt=0.0)
+    """Cap on what all links receive together, in Mbit/s; none: no cap."""
+    lan_exempt: bool = True
+    """Links to private, link-local and loopback addresses are not capped; none of them counts for the quotas."""
+
+
+_LINK_KEYS = ("upload_mbit_s_max", "download_mbit_s_max", "lan_exempt")
+
+
+class OwnerLimitsBook:
+    """Reads the owner's changes at the start. A file that cannot be read ends the start: its limits are relied upon.
+
+    Args:
+        configured: of the configuration file.
+
+    Raises:
+        ConfigError: the file of changes is no such file.
+    """
+
+    def __init__(self, configured: PeerConfig) -> None:
+        self._configured = configured
+        self._path = configured.state_folder / FILE
+        self._changes = self._read()
+        self.limits = self._with(self._changes)
+        """In force."""
+
+    @property
+    def changed(self) -> list[str]:
+        """Keys that the owner set while the peer ran."""
+        return sorted(self._changes)
+
+    @property
+    def config(self) -> PeerConfig:
+        """The configuration with the limits in force."""
+        values = {name: getattr(self.limits, name) for name in OwnerLimits.model_fields}
+        link = self._configured.link.model_copy(update={name: values.pop(name) for name in _LINK_KEYS})
+        return self._configured.model_copy(update={"link": link, "limits": LimitsConfig(**values)})
+
+    def change(self, values: Mapping[str, Any]) -> OwnerLimits:
+        """Set some limits, durably; None takes one away. Returns all.
+
+        Raises:
+            ConfigError: an unknown key, or a value out of range; nothing is changed then.
+            RunFolderError: it cannot be written.
+        """
+        return self._keep({**self._changes, **values})
+
+    def reset(self, keys: Iterable[str] | None = None) -> OwnerLimits:
+        """Go back to the configuration file; None: with every limit.
+
+        Raises:
+            ConfigError: there is no such limit.
+            RunFolderError: it cannot be written.
+        """
+        gone = set(OwnerLimits.model_fields if keys is None else keys)
+        if unknown := sorted(gone - OwnerLimits.model_fields.keys()):
+            raise ConfigError(f"there is no limit {unknown[0]!r}", fix="`rollcast peer limits` lists them")
+        return self._keep({key: value for key, value in self._changes.items() if key not in gone})
+
+    def _keep(self, changes: dict[str, Any]) -> OwnerLimits:
+        limits = self._with(changes)
+        kept = {key: value for key, value in limits.model_dump(mode="json").items() if key in changes}
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._path, json.dumps(kept, indent=2).encode())
+        except OSError as error:
+            raise run_folder_error(self._path.parent, error) from None
+        self._changes, self.limits = kept, limits
+        return limits
+
+    def _with(self, changes: Mapping[str, Any]) -> OwnerLimits:
+        return parse_config({**configured_limits(self._configured), **changes}, OwnerLimits, source=_SOURCE)
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            with self._path.open("rb") as file:
+                values = json.loads(file.read(_BYTES_MAX))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise self._unreadable(str(error)) from None
+        if not isinstance(values, dict):
+            raise self._unreadable("it is not one JSON object")
+        return values
+
+    def _unreadable(self, cause: str) -> ConfigError:
+        fix = "remove the file to go back to the limits of the configuration, or correct it"
+        return ConfigError(f"the limits in {self._path} cannot be read", cause=cause, fix=fix)
+
+
+def configured_limits(config: PeerConfig) -> dict[str, Any]:
+    """Every limit as a configuration has it."""
+    link: LinkConfig = config.link
+    return {**config.limits.model_dump(), **{name: getattr(link, name) for name in _LINK_KEYS}}

@@ -1,0 +1,66 @@
+"""What a donor's machine remembers over restarts: what its owner asked for, and what this month's traffic was."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import get_args
+
+import structlog
+
+from peer.limits.decide import Asked, Wish
+from peer.limits.quota import MonthUse
+from rollcast.runtime.run_folder import run_folder_error, write_atomically
+
+log = structlog.get_logger()
+
+FILE = "donor.json"
+_BYTES_MAX = 65536
+
+
+class DonorMemory:
+    """One small JSON file in the state folder.
+
+    A file that cannot be read counts as none, so that a machine is not lost to it; that is logged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE
+        self.asked, self.use = self._read()
+
+    def save(self, asked: Asked, use: MonthUse) -> None:
+        """Durable once this returns.
+
+        Raises:
+            RunFolderError: it cannot be written.
+        """
+        if (asked, use) == (self.asked, self.use):
+            return
+        values = {
+            "wish": asked.wish,
+            "until": None if asked.until is None else asked.until.isoformat(),
+            "month": use.month,
+            "sent_bytes": use.sent_bytes,
+            "received_bytes": use.received_bytes,
+        }
+        try:
+            write_atomically(self._path, json.dumps(values).encode())
+        except OSError as error:
+            raise run_folder_error(self._path.parent, error) from None
+        self.asked, self.use = asked, use
+
+    def _read(self) -> tuple[Asked, MonthUse]:
+        try:
+            with self._path.open("rb") as file:
+                values = json.loads(file.read(_BYTES_MAX))
+            until = None if values["until"] is None else datetime.fromisoformat(values["until"])
+            if values["wish"] not in get_args(Wish):
+                raise ValueError(f"no wish {values['wish']!r}")
+            use = MonthUse(str(values["month"]), int(values["sent_bytes"]), int(values["received_bytes"]))
+        except FileNotFoundError:
+            return Asked(), MonthUse()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            log.warning("what was asked for before cannot be read: it counts as nothing", file=FILE, cause=str(error))
+            return Asked(), MonthUse()
+        return Asked(values["wish"], until), use

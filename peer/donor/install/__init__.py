@@ -1,0 +1,1 @@
+"""Join and leave a run, and run as a service."""

@@ -1,0 +1,54 @@
+"""Taking a machine out of a run: what a peer put on the disk is removed by name, and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from peer.donor.install.join import Places
+from rollcast.runtime.errors import RunFolderError
+from rollcast.runtime.run_folder import run_folder_error
+
+#: What a peer keeps beside its identity and its receipts.
+_STATE = (
+    *("versions", "tokenizers", "cache", "logs", "page"),
+    *("credentials.pem", "peer-records.pb", "invite.txt", "donor.json", "limits.json", "page.json", "lock"),
+    "control.sock",
+)
+_OWN = ("identity.key", "instance.json", "receipts")  # who this machine is, and what it did
+
+
+def clear_up(places: Places, *, forget_identity: bool) -> list[str]:
+    """Remove state; with ``forget_identity`` also the key, the receipts and the configuration. Names of what went.
+
+    Raises:
+        RunFolderError: something cannot be removed; what could be is.
+    """
+    gone: list[str] = []
+    failed: OSError | None = None
+    targets = [places.state_folder / name for name in (*_STATE, *(_OWN if forget_identity else ()))]
+    targets += [places.config_file] if forget_identity else []
+    for path in targets:
+        try:
+            if _remove(path):
+                gone.append(str(path))
+        except OSError as error:
+            failed = error
+    if failed is not None:
+        raise _as_error(places.state_folder, failed)
+    if forget_identity and places.state_folder.is_dir() and not any(places.state_folder.iterdir()):
+        places.state_folder.rmdir()
+    return gone
+
+
+def _remove(path: Path) -> bool:
+    if path.is_symlink() or not path.is_dir():
+        existed = path.is_symlink() or path.exists()
+        path.unlink(missing_ok=True)
+        return existed
+    shutil.rmtree(path)
+    return True
+
+
+def _as_error(folder: Path, error: OSError) -> RunFolderError:
+    return run_folder_error(folder, error)

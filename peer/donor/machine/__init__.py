@@ -1,0 +1,1 @@
+"""Read the machine's sensors and measure its speed."""

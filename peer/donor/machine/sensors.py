@@ -1,0 +1,123 @@
+"""Looks at the machine: temperatures, power, battery, its owner's presence, memory and disk.
+
+Linux is what was tested; psutil knows some of this on macOS too. Nothing here needs more than an ordinary user's
+rights. What a machine does not tell is None.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from peer.donor.machine.gpu_sensors import GpuSensors
+from peer.donor.machine.owner_presence import idle_s
+from peer.limits.readings import Readings
+
+_CPU_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "soc_thermal", "acpitz")
+_IDLE_LOOK_S = 5.0  # between two looks for the owner: they start processes
+_FAMILY_LOOK_S = 10.0  # between two looks for processes of ours: they read the whole process table
+
+
+class Sensors:
+    """Call ``look`` now and then, always from the same thread; shares are of the time since the last look.
+
+    Args:
+        disk: a folder on the file system that counts.
+        find_idle_s: see peer.donor.machine.owner_presence; only called where ``wants_idle``.
+    """
+
+    def __init__(
+        self,
+        disk: Path,
+        gpu: GpuSensors,
+        *,
+        wants_idle: bool = True,
+        find_idle_s: Callable[[], float | None] = idle_s,
+    ) -> None:
+        self._disk = disk
+        self._gpu = gpu
+        self.wants_idle = wants_idle
+        """Whether the owner's presence is looked for."""
+        self._find_idle_s = find_idle_s
+        self._idle: float | None = None
+        self._idle_looked_s = float("-inf")
+        self._me = psutil.Process()
+        self._found_family: list[psutil.Process] = [self._me]
+        self._family_looked_s = float("-inf")
+        self._cpu_before: tuple[float, float, float] | None = None  # seconds of all cores, of busy ones, of ours
+
+    def look(self) -> Readings:
+        """One look. A sensor that is not there is no error."""
+        family = self._family()
+        battery = _battery()
+        gpu = self._gpu
+        return Readings(
+            cpu_celsius=_cpu_celsius(),
+            gpu_celsius=gpu.celsius(),
+            power_watts=gpu.watts(),
+            on_battery=None if battery is None else not battery.power_plugged,
+            battery_share=None if battery is None else battery.percent / 100.0,
+            idle_s=self._idle_s(),
+            others_cpu_share=self._others_cpu_share(family),
+            memory_free_bytes=psutil.virtual_memory().available,
+            memory_used_bytes=sum(_resident_bytes(one) for one in family),
+            gpu_memory_used_bytes=gpu.memory_used_bytes({one.pid for one in family}),
+            disk_free_bytes=shutil.disk_usage(self._disk).free,
+        )
+
+    def _family(self) -> list[psutil.Process]:
+        now = time.monotonic()
+        if now - self._family_looked_s >= _FAMILY_LOOK_S:
+            self._family_looked_s, self._found_family = now, [self._me]
+            with contextlib.suppress(psutil.Error):
+                self._found_family += self._me.children(recursive=True)
+        return self._found_family
+
+    def _idle_s(self) -> float | None:
+        now = time.monotonic()
+        if self.wants_idle and now - self._idle_looked_s >= _IDLE_LOOK_S:
+            self._idle_looked_s, self._idle = now, self._find_idle_s()
+        return self._idle
+
+    def _others_cpu_share(self, family: list[psutil.Process]) -> float | None:
+        """Share of all cores that other processes used since the last look; None at the first."""
+        times = psutil.cpu_times()
+        total_s = float(sum(times[:8]))  # guests are counted in user and nice already
+        busy_s = total_s - times.idle - getattr(times, "iowait", 0.0)
+        before, now = self._cpu_before, (total_s, busy_s, sum(_cpu_s(one) for one in family))
+        self._cpu_before = now
+        if before is None or now[0] <= before[0]:
+            return None
+        ours_s = max(0.0, now[2] - before[2])
+        return min(1.0, max(0.0, (now[1] - before[1] - ours_s) / (now[0] - before[0])))
+
+
+def _cpu_celsius() -> float | None:
+    sensors: dict[str, list[Any]] = getattr(psutil, "sensors_temperatures", dict)()
+    for name in _CPU_SENSORS:
+        if sensors.get(name):
+            return max(float(one.current) for one in sensors[name])
+    return None
+
+
+def _battery() -> Any | None:
+    return psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
+
+
+def _resident_bytes(process: psutil.Process) -> int:
+    with contextlib.suppress(psutil.Error):
+        return int(process.memory_info().rss)
+    return 0
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    with contextlib.suppress(psutil.Error):
+        times = process.cpu_times()
+        return float(times.user + times.system)
+    return 0.0

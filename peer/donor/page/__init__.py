@@ -1,0 +1,1 @@
+"""Serve the owner's page."""

@@ -1,0 +1,1 @@
+"""Decide what the owner's limits allow at this moment."""

@@ -1,0 +1,225 @@
+"""Whether this machine may compute, and whether it may move bytes, now: what its owner asked for, schedules, quotas and
+ceilings taken together. Pure: both clocks are handed in.
+
+``now`` is monotonic seconds; ``local`` is the owner's wall clock, which may jump.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Literal, assert_never
+
+from peer.limits.ceilings import Ceilings, CeilingWatch
+from peer.limits.quota import Quota
+from peer.limits.readings import Readings
+from peer.limits.schedule import Schedule
+
+Wish = Literal["run", "pause", "finish"]
+DonorState = Literal["on", "resting", "paused", "finishing"]
+
+REST_S = 30.0  # at least so long, once a ceiling was passed: a machine that cools down in seconds would flap
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the owner asked for, kept over restarts.
+
+    Args:
+        until: local time at which the machine works again by itself; None: until told.
+    """
+
+    wish: Wish = "run"
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What this machine does now.
+
+    Args:
+        compute: whether rollouts may be drawn.
+        send, receive: whether chunks may go out and come in; the connection to the coordinator stays open.
+        state: in one word.
+        reason: why not everything is allowed, in words; empty when it is.
+    """
+
+    compute: bool
+    send: bool
+    receive: bool
+    state: DonorState
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the owner set. Schedules are of local time."""
+
+    compute: Schedule = field(default_factory=Schedule)
+    network: Schedule = field(default_factory=Schedule)
+    ceilings: Ceilings = field(default_factory=Ceilings)
+
+
+# ---------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerAsked:
+    """By command, page or signal.
+
+    Args:
+        for_s: after so long the machine works again by itself; None: until told.
+    """
+
+    wish: Wish
+    for_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """The machine was looked at, and so many bytes had left and come since the last look, beyond the local network."""
+
+    readings: Readings
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RulesChanged:
+    """The owner set other limits. What was counted of this month goes on counting."""
+
+    rules: Rules
+    quota: Quota
+
+
+Event = OwnerAsked | Looked | RulesChanged
+
+
+# ---------------------------------------------------------------- actions
+
+
+@dataclass(frozen=True, slots=True)
+class Allow:
+    """Do this from now on."""
+
+    allowed: Allowed
+
+
+@dataclass(frozen=True, slots=True)
+class Remember:
+    """Write down what was asked for, so that a restart does not forget it."""
+
+    asked: Asked
+
+
+@dataclass(frozen=True, slots=True)
+class FinishAndStop:
+    """Complete the leases held, hand relay children over, then end the process."""
+
+    until: datetime | None
+
+
+Action = Allow | Remember | FinishAndStop
+
+
+ALL = Allowed(compute=True, send=True, receive=True, state="on", reason="")
+
+
+class Conduct:
+    """Says what is allowed, whenever it changes.
+
+    Args:
+        asked: what was asked for before a restart.
+    """
+
+    def __init__(self, rules: Rules, quota: Quota, asked: Asked | None = None) -> None:
+        self._rules = rules
+        self.quota = quota
+        self.asked = _at_start(asked or Asked())
+        self._watch = CeilingWatch(rules.ceilings)
+        self._ceiling_reasons: tuple[str, ...] = ()
+        self._rest_until = float("-inf")  # on the monotonic clock
+        self._told: Allowed | None = None
+
+    def handle(self, event: Event, now: float, local: datetime) -> list[Action]:
+        """What must be done about this event, in this order."""
+        actions: list[Action] = []
+        match event:
+            case OwnerAsked(wish, for_s):
+                actions += self._asked(wish, for_s, local)
+            case Looked():
+                self._looked(event, now, local)
+            case RulesChanged(rules, quota):
+                self._rules, self.quota = rules, quota
+                self._watch = CeilingWatch(rules.ceilings)
+                self._ceiling_reasons, self._rest_until = (), float("-inf")  # the next look sees what holds
+            case _:
+                assert_never(event)
+        if self.asked.until is not None and local >= self.asked.until:
+            self.asked = Asked()
+            actions.append(Remember(self.asked))
+        allowed = self.allowed(now, local)
+        if allowed != self._told:
+            self._told = allowed
+            actions.append(Allow(allowed))
+        return actions
+
+    def _asked(self, wish: Wish, for_s: float | None, local: datetime) -> list[Action]:
+        until = None if for_s is None or wish == "run" else local + timedelta(seconds=for_s)
+        self.asked = Asked(wish, until)
+        found: list[Action] = [Remember(self.asked)]
+        return [*found, FinishAndStop(until)] if wish == "finish" else found
+
+    def _looked(self, event: Looked, now: float, local: datetime) -> None:
+        today = local.date()
+        self.quota.moved(sent_bytes=event.sent_bytes, received_bytes=event.received_bytes, today=today)
+        reasons = self._watch.reasons(event.readings)
+        if reasons:
+            self._rest_until = now + REST_S
+            self._ceiling_reasons = reasons
+        elif now >= self._rest_until:
+            self._ceiling_reasons = ()
+
+    def allowed(self, now: float, local: datetime) -> Allowed:
+        """What this machine may do at this time."""
+        match self.asked.wish:
+            case "pause":
+                return Allowed(False, False, False, "paused", f"paused by its owner{_until(self.asked.until)}")
+            case "finish":
+                return replace(ALL, state="finishing", reason="finishes what it holds, then stops")
+            case "run":
+                return self._by_rules(local)
+            case _:
+                assert_never(self.asked.wish)
+
+    def _by_rules(self, local: datetime) -> Allowed:
+        compute, send, receive = list(self._ceiling_reasons), list[str](), list[str]()
+        if not self._rules.compute.is_open(local):
+            compute.append(f"outside the hours for computing{_opens(self._rules.compute, local)}")
+        if not self._rules.network.is_open(local):
+            reason = f"outside the hours for the network{_opens(self._rules.network, local)}"
+            send.append(reason)
+            receive.append(reason)
+        today = local.date()
+        if self.quota.upload_spent(today):
+            send.append(f"this month's upload is used up until {self.quota.resets_on(today)}")
+        if self.quota.download_spent(today):
+            receive.append(f"this month's download is used up until {self.quota.resets_on(today)}")
+        reason = "; ".join(dict.fromkeys((*compute, *receive, *send)))
+        return Allowed(not compute, not send, not receive, "resting" if compute else "on", reason)
+
+
+def _at_start(asked: Asked) -> Asked:
+    """Nothing is held at a start: what was to be finished is, and whoever starts the process wants it to work."""
+    if asked.wish != "finish":
+        return asked
+    return Asked() if asked.until is None else Asked("pause", asked.until)
+
+
+def _until(until: datetime | None) -> str:
+    return "" if until is None else f" until {until:%a %H:%M}"
+
+
+def _opens(schedule: Schedule, local: datetime) -> str:
+    minutes = schedule.minutes_until_change(local)
+    return "" if minutes is None else f", next {local + timedelta(minutes=minutes):%a %H:%M}"

@@ -1,0 +1,1 @@
+"""Hold one chunk link to a neighbour: sockets, rates, addresses."""

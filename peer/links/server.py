@@ -1,0 +1,110 @@
+"""Listens for chunk links: see peer.links.acceptor for what happens on each connection."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ssl
+
+from peer.links.acceptor import LinkAcceptor
+from peer.links.stream_link import StreamLink
+from peer.links.traffic import LinkTraffic
+from peer.links.transport import Admission, LinkHandler
+from rollcast.runtime.errors import PortInUse, RollcastError
+from rollcast.wire.identity.tls import Caller, TlsCredentials
+from rollcast.wire.ids import RunId
+from rollcast.wire.links.handshake import LinkLimits
+from rollcast.wire.links.stream import LinkStream
+from rollcast.wire.links.tcp import SocketOptions
+
+_BACKLOG = 128
+
+
+class LinkServer:
+    """Listens on one address. See LinkTaker for what it decides.
+
+    Args:
+        admit: says why a caller is refused (empty: it is not).
+        traffic: counts and caps what passes.
+    """
+
+    def __init__(
+        self,
+        credentials: TlsCredentials,
+        run_id: RunId,
+        admit: Admission,
+        *,
+        limits: LinkLimits,
+        options: SocketOptions,
+        traffic: LinkTraffic,
+    ) -> None:
+        self._acceptor = LinkAcceptor(credentials, run_id, limits=limits, options=options)
+        self._limits = limits
+        self._admit = admit
+        self._traffic = traffic
+        self._on_link: LinkHandler | None = None
+        self._listener: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int, on_link: LinkHandler) -> int:
+        """Listen, and hand every authenticated and greeted link to ``on_link``.
+
+        Returns:
+            The port.
+
+        Raises:
+            PortInUse: the address cannot be bound.
+        """
+        self._on_link = on_link
+        try:
+            self._listener = await asyncio.get_running_loop().create_server(
+                lambda: self._acceptor.protocol(self),
+                host,
+                port,
+                ssl=self._listening_context(),
+                ssl_handshake_timeout=self._limits.handshake_timeout_s,
+                ssl_shutdown_timeout=1.0,
+                backlog=_BACKLOG,
+            )
+        except OSError as error:
+            if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
+                raise
+            raise PortInUse(
+                f"cannot listen for chunk links on {host}:{port}",
+                cause=str(error),
+                fix="stop the other process, or set another link.host or link.port (0 lets the system choose)",
+            ) from None
+        bound: int = self._listener.sockets[0].getsockname()[1]
+        return bound
+
+    def renew(self, credentials: TlsCredentials) -> None:
+        """Show this certificate from the next handshake on."""
+        self._acceptor.renew(credentials)
+
+    async def close(self) -> None:
+        """Stop listening and end all links."""
+        if self._listener is not None:
+            self._listener.close()
+        await self._acceptor.close()
+
+    def admit(self, caller: Caller) -> str:
+        """See LinkTaker."""
+        return self._admit(caller)
+
+    def greeted(self, stream: LinkStream, caller: Caller) -> None:
+        """See LinkTaker."""
+        assert self._on_link is not None
+        link = StreamLink(stream, caller, self._traffic.of(stream.remote_address), dialled=False)
+        link.start(self._on_link(link))
+
+    def refused(self, caller: Caller, error: RollcastError) -> None:
+        """See LinkTaker; the acceptor has said so in the log."""
+
+    def _listening_context(self) -> ssl.SSLContext:
+        """A listener keeps the context that it was opened with: this one looks up the newest in each handshake."""
+        context = self._acceptor.tls
+
+        def use_newest(tls: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
+            tls.context = self._acceptor.tls
+
+        context.sni_callback = use_newest  # called for hellos without a server name as well
+        return context

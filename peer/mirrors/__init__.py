@@ -1,0 +1,1 @@
+"""Fetch chunks from HTTPS servers and files, and publish to them."""

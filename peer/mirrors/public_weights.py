@@ -1,0 +1,170 @@
+"""Public weights as a source of version 0: safetensors files, on a server or on this disk.
+
+A run that starts from a published model signs a keyframe whose tensors lie in those files as they are. A joiner may
+then fetch version 0 from where everybody else fetches that model. The signed hashes alone say which bytes are right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from peer.mirrors.http_ranges import NotThere
+from peer.mirrors.virtual_link import Holding
+from rollcast.runtime.errors import MalformedMessage
+from rollcast.wire.versions.chunks import bitmap_count
+from rollcast.wire.versions.records import Manifest, VerifiedVersion
+from rollcast.wire.versions.safetensors import (
+    HEADER_BYTES_MAX,
+    LENGTH_BYTES,
+    StateMap,
+    StoredTensor,
+    header_length,
+    parse_header,
+    parse_index,
+)
+
+_INDEX_SUFFIX = ".safetensors.index.json"
+SUFFIXES = (".safetensors", _INDEX_SUFFIX)
+"""How the addresses of such files end, a query aside."""
+
+_DISK_STEP_BYTES = 1 << 20
+
+ResultT = TypeVar("ResultT")
+
+
+class Files(Protocol):
+    """Where the files are. Both raise NotThere, Busy and MalformedMessage as peer.mirrors.http_ranges.HttpRanges
+    does."""
+
+    async def whole(self, address: str, bytes_most: int) -> bytes:
+        """A small file."""
+
+    def part(self, address: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
+        """Bytes [start, stop) of a file: exactly so many, or an error."""
+
+
+class LocalFiles:
+    """Files on this disk; addresses are paths."""
+
+    async def whole(self, address: str, bytes_most: int) -> bytes:
+        size = await asyncio.to_thread(_on_disk, lambda: Path(address).stat().st_size)
+        if size > bytes_most:
+            raise MalformedMessage(f"{address} has more than {bytes_most} bytes")
+        return await asyncio.to_thread(_read, address, 0, size)
+
+    async def part(self, address: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
+        for at in range(start, stop, _DISK_STEP_BYTES):
+            size = min(stop - at, _DISK_STEP_BYTES)
+            piece = await asyncio.to_thread(_read, address, at, size)
+            if len(piece) < size:
+                raise NotThere("the file is shorter than its header says")
+            yield piece
+
+
+class PublicWeights:
+    """See peer.mirrors.virtual_link.ChunkSource.
+
+    Args:
+        address: of one file, or of the index of several beside it.
+        names: name in the files of each tensor whose name differs from the record's.
+    """
+
+    def __init__(self, files: Files, address: str, names: Mapping[str, str] | None = None) -> None:
+        self._files = files
+        self._address = address
+        self._names = names or {}
+        self._tensors: dict[str, dict[str, StoredTensor]] | None = None
+        self._map: tuple[bytes, StateMap] | None = None  # of the record with this hash
+        self._lock = asyncio.Lock()  # so that the headers are read once
+
+    async def look(self, verified: VerifiedVersion, manifest: Manifest) -> Holding:
+        state = await self._state_map(verified, manifest)
+        bitmap = await asyncio.to_thread(state.chunks, manifest)
+        held = bitmap_count(bitmap)
+        if not held:
+            tensors = len(verified.record.tensors)
+            raise NotThere(f"{state.tensors_found} of {tensors} tensors are in those files as they are")
+        return Holding(bitmap, held == manifest.chunk_count)
+
+    async def read(
+        self, verified: VerifiedVersion, manifest: Manifest, start: int, stop: int
+    ) -> AsyncGenerator[bytes, None]:
+        state = await self._state_map(verified, manifest)
+        pieces = state.pieces(start, stop)
+        if pieces is None:
+            raise NotThere("those files do not hold that range")
+        for piece in pieces:
+            async with aclosing(
+                self._files.part(piece.file, piece.start_bytes, piece.start_bytes + piece.size_bytes)
+            ) as parts:
+                async for data in parts:
+                    yield data
+
+    async def _state_map(self, verified: VerifiedVersion, manifest: Manifest) -> StateMap:
+        if manifest.version != 0 or manifest.kind != "keyframe" or manifest.compression:
+            raise NotThere("public weights hold nothing but the keyframe of version 0")
+        async with self._lock:
+            if self._tensors is None:
+                self._tensors = await self._headers()
+            if self._map is None or self._map[0] != verified.record_hash:
+                self._map = (verified.record_hash, StateMap(verified.record.tensors, self._tensors, self._names))
+            return self._map[1]
+
+    async def _headers(self) -> dict[str, dict[str, StoredTensor]]:
+        try:
+            files = [self._address]
+            if _path_of(self._address).endswith(_INDEX_SUFFIX):
+                names = parse_index(await self._files.whole(self._address, HEADER_BYTES_MAX))
+                files = [_beside(self._address, name) for name in names]
+            return {file: await self._header(file) for file in files}
+        except MalformedMessage as error:
+            raise NotThere(error.what) from None  # somebody's file, not an attack
+
+    async def _header(self, file: str) -> dict[str, StoredTensor]:
+        length = header_length(await self._bytes(file, 0, LENGTH_BYTES))
+        return parse_header(await self._bytes(file, LENGTH_BYTES, LENGTH_BYTES + length))
+
+    async def _bytes(self, file: str, start: int, stop: int) -> bytes:
+        data = bytearray()
+        async with aclosing(self._files.part(file, start, stop)) as pieces:
+            async for piece in pieces:
+                data += piece
+        return bytes(data)
+
+
+def is_public_weights(address: str) -> bool:
+    """Whether an address names safetensors files rather than a mirror."""
+    return _path_of(address).endswith(SUFFIXES)
+
+
+def _path_of(address: str) -> str:
+    return address.partition("?")[0]
+
+
+def _beside(address: str, name: str) -> str:
+    """Another file of the same folder, with the same query."""
+    path, question, query = address.partition("?")
+    return f"{path.rpartition('/')[0]}/{name}{question}{query}"
+
+
+def _read(path: str, start: int, size_bytes: int) -> bytes:
+    def read() -> bytes:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.pread(descriptor, size_bytes, start)
+        finally:
+            os.close(descriptor)
+
+    return _on_disk(read)
+
+
+def _on_disk(work: Callable[[], ResultT]) -> ResultT:
+    try:
+        return work()
+    except OSError as error:
+        raise NotThere(error.strerror or type(error).__name__) from None

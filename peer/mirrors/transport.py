@@ -1,0 +1,107 @@
+"""Opens virtual links to mirrors and to public weights."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+from blake3 import blake3
+
+from peer.config import MirrorConfig
+from peer.links.neighbours import Neighbour
+from peer.links.traffic import LinkTraffic, TrafficClass
+from peer.mirrors.headers import MirrorHeaders
+from peer.mirrors.http_ranges import HttpLimits, HttpRanges, shown, url_of
+from peer.mirrors.mirror import MirrorSource
+from peer.mirrors.public_weights import LocalFiles, PublicWeights, is_public_weights
+from peer.mirrors.virtual_link import ChunkSource, VersionOf, VirtualLink, VirtualLinkLimits
+from rollcast.runtime.errors import Unreachable
+from rollcast.wire.ids import PeerId
+
+MIRROR_ROLE = "mirror"
+
+
+class MirrorTransport:
+    """The dialling half of peer.links.transport.ChunkTransport: mirrors call nobody. Make it inside a running event
+    loop.
+
+    Args:
+        versions: the announcements that this process has verified.
+        traffic: of all links of the process.
+        http_limits: deadlines of requests.
+        tls: what to trust; by default the system's certificate authorities.
+
+    Raises:
+        ConfigError: the headers file cannot be read.
+    """
+
+    def __init__(
+        self,
+        config: MirrorConfig,
+        versions: VersionOf,
+        traffic: LinkTraffic,
+        *,
+        http_limits: HttpLimits | None = None,
+        link_limits: VirtualLinkLimits | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._config = config
+        self._versions = versions
+        self._traffic = traffic
+        self._limits = link_limits or VirtualLinkLimits(
+            reads_most=config.concurrent_requests, range_bytes_most=config.request_bytes
+        )
+        self._http = HttpRanges(
+            MirrorHeaders.read(config.headers_file) if config.headers_file else MirrorHeaders(),
+            http_limits or HttpLimits(),
+            connections_per_host=config.concurrent_requests + 1,  # a chunk list need not wait for long ranges
+            tls=tls,
+            receive_bytes=lambda address: traffic.of(address).kernel_ahead_bytes,
+        )
+        self._links: set[VirtualLink] = set()
+
+    async def dial(self, peer_id: PeerId, address: str) -> VirtualLink:
+        """Open a link to a mirror; its server has answered.
+
+        Raises:
+            Unreachable: nobody answers there, or the address is not one of a mirror.
+            WaitTimedOut: the server took too long.
+        """
+        source, traffic = await self._source(address)
+        link = VirtualLink(peer_id, source, traffic, self._versions, self._limits, self._links.discard)
+        self._links.add(link)
+        return link
+
+    async def close(self) -> None:
+        """End every link."""
+        for link in list(self._links):
+            link.close("this process stops")
+        await self._http.close()
+
+    async def _source(self, address: str) -> tuple[ChunkSource, TrafficClass]:
+        if "://" not in address:
+            return self._local(address), TrafficClass(None, None)  # the disk is no network
+        await self._http.reach(address)
+        # A name says nothing about where it leads: only an IP address may count as our own network.
+        traffic = self._traffic.of(url_of(address).host or "")
+        if is_public_weights(address):
+            return PublicWeights(self._http, address), traffic
+        return MirrorSource(self._http, address), traffic
+
+    def _local(self, address: str) -> ChunkSource:
+        # A path may only come from this process's own configuration, never from a relay plan.
+        ours = {neighbour.address for neighbour in own_mirrors(self._config)}
+        if address not in ours or not is_public_weights(address):
+            raise Unreachable(f"{shown(address)} is neither a mirror nor public weights of this peer")
+        return PublicWeights(LocalFiles(), address)
+
+
+def own_mirrors(config: MirrorConfig) -> tuple[Neighbour, ...]:
+    """The mirrors of this peer's configuration, to be asked like fallbacks of the relay plan."""
+    addresses = [one if "://" in one else str(Path(one).absolute()) for one in config.addresses]
+    return tuple(Neighbour(mirror_peer_id(address), MIRROR_ROLE, address, we_dial=True) for address in addresses)
+
+
+def mirror_peer_id(address: str) -> PeerId:
+    """A name for something that has no key: the same wherever the same address is configured."""
+    return PeerId(f"mirror-{blake3(address.encode()).hexdigest(8)}")

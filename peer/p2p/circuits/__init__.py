@@ -1,0 +1,1 @@
+"""Relay streams between peers, and find members through the DHT."""

@@ -1,0 +1,165 @@
+"""Reaching others through relays, and being reached: circuits that we open, take, and reserve (trio)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import trio
+from libp2p.peer.id import ID
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, StopMessage
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import PeerId as CircuitPeer
+from multiaddr import Multiaddr
+
+from peer.links.addresses import CircuitAddress, P2pAddress
+from peer.p2p.circuits.book import Answer
+from peer.p2p.circuits.connection import CircuitConn
+from peer.p2p.circuits.wire import (
+    HOP,
+    STOP,
+    encoded,
+    open_stream,
+    read_message,
+    show_certificate,
+    status_of,
+    wire_status,
+    write_message,
+)
+from peer.p2p.streams.lanes import close_quietly
+from rollcast.runtime.errors import Unreachable
+from rollcast.wire.ids import PeerId
+
+# Of a reservation: often enough that no router forgets the connection, and that a frozen relay is noticed.
+_RENEW_S = 30.0
+
+
+class CircuitClient:
+    """For one host.
+
+    Args:
+        host: libp2p host that runs.
+        certificate: of the run, in DER form; the newest.
+        own_id: ours.
+    """
+
+    def __init__(self, host: Any, certificate: Callable[[], bytes], own_id: PeerId, opening_timeout_s: float) -> None:
+        self._host = host
+        self._certificate = certificate
+        self._own_id = own_id
+        self._opening_timeout_s = opening_timeout_s
+        self._shown: dict[int, Any] = {}  # connections on which our certificate was accepted
+        self._meeting: dict[str, trio.Lock] = {}
+        self._relays: dict[str, Any] = {}  # connections on which we hold a reservation, by the relay's id
+        host.set_stream_handler(STOP, self._stop)
+
+    def holds(self, connection: Any) -> bool:
+        """Whether we are to be reached on this connection."""
+        return any(held is connection for held in self._relays.values())
+
+    def forget_closed(self) -> None:
+        """Connections that ended need not be remembered."""
+        self._shown = {key: held for key, held in self._shown.items() if not held.is_closed}
+        self._meeting = {key: lock for key, lock in self._meeting.items() if lock.locked()}
+
+    # ------------------------------------------------------------- to others
+
+    async def dial(self, peer_id: PeerId, address: CircuitAddress) -> Any:
+        """A connection to exactly this peer, through the relay; the handshake with it is done.
+
+        Raises:
+            Unreachable: the relay refuses. libp2p raises many others.
+        """
+        connection = await self.connection_to(address.relay)
+        ask = HopMessage(type=HopMessage.CONNECT)
+        ask.peer.CopyFrom(CircuitPeer(id=ID.from_string(peer_id).to_bytes()))
+        stream = await open_stream(connection, HOP, encoded(ask))
+        try:
+            _agreed(await read_message(stream, HopMessage), address)
+            circuit = await CircuitConn(stream, initiator=True, address=str(address)).open()
+        except BaseException:
+            await close_quietly(stream.reset)
+            raise
+        try:
+            made = await self._host.get_network().upgrade_outbound_raw_conn(circuit, ID.from_string(peer_id))
+        except BaseException:
+            await close_quietly(circuit.close)
+            raise
+        return made
+
+    async def connection_to(self, relay: P2pAddress) -> Any:
+        """An open one, or a new one, on which the relay knows us for a member of the run."""
+        lock = self._meeting.setdefault(relay.peer_id, trio.Lock())
+        async with lock:
+            network = self._host.get_network()
+            relay_id = ID.from_string(relay.peer_id)
+            for known in self._shown.values():
+                if str(known.muxed_conn.peer_id) == relay.peer_id and not known.is_closed:
+                    return known
+            connection = await network.dial_addr(Multiaddr(str(relay)), relay_id)
+            try:
+                if not await show_certificate(connection, self._certificate()):
+                    raise Unreachable(f"the relay {relay} takes us for no member of the run")
+            except BaseException:
+                await close_quietly(connection.close)
+                raise
+            self._shown[id(connection)] = connection
+            return connection
+
+    # ------------------------------------------------------------- to us
+
+    async def reserve(self, relay: P2pAddress, held: Callable[[], None]) -> None:
+        """Hold a reservation for as long as it can be held; ``held`` is called once it is.
+
+        Raises:
+            Unreachable: the relay refuses, at once or later. libp2p raises many others.
+        """
+        with trio.fail_after(2 * self._opening_timeout_s):
+            connection = await self.connection_to(relay)
+        try:
+            while True:
+                with trio.fail_after(self._opening_timeout_s):
+                    await self._renew(connection, relay)
+                if self._relays.get(relay.peer_id) is not connection:
+                    self._relays[relay.peer_id] = connection
+                    held()
+                with trio.move_on_after(_RENEW_S):
+                    await connection.event_closed.wait()
+                    raise Unreachable(f"the connection to the relay {relay} ended")
+        finally:
+            self._relays.pop(relay.peer_id, None)
+            if not any(stream.get_protocol() in (HOP, STOP) for stream in connection.get_streams()):
+                await close_quietly(connection.close)
+
+    async def _renew(self, connection: Any, relay: P2pAddress) -> None:
+        stream = await open_stream(connection, HOP, encoded(HopMessage(type=HopMessage.RESERVE)))
+        try:
+            _agreed(await read_message(stream, HopMessage), relay)
+        finally:
+            await close_quietly(stream.close)
+
+    async def _stop(self, stream: Any) -> None:
+        """Somebody wants a circuit to us. libp2p closes the stream when this returns: it stays for as long as that."""
+        relay_id = str(stream.muxed_conn.peer_id)
+        try:
+            with trio.fail_after(self._opening_timeout_s):
+                ask = await read_message(stream, StopMessage)
+                known = ask.type == StopMessage.CONNECT and self._relays.get(relay_id) is stream.swarm_conn
+                answer = Answer.OK if known else Answer.PERMISSION_DENIED
+                await write_message(stream, StopMessage(type=StopMessage.STATUS, status=wire_status(answer)))
+                if not known:
+                    return
+                address = f"/p2p/{relay_id}/p2p-circuit/p2p/{self._own_id}"
+                circuit = await CircuitConn(stream, initiator=False, address=address).open()
+            # Who asked proves itself in the handshake; what the relay says of it means nothing.
+            await self._host.get_network().upgrade_inbound_raw_conn(circuit, Multiaddr(address))
+            await circuit.closed.wait()
+        except Exception:  # libp2p raises many kinds; a stranger's circuit must not end the host, and is closed
+            return
+        finally:
+            await close_quietly(stream.reset)
+
+
+def _agreed(answer: HopMessage, relay: P2pAddress | CircuitAddress) -> None:
+    status = status_of(answer)
+    if answer.type != HopMessage.STATUS or status is not Answer.OK:
+        raise Unreachable(f"the relay of {relay} refuses", cause=status.name.lower().replace("_", " "))

@@ -1,0 +1,1 @@
+"""Secure and multiplex libp2p connections: noise, yamux, buffers."""

@@ -1,0 +1,158 @@
+"""The part of a peer that has its router map the ports that others dial (link.map_port), and says where they lead."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, Protocol
+
+import structlog
+
+from peer.config import LinkConfig
+from peer.links.addresses import P2pAddress
+from peer.port_map.core import Action, Advertise, Ask, Event, Mapped, MappingCore, Method, NotMapped, Say, Woken
+from peer.port_map.gateway import default_gateway
+from peer.port_map.natpmp_client import NatPmp
+from peer.port_map.upnp import Upnp
+from rollcast.runtime.errors import RollcastError, Unreachable
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+log = structlog.get_logger()
+
+LEASE_S = 3600
+_UNMAP_S = 1.5
+_FIX = (
+    "turn on UPnP or NAT-PMP in the router, or forward the port there by hand and set link.advertise; "
+    "without it this machine dials the others"
+)
+
+
+class Router(Protocol):
+    """One way of asking."""
+
+    async def map_ports(self, ports: Sequence[tuple[int, int]], lease_s: int) -> Mapped: ...
+
+    async def unmap(self, ports: Sequence[tuple[int, int]]) -> None: ...
+
+
+class NatPmpRouter:
+    """Over NAT-PMP. ``router``: its address; empty: that of the default route."""
+
+    def __init__(self, router: str = "", **options: Any) -> None:
+        self._router = router
+        self._options = options
+
+    async def map_ports(self, ports: Sequence[tuple[int, int]], lease_s: int) -> Mapped:
+        """See NatPmp."""
+        async with self._client() as client:
+            return await client.map_ports(ports, lease_s)
+
+    async def unmap(self, ports: Sequence[tuple[int, int]]) -> None:
+        """See NatPmp."""
+        async with self._client() as client:
+            await client.unmap([inside for inside, _ in ports])
+
+    def _client(self) -> NatPmp:
+        router = self._router or default_gateway()
+        if not router:
+            raise Unreachable("this machine has no default route over IPv4")
+        return NatPmp(router, **self._options)
+
+
+class UpnpRouter:
+    """Over UPnP."""
+
+    def __init__(self, **options: Any) -> None:
+        self._upnp = Upnp(**options)
+
+    async def map_ports(self, ports: Sequence[tuple[int, int]], lease_s: int) -> Mapped:
+        """See Upnp."""
+        return await self._upnp.map_ports(ports, lease_s)
+
+    async def unmap(self, ports: Sequence[tuple[int, int]]) -> None:
+        """See Upnp."""
+        await self._upnp.unmap([outside for _, outside in ports])
+
+
+class PortMapping:
+    """A part of the meeting (peer.connect.connectivity).
+
+    Args:
+        advertise: told what others may dial, in place of what was said at the start; empty: nothing.
+    """
+
+    kinds: frozenset[str] = frozenset()
+
+    def __init__(
+        self,
+        config: LinkConfig,
+        advertise: Callable[[str], None],
+        *,
+        random: Random,
+        routers: dict[Method, Router] | None = None,
+    ) -> None:
+        self._ports = [config.port, *([config.p2p_port] if config.p2p and config.p2p_port else [])]
+        self._advertise = advertise
+        self._random = random
+        self._routers: dict[Method, Router] = routers or {"NAT-PMP": NatPmpRouter(), "UPnP": UpnpRouter()}
+        self._core = MappingCore(list(self._routers))
+
+    async def run(self) -> None:
+        """Keep the ports mapped; on being cancelled they are given back."""
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                await asyncio.sleep(max(0.0, self._core.wake_at_s - loop.time()))
+                actions = self._core.handle(Woken(), loop.time())
+                while actions:
+                    followed = [event for action in actions if (event := await self._do(action)) is not None]
+                    actions = [action for event in followed for action in self._core.handle(event, loop.time())]
+        finally:
+            await self._give_back()
+
+    def opened(self, welcome: pb.Welcome) -> None:
+        """See MeetingPart; it works without a coordinator."""
+
+    def lost(self) -> None:
+        """See MeetingPart."""
+
+    def received(self, message: pb.CoordinatorMessage) -> None:
+        """See MeetingPart; nothing is for it."""
+
+    async def _do(self, action: Action) -> Event | None:
+        match action:
+            case Ask(method):
+                return await self._ask(method)
+            case Advertise(ip, ports):
+                text = advertised(ip, ports)
+                log.info("ports mapped by the router" if text else "no ports are mapped any more", advertise=text)
+                self._advertise(text)
+            case Say(reasons):
+                log.warning("the router maps no ports", reasons="; ".join(reasons), fix=_FIX)
+        return None
+
+    async def _ask(self, method: Method) -> Event:
+        before = dict(self._core.held.ports) if self._core.held is not None else {}
+        try:
+            return await self._routers[method].map_ports(
+                [(port, before.get(port, port)) for port in self._ports], LEASE_S
+            )
+        except RollcastError as error:
+            return NotMapped(method, "; ".join(filter(None, (error.what, error.cause))), self._random.random())
+
+    async def _give_back(self) -> None:
+        held = self._core.held
+        if held is not None:
+            with contextlib.suppress(RollcastError, TimeoutError):  # the lease ends by itself
+                async with asyncio.timeout(_UNMAP_S):
+                    await self._routers[held.method].unmap(held.ports)
+
+
+def advertised(ip: str, ports: Sequence[tuple[int, int]]) -> str:
+    """The address text of outside ports: that of direct links, and libp2p's where it is mapped too."""
+    outside = [port for _, port in ports]
+    return " ".join(
+        [*(f"{ip}:{port}" for port in outside[:1]), *(str(P2pAddress.of(ip, port)) for port in outside[1:])]
+    )

@@ -1,0 +1,128 @@
+"""Punched links as a part of meeting others: the coordinator's word goes to the transport, and it hears of our port."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import structlog
+
+from peer.punching.port import PunchPort
+from peer.punching.port_keeper import watch
+from peer.punching.transport import PunchTransport
+from peer.reachability.advertised import Reached
+from rollcast.runtime.errors import RollcastError, Unreachable
+from rollcast.runtime.waits import backoff_delays_s
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+log = structlog.get_logger()
+
+NEEDS_NO_HOLE = frozenset({"open", "mapped", "symmetric"})
+"""Kinds of routers: who is dialled needs none, and behind a symmetric one the next conversation has another port."""
+LOOKS_AGAIN_S = 15.0
+_RETRY_FIRST_S = 1.0
+_RETRY_MOST_S = 60.0
+
+
+class PunchPart:
+    """See peer.connect.connectivity.MeetingPart. Call it inside a running event loop.
+
+    Args:
+        send: into the session.
+        options: of one aiohttp request to the coordinator as a member, by its path; None: it is on this machine, so
+            nothing is between it and us that could tell how we are seen.
+    """
+
+    kinds = frozenset({"punch"})
+
+    def __init__(
+        self,
+        transport: PunchTransport,
+        reached: Reached,
+        send: Callable[[pb.PeerMessage], None],
+        options: Callable[[str], dict[str, Any]] | None,
+        random: Random,
+    ) -> None:
+        self._transport = transport
+        self._reached = reached
+        self._send = send
+        self._options = options
+        self._random = random
+        self._session = asyncio.Event()
+        self._watching: asyncio.Timeout | None = None
+        self._address = self._problem = ""
+        self._heard = False
+
+    async def run(self) -> None:
+        """Keep the port mapped while there is a session, and a router that it helps with."""
+        options = self._options
+        if options is None:
+            return
+        delays = backoff_delays_s(self._random, first_s=_RETRY_FIRST_S, most_s=_RETRY_MOST_S)
+        while True:
+            await self._session.wait()
+            if not self._wanted:
+                self._tell("")
+                await asyncio.sleep(LOOKS_AGAIN_S)
+                continue
+            self._heard = False
+            try:
+                async with asyncio.timeout(None) as self._watching:
+                    await watch(options, self._port(), self._seen)
+            except TimeoutError:
+                pass  # the session ended, by what may have moved the port too: a router that started again
+            except RollcastError as error:
+                self._say(error)
+            self._watching = None
+            if self._heard:
+                delays = backoff_delays_s(self._random, first_s=_RETRY_FIRST_S, most_s=_RETRY_MOST_S)
+            else:  # one that broke off is there again in a moment, most often, and the port is mapped as it was
+                self._tell("")
+            await asyncio.sleep(next(delays))
+
+    def opened(self, welcome: pb.Welcome) -> None:
+        """See MeetingPart."""
+        self._session.set()
+        self._transport.opened(self._send)
+
+    def lost(self) -> None:
+        """See MeetingPart."""
+        self._session.clear()
+        self._transport.lost()
+        if self._watching is not None:
+            self._watching.reschedule(asyncio.get_running_loop().time())
+
+    def received(self, message: pb.CoordinatorMessage) -> None:
+        """See MeetingPart."""
+        self._transport.told(message.punch)
+
+    @property
+    def _wanted(self) -> bool:
+        return self._reached.now.nat not in NEEDS_NO_HOLE
+
+    def _port(self) -> PunchPort:
+        try:
+            return self._transport.port
+        except OSError as error:
+            raise Unreachable("there is no port to punch holes from", cause=str(error)) from None
+
+    def _seen(self, address: str) -> bool:
+        if not self._wanted:
+            return False
+        self._heard, self._problem = True, ""
+        self._tell(address)
+        return True
+
+    def _say(self, error: RollcastError) -> None:
+        """Once for each reason: it is tried again for as long as the process lives."""
+        if str(error) != self._problem:
+            self._problem = str(error)
+            log.info("holes cannot be punched just now", code=error.code, reason=error.what, cause=error.cause)
+
+    def _tell(self, address: str) -> None:
+        if address != self._address:
+            self._address = address
+            log.info("port for holes", seen_as=address or "unknown")
+            self._reached.set_punch_address(address)

@@ -1,0 +1,1 @@
+"""Receive, store and relay versions."""

@@ -1,0 +1,111 @@
+"""The relay's events and actions as link messages, and back. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from peer.links.neighbours import EncodingKey, Neighbour
+from peer.relay.core.actions import Accuse, SendCancel, SendCredit, SendHave, SendRequest, SendWant
+from peer.relay.core.events import (
+    CancelReceived,
+    CreditReceived,
+    Event,
+    HaveReceived,
+    LinkId,
+    PlanChanged,
+    RequestReceived,
+    Stripe,
+    WantReceived,
+)
+from rollcast.runtime.errors import MalformedMessage
+from rollcast.wire.ids import EncodingId, PeerId, PlanId, StripeId, Version
+from rollcast.wire.limits import STRIPES_MAX
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+Message = SendWant | SendRequest | SendHave | SendCredit | SendCancel
+
+
+def message_of(action: Message) -> pb.LinkMessage:
+    """What to send for an action that needs nothing from the store."""
+    version, encoding_id = action.key.version, action.key.encoding_id
+    match action:
+        case SendWant(chunk_list=chunk_list, announcement=announcement):
+            body = pb.Want(version=version, encoding_id=encoding_id, chunk_list=chunk_list, announcement=announcement)
+            return pb.LinkMessage(want=body)
+        case SendRequest(indices=indices):
+            return pb.LinkMessage(request=pb.Request(version=version, encoding_id=encoding_id, indices=indices))
+        case SendHave(chunk_count=count, bitmap=bitmap, complete=complete):
+            have = pb.Have(
+                version=version, encoding_id=encoding_id, chunk_count=count, bitmap=bitmap, complete=complete
+            )
+            return pb.LinkMessage(have=have)
+        case SendCredit(indices=indices):
+            return pb.LinkMessage(credit=pb.Credit(version=version, encoding_id=encoding_id, indices=indices))
+        case SendCancel(reason=reason):
+            return pb.LinkMessage(cancel=pb.Cancel(version=version, encoding_id=encoding_id, reason=reason))
+
+
+def event_of(link: LinkId, message: pb.LinkMessage) -> Event | None:
+    """What a message means to the core; None for those that the shell must look into, and for unknown ones."""
+    match message.WhichOneof("body"):
+        case "want":
+            want = message.want
+            return WantReceived(link, key_of(want), want.chunk_list, want.announcement)
+        case "request":
+            return RequestReceived(link, key_of(message.request), tuple(message.request.indices))
+        case "have":
+            have = message.have
+            return HaveReceived(link, key_of(have), have.chunk_count, have.bitmap, have.complete)
+        case "credit":
+            return CreditReceived(link, key_of(message.credit), tuple(message.credit.indices))
+        case "cancel":
+            return CancelReceived(link, key_of(message.cancel), message.cancel.reason)
+    return None
+
+
+def plan_of(plan: pb.RelayPlan) -> PlanChanged:
+    """The coordinator's plan.
+
+    Raises:
+        MalformedMessage: it names a neighbour or a stripe that cannot be.
+    """
+    neighbours = tuple(_neighbour(neighbour) for neighbour in plan.neighbours)
+    return PlanChanged(
+        PlanId(plan.plan_id),
+        neighbours,
+        tuple(_stripe(stripe, neighbours) for stripe in plan.stripes),
+        _peers(plan.list_children, neighbours),
+        _peers(plan.parents, neighbours),
+        tuple(_neighbour(neighbour) for neighbour in plan.fallbacks),
+        plan.direct_copies,
+    )
+
+
+def accusation_of(action: Accuse) -> pb.Accusation:
+    """What to tell the coordinator about a peer that sent wrong bytes."""
+    return pb.Accusation(
+        culprit_peer_id=action.peer_id, version=action.version, chunk_index=action.index, reason=action.reason
+    )
+
+
+def key_of(message: pb.Want | pb.Request | pb.Have | pb.Credit | pb.Cancel | pb.ChunkList) -> EncodingKey:
+    """The encoding that a message is about."""
+    return EncodingKey(Version(message.version), EncodingId(message.encoding_id))
+
+
+def _neighbour(neighbour: pb.PlanNeighbour) -> Neighbour:
+    peer_id = PeerId(neighbour.peer_id)
+    return Neighbour(peer_id, neighbour.role, neighbour.address, neighbour.we_dial, neighbour.lan)
+
+
+def _stripe(stripe: pb.PlanStripe, neighbours: Sequence[Neighbour]) -> Stripe:
+    if not 1 <= stripe.stripe <= STRIPES_MAX:
+        raise MalformedMessage(f"a relay plan with stripe {stripe.stripe}")
+    return Stripe(StripeId(stripe.stripe), _peers(stripe.children, neighbours), stripe.bytes_per_second)
+
+
+def _peers(indices: Iterable[int], neighbours: Sequence[Neighbour]) -> tuple[PeerId, ...]:
+    chosen = tuple(indices)
+    if any(index >= len(neighbours) for index in chosen):
+        raise MalformedMessage("a relay plan that names a neighbour it does not have")
+    return tuple(neighbours[index].peer_id for index in chosen)

@@ -1,0 +1,1 @@
+"""Decide what the relay sends, requests and stores, without I/O."""

@@ -1,0 +1,206 @@
+"""The relay's decisions: who is dialled, who is asked, which chunk goes where. Pure: no socket, clock, disk or chance.
+
+Chunks are pushed along the stripes of the coordinator's plan (relay_forwarding); the origin decides which stripe each
+chunk takes (relay_issuing); what pushing does not bring is asked for (relay_pulling). Sources: Mutualcast (Li, Chou,
+Zhang 2005) for ownership, SplitStream (Castro et al. 2003) for interior-disjoint trees.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from peer.relay.core import catch_up as serving
+from peer.relay.core import forwarding, links, pulling, receiving
+from peer.relay.core import gossip as gossiping
+from peer.relay.core import origin as issuing
+from peer.relay.core.actions import Action
+from peer.relay.core.events import (
+    BroadcastStarted,
+    CancelReceived,
+    ChunkArrived,
+    ChunkCorrupt,
+    ChunkListReceived,
+    ChunkSent,
+    ChunkVerified,
+    CoordinatorGone,
+    CreditReceived,
+    DialFailed,
+    EncodingKnown,
+    EncodingUnwanted,
+    Event,
+    HaveReceived,
+    HoldersKnown,
+    KeyframeMade,
+    LinkDown,
+    LinkUp,
+    PlanChanged,
+    RequestReceived,
+    StoreFailed,
+    StoreReady,
+    Tick,
+    VersionFinished,
+    VersionHeard,
+    VersionRestored,
+    VersionsRemoved,
+    WantReceived,
+)
+from peer.relay.core.state import RelaySettings, RelayState
+
+_ChunkEvent = ChunkArrived | ChunkVerified | ChunkCorrupt | ChunkSent
+_Message = WantReceived | RequestReceived | CancelReceived | HaveReceived | ChunkListReceived | CreditReceived
+_LinkEvent = PlanChanged | CoordinatorGone | HoldersKnown | LinkUp | LinkDown | DialFailed
+_EncodingEvent = VersionHeard | EncodingKnown | BroadcastStarted | EncodingUnwanted
+_StoreEvent = StoreReady | VersionFinished | StoreFailed | VersionRestored | KeyframeMade | VersionsRemoved
+
+
+class RelayCore:
+    """Receives and serves encodings of versions over links.
+
+    ``handle`` takes one event and the time in seconds of any monotonic clock, and returns the actions to carry out, in
+    order.
+    """
+
+    def __init__(self, settings: RelaySettings) -> None:
+        self.state = RelayState(settings)
+
+    @property
+    def busy(self) -> bool:
+        """Whether chunks are on their way, so that time matters."""
+        state = self.state
+        return bool(state.broadcasts) or any(
+            encoding.in_flight and encoding.announced for encoding in state.encodings.values()
+        )
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        """Apply one event.
+
+        Args:
+            now: seconds on a monotonic clock, never less than in the call before.
+        """
+        self.state.now_s = now
+        self._apply(event, now)
+        actions, self.state.actions = self.state.actions, []
+        return actions
+
+    def _apply(self, event: Event, now: float) -> None:
+        match event:
+            case ChunkArrived() | ChunkVerified() | ChunkCorrupt() | ChunkSent():
+                self._apply_chunk(event, now)
+            case (
+                WantReceived()
+                | RequestReceived()
+                | CancelReceived()
+                | HaveReceived()
+                | ChunkListReceived()
+                | CreditReceived()
+            ):
+                self._apply_message(event, now)
+            case PlanChanged() | CoordinatorGone() | HoldersKnown() | LinkUp() | LinkDown() | DialFailed():
+                self._apply_link(event, now)
+            case VersionHeard() | EncodingKnown() | BroadcastStarted() | EncodingUnwanted():
+                self._apply_encoding(event, now)
+            case (
+                StoreReady()
+                | VersionFinished()
+                | StoreFailed()
+                | VersionRestored()
+                | KeyframeMade()
+                | VersionsRemoved()
+            ):
+                self._apply_store(event, now)
+            case Tick():
+                self._tick(now)
+            case _:
+                assert_never(event)
+
+    def _apply_chunk(self, event: _ChunkEvent, now: float) -> None:
+        match event:
+            case ChunkArrived():
+                receiving.chunk_arrived(self.state, event, now)
+            case ChunkVerified():
+                receiving.chunk_verified(self.state, event, now)
+            case ChunkCorrupt():
+                receiving.chunk_corrupt(self.state, event, now)
+            case ChunkSent():
+                forwarding.chunk_sent(self.state, event.link)
+                issuing.issue(self.state, now)
+
+    def _apply_message(self, event: _Message, now: float) -> None:
+        match event:
+            case WantReceived(announcement=True):
+                gossiping.announcement_wanted(self.state, event.link, event.key)
+            case WantReceived():
+                gossiping.mentioned(self.state, event.link, event.key)
+                forwarding.want_received(self.state, event)
+            case RequestReceived():
+                forwarding.request_received(self.state, event)
+            case CancelReceived():
+                forwarding.cancel_received(self.state, event)
+                pulling.source_cancelled(self.state, event, now)
+            case HaveReceived():
+                forwarding.note_theirs(self.state, event)
+                pulling.source_claims(self.state, event, now)
+                gossiping.told_of(self.state, event.link, event.key, now)
+            case ChunkListReceived():
+                gossiping.mentioned(self.state, event.link, event.key)
+                receiving.chunk_list_received(self.state, event, now)
+            case CreditReceived():
+                gossiping.mentioned(self.state, event.link, event.key)
+                issuing.credit_received(self.state, event, now)
+
+    def _apply_link(self, event: _LinkEvent, now: float) -> None:
+        match event:
+            case PlanChanged():
+                links.plan_changed(self.state, event, now)
+            case CoordinatorGone():
+                links.coordinator_gone(self.state, event, now)
+            case HoldersKnown():
+                links.holders_known(self.state, event, now)
+            case LinkUp():
+                links.link_up(self.state, event, now)
+            case LinkDown():
+                links.link_down(self.state, event, now)
+            case DialFailed():
+                links.dial_failed(self.state, event, now)
+
+    def _apply_encoding(self, event: _EncodingEvent, now: float) -> None:
+        match event:
+            case VersionHeard():
+                gossiping.version_heard(self.state, event, now)
+            case EncodingKnown():
+                receiving.encoding_known(self.state, event, now)
+            case BroadcastStarted():
+                issuing.broadcast_started(self.state, event, now)
+            case EncodingUnwanted():
+                receiving.unwanted(self.state, event)
+
+    def _apply_store(self, event: _StoreEvent, now: float) -> None:
+        match event:
+            case StoreReady():
+                receiving.store_ready(self.state, event, now)
+            case VersionFinished():
+                receiving.version_finished(self.state, event)
+            case StoreFailed():
+                receiving.store_failed(self.state, event, now)
+            case VersionRestored():
+                receiving.restored(self.state, event)
+            case KeyframeMade():
+                serving.keyframe_made(self.state, event)
+            case VersionsRemoved():
+                receiving.removed(self.state, event)
+
+    def _tick(self, now: float) -> None:
+        state = self.state
+        links.dial_neighbours(state, now)
+        links.watch_dials(state, now)
+        gossiping.gossip(state, now)
+        receiving.retry_failed(state, now)
+        receiving.give_up_in_vain(state, now)
+        for encoding in state.in_flight():
+            pulling.watch(state, encoding, now)
+        forwarding.release_stuck(state)
+        forwarding.tell_wanting(state, now)
+        issuing.watch_roots(state, now)
+        links.close_unneeded(state, now)
+        for peer_id in [peer_id for peer_id, until_s in state.penalised_until_s.items() if until_s <= now]:
+            del state.penalised_until_s[peer_id]

@@ -1,0 +1,315 @@
+"""What the relay's core is told: by the coordinator, by links, by the store, by the clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NewType
+
+from peer.links.neighbours import EncodingKey, Neighbour
+from rollcast.wire.ids import ChunkIndex, PeerId, PlanId, StripeId
+
+LinkId = NewType("LinkId", int)  # rises with every link of this process
+
+
+@dataclass(frozen=True, slots=True)
+class Stripe:
+    """Where one stripe's chunks go from here.
+
+    Args:
+        bytes_per_second: what the plan expects the stripe to carry; 0: not known.
+    """
+
+    stripe: StripeId
+    children: tuple[PeerId, ...]
+    bytes_per_second: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PlanChanged:
+    """The coordinator's newest relay plan for this peer.
+
+    Args:
+        neighbours: links to keep open and warm.
+        stripes: those that we pass on.
+        list_children: to whom we send announcements and chunk lists, ahead of the chunks.
+        parents: who sends us chunks of some stripe.
+        fallbacks: further holders, dialled when the neighbours do not help.
+        direct_copies: an origin may send a chunk to all neighbours itself when its uplink would idle.
+    """
+
+    plan_id: PlanId
+    neighbours: tuple[Neighbour, ...] = ()
+    stripes: tuple[Stripe, ...] = ()
+    list_children: tuple[PeerId, ...] = ()
+    parents: tuple[PeerId, ...] = ()
+    fallbacks: tuple[Neighbour, ...] = ()
+    direct_copies: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorGone:
+    """There has been no session with the coordinator for a while (``gone``), or there is one again."""
+
+    gone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HoldersKnown:
+    """Members that may hold versions and are not in the plan, the likeliest first; replaces those told before."""
+
+    holders: tuple[Neighbour, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VersionHeard:
+    """A verified announcement came.
+
+    Args:
+        key: the encoding of the version that the origin sends to everybody.
+        link: which it came on; None: another way.
+    """
+
+    key: EncodingKey
+    link: LinkId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EncodingKnown:
+    """A verified announcement names this encoding, and this process is to have it.
+
+    Told again when more is known of it: nothing that was true before becomes false.
+
+    Args:
+        announced: the learner announced the version to the run; before that chunks are taken but none is asked for.
+        listed: the shell holds the chunk list that hashes to the manifest.
+        holder: the link of a process that holds all of it: the learner's.
+        pushed: the origin sends it to everybody; what it does not is to be had for asking only.
+    """
+
+    key: EncodingKey
+    chunk_count: int
+    chunk_size_bytes: int = 1 << 16
+    announced: bool = True
+    listed: bool = False
+    holder: LinkId | None = None
+    pushed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class BroadcastStarted:
+    """This process, the origin, is to send an encoding that it holds to everybody."""
+
+    key: EncodingKey
+
+
+@dataclass(frozen=True, slots=True)
+class EncodingUnwanted:
+    """Another encoding is cheaper, or the version is superseded: stop receiving this one."""
+
+    key: EncodingKey
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRestored:
+    """The store holds this encoding, complete: from an earlier life of the process, or made of a delta."""
+
+    key: EncodingKey
+    chunk_count: int
+    chunk_size_bytes: int = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class KeyframeMade:
+    """The version's state was made here of a delta: its keyframe is restored later, or as soon as ListChunks asks."""
+
+    key: EncodingKey
+
+
+@dataclass(frozen=True, slots=True)
+class VersionsRemoved:
+    """Retention removed these from the store."""
+
+    keys: tuple[EncodingKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUp:
+    """A link is open and its other end is authenticated."""
+
+    link: LinkId
+    peer_id: PeerId
+    role: str
+    dialled: bool  # by us
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDown:
+    """A link ended. ``jitter`` in [0, 1) is drawn by the shell, for the delay before the next dial."""
+
+    link: LinkId
+    reason: str
+    jitter: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class DialFailed:
+    """A Dial action did not lead to a link."""
+
+    peer_id: PeerId
+    reason: str
+    jitter: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class WantReceived:
+    """The other end asks what we hold, now and as it grows, and perhaps for the chunk list; or, with ``announcement``,
+    only for that of the version."""
+
+    link: LinkId
+    key: EncodingKey
+    chunk_list: bool = False
+    announcement: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RequestReceived:
+    """The other end asks for these chunks."""
+
+    link: LinkId
+    key: EncodingKey
+    indices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CancelReceived:
+    """The other end stops asking for, or stops sending, this encoding."""
+
+    link: LinkId
+    key: EncodingKey
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HaveReceived:
+    link: LinkId
+    key: EncodingKey
+    chunk_count: int
+    bitmap: bytes
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkListReceived:
+    """``valid``: the list hashes to the signed manifest."""
+
+    link: LinkId
+    key: EncodingKey
+    valid: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CreditReceived:
+    """Of the chunks that the relay at the other end was given to pass on, these have left its uplink."""
+
+    link: LinkId
+    key: EncodingKey
+    indices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkArrived:
+    """A chunk frame arrived; its bytes are not verified yet and wait in the shell."""
+
+    link: LinkId
+    key: EncodingKey
+    index: ChunkIndex
+    stripe: StripeId
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkVerified:
+    """A Verify succeeded: the bytes hash to the list, can be read, and are on their way to the disk."""
+
+    link: LinkId
+    key: EncodingKey
+    index: ChunkIndex
+    stripe: StripeId
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkCorrupt:
+    """A Verify failed: the bytes do not hash to the list and were thrown away."""
+
+    link: LinkId
+    key: EncodingKey
+    index: ChunkIndex
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSent:
+    """A SendChunk left this process and its socket has room again."""
+
+    link: LinkId
+
+
+@dataclass(frozen=True, slots=True)
+class StoreReady:
+    """A BeginStore succeeded; ``bitmap`` names the chunks found on disk and verified."""
+
+    key: EncodingKey
+    bitmap: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class VersionFinished:
+    """A FinishVersion succeeded: durable, and the state's hash matches the record."""
+
+    key: EncodingKey
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFailed:
+    """The store cannot take or finish this encoding (a full disk, a state that does not hash to its record)."""
+
+    key: EncodingKey
+    reason: str
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed; a few a second."""
+
+
+Event = (
+    PlanChanged
+    | CoordinatorGone
+    | HoldersKnown
+    | VersionHeard
+    | EncodingKnown
+    | BroadcastStarted
+    | EncodingUnwanted
+    | VersionRestored
+    | KeyframeMade
+    | VersionsRemoved
+    | LinkUp
+    | LinkDown
+    | DialFailed
+    | WantReceived
+    | RequestReceived
+    | CancelReceived
+    | HaveReceived
+    | ChunkListReceived
+    | CreditReceived
+    | ChunkArrived
+    | ChunkVerified
+    | ChunkCorrupt
+    | ChunkSent
+    | StoreReady
+    | VersionFinished
+    | StoreFailed
+    | Tick
+)

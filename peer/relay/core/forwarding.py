@@ -1,0 +1,349 @@
+"""The sending side of the relay's core: copies for the children of a stripe, and chunks that others asked for.
+
+A relay reports to its upstream link how many of the chunks given to it have left its uplink, counting copies whichever
+child they were for: so it is given work in proportion to its real uplink, and one slow child does not stall the others.
+(Returning the report only when a chunk's slowest copy leaves stalls the relay; not waiting for slow copies at all lets
+the flows that got ahead fill the uplink for good.)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from peer.links.neighbours import EncodingKey
+from peer.links.token_bucket import TokenBucket
+from peer.relay.core.actions import SendAnnouncement, SendCancel, SendChunk, SendChunkList, SendCredit, SendHave
+from peer.relay.core.catch_up import asked_for
+from peer.relay.core.chunk_set import ChunkSet
+from peer.relay.core.events import CancelReceived, HaveReceived, LinkId, RequestReceived, WantReceived
+from peer.relay.core.state import Account, EncodingState, LinkState, Push, RelayState
+from rollcast.wire.ids import ChunkIndex, PeerId, StripeId
+from rollcast.wire.links.frames import DIRECT_STRIPE, NO_STRIPE
+
+# Versions whose announcements and chunk lists a new link is told of.
+_INTRODUCED_MOST = 2
+
+# ---------------------------------------------------------------- copies for children
+
+
+def forward(state: RelayState, encoding: EncodingState, index: int, stripe: StripeId, sender: LinkState) -> None:
+    """Pass a verified chunk on to the stripe's children, and remember whom to tell once the copies have left."""
+    children = state.children.get(stripe, ())
+    reported = sender.role == "origin" and stripe not in (DIRECT_STRIPE, NO_STRIPE)
+    counted_most = _counted_most(state, encoding, children) if reported else 0
+    copies = 0
+    for peer_id in children:
+        child = state.link_to.get(peer_id)
+        if child is not None and child.link != sender.link:
+            push = Push(index, stripe, sender.link if reported else None)
+            copies += queue_push(state, child, encoding, push, counted_most)
+    if reported:
+        sender.account.copies.append((encoding.key, index, copies))
+        settle(state, sender)
+
+
+def queue_push(state: RelayState, child: LinkState, encoding: EncodingState, push: Push, counted_most: int = 0) -> int:
+    """Queue a copy for one child.
+
+    Args:
+        counted_most: behind so many others it counts as sent.
+
+    Returns:
+        1 if it counts towards what its upstream is told, 0 if there is none to wait for.
+    """
+    if push.index in state.theirs(child, encoding):
+        return 0
+    waiting = child.pushes.setdefault(encoding.key, deque())
+    if len(waiting) >= state.settings.pushes_most:
+        state.counters.chunks_skipped += 1
+        return 0
+    counted = len(waiting) < counted_most and not state.is_stuck(child)
+    if not counted:
+        push.upstream = None
+    waiting.append(push)
+    pump(state, child)
+    return int(counted and push.upstream is not None)
+
+
+def _counted_most(state: RelayState, encoding: EncodingState, children: Sequence[PeerId]) -> int:
+    """Copies that count and wait for one child, at most. Those that are behind share what may count altogether; one
+    that is behind by more than that is slow by itself."""
+    least, most = state.settings.pushes_counted_least, state.settings.chunks_counted * len(children)
+    links = [state.link_to[peer_id] for peer_id in children if peer_id in state.link_to]
+    behind = sum(least <= len(link.pushes.get(encoding.key, ())) <= most for link in links)
+    return max(least, most // max(1, behind))
+
+
+def settle(state: RelayState, upstream: LinkState) -> None:
+    """Report chunks whose number of copies has left."""
+    account = upstream.account
+    done: dict[EncodingKey, list[int]] = {}
+    while account.copies and account.left >= account.copies[0][2]:
+        key, index, copies = account.copies.popleft()
+        account.left -= copies
+        done.setdefault(key, []).append(index)
+    for key, indices in done.items():
+        state.do(SendCredit(upstream.link, key, tuple(indices)))
+    if not account.copies:
+        account.left = 0
+
+
+def _count_as_sent(state: RelayState, upstream_id: LinkId | None) -> None:
+    upstream = state.links.get(upstream_id) if upstream_id is not None else None
+    if upstream is not None:
+        upstream.account.left += 1
+        settle(state, upstream)
+
+
+def release_stuck(state: RelayState) -> None:
+    """Copies for a child that does not read count as sent: whoever gave us the chunks does not wait for it."""
+    for link in state.links.values():
+        if state.is_stuck(link):
+            for push in link.copies():
+                upstream, push.upstream = push.upstream, None
+                _count_as_sent(state, upstream)
+
+
+# ---------------------------------------------------------------- the transport
+
+
+def chunk_sent(state: RelayState, link_id: LinkId) -> None:
+    """A chunk left and the link has room again."""
+    link = state.links.get(link_id)
+    if link is None or not link.in_transport:
+        return
+    state.chunks_left += 1
+    push = link.in_transport.popleft()
+    if push is not None:
+        _count_as_sent(state, push.upstream)
+    pump(state, link)
+
+
+def pump(state: RelayState, link: LinkState) -> None:
+    """Give the link's transport what it has room for: copies for a child first, the newest version before all."""
+    while len(link.in_transport) < state.settings.outbox_chunks:
+        if not (_send_push(state, link) or _send_pull(state, link)):
+            return
+
+
+def _send_push(state: RelayState, link: LinkState) -> bool:
+    while link.pushes:
+        key = max(link.pushes) if len(link.pushes) > 1 else next(iter(link.pushes))
+        waiting = link.pushes[key]
+        while waiting:
+            push = waiting.popleft()
+            if _send(state, link, key, push.index, push):
+                return True
+            _count_as_sent(state, push.upstream)
+        del link.pushes[key]
+    return False
+
+
+def _send_pull(state: RelayState, link: LinkState) -> bool:
+    while link.pulls:
+        key = max(link.pulls)
+        waiting = link.pulls[key]
+        while waiting:
+            if _send(state, link, key, waiting.popleft(), None):
+                return True
+        del link.pulls[key]
+    return False
+
+
+def _send(state: RelayState, link: LinkState, key: EncodingKey, index: int, push: Push | None) -> bool:
+    """Send a chunk unless it is gone, or the other end got it elsewhere meanwhile."""
+    encoding = state.encodings.get(key)
+    if encoding is None or index not in encoding.have or not state.theirs(link, encoding).add(index):
+        return False
+    link.in_transport.append(push)
+    link.handed_at_s, link.handed_after = state.now_s, state.chunks_left
+    if push is None:
+        _answers(encoding, link.peer_id).take(encoding.chunk_size_bytes, state.now_s)
+    state.do(SendChunk(link.link, key, ChunkIndex(index), NO_STRIPE if push is None else push.stripe))
+    return True
+
+
+def drop_link(state: RelayState, link: LinkState) -> None:
+    """The link is gone: its copies count as sent, so that whoever gave us the chunks does not wait for them."""
+    copies = link.copies()
+    link.pushes.clear()
+    link.in_transport.clear()
+    link.account = Account()
+    for push in copies:
+        _count_as_sent(state, push.upstream)
+
+
+# ---------------------------------------------------------------- what others ask
+
+# What one peer may be sent of an encoding for asking: so many copies at once, and one more each time this has passed.
+# An honest one needs one, and parts of more on bad days.
+_COPIES_ASKED_MOST = 8
+_COPY_ASKED_EVERY_S = 300.0
+
+
+def want_received(state: RelayState, event: WantReceived) -> None:
+    """Tell what we hold, now and from now on; an encoding that we do not know yet is remembered."""
+    link = state.links.get(event.link)
+    if link is None:
+        return
+    encoding = state.encodings.get(event.key)
+    if encoding is None and event.key not in state.made and event.key.version < state.newest_version():
+        state.do(SendCancel(link.link, event.key, "not held here"))
+        return
+    link.wants[event.key] = -1
+    asked_for(state, event.key)
+    if event.chunk_list:
+        link.lists_due.add(event.key)
+    while len(link.wants) > state.settings.wants_per_link_most:
+        _wants_no_more(link, min(key for key in link.wants if key != event.key))
+    if encoding is None:
+        state.do(SendHave(link.link, event.key, 0, b"", False))
+        return
+    if event.chunk_list:
+        link.lists_sent.discard(event.key)
+        introduce(state, link, encoding)
+    tell(state, link, encoding)
+
+
+def request_received(state: RelayState, event: RequestReceived) -> None:
+    """Queue what we hold; whoever asks for more learns what that is."""
+    link = state.links.get(event.link)
+    encoding = state.encodings.get(event.key)
+    if link is None:
+        return
+    if encoding is None:
+        state.do(SendCancel(link.link, event.key, "not held here"))
+        return
+    if _answers(encoding, link.peer_id).take(0, state.now_s) > 0.0:
+        state.do(SendCancel(link.link, event.key, "asked for too often"))
+        return
+    room = state.settings.pulls_most - sum(map(len, link.pulls.values()))
+    theirs = state.theirs(link, encoding)
+    held = [index for index in event.indices if index in encoding.have][: max(0, room)]
+    if held:
+        asked_for(state, event.key)
+        waiting = link.pulls.setdefault(event.key, deque())
+        for index in held:
+            theirs.discard(index)  # it says that it lacks it, whatever we sent before
+            waiting.append(index)
+        pump(state, link)
+    if len(held) < len(event.indices):
+        tell(state, link, encoding)
+
+
+def _answers(encoding: EncodingState, peer_id: PeerId) -> TokenBucket:
+    known = encoding.answers.get(peer_id)
+    if known is None:
+        copy_bytes = encoding.chunk_count * encoding.chunk_size_bytes
+        known = TokenBucket(copy_bytes / _COPY_ASKED_EVERY_S, _COPIES_ASKED_MOST * copy_bytes)
+        encoding.answers[peer_id] = known
+    return known
+
+
+def cancel_received(state: RelayState, event: CancelReceived) -> None:
+    """The other end wants no more of an encoding."""
+    link = state.links.get(event.link)
+    if link is not None:
+        _wants_no_more(link, event.key)
+        link.pulls.pop(event.key, None)
+
+
+def _wants_no_more(link: LinkState, key: EncodingKey) -> bool:
+    """Whether it wanted it until now."""
+    link.lists_due.discard(key)
+    return link.wants.pop(key, None) is not None
+
+
+def note_theirs(state: RelayState, event: HaveReceived) -> None:
+    """Learn what the other end does not need."""
+    link = state.links.get(event.link)
+    encoding = state.encodings.get(event.key)
+    if link is None or encoding is None or event.chunk_count != encoding.chunk_count:
+        return
+    if event.complete:
+        link.theirs[event.key] = ChunkSet.full(event.chunk_count)
+        _wants_no_more(link, event.key)
+        return
+    theirs = ChunkSet.from_bitmap(event.chunk_count, event.bitmap)
+    if theirs is not None:
+        theirs.add_all(state.theirs(link, encoding))
+        link.theirs[event.key] = theirs
+
+
+# ---------------------------------------------------------------- what we tell
+
+
+def tell(state: RelayState, link: LinkState, encoding: EncodingState) -> None:
+    """Say what we hold."""
+    if encoding.key in link.wants:
+        link.wants[encoding.key] = encoding.have.count
+    complete = encoding.phase == "held"
+    bitmap = b"" if complete else encoding.have.bitmap
+    state.do(SendHave(link.link, encoding.key, encoding.chunk_count, bitmap, complete))
+
+
+def tell_wanting(state: RelayState, now: float) -> None:
+    """Those who asked learn what came since."""
+    for link in state.links.values():
+        for key, told in link.wants.items():
+            encoding = state.encodings.get(key)
+            if encoding is None or encoding.have.count == told:
+                continue
+            settings = state.settings
+            interval_s = settings.have_interval_s_at_end if encoding.ending else settings.have_interval_s
+            if now - link.told_at_s >= interval_s:
+                link.told_at_s = now
+                tell(state, link, encoding)
+
+
+def tell_complete(state: RelayState, encoding: EncodingState, *, all_neighbours: bool) -> None:
+    """Those who asked or were asked, or everybody, learn that we need no more of it and can be asked for all of it."""
+    for link in state.links.values():
+        is_neighbour = all_neighbours and link.peer_id in state.neighbours
+        if encoding.key in link.wants or link.link in encoding.sources or is_neighbour:
+            tell(state, link, encoding)
+    encoding.sources.clear()
+
+
+def tell_neighbours(state: RelayState, encoding: EncodingState) -> None:
+    """Who pushes to us learns what it need not send: an earlier life of ours had received it."""
+    for peer_id in state.neighbours:
+        link = state.link_to.get(peer_id)
+        if link is not None:
+            tell(state, link, encoding)
+
+
+def introduce(state: RelayState, link: LinkState, encoding: EncodingState) -> None:
+    """Send the chunk list once to who asked for it; to our list children ahead of the chunks, with the announcement."""
+    key = encoding.key
+    is_child = link.peer_id in state.plan.list_children
+    if not encoding.listed or key in link.lists_sent or not (is_child or key in link.lists_due):
+        return
+    if is_child and all(sent.version != key.version for sent in link.lists_sent):
+        link.knows.add(key.version)
+        state.do(SendAnnouncement(link.link, key.version))
+    link.lists_due.discard(key)
+    link.lists_sent.add(key)
+    state.do(SendChunkList(link.link, key))
+
+
+def introduce_all(state: RelayState, link: LinkState) -> None:
+    """A new child learns of the newest encodings."""
+    for key in sorted(state.encodings)[-_INTRODUCED_MOST:]:
+        introduce(state, link, state.encodings[key])
+
+
+def forget(state: RelayState, key: EncodingKey, reason: str) -> None:
+    """We hold this encoding no more, or never will."""
+    state.asked_at_s.pop(key, None)
+    for link in state.links.values():
+        wanted = _wants_no_more(link, key)
+        for push in link.pushes.pop(key, ()):
+            _count_as_sent(state, push.upstream)
+        link.pulls.pop(key, None)
+        link.theirs.pop(key, None)
+        link.lists_sent.discard(key)
+        link.owned = deque(owned for owned in link.owned if owned.key != key)
+        if wanted:
+            state.do(SendCancel(link.link, key, reason))

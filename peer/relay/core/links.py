@@ -1,0 +1,178 @@
+"""Links of the relay's core: whom the plan wants connected, who is dialled again when, what a new link is told."""
+
+from __future__ import annotations
+
+from peer.links.paths import PUNCH
+from peer.relay.core import pulling
+from peer.relay.core.actions import CloseLink, Warn
+from peer.relay.core.events import CoordinatorGone, DialFailed, HoldersKnown, LinkDown, LinkUp, PlanChanged
+from peer.relay.core.forwarding import introduce_all, tell
+from peer.relay.core.origin import issue
+from peer.relay.core.receiving import forget_link
+from peer.relay.core.state import LinkState, RelayState
+from rollcast.runtime.errors import NotDialable
+from rollcast.wire.ids import PeerId
+from rollcast.wire.links.frames import DIRECT_STRIPE
+
+# Those who are to dial us try at once, and again every few seconds.
+_DIALLED_WITHIN_S = 60.0
+# Links that one peer may have open to us: a second one replaces a half-dead first.
+_LINKS_PER_PEER_MOST = 2
+
+
+def plan_changed(state: RelayState, event: PlanChanged, now: float) -> None:
+    """Follow a newer plan. Nothing that is verified is lost, and links stay open while they are of use."""
+    if event.plan_id < state.plan.plan_id:
+        return
+    lost = set(state.plan.parents) - set(event.parents)
+    if lost and state.in_flight():
+        state.counters.reparentings += 1
+    state.plan = event
+    state.children = {one.stripe: one.children for one in event.stripes if one.stripe != DIRECT_STRIPE}
+    state.neighbours = {neighbour.peer_id: neighbour for neighbour in event.neighbours}
+    _forget_strangers(state, now)
+    for link in state.links.values():
+        link.lan = _is_lan(state, link.peer_id)
+        introduce_all(state, link)
+    dial_neighbours(state, now)
+    issue(state, now)
+
+
+def _forget_strangers(state: RelayState, now: float) -> None:
+    """Peers that left the run would otherwise be remembered for good."""
+    plan = state.plan
+    around = (*plan.neighbours, *plan.fallbacks, *state.further)
+    known = {neighbour.peer_id for neighbour in around} | state.link_to.keys()
+    state.windows = {key: window for key, window in state.windows.items() if key[0] in known}
+    state.dials = {
+        peer_id: dialling
+        for peer_id, dialling in state.dials.items()
+        if peer_id in known or dialling.dialling or dialling.retry_at_s > now
+    }
+
+
+def coordinator_gone(state: RelayState, event: CoordinatorGone, now: float) -> None:
+    """From now on, or no longer, the plan is what it was and everybody who is linked is one to ask."""
+    state.alone = event.gone
+    dial_neighbours(state, now)
+
+
+def holders_known(state: RelayState, event: HoldersKnown, now: float) -> None:
+    """Whom to dial where the plan's neighbours and fallbacks do not help."""
+    state.further = event.holders
+    _forget_strangers(state, now)
+    dial_neighbours(state, now)
+
+
+def _is_lan(state: RelayState, peer_id: PeerId) -> bool:
+    neighbour = state.neighbours.get(peer_id) or next((one for one in state.further if one.peer_id == peer_id), None)
+    return neighbour is not None and neighbour.lan
+
+
+def link_up(state: RelayState, event: LinkUp, now: float) -> None:
+    """A new link: it is told of the newest versions, and asked if somebody waited for it."""
+    dialling = state.dial_state(event.peer_id)
+    if event.dialled:
+        dialling.dialling = False
+    if state.penalised(event.peer_id, now):
+        state.do(CloseLink(event.link, "this peer sent wrong bytes lately"))
+        return
+    older = [link for link in state.links.values() if link.peer_id == event.peer_id]
+    link = LinkState(event.link, event.peer_id, event.role, event.dialled, now, now, _is_lan(state, event.peer_id))
+    state.links[event.link] = state.link_to[event.peer_id] = link
+    if len(older) >= _LINKS_PER_PEER_MOST:
+        oldest = min(older, key=lambda old: old.link)
+        state.do(CloseLink(oldest.link, "replaced by a newer link"))
+        forget_link(state, oldest, now)
+    introduce_all(state, link)
+    for encoding in state.in_flight():
+        if encoding.awaited == event.peer_id or (encoding.pulling and state.helps(link)):
+            pulling.want(state, encoding, link, now)
+    for encoding in state.encodings.values():
+        # A neighbour that was away learns what we need no more, and whom it can ask.
+        held = encoding.phase == "held" and encoding.announced_at_s
+        begun = encoding.phase == "receiving" and encoding.have.count
+        if state.helps(link) and (held or begun):
+            tell(state, link, encoding)
+    issue(state, now)
+
+
+def link_down(state: RelayState, event: LinkDown, now: float) -> None:
+    """A link ended."""
+    link = state.links.get(event.link)
+    if link is None:
+        return
+    forget_link(state, link, now)
+    if now - link.opened_at_s >= state.settings.redial_most_s:
+        state.dial_state(link.peer_id).failures = 0
+    if link.peer_id not in state.link_to:
+        _back_off(state, link.peer_id, event.jitter, now)
+
+
+def dial_failed(state: RelayState, event: DialFailed, now: float) -> None:
+    """A dial led nowhere: whoever waited for it asks the next."""
+    state.dial_state(event.peer_id).dialling = False
+    _back_off(state, event.peer_id, event.jitter, now)
+    for encoding in state.in_flight():
+        if encoding.awaited == event.peer_id:
+            encoding.awaited = None
+            pulling.ask_next(state, encoding, now)
+
+
+def _back_off(state: RelayState, peer_id: PeerId, jitter: float, now: float) -> None:
+    """Wait between half of the ceiling and all of it; the ceiling doubles with each failure."""
+    settings = state.settings
+    dialling = state.dial_state(peer_id)
+    ceiling_s = min(settings.redial_most_s, settings.redial_first_s * 2.0 ** min(dialling.failures, 16))
+    dialling.failures += 1
+    dialling.retry_at_s = now + ceiling_s * (0.5 + 0.5 * jitter)
+
+
+def dial_neighbours(state: RelayState, now: float) -> None:
+    """Keep the plan's links open and warm, versions or not."""
+    for neighbour in state.plan.neighbours:
+        if neighbour.peer_id not in state.link_to and not state.penalised(neighbour.peer_id, now):
+            pulling.dial(state, neighbour, now)
+    if state.alone:
+        _dial_further(state, now)
+
+
+def _dial_further(state: RelayState, now: float) -> None:
+    """Keep a few links whatever became of the plan's, so that versions find their way."""
+    linked = {link.peer_id for link in state.links.values() if link.role in ("peer", "origin")}
+    missing = state.settings.alone_links_least - len(linked)
+    for holder in state.further:
+        if missing <= 0:
+            return
+        if holder.peer_id not in linked and not state.penalised(holder.peer_id, now):
+            missing -= pulling.dial(state, holder, now)
+
+
+def watch_dials(state: RelayState, now: float) -> None:
+    """Say it once if nobody gets through to the address that we advertise: such a peer is sent less, and later."""
+    expected = [one.peer_id for one in state.plan.neighbours if not one.we_dial and one.address != PUNCH]
+    if state.dials_judged or not expected:
+        state.undialled_since_s = None
+    elif any(peer_id in state.link_to for peer_id in expected):
+        state.dials_judged = True
+    elif state.undialled_since_s is None:
+        state.undialled_since_s = now
+    elif now - state.undialled_since_s >= _DIALLED_WITHIN_S:
+        state.dials_judged = True
+        what = f"none of {len(expected)} that are to dial this process got through in {_DIALLED_WITHIN_S:.0f} s"
+        fix = (
+            "`rollcast peer check` says what is in between, and what opens it; "
+            'or set link.advertise to "none": then this process dials the others'
+        )
+        state.do(Warn(NotDialable.code, what, fix))
+
+
+def close_unneeded(state: RelayState, now: float) -> None:
+    """Close links that we dialled and that neither the plan nor anybody's requests need."""
+    for link in list(state.links.values()):
+        asked = any(link.link in encoding.sources for encoding in state.encodings.values())
+        if not link.dialled or state.helps(link) or asked or link.pulls or link.pushes or link.wants:
+            link.needed_at_s = now
+        elif now - link.needed_at_s > state.settings.linger_s:
+            state.do(CloseLink(link.link, "no longer needed"))
+            forget_link(state, link, now)

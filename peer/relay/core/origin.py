@@ -1,0 +1,205 @@
+"""The origin's side of a broadcast: which relay is given which chunk.
+
+Push with ownership (Mutualcast; Li, Chou and Zhang 2005): each chunk is given to one stripe, whose root passes it on,
+so the origin sends it once. A root has a window of chunks, steered by how long it takes to pass one on, so each gets
+work in proportion to its real uplink, which nobody has to know. When no root has room and the origin's own uplink would
+idle, it sends copies to everybody itself. Near the end a root that would finish after the others is given nothing more.
+"""
+
+from __future__ import annotations
+
+from peer.links.neighbours import EncodingKey
+from peer.relay.core.events import BroadcastStarted, CreditReceived, LinkId
+from peer.relay.core.forwarding import queue_push
+from peer.relay.core.state import Again, Broadcast, EncodingState, LinkState, Owned, Push, RelayState
+from peer.relay.core.window import ServiceWindow
+from rollcast.wire.ids import StripeId
+from rollcast.wire.links.frames import DIRECT_STRIPE
+
+# Near the end a root may take this many times as long as the fastest.
+_SLOWER_AT_END_MOST = 1.5
+# Broadcasts that go on at the same time; older ones are left to be asked for.
+_BROADCASTS_MOST = 4
+# Where nothing else leaves, a chunk that its link does not take for this long waits for the other end.
+_STUCK_S = 0.25
+# A chunk is given again when its root takes longer than its window calls late, and longer than this.
+_GIVEN_AGAIN_S_LEAST = 0.5
+# Of a root that has passed nothing on yet only the plan says what to expect: this many times as long, and a little.
+_EXPECTED_TIMES = 3.0
+_EXPECTED_S_LEAST = 3.0
+_UNKNOWN_BYTES_PER_SECOND = 10_000.0
+
+
+def broadcast_started(state: RelayState, event: BroadcastStarted, now: float) -> None:
+    """Begin to send an encoding that we hold."""
+    encoding = state.encodings.get(event.key)
+    if encoding is None or encoding.phase != "held" or event.key in state.broadcasts:
+        return
+    if not state.broadcasts:
+        for window in state.windows.values():
+            window.begin()
+    state.broadcasts[event.key] = Broadcast(event.key, started_at_s=now)
+    while len(state.broadcasts) > _BROADCASTS_MOST:
+        del state.broadcasts[min(state.broadcasts)]
+    issue(state, now)
+
+
+def credit_received(state: RelayState, event: CreditReceived, now: float) -> None:
+    """A root has passed chunks on."""
+    link = state.links.get(event.link)
+    if link is None:
+        return
+    passed_on = set(event.indices)
+    for owned in [one for one in link.owned if one.key == event.key and one.index in passed_on]:
+        window = _window(state, link, owned)
+        if window is not None:
+            window.observe(now - owned.given_at_s, len(link.owned))
+        link.owned.remove(owned)
+    issue(state, now)
+
+
+def _window(state: RelayState, link: LinkState, owned: Owned) -> ServiceWindow | None:
+    encoding = state.encodings.get(owned.key)
+    return None if encoding is None else state.window_of(link.peer_id, encoding.chunk_size_bytes)
+
+
+def issue(state: RelayState, now: float) -> None:
+    """Give out chunks, the newest version first, as long as somebody has room and little waits in us."""
+    while state.broadcasts:
+        broadcast = state.broadcasts[max(state.broadcasts)]
+        encoding = state.encodings.get(broadcast.key)
+        if encoding is None or not broadcast.left(encoding.chunk_count) or _all_have(state, encoding):
+            del state.broadcasts[broadcast.key]
+            continue
+        backlog = _backlog(state, now)
+        if backlog >= state.settings.issue_ahead_chunks:
+            return
+        failed = broadcast.again[0].failed if broadcast.again else None
+        stripe = _best_stripe(state, broadcast, encoding, failed, now)
+        if stripe is not None:
+            _give(state, broadcast, encoding, stripe, now)
+        elif backlog == 0 and state.plan.direct_copies and state.link_to:
+            _send_directly(state, broadcast, encoding)
+        else:
+            return
+
+
+def _all_have(state: RelayState, encoding: EncodingState) -> bool:
+    """Whether nobody needs it: an earlier life of this process sent it, or they got it elsewhere."""
+    links = [state.link_to[peer_id] for peer_id in state.neighbours if peer_id in state.link_to]
+    return bool(links) and all(state.theirs(link, encoding).complete for link in links)
+
+
+def _backlog(state: RelayState, now: float) -> int:
+    """Copies that wait for our uplink. Those for an end that does not read hold nobody back, and answers no copies:
+    where they did, a few who ask for much would end the broadcast."""
+    return sum(
+        len(link.copies())
+        for link in state.links.values()
+        if not (state.is_stuck(link) or (link.in_transport and now - link.handed_at_s > _STUCK_S))
+    )
+
+
+def _roots(state: RelayState, stripe: StripeId) -> list[LinkState]:
+    return [state.link_to[peer_id] for peer_id in state.children.get(stripe, ()) if peer_id in state.link_to]
+
+
+def _best_stripe(
+    state: RelayState, broadcast: Broadcast, encoding: EncodingState, failed: LinkId | None, now: float
+) -> StripeId | None:
+    """The stripe whose roots have least of their windows in use; near the end only one that would be done in time.
+
+    Args:
+        failed: the root that kept the chunk too long; not this one, unless no other has room.
+    """
+    remaining_s = broadcast.remaining_s(encoding.chunk_count, now)
+    size_bytes, fastest_s = encoding.chunk_size_bytes, float("inf")
+    offers: list[tuple[bool, float, StripeId, float]] = []  # the least is the best
+    for stripe in state.children:
+        roots = _roots(state, stripe)
+        if not roots:
+            continue
+        windows = {root.link: state.window_of(root.peer_id, size_bytes) for root in roots}
+        service_s = max(window.service_s for window in windows.values())
+        if service_s > 0.0:  # otherwise it has shown nothing yet
+            fastest_s = min(fastest_s, service_s)
+        used = max(len(root.owned) / windows[root.link].chunks for root in roots)
+        offers.append((failed in windows, used, stripe, service_s))
+    in_time_s = remaining_s + _SLOWER_AT_END_MOST * fastest_s
+    usable = [offer for offer in offers if offer[1] < 1.0 and offer[3] <= in_time_s]
+    return min(usable)[2] if usable else None
+
+
+def _take(broadcast: Broadcast) -> int:
+    """The next chunk to give out."""
+    broadcast.given += 1
+    if broadcast.again:
+        return broadcast.again.popleft().index
+    broadcast.next += 1
+    return broadcast.next - 1
+
+
+def _give(state: RelayState, broadcast: Broadcast, encoding: EncodingState, stripe: StripeId, now: float) -> None:
+    index = _take(broadcast)
+    for root in _roots(state, stripe):
+        # A chunk that is given again may be there already: the root passes it on all the same.
+        state.theirs(root, encoding).discard(index)
+        root.owned.append(Owned(encoding.key, index, now))
+        queue_push(state, root, encoding, Push(index, stripe, None))
+
+
+def _send_directly(state: RelayState, broadcast: Broadcast, encoding: EncodingState) -> None:
+    index = _take(broadcast)
+    state.counters.chunks_direct += 1
+    for peer_id in state.neighbours:
+        link = state.link_to.get(peer_id)
+        if link is not None:
+            queue_push(state, link, encoding, Push(index, DIRECT_STRIPE, None))
+
+
+def give_again(state: RelayState, link: LinkState, now: float) -> None:
+    """A root is gone: what it was to pass on goes to others."""
+    _put_back(state, link, list(link.owned), now)
+    link.owned.clear()
+    issue(state, now)
+
+
+def watch_roots(state: RelayState, now: float) -> None:
+    """What a root has kept for far too long goes to another one."""
+    for link in state.links.values():
+        late = [owned for owned in link.owned if _is_late(state, link, owned, now)]
+        for owned in late:
+            link.owned.remove(owned)
+            window = _window(state, link, owned)
+            if window is not None:
+                window.late(now - owned.given_at_s)
+        _put_back(state, link, late, now)
+    issue(state, now)
+
+
+def _is_late(state: RelayState, link: LinkState, owned: Owned, now: float) -> bool:
+    window = _window(state, link, owned)
+    if window is None:
+        return False
+    patience_s = window.late_after_s if window.service_s else _expected_s(state, link, owned)
+    return now - owned.given_at_s > max(_GIVEN_AGAIN_S_LEAST, patience_s)
+
+
+def _expected_s(state: RelayState, link: LinkState, owned: Owned) -> float:
+    """How long a root of which nothing is known may take for what it was given."""
+    rates = [stripe.bytes_per_second for stripe in state.plan.stripes if link.peer_id in stripe.children]
+    given_bytes = len(link.owned) * state.encodings[owned.key].chunk_size_bytes
+    return _EXPECTED_S_LEAST + _EXPECTED_TIMES * given_bytes / (max(rates, default=0.0) or _UNKNOWN_BYTES_PER_SECOND)
+
+
+def _put_back(state: RelayState, root: LinkState, chunks: list[Owned], now: float) -> None:
+    for owned in chunks:
+        if owned.key in state.encodings:
+            broadcast = state.broadcasts.setdefault(owned.key, _ended(state, owned.key, now))
+            broadcast.again.append(Again(owned.index, root.link))
+            state.counters.chunks_given_again += 1
+
+
+def _ended(state: RelayState, key: EncodingKey, now: float) -> Broadcast:
+    """A broadcast of which everything was given out, to be taken up again."""
+    return Broadcast(key, started_at_s=now, next=state.encodings[key].chunk_count)

@@ -1,0 +1,396 @@
+"""Asking for chunks: what pushing did not bring, or will not.
+
+Late joiners, resumed and slow peers, dead relays and the end of a broadcast are all the same case: a chunk that
+somebody holds and that did not come. A source is asked what it holds (Want), answers now and as that grows (Have), and
+is asked for chunks by number (Request), a window of them at a time. A chunk that a source does not send in time is
+asked for elsewhere as well.
+"""
+
+from __future__ import annotations
+
+import math
+
+from peer.links.neighbours import Neighbour
+from peer.relay.core.actions import Dial, SendCancel, SendRequest, SendWant
+from peer.relay.core.chunk_set import ChunkSet
+from peer.relay.core.events import CancelReceived, HaveReceived, LinkId
+from peer.relay.core.state import EncodingState, LinkState, RelayState, Source
+from peer.relay.core.window import ServiceWindow
+from rollcast.wire.limits import REQUEST_CHUNKS_MAX
+from rollcast.wire.versions.records import KEYFRAME_ID
+
+# A chunk is late when it is this many times as far behind the newest as chunks usually are here.
+_USUAL_LAGS = 1.5
+_LAG_DECAY = 0.995
+# Moments at which the newest chunk is noted, and how many are remembered.
+_FRONTIER_STEP_S = 0.02
+_FRONTIERS_MOST = 512
+
+# The rest of an encoding in which every late chunk is asked for at once.
+_END_SHARE = 0.02
+_HEDGE_S_LEAST = 0.25
+# The origin's uplink is everybody's: it is asked for a chunk only this long after others could have been.
+_ORIGIN_SPARED_S = 0.25
+# Of the last chunks: the uplinks are idle by then, and one slow source would hold everything back.
+_HEDGE_S_LEAST_AT_END = 0.1
+_HEDGE_SERVICES_AT_END = 1.5
+
+_ROLE_ORDER = {"peer": 0, "learner": 0, "mirror": 1, "origin": 2}
+
+# ---------------------------------------------------------------- what is late
+
+
+def note_arrival(encoding: EncodingState, index: int, now: float) -> None:
+    """A pushed chunk came: remember how far behind the newest it was."""
+    encoding.pushed_at_s = now
+    if index > encoding.frontier:
+        encoding.frontier = index
+        times = encoding.frontier_at
+        if not times or now - times[-1][0] >= _FRONTIER_STEP_S:
+            times.append((now, index))
+            if len(times) > _FRONTIERS_MOST:
+                times.popleft()
+        return
+    passed_at_s = _passed_at(encoding, index)
+    lag_s = 0.0 if passed_at_s is None else now - passed_at_s
+    encoding.lag_s = max(encoding.lag_s * _LAG_DECAY, lag_s)
+
+
+def _passed_at(encoding: EncodingState, index: int) -> float | None:
+    """When a newer chunk than this one came; None when that is longer ago than we remember."""
+    for at_s, frontier in encoding.frontier_at:
+        if frontier >= index:
+            return at_s
+    return None
+
+
+def _late_below(state: RelayState, encoding: EncodingState, now: float) -> int:
+    """Chunks below this index should be here."""
+    settings = state.settings
+    ending = encoding.frontier >= encoding.chunk_count * (1.0 - _END_SHARE) - 1
+    least_s = settings.late_s_least_at_end if ending else settings.late_s_least
+    usual_s = 0.0 if ending else _USUAL_LAGS * encoding.lag_s
+    before_s = now - max(least_s, usual_s)
+    below = 0
+    for at_s, frontier in encoding.frontier_at:
+        if at_s > before_s:
+            break
+        below = frontier
+    if encoding.pushed_at_s <= before_s:
+        below = max(below, encoding.frontier)  # not every rise is noted
+    quiet = now - encoding.pushed_at_s >= _quiet_s(state, encoding)
+    pushed = _expects_pushes(state) and encoding.holder is None
+    return below if pushed and not quiet else encoding.chunk_count
+
+
+def _expects_pushes(state: RelayState) -> bool:
+    """Whether anybody who is to push to us is connected: some may refuse us."""
+    return any(peer_id in state.link_to for peer_id in state.plan.parents)
+
+
+def _quiet_s(state: RelayState, encoding: EncodingState) -> float:
+    """When nothing was pushed for this long, nothing more is expected by itself."""
+    if not encoding.pushed:
+        return 0.0
+    settings = state.settings
+    return max(settings.late_s_least, min(settings.stall_timeout_s, _USUAL_LAGS * encoding.lag_s))
+
+
+# ---------------------------------------------------------------- when to ask, and whom
+
+
+def watch(state: RelayState, encoding: EncodingState, now: float) -> None:
+    """Ask for what is late; look further when nothing comes at all."""
+    if not encoding.announced and encoding.holder is None:
+        return
+    _watch_list(state, encoding, now)
+    if encoding.phase != "receiving":
+        return
+    late_below = _late_below(state, encoding, now)
+    if not encoding.pulling:
+        missing_late = late_below > 0 and bool(encoding.have.missing_below(late_below))
+        if not (missing_late or encoding.ending):
+            return
+        encoding.pulling = True
+        want_from_all(state, encoding, now)
+    if now - encoding.looked_at_s >= state.settings.stall_timeout_s:
+        _look_further(state, encoding, now)
+    elif _give_up_on_silent(state, encoding, now):
+        ask_next(state, encoding, now)
+    request_all(state, encoding, now)
+
+
+def _give_up_on_silent(state: RelayState, encoding: EncodingState, now: float) -> bool:
+    """Ask others for what silent sources owe us: chunks that come from elsewhere must not hide their silence."""
+    silent_since_s = now - state.settings.stall_timeout_s
+    silent = [one for one, source in encoding.sources.items() if source.requested and source.heard_s <= silent_since_s]
+    for link_id in silent:
+        want(state, encoding, state.links[link_id], now)
+    return bool(silent)
+
+
+def _watch_list(state: RelayState, encoding: EncodingState, now: float) -> None:
+    if encoding.phase != "waiting":
+        return
+    patience_s = state.settings.list_patience_s if encoding.pushed and _expects_pushes(state) else 0.0
+    first = not encoding.sources and now - encoding.announced_at_s >= patience_s
+    again = bool(encoding.sources) and now - encoding.looked_at_s >= state.settings.stall_timeout_s
+    if first or again:
+        encoding.looked_at_s = now
+        if not ask_next(state, encoding, now):
+            _ask_again(state, encoding, now)
+
+
+def want_from_all(state: RelayState, encoding: EncodingState, now: float) -> None:
+    """Ask every neighbour what it holds, and candidates beyond them while there are too few."""
+    for link in state.link_to.values():
+        if len(encoding.sources) >= state.settings.sources_most:
+            return
+        wanted = link.link == encoding.holder or (encoding.announced and state.helps(link))
+        if wanted and _willing(state, encoding, link, now) and link.link not in encoding.sources:
+            want(state, encoding, link, now)
+    if not encoding.sources:
+        ask_next(state, encoding, now)
+
+
+def _willing(state: RelayState, encoding: EncodingState, link: LinkState, now: float) -> bool:
+    return encoding.refused_until_s.get(link.peer_id, 0.0) <= now and not state.penalised(link.peer_id, now)
+
+
+def ask_next(state: RelayState, encoding: EncodingState, now: float) -> bool:
+    """Ask one more holder, dialling it if need be; False when there is none."""
+    if not encoding.announced:
+        return False  # only the learner, who told us of it, has it
+    asked = {state.links[link_id].peer_id for link_id in encoding.sources}
+    for neighbour in (*state.plan.neighbours, *state.plan.fallbacks, *state.further):
+        peer_id = neighbour.peer_id
+        refused = encoding.refused_until_s.get(peer_id, 0.0) > now or state.penalised(peer_id, now)
+        if peer_id in asked or refused:
+            continue
+        link = state.link_to.get(peer_id)
+        if link is not None:
+            want(state, encoding, link, now)
+            return True
+        if dial(state, neighbour, now):
+            encoding.awaited = peer_id
+            return True
+    return False
+
+
+def dial(state: RelayState, neighbour: Neighbour, now: float) -> bool:
+    """Dial, unless it is under way already (true as well), impossible, or too soon after a failure."""
+    if not neighbour.we_dial or not neighbour.address:
+        return False
+    dialling = state.dial_state(neighbour.peer_id)
+    if dialling.dialling:
+        return True
+    if dialling.retry_at_s > now or (neighbour in state.further and not _room_for_further(state)):
+        return False
+    dialling.dialling = True
+    state.do(Dial(neighbour))
+    return True
+
+
+def _room_for_further(state: RelayState) -> bool:
+    """Dials beyond the plan are few: who is not in it has enough to do with its own."""
+    further = {holder.peer_id for holder in state.further} - state.neighbours.keys()
+    busy = sum(peer_id in state.link_to or state.dial_state(peer_id).dialling for peer_id in further)
+    return busy < state.settings.further_links_most
+
+
+def want(state: RelayState, encoding: EncodingState, link: LinkState, now: float) -> None:
+    """Ask what the other end holds."""
+    if encoding.awaited == link.peer_id:
+        encoding.awaited = None
+    source = encoding.sources.get(link.link)
+    if source is None:
+        first = state.settings.window_first
+        if link.link == encoding.holder or link.role in ("learner", "mirror"):
+            first = state.settings.window_first_of_holder
+        encoding.sources[link.link] = Source(ServiceWindow(first))
+    else:
+        source.unanswered += bool(source.requested)
+        source.requested.clear()
+    state.do(SendWant(link.link, encoding.key, not encoding.listed))
+
+
+def _look_further(state: RelayState, encoding: EncodingState, now: float) -> None:
+    """Nothing came for long: forget what was asked, ask everybody again, and one holder more."""
+    encoding.looked_at_s = now
+    encoding.awaited = None
+    _ask_again(state, encoding, now)
+    want_from_all(state, encoding, now)
+    ask_next(state, encoding, now)
+
+
+def _ask_again(state: RelayState, encoding: EncodingState, now: float) -> None:
+    for link_id in encoding.sources:
+        want(state, encoding, state.links[link_id], now)
+
+
+# ---------------------------------------------------------------- requests
+
+
+def request_all(state: RelayState, encoding: EncodingState, now: float) -> None:
+    """Give every source its share to send, and no more than its window allows, the origin last."""
+    if encoding.phase != "receiving" or not encoding.pulling:
+        return
+    missing = encoding.have.missing_below(_late_below(state, encoding, now))
+    if not missing:
+        return
+    asked, late = _asked(state, encoding, now)
+    for sources in _in_order(state, encoding):
+        weight = sum(_weight(state, link_id) for link_id in sources)
+        for link_id in sources:
+            to_ask = ((missing & ~asked) | late).bit_count()
+            share = math.ceil(to_ask * _weight(state, link_id) / weight)
+            weight -= _weight(state, link_id)
+            chosen = _choose(state, encoding, link_id, (missing, asked, late), share, now)
+            asked |= encoding.have.bits_of(chosen)
+            late &= ~encoding.have.bits_of(chosen)
+
+
+def _start(state: RelayState, encoding: EncodingState) -> int:
+    """Where asking begins: those who join together ask for different chunks, so that they have some for each other.
+
+    A delta is decoded in order as it comes, and what one holder sends us all of is best hashed in order.
+    """
+    if encoding.holder is not None or encoding.key.encoding_id != KEYFRAME_ID:
+        return 0
+    return int(state.settings.pull_from * encoding.chunk_count)
+
+
+def _choose(
+    state: RelayState, encoding: EncodingState, link_id: LinkId, chunks: tuple[int, int, int], share: int, now: float
+) -> list[int]:
+    """Ask one source for chunks that nobody was asked for, then for some that are late elsewhere.
+
+    Args:
+        chunks: those missing, those asked for, those of them that are late: as bits.
+        share: how many it is to be asked for at most.
+    """
+    missing, asked, late = chunks
+    source = encoding.sources[link_id]
+    most = min(source.spare, share, REQUEST_CHUNKS_MAX)
+    if most <= 0 or source.claimed is None:
+        return []
+    mine = missing & source.claimed.as_int()
+    if state.links[link_id].role == "origin":
+        mine &= encoding.have.missing_below(_late_below(state, encoding, now - _ORIGIN_SPARED_S))
+    chosen = encoding.have.first_of(mine & ~asked, most, _start(state, encoding))
+    if len(chosen) < most and late:
+        chosen += _hedges(state, encoding, source, mine & late, most - len(chosen))
+    if chosen:
+        if not source.requested:
+            source.heard_s = now
+        for index in chosen:
+            source.requested[index] = now
+        state.do(SendRequest(link_id, encoding.key, tuple(chosen)))
+    return chosen
+
+
+def _in_order(state: RelayState, encoding: EncodingState) -> list[list[LinkId]]:
+    """Sources that can be asked now: first those that never let us wait in vain, then near ones, the origin last.
+    Those of one rank share what is to be asked, the fastest of them first."""
+    ranks: dict[tuple[int, bool, int], list[LinkId]] = {}
+    for link_id, source in encoding.sources.items():
+        if source.spare > 0 and source.claimed is not None:
+            link = state.links[link_id]
+            rank = source.unanswered, not link.lan, _ROLE_ORDER.get(link.role, 2)
+            ranks.setdefault(rank, []).append(link_id)
+    return [sorted(ranks[rank], key=lambda one: (-_weight(state, one), one)) for rank in sorted(ranks)]
+
+
+def _weight(state: RelayState, link_id: LinkId) -> int:
+    """What a source has sent us so far says how fast it is."""
+    return 1 + state.links[link_id].useful
+
+
+def _asked(state: RelayState, encoding: EncodingState, now: float) -> tuple[int, int]:
+    """Chunks asked for, and those of them that are late and may be asked for once more."""
+    asked = late = twice = 0
+    for source in encoding.sources.values():
+        if not source.requested:
+            continue
+        mine = encoding.have.bits_of(source.requested)
+        twice |= asked & mine
+        asked |= mine
+        limit_s = _hedge_after_s(state, encoding, source)
+        late |= encoding.have.bits_of([index for index, at_s in source.requested.items() if now - at_s > limit_s])
+    return asked, late & ~twice
+
+
+def _hedge_after_s(state: RelayState, encoding: EncodingState, source: Source) -> float:
+    if encoding.ending:
+        return max(_HEDGE_S_LEAST_AT_END, _HEDGE_SERVICES_AT_END * source.window.service_s)
+    return max(_HEDGE_S_LEAST, min(state.settings.stall_timeout_s, source.window.late_after_s))
+
+
+def _hedges(state: RelayState, encoding: EncodingState, source: Source, bits: int, most: int) -> list[int]:
+    chosen = [index for index in encoding.have.first_of(bits, most) if index not in source.requested]
+    state.counters.chunks_hedged += len(chosen)
+    return chosen
+
+
+def pulled(state: RelayState, encoding: EncodingState, link_id: LinkId, index: int, now: float) -> None:
+    """A chunk that was asked for came, perhaps from elsewhere."""
+    source = encoding.sources.get(link_id)
+    asked_at_s = source.requested.pop(index, None) if source is not None else None
+    if source is not None and asked_at_s is not None:
+        source.unanswered, source.heard_s = 0, now
+        source.window.observe(now - asked_at_s, len(source.requested) + 1)
+    for other in encoding.sources.values():
+        other.requested.pop(index, None)
+    if source is not None and source.spare >= max(1, source.window.chunks // 4):
+        request_all(state, encoding, now)
+
+
+# ---------------------------------------------------------------- answers
+
+
+def source_claims(state: RelayState, event: HaveReceived, now: float) -> None:
+    """Learn what a source holds, and ask for what is late of it."""
+    encoding = state.encodings.get(event.key)
+    source = encoding.sources.get(event.link) if encoding else None
+    if encoding is None or source is None:
+        return
+    claimed = ChunkSet.from_bitmap(encoding.chunk_count, event.bitmap) if event.bitmap else None
+    if event.complete:
+        claimed = ChunkSet.full(encoding.chunk_count)
+    source.claimed = claimed or ChunkSet(encoding.chunk_count)
+    for index in [index for index in source.requested if index not in source.claimed]:
+        del source.requested[index]
+    request_all(state, encoding, now)
+
+
+def source_cancelled(state: RelayState, event: CancelReceived, now: float) -> None:
+    """The source gave up: look elsewhere."""
+    encoding = state.encodings.get(event.key)
+    link = state.links.get(event.link)
+    if encoding is None or link is None or event.link not in encoding.sources:
+        return
+    del encoding.sources[event.link]
+    # Asked again at once it would refuse again, as fast as the network allows.
+    encoding.refused_until_s[link.peer_id] = now + state.settings.stall_timeout_s
+    if encoding.in_flight and not encoding.sources:
+        ask_next(state, encoding, now)
+
+
+def lose_link(state: RelayState, link_id: LinkId, now: float) -> None:
+    """A link is gone: what it was asked for is asked of others."""
+    for encoding in list(state.encodings.values()):
+        if encoding.holder == link_id:
+            encoding.holder = None
+        if encoding.sources.pop(link_id, None) is not None and encoding.in_flight:
+            if encoding.sources:
+                request_all(state, encoding, now)
+            else:
+                ask_next(state, encoding, now)
+
+
+def stop(state: RelayState, encoding: EncodingState, reason: str) -> None:
+    """Ask nobody any more."""
+    for link_id in encoding.sources:
+        state.do(SendCancel(link_id, encoding.key, reason))
+    encoding.sources.clear()
+    encoding.awaited = None

@@ -1,0 +1,369 @@
+"""What the relay's core remembers: links, encodings, the plan, who misbehaved."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Literal
+
+from peer.links.neighbours import EncodingKey, Neighbour
+from peer.links.token_bucket import TokenBucket
+from peer.relay.core.actions import Action
+from peer.relay.core.chunk_set import ChunkSet
+from peer.relay.core.events import LinkId, PlanChanged
+from peer.relay.core.window import ServiceWindow
+from rollcast.wire.ids import PeerId, PlanId, StripeId, Version
+
+Phase = Literal["waiting", "opening", "receiving", "finishing", "held"]
+IN_FLIGHT_PHASES: tuple[Phase, ...] = ("waiting", "opening", "receiving")
+
+
+@dataclass(frozen=True, slots=True)
+class RelaySettings:
+    """What the operator sets, and bounds that follow from the protocol.
+
+    Args:
+        role: "peer" or "origin".
+        stall_timeout_s: without a new chunk for this long, further holders are asked.
+        store_retry_s: a version that could not be stored is received again after this long.
+        pull_from: share of a keyframe from which on its chunks are asked for first; another one in each process.
+    """
+
+    role: str
+    stall_timeout_s: float = 3.0
+    store_retry_s: float = 15.0
+    pull_from: float = 0.0
+    # Failures of the store in a row, with no version stored in between, after which it is no use to go on.
+    store_failures_most: int = 3
+    # Chunks handed to the transport of one link that have not left: more would only delay newer ones.
+    outbox_chunks: int = 1
+    # Copies that wait for one child; one that does not keep up asks for the rest later.
+    pushes_most: int = 32
+    # A copy behind this many others for the same child counts as sent: a slow child must not hold back the rest.
+    pushes_counted_least: int = 4
+    # Unless few are behind: then copies of so many chunks count, and hold back what we are given as much. Otherwise a
+    # child whose flow gets less than its share of our uplink gets ever less: what it leaves over is given to us as
+    # further work, and the other children's flows fill the uplink with it.
+    chunks_counted: int = 2
+    # Chunks asked for by one link that may wait.
+    pulls_most: int = 1024
+    # A link is stuck while it does not take a chunk and the others take this many each.
+    stuck_after_chunks: int = 2
+    # The origin decides where a chunk goes when no more than this many wait in it.
+    issue_ahead_chunks: int = 4
+    # Chunks that a relay, or a source of pulls, is given before it has shown how fast it is.
+    window_first: float = 4.0
+    window_first_of_holder: float = 16.0
+    # Chunks are late when the newest passed them this long ago, or half as long again as is usual here.
+    late_s_least: float = 0.4
+    late_s_least_at_end: float = 0.05
+    have_interval_s: float = 0.1
+    have_interval_s_at_end: float = 0.02
+    # What others say that they do not hold is given up for a newer version when nothing of it came for this long.
+    in_vain_s: float = 10.0
+    # How long the chunk list may take to come by itself.
+    list_patience_s: float = 0.5
+    sources_most: int = 16
+    wants_per_link_most: int = 8
+    encodings_in_flight_most: int = 8
+    # Chunks on one link that were of no use, beyond those that were.
+    useless_chunks_most: int = 4096
+    penalty_s: float = 60.0
+    # A link that we dialled and nobody needs stays open for this long.
+    linger_s: float = 10.0
+    redial_first_s: float = 0.2
+    redial_most_s: float = 10.0
+    # Links to further holders, beyond the plan, that we dial at most.
+    further_links_most: int = 4
+    # Without the coordinator nobody mends the plan: with fewer links than these further holders are dialled.
+    alone_links_least: int = 4
+
+
+@dataclass(slots=True)
+class Owned:
+    """A chunk that a root was given to pass on, and has not reported yet."""
+
+    key: EncodingKey
+    index: int
+    given_at_s: float
+
+
+@dataclass(slots=True)
+class Push:
+    """A copy that waits for one child."""
+
+    index: int
+    stripe: StripeId
+    upstream: LinkId | None  # who is told once the copy has left; None: nobody, or it was counted already
+
+
+@dataclass(slots=True)
+class Account:
+    """Chunks that one upstream link gave us to pass on, with the number of copies of each."""
+
+    copies: deque[tuple[EncodingKey, int, int]] = field(default_factory=deque)
+    left: int = 0  # copies that have left and are not reported
+
+
+@dataclass(slots=True)
+class LinkState:
+    link: LinkId
+    peer_id: PeerId
+    role: str
+    dialled: bool
+    opened_at_s: float
+    needed_at_s: float
+    lan: bool = False
+    pushes: dict[EncodingKey, deque[Push]] = field(default_factory=dict)
+    pulls: dict[EncodingKey, deque[int]] = field(default_factory=dict)
+    theirs: dict[EncodingKey, ChunkSet] = field(default_factory=dict)  # what the other end surely has
+    wants: dict[EncodingKey, int] = field(default_factory=dict)  # told of what we hold: how many chunks that was
+    told_at_s: float = 0.0
+    lists_sent: set[EncodingKey] = field(default_factory=set)
+    lists_due: set[EncodingKey] = field(default_factory=set)  # asked for before we had them
+    in_transport: deque[Push | None] = field(default_factory=deque)  # chunks that have not left; None: an answer
+    handed_at_s: float = 0.0  # when the transport was given the newest of them
+    handed_after: int = 0  # chunks that had left on all links then
+    owned: deque[Owned] = field(default_factory=deque)
+    account: Account = field(default_factory=Account)
+    useful: int = 0
+    useless: int = 0
+    knows: set[Version] = field(default_factory=set)  # versions that the other end has heard of, of those we have
+    says: EncodingKey | None = None  # what it told us of that we have not heard of
+    says_asked: int = 0  # for its announcement
+    says_asked_at_s: float = 0.0
+    answered: dict[Version, int] = field(default_factory=dict)  # announcements that it asked us for
+
+    def copies(self) -> list[Push]:
+        """Copies for this child that have not left."""
+        waiting = [push for pushes in self.pushes.values() for push in pushes]
+        return [push for push in self.in_transport if push is not None] + waiting
+
+
+@dataclass(slots=True)
+class Source:
+    """A link on which we asked for what the other end holds of an encoding."""
+
+    window: ServiceWindow
+    claimed: ChunkSet | None = None  # what it said it holds; None until it answers
+    requested: dict[int, float] = field(default_factory=dict)  # chunk -> when we asked for it
+    heard_s: float = 0.0  # when it last sent something it was asked for, or was asked with nothing due
+    unanswered: int = 0  # times in a row that we gave up on what it was asked for
+
+    @property
+    def spare(self) -> int:
+        """Chunks that it can be asked for now."""
+        return self.window.chunks - len(self.requested)
+
+
+# The end of an encoding.
+_END_SHARE = 0.08
+
+
+@dataclass(slots=True)
+class EncodingState:
+    key: EncodingKey
+    phase: Phase
+    have: ChunkSet
+    chunk_size_bytes: int
+    announced: bool = False
+    listed: bool = False
+    holder: LinkId | None = None
+    pushed: bool = True  # to everybody, by the origin
+    announced_at_s: float = 0.0
+    pushed_at_s: float = 0.0  # the last chunk that was pushed to us, or the announcement
+    came_at_s: float = 0.0  # the last new chunk, or the announcement
+    looked_at_s: float = 0.0  # the last new chunk, or the last time we did something about the lack of one
+    pulling: bool = False
+    sources: dict[LinkId, Source] = field(default_factory=dict)
+    awaited: PeerId | None = None  # being dialled for this encoding
+    refused_until_s: dict[PeerId, float] = field(default_factory=dict)
+    answers: dict[PeerId, TokenBucket] = field(default_factory=dict)  # bounds what each may have for asking
+    # Lateness: the highest chunk that came by push, when it rose, and how far behind it others usually are.
+    frontier: int = -1
+    frontier_at: deque[tuple[float, int]] = field(default_factory=deque)
+    lag_s: float = 0.0
+
+    @property
+    def in_flight(self) -> bool:
+        return self.phase in IN_FLIGHT_PHASES
+
+    @property
+    def chunk_count(self) -> int:
+        return self.have.size
+
+    @property
+    def ending(self) -> bool:
+        """Whether little of it is missing: now is the time to know who holds the rest."""
+        return self.have.count >= self.have.size * (1.0 - _END_SHARE)
+
+
+# Chunks given out before a broadcast's pace means anything.
+_PACE_CHUNKS_LEAST = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A chunk whose root failed to pass it on."""
+
+    index: int
+    failed: LinkId
+
+
+@dataclass(slots=True)
+class Broadcast:
+    """An encoding that this origin sends to everybody."""
+
+    key: EncodingKey
+    started_at_s: float
+    next: int = 0
+    again: deque[Again] = field(default_factory=deque)  # before all others
+    given: int = 0
+
+    def left(self, chunk_count: int) -> int:
+        """Chunks to be given out."""
+        return chunk_count - self.next + len(self.again)
+
+    def remaining_s(self, chunk_count: int, now: float) -> float:
+        """How long it takes to give out the rest, at the pace so far."""
+        if self.given < _PACE_CHUNKS_LEAST:
+            return float("inf")
+        return self.left(chunk_count) * (now - self.started_at_s) / self.given
+
+
+@dataclass(slots=True)
+class DialState:
+    dialling: bool = False
+    failures: int = 0
+    retry_at_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A version whose verified announcement we have."""
+
+    key: EncodingKey  # the encoding that is sent to everybody
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFailure:
+    """The newest failure of the store since a version was last stored."""
+
+    key: EncodingKey
+    reason: str
+    in_a_row: int
+    retry_at_s: float
+
+    def __str__(self) -> str:
+        return f"cannot store version {self.key.version}: {self.reason}"
+
+
+@dataclass(slots=True)
+class Counters:
+    """Since the process started."""
+
+    chunk_bytes_from_origin: int = 0
+    chunk_bytes_from_peers: int = 0
+    chunk_bytes_from_learner: int = 0
+    chunk_bytes_from_mirrors: int = 0
+    chunks_rejected: int = 0
+    chunks_duplicate: int = 0
+    chunks_hedged: int = 0
+    chunks_given_again: int = 0
+    chunks_skipped: int = 0
+    chunks_direct: int = 0
+    reparentings: int = 0
+
+
+@dataclass(slots=True)
+class RelayState:
+    settings: RelaySettings
+    now_s: float = 0.0  # of the event that is being handled
+    chunks_left: int = 0  # this process, on all links
+    plan: PlanChanged = field(default_factory=lambda: PlanChanged(PlanId(0)))
+    children: dict[StripeId, tuple[PeerId, ...]] = field(default_factory=dict)  # the plan's stripes, to look up
+    neighbours: dict[PeerId, Neighbour] = field(default_factory=dict)
+    links: dict[LinkId, LinkState] = field(default_factory=dict)
+    link_to: dict[PeerId, LinkState] = field(default_factory=dict)  # the youngest: an older one may be half dead
+    alone: bool = False  # the coordinator is away
+    further: tuple[Neighbour, ...] = ()  # who may help beyond the plan
+    heard: dict[Version, Heard] = field(default_factory=dict)  # the newest
+    encodings: dict[EncodingKey, EncodingState] = field(default_factory=dict)
+    made: set[EncodingKey] = field(default_factory=set)  # keyframes of states made here, not cut up into chunks yet
+    asked_at_s: dict[EncodingKey, float] = field(default_factory=dict)  # when somebody last asked for what we hold
+    broadcasts: dict[EncodingKey, Broadcast] = field(default_factory=dict)
+    windows: dict[tuple[PeerId, int], ServiceWindow] = field(default_factory=dict)  # of roots, by chunk size
+    dials: dict[PeerId, DialState] = field(default_factory=dict)
+    penalised_until_s: dict[PeerId, float] = field(default_factory=dict)
+    store_failure: StoreFailure | None = None
+    waiting_for_retry: dict[EncodingKey, EncodingState] = field(default_factory=dict)
+    counters: Counters = field(default_factory=Counters)
+    undialled_since_s: float | None = None  # others are to dial us, and none has
+    dials_judged: bool = False  # one of them did, or we said that none does
+    actions: list[Action] = field(default_factory=list)
+
+    def do(self, action: Action) -> None:
+        """Queue an action for the shell."""
+        self.actions.append(action)
+
+    def in_flight(self) -> list[EncodingState]:
+        """Encodings being received, newest first."""
+        return [self.encodings[key] for key in sorted(self.encodings, reverse=True) if self.encodings[key].in_flight]
+
+    def newest_version(self) -> Version:
+        """The newest version known; -1 when there is none."""
+        return max((key.version for key in self.encodings), default=Version(-1))
+
+    def dial_state(self, peer_id: PeerId) -> DialState:
+        return self.dials.setdefault(peer_id, DialState())
+
+    def helps(self, link: LinkState) -> bool:
+        """Whether the other end is one to ask: the plan says so, or there is nobody to say."""
+        return link.peer_id in self.neighbours or (self.alone and link.role in ("peer", "origin"))
+
+    def penalised(self, peer_id: PeerId, now: float) -> bool:
+        return self.penalised_until_s.get(peer_id, 0.0) > now
+
+    def window_of(self, peer_id: PeerId, chunk_size_bytes: int) -> ServiceWindow:
+        """What a root may have at a time; remembered from one version to the next."""
+        known = self.windows.get((peer_id, chunk_size_bytes))
+        if known is None:
+            known = self.windows[peer_id, chunk_size_bytes] = ServiceWindow(self.settings.window_first)
+        return known
+
+    def is_stuck(self, link: LinkState) -> bool:
+        """Whether a chunk waits for its other end, not for our uplink: meanwhile several left on every other link."""
+        behind = self.chunks_left - link.handed_after
+        return bool(link.in_transport) and behind > self.settings.stuck_after_chunks * len(self.links)
+
+    def theirs(self, link: LinkState, encoding: EncodingState) -> ChunkSet:
+        """What the other end of a link surely has of an encoding."""
+        known = link.theirs.get(encoding.key)
+        if known is None or known.size != encoding.chunk_count:
+            known = link.theirs[encoding.key] = ChunkSet(encoding.chunk_count)
+        return known
+
+    def has_chunk(self, key: EncodingKey, index: int) -> bool:
+        """Whether we can send a chunk."""
+        encoding = self.encodings.get(key)
+        return encoding is not None and index in encoding.have
+
+    def validate(self) -> None:
+        """Assert what must always hold; on in tests."""
+        settings = self.settings
+        for link in self.links.values():
+            assert len(link.in_transport) <= settings.outbox_chunks, link
+            assert all(len(pushes) <= settings.pushes_most for pushes in link.pushes.values()), link
+            assert sum(map(len, link.pulls.values())) <= settings.pulls_most, link
+            assert len(link.wants) <= settings.wants_per_link_most, link
+            assert link.lists_due <= link.wants.keys(), link
+            assert link.says is None or link.says.version not in self.heard, link
+        assert {link.link for link in self.link_to.values()} <= self.links.keys()
+        assert {link.peer_id for link in self.links.values()} == self.link_to.keys()
+        assert self.asked_at_s.keys() <= self.encodings.keys() | self.made
+        for encoding in self.encodings.values():
+            assert encoding.sources.keys() <= self.links.keys(), encoding
+            assert not encoding.sources or encoding.phase != "held", encoding
+            assert encoding.phase not in ("finishing", "held") or encoding.have.complete, encoding
+        assert len(self.in_flight()) <= settings.encodings_in_flight_most

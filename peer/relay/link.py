@@ -1,0 +1,90 @@
+"""One open link of the relay's shell: frames in, chunks out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from peer.links.token_bucket import TokenBucket
+from peer.links.transport import Link
+from peer.relay.core.events import LinkId
+from rollcast.wire.ids import PeerId, StripeId
+from rollcast.wire.links.frames import LinkFrame
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.versions.chunks import BytesLike
+
+# An honest peer announces each version once; versions are seconds apart, and who was away hears of the last few.
+_ANNOUNCEMENTS_PER_S = 4.0
+_ANNOUNCEMENTS_AT_ONCE = 64
+
+
+class LinkOwner(Protocol):
+    """What the relay does about a link."""
+
+    def received(self, link: RelayLink, frame: LinkFrame) -> None:
+        """A frame came."""
+
+    def sent(self, link: RelayLink, size_bytes: int) -> None:
+        """The chunk handed to the link last has left; 0 bytes when there was none to send."""
+
+    def ended(self, link: RelayLink, reason: str) -> None:
+        """The link is gone."""
+
+
+class LinkWatcher(Protocol):
+    """Who learns from links where peers are. Called on the event loop; must not block."""
+
+    def linked(self, link: Link) -> None:
+        """A link is open and used."""
+
+    def unlinked(self, link: Link) -> None:
+        """It has ended."""
+
+    def not_reached(self, peer_id: PeerId) -> None:
+        """Nobody answered at any address that we had of this peer."""
+
+    def told(self, link: Link, records: pb.PeerRecords) -> None:
+        """The other end sent records; nothing of them is checked yet."""
+
+
+class RelayLink:
+    """See peer.links.transport.LinkReceiver."""
+
+    def __init__(self, link_id: LinkId, link: Link, owner: LinkOwner) -> None:
+        self.link_id = link_id
+        self.link = link
+        self.closed_by_us = False
+        self._owner = owner
+        self._under_way_bytes = 0
+        self._announcements = TokenBucket(_ANNOUNCEMENTS_PER_S, _ANNOUNCEMENTS_AT_ONCE)
+
+    def may_announce(self, now: float) -> bool:
+        """Count an announcement that came; False: there were too many, and each costs a millisecond to verify."""
+        return self._announcements.take(1, now) <= 0.0
+
+    def send_chunk(self, key: tuple[int, int], index: int, payload: BytesLike, stripe: StripeId) -> None:
+        """Send one chunk; ``LinkOwner.sent`` follows once the socket has room again."""
+        self._under_way_bytes = len(payload)
+        self.link.send_chunk(key[0], key[1], index, payload, stripe)
+
+    def frames(self, frames: Sequence[LinkFrame]) -> None:
+        """See LinkReceiver."""
+        for frame in frames:
+            if self.closed_by_us:
+                return
+            self._owner.received(self, frame)
+
+    def drained(self) -> None:
+        """See LinkReceiver."""
+        size_bytes, self._under_way_bytes = self._under_way_bytes, 0
+        if size_bytes:
+            self._owner.sent(self, size_bytes)
+
+    def closed(self, reason: str, code: str) -> None:
+        """See LinkReceiver."""
+        self._owner.ended(self, f"{code} {reason}".strip())
+
+    def close(self, reason: str, code: str = "") -> None:
+        """End the link."""
+        self.closed_by_us = True
+        self.link.close(reason, code)

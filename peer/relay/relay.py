@@ -1,0 +1,400 @@
+"""The relay of one process: links, store and core together. Receives versions, verifies them, passes them on."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import assert_never
+
+import structlog
+
+from peer.config import PeerConfig
+from peer.links.gate import BANNED, refusal
+from peer.links.neighbours import EncodingKey, Neighbour
+from peer.links.network_gate import NetworkGate
+from peer.links.traffic import LinkTraffic
+from peer.links.transport import Link, LinkReceiver
+from peer.links.uplink_probe import Prober
+from peer.mirrors.http_ranges import shown
+from peer.mirrors.publish import mirror_folder_of
+from peer.mirrors.transport import MirrorTransport, own_mirrors
+from peer.relay.codec import accusation_of, event_of, key_of, plan_of
+from peer.relay.core import actions as acts
+from peer.relay.core.catch_up import spared
+from peer.relay.core.core import RelayCore
+from peer.relay.core.events import (
+    ChunkSent,
+    CoordinatorGone,
+    DialFailed,
+    Event,
+    HoldersKnown,
+    LinkDown,
+    LinkId,
+    LinkUp,
+    Tick,
+)
+from peer.relay.core.state import RelaySettings
+from peer.relay.link import LinkWatcher, RelayLink
+from peer.relay.sender import RelaySending
+from peer.relay.stats import RelayStats, VersionBytes, stats_of
+from peer.relay.versions import OnComplete, RelayVersions
+from peer.transports.transports import transports_of
+from peer.transports.upgrades import Upgrading
+from rollcast.runtime.background import Background
+from rollcast.runtime.errors import RollcastError, StoreError
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.tls import Caller, TlsCredentials
+from rollcast.wire.ids import PeerId, RunId
+from rollcast.wire.links.frames import ChunkFrame, LinkFrame, LinkMessageFrame
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.versions.chunk_store import ChunkStore
+from rollcast.wire.versions.records import VerifiedVersion, verify_announcement
+
+log = structlog.get_logger()
+
+OnAccuse = Callable[[pb.Accusation], None]
+OnGiveUp = Callable[[StoreError], None]
+
+_TICK_S = 0.05
+_IDLE_TICK_S = 0.25
+
+
+class Relay:
+    """Make it inside a running event loop. An origin also takes versions from the learner, and broadcasts them.
+
+    Args:
+        credentials: certificate of the run CA that names us; ``identity`` is the one named, which libp2p needs.
+        store: where versions are kept; nobody else writes to it.
+        learner_public_key: 32 bytes; only what this key signed is received.
+        on_complete: called on the event loop when an announced version's state is verified; also for one that the
+            store holds already.
+        on_accuse: called on the event loop with what to tell the coordinator about a peer that sent wrong bytes.
+        on_give_up: called on the event loop once nothing can be stored.
+    """
+
+    def __init__(
+        self,
+        *,
+        credentials: TlsCredentials,
+        store: ChunkStore,
+        config: PeerConfig,
+        run_id: RunId,
+        learner_public_key: bytes,
+        on_complete: OnComplete,
+        on_accuse: OnAccuse,
+        on_give_up: OnGiveUp,
+        identity: Identity | None = None,
+    ) -> None:
+        self.role = role = config.role
+        self._mirrors = own_mirrors(config.mirror)
+        self._run_id = run_id
+        self._learner_public_key = learner_public_key
+        self._on_accuse = on_accuse
+        self._on_give_up = on_give_up
+        self._core = RelayCore(RelaySettings(role, config.link.stall_timeout_s, config.store.retry_s, random.random()))
+        self._versions = RelayVersions(
+            store,
+            role,
+            verify=self._verified,
+            tell=self._handle,
+            post=self._post,
+            progress=self._progress,
+            spared=lambda: spared(self._core.state),
+            on_complete=on_complete,
+            mirror_folder=mirror_folder_of(config.mirror, store),
+        )
+        self.traffic = LinkTraffic(config.link)
+        mirrors = MirrorTransport(config.mirror, self._versions.known, self.traffic)
+        self.transports = transports_of(config.link, credentials, run_id, self.admit, mirrors, self.traffic, identity)
+        self._links: dict[LinkId, RelayLink] = {}
+        self._background = Background("relay task failed")
+        self._sending = RelaySending(self._links, self._versions, sent=self._handle, spawn=self._background.spawn)
+        self._upgrading = Upgrading(self.transports, self, random.SystemRandom())
+        self._last_link = 0
+        self._chunk_bytes_sent = 0
+        self._paused = self._closing = False
+        self._bytes_received = VersionBytes()
+        self._prober = Prober()
+        self._gate = NetworkGate()
+        self._banned: frozenset[PeerId] = frozenset()
+        self.watcher: LinkWatcher | None = None
+        """Who is told of links and of what is said on them about other peers."""
+
+    # ------------------------------------------------------------ what others call
+
+    async def start(self) -> str:
+        """Accept links and offer what the store holds.
+
+        Returns:
+            host:port that others can dial; empty where they cannot.
+
+        Raises:
+            PortInUse: the address cannot be bound.
+            ConfigError: the address to advertise is not known.
+            StoreError: what another learner signed cannot be removed from the store.
+        """
+        self._versions.restore()
+        address = await self.transports.start(self._on_link)
+        self._background.spawn(self._versions.worker.run())
+        self._background.spawn(self._tick())
+        self._background.spawn(self._upgrading.run())
+        return address
+
+    def apply_plan(self, plan: pb.RelayPlan) -> None:
+        """Follow the coordinator's newest plan; older ones are ignored.
+
+        Raises:
+            MalformedMessage: it is not a plan.
+        """
+        changed = plan_of(plan)
+        self.transports.expect((*changed.neighbours, *changed.fallbacks))
+        self._handle(replace(changed, fallbacks=(*changed.fallbacks, *self._mirrors)))
+
+    def announce(self, announcement: pb.VersionAnnouncement) -> VerifiedVersion:
+        """Verify an announcement of the coordinator and receive its version.
+
+        Raises:
+            WrongKey: signed by somebody else than the learner.
+            BadSignature: changed after it was signed.
+            MalformedMessage: of another run, out of bounds, or another record than the one we have of that version.
+        """
+        return self._versions.heard(announcement, announced=True)
+
+    def coordinator_gone(self, gone: bool) -> None:
+        """Go on without it: the learner's signature is enough, and whoever is linked is one to ask; or no longer."""
+        self._versions.coordinator_gone(gone)
+        self._handle(CoordinatorGone(gone))
+
+    def know_holders(self, holders: tuple[Neighbour, ...]) -> None:
+        """Whom to dial where the plan's neighbours and fallbacks do not help, the likeliest first."""
+        self._handle(HoldersKnown(holders))
+
+    def renew(self, credentials: TlsCredentials) -> None:
+        """Use a renewed certificate for links opened from now on."""
+        self.transports.renew(credentials)
+
+    def bytes_received(self, version: int) -> int:
+        """Bytes of chunks that came for a version, whatever encoding; of the newest versions only."""
+        return self._bytes_received.of(version)
+
+    def probe(self, probe: pb.Probe) -> None:
+        """Measure our uplink by sending padding to a neighbour; the result shows in ``stats``."""
+        link = self._core.state.link_to.get(PeerId(probe.peer_id))
+        if link is not None and self._gate.send:
+            self._background.spawn(self._prober.run(self._links[link.link].link, probe))
+
+    def allow(self, gate: NetworkGate) -> None:
+        """What may pass from now on. Where nothing may come in every link ends, and none is opened."""
+        self._gate = self._sending.gate = gate
+        self.transports.allow(gate)
+        for link in () if gate.links else list(self._links.values()):
+            link.close(gate.reason)
+
+    def keep_out(self, banned: frozenset[PeerId]) -> None:
+        """The operator has sent these away: links with them end, and none is accepted."""
+        self._banned = banned
+        self.transports.keep_out(banned)
+        for link in [one for one in self._links.values() if one.link.peer_id in banned]:
+            link.close(BANNED)
+
+    def stats(self) -> RelayStats:
+        """Where the relay stands."""
+        links = [link.link for link_id, link in self._links.items() if link_id in self._core.state.links]
+        now = asyncio.get_running_loop().time()
+        stats = stats_of(self._core.state, links, self.traffic, self._chunk_bytes_sent, now)
+        stats.report.uplink_probe_id = self._prober.last_id
+        stats.report.p2p = self.transports.p2p.state if self.transports.p2p is not None else ""
+        stats.report.delta_bytes_saved = self._versions.delta_bytes_saved
+        return stats
+
+    def admit(self, caller: Caller) -> str:
+        """Why a caller may not have a link with us; empty where it may."""
+        return refusal(caller, self.role, self._gate, self._banned)
+
+    def _closed_to(self, peer_id: PeerId) -> str:
+        return self._gate.reason if not self._gate.links else BANNED if peer_id in self._banned else ""
+
+    async def close(self) -> None:
+        """End every link; what is verified stays on disk."""
+        self._closing = True
+        for link in list(self._links.values()):
+            link.close("this process stops")
+        await self.transports.close()
+        await self._background.end()
+        await asyncio.to_thread(self._versions.worker.close)
+
+    def _verified(self, announcement: pb.VersionAnnouncement) -> VerifiedVersion:
+        return verify_announcement(announcement, run_id=self._run_id, learner_public_key=self._learner_public_key)
+
+    def _progress(self, key: EncodingKey) -> tuple[int, int]:
+        encoding = self._core.state.encodings.get(key)
+        if encoding is None or not encoding.in_flight:
+            return 0, 0
+        return encoding.have.count, encoding.chunk_count
+
+    # ------------------------------------------------------------ events in
+
+    def _handle(self, event: Event) -> None:
+        if self._closing:
+            return
+        for action in self._core.handle(event, asyncio.get_running_loop().time()):
+            self._do(action)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S if self._core.busy and self._gate.links else _IDLE_TICK_S)
+            self._handle(Tick())
+            self._throttle()
+
+    def _throttle(self) -> None:
+        """Read nothing while the disk is far behind."""
+        if self._versions.worker.memory.full == self._paused:
+            return
+        self._paused = not self._paused
+        for link in self._links.values():
+            if self._paused:
+                link.link.pause_reading()
+            else:
+                link.link.resume_reading()
+
+    # ------------------------------------------------------------ links
+
+    def _on_link(self, link: Link) -> LinkReceiver:
+        self._last_link += 1
+        relay_link = RelayLink(LinkId(self._last_link), link, self)
+        self._links[relay_link.link_id] = relay_link
+        log.info("link up", peer=link.peer_id, peer_role=link.role, dialled=link.dialled, transport=link.transport)
+        # The link delivers nothing before its receiver is set, and is told nothing before that either.
+        asyncio.get_running_loop().call_soon(self._link_up, relay_link)
+        return relay_link
+
+    def _link_up(self, link: RelayLink) -> None:
+        if link.link_id in self._links:
+            if self._paused:
+                link.link.pause_reading()
+            self._handle(LinkUp(link.link_id, link.link.peer_id, link.link.role, link.link.dialled))
+            if self.watcher is not None:
+                self.watcher.linked(link.link)
+            if closed := self._closed_to(link.link.peer_id):  # it was dialled, or greeted, before somebody said so
+                link.close(closed)
+
+    async def _dial(self, neighbour: Neighbour) -> None:
+        if closed := self._closed_to(neighbour.peer_id):
+            self._handle(DialFailed(neighbour.peer_id, closed, random.random()))
+            return
+        try:
+            link = await self.transports.dial(neighbour.peer_id, neighbour.address)
+        except RollcastError as error:
+            log.info("dial failed", peer=neighbour.peer_id, address=shown(neighbour.address), reason=error.what)
+            self._handle(DialFailed(neighbour.peer_id, error.what, random.random()))
+            if self.watcher is not None:
+                self.watcher.not_reached(neighbour.peer_id)
+            return
+        self.take_link(link)
+
+    def take_link(self, link: Link) -> None:
+        """See peer.transports.upgrades.LinkHolder."""
+        link.start(self._on_link(link))
+
+    def open_links(self) -> list[tuple[Link, str]]:
+        """See peer.transports.upgrades.LinkHolder. Of each peer the newest; it is whoever dials that looks for
+        better ways."""
+        state = self._core.state
+        newest = [one.link for one in state.links.values() if state.link_to.get(one.peer_id) is one]
+        links = [self._links[link_id].link for link_id in newest if link_id in self._links]  # not so while we close
+        plan = {one.peer_id: one.address for one in (*state.plan.fallbacks, *state.plan.neighbours) if one.we_dial}
+        return [(link, plan.get(link.peer_id, "")) for link in links if link.dialled] if self._gate.links else []
+
+    def drop_link(self, link: Link, reason: str) -> None:
+        """See peer.transports.upgrades.LinkHolder."""
+        for one in self._links.values():
+            if one.link is link:
+                one.close(reason)
+                return
+
+    def received(self, link: RelayLink, frame: LinkFrame) -> None:
+        """See peer.relay.link.LinkOwner."""
+        match frame:
+            case ChunkFrame():
+                if self._versions.known(frame.version) is not None:
+                    self._bytes_received.add(frame.version, len(frame.payload))
+                self._versions.chunk_arrived(link.link_id, frame, asyncio.get_running_loop().time())
+                if self._versions.worker.memory.full:
+                    self._throttle()
+            case LinkMessageFrame(message=message):
+                self._on_message(link, message)
+
+    def sent(self, link: RelayLink, size_bytes: int) -> None:
+        """See peer.relay.link.LinkOwner."""
+        self._chunk_bytes_sent += size_bytes
+        self._handle(ChunkSent(link.link_id))
+
+    def ended(self, link: RelayLink, reason: str) -> None:
+        """See peer.relay.link.LinkOwner."""
+        if self._links.pop(link.link_id, None) is not None:
+            log.info("link down", peer=link.link.peer_id, reason=reason)
+            self._versions.link_lost(link.link_id)
+            self._handle(LinkDown(link.link_id, reason, random.random()))
+            if self.watcher is not None:
+                self.watcher.unlinked(link.link)
+
+    def _on_message(self, link: RelayLink, message: pb.LinkMessage) -> None:
+        match message.WhichOneof("body"):
+            case "announcement" if link.may_announce(asyncio.get_running_loop().time()):
+                self._on_announcement(link, message.announcement)
+            case "chunk_list":
+                self._versions.list_received(link.link_id, key_of(message.chunk_list), message.chunk_list.hashes)
+            case "peer_records":
+                if self.watcher is not None:
+                    self.watcher.told(link.link, message.peer_records)
+            case _:
+                event = event_of(link.link_id, message)
+                if event is not None:
+                    self._handle(event)
+
+    def _on_announcement(self, link: RelayLink, announcement: pb.VersionAnnouncement) -> None:
+        """The learner's begins a push to the origin; a relay's goes ahead of the coordinator's."""
+        from_learner = link.link.role == "learner"
+        try:
+            self._versions.heard(announcement, announced=False, link=link.link_id, learner=from_learner)
+        except RollcastError as error:
+            link.close(error.what, error.code)
+
+    # ------------------------------------------------------------ actions out
+
+    def _do(self, action: acts.Action) -> None:
+        match action:
+            case acts.SendChunk() | acts.SendWant() | acts.SendRequest() | acts.SendHave() | acts.SendCredit():
+                self._sending.send(action)
+            case acts.SendCancel() | acts.SendAnnouncement() | acts.SendChunkList():
+                self._sending.send(action)
+            case acts.Verify():
+                self._versions.verify(action)
+            case (
+                acts.BeginStore()
+                | acts.FinishVersion()
+                | acts.AnnounceHeld()
+                | acts.ListChunks()
+                | acts.AbandonVersion()
+            ):
+                self._versions.carry_out(action)
+            case acts.Dial(neighbour=neighbour):
+                self._background.spawn(self._dial(neighbour))
+            case acts.CloseLink(link=link, reason=reason):
+                if link in self._links:
+                    self._links[link].close(reason)
+            case acts.Accuse():
+                log.warning("peer accused", culprit=action.peer_id, version=action.version, reason=action.reason)
+                self._on_accuse(accusation_of(action))
+            case acts.GiveUp(version=version, reason=reason, fix=fix):
+                what = f"cannot store version {version}, after several tries"
+                self._on_give_up(StoreError(what, cause=reason, fix=fix))
+            case acts.Warn(code=code, what=what, fix=fix):
+                log.warning(what, code=code, fix=fix)
+            case _:
+                assert_never(action)
+
+    def _post(self, link_id: LinkId, message: pb.LinkMessage) -> None:
+        self._sending.post(link_id, message)

@@ -1,0 +1,105 @@
+"""Carries out what the relay's core wants sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import assert_never
+
+from peer.links.neighbours import EncodingKey
+from peer.links.network_gate import NetworkGate
+from peer.relay.codec import message_of
+from peer.relay.core.actions import (
+    SendAnnouncement,
+    SendCancel,
+    SendChunk,
+    SendChunkList,
+    SendCredit,
+    SendHave,
+    SendRequest,
+    SendWant,
+)
+from peer.relay.core.events import ChunkSent, LinkId
+from peer.relay.link import RelayLink
+from peer.relay.versions import RelayVersions
+from rollcast.wire.ids import Version
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.versions.chunks import BytesLike
+
+Send = SendChunk | SendWant | SendRequest | SendHave | SendCredit | SendCancel | SendAnnouncement | SendChunkList
+
+
+class RelaySending:
+    """Of one relay.
+
+    Args:
+        links: the open ones, as the relay keeps them.
+        sent: called where a chunk cannot be sent: whoever waits for it asks the next, as when a chunk is late.
+        spawn: runs what has to wait for the disk.
+    """
+
+    def __init__(
+        self,
+        links: Mapping[LinkId, RelayLink],
+        versions: RelayVersions,
+        *,
+        sent: Callable[[ChunkSent], None],
+        spawn: Callable[[Coroutine[None, None, None]], None],
+    ) -> None:
+        self.gate = NetworkGate()
+        """What may pass."""
+        self._links = links
+        self._versions = versions
+        self._sent = sent
+        self._spawn = spawn
+
+    def send(self, action: Send) -> None:
+        """Send it, or nothing where its link is gone."""
+        match action:
+            case SendChunk():
+                self._chunk(action)
+            case SendWant() | SendRequest() | SendHave() | SendCredit() | SendCancel():
+                self.post(action.link, message_of(action))
+            case SendAnnouncement(link=link, version=version):
+                self._announcement(link, version)
+            case SendChunkList(link=link, key=key):
+                self._chunk_list(link, key)
+            case _:
+                assert_never(action)
+
+    def post(self, link_id: LinkId, message: pb.LinkMessage) -> None:
+        """Send a control message."""
+        link = self._links.get(link_id)
+        if link is not None:
+            link.link.send(message)
+
+    def _chunk(self, action: SendChunk) -> None:
+        if not self.gate.send:
+            self._sent(ChunkSent(action.link))
+            return
+        if (payload := self._versions.chunk(action.key, action.index)) is None:
+            self._spawn(self._from_disk(action))
+        else:
+            self._payload(action, payload)
+
+    async def _from_disk(self, action: SendChunk) -> None:
+        payload = await self._versions.worker.read(action.key, action.index)
+        if payload is None:
+            self._sent(ChunkSent(action.link))
+        else:
+            self._payload(action, payload)
+
+    def _payload(self, action: SendChunk, payload: BytesLike) -> None:
+        link = self._links.get(action.link)
+        if link is not None:
+            link.send_chunk((action.key.version, action.key.encoding_id), action.index, payload, action.stripe)
+
+    def _announcement(self, link: LinkId, version: Version) -> None:
+        announcement = self._versions.announcement(version)
+        if announcement is not None:
+            self.post(link, pb.LinkMessage(announcement=announcement))
+
+    def _chunk_list(self, link: LinkId, key: EncodingKey) -> None:
+        hashes = self._versions.chunk_list(key)
+        if hashes is not None:
+            body = pb.ChunkList(version=key.version, encoding_id=key.encoding_id, hashes=hashes)
+            self.post(link, pb.LinkMessage(chunk_list=body))

@@ -1,0 +1,346 @@
+"""Which encodings of which versions to receive, and what to make of them. Pure.
+
+A peer receives what the origin broadcasts (the delta from the version before, or the keyframe where there is none), and
+what else leads most cheaply from the states it holds to the newest announced version. An origin receives every delta
+that the learner signed, for those who were away, and whatever gets it the state. What is wanted is computed anew from
+the facts after each of them: nothing is remembered that could be wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from peer.links.neighbours import EncodingKey
+from peer.relay.core.events import LinkId
+from peer.relay.version_paths import cheapest_path, key_of
+from rollcast.wire.ids import Version
+from rollcast.wire.versions.records import KEYFRAME_ID, Manifest, VerifiedVersion
+
+# Announcements that are remembered: chains of deltas are no longer than this.
+_KNOWN_MOST = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """Have the relay receive this encoding."""
+
+    manifest: Manifest
+    announced: bool
+    holder: LinkId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Stop receiving this encoding."""
+
+    key: EncodingKey
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Materialise:
+    """Make the version's state of its base's state and this delta, both held."""
+
+    key: EncodingKey
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The version's state is here and verified."""
+
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """Tell the learner's link that everything it is to give us of the version is durable here."""
+
+    version: Version
+    holder: LinkId
+
+
+@dataclass(frozen=True, slots=True)
+class SendToAll:
+    """The origin begins to broadcast this encoding."""
+
+    key: EncodingKey
+
+
+Command = Receive | Drop | Materialise | Report | Acknowledge | SendToAll
+
+
+@dataclass(slots=True)
+class _Known:
+    verified: VerifiedVersion
+    announced: bool = False  # by the coordinator
+    due: bool = False  # to be had whole: it is announced, or nobody is there to announce it
+    holder: LinkId | None = None
+    from_learner: bool = False
+    told: dict[EncodingKey, tuple[bool, LinkId | None]] = field(default_factory=dict)  # what the relay was told
+    reported: bool = False
+    acknowledged_on: LinkId | None = None
+    broadcast: bool = False
+
+
+def broadcast_manifest(verified: VerifiedVersion) -> Manifest:
+    """The encoding that the origin sends to everybody: the delta from the latest base, or the keyframe."""
+    return max(verified.deltas, key=lambda manifest: manifest.base_version or 0, default=verified.keyframe)
+
+
+class VersionBook:
+    """What this process knows and holds of versions.
+
+    Args:
+        role: "peer" or "origin".
+        progress: chunks held and chunks in all of an encoding that is being received; (0, 0) of others.
+    """
+
+    def __init__(self, role: str, progress: Callable[[EncodingKey], tuple[int, int]]) -> None:
+        self._role = role
+        self._progress = progress
+        self._known: dict[Version, _Known] = {}
+        self._states: set[Version] = set()
+        self._encodings: set[EncodingKey] = set()
+        self._making: set[EncodingKey] = set()
+        self._failed: set[EncodingKey] = set()  # they lead to other bytes than were signed, or nobody has them
+        self._kept: EncodingKey | None = None  # the keyframe that took the place of a dropped one
+        self._alone = False
+
+    # ------------------------------------------------------------ facts
+
+    def verified(self, version: int) -> VerifiedVersion | None:
+        """The signed announcement of a version."""
+        known = self._known.get(Version(version))
+        return None if known is None else known.verified
+
+    def heard(self, verified: VerifiedVersion, *, announced: bool, learner_link: LinkId | None = None) -> list[Command]:
+        """A signed announcement came: from the coordinator (``announced``), a relay, or the learner's link."""
+        known = self._known.setdefault(verified.version, _Known(verified))
+        known.announced |= announced
+        known.due |= announced or self._alone
+        if learner_link is not None:
+            known.holder, known.from_learner = learner_link, True
+            known.acknowledged_on = None
+        for version in sorted(self._known)[:-_KNOWN_MOST]:
+            if self._kept is None or version != self._kept.version:
+                del self._known[version]
+        self._failed = {key for key in self._failed if key.version in self._known}
+        return self._settle()
+
+    def coordinator_gone(self, gone: bool) -> list[Command]:
+        """Without it the learner's signature is enough to have a version, and for an origin to send it to everybody;
+        it is reported, and so used, once the coordinator has announced it: what is generated with a version that the
+        coordinator does not know counts as made up."""
+        self._alone = gone
+        for known in self._known.values():
+            known.due |= gone
+        return self._settle()
+
+    def with_signature(self, signature: bytes) -> VerifiedVersion | None:
+        """The version whose record has this signature."""
+        records = (known.verified for known in self._known.values())
+        return next((one for one in records if one.announcement.record.signature == signature), None)
+
+    def waits_for_announcement(self, version: int) -> bool:
+        """Whether the version's state is here and not reported."""
+        known = self._known.get(Version(version))
+        return known is not None and not known.announced and version in self._states
+
+    def link_lost(self, link: LinkId) -> None:
+        """The learner's link ended; it opens another one and announces again."""
+        for known in self._known.values():
+            if known.holder == link:
+                known.holder = None
+
+    def encoding_held(self, key: EncodingKey) -> list[Command]:
+        """All of an encoding is durable and verified."""
+        self._encodings.add(key)
+        if key.encoding_id == KEYFRAME_ID:
+            self._states.add(key.version)
+        return self._settle()
+
+    def made(self, key: EncodingKey) -> list[Command]:
+        """A Materialise succeeded: the state, and with it the keyframe, is held."""
+        self._making.discard(key)
+        return self.encoding_held(EncodingKey(key.version, KEYFRAME_ID))
+
+    def not_made(self, key: EncodingKey) -> list[Command]:
+        """A Materialise gave other bytes than were signed, or its delta is unusable: another path is taken."""
+        self._making.discard(key)
+        self._failed.add(key)
+        self._encodings.discard(key)
+        return self._settle()
+
+    def removed(self, keys: frozenset[EncodingKey]) -> None:
+        """Retention removed these."""
+        self._encodings -= keys
+        self._states -= {key.version for key in keys if key.encoding_id == KEYFRAME_ID}
+
+    def given_up(self, key: EncodingKey, *, again: bool) -> None:
+        """The relay stopped receiving an encoding, or could not use what it had of it.
+
+        Args:
+            again: it receives the encoding again by itself later, unless a Drop comes before.
+        """
+        self.removed(frozenset({key}))
+        self._making.discard(key)
+        known = self._known.get(key.version)
+        if known is not None and not again:
+            known.told.pop(key, None)
+        if key == self._kept and not again:
+            self._kept = None
+
+    def not_to_be_had(self, key: EncodingKey) -> list[Command]:
+        """Nobody has any more what was given up: another path is taken."""
+        self._failed.add(key)
+        return self._settle()
+
+    # ------------------------------------------------------------ consequences
+
+    def _settle(self) -> list[Command]:
+        """What follows from the facts and was not said before."""
+        if self._kept is not None and max(self._states, default=-1) >= self._kept.version:
+            self._kept = None
+        commands: list[Command] = []
+        wanted = self._wanted()
+        for key, manifest in wanted.items():
+            commands += self._receive(key, manifest)
+        commands += self._drop_others(wanted)
+        commands += self._materialise()
+        for version in sorted(self._known):
+            commands += self._finished(version, self._known[version])
+        return commands
+
+    def _wanted(self) -> dict[EncodingKey, Manifest]:
+        wanted: dict[EncodingKey, Manifest] = {}
+        newest = max(self._known, default=None)
+        if newest is None:
+            return wanted
+        due_versions = [version for version, known in self._known.items() if known.due]
+        if self._role == "origin":
+            for version, known in self._known.items():
+                # What was acknowledged may have been removed since: it is not to come again.
+                due = known.holder is not None or version == newest
+                if due and (known.acknowledged_on is None or known.acknowledged_on != known.holder):
+                    self._want(wanted, *self._path(version))
+                    self._want(wanted, *map(key_of, known.verified.deltas))
+            return wanted
+        if newest not in self._states:
+            self._want(wanted, key_of(broadcast_manifest(self._known[newest].verified)))
+        if due_versions:
+            self._want(wanted, *self._unless_another_keyframe(self._path(max(due_versions))))
+        return wanted
+
+    def _unless_another_keyframe(self, path: tuple[EncodingKey, ...]) -> tuple[EncodingKey, ...]:
+        """Of the keyframes that are to be had for asking one at a time: fetched together none would be here in time."""
+        begins_elsewhere = bool(path) and path[0].encoding_id == KEYFRAME_ID and path[0] != self._kept
+        return () if self._kept is not None and begins_elsewhere else path
+
+    def _want(self, wanted: dict[EncodingKey, Manifest], *keys: EncodingKey) -> None:
+        for key in keys:
+            known = self._known.get(key.version)
+            manifest = known.verified.manifest(key.encoding_id) if known is not None else None
+            made_already = key.encoding_id == KEYFRAME_ID and key.version in self._states
+            if manifest is not None and key not in self._encodings | self._failed and not made_already:
+                wanted[key] = manifest
+
+    def _path(self, target: Version) -> tuple[EncodingKey, ...]:
+        if target in self._states:
+            return ()
+        known = {version: known.verified for version, known in self._known.items()}
+        path = cheapest_path(target, known, self._states, self._missing_bytes(), self._failed)
+        return () if path is None else path.keys
+
+    def _missing_bytes(self) -> Mapping[EncodingKey, int]:
+        """Bytes still to be received of encodings of which something is here, or that are received in any case."""
+        missing = dict.fromkeys(self._encodings, 0)
+        if self._kept is not None:
+            missing[self._kept] = 0
+        for known in self._known.values():
+            for manifest in known.verified.manifests:
+                have, total = self._progress(key_of(manifest))
+                if total and key_of(manifest) not in missing:
+                    missing[key_of(manifest)] = manifest.size_bytes * (total - have) // total
+        return missing
+
+    def _receive(self, key: EncodingKey, manifest: Manifest) -> list[Command]:
+        known = self._known[key.version]
+        # What leads to an announced version is as good as announced: its own announcement may have passed us by.
+        due = any(one.due for version, one in self._known.items() if version >= key.version)
+        now_true = (due, known.holder)
+        if known.told.get(key) == now_true:
+            return []
+        known.told[key] = now_true
+        return [Receive(manifest, *now_true)]
+
+    def _drop_others(self, wanted: Mapping[EncodingKey, Manifest]) -> list[Command]:
+        """Superseded encodings, of which less than half is here.
+
+        What took the place of a dropped keyframe is not dropped in turn before it is here: where versions come faster
+        than they can be received, none would ever be.
+        """
+        if self._role == "origin":
+            return []
+        newest = max(self._known, default=Version(0))
+        unneeded: list[EncodingKey] = []
+        for version, known in self._known.items():
+            for key in known.told:
+                have, total = self._progress(key)
+                superseded = key not in wanted and key not in self._encodings and key != self._kept
+                if superseded and (have * 2 <= total or version == newest):
+                    unneeded.append(key)
+        commands: list[Command] = []
+        for key in unneeded:
+            del self._known[key.version].told[key]
+            if key.version < newest and key.encoding_id == KEYFRAME_ID and self._kept is None:
+                asked = [one for one in wanted if one.encoding_id == KEYFRAME_ID and self._known[one.version].due]
+                self._kept = max(asked, default=None)
+            commands.append(Drop(key, "another encoding is cheaper, or a newer version is there"))
+        return commands
+
+    def _materialise(self) -> list[Command]:
+        commands: list[Command] = []
+        busy = {key.version for key in self._making}
+        for key in sorted(self._encodings):
+            known = self._known.get(key.version)
+            manifest = known.verified.manifest(key.encoding_id) if known is not None else None
+            if manifest is None or manifest.kind != "delta" or key in self._failed:
+                continue
+            if key.version in self._states or key.version in busy or manifest.base_version not in self._states:
+                continue
+            busy.add(key.version)
+            self._making.add(key)
+            commands.append(Materialise(key))
+        return commands
+
+    def _finished(self, version: Version, known: _Known) -> list[Command]:
+        if version not in self._states:
+            return []
+        commands: list[Command] = []
+        if known.announced and not known.reported:
+            known.reported = True
+            commands.append(Report(version))
+        # A delta that leads elsewhere, here at least, will not come: the state is here without it.
+        complete = all(key_of(manifest) in self._encodings | self._failed for manifest in known.verified.deltas)
+        if known.holder is not None and complete and known.acknowledged_on != known.holder:
+            known.acknowledged_on = known.holder
+            commands.append(Acknowledge(version, known.holder))
+        # Only what the learner gave us in this life of the process: the rest has been sent before.
+        ours_to_send = self._role == "origin" and known.from_learner and known.due and not known.broadcast
+        if ours_to_send and not self._superseded(version):
+            key = key_of(broadcast_manifest(known.verified))
+            if key in self._failed:
+                key = key_of(known.verified.keyframe)
+            if key in self._encodings or key.encoding_id == KEYFRAME_ID:
+                known.broadcast = True
+                commands.append(SendToAll(key))
+        return commands
+
+    def _superseded(self, version: Version) -> bool:
+        """Whether everybody is sent something newer already, which does not start from this version.
+
+        The origin may be told of versions out of order; who needs this one all the same asks for it.
+        """
+        newer = [known.verified for other, known in self._known.items() if other > version and known.broadcast]
+        return bool(newer) and all(broadcast_manifest(one).base_version != version for one in newer)

@@ -1,0 +1,78 @@
+"""The cheapest way to a version's state: its keyframe, or a held or received state and deltas from there on. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+
+from peer.links.neighbours import EncodingKey
+from rollcast.wire.ids import EncodingId, Version
+from rollcast.wire.versions.records import Manifest, VerifiedVersion
+
+STEPS_MAX = 64
+"""Encodings of one path: each is a pass over the whole state, and bounds the search."""
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """What leads to a state.
+
+    Args:
+        keys: encodings to have, in the order in which they are applied: at most one keyframe, and first. Empty where
+            the state is held already.
+        bytes_to_receive: of all of them together.
+    """
+
+    keys: tuple[EncodingKey, ...]
+    bytes_to_receive: int
+
+
+def cheapest_path(
+    target: Version,
+    known: Mapping[Version, VerifiedVersion],
+    states_held: Set[Version],
+    missing_bytes: Mapping[EncodingKey, int],
+    failed: Set[EncodingKey],
+) -> Path | None:
+    """The path with the fewest bytes to receive, among those the one with the fewest encodings; None: there is none.
+
+    Args:
+        known: verified announcements.
+        states_held: versions whose state is here.
+        missing_bytes: of encodings that are here in part or whole (0); the others count in full.
+        failed: encodings that led to wrong bytes before.
+    """
+    best: dict[Version, Path] = {version: Path((), 0) for version in states_held}
+    if target in best:
+        return best[target]
+    # A delta's base is older than its version, so in ascending order every base is settled before it is needed.
+    for version in sorted(version for version in known if version <= target):
+        if version in best:
+            continue
+        ways = [
+            way
+            for manifest in known[version].manifests
+            if key_of(manifest) not in failed and (way := _by(manifest, best, missing_bytes)) is not None
+        ]
+        if ways:
+            best[version] = min(ways, key=lambda way: (way.bytes_to_receive, len(way.keys), way.keys))
+    return best.get(target)
+
+
+def _by(manifest: Manifest, best: Mapping[Version, Path], missing_bytes: Mapping[EncodingKey, int]) -> Path | None:
+    """The cheapest path whose last encoding is this one."""
+    if manifest.kind == "keyframe":
+        before = Path((), 0)
+    elif manifest.base_version is not None and manifest.base_version in best:
+        before = best[manifest.base_version]
+    else:
+        return None
+    if len(before.keys) >= STEPS_MAX:
+        return None
+    key = key_of(manifest)
+    return Path((*before.keys, key), before.bytes_to_receive + missing_bytes.get(key, manifest.size_bytes))
+
+
+def key_of(manifest: Manifest) -> EncodingKey:
+    """The encoding that a manifest describes."""
+    return EncodingKey(manifest.version, EncodingId(manifest.encoding_id))

@@ -1,0 +1,334 @@
+"""Versions in the relay's shell: announcements, chunk lists, the store, and what the version book decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import assert_never
+
+import structlog
+
+from peer.links.neighbours import EncodingKey
+from peer.mirrors.publish import MirrorFolder
+from peer.relay.core.actions import AbandonVersion, AnnounceHeld, BeginStore, FinishVersion, ListChunks, Verify
+from peer.relay.core.events import (
+    BroadcastStarted,
+    ChunkArrived,
+    ChunkCorrupt,
+    ChunkListReceived,
+    ChunkVerified,
+    EncodingKnown,
+    EncodingUnwanted,
+    Event,
+    KeyframeMade,
+    LinkId,
+    StoreReady,
+    VersionHeard,
+    VersionRestored,
+    VersionsRemoved,
+)
+from peer.relay.early_chunks import EarlyChunks
+from peer.relay.store_worker import EncodingsRemoved, StateMade, StateNotMade, StoreEvent, StoreWorker, keep_verified
+from peer.relay.version_book import (
+    Acknowledge,
+    Command,
+    Drop,
+    Materialise,
+    Receive,
+    Report,
+    SendToAll,
+    VersionBook,
+    broadcast_manifest,
+)
+from peer.relay.version_paths import key_of
+from rollcast.runtime.errors import CorruptChunk, MalformedMessage
+from rollcast.wire.ids import ChunkIndex, Version
+from rollcast.wire.links.frames import ChunkFrame
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.versions.chunk_store import ChunkStore
+from rollcast.wire.versions.chunks import BytesLike, check_chunk
+from rollcast.wire.versions.records import KEYFRAME_ID, VerifiedVersion
+from rollcast.wire.versions.stored_encoding import StoredEncoding
+
+log = structlog.get_logger()
+
+OnComplete = Callable[[VerifiedVersion, StoredEncoding], None]
+
+# Chunk lists of encodings that are not in the store yet.
+_LISTS_MOST = 32
+
+
+class RelayVersions:
+    """What this process knows and keeps of versions.
+
+    Args:
+        verify: checks an announcement's signatures and bounds.
+        tell: gives the core an event.
+        post: sends a message on a link.
+        progress: chunks held and chunks in all of an encoding that is being received.
+        spared: keyframes that somebody fetches from us, and that retention leaves alone.
+        on_complete: see peer.relay.relay.Relay.
+        mirror_folder: where finished encodings are published for a web server; None: nowhere.
+    """
+
+    def __init__(
+        self,
+        store: ChunkStore,
+        role: str,
+        *,
+        verify: Callable[[pb.VersionAnnouncement], VerifiedVersion],
+        tell: Callable[[Event], None],
+        post: Callable[[LinkId, pb.LinkMessage], None],
+        progress: Callable[[EncodingKey], tuple[int, int]],
+        spared: Callable[[], frozenset[EncodingKey]],
+        on_complete: OnComplete,
+        mirror_folder: MirrorFolder | None = None,
+    ) -> None:
+        self.worker = StoreWorker(store, self._stored, durable_first=role == "origin", mirror_folder=mirror_folder)
+        self._store = store
+        self._verify = verify
+        self._tell = tell
+        self._post = post
+        self._spared = spared
+        self._on_complete = on_complete
+        self._book = VersionBook(role, progress)
+        self._lists: dict[EncodingKey, bytes] = {}  # of encodings that nobody receives yet
+        self._opening: dict[EncodingKey, bytes] = {}  # of those that the store is opening
+        self._early = EarlyChunks()
+        self._arriving: BytesLike = b""
+        self.delta_bytes_saved = 0  # keyframe bytes that need not be received, less what was received instead
+
+    # ------------------------------------------------------------ announcements and lists
+
+    def restore(self) -> None:
+        """Offer what the store holds. Blocks on the disk.
+
+        Raises:
+            StoreError: what another learner signed cannot be removed from the store.
+        """
+        ours = keep_verified(self._store, self._verify)
+        for stored in ours:
+            key = EncodingKey(stored.version, stored.encoding_id)
+            if not stored.listed:
+                stored.list_chunks()
+            manifest = stored.manifest
+            self._tell(VersionRestored(key, manifest.chunk_count, manifest.chunk_size_bytes))
+            self._carry_out(self._book.encoding_held(key))
+        # With all of them known: what follows, such as a state still to be made of a delta, follows from the whole.
+        for stored in ours:
+            self._carry_out(self._book.heard(stored.verified, announced=False))
+            self._tell(VersionHeard(key_of(broadcast_manifest(stored.verified))))
+
+    def heard(
+        self,
+        announcement: pb.VersionAnnouncement,
+        *,
+        announced: bool,
+        link: LinkId | None = None,
+        learner: bool = False,
+    ) -> VerifiedVersion:
+        """Take an announcement in.
+
+        Args:
+            announced: by the coordinator.
+            link: which it came on; None: another way.
+            learner: the learner's own, on its link.
+
+        Raises:
+            WrongKey: signed by somebody else than the learner.
+            BadSignature: changed after it was signed.
+            MalformedMessage: of another run, out of bounds, or another record than the one we have of that version.
+        """
+        verified = self._known_already(announcement) or self._verify(announcement)
+        known = self._book.verified(verified.version)
+        if known is not None and known.record_hash != verified.record_hash:
+            raise MalformedMessage(f"the learner signed two records of version {verified.version}")
+        self._carry_out(self._book.heard(verified, announced=announced, learner_link=link if learner else None))
+        self._tell(VersionHeard(key_of(broadcast_manifest(verified)), link))
+        return verified
+
+    def _known_already(self, announcement: pb.VersionAnnouncement) -> VerifiedVersion | None:
+        """The same one, verified before: signatures cost a millisecond, and several neighbours may send it."""
+        known = self._book.with_signature(announcement.record.signature)
+        return known if known is not None and known.announcement == announcement else None
+
+    def coordinator_gone(self, gone: bool) -> None:
+        """See VersionBook.coordinator_gone."""
+        self._carry_out(self._book.coordinator_gone(gone))
+
+    def known(self, version: int) -> VerifiedVersion | None:
+        """The verified announcement of a version, if it came."""
+        return self._book.verified(version)
+
+    def announcement(self, version: Version) -> pb.VersionAnnouncement | None:
+        """The signed announcement of a version that is known."""
+        verified = self._book.verified(version)
+        return None if verified is None else verified.announcement
+
+    def list_received(self, link: LinkId, key: EncodingKey, hashes: bytes) -> None:
+        """Check a chunk list against the signed manifest; of encodings that nobody announced it is dropped."""
+        verified = self._book.verified(key.version)
+        manifest = verified.manifest(key.encoding_id) if verified is not None else None
+        if manifest is None:
+            return
+        if self.chunk_list(key) is None:
+            try:
+                manifest.check_chunk_list(hashes)
+            except MalformedMessage:
+                self._tell(ChunkListReceived(link, key, False))
+                return
+            self._lists[key] = hashes
+            while len(self._lists) > _LISTS_MOST:
+                del self._lists[min(one for one in self._lists if one != key)]
+        self._tell(ChunkListReceived(link, key, True))
+        for early_link, frame in self._early.take(key):
+            self.chunk_arrived(early_link, frame)
+
+    def chunk_list(self, key: EncodingKey) -> bytes | None:
+        """The verified chunk list of an encoding."""
+        stored = self._store.get(key.version, key.encoding_id)
+        if stored is not None and stored.listed:
+            return stored.chunk_list()
+        return self._opening.get(key) or self._lists.get(key)
+
+    def link_lost(self, link: LinkId) -> None:
+        """A link ended; it may have been the learner's."""
+        self._book.link_lost(link)
+
+    # ------------------------------------------------------------ chunks
+
+    def chunk_arrived(self, link: LinkId, frame: ChunkFrame, now: float = 0.0) -> None:
+        """Give the core a chunk; one that overtook its list waits a little."""
+        key = EncodingKey(frame.version, frame.encoding_id)
+        if self.chunk_list(key) is None:
+            self._early.keep(link, frame, now)
+            return
+        self._arriving = frame.payload
+        self._tell(ChunkArrived(link, key, frame.index, frame.stripe, len(frame.payload)))
+        self._arriving = b""
+
+    def verify(self, action: Verify) -> None:
+        """Check the arriving chunk; the answer reaches the core before this returns."""
+        payload = self._arriving
+        hashes = self.chunk_list(action.key)
+        assert hashes is not None, "only chunks of listed encodings are verified"
+        try:
+            check_chunk(hashes, action.index, payload)
+        except CorruptChunk:
+            self._tell(ChunkCorrupt(action.link, action.key, action.index))
+            return
+        self.worker.write(action.key, action.index, payload)
+        self._tell(ChunkVerified(action.link, action.key, action.index, action.stripe, len(payload)))
+
+    def chunk(self, key: EncodingKey, index: ChunkIndex) -> BytesLike | None:
+        """A chunk's bytes, if they are in memory."""
+        return self.worker.memory.get(key, index)
+
+    # ------------------------------------------------------------ what the core asks
+
+    def carry_out(self, action: BeginStore | FinishVersion | AnnounceHeld | ListChunks | AbandonVersion) -> None:
+        """Do what the core asks about a whole encoding."""
+        key = action.key
+        match action:
+            case BeginStore():
+                verified = self._book.verified(key.version)
+                manifest = verified.manifest(key.encoding_id) if verified is not None else None
+                assert verified is not None, "only known versions are received"
+                assert manifest is not None, "only signed encodings are received"
+                hashes = self.chunk_list(key)
+                assert hashes is not None, "only listed encodings are stored"
+                self._opening[key] = hashes
+                self._lists.pop(key, None)
+                self.worker.begin(key, verified, manifest, hashes)
+            case FinishVersion():
+                self.worker.finish(key)
+            case AnnounceHeld():
+                self._carry_out(self._book.encoding_held(key))
+                self._say_if_unannounced(key)
+                self.worker.prune(self._spared())
+            case ListChunks():
+                self.worker.list_chunks(key)
+            case AbandonVersion(reason=reason, again=again, in_vain=in_vain):
+                log.info("encoding abandoned", version=key.version, encoding=key.encoding_id, reason=reason)
+                self._forget_list(key)
+                self._book.given_up(key, again=again)
+                self.worker.discard(key)
+                if in_vain:
+                    self._carry_out(self._book.not_to_be_had(key))
+
+    # ------------------------------------------------------------ what the store answers
+
+    def _stored(self, event: StoreEvent) -> None:
+        match event:
+            case StateMade(key=key):
+                self._count_saved(key)
+                self._carry_out(self._book.made(key))
+                self._tell(KeyframeMade(EncodingKey(key.version, KEYFRAME_ID)))
+                self._say_if_unannounced(key)
+                self.worker.prune(self._spared())
+            case StateNotMade(key=key, reason=reason):
+                log.error("delta unusable", version=key.version, encoding=key.encoding_id, reason=reason)
+                self._carry_out(self._book.not_made(key))
+            case EncodingsRemoved(keys=keys):
+                self._book.removed(frozenset(keys))
+                self.worker.memory.forget(keys)
+                for key in keys:
+                    self._forget_list(key)
+                self._tell(VersionsRemoved(keys))
+            case StoreReady(key=key):
+                self._forget_list(key)  # from now on the store has it
+                self._tell(event)
+            case _:
+                self._tell(event)
+
+    def _say_if_unannounced(self, key: EncodingKey) -> None:
+        if self._book.waits_for_announcement(key.version):
+            log.info("version held, not announced yet", version=key.version)
+
+    def _forget_list(self, key: EncodingKey) -> None:
+        self._opening.pop(key, None)
+        self._lists.pop(key, None)
+
+    def _count_saved(self, key: EncodingKey) -> None:
+        verified = self._book.verified(key.version)
+        delta = verified.manifest(key.encoding_id) if verified is not None else None
+        if verified is not None and delta is not None:
+            self.delta_bytes_saved += verified.keyframe.size_bytes - delta.size_bytes
+
+    # ------------------------------------------------------------ what the book decides
+
+    def _carry_out(self, commands: list[Command]) -> None:
+        for command in commands:
+            self._do(command)
+
+    def _do(self, command: Command) -> None:
+        match command:
+            case Receive(manifest=manifest, announced=announced, holder=holder):
+                key = key_of(manifest)
+                hashes = self.chunk_list(key)
+                if hashes is not None:
+                    # The store may be discarding, in its thread, what an earlier reception left.
+                    self._lists[key] = hashes
+                verified = self._book.verified(key.version)
+                pushed = verified is not None and manifest == broadcast_manifest(verified)
+                sizes = (manifest.chunk_count, manifest.chunk_size_bytes)
+                self._tell(EncodingKnown(key, *sizes, announced, hashes is not None, holder, pushed))
+            case Drop(key=key, reason=reason):
+                self._tell(EncodingUnwanted(key, reason))
+            case Materialise(key=key):
+                self.worker.materialise(key)
+            case Report(version=version):
+                self._report(version)
+            case Acknowledge(version=version, holder=holder):
+                verified = self._book.verified(version)
+                epoch = verified.record.epoch if verified is not None else 0
+                self._post(holder, pb.LinkMessage(held=pb.VersionHeld(epoch=epoch, version=version)))
+            case SendToAll(key=key):
+                self._tell(BroadcastStarted(key))
+            case _:
+                assert_never(command)
+
+    def _report(self, version: Version) -> None:
+        stored = self._store.get(version)
+        if stored is not None:
+            log.info("version held", version=version)
+            self._on_complete(stored.verified, stored)

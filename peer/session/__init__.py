@@ -1,0 +1,1 @@
+"""Keep the control stream to the coordinator open."""

@@ -1,0 +1,83 @@
+"""How a peer introduces itself, and what it says of itself from then on. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from peer.config import PeerConfig
+from peer.links.network_gate import OPEN, NetworkGate
+from peer.relay.stats import RelayStats
+from peer.worker.status import Receiving, WorkerStatus
+from rollcast import __version__
+from rollcast.wire import limits
+from rollcast.wire.ids import LeaseId, Version
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.protocol import range_to_pb
+
+_BYTES_PER_MEGABIT = 125_000.0
+
+
+def hello_of(
+    config: PeerConfig,
+    *,
+    advertise: str,
+    cores: int,
+    accelerator: str | None,
+    held_versions: Sequence[Version],
+    held_leases: Sequence[LeaseId] | None,
+    instance_id: str = "",
+) -> pb.Hello:
+    """The first message of a session.
+
+    Args:
+        accelerator: of its engine, in words; None: it has none.
+        held_leases: None: it never works.
+        instance_id: of this copy of the identity (peer/instance.py).
+    """
+    processor = f"{cores} cores"
+    return pb.Hello(
+        protocol=range_to_pb(),
+        software=f"rollcast {__version__}",
+        role=config.role,
+        advertise=advertise,
+        concurrent_rollouts=0 if accelerator is None else config.engine.concurrent_rollouts,
+        hardware=processor if accelerator is None else f"{processor}, {accelerator}",
+        held_versions=held_versions,
+        name=config.name,
+        region=config.link.region,
+        metered=config.link.metered,
+        upload_cap_bytes_per_second=(config.link.upload_mbit_s_max or 0.0) * _BYTES_PER_MEGABIT,
+        has_held_leases=held_leases is not None,
+        held_leases=(held_leases or ())[: limits.HELD_LEASES_MAX],
+        instance_id=instance_id,
+        public_name=config.public_name,
+    )
+
+
+def receiving_of(relay: RelayStats) -> Receiving | None:
+    """The version on its way, if one is."""
+    return None if relay.receiving is None else Receiving(relay.receiving, relay.have, relay.total)
+
+
+def heartbeat_of(relay: RelayStats, status: WorkerStatus, gate: NetworkGate = OPEN) -> pb.Heartbeat:
+    """What worker and relay say, and what may pass; its number in the sequence is not set."""
+    heartbeat = pb.Heartbeat(
+        state=status.state,
+        reason="; ".join(filter(None, (relay.store_failure, status.reason)))[: limits.TEXT_LENGTH_MAX],
+        has_active_version=status.active is not None,
+        active_version=0 if status.active is None else status.active.version,
+        tokens_generated=status.tokens_generated,
+        tokens_per_second=status.tokens_per_second,
+        sending_stopped=not gate.send,
+        receiving_stopped=not gate.receive,
+    )
+    heartbeat.MergeFrom(relay.report)
+    return heartbeat
+
+
+def origin_status(held: Sequence[Version], receiving: Receiving | None) -> WorkerStatus:
+    """What one without an engine says."""
+    if receiving is not None:
+        return WorkerStatus("receiving", receiving.in_words, None, 0, 0.0)
+    reason = f"holds versions {held[0]} to {held[-1]}" if held else "waiting for the learner's first version"
+    return WorkerStatus("idle", reason, None, 0, 0.0)

@@ -1,0 +1,326 @@
+"""The control stream to the coordinator: one gRPC Session, opened again whenever it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Protocol, cast
+
+import grpc
+import structlog
+
+from peer.session.coordinators import Coordinators
+from rollcast.runtime.errors import JoinRefused, MalformedMessage, RollcastError, Unreachable, WaitTimedOut, WrongKey
+from rollcast.runtime.waits import backoff_delays_s, deadline
+from rollcast.wire.joining.diagnose import HopFailed
+from rollcast.wire.joining.error_json import error_from_json
+from rollcast.wire.joining.grpc_client import end_call, translate
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.proto import rollcast_pb2_grpc
+from rollcast.wire.protocol import agree_with
+
+log = structlog.get_logger()
+
+END_OF_STREAM: Any = cast(Any, grpc.aio).EOF  # missing in the type stubs
+OUTBOX_MAX = 1024  # messages waiting to be written; the stream has stalled long before
+WELCOME_TIMEOUT_S = 10.0  # from Hello to Welcome, connecting included
+WRITE_TIMEOUT_S = 10.0  # a stream that takes no message for this long is lost
+FLUSH_TIMEOUT_S = 0.4  # of the 2 s that a stopping peer has, for the last messages and Goodbye
+HOPS_TIMEOUT_S = 15.0  # for finding out which hop failed
+DELAY_MOST_S = 10.0  # between two attempts
+# Asking again does not help after these; everything else may be a coordinator that restarts.
+FINAL_CODES = frozenset(
+    {
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.UNIMPLEMENTED,
+    }
+)
+
+
+class SessionListener(Protocol):
+    """Who is told what happens on the session. Called on the event loop; must not block."""
+
+    def opened(self, welcome: pb.Welcome) -> None: ...
+
+    def lost(self, reason: str) -> None: ...
+
+    def received(self, message: pb.CoordinatorMessage) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """Whom we expect to find, and how long we look for it."""
+
+    run_id: str
+    learner_public_key: bytes
+    addresses: tuple[str, ...]
+    """Of one coordinator; tried in turn."""
+    join_timeout_s: float | None
+    """None: for ever."""
+    reconnect_timeout_s: float | None
+    """None: for ever."""
+
+
+async def _nothing() -> None:
+    pass
+
+
+class Session:
+    """Keeps one stream open; messages sent while there is none are dropped, since all of them are said anew.
+
+    Args:
+        open_channel: to an address of the coordinator.
+        failed_hop: which hop to that address fails; asked once an attempt has failed.
+        make_ready: awaited before each attempt, for what an attempt needs.
+    """
+
+    def __init__(
+        self,
+        settings: SessionSettings,
+        *,
+        open_channel: Callable[[str], grpc.aio.Channel],
+        failed_hop: Callable[[str], Awaitable[HopFailed | None]],
+        hello: Callable[[], pb.Hello],
+        heartbeat: Callable[[], pb.Heartbeat],
+        listener: SessionListener,
+        random: Random,
+        make_ready: Callable[[], Awaitable[None]] = _nothing,
+    ) -> None:
+        self.search = Coordinators(settings.addresses)
+        self._settings = settings
+        self._open_channel = open_channel
+        self._failed_hop = failed_hop
+        self._make_ready = make_ready
+        self._hello = hello
+        self._heartbeat = heartbeat
+        self._listener = listener
+        self._random = random
+        self._outbox: deque[pb.PeerMessage] = deque()
+        self._outbox_changed = asyncio.Event()
+        self._closing = asyncio.Event()
+        self._stopped_by_coordinator = False
+        self._ended = asyncio.Event()
+        self.stub: rollcast_pb2_grpc.CoordinatorStub | None = None
+        """Calls on the open session's connection; None while there is no session."""
+
+    def send(self, message: pb.PeerMessage) -> None:
+        """Queue a message. Without a session only accusations are kept: the rest is said anew at its opening."""
+        if self.stub is None and message.WhichOneof("body") != "accusation":
+            return
+        if len(self._outbox) >= OUTBOX_MAX:
+            log.warning("session outbox is full", message_kind=message.WhichOneof("body"))
+            return
+        self._outbox.append(message)
+        self._outbox_changed.set()
+
+    async def run(self) -> None:
+        """Hold the session until close() or the coordinator's Stop.
+
+        Raises:
+            Unreachable: no session for join_timeout_s at the start, or for reconnect_timeout_s later; it names the hop.
+            RollcastError: the coordinator refused us, for the reason that it gave.
+        """
+        try:
+            await self._keep_open()
+        finally:
+            self._ended.set()
+
+    async def close(self, reason: str) -> None:
+        """Send what is queued and Goodbye, then end; bounded by FLUSH_TIMEOUT_S."""
+        self.send(pb.PeerMessage(goodbye=pb.Goodbye(reason=reason)))
+        self._closing.set()
+        self._outbox_changed.set()
+        with contextlib.suppress(WaitTimedOut):
+            async with deadline(FLUSH_TIMEOUT_S, "the coordinator to take our last messages"):
+                await self._ended.wait()
+
+    async def _keep_open(self) -> None:
+        loop = asyncio.get_running_loop()
+        patience_s = self._settings.join_timeout_s
+        give_up_s = _after(loop.time(), patience_s)
+        delays = self._delays()
+        while not self._closing.is_set():
+            cause, was_open = await self._attempt()
+            if self._stopped_by_coordinator or self._closing.is_set():
+                return
+            if was_open:
+                patience_s = self._settings.reconnect_timeout_s
+                give_up_s, delays = _after(loop.time(), patience_s), self._delays()
+            else:
+                await self._note(cause, give_up_s)
+            left_s = give_up_s - loop.time()
+            if left_s <= 0.0:
+                raise self._given_up(patience_s or 0.0, cause)
+            await self._pause(min(next(delays), left_s))
+
+    async def _note(self, cause: str, give_up_s: float) -> None:
+        """Find out which hop fails, and say it once."""
+        loop, address = asyncio.get_running_loop(), self.search.current
+        try:
+            async with asyncio.timeout(max(1.0, min(HOPS_TIMEOUT_S, give_up_s - loop.time()))):
+                hop = await self._failed_hop(address)
+        except TimeoutError:
+            hop = None
+        hop = hop or HopFailed("session", address, cause)
+        if self.search.failed(hop, loop.time()):
+            log.warning("no session with the coordinator", hop=hop.hop, address=address, reason=hop.reason, fix=hop.fix)
+
+    def _given_up(self, patience_s: float, cause: str) -> Unreachable:
+        problems = self.search.problems()
+        return Unreachable(
+            f"no session with the coordinator at {' or '.join(self._settings.addresses)} for {patience_s:g} s",
+            cause="; ".join(map(str, problems)) or cause,
+            fix=problems[0].fix if problems else "check that the coordinator runs and can be reached from here",
+        )
+
+    async def _attempt(self) -> tuple[str, bool]:
+        """One session from dial to end. Returns why it ended and whether it had been open."""
+        was_open = False
+        try:
+            await self._make_ready()
+            async with self._open_channel(self.search.current) as channel:
+                stub = rollcast_pb2_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
+                call = cast(Any, stub.Session())
+                try:
+                    welcome = await self._shake_hands(call)
+                    self._outbox = deque(m for m in self._outbox if m.WhichOneof("body") == "accusation")
+                    self.stub, was_open = stub, True
+                    self.search.opened()
+                    log.info("session opened", coordinator=welcome.software)
+                    self._listener.opened(welcome)
+                    cause = await self._exchange(call, welcome.heartbeat_interval_s)
+                finally:
+                    end_call(call)
+        except grpc.aio.AioRpcError as error:
+            if error.code() in FINAL_CODES:
+                raise translate(error, "opening a session with the coordinator") from None
+            cause = f"{error.code().name}: {error.details()}"
+        except (WaitTimedOut, Unreachable) as error:
+            cause = error.what
+        except asyncio.InvalidStateError as error:  # what grpc.aio raises for writing to a call that has ended
+            cause = str(error)
+        finally:
+            self.stub = None
+        if was_open:
+            over = self._closing.is_set() or self._stopped_by_coordinator
+            log.log(logging.INFO if over else logging.WARNING, "session over" if over else "session lost", cause=cause)
+            self._listener.lost(cause)
+        return cause, was_open
+
+    async def _shake_hands(self, call: Any) -> pb.Welcome:
+        async with deadline(WELCOME_TIMEOUT_S, "the coordinator's welcome"):
+            await call.write(pb.PeerMessage(hello=self._hello()))
+            message = await call.read()
+        if message is END_OF_STREAM:
+            await self._raise_status(call)
+            raise Unreachable("the coordinator ended the session before its welcome")
+        match message.WhichOneof("body"):
+            case "refused":
+                raise refusal(message.refused)
+            case "welcome":
+                self._check(message.welcome)
+                return cast(pb.Welcome, message.welcome)
+            case other:
+                raise MalformedMessage(f"the coordinator's first message is {other!r}, not a welcome")
+
+    def _check(self, welcome: pb.Welcome) -> None:
+        agree_with(welcome.protocol)
+        if welcome.run_id != self._settings.run_id:
+            raise WrongKey(
+                f"the coordinator serves the run {welcome.run_id!r}, our invite is for {self._settings.run_id!r}",
+                fix="ask the operator for an invite to this run",
+            )
+        if welcome.learner_public_key != self._settings.learner_public_key:
+            raise WrongKey(
+                "the coordinator names another learner key than our invite",
+                fix="ask the operator which key signs this run's versions; do not go on before you know",
+            )
+        if not welcome.heartbeat_interval_s > 0.0:
+            raise MalformedMessage(f"a heartbeat interval of {welcome.heartbeat_interval_s} s")
+
+    async def _exchange(self, call: Any, heartbeat_interval_s: float) -> str:
+        """Read and write until one of the two ends; returns why, or raises what it raised."""
+        reader = asyncio.create_task(self._read(call), name="session-read")
+        writer = asyncio.create_task(self._write(call, heartbeat_interval_s), name="session-write")
+        try:
+            await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
+            if writer.done() and writer.exception() is None:
+                # Goodbye is written: the coordinator ends the stream when it has read it.
+                await asyncio.wait((reader,), timeout=FLUSH_TIMEOUT_S)
+                return "closed by us"
+            # The reader knows the status with which the stream ended; the writer only that it did.
+            await asyncio.wait((reader,), timeout=1.0)
+            return (reader if reader.done() else writer).result() or "the coordinator ended the session"
+        finally:
+            for task in (reader, writer):
+                task.cancel()
+            await asyncio.gather(reader, writer, return_exceptions=True)
+            del reader, writer, task  # what one raised refers to this frame: together they would keep the connection
+
+    async def _read(self, call: Any) -> str:
+        while (message := await call.read()) is not END_OF_STREAM:
+            body = message.WhichOneof("body")
+            if body == "refused":
+                raise refusal(message.refused)
+            if body == "stop":
+                self._stopped_by_coordinator = True
+            self._listener.received(message)
+        await self._raise_status(call)
+        return "the coordinator ended the session"
+
+    async def _raise_status(self, call: Any) -> None:
+        code = await call.code()
+        if code is not grpc.StatusCode.OK:
+            details = await call.details()
+            raise grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details, details)
+
+    async def _write(self, call: Any, heartbeat_interval_s: float) -> str:
+        loop = asyncio.get_running_loop()
+        next_heartbeat_s = loop.time()
+        while True:
+            while self._outbox:
+                await self._write_one(call, self._outbox.popleft())
+            if self._closing.is_set():
+                await call.done_writing()
+                return "closed by us"
+            if loop.time() >= next_heartbeat_s:
+                next_heartbeat_s = loop.time() + heartbeat_interval_s
+                await self._write_one(call, pb.PeerMessage(heartbeat=self._heartbeat()))
+            self._outbox_changed.clear()
+            if not self._outbox and not self._closing.is_set():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(next_heartbeat_s - loop.time()):
+                        await self._outbox_changed.wait()
+
+    async def _write_one(self, call: Any, message: pb.PeerMessage) -> None:
+        async with deadline(WRITE_TIMEOUT_S, "the coordinator to take a message"):
+            await call.write(message)
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._closing.wait()
+
+    def _delays(self) -> Iterator[float]:
+        return backoff_delays_s(self._random, first_s=0.2, most_s=DELAY_MOST_S)
+
+
+def _after(now: float, seconds: float | None) -> float:
+    return math.inf if seconds is None else now + seconds
+
+
+def refusal(refused: pb.Refused) -> RollcastError:
+    """The error that the coordinator's refusal names by its code; JoinRefused where it names none that we know."""
+    said = {"what": refused.what, "cause": "the coordinator refused us", "fix": refused.fix}
+    error = error_from_json(json.dumps({"code": refused.code, **said}))
+    return error or error_from_json(json.dumps({"code": JoinRefused.code, **said})) or JoinRefused("refused")

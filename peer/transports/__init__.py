@@ -1,0 +1,1 @@
+"""Choose the best transport for each neighbour."""

@@ -1,0 +1,223 @@
+"""All the ways to a chunk link behind one interface, chosen by the form of the address."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import assert_never
+
+import structlog
+
+from peer.config import LinkConfig
+from peer.links.addresses import P2pAddress
+from peer.links.direct import DirectTransport
+from peer.links.neighbours import Neighbour
+from peer.links.network_gate import NetworkGate
+from peer.links.paths import Kind, Paths, addresses_in, kind_of, kind_of_link
+from peer.links.traffic import LinkTraffic
+from peer.links.transport import Admission, ChunkTransport, Link, LinkHandler
+from peer.mirrors.transport import MirrorTransport
+from peer.p2p.circuits.book import CircuitCaps
+from peer.p2p.transport import P2pTransport
+from peer.punching.transport import PunchTransport
+from rollcast.runtime.errors import RollcastError, Unreachable
+from rollcast.runtime.waits import deadline
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.tls import TlsCredentials
+from rollcast.wire.ids import PeerId, RunId
+
+log = structlog.get_logger()
+
+# The next way is tried after so long, where there is a next one: a hole opens at once or not at all, and whoever needs
+# a relay has one within 5 s.
+_PATIENCE_S: dict[Kind, float] = {"punched": 3.0, "relayed": 2.0}
+_PATIENCE_ELSE_S = 5.0
+
+
+class Transports:
+    """See peer.links.transport.ChunkTransport.
+
+    Args:
+        direct: accepts links, and dials host:port.
+        mirrors: dials everything else.
+        p2p: accepts links, and dials addresses of libp2p hosts; None: this process has no libp2p.
+        punched: opens links through two NATs at once, at either end; None: this process does not.
+    """
+
+    def __init__(
+        self,
+        direct: ChunkTransport,
+        mirrors: MirrorTransport,
+        p2p: P2pTransport | None = None,
+        punched: PunchTransport | None = None,
+    ) -> None:
+        self._direct = direct
+        self._mirrors = mirrors
+        self.p2p = p2p
+        self.punched = punched
+        self.paths = Paths()
+        """What is known of the ways to each peer; whoever hears of further addresses tells it."""
+
+    @property
+    def link_port(self) -> int:
+        """Where direct links are listened for; 0: nowhere yet."""
+        return self._direct.port if isinstance(self._direct, DirectTransport) else 0
+
+    async def start(self, on_link: LinkHandler) -> str:
+        address = await self._direct.start(on_link)
+        if self.punched is not None:
+            await self.punched.start(on_link)
+        if self.p2p is None:
+            return address
+        try:
+            p2p_address = await self.p2p.start(on_link)
+        except RollcastError as error:
+            # What it is for, direct links cannot do; what they can do does not need it.
+            log.error("libp2p does not run; direct links go on", code=error.code, reason=error.what)
+            return address
+        log.info("libp2p listens", address=p2p_address)
+        return f"{address} {_seen_as(address, p2p_address)}" if address else ""
+
+    async def dial(self, peer_id: PeerId, address: str) -> Link:
+        """See ChunkTransport. Of several addresses, separated by spaces, the first that answers."""
+        now = asyncio.get_running_loop().time()
+        return await self.dial_first(peer_id, self.paths.order(peer_id, addresses_in(address), now))
+
+    def better(self, link: Link, address: str) -> list[str]:
+        """The addresses of its peer that would make a better link than this one; ``dial_first`` dials them.
+
+        Args:
+            address: as for ``dial``.
+        """
+        kind, now = kind_of_link(link.transport, link.lan), asyncio.get_running_loop().time()
+        if kind == "mirror":
+            return []
+        return self.paths.better(link.peer_id, addresses_in(address), kind, now)
+
+    async def dial_first(self, peer_id: PeerId, addresses: Sequence[str]) -> Link:
+        """The first of these that answers; raises what ``dial`` raises."""
+        problem: RollcastError = Unreachable(f"{peer_id} has no address")
+        loop = asyncio.get_running_loop()
+        for left, address in zip(range(len(addresses) - 1, -1, -1), addresses, strict=True):
+            try:
+                link = await self._dial_in_time(peer_id, address, last=not left)
+            except RollcastError as error:
+                self.paths.failed(peer_id, address, loop.time())
+                problem = error
+            else:
+                self.paths.opened(peer_id, address)
+                return link
+        raise problem
+
+    async def _dial_in_time(self, peer_id: PeerId, address: str, *, last: bool) -> Link:
+        kind = kind_of(address)
+        if last and kind != "punched":  # as long as its own deadlines allow
+            return await self._dial(peer_id, address, kind)
+        async with deadline(_PATIENCE_S.get(kind, _PATIENCE_ELSE_S), f"a chunk link to {peer_id} at {address}"):
+            return await self._dial(peer_id, address, kind)
+
+    async def _dial(self, peer_id: PeerId, address: str, kind: Kind) -> Link:
+        match kind:
+            case "mirror":
+                return await self._mirrors.dial(peer_id, address)
+            case "lan" | "direct":
+                return await self._direct.dial(peer_id, address)
+            case "punched":
+                if self.punched is None:
+                    raise Unreachable(
+                        f"cannot dial {peer_id} at the same time as it us",
+                        cause="this process opens no holes",
+                        fix="set link.punch = true",
+                    )
+                return await self.punched.dial(peer_id, address)
+            case "p2p" | "relayed":
+                if self.p2p is None:
+                    raise Unreachable(
+                        f"cannot reach {peer_id} at {address}",
+                        cause="this process runs no libp2p",
+                        fix='pip install "rollcast[p2p]" and set link.p2p = true',
+                    )
+                return await self.p2p.dial(peer_id, address)
+            case _:
+                assert_never(kind)
+
+    def expect(self, neighbours: Iterable[Neighbour]) -> None:
+        """The coordinator names these as members, in place of those before."""
+        if self.p2p is not None:
+            self.p2p.expect(neighbour.peer_id for neighbour in neighbours)
+
+    def keep_out(self, banned: frozenset[PeerId]) -> None:
+        """These are members no more."""
+        if self.p2p is not None:
+            self.p2p.keep_out(banned)
+
+    def allow(self, gate: NetworkGate) -> None:
+        """What may pass from now on: for others, nothing unless all may."""
+        if self.p2p is not None:
+            self.p2p.allow_relaying(allowed=gate.send and gate.receive)
+
+    def renew(self, credentials: TlsCredentials) -> None:
+        self._direct.renew(credentials)
+        for other in (self.p2p, self.punched):
+            if other is not None:
+                other.renew(credentials)
+
+    async def close(self) -> None:
+        await self._mirrors.close()
+        for other in (self.p2p, self.punched):
+            if other is not None:
+                await other.close()
+        await self._direct.close()
+
+
+def _seen_as(address: str, p2p_address: str) -> str:
+    """The address of our libp2p host under the name that direct links are dialled by: it may listen everywhere."""
+    port = p2p_address.rpartition("/")[2]
+    return str(P2pAddress.of(address.rpartition(":")[0].strip("[]"), int(port)))
+
+
+def circuit_caps(config: LinkConfig) -> CircuitCaps | None:
+    """Of what a peer passes on for others; None: nothing."""
+    if not config.relay_for_others or config.metered:
+        return None
+    return CircuitCaps(
+        circuits_most=config.relay_circuits_most,
+        bytes_per_second=config.relay_mbit_s_max * 1e6 / 8,
+        circuit_bytes=config.relay_circuit_bytes,
+        circuit_s=config.relay_circuit_minutes * 60.0,
+    )
+
+
+def transports_of(
+    config: LinkConfig,
+    credentials: TlsCredentials,
+    run_id: RunId,
+    admit: Admission,
+    mirrors: MirrorTransport,
+    traffic: LinkTraffic,
+    identity: Identity | None,
+) -> Transports:
+    """The transports of one process, as its configuration wants them. Call it inside a running event loop.
+
+    Args:
+        identity: whose certificate ``credentials`` has; None: no libp2p.
+
+    Raises:
+        MissingExtra: libp2p is wanted and not installed.
+    """
+    direct = DirectTransport(config, credentials, run_id, admit, traffic=traffic)
+    punched = PunchTransport(config, credentials, run_id, admit, traffic=traffic) if config.punch else None
+    if not config.p2p or identity is None:
+        return Transports(direct, mirrors, punched=punched)
+    p2p = P2pTransport(
+        identity,
+        credentials,
+        run_id,
+        admit,
+        host=config.host,
+        port=config.p2p_port,
+        traffic=traffic,
+        caps=circuit_caps(config),
+        dht=config.dht,
+    )
+    return Transports(direct, mirrors, p2p, punched)

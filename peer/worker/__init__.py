@@ -1,0 +1,1 @@
+"""Turn leases into rollouts and upload them."""

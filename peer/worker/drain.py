@@ -1,0 +1,83 @@
+"""The orderly end of a peer process: what is finished is uploaded, the rest handed back, links and session closed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine, Mapping
+from typing import Any, Protocol, TypeVar
+
+import structlog
+
+from peer.worker.events import Event, FinishRequested, StopRequested
+from rollcast.runtime.errors import WaitTimedOut
+from rollcast.runtime.waits import deadline
+
+log = structlog.get_logger()
+
+ResultT = TypeVar("ResultT")
+
+DRAIN_TIMEOUT_S = 1.2  # the core ends its drain earlier; of the 2 s that a stopping peer has
+RELAY_CLOSE_TIMEOUT_S = 0.4  # links to close
+
+
+class EndingWorker(Protocol):
+    """See peer.worker.worker.Worker."""
+
+    def tell(self, event: Event) -> None: ...
+
+
+class EndingSession(Protocol):
+    """See peer.session.session.Session."""
+
+    async def close(self, reason: str) -> None: ...
+
+
+class EndingRelay(Protocol):
+    """See peer.relay.relay.Relay."""
+
+    async def close(self) -> None: ...
+
+
+async def finish(worker: EndingWorker, parts: Mapping[str, asyncio.Task[Any]], reason: str, seconds: float) -> None:
+    """Let rollouts that were begun end; returns when they have, after so many seconds, or when the process must end.
+
+    Args:
+        parts: tasks by name, of which "worker" ends when nothing is held, and "signal" has ended already.
+    """
+    log.info("peer finishes what it holds", reason=reason, most_s=seconds)
+    worker.tell(FinishRequested(reason))
+    waited = [task for name, task in parts.items() if name != "signal"]
+    await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def end(
+    reason: str,
+    parts: Mapping[str, asyncio.Task[Any]],
+    *,
+    worker: EndingWorker | None,
+    session: EndingSession,
+    relay: EndingRelay,
+) -> None:
+    """Upload what is finished, hand the rest back, say goodbye; within 2 s."""
+    log.info("peer stops", reason=reason)
+    if worker is not None and not parts["worker"].done():
+        worker.tell(StopRequested(reason))
+        await asyncio.wait((parts["worker"],), timeout=DRAIN_TIMEOUT_S)
+    if not parts["session"].done():
+        await session.close(reason)
+    with contextlib.suppress(WaitTimedOut):
+        async with deadline(RELAY_CLOSE_TIMEOUT_S, "chunk links to close"):
+            await relay.close()
+
+
+async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, ResultT]) -> ResultT | None:
+    """The result of ``work``, or None once ``stop`` is set; the work is then cancelled."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        for task in (working, stopping):
+            task.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)

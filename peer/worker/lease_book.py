@@ -1,0 +1,173 @@
+"""The leases a worker holds: which slots wait, which are being generated, and until when. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from peer.worker.events import SlotWork, VersionKey
+from rollcast.wire.ids import LeaseId
+from rollcast.wire.rollouts import LeaseGrant, Slot
+
+# Ids of leases that are over are remembered, so that one delivered twice is not generated twice.
+_CLOSED_IDS_MAX = 8192
+
+
+@dataclass(slots=True)
+class HeldLease:
+    """One lease and where its slots are. A lease without slots in either place is over."""
+
+    grant: LeaseGrant
+    received_s: float
+    waiting: dict[int, Slot]
+    generating: set[int] = field(default_factory=set)
+
+    @property
+    def expires_s(self) -> float:
+        """The deadline is a duration from receipt: no clock is compared with another."""
+        return self.received_s + self.grant.deadline_s
+
+    @property
+    def gone_s(self) -> float:
+        """When nobody wants its results: a restarted coordinator extends live leases by one period."""
+        return self.expires_s + self.grant.deadline_s
+
+    @property
+    def unfinished(self) -> int:
+        """Slots that have not been generated yet."""
+        return len(self.waiting) + len(self.generating)
+
+    def servable_by(self, active: VersionKey) -> bool:
+        """Whether weights of ``active`` are of the lease's epoch and young enough for it."""
+        return self.grant.epoch == active.epoch and self.grant.oldest_useful_version <= active.version
+
+
+class LeaseBook:
+    """Leases by age, oldest first."""
+
+    def __init__(self) -> None:
+        self._held: dict[LeaseId, HeldLease] = {}
+        self._closed: dict[LeaseId, None] = {}
+        self._next_expiry_s = math.inf  # where it is known
+        self._expiry_known = True
+        self.unfinished = 0
+        """Slots held that have not been generated yet."""
+
+    def __iter__(self) -> Iterator[HeldLease]:
+        return iter(self._held.values())
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def knows(self, lease_id: LeaseId) -> bool:
+        """Whether this lease is held or was."""
+        return lease_id in self._held or lease_id in self._closed
+
+    def add(self, grant: LeaseGrant, now: float) -> HeldLease:
+        """Hold a lease from now on."""
+        lease = HeldLease(grant, now, {slot.sample_index: slot for slot in grant.slots})
+        self._held[grant.lease_id] = lease
+        self.unfinished += lease.unfinished
+        self._expiry_known = False
+        return lease
+
+    def is_generating(self, lease_id: LeaseId, sample_index: int) -> bool:
+        """Whether this slot has been taken and its result is still wanted."""
+        lease = self._held.get(lease_id)
+        return lease is not None and sample_index in lease.generating
+
+    def servable(self, active: VersionKey) -> list[HeldLease]:
+        """Leases with slots that ``active`` may generate, oldest first."""
+        return [lease for lease in self if lease.waiting and lease.servable_by(active)]
+
+    def why_not_servable(self, active: VersionKey) -> str:
+        """What leases need that ``active`` may not serve; empty: there are none."""
+        oldest = [lease.grant.oldest_useful_version for lease in self if not lease.servable_by(active)]
+        if not oldest:
+            return ""
+        return f"{len(oldest)} leases need version {min(oldest)} or newer; version {active.version} is active"
+
+    def take(self, active: VersionKey, count: int) -> tuple[SlotWork, ...]:
+        """Move up to ``count`` slots from waiting to generating."""
+        work: list[SlotWork] = []
+        for lease in self.servable(active):
+            for index in list(lease.waiting)[: count - len(work)]:
+                work.append(SlotWork(lease.grant, lease.waiting.pop(index)))
+                lease.generating.add(index)
+            if len(work) == count:
+                break
+        self._expiry_known = False
+        return tuple(work)
+
+    def generated(self, lease_id: LeaseId, sample_index: int) -> HeldLease | None:
+        """A slot is done. None: the lease was given up meanwhile and the result is of no use."""
+        lease = self._held.get(lease_id)
+        if lease is None or sample_index not in lease.generating:
+            return None
+        lease.generating.remove(sample_index)
+        self.unfinished -= 1
+        if not lease.unfinished:
+            self._close(lease_id)
+        return lease
+
+    def skip(self, lease_id: LeaseId, sample_index: int) -> None:
+        """A slot that waits needs no generating."""
+        lease = self._held[lease_id]
+        del lease.waiting[sample_index]
+        self.unfinished -= 1
+        self._expiry_known = False
+        if not lease.unfinished:
+            self._close(lease_id)
+
+    def expire(self, now: float) -> int:
+        """Give up slots not begun before their lease's end, and those still being generated one period later.
+
+        Returns:
+            how many slots were given up.
+        """
+        if now < self.next_expiry_s():
+            return 0
+        given_up = 0
+        for lease_id, lease in list(self._held.items()):
+            if now < lease.expires_s:
+                continue
+            given_up += len(lease.waiting)
+            lease.waiting.clear()
+            if now >= lease.gone_s:
+                given_up += len(lease.generating)
+                lease.generating.clear()
+            if not lease.unfinished:
+                self._close(lease_id)
+        self.unfinished -= given_up
+        self._expiry_known = False
+        return given_up
+
+    def give_up(self, lease_ids: Iterable[LeaseId]) -> int:
+        """Forget leases whole; results still to come are discarded. Returns how many slots were unfinished."""
+        given_up = 0
+        for lease_id in lease_ids:
+            lease = self._held.get(lease_id)
+            if lease is not None:
+                given_up += lease.unfinished
+                self._close(lease_id)
+        self.unfinished -= given_up
+        return given_up
+
+    def ids_where(self, unwanted: Callable[[HeldLease], bool]) -> tuple[LeaseId, ...]:
+        """Ids of the leases for which ``unwanted`` holds, oldest first."""
+        return tuple(lease_id for lease_id, lease in self._held.items() if unwanted(lease))
+
+    def next_expiry_s(self) -> float:
+        """When expire() next has something to do; infinite: never."""
+        if not self._expiry_known:
+            times = [lease.expires_s if lease.waiting else lease.gone_s for lease in self._held.values()]
+            self._next_expiry_s, self._expiry_known = min(times, default=math.inf), True
+        return self._next_expiry_s
+
+    def _close(self, lease_id: LeaseId) -> None:
+        del self._held[lease_id]
+        self._expiry_known = False
+        self._closed[lease_id] = None
+        if len(self._closed) > _CLOSED_IDS_MAX:
+            del self._closed[next(iter(self._closed))]

@@ -1,0 +1,75 @@
+"""Which version a worker generates with, and how it comes to the next one: loaded beside it, then swapped. Pure."""
+
+from __future__ import annotations
+
+from peer.worker.events import Action, ActivateVersion, LoadVersion, VersionKey
+
+
+class VersionSwap:
+    """The active version only rises, and its epoch never falls."""
+
+    def __init__(self) -> None:
+        self.active: VersionKey | None = None
+        self.newest_verified: VersionKey | None = None
+        self.activating = False
+        """An ActivateVersion is under way."""
+        self._newest_heard_of: VersionKey | None = None
+        self._loading: VersionKey | None = None
+        self._loaded: VersionKey | None = None
+
+    @property
+    def newest_known(self) -> VersionKey | None:
+        """The newest version that is here or may come."""
+        known = filter(None, (self.active, self._newest_heard_of, self.newest_verified))
+        return max(known, default=None)
+
+    @property
+    def waits(self) -> bool:
+        """A newer version is loaded and waits for its swap."""
+        return self._loaded is not None
+
+    def heard_of(self, key: VersionKey) -> None:
+        """Its announcement came."""
+        self._newest_heard_of = _newer(key, self._newest_heard_of)
+
+    def verified(self, key: VersionKey) -> None:
+        """It is whole on this disk."""
+        self.newest_verified = _newer(key, self.newest_verified)
+
+    def loaded(self, key: VersionKey) -> None:
+        """The engine holds it beside the active one."""
+        self._loading, self._loaded = None, key
+
+    def activated(self, key: VersionKey) -> None:
+        """The engine swapped."""
+        self.active, self._loaded, self.activating = key, None, False
+
+    def step(self, may_swap: bool) -> list[Action]:
+        """Swap to what is loaded where that is allowed now; else load what is newer than the active and loaded one."""
+        newest = self.newest_verified
+        if self.activating or self._loading is not None:
+            return []
+        if self._loaded is not None and may_swap:
+            self.activating = True
+            return [ActivateVersion(self._loaded)]
+        # A batch may outlast several versions: the one that is loaded makes room for a newer one.
+        if newest is None or not self._above_active(newest) or (self._loaded is not None and newest <= self._loaded):
+            return []
+        self._loading = newest
+        return [LoadVersion(newest)]
+
+    def why_not_active(self) -> str:
+        """What the first version waits for."""
+        if self._loading is not None:
+            return f"loading version {self._loading.version} and compiling"
+        if self._newest_heard_of is not None:
+            return f"waiting for the chunks of version {self._newest_heard_of.version}"
+        return "waiting for the first version to be announced"
+
+    def _above_active(self, key: VersionKey) -> bool:
+        active = self.active
+        return active is None or (key.version > active.version and key.epoch >= active.epoch)
+
+
+def _newer(key: VersionKey, other: VersionKey | None) -> VersionKey:
+    return key if other is None else max(key, other)

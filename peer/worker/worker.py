@@ -1,0 +1,257 @@
+"""Carries out what the worker's core decides: loads, swaps, generates, uploads, and feeds the results back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from random import Random
+from typing import Any, Protocol, assert_never
+
+import structlog
+
+from peer.engines.base import Drawn, Engine, GenerateRequest, Generation
+from peer.worker.core import WorkerCore
+from peer.worker.events import (
+    Action,
+    ActivateVersion,
+    DrawnTokens,
+    DrawOn,
+    EndBatch,
+    Event,
+    Finish,
+    GenerateBatch,
+    LoadVersion,
+    ReportVersionHeld,
+    RequestWork,
+    ReturnLeases,
+    RolloutsDropped,
+    SendPartials,
+    SliceDrawn,
+    SlotWork,
+    Tick,
+    UploadAnswered,
+    UploadFailed,
+    UploadRollouts,
+    Verdict,
+    VersionActivated,
+    VersionKey,
+    VersionLoaded,
+)
+from peer.worker.status import Receiving, WorkerStatus
+from rollcast.runtime.errors import CorruptChunk, ProcessFailed, RollcastError, StoreError
+from rollcast.runtime.waits import backoff_delays_s
+from rollcast.wire.ids import LeaseId, PeerId
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.rollouts import Rollout, Segment, partial_to_pb
+from rollcast.wire.versions.chunk_store import ChunkStore
+
+log = structlog.get_logger()
+
+TICK_MIN_S = 0.001  # between two wakes of the core
+
+
+#: Rollouts that were handed in, and the coordinator's verdicts on them.
+Judged = Callable[[tuple[Rollout, ...], tuple[Verdict, ...]], None]
+
+
+class Uploads(Protocol):
+    """Where finished rollouts go (peer.worker.uploads.Uploader)."""
+
+    async def upload(self, rollouts: tuple[Rollout, ...]) -> tuple[Verdict, ...]: ...
+
+
+class Worker:
+    """The shell around WorkerCore. Everything but the engine's own threads happens on one event loop."""
+
+    def __init__(
+        self,
+        core: WorkerCore,
+        *,
+        engine: Engine,
+        store: ChunkStore,
+        uploads: Uploads,
+        send: Callable[[pb.PeerMessage], None],
+        peer_id: PeerId,
+        random: Random,
+        judged: Judged = lambda rollouts, verdicts: None,
+    ) -> None:
+        """``judged`` hears of every verdict."""
+        self._core = core
+        self._engine = engine
+        self._store = store
+        self._uploads = uploads
+        self._send = send
+        self._peer_id = peer_id
+        self._random = random
+        self._judged = judged
+        self._retry_delays = self._delays()
+        self._generation: Generation | None = None
+        self._work: dict[int, SlotWork] = {}  # what it draws, by the number of the request
+        self._requests = 0  # that it was given
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wake: asyncio.TimerHandle | None = None
+        self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def tell(self, event: Event) -> None:
+        """Feed an event to the core and begin what it asks for. Never blocks."""
+        loop = asyncio.get_running_loop()
+        for action in self._core.handle(event, loop.time()):
+            self._perform(action)
+        if self._wake is not None:
+            self._wake.cancel()
+            self._wake = None
+        wake_s = self._core.next_wake_s()
+        if wake_s is not None:
+            self._wake = loop.call_at(max(wake_s, loop.time() + TICK_MIN_S), self.tell, Tick())
+
+    @property
+    def held_leases(self) -> list[LeaseId]:
+        """Every lease of which a rollout may still be uploaded."""
+        return self._core.held_leases
+
+    def status(self, receiving: Receiving | None) -> WorkerStatus:
+        """What the next heartbeat says."""
+        return self._core.status(asyncio.get_running_loop().time(), receiving)
+
+    async def run(self) -> str:
+        """Until the core has drained; returns the reason that it was stopped for.
+
+        Raises:
+            RollcastError: the engine failed, or a version cannot be used.
+        """
+        try:
+            return await self._ended
+        finally:
+            if self._wake is not None:
+                self._wake.cancel()
+            for task in self._tasks:
+                task.cancel()
+            await self._engine.close()
+            log.info("worker ended", accepted=self._core.accepted, dropped=dict(self._core.dropped))
+
+    # ------------------------------------------------------------ actions
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case RequestWork(free_slots):
+                self._send(pb.PeerMessage(work_request=pb.WorkRequest(free_slots=free_slots)))
+            case ReportVersionHeld(key):
+                held = pb.VersionHeld(epoch=key.epoch, version=key.version)
+                self._send(pb.PeerMessage(version_held=held))
+            case ReturnLeases(lease_ids, reason):
+                log.info("leases returned", leases=len(lease_ids), reason=reason)
+                self._send(pb.PeerMessage(lease_return=pb.LeaseReturn(lease_ids=lease_ids, reason=reason)))
+            case RolloutsDropped(reason, count):
+                log.info("rollouts dropped", reason=reason, count=count)
+            case LoadVersion(key):
+                self._begin(self._load(key), f"loading version {key.version}")
+            case ActivateVersion(key):
+                self._begin(self._activate(key), f"activating version {key.version}")
+            case GenerateBatch(batch_id, work, slice_tokens):
+                self._begin(self._generate(batch_id, work, slice_tokens), "generating rollouts")
+            case DrawOn(batch_id, slice_tokens, renew, more):
+                self._begin(self._draw(batch_id, slice_tokens, renew, more), "generating rollouts")
+            case EndBatch():
+                self._generation = None
+            case SendPartials(partials):
+                for partial in partials:
+                    self._send(pb.PeerMessage(partial_rollout=partial_to_pb(partial)))
+            case UploadRollouts():
+                self._begin(self._upload(action), "uploading rollouts")
+            case Finish(reason):
+                if not self._ended.done():
+                    self._ended.set_result(reason)
+            case _:
+                assert_never(action)
+
+    def _begin(self, work: Coroutine[Any, Any, None], doing: str) -> None:
+        task = asyncio.create_task(work, name=doing)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is None or self._ended.done():
+            return
+        if not isinstance(error, RollcastError):
+            log.error("worker failed", doing=task.get_name(), exc_info=error)
+            error = ProcessFailed(f"this peer failed while {task.get_name()}", cause=repr(error))
+        self._ended.set_exception(error)
+
+    async def _load(self, key: VersionKey) -> None:
+        encoding = self._store.get(key.version)
+        if encoding is None:
+            raise StoreError(f"version {key.version} is no longer in the store", fix="keep more versions")
+        record = encoding.verified.record
+        with encoding.reader():
+            loaded_hash = await self._engine.load(record, encoding.state_bytes())
+        if loaded_hash != record.state_hash:
+            raise CorruptChunk(
+                f"version {key.version} as loaded does not match its signed state hash",
+                cause="memory or the device changed it",
+                fix="check this machine's memory; the peer does not generate with weights that it cannot vouch for",
+            )
+        log.info("version loaded", version=key.version)
+        self.tell(VersionLoaded(key))
+
+    async def _activate(self, key: VersionKey) -> None:
+        await self._engine.activate(key.version)
+        log.info("version active", version=key.version)
+        self.tell(VersionActivated(key))
+
+    async def _generate(self, batch_id: int, work: tuple[SlotWork, ...], slice_tokens: int) -> None:
+        self._generation = self._engine.begin([_request(item) for item in work])
+        self._work = dict(enumerate(work))
+        self._requests = len(work)
+        await self._draw(batch_id, slice_tokens)
+
+    async def _draw(
+        self, batch_id: int, slice_tokens: int, renew: bool = False, more: tuple[SlotWork, ...] = ()
+    ) -> None:
+        generation, work = self._generation, self._work
+        if generation is None:
+            raise ProcessFailed(f"batch {batch_id} is over and asked for more")
+        if renew:
+            generation.renew()
+        if more:
+            generation.add([_request(item) for item in more])
+            work.update(enumerate(more, start=self._requests))
+            self._requests += len(more)
+        drawn = await generation.draw(slice_tokens)
+        self.tell(SliceDrawn(batch_id, tuple(self._news(work, new) for new in drawn)))
+
+    def _news(self, work: dict[int, SlotWork], new: Drawn) -> DrawnTokens:
+        item = work[new.request] if new.finish_reason is None else work.pop(new.request)
+        segment = Segment(
+            role="assistant",
+            epoch=new.epoch,
+            version=new.version,
+            peer_id=self._peer_id,
+            token_ids=new.token_ids,
+            loss_mask=b"\1" * len(new.token_ids),
+            reported_logprobs=new.logprobs,
+        )
+        return DrawnTokens(
+            item.lease.lease_id, item.slot.sample_index, segment if new.token_ids else None, new.finish_reason
+        )
+
+    async def _upload(self, action: UploadRollouts) -> None:
+        try:
+            verdicts = await self._uploads.upload(action.rollouts)
+        except RollcastError as error:
+            log.warning("upload failed", rollouts=len(action.rollouts), cause=error.cause or error.what)
+            self.tell(UploadFailed(action.upload_id, error.what, next(self._retry_delays)))
+            return
+        self._judged(action.rollouts, verdicts)
+        if len(verdicts) == len(action.rollouts):
+            self._retry_delays = self._delays()
+        self.tell(UploadAnswered(action.upload_id, verdicts, next(self._retry_delays)))
+
+    def _delays(self) -> Iterator[float]:
+        return backoff_delays_s(self._random, first_s=0.2, most_s=5.0)
+
+
+def _request(item: SlotWork) -> GenerateRequest:
+    known = tuple(token for segment in item.slot.prefix for token in segment.token_ids)
+    return GenerateRequest(item.lease.prompt_token_ids, item.slot.seed, item.lease.sampling, known)

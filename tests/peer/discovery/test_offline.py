@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from peer.discovery.offline import GoingOn
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+PATIENCE_S = 0.05
+
+
+class Told:
+    def __init__(self) -> None:
+        self.said: asyncio.Queue[bool] = asyncio.Queue()
+
+    def coordinator_gone(self, gone: bool) -> None:
+        self.said.put_nowait(gone)
+
+    async def next(self) -> bool:
+        async with asyncio.timeout(5.0):
+            return await self.said.get()
+
+
+@asynccontextmanager
+async def running(relay: Told) -> AsyncIterator[GoingOn]:
+    part = GoingOn(relay, PATIENCE_S)
+    task = asyncio.create_task(part.run())
+    try:
+        yield part
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_the_relay_is_on_its_own_without_a_session_for_a_while_and_no_longer_with_one() -> None:
+    relay = Told()
+    async with running(relay) as part:
+        assert await relay.next()
+        part.opened(pb.Welcome())
+        assert not await relay.next()
+        assert not part.alone
+        part.lost()
+        assert await relay.next()
+        assert part.alone
+
+
+async def test_a_short_interruption_is_none() -> None:
+    relay = Told()
+    async with running(relay) as part:
+        part.opened(pb.Welcome())
+        for _ in range(3):
+            part.lost()
+            part.opened(pb.Welcome())
+            await asyncio.sleep(0)
+        await asyncio.sleep(3 * PATIENCE_S)
+        assert relay.said.empty()

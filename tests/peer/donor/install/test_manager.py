@@ -1,0 +1,99 @@
+"""Managers by what they are told: systemd and launchd are not part of a test machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from peer.donor.install.manager import Manager, Said, installed, run
+from peer.donor.install.units import UNIT_NAME, Kind, Service
+from rollcast.runtime.errors import ConfigError, ServiceManager
+
+SERVICE = Service(command=["/bin/true"], state_folder="/state")
+
+
+class Told:
+    """Writes down what it is told; ``fails`` on commands with this word."""
+
+    def __init__(self, fails: str = "") -> None:
+        self.commands: list[str] = []
+        self.fails = fails
+
+    def __call__(self, command: Sequence[str]) -> Said:
+        self.commands.append(" ".join(command))
+        return Said(1, "no such bus") if self.fails and self.fails in command else Said(0, "")
+
+
+def test_a_users_unit_is_written_enabled_and_started(tmp_path: Path) -> None:
+    told = Told()
+    manager = Manager("user", tmp_path, told)
+    assert installed(tmp_path, told) is None
+    manager.install(SERVICE)
+    assert (tmp_path / "systemd" / "user" / UNIT_NAME).read_text().startswith("[Unit]")
+    assert told.commands == [
+        "systemctl --user daemon-reload",
+        f"systemctl --user enable {UNIT_NAME}",
+        f"systemctl --user restart {UNIT_NAME}",
+    ]
+    found = installed(tmp_path, told)
+    assert found is not None
+    assert found.kind == "user"
+
+
+def test_it_is_removed_without_a_trace(tmp_path: Path) -> None:
+    told = Told()
+    manager = Manager("user", tmp_path, told)
+    assert not manager.remove()
+    manager.write(SERVICE)
+    assert manager.remove()
+    assert not manager.unit_file.exists()
+    assert told.commands[-2:] == [
+        f"systemctl --user disable --now {UNIT_NAME}",
+        "systemctl --user daemon-reload",
+    ]
+
+
+def test_a_unit_without_its_manager_is_removed_all_the_same(tmp_path: Path) -> None:
+    manager = Manager("user", tmp_path, Told("show-environment"))
+    manager.write(SERVICE)
+    assert manager.remove()
+    assert not manager.unit_file.exists()
+
+
+def test_what_the_manager_says_is_passed_on(tmp_path: Path) -> None:
+    manager = Manager("user", tmp_path, Told("enable"))
+    with pytest.raises(ServiceManager, match="enable") as raised:
+        manager.install(SERVICE)
+    assert raised.value.cause == "no such bus"
+    assert not Manager("user", tmp_path, Told("show-environment")).is_there()
+    assert not Manager("user", tmp_path, Told("is-active")).is_active()
+    with pytest.raises(ServiceManager):
+        Manager("user", tmp_path, Told("stop")).stop()
+
+
+def test_a_path_that_cannot_stand_in_a_unit_is_a_wrong_configuration(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="service"):
+        Manager("user", tmp_path, Told()).write(Service(command=["/bin/true", "a\nb"], state_folder="/state"))
+
+
+def test_launchd_takes_an_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    told = Told()
+    manager = Manager("launchd", tmp_path, told)
+    manager.install(SERVICE)
+    assert manager.unit_file == tmp_path / "Library" / "LaunchAgents" / "org.rollcast.peer.plist"
+    assert [command.split()[1] for command in told.commands] == ["bootout", "bootstrap"]
+    assert manager.is_active()
+    assert manager.remove()
+
+
+@pytest.mark.parametrize(("kind", "where"), [("system", "/etc/systemd/system"), ("user", "systemd/user")])
+def test_units_are_where_managers_look(kind: Kind, where: str, tmp_path: Path) -> None:
+    assert where in str(Manager(kind, tmp_path).unit_file)
+
+
+def test_commands_have_a_status_even_where_there_are_none() -> None:
+    assert run(["/bin/sh", "-c", "echo no >&2; exit 3"]) == Said(3, "no")
+    assert run(["/no/such/command"]).status == 127

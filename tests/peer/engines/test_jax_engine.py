@@ -1,0 +1,93 @@
+"""The JAX engine passes the conformance suite, and has a compilation cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import pytest
+
+from peer.engines.base import Engine, WarmUp
+from peer.engines.jax_engine import JaxEngine
+from rollcast.policy.compilation import use_compilation_cache
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.params import initial_params
+from rollcast.policy.snapshot import freeze
+from rollcast.runtime.errors import MalformedMessage
+from rollcast.wire.ids import Epoch, RunId, Version
+from rollcast.wire.versions.records import VersionRecord, state_hash
+from tests.peer.engines.engine_conformance import SAMPLING, EngineConformance, RefusesNonsense, generate, requests
+
+MODEL = ModelConfig(
+    vocabulary_size=24, layers=1, width=16, query_heads=2, key_value_heads=1, head_size=8, feed_forward_width=16
+)
+
+
+def jax_version(version: int, model: ModelConfig = MODEL) -> tuple[VersionRecord, bytes]:
+    snapshot = freeze(model, initial_params(model, seed=version))
+    record = VersionRecord(
+        run_id=RunId("run-1"),
+        epoch=Epoch(0),
+        version=Version(version),
+        parent_hash=b"",
+        state_hash=state_hash(snapshot.state_bytes),
+        state_size_bytes=len(snapshot.state_bytes),
+        tensors=snapshot.tensors,
+        model_json=model.model_dump_json(),
+    )
+    return record, snapshot.state_bytes
+
+
+class TestJaxEngine(EngineConformance, RefusesNonsense):
+    def make_engine(self) -> Engine:
+        return JaxEngine(concurrent_rollouts=4)
+
+    def make_version(self, version: int) -> tuple[VersionRecord, bytes]:
+        return jax_version(version)
+
+    async def test_a_model_that_this_release_does_not_know_is_refused(self, engine: Engine) -> None:
+        record, state = jax_version(0)
+        strange = VersionRecord(
+            record.run_id, record.epoch, record.version, b"", b"", len(state), record.tensors, '{"mixture": 8}'
+        )
+        with pytest.raises(MalformedMessage, match="this release cannot run"):
+            await engine.load(strange, memoryview(state))
+
+    async def test_sampling_is_random_and_not_greedy(self, engine: Engine) -> None:
+        await self.put(engine, 0)
+        drawn = await generate(engine, [requests(1, first_seed=seed)[0] for seed in range(32)])
+        assert len({item.token_ids[0] for item in drawn}) > 4
+
+
+async def test_the_first_batch_compiles_nothing_after_a_warm_up() -> None:
+    engine = JaxEngine(concurrent_rollouts=5)  # a shape that no other test has compiled
+    engine.expect(WarmUp(prompt_tokens_max=16, sampling=SAMPLING))
+    for version in (0, 1):
+        record, state = jax_version(version)
+        await engine.load(record, memoryview(state))
+        if not version:
+            await engine.activate(record.version)
+    compiled: list[str] = []
+    jax.monitoring.register_event_duration_secs_listener(lambda name, _seconds, **_: compiled.append(name))
+    try:
+        generation = engine.begin(requests(3))
+        await generation.draw(1)
+        await engine.activate(record.version)
+        generation.renew()
+        await generation.draw(SAMPLING.max_new_tokens)
+    finally:
+        jax.monitoring.clear_event_listeners()
+    await engine.close()
+    assert not [name for name in compiled if "backend_compile" in name]
+
+
+async def test_the_compilation_cache_is_filled(tmp_path: Path) -> None:
+    engine = JaxEngine(concurrent_rollouts=3, compilation_cache=tmp_path / "cache")
+    try:
+        engine.expect(WarmUp(prompt_tokens_max=8, sampling=SAMPLING))
+        record, state = jax_version(0)
+        await engine.load(record, memoryview(state))
+        assert list((tmp_path / "cache").iterdir())
+    finally:
+        await engine.close()
+        use_compilation_cache(None)

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import pytest
+
+from peer.links.gate import BANNED, refusal
+from peer.links.network_gate import OPEN, NetworkGate
+from rollcast.wire.identity.certificates import Caller
+from rollcast.wire.ids import PeerId, Role, RunId
+
+
+def caller(role: Role, name: str = "a") -> Caller:
+    return Caller(RunId("run"), role, PeerId(name))
+
+
+@pytest.mark.parametrize(
+    ("role", "of", "accepted"),
+    [("peer", "origin", True), ("peer", "peer", True), ("learner", "origin", True), ("learner", "peer", False)],
+)
+def test_who_has_links_with_whom(role: Role, of: str, accepted: bool) -> None:
+    assert (refusal(caller(role), of, OPEN, ()) == "") == accepted
+
+
+def test_nobody_where_the_owner_lets_nothing_in_and_never_who_was_sent_away() -> None:
+    assert refusal(caller("peer"), "peer", NetworkGate(receive=False, reason="it is night"), ()) == "it is night"
+    banned = frozenset({PeerId("a")})
+    assert refusal(caller("peer"), "peer", OPEN, banned) == BANNED
+    assert refusal(caller("peer", "b"), "peer", OPEN, banned) == ""

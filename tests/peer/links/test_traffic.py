@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+
+from peer.config import LinkConfig
+from peer.links.traffic import LinkTraffic, is_lan_address
+
+
+@pytest.mark.parametrize(
+    ("address", "lan"),
+    [
+        *(("127.0.0.1", True), ("10.1.2.3", True), ("192.168.0.9", True), ("169.254.1.1", True), ("::1", True)),
+        *(("fe80::1%eth0", True), ("8.8.8.8", False), ("2a00:1450::1", False), ("100.64.0.1", False), ("", False)),
+    ],
+)
+def test_what_is_our_own_network(address: str, lan: bool) -> None:
+    assert is_lan_address(address) is lan
+
+
+def test_caps_are_shared_by_all_links_but_those_to_our_network() -> None:
+    config = LinkConfig(upload_mbit_s_max=8.0, download_mbit_s_max=16.0)
+    traffic = LinkTraffic(config)
+    assert traffic.of("8.8.8.8") is traffic.of("9.9.9.9")
+    assert traffic.of("10.0.0.1").upload is traffic.of("10.0.0.1").download is None
+    upload = traffic.of("8.8.8.8").upload
+    assert upload is not None
+    assert upload.take(1_050_000, 0.0) == 0.0
+    assert upload.take(1, 0.0) == pytest.approx(1.0)
+    strict = LinkTraffic(config.model_copy(update={"lan_exempt": False}))
+    assert strict.of("10.0.0.1").upload is strict.of("8.8.8.8").upload is not None
+
+
+def test_the_uplink_to_others_goes_before_that_to_our_network() -> None:
+    traffic = LinkTraffic(LinkConfig(), is_lan=lambda address: address == "near")
+    near, far = traffic.of("near"), traffic.of("far")
+    for one, size_bytes in ((near, 9000), (near, 1000)):
+        one.link_waits(True, 0.0)
+        one.meter.sent(size_bytes, 1.0)
+    near.link_waits(False, 1.0)
+    near.meter.sent(10_000, 2.0)
+    near.link_waits(False, 2.0)
+    assert traffic.uplink(2.0).bytes_per_second == 10_000.0, "busy while any link waits"
+    far.link_waits(True, 2.0)
+    far.meter.sent(50, 3.0)
+    far.link_waits(False, 3.0)
+    assert traffic.uplink(3.0).bytes_per_second == 50.0
+    near.meter.received(500, 3.0)
+    assert traffic.downlink_bytes_per_second == 500.0
+    assert traffic.moved_far_bytes == (50, 0)
+
+
+def test_caps_change_while_links_are_open() -> None:
+    traffic = LinkTraffic(LinkConfig(), is_lan=lambda address: address == "near")
+    near, far = traffic.of("near"), traffic.of("far")
+    assert far.upload is far.download is None
+    traffic.cap(LinkConfig(upload_mbit_s_max=8.0, lan_exempt=False))
+    assert far.upload is near.upload is not None
+    assert far.download is None
+    traffic.cap(LinkConfig(download_mbit_s_max=8.0))
+    assert far.upload is near.upload is near.download is None
+    assert far.download is not None
+
+
+def test_the_kernel_takes_little_ahead_of_a_cap() -> None:
+    traffic = LinkTraffic(LinkConfig(download_mbit_s_max=80.0))
+    assert traffic.of("8.8.8.8").kernel_ahead_bytes == 2_000_000
+    assert traffic.of("10.0.0.1").kernel_ahead_bytes is None
+    for mbit_s, most in ((0.1, 64 << 10), (10_000.0, 4 << 20)):
+        traffic.cap(LinkConfig(download_mbit_s_max=mbit_s))
+        assert traffic.of("8.8.8.8").kernel_ahead_bytes == most

@@ -1,0 +1,162 @@
+"""The part that says how the port for holes is seen, and hands the coordinator's word on."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from peer.config import LinkConfig
+from peer.links.traffic import LinkTraffic
+from peer.punching import component as parts
+from peer.punching.component import PunchPart
+from peer.punching.port import PunchPort
+from peer.punching.transport import PunchTransport
+from peer.reachability.advertised import Reached
+from rollcast.runtime.errors import Unreachable
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.proto import rollcast_pb2 as pb
+from tests.peer.links.link_run import LinkRun
+from tests.peer.links.transport_conformance import anyone
+
+
+class Watched:
+    """In place of the coordinator: says addresses, and ends when told."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.said: asyncio.Queue[str] = asyncio.Queue()
+
+    async def __call__(self, _options: Any, port: PunchPort, seen: Any) -> None:
+        self.begun += 1
+        while address := await self.said.get():
+            if not seen(address):
+                return
+        raise Unreachable("gone")
+
+
+async def until(what: Any) -> None:
+    async with asyncio.timeout(5.0):
+        while not what():  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    watched = Watched()
+    monkeypatch.setattr(parts, "watch", watched)
+    monkeypatch.setattr(parts, "_RETRY_FIRST_S", 0.01)
+    monkeypatch.setattr(parts, "LOOKS_AGAIN_S", 0.01)
+    return watched
+
+
+class Ends:
+    """A part with a transport, and what it sent."""
+
+    def __init__(self, folder: Path, *, is_here: bool = False) -> None:
+        run = LinkRun(folder)
+        config = LinkConfig()
+        _, credentials = run.member("peer")
+        self.transport = PunchTransport(
+            config,
+            credentials,
+            run.run_id,
+            anyone,
+            traffic=LinkTraffic(config),
+            open_port=lambda: PunchPort("127.0.0.1"),
+        )
+        self.sent: list[pb.PeerMessage] = []
+        self.reached = Reached(self.sent.append)
+        options = None if is_here else (lambda path: {"url": path})
+        self.part = PunchPart(self.transport, self.reached, self.sent.append, options, Random(0))
+
+    @property
+    def told(self) -> str:
+        return self.reached.now.punch_address
+
+
+async def test_the_port_is_watched_while_there_is_a_session_and_again_when_that_ends(
+    tmp_path: Path, watched: Watched
+) -> None:
+    ends = Ends(tmp_path)
+    running = asyncio.create_task(ends.part.run())
+    await asyncio.sleep(0.03)
+    assert not watched.begun
+    ends.part.opened(pb.Welcome())
+    watched.said.put_nowait("192.0.2.1:4000")
+    await until(lambda: ends.told == "192.0.2.1:4000")
+    watched.said.put_nowait("192.0.2.1:4001")
+    await until(lambda: ends.told == "192.0.2.1:4001")
+    watched.said.put_nowait("")
+    await until(lambda: watched.begun >= 2)
+    assert ends.told == "192.0.2.1:4001", "the port is mapped still"
+    watched.said.put_nowait("")
+    await until(lambda: ends.told == "")
+    await until(lambda: watched.begun > 2)
+    running.cancel()
+    await ends.transport.close()
+
+
+async def test_a_session_that_ends_has_the_port_looked_at_again_in_the_next(tmp_path: Path, watched: Watched) -> None:
+    ends = Ends(tmp_path)
+    running = asyncio.create_task(ends.part.run())
+    ends.part.opened(pb.Welcome())
+    watched.said.put_nowait("192.0.2.1:4000")
+    await until(lambda: ends.told == "192.0.2.1:4000")
+    ends.part.lost()
+    await asyncio.sleep(0.05)
+    assert watched.begun == 1
+    ends.part.lost()
+    ends.part.opened(pb.Welcome())
+    watched.said.put_nowait("192.0.2.1:4001")
+    await until(lambda: ends.told == "192.0.2.1:4001")
+    running.cancel()
+    await ends.transport.close()
+
+
+@pytest.mark.parametrize("kind", ["open", "mapped", "symmetric"])
+async def test_whom_a_hole_does_not_help_watches_nothing(tmp_path: Path, watched: Watched, kind: Any) -> None:
+    ends = Ends(tmp_path)
+    running = asyncio.create_task(ends.part.run())
+    ends.part.opened(pb.Welcome())
+    watched.said.put_nowait("192.0.2.1:4000")
+    await until(lambda: ends.told)
+    ends.reached.set_nat(kind)
+    watched.said.put_nowait("192.0.2.1:4000")
+    await until(lambda: not ends.told)
+    begun = watched.begun
+    await asyncio.sleep(0.05)
+    assert watched.begun == begun
+    ends.reached.set_nat("port-restricted")
+    await until(lambda: watched.begun > begun)
+    running.cancel()
+    await ends.transport.close()
+
+
+async def test_a_coordinator_on_this_machine_is_not_watched(tmp_path: Path, watched: Watched) -> None:
+    ends = Ends(tmp_path, is_here=True)
+    ends.part.opened(pb.Welcome())
+    await ends.part.run()
+    assert not watched.begun
+    await ends.transport.close()
+
+
+async def test_the_coordinators_word_and_the_session_reach_the_transport(tmp_path: Path) -> None:
+    ends = Ends(tmp_path)
+    other = Identity.generate().peer_id
+    ends.part.opened(pb.Welcome())
+    dialling = asyncio.create_task(ends.transport.dial(other))
+    await until(lambda: ends.sent)
+    assert ends.sent[-1].punch_request.peer_id == other
+    ends.part.received(pb.CoordinatorMessage(punch=pb.Punch(peer_id=other, refused="it is not here")))
+    with pytest.raises(Unreachable) as caught:
+        await dialling
+    assert "it is not here" in caught.value.what
+    ends.part.lost()
+    with pytest.raises(Unreachable) as caught:
+        await ends.transport.dial(Identity.generate().peer_id)
+    assert "away" in caught.value.what
+    await ends.transport.close()

@@ -1,0 +1,86 @@
+"""What is concluded from how a machine is seen, and what it is told to do."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peer.reachability.nat_kind import NatKind, Seen, four_steps, nat_kind, sentence, way_round
+
+HOME, ROUTER = "192.168.7.2", "203.0.113.9"
+KINDS: tuple[NatKind, ...] = get_args(NatKind)
+
+
+@pytest.mark.parametrize(
+    ("seen", "dialled", "kind"),
+    [
+        (Seen(ROUTER, ROUTER, 4001, 4001, True), True, "open"),
+        (Seen(ROUTER, ROUTER, 4001, 4001, False), False, "firewall"),
+        (Seen(HOME, ROUTER, 5001, 5001, True), True, "mapped"),
+        (Seen(HOME, ROUTER, 5001, 5001, True), False, "full-cone"),
+        (Seen(HOME, ROUTER, 5001, 5001, False), False, "port-restricted"),
+        (Seen(HOME, ROUTER, 5001, 5002, False), False, "symmetric"),
+        (Seen(HOME, ROUTER, 5001, None, False), False, "unknown"),
+        (Seen(HOME, ROUTER, 5001, None, True), False, "full-cone"),
+        (None, True, "unknown"),
+        (None, False, "unknown"),
+    ],
+)
+def test_each_kind_is_told_by_what_was_seen(seen: Seen | None, dialled: bool, kind: NatKind) -> None:
+    assert nat_kind(seen, dialled=dialled) == kind
+
+
+@given(
+    st.builds(
+        Seen,
+        st.sampled_from([HOME, ROUTER]),
+        st.just(ROUTER),
+        st.integers(1, 9),
+        st.none() | st.integers(1, 9),
+        st.booleans(),
+    ),
+    st.booleans(),
+)
+def test_whoever_is_reached_needs_no_steps_and_has_no_worse_name(seen: Seen, dialled: bool) -> None:
+    assert (nat_kind(seen, dialled=dialled) in ("open", "mapped")) is dialled
+
+
+def test_every_kind_but_the_unknown_has_a_sentence() -> None:
+    assert [kind for kind in KINDS if not sentence(kind)] == ["unknown"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_there_are_four_steps_with_this_machines_own_numbers(kind: NatKind) -> None:
+    steps = four_steps(kind, local=HOME, address=ROUTER, port=7420).split("\n")
+    assert [step[:3] for step in steps] == ["1. ", "2. ", "3. ", "4. "]
+    assert 'link.advertise = "203.0.113.9:7420"' in steps[2]
+    assert (HOME in steps[0]) is (kind != "firewall")
+    assert ("provider translates too" in steps[3]) is (kind != "firewall")
+    assert '"[2001:db8::1]:7420"' in four_steps(kind, local="", address="2001:db8::1", port=7420)
+
+
+@pytest.mark.parametrize(
+    ("kind", "punch", "p2p", "words"),
+    [
+        ("full-cone", True, False, "every other machine gets through when both dial"),
+        ("port-restricted", True, True, "unless their router is symmetric; the rest comes through third machines"),
+        (
+            "symmetric",
+            True,
+            False,
+            "only machines behind a full cone get through; the rest needs third machines (relays): install rollcast",
+        ),
+        ("firewall", False, True, "link.punch is off; the rest comes through third machines"),
+        ("full-cone", False, False, "link.punch is off; the rest needs third machines"),
+    ],
+)
+def test_what_is_done_about_it_meanwhile(kind: NatKind, punch: bool, p2p: bool, words: str) -> None:
+    assert words in way_round(kind, punch=punch, p2p=p2p)
+
+
+@pytest.mark.parametrize("kind", ["open", "mapped", "unknown"])
+def test_nothing_is_promised_where_nothing_is_needed_or_known(kind: NatKind) -> None:
+    assert way_round(kind, punch=True, p2p=True) == ""

@@ -1,0 +1,290 @@
+"""Who says what of which version to whom."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peer.relay.core.actions import Action, Dial, SendAnnouncement, SendHave, SendWant
+from peer.relay.core.events import (
+    CoordinatorGone,
+    DialFailed,
+    EncodingKnown,
+    Event,
+    HaveReceived,
+    HoldersKnown,
+    LinkDown,
+    LinkId,
+    LinkUp,
+    StoreReady,
+    VersionHeard,
+    WantReceived,
+)
+from rollcast.sim.relay import as_received
+from rollcast.wire.ids import PeerId
+from tests.peer.relay.relay_steps import KEY, Steps, bitmap, key_of, neighbour, plan
+
+A, B, C = 1, 2, 3
+CHUNKS = 8
+NEWER = key_of(2)
+
+
+def says(steps: Steps, link: int, version: int = 2, *indices: int) -> list[Action]:
+    """The other end says that it holds these chunks of a version."""
+    return steps.tell(HaveReceived(LinkId(link), key_of(version), CHUNKS, bitmap(CHUNKS, *indices), False))
+
+
+def ask(link: int, version: int = 2) -> SendWant:
+    return SendWant(LinkId(link), key_of(version), False, announcement=True)
+
+
+def told(link: int, *indices: int) -> SendHave:
+    return SendHave(LinkId(link), KEY, CHUNKS, bitmap(CHUNKS, *indices), False)
+
+
+def linked(*names: str) -> Steps:
+    """Links 1, 2, ... to these; the plan expects nothing of them."""
+    steps = Steps()
+    for link, name in enumerate(names, start=1):
+        steps.up(link, name)
+    return steps
+
+
+# ---------------------------------------------------------------- saying
+
+
+def test_who_does_not_seem_to_know_a_version_is_told_what_we_hold_of_it_once() -> None:
+    steps = linked("a", "b")
+    steps.receive(CHUNKS, announced=False)
+    steps.tell(VersionHeard(KEY, LinkId(A)))
+    assert steps.wait(0.4) == []
+    assert steps.wait(0.2) == [told(B)]
+    assert steps.ticks(5.0) == []
+
+
+def test_who_spoke_of_it_is_told_nothing() -> None:
+    steps = linked("a", "b", "c")
+    steps.tell(VersionHeard(KEY))
+    steps.tell(WantReceived(LinkId(A), KEY), HaveReceived(LinkId(B), KEY, CHUNKS, bitmap(CHUNKS, 1), False))
+    actions = steps.wait(1.0)
+    assert [action.link for action in actions if isinstance(action, SendHave)] == [C]
+
+
+def test_list_children_have_the_announcement_already() -> None:
+    steps = Steps()
+    steps.tell(plan(neighbour("a"), lists=["a"]))
+    steps.up(A, "a")
+    steps.receive(CHUNKS, announced=False)
+    steps.tell(VersionHeard(KEY))
+    assert not any(isinstance(action, SendHave) for action in steps.wait(1.0))
+
+
+def test_a_new_link_is_told_too_and_a_learner_or_mirror_is_not() -> None:
+    steps = linked("a")
+    steps.tell(VersionHeard(KEY, LinkId(A)))
+    steps.wait(1.0)
+    steps.up(B, "b")
+    steps.up(C, "learner", "learner")
+    assert steps.wait(1.0) == [SendHave(LinkId(B), KEY, 0, b"", False)]
+
+
+def test_only_the_newest_versions_are_spoken_of() -> None:
+    steps = linked("a")
+    for version in range(1, 10):
+        steps.tell(VersionHeard(key_of(version)))
+    assert [action.key.version for action in steps.wait(1.0) if isinstance(action, SendHave)] == [6, 7, 8, 9]
+    assert steps.link(A).knows == {6, 7, 8, 9}
+
+
+# ---------------------------------------------------------------- asking
+
+
+def test_one_of_those_who_know_is_asked_and_another_one_when_it_does_not_answer() -> None:
+    steps = linked("a", "b")
+    assert says(steps, A) == [ask(A)]
+    assert says(steps, B) == []
+    assert says(steps, A) == []
+    assert steps.wait(1.0) == []
+    assert steps.wait(1.1) == [ask(B)]
+    steps.tell(VersionHeard(NEWER, LinkId(B)))
+    assert steps.ticks(10.0) == []
+
+
+def test_who_never_answers_is_asked_no_more() -> None:
+    steps = linked("a")
+    says(steps, A)
+    assert [action for action in steps.ticks(60.0, 0.5) if isinstance(action, SendWant)] == [ask(A)] * 2
+    assert steps.link(A).says is None
+
+
+def test_a_version_that_is_not_news_is_not_asked_for() -> None:
+    steps = linked("a")
+    steps.tell(VersionHeard(NEWER))
+    assert says(steps, A, 1) == says(steps, A, 2) == []
+
+
+def test_who_speaks_of_many_versions_is_asked_for_one_at_a_time() -> None:
+    steps = linked("a")
+    assert says(steps, A, 5) == [ask(A, 5)]
+    assert says(steps, A, 7) == [ask(A, 7)]
+    assert says(steps, A, 6) == []
+    assert steps.link(A).says == key_of(7)
+
+
+# ---------------------------------------------------------------- answering
+
+
+def test_an_announcement_is_given_to_who_asks_twice_at_most() -> None:
+    steps = linked("a")
+    asked = WantReceived(LinkId(A), KEY, announcement=True)
+    assert steps.tell(asked) == []
+    steps.tell(VersionHeard(KEY))
+    assert steps.tell(asked, asked, asked) == [SendAnnouncement(LinkId(A), KEY.version)] * 2
+    assert KEY not in steps.link(A).wants
+
+
+def test_what_is_held_from_before_is_given_too() -> None:
+    steps = linked("a")
+    steps.hold(CHUNKS)
+    assert steps.tell(WantReceived(LinkId(A), key_of(1), announcement=True)) == [
+        SendAnnouncement(LinkId(A), KEY.version)
+    ]
+
+
+# ---------------------------------------------------------------- without the coordinator
+
+
+def dials(actions: list[Action]) -> list[str]:
+    return [action.neighbour.peer_id for action in actions if isinstance(action, Dial)]
+
+
+def test_without_the_coordinator_a_few_links_are_kept() -> None:
+    steps = linked("a")
+    holders = tuple(neighbour(name, we_dial=True) for name in "bcdefg")
+    assert dials(steps.tell(HoldersKnown(holders))) == []
+    assert dials(steps.tell(CoordinatorGone(True))) == ["b", "c", "d"]
+    for link, name in enumerate("bcd", start=2):
+        steps.up(link, name, dialled=True)
+    assert dials(steps.ticks(20.0)) == []
+    assert steps.tell(CoordinatorGone(False)) == []
+    closed = steps.ticks(20.0)
+    assert len(closed) == 3  # the plan is followed again, and knows nothing of them
+
+
+def test_without_the_coordinator_everybody_who_is_linked_is_asked() -> None:
+    steps = linked("a", "b")
+    steps.tell(CoordinatorGone(True))
+    steps.receive(CHUNKS)
+    wants = [action.link for action in steps.ticks(3.5) if isinstance(action, SendWant)]
+    assert set(wants) == {A, B}
+
+
+def test_further_holders_are_dialled_when_the_plan_does_not_help_and_few_of_them() -> None:
+    steps = Steps()
+    steps.tell(HoldersKnown(tuple(neighbour(name, we_dial=True) for name in "abcdefgh")))
+    steps.tell(plan(neighbour("x", we_dial=True)))
+    linked: list[str] = []
+    failed = DialFailed(PeerId("x"), "refused")
+    asked = deque(dials(steps.tell(failed, EncodingKnown(KEY, CHUNKS, listed=True), StoreReady(KEY, bitmap(CHUNKS)))))
+    for _ in range(600):
+        asked += dials(steps.wait(0.1))
+        while asked:
+            if (name := asked.popleft()) == "x":
+                asked += dials(steps.tell(failed))
+            else:
+                linked.append(name)
+                asked += dials(steps.up(len(linked), name, dialled=True))
+    assert linked == ["a", "b", "c", "d"]
+
+
+# ---------------------------------------------------------------- a whole network
+
+
+class Network:
+    """Cores that are linked in any way, with messages that take some time; no plan, no coordinator, no chunks."""
+
+    def __init__(self, size: int, pairs: set[tuple[int, int]]) -> None:
+        self.cores = [Steps() for _ in range(size)]
+        self.announcements = [0] * size  # that each got
+        self.pairs = set[tuple[int, int]]()
+        for steps in self.cores:
+            steps.tell(CoordinatorGone(True))  # otherwise links that no plan needs are closed
+        for one, other in pairs:
+            self.join(one, other)
+
+    def join(self, one: int, other: int) -> None:
+        self.pairs |= {(one, other), (other, one)}
+        for here, there in ((one, other), (other, one)):
+            self.cores[here].tell(LinkUp(LinkId(there), PeerId(str(there)), "peer", here < there))
+
+    def kill(self, node: int) -> None:
+        for pair in [pair for pair in self.pairs if pair[0] == node]:
+            self.pairs -= {pair, pair[::-1]}
+            self.cores[pair[1]].tell(LinkDown(LinkId(node), "gone"))
+
+    def wait(self, seconds: float) -> None:
+        for _ in range(round(seconds / 0.25)):
+            sent = [(here, action) for here, steps in enumerate(self.cores) for action in steps.wait(0.25)]
+            while sent:
+                sent = [(there, action) for here, one in sent for there, action in self._deliver(here, one)]
+
+    def _deliver(self, here: int, action: Action) -> list[tuple[int, Action]]:
+        link = getattr(action, "link", None)
+        if link is None or (here, link) not in self.pairs:
+            return []
+        back = LinkId(here)
+        match action:
+            case SendAnnouncement(version=version):
+                self.announcements[link] += 1
+                event: Event = VersionHeard(key_of(version), back)
+            case SendHave() | SendWant():
+                event = as_received(action, back)
+            case _:
+                return []
+        return [(link, one) for one in self.cores[link].tell(event)]
+
+    def reached(self, node: int) -> set[int]:
+        """Who is linked to a node, over whomever."""
+        seen, new = {node}, {node}
+        while new:
+            new = {there for here, there in self.pairs if here in new} - seen
+            seen |= new
+        return seen
+
+    def knowing(self, version: int) -> set[int]:
+        return {node for node, steps in enumerate(self.cores) if version in steps.state.heard}
+
+
+NODES = 12
+PAIRS = st.sets(
+    st.tuples(st.integers(0, NODES - 1), st.integers(0, NODES - 1)).filter(lambda pair: pair[0] < pair[1]), max_size=40
+)
+
+
+@settings(deadline=None, max_examples=40)
+@given(PAIRS, st.sets(st.integers(1, NODES - 1), max_size=4))
+def test_everybody_who_is_linked_hears_of_every_version_once(pairs: set[tuple[int, int]], dying: set[int]) -> None:
+    network = Network(NODES, pairs)
+    network.cores[0].tell(VersionHeard(key_of(1)))
+    network.wait(12.0)
+    assert network.knowing(1) == network.reached(0)
+    for node in dying:
+        network.kill(node)
+    network.cores[0].tell(VersionHeard(key_of(2)))
+    network.wait(12.0)
+    assert network.knowing(2) == network.reached(0)
+    for node in range(1, NODES):
+        assert network.announcements[node] == (node in network.knowing(1)) + (node in network.knowing(2))
+
+
+@settings(deadline=None, max_examples=20)
+@given(PAIRS)
+def test_who_comes_later_hears_of_it_too(pairs: set[tuple[int, int]]) -> None:
+    network = Network(NODES + 1, pairs)
+    network.cores[0].tell(VersionHeard(key_of(1)))
+    network.wait(12.0)
+    network.join(0, NODES)
+    network.wait(2.0)
+    assert NODES in network.knowing(1)

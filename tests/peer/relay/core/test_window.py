@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peer.relay.core.window import ServiceWindow
+
+
+def work(window: ServiceWindow, chunks: int, per_chunk_s: float, round_trip_s: float, now: float = 0.0) -> float:
+    """Keep the window full of one server's work until it has done so many chunks.
+
+    The server does one chunk after the other, ``per_chunk_s`` each; news of it takes the round trip. Returns the time.
+    """
+    free_s, given, done = now, deque[tuple[float, float]](), 0
+    while done < chunks:
+        while len(given) < window.chunks:
+            free_s = max(free_s, now) + per_chunk_s
+            given.append((now, free_s + round_trip_s))
+        given_s, now = given[0]
+        window.observe(now - given_s, len(given))
+        given.popleft()
+        done += 1
+    return now
+
+
+def test_it_begins_as_it_is_told_and_knows_nothing() -> None:
+    window = ServiceWindow(4.0)
+    assert (window.chunks, window.service_s, window.late_after_s) == (4, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("per_chunk_s", [0.002, 0.01, 0.05])
+@pytest.mark.parametrize("round_trip_s", [0.0, 0.01, 0.05, 0.1])
+@pytest.mark.parametrize("first", [1.0, 4.0])
+def test_it_finds_what_keeps_a_server_busy_and_hardly_more(
+    per_chunk_s: float, round_trip_s: float, first: float
+) -> None:
+    window = ServiceWindow(first)
+    busy = (round_trip_s + per_chunk_s) / per_chunk_s
+    work(window, 1500, per_chunk_s, round_trip_s)
+    assert busy + 1.0 <= window.size <= busy + 3.5
+
+
+@pytest.mark.parametrize("round_trip_s", [0.0, 0.01, 0.05])
+def test_one_that_begins_too_large_shrinks(round_trip_s: float) -> None:
+    window = ServiceWindow(32.0)
+    work(window, 200, 0.01, round_trip_s)
+    assert window.size <= round_trip_s / 0.01 + 1.0 + 3.5
+
+
+def test_it_follows_a_server_that_slows_down() -> None:
+    window = ServiceWindow(4.0)
+    now = work(window, 1000, 0.002, 0.1)
+    assert 52.0 <= window.size <= 54.5
+    work(window, 300, 0.02, 0.1, now)
+    assert window.size <= 9.5
+
+
+def test_a_longer_way_is_learned_from_one_version_to_the_next() -> None:
+    window, now = ServiceWindow(4.0), 0.0
+    for version in range(16):
+        window.begin()
+        now = work(window, 300, 0.002, 0.01 if version < 2 else 0.1, now)
+    assert window.size >= 40.0
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.floats(0.0, 1e9), st.integers(0, 1 << 20)), max_size=60), st.floats(1.0, 4096.0))
+def test_whatever_is_observed_it_stays_within_bounds(observed: list[tuple[float, int]], first: float) -> None:
+    window = ServiceWindow(first)
+    for service_s, held in observed:
+        window.observe(service_s, held)
+        assert 1 <= window.chunks <= 4096
+        assert 0.0 <= window.service_s <= window.late_after_s
+
+
+def test_one_that_is_not_used_does_not_grow() -> None:
+    window = ServiceWindow(4.0)
+    for _ in range(100):
+        window.observe(0.1, 2)
+    assert window.chunks == 4
+
+
+def test_after_a_chunk_that_was_never_done_it_begins_again_with_one() -> None:
+    window = ServiceWindow(4.0)
+    window.late(0.5)
+    assert (window.chunks, window.late_after_s) == (1, 0.5), "the same patience the next time"
+    work(window, 200, 0.01, 0.05)
+    assert window.size >= 6.0
+
+
+def test_a_chunk_is_late_only_after_several_times_the_usual() -> None:
+    window = ServiceWindow(4.0)
+    window.observe(0.1, 1)
+    assert window.late_after_s == pytest.approx(0.4)

@@ -1,0 +1,43 @@
+"""The coordinator's own plans for a simulated network, made with the rates that nodes really have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from bench.wan.scenarios import Node
+from coordinator.messages import plan_message
+from coordinator.relay_plan import PlanShape, RelayNode, RelayPlanner
+from peer.relay.codec import plan_of
+from peer.relay.core.events import PlanChanged
+from rollcast.wire.ids import PlanId
+from tests.peer.relay.relay_story import name_of
+
+_BYTES_PER_MEGABIT = 125_000.0
+
+
+class CoordinatorPlans:
+    """A planner for RelayNetwork.
+
+    Args:
+        nodes: with the rates that the coordinator is to believe.
+    """
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+        self._planner = RelayPlanner(PlanShape())
+        self._numbers = {name_of(number): number for number in range(len(nodes))}
+
+    def __call__(self, _plan_id: PlanId, numbers: Sequence[int]) -> Mapping[int, PlanChanged]:
+        plans = self._planner.replan([self._relay_node(number) for number in numbers])
+        return {self._numbers[plan.peer_id]: plan_of(plan_message(plan).relay_plan) for plan in plans}
+
+    def _relay_node(self, number: int) -> RelayNode:
+        node, name = self._nodes[number], name_of(number)
+        return RelayNode(
+            name,
+            "peer" if number else "origin",
+            f"{name}:1",
+            may_relay=True,
+            uplink_bytes_per_second=node.up_mbit_s * _BYTES_PER_MEGABIT,
+            rtt_s=4e-3 * node.delay_ms,
+        )

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from peer.relay.chunk_memory import ChunkMemory
+from tests.peer.relay.relay_steps import KEY, key_of
+
+
+def test_a_chunk_is_here_until_newer_ones_need_its_place() -> None:
+    memory = ChunkMemory(kept_bytes_most=20, unstored_bytes_most=1000)
+    for index in range(4):
+        memory.keep(KEY, index, bytes([index]) * 10)
+    assert [memory.get(KEY, index) for index in range(4)] == [bytes([index]) * 10 for index in range(4)]
+    for index in range(4):
+        memory.stored(KEY, index)
+    assert [memory.get(KEY, index) is not None for index in range(4)] == [False, False, True, True]
+    assert memory.get(key_of(2), 3) is None
+
+
+def test_what_was_removed_takes_no_place() -> None:
+    memory = ChunkMemory(kept_bytes_most=20, unstored_bytes_most=1000)
+    for key in (KEY, key_of(2)):
+        memory.keep(key, 0, bytes(10))
+        memory.stored(key, 0)
+    memory.forget((KEY,))
+    assert memory.get(KEY, 0) is None
+    memory.keep(key_of(3), 0, bytes(10))
+    memory.stored(key_of(3), 0)
+    assert memory.get(key_of(2), 0) == memory.get(key_of(3), 0) == bytes(10)
+
+
+def test_it_is_full_until_half_of_what_waits_for_the_disk_is_stored() -> None:
+    memory = ChunkMemory(kept_bytes_most=0, unstored_bytes_most=100)
+    full = []
+    for index in range(12):
+        memory.keep(KEY, index, bytes(10))
+        full.append(memory.full)
+    assert full == [False] * 10 + [True] * 2
+    for index in range(12):
+        memory.stored(KEY, index)
+        full.append(memory.full)
+    assert full[12:] == [True] * 6 + [False] * 6
+
+
+def test_storing_what_is_not_here_does_nothing() -> None:
+    memory = ChunkMemory(kept_bytes_most=100, unstored_bytes_most=10)
+    memory.stored(KEY, 1)
+    memory.keep(KEY, 1, bytes(11))
+    memory.stored(KEY, 1)
+    memory.stored(KEY, 1)
+    assert not memory.full
+    assert memory.get(KEY, 1) == bytes(11)
+
+
+def test_a_chunk_that_comes_again_is_counted_once() -> None:
+    """An encoding was given up and received again before its first chunks were stored."""
+    memory = ChunkMemory(kept_bytes_most=20, unstored_bytes_most=100)
+    for _ in range(5):
+        memory.keep(KEY, 1, bytes(30))
+        assert not memory.full
+    memory.stored(KEY, 1)
+    for _ in range(5):
+        memory.keep(KEY, 2, bytes(10))
+        memory.stored(KEY, 2)
+    memory.keep(KEY, 3, bytes(10))
+    memory.stored(KEY, 3)
+    assert memory.get(KEY, 2) is not None

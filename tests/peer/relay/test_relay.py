@@ -1,0 +1,478 @@
+"""Real relays on loopback: how a version gets from the learner to everybody, and what may go wrong on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from peer.links.network_gate import NetworkGate
+from peer.links.stream_link import StreamLink
+from peer.links.transport import Link
+from peer.relay.chunk_memory import ChunkMemory
+from peer.transports.transports import Transports
+from rollcast.runtime.errors import RollcastError, WrongKey
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.ids import PeerId, RunId, StripeId
+from rollcast.wire.links.frames import NO_STRIPE, ChunkFrame
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.versions.chunk_store import ChunkStore
+from rollcast.wire.versions.stored_encoding import StoredEncoding
+from tests.peer.links.link_run import LinkRun
+from tests.peer.mirrors.mirror_server import mirror_server
+from tests.peer.relay.relay_world import Member, Puppet, disk_full, relay_world, until
+from tests.peer.versions import CHUNK_BYTES, CHUNKS, Published
+
+STRIPE = StripeId(1)
+
+
+def all_hold(members: list[Member], *versions: int) -> bool:
+    return all(set(versions) <= set(member.completed) for member in members)
+
+
+# ---------------------------------------------------------------- a broadcast
+
+
+async def test_versions_reach_all_peers_along_the_stripes(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        origin, *peers = await world.add("origin", "a", "b", "c")
+        await world.plan(origin, *peers)
+        for version in (0, 1):
+            published = world.published(version)
+            await world.publish(published)
+            await until(lambda version=version: all_hold(peers, version))  # type: ignore[misc]
+            for peer in peers:
+                assert peer.state(version) == published.state
+                assert peer.relay.bytes_received(version) >= len(published.state)
+        for peer in peers:
+            assert peer.report.chunk_bytes_from_peers > 0, "peers pass on what they are given"
+            assert peer.report.chunk_bytes_from_origin + peer.report.chunk_bytes_from_peers == sum(
+                map(peer.relay.bytes_received, (0, 1))
+            )
+        assert origin.completed == [0, 1]
+
+
+async def test_the_learner_is_told_once_the_version_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_work, go_on = threading.Event(), threading.Event()
+    finish = StoredEncoding.finish
+
+    def slow_finish(stored: StoredEncoding) -> None:
+        at_work.set()
+        go_on.wait(10.0)
+        finish(stored)
+
+    monkeypatch.setattr(StoredEncoding, "finish", slow_finish)
+    async with relay_world(tmp_path) as world:
+        (origin,) = await world.add("origin")
+        pushing = asyncio.create_task(world.push(world.published(0)))
+        await until(at_work.is_set)
+        assert not pushing.done()
+        go_on.set()
+        await pushing
+        assert origin.store.versions() == [0]
+
+
+async def test_the_learner_is_told_again_of_what_is_there(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        (origin,) = await world.add("origin")
+        published = world.published(0)
+        await world.push(published)
+        await world.push(published)
+        await origin.restart()
+        await world.push(published)
+        assert origin.relay.bytes_received(0) == 0
+
+
+async def test_announcement_and_list_go_ahead_of_the_chunks(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        origin, *peers = await world.add("origin", "a", "b")
+        await world.plan(origin, *peers)
+        await world.push(world.published(0))
+        await until(lambda: all(peer.store.get(0) is not None for peer in peers))
+        assert [peer.report.chunk_bytes_from_origin for peer in peers] == [0, 0]
+        assert all(peer.relay.stats().receiving is None for peer in peers), "nobody announced it to the run"
+
+
+async def test_a_newer_plan_brings_a_late_joiner_in(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        origin, a, b = await world.add("origin", "a", "b")
+        await world.plan(origin, a, b)
+        published = world.published(0)
+        await world.publish(published)
+        await until(lambda: all_hold([a, b], 0))
+        (late,) = await world.add("late")
+        world.announce(published, late)
+        await world.plan(origin, a, b, late)
+        await until(lambda: late.completed)
+        assert late.state(0) == published.state
+        assert late.report.chunk_bytes_from_peers > 0, "the origin is not the only one that is asked"
+
+
+async def test_an_older_plan_changes_nothing(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        origin, a = await world.add("origin", "a")
+        await world.plan(origin, a)
+        await world.plan(origin, a)
+        a.relay.apply_plan(pb.RelayPlan(plan_id=1))
+        published = world.published(0)
+        await world.publish(published)
+        await until(lambda: a.completed)
+
+
+# ---------------------------------------------------------------- resume and restart
+
+
+async def test_a_peer_that_was_half_way_fetches_only_the_rest(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        origin, a = await world.add("origin", "a")
+        published = world.published(0)
+        await world.push(published)
+        puppet = await world.puppet("origin")
+        await world.plan(puppet, a)
+        link = puppet.links[a.peer_id]
+        puppet.announce(link, published)
+        await until(lambda: a.store.get(0))
+        puppet.send_chunks(link, published, range(25), STRIPE)
+        await until(lambda: a.chunks_of(0) == 25)
+        await a.restart()
+        await world.plan(origin, a)
+        world.announce(published, a)
+        await until(lambda: a.completed)
+        assert a.relay.bytes_received(0) == len(published.state) - 25 * CHUNK_BYTES
+        assert a.state(0) == published.state
+
+
+async def test_a_version_on_the_disk_is_reported_when_it_is_announced(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        published = world.published(0)
+        with_version = ChunkStore(tmp_path / "a", 2)
+        published.put(with_version)
+        with_version.close()
+        (a,) = await world.add("a")
+        assert a.completed == []
+        world.announce(published)
+        assert a.completed == [0]
+
+
+@pytest.mark.parametrize("what", ["run", "learner"])
+async def test_versions_of_another_run_or_learner_are_removed(tmp_path: Path, what: str) -> None:
+    async with relay_world(tmp_path) as world:
+        learner = Identity.generate() if what == "learner" else world.learner
+        other = Published(RunId("run-0") if what == "run" else world.run.run_id, learner, 50)
+        store = ChunkStore(tmp_path / "a", 2)
+        other.put(store)
+        assert store.versions() == [50]
+        store.close()
+        (a,) = await world.add("a")
+        assert a.store.versions() == []
+        a.relay.announce(world.published(50).announcement)
+
+
+# ---------------------------------------------------------------- those who fail
+
+
+async def test_a_relay_that_changes_bytes_is_accused_and_bypassed(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        origin, b, c = await world.add("origin", "b", "c")
+        liar = await world.puppet()
+
+        def pass_on_changed(_link: Link, frame: ChunkFrame) -> None:
+            for other in (b, c):
+                if other.peer_id in liar.links and frame.stripe != NO_STRIPE:
+                    data = bytes(frame.payload[:-1]) + bytes([frame.payload[-1] ^ 1])
+                    liar.links[other.peer_id].send_chunk(0, 0, frame.index, data, frame.stripe)
+
+        liar.on_chunk = pass_on_changed
+        await world.plan(origin, liar, b, c)
+        published = world.published(0)
+        await world.publish(published)
+        await until(lambda: all_hold([b, c], 0))
+        for peer in (b, c):
+            assert [one.culprit_peer_id for one in peer.accusations] == [liar.peer_id]
+            assert peer.report.chunks_rejected == 1, "nothing more is read from it"
+            assert peer.state(0) == published.state
+        assert origin.accusations == []
+
+
+@pytest.mark.parametrize("how", ["dies", "hangs"])
+async def test_a_relay_that_fails_half_way_is_bypassed(tmp_path: Path, how: str) -> None:
+    async with relay_world(tmp_path) as world:
+        origin, b, c = await world.add("origin", "b", "c")
+        failing = await world.puppet()
+
+        def fail(link: Link, _frame: ChunkFrame) -> None:
+            if how == "dies":
+                for one in list(failing.links.values()):
+                    one.close("")
+
+        failing.on_chunk = fail
+        await world.plan(origin, failing, b, c)
+        published = world.published(0)
+        await world.publish(published)
+        await until(lambda: all_hold([b, c], 0))
+        assert failing.chunks, "it was given chunks to pass on"
+        assert b.state(0) == c.state(0) == published.state
+        assert b.accusations == c.accusations == []
+
+
+async def test_without_the_origin_peers_have_it_from_each_other(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        origin, a = await world.add("origin", "a")
+        await world.plan(origin, a)
+        published = world.published(0)
+        await world.publish(published)
+        await until(lambda: a.completed)
+        (b,) = await world.add("b")
+        neighbours = [pb.PlanNeighbour(peer_id=origin.peer_id, role="origin", address=origin.address, we_dial=True)]
+        neighbours.append(pb.PlanNeighbour(peer_id=a.peer_id, role="peer", address=a.address, we_dial=True))
+        await origin.stop()
+        b.relay.apply_plan(pb.RelayPlan(plan_id=9, neighbours=neighbours, parents=[0, 1]))
+        world.announce(published, b)
+        await until(lambda: b.completed)
+        assert b.report.chunk_bytes_from_peers == len(published.state)
+        await origin.restart()
+
+
+async def test_a_disk_that_is_full_for_a_while_is_survived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with relay_world(tmp_path) as world:
+        origin, a = await world.add("origin", "a")
+        await world.plan(origin, a)
+        published = world.published(0)
+        await world.push(published)
+        with monkeypatch.context() as patch:
+            patch.setattr(StoredEncoding, "write_verified", disk_full)
+            world.announce(published)
+            await until(lambda: a.relay.stats().store_failure)
+        await until(lambda: a.completed)
+        assert a.relay.stats().store_failure == ""
+        assert a.gave_up == []
+
+
+async def test_a_disk_that_stays_full_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with relay_world(tmp_path) as world:
+        origin, a = await world.add("origin", "a")
+        await world.plan(origin, a)
+        published = world.published(0)
+        await world.push(published)
+        monkeypatch.setattr(StoredEncoding, "write_verified", disk_full)
+        world.announce(published)
+        await until(lambda: a.gave_up)
+        assert a.relay.stats().store_failure.startswith("cannot store version 0: disk full: ")
+        assert "cannot store version 0" in a.gave_up[0].what
+
+
+async def test_a_disk_that_changes_bytes_makes_no_liar(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        (origin,) = await world.add("origin")
+        published = world.published(0)
+        await world.publish(published)
+        data = tmp_path / "origin" / "0" / "0.data"
+        data.write_bytes(published.state[: 7 * CHUNK_BYTES] + b"x" + published.state[7 * CHUNK_BYTES + 1 :])
+        await origin.restart()
+        puppet = await world.puppet()
+        link = await puppet.dial(origin.peer_id, origin.address)
+        link.send(pb.LinkMessage(request=pb.Request(version=0, indices=[7, 8])))
+        await until(lambda: puppet.chunks)
+        assert [frame.index for frame in puppet.chunks] == [8]
+
+
+# ---------------------------------------------------------------- mirrors, caps, probes
+
+
+async def test_a_mirror_alone_is_enough(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world, mirror_server(tmp_path / "served") as server:
+        published = world.published(0)
+        served = ChunkStore(tmp_path / "served", 2)
+        published.put(served)
+        (a,) = await world.add("a", mirror={"addresses": (server.address,)})
+        a.relay.apply_plan(pb.RelayPlan(plan_id=1))
+        world.announce(published)
+        await until(lambda: a.completed)
+        assert a.state(0) == published.state
+        served.close()
+
+
+async def test_an_upload_cap_is_kept(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        bytes_per_second = 150_000
+        link = {"upload_mbit_s_max": bytes_per_second * 8e-6, "lan_exempt": False}
+        (origin,) = await world.add("origin", link=link)
+        (a,) = await world.add("a")
+        await world.plan(origin, a)
+        published = world.published(0)
+        await world.push(published)
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        world.announce(published)
+        await until(lambda: a.completed)
+        burst_bytes = bytes_per_second * 0.05
+        assert loop.time() - begun_s > (len(published.state) - burst_bytes) / bytes_per_second
+
+
+async def test_who_may_not_send_still_receives_and_others_get_it_elsewhere(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        origin, a, b = await world.add("origin", "a", "b")
+        a.relay.allow(NetworkGate(send=False, reason="this month's upload is used up"))
+        await world.plan(origin, a, b)
+        published = world.published(0)
+        await world.push(published)
+        world.announce(published)
+        await until(lambda: a.completed and b.completed)
+        assert a.report.chunk_bytes_sent == 0
+
+
+async def test_who_is_paused_has_no_links_until_it_goes_on(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        origin, a = await world.add("origin", "a")
+        await world.plan(origin, a)
+        await until(lambda: a.report.links)
+        a.relay.allow(NetworkGate(send=False, receive=False, reason="paused by its owner"))
+        await until(lambda: not a.report.links and not origin.report.links)
+        published = world.published(0)
+        await world.push(published)
+        world.announce(published)
+        a.relay.allow(NetworkGate())
+        await until(lambda: a.completed)
+
+
+async def test_a_link_that_was_dialled_before_a_pause_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dial = Transports.dial
+
+    async def paused_meanwhile(transports: Transports, peer_id: PeerId, address: str) -> Link:
+        link = await dial(transports, peer_id, address)
+        a.relay.allow(NetworkGate(send=False, receive=False, reason="paused by its owner"))
+        dialled.append(link)
+        return link
+
+    async with relay_world(tmp_path) as world:
+        origin, a = await world.add("origin", "a")
+        dialled: list[Link] = []
+        monkeypatch.setattr(Transports, "dial", paused_meanwhile)
+        planning = asyncio.create_task(world.plan(origin, a))
+        await until(lambda: dialled)
+        await until(lambda: not a.relay._links and not origin.relay._links)
+        monkeypatch.undo()
+        a.relay.allow(NetworkGate())
+        await planning
+
+
+async def test_who_was_sent_away_has_no_links_whoever_dials_and_may_come_again(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        origin, a, b = await world.add("origin", "a", "b")
+        await world.plan(origin, a, b)
+        for member in (origin, a):
+            member.relay.keep_out(frozenset({b.peer_id}))
+        await until(lambda: not b.report.links)
+        published = world.published(0)
+        await world.push(published)
+        world.announce(published)
+        await until(lambda: a.completed)
+        assert not b.report.links
+        assert not b.completed
+        for member in (origin, a):
+            member.relay.keep_out(frozenset())
+        await until(lambda: b.completed)
+
+
+async def test_a_probe_shows_in_the_report(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        origin, a = await world.add("origin", "a")
+        a.relay.probe(pb.Probe(probe_id=1, peer_id=origin.peer_id, bytes_max=1 << 20, seconds_max=1.0))
+        await world.plan(origin, a)
+        a.relay.probe(pb.Probe(probe_id=2, peer_id=origin.peer_id, bytes_max=1 << 20, seconds_max=1.0))
+        a.relay.probe(pb.Probe(probe_id=3, peer_id=origin.peer_id, bytes_max=1 << 20, seconds_max=1.0))
+        await until(lambda: a.report.uplink_probe_id)
+        assert a.report.uplink_probe_id == 2, "without a link, or beside another one, a probe does nothing"
+
+
+async def test_nothing_is_read_while_the_disk_is_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on, told = threading.Event(), list[str]()
+    write = StoredEncoding.write_verified
+
+    def slow_write(stored: StoredEncoding, index: int, data: bytes) -> bool:
+        go_on.wait(10.0)
+        return write(stored, index, data)
+
+    monkeypatch.setattr(
+        "peer.relay.store_worker.ChunkMemory", partial(ChunkMemory, unstored_bytes_most=4 * CHUNK_BYTES)
+    )
+    monkeypatch.setattr(StoredEncoding, "write_verified", slow_write)
+    monkeypatch.setattr(StreamLink, "pause_reading", lambda link: told.append(f"{link.role} pauses"))
+    monkeypatch.setattr(StreamLink, "resume_reading", lambda link: told.append(f"{link.role} goes on"))
+    async with relay_world(tmp_path) as world:
+        (a,) = await world.add("a")
+        origin, peer = await world.puppet("origin"), await world.puppet("peer")
+        await world.plan(origin, a)
+        published = world.published(0)
+        link = origin.links[a.peer_id]
+        origin.announce(link, published)
+        await until(lambda: a.store.get(0))
+        origin.send_chunks(link, published, range(CHUNKS), STRIPE)
+        await until(lambda: told == ["origin pauses"])
+        await peer.dial(a.peer_id, a.address)
+        await until(lambda: told == ["origin pauses", "peer pauses"])
+        go_on.set()
+        await until(lambda: sorted(told[2:]) == ["origin goes on", "peer goes on"])
+        world.announce(published)
+        await until(lambda: a.completed)
+
+
+# ---------------------------------------------------------------- who may do what
+
+
+async def test_only_the_learners_signature_counts(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        (origin,) = await world.add("origin")
+        forged = Published(world.run.run_id, Identity.generate(), 0)
+        with pytest.raises(WrongKey):
+            origin.relay.announce(forged.announcement)
+        puppet = await world.puppet("learner")
+        link = await puppet.dial(origin.peer_id, origin.address)
+        link.send(pb.LinkMessage(announcement=forged.announcement))
+        await until(lambda: puppet.closed)
+        assert puppet.closed[0][1] == WrongKey.code
+
+
+async def test_the_origin_asks_nobody_but_the_learner_for_what_is_not_announced(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        (origin,) = await world.add("origin")
+        puppet = await world.puppet()
+        link = await puppet.dial(origin.peer_id, origin.address)
+        published = world.published(0)
+        puppet.announce(link, published)
+        link.send(pb.LinkMessage(want=pb.Want(version=0)))
+        await until(lambda: puppet.of_kind("have"))
+        assert puppet.of_kind("want") == puppet.of_kind("request") == []
+        await world.push(published)
+
+
+async def test_a_peer_accepts_no_link_from_the_learner(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        (a,) = await world.add("a")
+        puppet = await world.puppet("learner")
+        with pytest.raises(RollcastError, match="refused"):
+            await puppet.dial(a.peer_id, a.address)
+
+
+async def test_another_runs_certificate_opens_nothing(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        (origin,) = await world.add("origin")
+        stranger = Puppet(world, "peer", LinkRun(tmp_path, "run-2"))
+        world.puppets.append(stranger)
+        with pytest.raises(RollcastError):
+            await stranger.dial(origin.peer_id, origin.address)
+        assert origin.links == set()
+
+
+async def test_a_link_that_closes_while_it_comes_up_is_forgotten(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        (origin,) = await world.add("origin")
+        puppet = await world.puppet()
+        for _ in range(3):
+            link = await puppet.dial(origin.peer_id, origin.address)
+            link.close("")
+        await until(lambda: len(puppet.closed) == 3)
+        await until(lambda: not origin.links)

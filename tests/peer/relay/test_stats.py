@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from peer.config import LinkConfig
+from peer.links.traffic import LinkTraffic
+from peer.links.transport import Link, LinkMeasurement
+from peer.relay.core.events import EncodingKnown, HaveReceived, LinkId, StoreFailed
+from peer.relay.stats import RelayStats, VersionBytes, stats_of
+from rollcast.wire.limits import LINK_REPORTS_MAX
+from rollcast.wire.proto import rollcast_pb2 as pb
+from tests.peer.relay.relay_steps import CHUNK_BYTES, KEY, Steps, key_of, neighbour, plan
+
+A, B = 1, 2
+
+
+def stats(steps: Steps, links: list[Link] | None = None) -> RelayStats:
+    return stats_of(steps.state, links or [], LinkTraffic(LinkConfig()), 77, steps.now)
+
+
+def peer(chunks: int = 4) -> Steps:
+    steps = Steps()
+    steps.tell(plan(neighbour("a"), neighbour("b")))
+    steps.up(A, "a")
+    steps.up(B, "b")
+    return steps
+
+
+def link(name: str, sent: int, received: int) -> Link:
+    measured = LinkMeasurement(0.25, 0, "cubic", 3e6)
+    fields = {"peer_id": name, "transport": "direct", "lan": True, "bytes_sent": sent, "bytes_received": received}
+    return cast(Link, SimpleNamespace(**fields, measure=lambda: measured))
+
+
+def test_bytes_are_counted_of_the_newest_versions() -> None:
+    counted = VersionBytes()
+    for version in range(100):
+        counted.add(version, 3)
+    counted.add(99, 4)
+    assert (counted.of(99), counted.of(98), counted.of(1)) == (7, 3, 0)
+
+
+def test_an_idle_relay_waits_for_nothing() -> None:
+    idle = stats(Steps())
+    assert (idle.receiving, idle.have, idle.total, idle.waiting_for, idle.store_failure) == (None, 0, 0, "", "")
+    assert idle.report == pb.Heartbeat(chunk_bytes_sent=77)
+
+
+def test_what_is_being_received_is_told_with_what_it_waits_for() -> None:
+    steps = peer()
+    steps.tell(EncodingKnown(KEY, 4, CHUNK_BYTES))
+    assert stats(steps).waiting_for == "the chunk list of version 1"
+    steps.state.encodings.clear()
+    steps.receive(4)
+    assert stats(steps).waiting_for == "late chunks of version 1 from a, b"
+    steps.tell(HaveReceived(LinkId(A), KEY, 4, b"", True))
+    steps.chunk(A, 0)
+    now = stats(steps)
+    assert (now.receiving, now.have, now.total) == (1, 1, 4)
+    assert now.report == pb.Heartbeat(
+        chunk_bytes_sent=77,
+        chunk_bytes_from_peers=CHUNK_BYTES,
+        receiving_version=1,
+        receiving_chunks_have=1,
+        receiving_chunks_total=4,
+        receiving_map=b"\xff\x00\x00\x00",
+    )
+
+
+def test_chunks_that_are_pushed_are_waited_for_in_silence() -> None:
+    steps = peer()
+    steps.tell(plan(neighbour("a"), neighbour("b"), parents=("a",), plan_id=2))
+    steps.receive(4)
+    assert stats(steps).waiting_for == "chunks of version 1"
+
+
+def test_a_link_that_is_dialled_is_named() -> None:
+    steps = Steps()
+    steps.tell(plan(fallbacks=(neighbour("far", we_dial=True),)))
+    steps.receive(4)
+    assert stats(steps).waiting_for == "a link to far for version 1"
+
+
+def test_only_announced_versions_count_and_the_newest_first() -> None:
+    steps = peer()
+    steps.receive(4, key_of(1))
+    steps.receive(4, key_of(2, 3))
+    steps.receive(4, key_of(3), announced=False)
+    now = stats(steps)
+    assert now.receiving == 2
+    assert now.report.receiving_encoding_id == 3
+
+
+def test_a_store_that_refuses_is_told_until_it_takes_a_version() -> None:
+    steps = peer()
+    steps.receive(4)
+    steps.tell(StoreFailed(KEY, "disk full"))
+    assert stats(steps).store_failure == "cannot store version 1: disk full"
+
+
+def test_only_the_busiest_links_are_reported() -> None:
+    links = [link(f"peer-{number}", number, 1000 if number == 3 else 0) for number in range(LINK_REPORTS_MAX + 9)]
+    reports = stats(Steps(), links).report.links
+    assert len(reports) == LINK_REPORTS_MAX
+    assert [reports[0].peer_id, reports[1].peer_id] == ["peer-3", f"peer-{LINK_REPORTS_MAX + 8}"]
+    assert reports[0].rtt_s == pytest.approx(0.25)
+    assert (reports[0].bytes_sent, reports[0].bytes_received, reports[0].congestion_control) == (3, 1000, "cubic")

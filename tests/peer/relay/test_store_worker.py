@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from peer.links.neighbours import EncodingKey
+from peer.relay.core.chunk_set import ChunkSet
+from peer.relay.core.events import StoreFailed, StoreReady, VersionFinished, VersionRestored
+from peer.relay.store_worker import EncodingsRemoved, StateMade, StateNotMade, StoreEvent, StoreWorker, keep_verified
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.ids import ChunkIndex
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.versions.chunk_store import ChunkStore
+from rollcast.wire.versions.records import KEYFRAME_ID, PREVIOUS_ID, VerifiedVersion, verify_announcement
+from rollcast.wire.versions.stored_encoding import StoredEncoding
+from tests.peer.relay.relay_steps import key_of
+from tests.peer.relay.relay_world import disk_full
+from tests.peer.versions import CHUNK_BYTES, CHUNKS, LEARNER, RUN_ID, Published
+
+FIRST = Published(RUN_ID, LEARNER, 1)
+SECOND = Published(RUN_ID, LEARNER, 2, base=FIRST)
+KEY, STEP = key_of(1), key_of(2, PREVIOUS_ID)
+NOTHING = ChunkSet(CHUNKS).bitmap
+
+
+class Setup:
+    def __init__(self, folder: Path, durable_first: bool, idle_s: float) -> None:
+        self.store = ChunkStore(folder / "store", keep_versions=2)
+        self.events: asyncio.Queue[StoreEvent] = asyncio.Queue()
+        self.worker = StoreWorker(self.store, self.events.put_nowait, durable_first=durable_first, idle_s=idle_s)
+
+    def begin(self, published: Published, encoding_id: int = KEYFRAME_ID) -> EncodingKey:
+        manifest = published.verified.manifest(encoding_id)
+        assert manifest is not None
+        key = EncodingKey(manifest.version, manifest.encoding_id)
+        self.worker.begin(key, published.verified, manifest, published.chunk_lists[manifest.encoding_id])
+        return key
+
+    def write(self, published: Published, key: EncodingKey) -> None:
+        manifest = published.verified.manifest(key.encoding_id)
+        assert manifest is not None
+        for index in range(manifest.chunk_count):
+            self.worker.write(key, ChunkIndex(index), published.chunk(index, key.encoding_id))
+
+    def make_second(self) -> None:
+        """The second state, of the first and a delta: StoreReady, VersionFinished and StateMade follow."""
+        FIRST.put(self.store)
+        self.begin(SECOND, PREVIOUS_ID)
+        self.write(SECOND, STEP)
+        self.worker.finish(STEP)
+        self.worker.materialise(STEP)
+
+    async def next(self, count: int = 1) -> list[StoreEvent]:
+        async with asyncio.timeout(5.0):
+            return [await self.events.get() for _ in range(count)]
+
+    async def done(self) -> list[StoreEvent]:
+        """What is still said once everything asked for so far is done."""
+        self.begin(FIRST)
+        events: list[StoreEvent] = []
+        while not isinstance(event := (await self.next())[0], StoreReady):
+            events.append(event)
+        return events
+
+
+@asynccontextmanager
+async def working(folder: Path, *, durable_first: bool = False, idle_s: float = 0.0) -> AsyncIterator[Setup]:
+    setup = Setup(folder, durable_first, idle_s)
+    running = asyncio.ensure_future(setup.worker.run())
+    try:
+        yield setup
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        setup.worker.close()
+        setup.store.close()
+
+
+@pytest.mark.parametrize("durable_first", [True, False])
+async def test_a_version_is_stored_verified_and_durable(tmp_path: Path, durable_first: bool) -> None:
+    async with working(tmp_path, durable_first=durable_first) as setup:
+        setup.begin(FIRST)
+        setup.write(FIRST, KEY)
+        assert setup.worker.memory.get(KEY, 3) == FIRST.chunk(3)
+        setup.worker.finish(KEY)
+        assert await setup.next(2) == [StoreReady(KEY, NOTHING), VersionFinished(KEY)]
+        assert await setup.done() == []
+        assert setup.store.versions() == [1]
+        assert await setup.worker.read(KEY, ChunkIndex(3)) == FIRST.chunk(3)
+        assert await setup.worker.read(key_of(9), ChunkIndex(3)) is None
+
+
+async def test_what_an_earlier_life_stored_is_found(tmp_path: Path) -> None:
+    async with working(tmp_path) as setup:
+        setup.begin(FIRST)
+        for index in (0, 7):
+            setup.worker.write(KEY, ChunkIndex(index), FIRST.chunk(index))
+        assert await setup.next() == [StoreReady(KEY, NOTHING)]
+        await setup.done()
+    async with working(tmp_path) as setup:
+        setup.begin(FIRST)
+        assert await setup.next() == [StoreReady(KEY, ChunkSet(CHUNKS, [0, 7]).bitmap)]
+
+
+async def test_a_state_is_made_of_a_delta_and_can_be_served(tmp_path: Path) -> None:
+    async with working(tmp_path) as setup:
+        setup.make_second()
+        ready, *others = await setup.next(4)
+        assert isinstance(ready, StoreReady)
+        assert others == [VersionFinished(STEP), StateMade(STEP), VersionRestored(key_of(2), CHUNKS, CHUNK_BYTES)]
+        assert await setup.worker.read(key_of(2), ChunkIndex(6)) == SECOND.chunk(6)
+        assert setup.store.versions() == [1, 2]
+
+
+async def test_a_keyframe_is_listed_only_when_there_is_nothing_else_to_do(tmp_path: Path) -> None:
+    async with working(tmp_path, idle_s=60.0) as setup:
+        setup.make_second()
+        await setup.next(3)
+        assert await setup.done() == []
+        made = setup.store.get(2)
+        assert made is not None
+        assert (made.finished, made.listed) == (True, False)
+
+
+async def test_a_keyframe_is_listed_in_the_end_however_busy_we_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peer.relay.store_worker._WAITS_S_MOST", 0.0)
+    async with working(tmp_path, idle_s=60.0) as setup:
+        setup.make_second()
+        assert (await setup.next(4))[3] == VersionRestored(key_of(2), CHUNKS, CHUNK_BYTES)
+
+
+async def test_a_keyframe_that_somebody_asks_for_is_listed_at_once(tmp_path: Path) -> None:
+    async with working(tmp_path, idle_s=60.0) as setup:
+        setup.make_second()
+        assert (await setup.next(3))[2] == StateMade(STEP)
+        setup.worker.list_chunks(KEY)
+        assert await setup.done() == []
+        setup.worker.list_chunks(key_of(2))
+        setup.worker.list_chunks(key_of(2))
+        assert await setup.next() == [VersionRestored(key_of(2), CHUNKS, CHUNK_BYTES)]
+        assert await setup.done() == []
+
+
+async def test_an_answer_does_not_wait_for_what_comes_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_finish = threading.Event()
+    finish = StoredEncoding.finish
+
+    def finish_when_told(encoding: StoredEncoding) -> None:
+        assert may_finish.wait(5.0)
+        finish(encoding)
+
+    monkeypatch.setattr(StoredEncoding, "finish", finish_when_told)
+    async with working(tmp_path) as setup:
+        setup.begin(FIRST)
+        setup.write(FIRST, KEY)
+        setup.worker.finish(KEY)
+        assert await setup.next(2) == [StoreReady(KEY, NOTHING), VersionFinished(KEY)]
+        assert setup.store.versions() == []
+        may_finish.set()
+        await setup.done()
+        assert setup.store.versions() == [1]
+
+
+async def test_a_delta_that_leads_elsewhere_is_named(tmp_path: Path) -> None:
+    broken = Published(RUN_ID, LEARNER, 2, base=FIRST, broken=True)
+    async with working(tmp_path) as setup:
+        FIRST.put(setup.store)
+        setup.begin(broken, PREVIOUS_ID)
+        setup.write(broken, STEP)
+        setup.worker.finish(STEP)
+        setup.worker.materialise(STEP)
+        events = await setup.next(3)
+        assert events[1] == VersionFinished(STEP)
+        assert isinstance(events[2], StateNotMade)
+        assert events[2].key == STEP
+        assert await setup.done() == []
+        assert setup.store.versions() == [1]
+
+
+async def test_a_state_that_is_not_the_signed_one_never_becomes_visible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(tmp_path) as setup:
+        setup.begin(FIRST)
+        setup.write(FIRST, KEY)
+        await setup.next()
+        stored = setup.store.get(1)
+        assert stored is not None
+        other = VerifiedVersion(SECOND.record, FIRST.verified.manifests, b"", FIRST.announcement)
+        monkeypatch.setattr(stored, "verified", other)
+        setup.worker.finish(KEY)
+        failed = (await setup.next())[0]
+        assert isinstance(failed, StoreFailed)
+        assert failed.key == KEY
+        assert await setup.done() == []
+        assert setup.store.versions() == []
+
+
+async def test_a_disk_that_refuses_fails_the_version_and_not_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(tmp_path) as setup:
+        setup.begin(FIRST)
+        await setup.next()
+        with monkeypatch.context() as full:
+            full.setattr(StoredEncoding, "write_verified", disk_full)
+            setup.worker.write(KEY, ChunkIndex(0), FIRST.chunk(0))
+            failed = (await setup.next())[0]
+        assert isinstance(failed, StoreFailed)
+        assert failed.reason.startswith("disk full")
+        assert failed.fix
+        setup.write(FIRST, KEY)
+        setup.worker.finish(KEY)
+        assert await setup.next() == [VersionFinished(KEY)]
+
+
+async def test_an_error_of_ours_fails_the_version_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bool:
+        raise OSError(errno.EBADF, "a bug")
+
+    async with working(tmp_path) as setup:
+        with monkeypatch.context() as bug:
+            bug.setattr(ChunkStore, "advance", fail)
+            bug.setattr(ChunkStore, "begin", fail)
+            setup.begin(FIRST)
+            assert await setup.next() == [StoreFailed(KEY, "internal error, see the log")]
+        assert await setup.done() == []
+
+
+async def test_an_abandoned_encoding_gives_its_space_back(tmp_path: Path) -> None:
+    async with working(tmp_path) as setup:
+        key = setup.begin(SECOND)
+        setup.worker.discard(key)
+        setup.worker.write(key, ChunkIndex(0), SECOND.chunk(0))
+        events = await setup.next(2)
+        assert isinstance(events[1], StoreFailed)
+        assert not (tmp_path / "store" / "2").exists()
+        assert not setup.worker.memory.full
+
+
+async def test_what_retention_removes_is_named(tmp_path: Path) -> None:
+    async with working(tmp_path) as setup:
+        for version in (3, 4, 5):
+            Published(RUN_ID, LEARNER, version).put(setup.store)
+        setup.worker.prune(frozenset({key_of(3)}))
+        assert await setup.done() == []
+        setup.worker.prune()
+        assert await setup.next() == [EncodingsRemoved((key_of(3),))]
+        setup.worker.prune()
+        assert await setup.done() == []
+
+
+def test_only_what_this_runs_learner_signed_is_kept(tmp_path: Path) -> None:
+    store = ChunkStore(tmp_path / "store", keep_versions=4)
+    FIRST.put(store)
+    Published(RUN_ID, Identity.generate(), 50).put(store)
+
+    def verify(announcement: pb.VersionAnnouncement) -> VerifiedVersion:
+        return verify_announcement(announcement, run_id=RUN_ID, learner_public_key=LEARNER.public_key)
+
+    assert [one.version for one in keep_verified(store, verify)] == [1]
+    assert store.versions() == [1]
+    store.close()
+
+
+async def test_closing_forgets_what_was_not_begun(tmp_path: Path) -> None:
+    async with working(tmp_path) as setup:
+        setup.begin(FIRST)
+        setup.worker.close()
+        assert setup.events.empty()
+        assert setup.store.versions() == []

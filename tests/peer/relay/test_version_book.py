@@ -1,0 +1,491 @@
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peer.links.neighbours import EncodingKey
+from peer.relay.core.events import LinkId
+from peer.relay.version_book import (
+    Acknowledge,
+    Command,
+    Drop,
+    Materialise,
+    Receive,
+    Report,
+    SendToAll,
+    VersionBook,
+    broadcast_manifest,
+)
+from rollcast.wire.ids import Version
+from tests.peer.relay.relay_steps import key_of
+from tests.peer.relay.test_version_paths import announced, run_of
+
+LEARNER = LinkId(7)
+KNOWN = run_of(range(1, 41))  # keyframes of 1000, single deltas of 10, from eight versions before of 50
+LONGER = KNOWN | run_of(range(41, 62))
+
+
+class Story:
+    """A book, and how far the relay is with each encoding."""
+
+    def __init__(self, role: str = "peer") -> None:
+        self.progress: dict[EncodingKey, tuple[int, int]] = {}
+        self.book = VersionBook(role, lambda key: self.progress.get(key, (0, 0)))
+
+    def heard(self, version: int, *, announced: bool = True, learner: LinkId | None = None) -> list[Command]:
+        return self.book.heard(KNOWN[Version(version)], announced=announced, learner_link=learner)
+
+    def held(self, version: int, encoding_id: int = 0) -> list[Command]:
+        self.progress.pop(key_of(version, encoding_id), None)
+        return self.book.encoding_held(key_of(version, encoding_id))
+
+    def made(self, version: int, encoding_id: int = 1) -> list[Command]:
+        return self.book.made(key_of(version, encoding_id))
+
+
+def dropped(version: int, encoding_id: int = 0) -> Drop:
+    return Drop(key_of(version, encoding_id), "another encoding is cheaper, or a newer version is there")
+
+
+def receive(version: int, encoding_id: int = 0, *, announced: bool = True, holder: LinkId | None = None) -> Receive:
+    manifest = KNOWN[Version(version)].manifest(encoding_id)
+    assert manifest is not None
+    return Receive(manifest, announced, holder)
+
+
+# ---------------------------------------------------------------- a peer
+
+
+def test_a_first_version_without_deltas_is_received_and_reported() -> None:
+    story = Story()
+    first = announced(1, {0: (None, 1000)})
+    assert story.book.heard(first, announced=True) == [Receive(first.keyframe, True, None)]
+    assert story.book.heard(first, announced=True) == []
+    assert story.held(1) == [Report(Version(1))]
+    assert story.book.heard(first, announced=True) == []
+
+
+def test_a_step_is_its_delta_applied() -> None:
+    story = Story()
+    story.heard(4)
+    story.held(4)
+    assert story.heard(5) == [receive(5, 1)]
+    assert story.held(5, 1) == [Materialise(key_of(5, 1))]
+    assert story.made(5) == [Report(Version(5))]
+
+
+def test_what_comes_ahead_of_the_announcement_is_taken_but_not_reported() -> None:
+    story = Story()
+    story.held(4)
+    assert story.heard(5, announced=False) == [receive(5, 1, announced=False)]
+    assert story.held(5, 1) == [Materialise(key_of(5, 1))]
+    assert story.made(5) == []
+    assert story.heard(5) == [Report(Version(5))]
+
+
+def test_without_the_coordinator_a_version_is_had_whole_and_reported_once_it_is_announced() -> None:
+    story = Story()
+    story.held(4)
+    story.heard(5, announced=False)
+    assert story.book.coordinator_gone(True) == [receive(5, 1)]
+    story.held(5, 1)
+    assert story.made(5) == []
+    assert story.book.waits_for_announcement(5)
+    assert story.heard(6, announced=False) == [receive(6, 1)]
+    assert story.book.coordinator_gone(False) == []
+    assert story.heard(5) == [Report(Version(5))]
+    assert not story.book.waits_for_announcement(5)
+
+
+def test_without_the_coordinator_the_origin_sends_what_the_learner_gave_it() -> None:
+    story = Story("origin")
+    first = announced(1, {0: (None, 1000)})
+    story.book.heard(first, announced=False, learner_link=LEARNER)
+    assert story.held(1) == [Acknowledge(Version(1), LEARNER)]
+    assert story.book.coordinator_gone(True) == [SendToAll(key_of(1))]
+    assert story.book.heard(first, announced=True) == [Report(Version(1))]
+
+
+def test_the_relay_is_told_once_more_when_the_version_is_announced() -> None:
+    story = Story()
+    story.held(4)
+    story.heard(5, announced=False)
+    assert story.heard(5) == [receive(5, 1)]
+
+
+def test_a_joiner_receives_the_keyframe_and_what_everybody_is_sent() -> None:
+    story = Story()
+    assert story.heard(5) == [receive(5, 1), receive(5, 0)]
+    assert story.held(5) == [
+        Drop(key_of(5, 1), "another encoding is cheaper, or a newer version is there"),
+        Report(Version(5)),
+    ]
+
+
+def test_a_keyframe_half_way_is_finished_and_the_delta_added_to_it() -> None:
+    story = Story()
+    story.heard(5)
+    story.progress[key_of(5, 0)] = (300, 1000)
+    assert receive(6, 0) not in story.heard(6)
+    story.held(5)
+    assert story.held(6, 1) == [Materialise(key_of(6, 1))]
+    assert story.made(6) == [Report(Version(6))]
+
+
+def test_a_superseded_encoding_is_dropped_unless_most_of_it_is_here() -> None:
+    story = Story()
+    story.held(4)
+    story.heard(5)
+    story.progress[key_of(5, 1)] = (6, 10)
+    assert story.held(13) == []
+    assert Drop(key_of(5, 1), "another encoding is cheaper, or a newer version is there") not in story.heard(13)
+    story.progress[key_of(5, 1)] = (4, 10)
+    assert story.heard(14) == [
+        receive(14, 1),
+        Drop(key_of(5, 1), "another encoding is cheaper, or a newer version is there"),
+    ]
+
+
+def test_a_step_whose_announcement_was_missed_is_fetched_as_well() -> None:
+    story = Story()
+    story.held(4)
+    assert story.heard(5, announced=False) == [receive(5, 1, announced=False)]
+    assert story.heard(6) == [receive(6, 1), receive(5, 1)]
+    story.held(6, 1)
+    assert story.held(5, 1) == [Materialise(key_of(5, 1))]
+    assert story.made(5) == [Materialise(key_of(6, 1))]
+    assert story.made(6) == [Report(Version(6))]
+
+
+def test_a_delta_that_gives_other_bytes_is_replaced_by_the_keyframe() -> None:
+    story = Story()
+    story.held(4)
+    story.heard(5)
+    story.held(5, 1)
+    drop = Drop(key_of(5, 1), "another encoding is cheaper, or a newer version is there")
+    assert story.book.not_made(key_of(5, 1)) == [receive(5, 0), drop]
+    assert story.held(5) == [Report(Version(5))]
+
+
+def test_a_delta_that_is_lost_is_received_and_applied_again() -> None:
+    """The disk was full when its state was to be made: the relay abandons it and receives it again later."""
+    story = Story()
+    story.held(4)
+    story.heard(5)
+    assert story.held(5, 1) == [Materialise(key_of(5, 1))]
+    story.book.given_up(key_of(5, 1), again=True)
+    assert story.heard(5) == []
+    assert story.held(5, 1) == [Materialise(key_of(5, 1))]
+
+
+def test_an_encoding_that_waits_to_be_tried_again_is_dropped_when_it_is_of_no_more_use() -> None:
+    story = Story()
+    story.heard(5)
+    story.book.given_up(key_of(5, 0), again=True)
+    story.held(12)
+    commands = story.heard(13)
+    assert Drop(key_of(5, 0), "another encoding is cheaper, or a newer version is there") in commands
+
+
+def test_an_encoding_that_was_given_up_for_good_is_told_again() -> None:
+    story = Story()
+    story.held(4)
+    story.heard(5)
+    story.book.given_up(key_of(5, 1), again=False)
+    assert story.heard(5) == [receive(5, 1)]
+
+
+def test_what_retention_removed_is_no_base_any_more() -> None:
+    story = Story()
+    story.held(4)
+    story.book.removed(frozenset({key_of(4, 0)}))
+    assert receive(5, 0) in story.heard(5)
+
+
+def behind() -> Story:
+    """A joiner that had nothing of version 10's keyframe when version 11 came, and receives that one's."""
+    story = Story()
+    story.heard(10)
+    assert story.heard(11) == [receive(11, 1), receive(11, 0), dropped(10, 1), dropped(10, 0)]
+    return story
+
+
+def test_who_is_behind_receives_one_keyframe_to_its_end_and_the_deltas_that_come_meanwhile() -> None:
+    story = behind()
+    assert story.heard(12) == [receive(12, 1), dropped(11, 1)]
+    assert story.heard(13) == [receive(13, 1)]
+    assert story.held(13, 1) == []
+    assert story.held(12, 1) == []
+    assert story.held(11) == [Materialise(key_of(12, 1)), Report(Version(11))]
+
+
+def test_who_is_behind_has_its_keyframe_however_many_versions_come_meanwhile() -> None:
+    story = behind()
+    received = [one for version in range(12, 61) for one in story.book.heard(LONGER[Version(version)], announced=True)]
+    assert not any(isinstance(one, Receive) and one.manifest.kind == "keyframe" for one in received)
+    commands = story.held(11)
+    assert Report(Version(11)) in commands
+    assert Receive(LONGER[Version(60)].keyframe, True, None) in commands, "what leads on from it is forgotten"
+    story.book.heard(LONGER[Version(61)], announced=True)
+    assert story.book.verified(11) is None
+
+
+def test_a_keyframe_that_nobody_has_any_more_is_replaced_by_the_newest() -> None:
+    story = behind()
+    story.heard(12)
+    story.book.given_up(key_of(11), again=False)
+    assert story.book.not_to_be_had(key_of(11)) == [receive(12, 0)]
+    assert story.held(12) == [dropped(12, 1), Report(Version(12))]
+
+
+def test_a_delta_that_nobody_has_any_more_costs_a_keyframe() -> None:
+    story = Story()
+    story.held(4)
+    story.heard(5)
+    story.heard(6)
+    story.book.given_up(key_of(5, 1), again=False)
+    assert story.book.not_to_be_had(key_of(5, 1)) == [receive(6, 0)]
+    assert story.held(6) == [dropped(6, 1), Report(Version(6))]
+
+
+def test_only_so_many_announcements_are_remembered() -> None:
+    story = Story()
+    story.held(1)
+    for version in range(1, 41):
+        story.heard(version)
+    assert [version for version in range(1, 41) if story.book.verified(version) is not None] == list(range(9, 41))
+    assert story.heard(1) == []
+    assert story.book.verified(1) is None
+
+
+# ---------------------------------------------------------------- an origin
+
+
+def test_an_origin_receives_all_the_learner_has_acknowledges_and_sends_the_delta_to_all() -> None:
+    story = Story("origin")
+    story.held(9)
+    assert story.heard(10, announced=False, learner=LEARNER) == [
+        receive(10, 1, announced=False, holder=LEARNER),
+        receive(10, 2, announced=False, holder=LEARNER),
+    ]
+    assert story.held(10, 1) == [Materialise(key_of(10, 1))]
+    assert story.made(10) == []
+    assert story.held(10, 2) == [Acknowledge(Version(10), LEARNER)]
+    assert story.heard(10) == [Report(Version(10)), SendToAll(key_of(10, 1))]
+    assert story.heard(10) == []
+
+
+def test_a_first_version_is_sent_to_all_as_its_keyframe() -> None:
+    story = Story("origin")
+    first = announced(1, {0: (None, 1000)})
+    story.book.heard(first, announced=True, learner_link=LEARNER)
+    assert story.held(1) == [Report(Version(1)), Acknowledge(Version(1), LEARNER), SendToAll(key_of(1))]
+
+
+def broadcasts_of(announced_versions: list[int], base_of_3: int | None) -> list[Command]:
+    """What an origin that holds versions 2 and 3 sends to all as it is told of them in this order."""
+    story = Story("origin")
+    deltas = {0: (None, 1000)} | ({} if base_of_3 is None else {1: (base_of_3, 10)})
+    known = {2: announced(2, {0: (None, 1000)}), 3: announced(3, deltas)}
+    for verified in known.values():
+        story.book.heard(verified, announced=False, learner_link=LEARNER)
+        for manifest in verified.manifests:
+            story.held(verified.version, manifest.encoding_id)
+    commands = [one for version in announced_versions for one in story.book.heard(known[version], announced=True)]
+    return [one for one in commands if isinstance(one, SendToAll)]
+
+
+def test_an_older_version_that_is_announced_late_is_not_sent_to_all() -> None:
+    assert broadcasts_of([2, 3], None) == [SendToAll(key_of(2)), SendToAll(key_of(3))]
+    assert broadcasts_of([3, 2], None) == [SendToAll(key_of(3))]
+
+
+def test_an_older_version_that_the_newer_one_starts_from_is_sent_to_all_even_late() -> None:
+    assert broadcasts_of([3, 2], 2) == [SendToAll(key_of(3, 1)), SendToAll(key_of(2))]
+
+
+def test_a_learner_that_comes_back_is_acknowledged_again() -> None:
+    story, again = Story("origin"), LinkId(8)
+    first = announced(1, {0: (None, 1000)})
+    story.book.heard(first, announced=False, learner_link=LEARNER)
+    story.held(1)
+    story.book.link_lost(LEARNER)
+    assert story.book.heard(first, announced=False, learner_link=again) == [Acknowledge(Version(1), again)]
+
+
+def test_a_learner_that_comes_back_is_asked_for_the_rest() -> None:
+    story, again = Story("origin"), LinkId(8)
+    first = announced(1, {0: (None, 1000)})
+    assert story.book.heard(first, announced=False, learner_link=LEARNER) == [Receive(first.keyframe, False, LEARNER)]
+    story.book.link_lost(LEARNER)
+    assert story.book.heard(first, announced=False, learner_link=again) == [Receive(first.keyframe, False, again)]
+
+
+def test_what_an_earlier_life_broadcast_is_not_sent_again() -> None:
+    story = Story("origin")
+    story.held(1)
+    story.heard(1, announced=False)
+    assert story.heard(1) == [receive(1, 1), Report(Version(1))]
+    assert broadcast_manifest(KNOWN[Version(10)]).encoding_id == 1
+
+
+# ---------------------------------------------------------------- whatever happens
+
+
+class Life:
+    """What a relay and a store make of a book's commands, in an order drawn by chance."""
+
+    def __init__(self, random: Random, unusable: set[EncodingKey]) -> None:
+        self.random = random
+        self.unusable = unusable  # deltas that give other bytes than were signed
+        self.receiving: dict[EncodingKey, tuple[int, int]] = {}
+        self.announced: set[EncodingKey] = set()
+        self.making: list[EncodingKey] = []
+        self.held: set[EncodingKey] = set()
+        self.reported: list[Version] = []
+        self.retrying: set[EncodingKey] = set()
+        self.commands = 0
+        self.newest = -1  # of those announced
+        self.book = VersionBook("peer", lambda key: self.receiving.get(key, (0, 0)))
+
+    def carry_out(self, commands: list[Command]) -> None:
+        self.commands += len(commands)
+        for command in commands:
+            match command:
+                case Receive(manifest=manifest, announced=announced):
+                    key = EncodingKey(manifest.version, manifest.encoding_id)
+                    assert key not in self.held, "asks for what is here"
+                    if announced:
+                        self.announced.add(key)
+                    if key not in self.retrying:
+                        self.receiving.setdefault(key, (0, manifest.chunk_count))
+                case Drop(key=key):
+                    self.receiving.pop(key, None)
+                    self.retrying.discard(key)
+                    self.announced.discard(key)
+                case Materialise(key=key):
+                    manifest_of = KNOWN[key.version].manifest(key.encoding_id)
+                    assert manifest_of is not None
+                    assert key in self.held
+                    assert EncodingKey(manifest_of.base_version or Version(0), key_of(1).encoding_id) in self.held
+                    assert key.version not in {other.version for other in self.making}, "makes a state twice"
+                    self.making.append(key)
+                case Report(version=version):
+                    assert key_of(version) in self.held
+                    assert version not in self.reported
+                    self.reported.append(version)
+                case _:
+                    raise AssertionError(f"{command} is for origins")
+
+    def step(self) -> bool:
+        """One thing happens; False when nothing is under way."""
+        wanted = sorted(key for key in self.receiving if key in self.announced)
+        if self.making and (not wanted or self.random.random() < 0.5):
+            self._make(self.making.pop(self.random.randrange(len(self.making))))
+        elif wanted:
+            self._progress(self.random.choice(wanted))
+        elif self.retrying:
+            self._try_again()
+        else:
+            return False
+        return True
+
+    def _progress(self, key: EncodingKey) -> None:
+        have, total = self.receiving[key]
+        have = min(total, have + self.random.choice([1 + total // 3, total]))
+        if self.random.random() < 0.1:
+            del self.receiving[key]
+            again = self.random.random() < 0.5
+            self.retrying |= {key} if again else set()
+            self.book.given_up(key, again=again)
+            if not again:
+                self.announced.discard(key)
+                if key.version < self.newest and self.random.random() < 0.5:
+                    self.carry_out(self.book.not_to_be_had(key))
+                    return
+                self.carry_out(self.book.heard(KNOWN[key.version], announced=False))
+        elif have < total:
+            self.receiving[key] = (have, total)
+        else:
+            del self.receiving[key]
+            self.held.add(key)
+            self.carry_out(self.book.encoding_held(key))
+
+    def _make(self, key: EncodingKey) -> None:
+        if key in self.unusable:
+            self.carry_out(self.book.not_made(key))
+            return
+        self.receiving.pop(key_of(key.version), None)
+        self.held.add(key_of(key.version))
+        self.carry_out(self.book.made(key))
+
+    def _try_again(self) -> None:
+        for key in sorted(self.retrying):
+            manifest = KNOWN[key.version].manifest(key.encoding_id)
+            assert manifest is not None
+            self.receiving[key] = (0, manifest.chunk_count)
+            self.announced.add(key)
+        self.retrying.clear()
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 1 << 30),
+    start=st.sets(st.integers(1, 8), max_size=2),
+    announcements=st.lists(st.tuples(st.integers(1, 24), st.booleans()), min_size=1, max_size=12),
+    unusable=st.sets(st.tuples(st.integers(1, 24), st.integers(1, 2)), max_size=6),
+)
+def test_in_the_end_the_newest_announced_state_is_held(
+    seed: int, start: set[int], announcements: list[tuple[int, bool]], unusable: set[tuple[int, int]]
+) -> None:
+    life = Life(Random(seed), {key_of(*one) for one in unusable})
+    for version in start:
+        life.held.add(key_of(version))
+        life.carry_out(life.book.encoding_held(key_of(version)))
+    for version, is_announced in [*announcements, (announcements[-1][0], True)]:
+        life.newest = max(life.newest, version if is_announced else -1)
+        life.carry_out(life.book.heard(KNOWN[Version(version)], announced=is_announced))
+        for _ in range(life.random.randrange(4)):
+            life.step()
+    steps = 0
+    while life.step():
+        steps += 1
+        assert steps < 2000, "goes on for ever"
+    newest = max([version for version, is_announced in announcements if is_announced] + [announcements[-1][0]])
+    assert key_of(newest) in life.held
+    assert newest in life.reported
+    assert life.commands < 600
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_long_run_of_steps_receives_every_delta_once(seed: int) -> None:
+    life = Life(Random(seed), set())
+    life.random.random = lambda: 0.9  # type: ignore[method-assign]
+    life.held.add(key_of(1))
+    life.carry_out(life.book.encoding_held(key_of(1)))
+    for version in range(2, 41):
+        life.carry_out(life.book.heard(KNOWN[Version(version)], announced=True))
+        while life.step():
+            pass
+    assert life.reported == list(range(2, 41))
+    assert sorted(key for key in life.held if key.encoding_id) == [key_of(version, 1) for version in range(2, 41)]
+
+
+@pytest.mark.parametrize("deltas", [True, False])
+def test_a_peer_that_receives_slower_than_versions_come_still_gets_some(deltas: bool) -> None:
+    story = Story()
+    keyframes: set[EncodingKey] = set()
+    for version in range(10, 20):
+        verified = KNOWN[Version(version)] if deltas else announced(version, {0: (None, 1000)})
+        for command in story.book.heard(verified, announced=True):
+            match command:
+                case Receive(manifest=manifest):
+                    key = key_of(manifest.version, manifest.encoding_id)
+                    story.progress[key] = (1, 10)
+                    keyframes |= {key} if manifest.kind == "keyframe" else set()
+                case Drop(key=key):
+                    keyframes.discard(key)
+    assert keyframes, "what took the place of a dropped keyframe is received to its end"

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from peer.config import LinkConfig, MirrorConfig
+from peer.links.traffic import LinkTraffic
+from peer.links.transport import Link, LinkHandler
+from peer.mirrors.transport import MirrorTransport
+from peer.transports.transports import Transports
+from rollcast.runtime.errors import Unreachable
+from rollcast.wire.identity.tls import TlsCredentials
+from rollcast.wire.ids import PeerId
+from rollcast.wire.versions.chunk_store import ChunkStore
+from tests.peer.mirrors.mirror_server import HTTP_LIMITS, LINK_LIMITS, Collector, known, mirror_server, request, want
+from tests.peer.versions import stored_version, version_record
+
+ORIGIN, MIRROR = PeerId("origin-1"), PeerId("mirror-1")
+
+
+class NoDirectLinks:
+    """A direct transport that keeps what it is asked."""
+
+    def __init__(self) -> None:
+        self.calls: list[object] = []
+
+    async def start(self, on_link: LinkHandler) -> str:
+        self.calls.append(on_link)
+        return "host:1"
+
+    async def dial(self, peer_id: PeerId, address: str) -> Link:
+        self.calls.append(address)
+        raise Unreachable("no")
+
+    def renew(self, credentials: TlsCredentials) -> None:
+        self.calls.append(credentials)
+
+    async def close(self) -> None:
+        self.calls.append("closed")
+
+
+def transports() -> tuple[Transports, NoDirectLinks]:
+    direct = NoDirectLinks()
+    mirrors = MirrorTransport(
+        MirrorConfig(), known, LinkTraffic(LinkConfig()), http_limits=HTTP_LIMITS, link_limits=LINK_LIMITS
+    )
+    return Transports(direct, mirrors), direct
+
+
+async def test_host_and_port_go_to_the_direct_transport_and_all_the_rest_does() -> None:
+    both, direct = transports()
+
+    def handler(_link: Link) -> Collector:
+        return Collector()
+
+    assert await both.start(handler) == "host:1"
+    for address in ("a.example:1", "[::1]:1", "10.0.0.1:1"):
+        with pytest.raises(Unreachable, match="no"):
+            await both.dial(ORIGIN, address)
+    await both.close()
+    assert direct.calls == [handler, "a.example:1", "[::1]:1", "10.0.0.1:1", "closed"]
+
+
+async def test_addresses_of_libp2p_hosts_need_libp2p() -> None:
+    both, direct = transports()
+    with pytest.raises(Unreachable, match="cannot reach"):
+        await both.dial(ORIGIN, "/ip4/10.0.0.1/tcp/4001")
+    p2p = NoDirectLinks()
+    three = Transports(direct, both._mirrors, p2p)
+    with pytest.raises(Unreachable, match="no"):
+        await three.dial(ORIGIN, "/ip4/10.0.0.1/tcp/4001")
+    assert (direct.calls, p2p.calls) == ([], ["/ip4/10.0.0.1/tcp/4001"])
+    await three.close()
+    assert p2p.calls[-1] == "closed"
+
+
+async def test_of_several_addresses_the_first_that_answers_is_used_and_remembered() -> None:
+    both, direct = transports()
+    p2p = NoDirectLinks()
+    three = Transports(direct, both._mirrors, p2p)
+    for _ in range(2):
+        with pytest.raises(Unreachable, match="no"):
+            await three.dial(ORIGIN, "10.0.0.1:1 /ip4/10.0.0.1/tcp/4001")
+    assert direct.calls == ["10.0.0.1:1"] * 2
+    assert p2p.calls == ["/ip4/10.0.0.1/tcp/4001"] * 2
+    await three.close()
+
+
+async def test_libp2p_is_advertised_under_the_name_of_direct_links() -> None:
+    class Everywhere(NoDirectLinks):
+        async def start(self, on_link: LinkHandler) -> str:
+            return "/ip4/0.0.0.0/tcp/4001"
+
+    both, direct = transports()
+    three = Transports(direct, both._mirrors, Everywhere())
+    assert await three.start(lambda _link: Collector()) == "host:1 /dns/host/tcp/4001"
+    await three.close()
+
+
+async def test_direct_links_go_on_where_libp2p_does_not_start() -> None:
+    class Broken(NoDirectLinks):
+        async def start(self, on_link: LinkHandler) -> str:
+            raise Unreachable("libp2p does not run")
+
+    both, direct = transports()
+    assert await Transports(direct, both._mirrors, Broken()).start(lambda _link: Collector()) == "host:1"
+    await both.close()
+
+
+async def test_forty_joiners_with_a_mirror_cost_the_origin_nothing(tmp_path: Path) -> None:
+    store = ChunkStore(tmp_path / "store", 8)
+    stored_version(store, 7)
+    store.close()
+    joiners = [transports() for _ in range(40)]
+    state = version_record(7)[1]
+
+    async def join(both: Transports, address: str) -> bytes:
+        link = await both.dial(MIRROR, address)
+        link.start(got := Collector())
+        link.send(want(7))
+        await got.until(lambda: len(got.messages) == 2)
+        count = got.messages[1].have.chunk_count
+        link.send(request(7, range(count)))
+        await got.until(lambda: len(got.chunks) == count)
+        return b"".join(got.chunks[7, index] for index in range(count))
+
+    async with mirror_server(tmp_path / "store") as server:
+        states = await asyncio.gather(*(join(both, server.address) for both, _ in joiners))
+        assert set(states) == {state}
+        assert len(states) == 40
+        assert len(server.requests) == 80, "one list and one range each"
+        for both, direct in joiners:
+            assert direct.calls == []
+            await both.close()
+
+
+async def test_a_way_that_stays_silent_costs_a_few_seconds_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("peer.transports.transports._PATIENCE_S", {"punched": 0.02, "relayed": 0.02})
+    monkeypatch.setattr("peer.transports.transports._PATIENCE_ELSE_S", 0.02)
+    dialled: list[str] = []
+
+    class Silent(NoDirectLinks):
+        async def dial(self, peer_id: PeerId, address: str) -> Link:
+            dialled.append(address)
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    class Answers(NoDirectLinks):
+        async def dial(self, peer_id: PeerId, address: str) -> Link:
+            dialled.append(address)
+            return cast(Link, "a link")
+
+    both, _ = transports()
+    circuit = "/ip4/5.5.5.9/tcp/4/p2p/relay/p2p-circuit/p2p/origin-1"
+    ways = Transports(Silent(), both._mirrors, cast(Any, Answers()), cast(Any, Silent()))
+    text = f"{circuit} punch 5.5.5.1:1"
+    assert cast(str, await ways.dial(ORIGIN, text)) == "a link"
+    assert dialled == ["5.5.5.1:1", "punch", circuit]
+    dialled.clear()
+    await ways.dial(ORIGIN, text)
+    assert dialled == [circuit], "the others failed a moment ago"
+    await ways.close()

@@ -1,0 +1,335 @@
+"""What a worker does while a batch is drawn: slices, partial results, prefixes, version changes, drains."""
+
+from __future__ import annotations
+
+from peer.worker.core import DRAIN_SLICE_S, DRAIN_UPLOAD_S
+from peer.worker.events import (
+    ActivateVersion,
+    DrawOn,
+    EndBatch,
+    Finish,
+    FinishRequested,
+    GenerateBatch,
+    LeasesGranted,
+    ReportVersionHeld,
+    RequestWork,
+    Rest,
+    ReturnLeases,
+    RolloutsDropped,
+    SendPartials,
+    SessionLost,
+    SessionOpened,
+    SliceDrawn,
+    StopRequested,
+    Tick,
+    UploadAnswered,
+    UploadRollouts,
+    VersionActivated,
+    VersionLoaded,
+    VersionVerified,
+)
+from peer.worker.partial_pace import PARTIALS_AT_ONCE_MAX
+from peer.worker.spool import ROLLOUT_BYTES, TOKEN_BYTES
+from rollcast.wire.ids import LeaseId
+from rollcast.wire.rollouts import FinishReason
+from tests.peer.worker.worker_samples import (
+    SLICE,
+    accept,
+    begun,
+    drawn,
+    finished,
+    grant,
+    key,
+    put_version,
+    ready_core,
+    rollout,
+    segment,
+    work,
+)
+
+REASONS: tuple[FinishReason, ...] = ("stop", "length")
+
+
+def test_a_batch_is_drawn_slice_by_slice_and_what_ends_is_uploaded_at_once() -> None:
+    core = ready_core()
+    lease = grant(1, 4)
+    items = work(lease)
+    core.handle(LeasesGranted((lease,)), 1.0)
+    news = (drawn(items[0]), *(drawn(item, (3, 4), None) for item in items[1:]))
+    assert core.handle(SliceDrawn(1, news), 2.0) == [
+        DrawOn(1, SLICE),
+        UploadRollouts(1, (rollout(items[0]),)),
+        RequestWork(5),
+    ]
+    made = tuple(rollout(item, segment((3, 4, 9, 1)), generate_s=2.0) for item in items[1:])
+    last = SliceDrawn(1, tuple(drawn(item, (9, 1)) for item in items[1:]))
+    assert core.handle(last, 3.0) == [EndBatch(1), UploadRollouts(2, made), RequestWork(8)]
+
+
+def test_slices_are_shorter_where_tokens_come_slowly() -> None:
+    core = ready_core(slice_tokens=100, slice_s=0.5)
+    lease = grant(1, 4)
+    core.handle(LeasesGranted((lease,)), 1.0)
+    assert core.handle(begun(1, work(lease), (3,) * 100), 5.0) == [DrawOn(1, 12)]
+    assert core.handle(begun(1, work(lease), (3,) * 12), 5.125) == [DrawOn(1, 48)]
+
+
+def test_running_rollouts_are_told_of_at_each_interval_and_short_ones_never() -> None:
+    core = ready_core(opened=SessionOpened(partial_interval_s=5.0))
+    lease = grant(1, 4)
+    items = work(lease)
+    core.handle(LeasesGranted((lease,)), 1.0)
+    assert core.handle(begun(1, items), 5.9) == [DrawOn(1, SLICE)]
+    first, second = core.handle(begun(1, items), 6.0)
+    assert isinstance(first, SendPartials)
+    assert [(item.sample_index, item.position, item.segments) for item in first.partials] == [
+        (index, 0, (segment((3, 4, 3, 4)),)) for index in range(4)
+    ]
+    assert second == DrawOn(1, SLICE)
+    assert core.handle(begun(1, items), 7.0) == [DrawOn(1, SLICE)]
+    again = core.handle(begun(1, items), 11.0)[0]
+    assert isinstance(again, SendPartials)
+    assert [(item.position, item.segments) for item in again.partials] == [(4, (segment((3, 4, 3, 4)),))] * 4
+
+
+def test_large_batches_are_told_of_more_seldom() -> None:
+    core = ready_core(opened=SessionOpened(partial_interval_s=1.0), concurrent_rollouts=300)
+    items = work(grant(1, 300))
+    core.handle(LeasesGranted((grant(1, 300),)), 0.0)
+    (told, _) = core.handle(begun(1, items, (3,)), 1.0)
+    assert isinstance(told, SendPartials)
+    assert len(told.partials) == PARTIALS_AT_ONCE_MAX
+    assert core.handle(begun(1, items, (3,)), 6.0) == [DrawOn(1, SLICE)]
+    (told, _) = core.handle(begun(1, items, (3,)), 6.5)
+    assert isinstance(told, SendPartials)
+    assert [item.position for item in told.partials][:45] == [0] * 44 + [1]
+
+
+def test_a_coordinator_that_is_back_is_told_all_again_since_it_may_have_forgotten() -> None:
+    opened = SessionOpened(partial_interval_s=5.0)
+    core = ready_core(opened=opened)
+    lease = grant(1, 4, prefix=(segment((8, 9)),))
+    core.handle(LeasesGranted((lease,)), 1.0)
+    (told, _) = core.handle(begun(1, work(lease)), 6.0)
+    assert isinstance(told, SendPartials)
+    assert {(item.position, len(item.segments[0].token_ids)) for item in told.partials} == {(2, 2)}
+    core.handle(SessionLost("reset"), 7.0)
+    assert core.handle(begun(1, work(lease)), 20.0) == [DrawOn(1, SLICE)]
+    core.handle(opened, 21.0)
+    assert core.handle(begun(1, work(lease)), 25.9) == [DrawOn(1, SLICE)]
+    (told, _) = core.handle(begun(1, work(lease)), 26.0)
+    assert isinstance(told, SendPartials)
+    assert {(item.position, len(item.segments[0].token_ids)) for item in told.partials} == {(2, 8)}
+
+
+def test_an_attempt_goes_on_after_its_prefix_which_stays_as_it_is() -> None:
+    core = ready_core()
+    prefix = (segment((8, 9), version=0),)
+    lease = grant(1, 4, prefix=prefix)
+    assert core.handle(LeasesGranted((lease,)), 1.0) == [GenerateBatch(1, work(lease), SLICE)]
+    actions = core.handle(finished(1, work(lease)), 2.0)
+    made = tuple(rollout(item, *prefix, segment((3, 4, 1))) for item in work(lease))
+    assert UploadRollouts(1, made) in actions
+
+
+def test_a_prefix_that_is_complete_is_a_rollout_without_being_drawn() -> None:
+    core = ready_core()
+    stopped, full = (segment((8, 1)),), (segment((8,) * 8),)
+    leases = (grant(1, 1, prefix=stopped), grant(2, 1, prefix=full))
+    made = tuple(
+        rollout(item, *item.slot.prefix, reason=reason, generate_s=0.0)
+        for item, reason in zip(work(*leases), REASONS, strict=True)
+    )
+    assert core.handle(LeasesGranted(leases), 1.0) == [UploadRollouts(1, made), RequestWork(8)]
+
+
+def test_leases_of_a_past_epoch_or_with_its_tokens_are_given_back() -> None:
+    core = ready_core()
+    put_version(core, 9, 0.0, epoch=1)
+    mixed = grant(1, 2, epoch=1, prefix=(segment((8, 9), version=8),))
+    old = grant(2, 2, epoch=1, oldest_useful=7, prefix=(segment((8, 9), version=6, epoch=1),))
+    assert core.handle(LeasesGranted((mixed, old, grant(3))), 1.0) == [
+        ReturnLeases((LeaseId(1), LeaseId(2)), "what was drawn for them is of another epoch or too old"),
+        ReturnLeases((LeaseId(3),), "their epoch is over"),
+        RequestWork(8),
+    ]
+
+
+def test_what_waits_takes_the_places_of_what_has_ended() -> None:
+    core = ready_core()
+    first, second = grant(1, 4), grant(2, 4)
+    items = work(first)
+    core.handle(LeasesGranted((first, second)), 1.0)
+    news = (drawn(items[0]), *(drawn(item, (3, 4), None) for item in items[1:]))
+    assert core.handle(SliceDrawn(1, news), 2.0)[0] == DrawOn(1, SLICE, more=work(second)[:1])
+    actions = core.handle(finished(1, work(second)[:1]), 5.0)
+    assert UploadRollouts(2, (rollout(work(second)[0], generate_s=3.0),)) in actions  # counted from when it began
+    assert actions[0] == DrawOn(1, SLICE, more=work(second)[1:2])
+
+
+def test_nothing_is_added_to_a_batch_that_has_to_end_for_a_newer_version() -> None:
+    core = ready_core()
+    first, second = grant(1, 4), grant(2, 4)
+    core.handle(LeasesGranted((first, second)), 1.0)
+    core.handle(VersionVerified(key(1)), 1.1)
+    core.handle(VersionLoaded(key(1)), 1.2)
+    news = (drawn(work(first)[0]), *(drawn(item, (3, 4), None) for item in work(first)[1:]))
+    assert DrawOn(1, SLICE) in core.handle(SliceDrawn(1, news), 2.0)
+
+
+def test_a_running_batch_goes_on_with_a_new_version_where_the_run_wants_it() -> None:
+    core = ready_core(opened=SessionOpened(continue_across_versions=True))
+    lease = grant(1, 4)
+    core.handle(LeasesGranted((lease,)), 1.0)
+    core.handle(VersionVerified(key(1)), 1.1)
+    assert core.handle(VersionLoaded(key(1)), 1.2) == []
+    assert core.handle(begun(1, work(lease)), 2.0) == [ActivateVersion(key(1))]
+    assert core.handle(VersionActivated(key(1)), 2.1) == [DrawOn(1, SLICE, renew=True)]
+    assert core.handle(begun(1, work(lease), version=1), 2.2) == [DrawOn(1, SLICE)]
+    actions = core.handle(finished(1, work(lease), version=1), 3.0)
+    made = tuple(rollout(item, segment((3, 4)), segment((3, 4, 3, 4, 1), 1), generate_s=2.0) for item in work(lease))
+    assert UploadRollouts(1, made) in actions
+
+
+def test_a_running_batch_ends_on_its_version_where_the_run_wants_that() -> None:
+    core = ready_core()
+    lease = grant(1, 4)
+    core.handle(LeasesGranted((lease,)), 1.0)
+    core.handle(VersionVerified(key(1)), 1.1)
+    core.handle(VersionLoaded(key(1)), 1.2)
+    assert core.handle(begun(1, work(lease)), 2.0) == [DrawOn(1, SLICE)]
+
+
+def test_a_new_epoch_ends_running_rollouts_of_the_old_one() -> None:
+    core = ready_core(opened=SessionOpened(continue_across_versions=True))
+    lease = grant(1, 4)
+    core.handle(LeasesGranted((lease,)), 1.0)
+    core.handle(VersionVerified(key(5, epoch=1)), 1.1)
+    core.handle(VersionLoaded(key(5, epoch=1)), 1.2)
+    core.handle(begun(1, work(lease)), 2.0)
+    reason = "no version here is useful for them: version 5 is active"
+    assert core.handle(VersionActivated(key(5, epoch=1)), 2.1) == [
+        ReturnLeases((LeaseId(1),), reason),
+        EndBatch(1),
+        RequestWork(8),
+    ]
+
+
+def test_a_drain_takes_what_the_running_slice_gives_and_uploads_it_as_interrupted() -> None:
+    core = ready_core()
+    lease, waiting = grant(1, 4), grant(2, 4)
+    items = work(lease)
+    core.handle(LeasesGranted((lease, waiting)), 1.0)
+    core.handle(begun(1, items), 2.0)
+    assert core.handle(StopRequested("signal"), 2.1) == [ReturnLeases((LeaseId(2),), "stopping: signal")]
+    assert core.next_wake_s() == 2.1 + DRAIN_SLICE_S
+    parts = tuple(
+        rollout(item, segment((3, 4, 3, 4)), reason="interrupted", generate_s=2.5 - 1.0) for item in items[1:]
+    )
+    made = (rollout(items[0], segment((3, 4, 3, 4, 1)), generate_s=2.5 - 1.0), *parts)
+    last = SliceDrawn(1, (drawn(items[0]), *(drawn(item, (3, 4), None) for item in items[1:])))
+    assert core.handle(last, 2.5) == [EndBatch(1), UploadRollouts(1, made)]
+    assert core.handle(UploadAnswered(1, accept(made), 0.5), 2.6) == [
+        RolloutsDropped("interrupted", 3),
+        Finish("signal"),
+    ]
+    assert core.accepted == 1
+
+
+def test_a_drain_does_not_wait_for_a_slice_that_does_not_end() -> None:
+    core = ready_core()
+    lease = grant(1, 4)
+    core.handle(LeasesGranted((lease,)), 1.0)
+    core.handle(begun(1, work(lease)), 2.0)
+    core.handle(StopRequested("signal"), 3.0)
+    parts = tuple(rollout(item, segment((3, 4)), reason="interrupted", generate_s=2.75) for item in work(lease))
+    assert core.handle(Tick(), 3.75) == [EndBatch(1), UploadRollouts(1, parts)]
+    assert core.handle(begun(1, work(lease)), 3.8) == []
+    assert core.next_wake_s() == 3.0 + DRAIN_UPLOAD_S
+
+
+def test_a_drain_returns_leases_of_which_nothing_was_drawn() -> None:
+    core = ready_core()
+    core.handle(LeasesGranted((grant(1, 4),)), 1.0)
+    assert core.handle(StopRequested("signal"), 1.1) == [RequestWork(0)]
+    returned = ReturnLeases((LeaseId(1),), "stopping: signal")
+    assert core.handle(Tick(), 1.1 + DRAIN_SLICE_S) == [EndBatch(1), returned, Finish("signal")]
+
+
+def test_a_drain_without_a_coordinator_ends_at_once() -> None:
+    core = ready_core()
+    core.handle(LeasesGranted((grant(1, 4),)), 1.0)
+    core.handle(SessionLost("reset"), 1.1)
+    assert core.handle(StopRequested("signal"), 1.2) == [Finish("signal")]
+    assert core.dropped == {"returned": 4}
+
+
+def test_no_batch_begins_while_finished_rollouts_fill_their_memory() -> None:
+    core = ready_core(spool_bytes_max=4 * (ROLLOUT_BYTES + 3 * TOKEN_BYTES))
+    first, second = grant(1, 4), grant(2, 4)
+    core.handle(LeasesGranted((first, second)), 1.0)
+    core.handle(SessionLost("reset"), 1.5)
+    assert core.handle(finished(1, work(first)), 2.0) == [EndBatch(1)]
+    made = tuple(rollout(item) for item in work(first))
+    assert core.handle(SessionOpened(), 3.0) == [ReportVersionHeld(key(0)), UploadRollouts(1, made)]
+    assert core.status(3.0).reason == "4 finished rollouts wait for the coordinator's verdict"
+    assert core.handle(UploadAnswered(1, accept(made), 0.5), 3.1) == [
+        GenerateBatch(2, work(second), SLICE),
+        RequestWork(4),
+    ]
+
+
+def test_who_rests_gives_back_what_it_holds_once_its_slice_has_ended_and_goes_on_later() -> None:
+    core = ready_core()
+    lease, other = grant(1, 4), grant(2, 2)
+    core.handle(LeasesGranted((lease, other)), 1.0)
+    assert core.handle(Rest("hot"), 2.0) == [RequestWork(0)]
+    assert core.next_wake_s() == 2.0 + DRAIN_SLICE_S
+    assert core.handle(LeasesGranted((grant(3),)), 2.1) == [ReturnLeases((LeaseId(3),), "resting: hot")]
+    ended = SliceDrawn(1, tuple(drawn(item, (3, 4), None) for item in work(lease)))
+    end, returned, upload = core.handle(ended, 2.3)
+    assert (end, returned) == (EndBatch(1), ReturnLeases((LeaseId(2),), "resting: hot"))
+    assert isinstance(upload, UploadRollouts)
+    assert {made.finish_reason for made in upload.rollouts} == {"interrupted"}, "another peer can go on with them"
+    assert core.status(2.3).state == "resting"
+    core.handle(UploadAnswered(upload.upload_id, accept(upload.rollouts), 0.5), 2.4)
+    assert core.held_leases == []
+    assert core.handle(Rest(""), 9.0) == [RequestWork(8)]
+    assert core.handle(LeasesGranted((grant(4, 4),)), 9.1) == [GenerateBatch(2, work(grant(4, 4)), SLICE)]
+
+
+def test_nothing_is_drawn_or_swapped_beside_a_slice_that_was_given_up() -> None:
+    core = ready_core()
+    lease = grant(1, 4)
+    core.handle(LeasesGranted((lease,)), 1.0)
+    core.handle(Rest("paused by its owner", "paused"), 2.0)
+    assert core.handle(Tick(), 2.0 + DRAIN_SLICE_S)[0] == EndBatch(1)
+    core.handle(Rest(""), 3.0)
+    assert core.handle(LeasesGranted((grant(2, 4),)), 3.1) == [], "the engine still draws the slice"
+    core.handle(VersionVerified(key(1)), 3.2)
+    assert core.handle(VersionLoaded(key(1)), 3.3) == []
+    assert core.handle(SliceDrawn(1, ()), 3.4) == [ActivateVersion(key(1))]
+    assert core.handle(VersionActivated(key(1)), 3.5) == [GenerateBatch(2, work(grant(2, 4)), SLICE)]
+
+
+def test_who_finishes_completes_what_it_holds_and_ends() -> None:
+    core = ready_core()
+    lease, other = grant(1, 4), grant(2, 2)
+    core.handle(LeasesGranted((lease, other)), 1.0)
+    assert core.handle(FinishRequested("its owner asked"), 2.0) == [RequestWork(0)]
+    assert core.status(2.0).reason == "its owner asked; 6 rollouts to go"
+    end, generate, upload = core.handle(finished(1, work(lease)), 3.0)
+    assert (end, generate) == (EndBatch(1), GenerateBatch(2, work(other), SLICE))
+    assert isinstance(upload, UploadRollouts)
+    core.handle(UploadAnswered(upload.upload_id, accept(upload.rollouts), 0.5), 3.1)
+    _, last = core.handle(finished(2, work(other)), 4.0)
+    assert isinstance(last, UploadRollouts)
+    assert core.handle(UploadAnswered(last.upload_id, accept(last.rollouts), 0.5), 4.1) == [Finish("its owner asked")]
+    assert core.finished
+
+
+def test_who_finishes_for_a_while_takes_work_again_when_told() -> None:
+    core = ready_core()
+    core.handle(FinishRequested("back at noon", ends=False), 2.0)
+    assert core.status(2.0).state == "finishing"
+    assert core.handle(FinishRequested(""), 3.0) == [RequestWork(8)]
