@@ -25,7 +25,7 @@ proto: .venv/.installed-dev
 
 # The pictures under docs/pictures, of a simulated fleet and of a real run; needs Chromium.
 screenshots: .venv/.installed-dev
-	.venv/bin/python -m bench.programs.screenshots
+	.venv/bin/python -m bench.people.screenshots
 
 # Wheel, sources and images of this commit, with their checksums, in dist/.
 release: .venv/.installed-dev

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from capacity.replan_events import Problem
+from capacity.replan.events import Problem
 from rollcast.wire.ids import (
     Epoch,
     FencingToken,

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from capacity.corrections import Corrections
-from capacity.replan_events import (
-    Action as Replanned,
-)
-from capacity.replan_events import (
+from capacity.model.workers import Worker
+from capacity.replan.corrections import Corrections
+from capacity.replan.events import Action as Replanned
+from capacity.replan.events import (
     DemandSeen,
     Measured,
     Solve,
@@ -26,11 +25,8 @@ from capacity.replan_events import (
     WorkerGone,
     WorkerSeen,
 )
-from capacity.replan_events import (
-    Event as Replannable,
-)
-from capacity.replanning import Replanner
-from capacity.workers import Worker
+from capacity.replan.events import Event as Replannable
+from capacity.replan.replanning import Replanner
 from coordinator.actions import Action, Note, PlanActivation, SendAnnouncement, TellActivation, WantWorker
 from coordinator.activation_pool import Assumed, demand_of, is_usable, learner_step_s, measure, price, worker_of
 from coordinator.activation_status import ActivationStatus, PlannedSet

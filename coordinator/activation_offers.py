@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from capacity.workers import Worker
+from capacity.model.workers import Worker
 from coordinator.activation_settings import ActivationSettings, Price
 from rollcast.wire.ids import PeerId
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
-from capacity.replan_events import Problem, Solved
+from capacity.replan.events import Problem, Solved
 from coordinator.events import ActivationPlanFailed, ActivationPlanned
 from rollcast.runtime.errors import WaitTimedOut
 from rollcast.runtime.waits import deadline
@@ -47,6 +47,6 @@ def _forget(late: asyncio.Future[Solved]) -> None:
 
 
 def _decide(problem: Problem) -> Solved:
-    from capacity.deciding import decide  # scipy takes a while to load, and most runs never need it
+    from capacity.replan.deciding import decide  # scipy takes a while to load, and most runs never need it
 
     return decide(problem)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from capacity.demand import Demand
-from capacity.topologies import Topology
-from capacity.workers import Speed, Worker
+from capacity.model.demand import Demand
+from capacity.model.topologies import Topology
+from capacity.model.workers import Speed, Worker
 from coordinator.activation_settings import Price, price_of
 from coordinator.membership import Member
 from coordinator.state import CoreState

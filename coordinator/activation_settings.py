@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from capacity.replan_events import ReplanSettings
+from capacity.replan.events import ReplanSettings
 
 Mode = Literal["off", "advise", "act"]
 

@@ -106,7 +106,7 @@ def predicted_step(state: CoreState, member: Member, slots: int, load: int, now:
 def steps_too_few(state: CoreState) -> int:
     """By how many steps the staleness limit falls short of what rollouts take; 0 where it is enough or not known.
 
-    As in capacity/staleness.py, from times that the coordinator measured itself.
+    As in capacity/model/staleness.py, from times that the coordinator measured itself.
     """
     under_way, learner_s = state.forecast.steps_under_way(), state.forecast.learner_s
     if under_way is None or not learner_s:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from capacity.replan_events import ReplanSettings
+from capacity.replan.events import ReplanSettings
 from coordinator.activation_settings import ActivationSettings, Budget, Price
 from rollcast.runtime.config import ConfigModel
 

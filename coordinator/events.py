@@ -8,8 +8,8 @@ from typing import Literal
 
 import msgspec
 
-from capacity.replan_events import Solved
-from capacity.workers import Worker
+from capacity.model.workers import Worker
+from capacity.replan.events import Solved
 from coordinator.operator_events import Order
 from coordinator.reach.events import ReachEvent
 from rollcast.wire.ids import EncodingId, Epoch, FencingToken, LeaseId, PeerId, RolloutId, Step, UploadId, Version

@@ -93,7 +93,7 @@ class RulesInForce:
         """Let kappa follow what broadcasts and learner steps take, if it is set so; None: not measured yet.
 
         A version is published no sooner than the one before it is everywhere, but never so seldom that S would be too
-        small for it (capacity.staleness.staleness_needed), as long as there is a choice.
+        small for it (capacity.model.staleness.staleness_needed), as long as there is a choice.
         """
         if t_bcast_p95_s is not None and step_period_s:
             room = self.limit - math.ceil((t_bcast_p95_s + (t_gen_p90_s or 0.0)) / step_period_s)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from capacity.workers import Pin
+from capacity.model.workers import Pin
 from coordinator.events import PeerFacts, PeerJoined
 from coordinator.shares import Shares
 from rollcast.wire.ids import PeerId, Version

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from capacity.workers import Pin
+from capacity.model.workers import Pin
 from coordinator.activation_settings import Budget, Price
 from rollcast.wire.ids import PeerId
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, assert_never
 
 import msgspec
 
-from capacity.workers import Pin
+from capacity.model.workers import Pin
 from coordinator.activation_settings import Budget, Price
 from coordinator.lateness import StalenessRules
 from coordinator.operator_events import (

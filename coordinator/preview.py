@@ -1,6 +1,7 @@
 """What would follow from an act, or from other settings: the run as it is measured now beside the run as it would be.
 
-Both sides come from one model (capacity.prediction), so that what it leaves out is left out of both. Where the capacity
+Both sides come from one model (capacity.predict.prediction), so that what it leaves out is left out of both. Where
+the capacity
 model acts, the set on the right is the one that it would choose; else it is the set that is on, less who is sent away.
 Previews are quick rather than exact: a large fleet is stood for by a sample, and few steps are modelled.
 """
@@ -14,14 +15,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from pydantic import BaseModel
 
-from capacity.broadcast_bound import broadcast_seconds
-from capacity.conduct import Conduct
-from capacity.corrections import Corrections
-from capacity.demand import Demand
-from capacity.replan_events import Problem, ReplanSettings
-from capacity.staleness import staleness_needed
-from capacity.units import SECONDS_PER_HOUR
-from capacity.workers import Pin, Speed, Worker
+from capacity.model.broadcast_bound import broadcast_seconds
+from capacity.model.demand import Demand
+from capacity.model.run_rules import Conduct
+from capacity.model.staleness import staleness_needed
+from capacity.model.units import SECONDS_PER_HOUR
+from capacity.model.workers import Pin, Speed, Worker
+from capacity.replan.corrections import Corrections
+from capacity.replan.events import Problem, ReplanSettings
 from coordinator.activation_pool import Assumed, demand_of, is_usable, worker_of
 from coordinator.activation_settings import Mode
 from coordinator.lateness import RulesInForce, StalenessRules
@@ -176,7 +177,7 @@ def _set_after(question: Question, change: Change, demand: Demand) -> tuple[list
     measured = tuple(one for one in workers if one.speeds)
     if not measured:
         return [one for one in workers if _stays_on(one)], []
-    from capacity.deciding import decide  # scipy takes a while to load, and most runs never need it
+    from capacity.replan.deciding import decide  # scipy takes a while to load, and most runs never need it
 
     solved = decide(
         Problem(number=0, trigger="what would follow", demand=demand, workers=measured, settings=question.replan)
@@ -233,7 +234,7 @@ def _overhead(question: Question, demand: Demand, on: Sequence[Worker]) -> float
 
 
 def _figures(question: Question, demand: Demand, on: Sequence[Worker]) -> Figures:
-    from capacity.prediction import predict
+    from capacity.predict.prediction import predict
 
     measured = [(one, one.speeds[0]) for one in on if one.speeds]
     if not measured:

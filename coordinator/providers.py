@@ -16,8 +16,7 @@ from typing import Any, assert_never
 
 import structlog
 
-from capacity.fleet import FleetManager
-from capacity.fleet_events import (
+from capacity.fleet.events import (
     AskOffers,
     BytesSent,
     DrainWorker,
@@ -43,8 +42,9 @@ from capacity.fleet_events import (
     WorkersListed,
     WorkersWanted,
 )
-from capacity.fleet_journal import FleetJournal
-from capacity.fleet_rows import JoinedRow, Row, row_of
+from capacity.fleet.fleet import FleetManager
+from capacity.fleet.journal import FleetJournal
+from capacity.fleet.rows import JoinedRow, Row, row_of
 from capacity.providers.base import Provider, WorkerTag
 from rollcast.runtime.errors import ProviderFailed, RollcastError
 from rollcast.wire.ids import PeerId

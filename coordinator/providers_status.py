@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from capacity.fleet import FleetManager
-from capacity.fleet_state import WorkerView
+from capacity.fleet.fleet import FleetManager
+from capacity.fleet.state import WorkerView
 
 WORKERS_SHOWN_MAX = 256
 

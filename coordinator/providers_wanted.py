@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from capacity.model.workers import Worker
 from capacity.providers.base import Offer
-from capacity.workers import Worker
 from coordinator.actions import WantWorker
 from coordinator.events import WorkersOffered
 from rollcast.wire.ids import PeerId

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from capacity.budget import Limits
-from capacity.fleet import FleetManager
-from capacity.fleet_events import LimitsChanged
-from capacity.fleet_journal import FleetJournal
-from capacity.fleet_state import FleetSettings
+from capacity.fleet.budget import Limits
+from capacity.fleet.events import LimitsChanged
+from capacity.fleet.fleet import FleetManager
+from capacity.fleet.journal import FleetJournal
+from capacity.fleet.state import FleetSettings
 from capacity.providers.base import Provider
-from capacity.providers.making import make_providers
+from capacity.providers.factory import make_providers
 from coordinator.actions import SetBudget
 from coordinator.activation_settings import Budget
 from coordinator.join import token_hash

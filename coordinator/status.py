@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from capacity.staleness import staleness_needed
+from capacity.model.staleness import staleness_needed
 from coordinator.activation_status import ActivationStatus
 from coordinator.admission import steps_too_few
 from coordinator.mismatch_status import MismatchStatus, mismatch_status

@@ -1,6 +1,7 @@
 """What a machine would be worth to the run: whether its rollouts are young enough under S, and by how much. Pure.
 
-It is judged as the planner judges a worker (capacity/staleness.py, docs/capacity.md): receiving a version and drawing a
+It is judged as the planner judges a worker (capacity/model/staleness.py, docs/capacity.md): receiving a version and
+drawing a
 rollout, p90, must fit into ``(S - kappa) T_train`` less the time for scoring. Speeds are those that the machine
 measured of itself; the learner's step, the length of rollouts and their spread are the run's, as measured so far.
 """
@@ -13,11 +14,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from capacity.broadcast_bound import broadcast_seconds, stripe_factor
-from capacity.demand import Demand
-from capacity.remedies import smallest_factor
-from capacity.staleness import staleness_needed
-from capacity.workers import Speed, Worker
+from capacity.model.broadcast_bound import broadcast_seconds, stripe_factor
+from capacity.model.demand import Demand
+from capacity.model.staleness import staleness_needed
+from capacity.model.workers import Speed, Worker
+from capacity.planner.remedies import smallest_factor
 from coordinator.activation_pool import Assumed, demand_of, is_usable, worker_of
 from coordinator.state import CoreState
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.broadcast import ended_by_sigterm, working_folder
+from bench.broadcast.broadcast import ended_by_sigterm, working_folder
 from bench.longrun.fleet import LongFleet, long_fleet
 
 _KIB = 1024

@@ -8,7 +8,8 @@ It talks in lines. It prints `{"event": "ready"}` once PEERS peers and the origi
 the coordinator's T_bcast once every peer holds it. It ends with its input.
 
     publish   random bytes: nothing compresses them, and no delta is worth it
-    weights   bf16 weights of a layer stack (bench.updates) that have nothing to do with those before: no delta either
+    weights   bf16 weights of a layer stack (bench.broadcast.updates) that have nothing to do with those before: no
+    delta either
     update    those weights after one more step of training
 """
 
@@ -27,7 +28,7 @@ from typing import Any
 import aiohttp
 import numpy as np
 
-from bench import updates
+from bench.broadcast import updates
 from learner.client import CoordinatorClient
 from learner.config import LearnerConfig
 from learner.publisher import OriginPusher, Publisher
@@ -55,7 +56,7 @@ _POLL_S = 0.25
 _GONE = ("left", "lost")  # shown for a while all the same
 _VERSIONS_KEPT = 2
 _LEARNING_RATE = 1e-6
-_CORRELATION = 0.3  # of successive gradients, see bench.updates
+_CORRELATION = 0.3  # of successive gradients, see bench.broadcast.updates
 _STEPS_MAX = 1 << 20
 _LAYER_DIVISOR = 4
 

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from bench.learner_step import Step
+from bench.learner.learner_step import Step
 from learner.config import PublishConfig
 from learner.publisher import Publisher
 from learner.versions import RetainedVersions

@@ -3,11 +3,8 @@
     gpus          memory, bandwidth and arithmetic of GPUs
     models        sizes of models and of their caches
     prices        offers of rented GPUs
-    links         links, round trips and egress prices between cloud regions; delays and bandwidths of ten AWS regions
     token_lengths lengths of a reasoning model's, a chat's and a code service's requests
-    step_times    seconds of a learner's step
     served        milliseconds per token of serving engines, measured and modelled
-    availability  spot instances alive over time
     origins       where all of that is from
 
 Everything is read on first use and kept.

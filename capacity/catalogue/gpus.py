@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from capacity.catalogue.tables import read_rows
-from capacity.roofline import Gpu
+from capacity.catalogue.csv_tables import read_rows
+from capacity.model.roofline import Gpu
 
 FOLDER = "gpus"
 GIB = 1 << 30

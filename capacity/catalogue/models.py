@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from capacity.catalogue.tables import number_or_none, read_rows
-from capacity.roofline import ModelShape
+from capacity.catalogue.csv_tables import number_or_none, read_rows
+from capacity.model.roofline import ModelShape
 
 FOLDER = "models"
 

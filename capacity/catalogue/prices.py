@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from capacity.catalogue.tables import read_rows
+from capacity.catalogue.csv_tables import read_rows
 
 FOLDER = "prices"
 

@@ -9,10 +9,10 @@ import functools
 from collections.abc import Mapping
 from statistics import median
 
+from capacity.catalogue.csv_tables import read_rows
 from capacity.catalogue.gpus import gpus
 from capacity.catalogue.models import models
-from capacity.catalogue.tables import read_rows
-from capacity.roofline import UNTIMED_EFFICIENCY, Gpu, ModelShape, TimedDecode, fit_efficiency
+from capacity.model.roofline import UNTIMED_EFFICIENCY, Gpu, ModelShape, TimedDecode, fit_efficiency
 
 TIMED_CONCURRENCY = 8
 """Of the decode from which an efficiency is fitted: of 1, 8 and 32 the one that gives the others back best."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Literal
 
-from capacity.catalogue.tables import read_rows
-from capacity.lengths import LengthDistribution
+from capacity.catalogue.csv_tables import read_rows
+from capacity.model.lengths import LengthDistribution
 
 Field = Literal["output_tokens", "input_tokens"]
 

@@ -1,0 +1,1 @@
+"""Start workers as local processes, over SSH or through SkyPilot."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from capacity.workers import Worker
+from capacity.model.workers import Worker
 
 #: No dot, so that a tag can be taken apart; lower case, so that it can be a cluster's name.
 WORKER_ID = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from capacity.model.workers import Speed, Worker
 from capacity.providers.base import WORKER_ID, Offer
-from capacity.workers import Speed, Worker
 from rollcast.runtime.config import ConfigModel
 
 _ID = f"^{WORKER_ID.pattern}$"

@@ -142,7 +142,7 @@ class WorthDesk:
 
 
 def _planned(question: Question, offer: Offer) -> str:
-    from capacity.planner import PlanOptions, plan  # scipy takes a while to load, and most runs never need it
+    from capacity.planner.planner import PlanOptions, plan  # scipy takes a while to load, and most runs never need it
 
     assert question.demand is not None
     made = plan(question.demand, [*question.workers, offered_worker(question, offer)], PlanOptions(remedies=False))

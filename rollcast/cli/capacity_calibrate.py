@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from capacity.calibrated_pool import calibration_sheets, demand_values
-from capacity.calibration import Calibration, calibrate
-from capacity.run_records import read_run
-from capacity.sheets import records_of
+from capacity.inputs.calibration import Calibration, calibrate
+from capacity.inputs.run_records import read_run
+from capacity.reports.calibrated_pool import calibration_sheets, demand_values
+from capacity.reports.tables import records_of
 from rollcast.cli.capacity_output import FormatOption, print_json, print_sheets
 from rollcast.runtime.errors import RunFolderError
 

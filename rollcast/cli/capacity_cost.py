@@ -5,11 +5,11 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from capacity.fleet_events import Spent
-from capacity.fleet_journal import read_journal
-from capacity.fleet_rows import Row
-from capacity.sheets import Cell, Column, Sheet
-from capacity.spend_report import SpendReport, spend_report, spent_usd
+from capacity.fleet.events import Spent
+from capacity.fleet.journal import read_journal
+from capacity.fleet.rows import Row
+from capacity.reports.spending import SpendReport, spend_report, spent_usd
+from capacity.reports.tables import Cell, Column, Sheet
 from rollcast.cli.capacity_output import FormatOption, print_json, print_sheets
 from rollcast.cli.options import Json
 from rollcast.runtime.errors import RunFolderError, StoreError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from capacity.plan_diff import diff_sheets, difference
-from capacity.plan_json import read_plan
+from capacity.questions.plan_json import read_plan
+from capacity.reports.plan_diff import diff_sheets, difference
 from rollcast.cli.capacity_output import CHANGED, FEASIBLE, FormatOption, print_json, print_sheets
 
 SCHEMA = "rollcast.capacity.diff/1"

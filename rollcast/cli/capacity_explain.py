@@ -11,15 +11,15 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from capacity.catalogue.models import models
-from capacity.demand import Demand
-from capacity.explain_report import explanation_sheets
-from capacity.explaining import explain as explained
-from capacity.plan_json import PlanDocument, read_plan
-from capacity.planner import DEFAULTS
-from capacity.plans import Plan
-from capacity.questions import best_knob, one_more_dollar, smallest_staleness
-from capacity.questions import largest_model as largest_of
-from capacity.workers import Worker
+from capacity.model.demand import Demand
+from capacity.model.workers import Worker
+from capacity.planner.planner import DEFAULTS
+from capacity.planner.plans import Plan
+from capacity.questions.explain import explain as explained
+from capacity.questions.inverse import best_knob, one_more_dollar, smallest_staleness
+from capacity.questions.inverse import largest_model as largest_of
+from capacity.questions.plan_json import PlanDocument, read_plan
+from capacity.reports.explanation import explanation_sheets
 from rollcast.cli.capacity_inputs import DemandOptions, PoolOptions, scenario
 from rollcast.cli.capacity_output import FEASIBLE, INFEASIBLE, FormatOption, note, print_json, print_sheets
 from rollcast.cli.capacity_plan import planned

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from capacity.event_files import Gone, pool_events, read_events
-from capacity.plan_json import PlanDocument
-from capacity.replan_events import ReplanSettings
-from capacity.replan_report import Followed, follow, subtitle, switch_sheet, totals_json
-from capacity.sheets import records_of
-from capacity.units import SECONDS_PER_HOUR
+from capacity.model.units import SECONDS_PER_HOUR
+from capacity.questions.plan_json import PlanDocument
+from capacity.replan.event_files import Gone, pool_events, read_events
+from capacity.replan.events import ReplanSettings
+from capacity.reports.replan import Followed, follow, subtitle, switch_sheet, totals_json
+from capacity.reports.tables import records_of
 from rollcast.cli.capacity_output import CHANGED, FEASIBLE, FormatOption, print_json, print_sheets
 
 SCHEMA = "rollcast.capacity.replay/1"
@@ -28,7 +28,7 @@ def follow_events(
 ) -> int:
     """Replay, print every decision, and draw a timeline if one is asked for."""
     if plot is not None:
-        from capacity.plots import check_path
+        from capacity.reports.plots import check_path
 
         check_path(plot)
     lines = read_events(events)
@@ -49,6 +49,6 @@ def follow_events(
 
 
 def _draw(plot: Path, document: PlanDocument, followed: Followed) -> None:
-    from capacity.plots import timeline
+    from capacity.reports.plots import timeline
 
     timeline(plot, followed.moments, subtitle(document.plan.demand, followed))

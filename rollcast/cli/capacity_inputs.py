@@ -12,11 +12,11 @@ from cyclopts import Parameter
 
 from capacity.catalogue.gpus import gpu_named
 from capacity.defaults import DEMAND, POOL, default_text
-from capacity.demand_file import DemandFile
-from capacity.live_pool import LiveRun, merged
-from capacity.pool_checks import CheckedPool, check_pool
-from capacity.pool_files import assumed_values, read_pool, rows_of_csv
-from capacity.scenario import Scenario, scenario_of
+from capacity.inputs.demand_file import DemandFile
+from capacity.inputs.live_pool import LiveRun, merged
+from capacity.inputs.pool_checks import CheckedPool, check_pool
+from capacity.inputs.pool_files import assumed_values, read_pool, rows_of_csv
+from capacity.questions.scenario import Scenario, scenario_of
 from rollcast.cli.options import Settings
 from rollcast.runtime.config import override, parse_config, read_toml
 from rollcast.runtime.errors import ConfigError
@@ -139,7 +139,7 @@ def checked_pool(options: PoolOptions, live: LiveRun | None = None) -> tuple[Che
         rows = merged(rows, live.rows)
         sources.append(f"what run {live.run_name} measured")
     if options.rentable:
-        from capacity.gpuhunt_offers import OfferFilter, rentable
+        from capacity.inputs.gpuhunt_offers import OfferFilter, rentable
 
         rows = rows + rentable(OfferFilter(providers=options.provider), today())
         sources.append("machines for rent")

@@ -8,7 +8,7 @@ from typing import Any
 
 import aiohttp
 
-from capacity.live_pool import LiveRun, live_run
+from capacity.inputs.live_pool import LiveRun, live_run
 from rollcast.cli.coordinator_api import Target, ask
 from rollcast.runtime.errors import MalformedMessage
 
@@ -34,7 +34,7 @@ def recorded(run_folder: Path) -> LiveRun:
     Raises:
         RunFolderError: it has no records, or too few.
     """
-    from capacity.calibrated_pool import calibrated_run
+    from capacity.reports.calibrated_pool import calibrated_run
     from rollcast.cli.capacity_calibrate import calibration_of
 
     return calibrated_run(calibration_of(run_folder), run_folder.name)

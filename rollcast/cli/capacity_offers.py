@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from capacity.offer_report import skipped_sheet, worker_sheet
-from capacity.reference_sheets import (
+from capacity.reports.offers import skipped_sheet, worker_sheet
+from capacity.reports.plan import input_lines
+from capacity.reports.reference import (
     column_sheet,
     demand_sheet,
     hardware_sheet,
@@ -15,8 +16,7 @@ from capacity.reference_sheets import (
     model_sheet,
     price_sheet,
 )
-from capacity.report import input_lines
-from capacity.sheets import Sheet, records_of
+from capacity.reports.tables import Sheet, records_of
 from rollcast.cli.capacity_inputs import DemandOptions, PoolOptions, scenario
 from rollcast.cli.capacity_output import FormatOption, note, print_json, print_sheets
 

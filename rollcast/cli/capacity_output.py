@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from capacity.sheets import TICK, Cell, Column, Format, Sheet, csv_of, html_of, shown
+from capacity.reports.tables import TICK, Cell, Column, Format, Sheet, csv_of, html_of, shown
 
 #: Exit statuses of the planner's commands, beside those of errors (docs/errors.md).
 FEASIBLE, INFEASIBLE, CHANGED = 0, 2, 3

@@ -9,13 +9,20 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from capacity.forecast_report import forecast_sheet
-from capacity.horizon import Forecast, forecast, uncertainty_of
-from capacity.plan_json import PlanDocument, document_of, encode
-from capacity.planner import plan as choose
-from capacity.plans import Plan
-from capacity.report import assumption_sheet, candidate_sheet, infeasible_lines, input_lines, row_sheet, short_sheet
-from capacity.scenario import Scenario
+from capacity.planner.planner import plan as choose
+from capacity.planner.plans import Plan
+from capacity.questions.horizon import Forecast, forecast, uncertainty_of
+from capacity.questions.plan_json import PlanDocument, document_of, encode
+from capacity.questions.scenario import Scenario
+from capacity.reports.forecast import forecast_sheet
+from capacity.reports.plan import (
+    assumption_sheet,
+    candidate_sheet,
+    infeasible_lines,
+    input_lines,
+    row_sheet,
+    short_sheet,
+)
 from rollcast.cli.capacity_inputs import DemandOptions, PoolOptions, now, scenario
 from rollcast.cli.capacity_output import FEASIBLE, INFEASIBLE, FormatOption, note, print_sheets
 from rollcast.runtime.errors import ConfigError
@@ -54,7 +61,7 @@ def plan(
         draw utilisation against workers into this .png or .svg file.
     """
     if plot is not None:
-        from capacity.plots import check_path
+        from capacity.reports.plots import check_path
 
         check_path(plot)
     document = planned(scenario(pool, demand))

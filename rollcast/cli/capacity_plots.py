@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from capacity.conduct import Conduct
-from capacity.plans import Plan
-from capacity.plots import Point, utilisation_against_workers
-from capacity.prediction import predict
-from capacity.report import in_order
+from capacity.model.run_rules import Conduct
+from capacity.planner.plans import Plan
+from capacity.predict.prediction import predict
+from capacity.reports.plan import in_order
+from capacity.reports.plots import Point, utilisation_against_workers
 from rollcast.sim.validation import publish_s
 
 _POINTS = 8  # of the curve: each is a prediction, a second or so

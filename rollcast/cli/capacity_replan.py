@@ -8,11 +8,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from capacity.plan_diff import diff_sheets, difference
-from capacity.plan_json import PlanDocument, document_of, encode, read_plan
-from capacity.planner import PlanOptions
-from capacity.planner import plan as choose
-from capacity.replan_report import with_incumbents
+from capacity.planner.planner import PlanOptions
+from capacity.planner.planner import plan as choose
+from capacity.questions.plan_json import PlanDocument, document_of, encode, read_plan
+from capacity.reports.plan_diff import diff_sheets, difference
+from capacity.reports.replan import with_incumbents
 from rollcast.cli.capacity_inputs import DemandOptions, PoolOptions, now, scenario
 from rollcast.cli.capacity_output import (
     CHANGED,

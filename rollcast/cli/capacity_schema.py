@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from capacity.plan_json import json_schema
+from capacity.questions.plan_json import json_schema
 
 
 def schema() -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capacity.plan_json import read_plan
-from capacity.sheets import Column, Sheet
+from capacity.questions.plan_json import read_plan
+from capacity.reports.tables import Column, Sheet
 from rollcast.cli.capacity_output import FEASIBLE, INFEASIBLE, FormatOption, note, print_json, print_sheets
 from rollcast.runtime.errors import PlanFileError
 

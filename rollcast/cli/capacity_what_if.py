@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from capacity.planner import plan as choose
-from capacity.plans import Plan
-from capacity.scenario import Scenario
-from capacity.sheets import records_of
-from capacity.what_if import (
+from capacity.planner.planner import plan as choose
+from capacity.planner.plans import Plan
+from capacity.questions.scenario import Scenario
+from capacity.reports.tables import records_of
+from capacity.reports.what_if import (
     Values,
     broadcast_curves,
     cheapest,
@@ -102,11 +102,11 @@ def what_if(
         print_sheets([sheet], form, title="what if")
     subtitle = f"{len(sources[0].workers)} workers in the pool; {sources[0].inputs.model}"
     if plot is not None:
-        from capacity.plots import cost_against_staleness
+        from capacity.reports.plots import cost_against_staleness
 
         cost_against_staleness(plot, cost_curves(found), subtitle)
     if plot_broadcast is not None:
-        from capacity.plots import cost_against_broadcast
+        from capacity.reports.plots import cost_against_broadcast
 
         cost_against_broadcast(plot_broadcast, broadcast_curves(found), subtitle)
     return FEASIBLE if cheapest(found) is not None else INFEASIBLE
@@ -118,7 +118,7 @@ def _check(swept: object, plot: Path | None, plot_broadcast: Path | None) -> Non
     if not names:
         raise ConfigError("nothing is varied", fix="give for example --staleness 2..16, or --uplink 0.5,1,2.5")
     for path in filter(None, (plot, plot_broadcast)):
-        from capacity.plots import check_path
+        from capacity.reports.plots import check_path
 
         check_path(path)
     if plot is not None and "staleness" not in names:

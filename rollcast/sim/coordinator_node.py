@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, assert_never
 
-from capacity.deciding import decide
+from capacity.replan.deciding import decide
 from coordinator import actions as act
 from coordinator import events as ev
 from coordinator import resume, standing_by

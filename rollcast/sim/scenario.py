@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from random import Random
 
-from capacity.replan_events import ReplanSettings
+from capacity.replan.events import ReplanSettings
 from coordinator.activation_settings import ActivationSettings, Price
 from rollcast.sim.chance import Chance
 from rollcast.sim.network import Line

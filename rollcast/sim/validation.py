@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from capacity.conduct import Conduct
-from capacity.demand import Demand
-from capacity.plans import Plan
-from capacity.prediction import STEPS, WARM_UP_STEPS, Prediction, predict
-from capacity.slot_times import LONGEST, fit_log_normal, mean_of_longest, mean_rest
-from capacity.workers import Speed, Worker
+from capacity.model.demand import Demand
+from capacity.model.run_rules import Conduct
+from capacity.model.slot_times import LONGEST, fit_log_normal, mean_of_longest, mean_rest
+from capacity.model.workers import Speed, Worker
+from capacity.planner.plans import Plan
+from capacity.predict.prediction import STEPS, WARM_UP_STEPS, Prediction, predict
 from rollcast.sim.fleet import Fleet
 from rollcast.sim.network import Line
 from rollcast.sim.peer_node import PeerNode

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from capacity.assumptions import Assumption
-from capacity.demand import Demand
-from capacity.plan_json import Inputs, PlanDocument, document_of
-from capacity.planner import plan
-from capacity.plans import Plan
-from capacity.workers import Speed, Worker
+from capacity.model.assumptions import Assumption
+from capacity.model.demand import Demand
+from capacity.model.workers import Speed, Worker
+from capacity.planner.planner import plan
+from capacity.planner.plans import Plan
+from capacity.questions.plan_json import Inputs, PlanDocument, document_of
 
 MB = 1e6
 SPEEDS = (Speed(8, 0.8, 20.0, 10.0), Speed(16, 1.2, 30.0, 13.0))

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from capacity.calibrated_pool import calibrated_run, calibration_sheets
-from capacity.calibration import calibrate
-from capacity.pool_checks import check_pool
-from capacity.run_records import RunRecords
+from capacity.inputs.calibration import calibrate
+from capacity.inputs.pool_checks import check_pool
+from capacity.inputs.run_records import RunRecords
+from capacity.reports.calibrated_pool import calibrated_run, calibration_sheets
 from rollcast.cli import capacity_calibrate
 from rollcast.runtime.errors import RunFolderError
-from tests.capacity.test_calibration import records
+from tests.capacity.inputs.test_calibration import records
 from tests.cli.capacity_calls import call
 
 

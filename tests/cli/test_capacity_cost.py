@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from capacity.fleet_rows import encode
+from capacity.fleet.rows import encode
 from coordinator.ledger import Ledger
 from coordinator.providing import journal_path
 from rollcast.cli.capacity_cost import cost
 from rollcast.cli.main import app
 from rollcast.runtime.errors import RunFolderError
 from rollcast.runtime.run_folder import RunFolder
-from tests.capacity.test_spend_report import ROWS
+from tests.capacity.reports.test_spending import ROWS
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from capacity.live_pool import LiveRun
-from capacity.pool_files import Row
+from capacity.inputs.live_pool import LiveRun
+from capacity.inputs.pool_files import Row
 from rollcast.cli import capacity_measured
 from rollcast.cli.capacity_inputs import DemandOptions, PoolOptions, checked_pool, demand_file, scenario
 from rollcast.runtime.errors import ConfigError, Unreachable

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from capacity.plan_json import json_schema
+from capacity.questions.plan_json import json_schema
 from tests.cli.capacity_calls import call
 from tests.cli.small_pool import small_pool
 

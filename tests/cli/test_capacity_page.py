@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from capacity.demand_file import STALENESS_SYNONYMS, DemandFile
-from capacity.event_files import read_events
-from capacity.pool_checks import check_pool
-from capacity.pool_files import rows_of_csv
+from capacity.inputs.demand_file import STALENESS_SYNONYMS, DemandFile
+from capacity.inputs.pool_checks import check_pool
+from capacity.inputs.pool_files import rows_of_csv
+from capacity.replan.event_files import read_events
 from rollcast.cli.capacity import app as capacity
 from rollcast.cli.main import app
 from rollcast.runtime.config import parse_config

@@ -19,7 +19,7 @@ ROLES = {
 }
 
 
-#: Not of a process: what `rollcast capacity` plans for (tests/capacity/test_scenario.py).
+#: Not of a process: what `rollcast capacity` plans for (tests/capacity/questions/test_scenario.py).
 OTHERS = {"demand.toml"}
 
 

@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from capacity.staleness import staleness_needed
+from capacity.model.staleness import staleness_needed
 from coordinator.actions import (
     RecordBatch,
     RevokeLeases,

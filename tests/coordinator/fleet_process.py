@@ -9,8 +9,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from capacity.fleet_events import WorkersWanted
-from capacity.fleet_journal import FleetJournal
+from capacity.fleet.events import WorkersWanted
+from capacity.fleet.journal import FleetJournal
 from capacity.providers.base import Running, WorkerTag
 from capacity.providers.config import LocalPool
 from capacity.providers.local import LocalProvider

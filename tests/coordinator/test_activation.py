@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from capacity.replan_events import Problem, ReplanSettings, Solved
-from capacity.workers import Pin
+from capacity.model.workers import Pin
+from capacity.replan.events import Problem, ReplanSettings, Solved
 from coordinator.actions import Action, Note, PlanActivation, SendAnnouncement, SendLeases, TellActivation
 from coordinator.activation_pool import Assumed
 from coordinator.activation_settings import ActivationSettings, Mode, Price

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from capacity.replan_events import Solved
-from capacity.workers import Speed, Worker
+from capacity.model.workers import Speed, Worker
+from capacity.replan.events import Solved
 from coordinator.actions import TellActivation, WantWorker
 from coordinator.activation_offers import Offers
 from coordinator.activation_settings import ActivationSettings

@@ -3,8 +3,8 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from capacity.demand import Demand
-from capacity.replan_events import Problem, ReplanSettings, Solved
+from capacity.model.demand import Demand
+from capacity.replan.events import Problem, ReplanSettings, Solved
 from coordinator.activation_planner import ActivationPlanner
 from coordinator.events import ActivationPlanFailed, ActivationPlanned
 

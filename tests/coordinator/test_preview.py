@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from capacity.conduct import Conduct
-from capacity.corrections import Corrections
-from capacity.demand import Demand
-from capacity.replan_events import ReplanSettings
-from capacity.topologies import Topology
-from capacity.workers import Speed, Worker
+from capacity.model.demand import Demand
+from capacity.model.run_rules import Conduct
+from capacity.model.topologies import Topology
+from capacity.model.workers import Speed, Worker
+from capacity.replan.corrections import Corrections
+from capacity.replan.events import ReplanSettings
 from coordinator.lateness import StalenessRules
 from coordinator.preview import ROLLOUTS_MODELLED, Change, Known, Question, preview, question_of, thinned
 from rollcast.wire.ids import PeerId

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from capacity.fleet_events import WorkersWanted
-from capacity.fleet_journal import read_journal
-from capacity.fleet_rows import ClosedRow, JoinedRow, OpenedRow
+from capacity.fleet.events import WorkersWanted
+from capacity.fleet.journal import read_journal
+from capacity.fleet.rows import ClosedRow, JoinedRow, OpenedRow
 from capacity.providers import host_agent
 from coordinator.providers import ProviderFleet
 from rollcast.wire.ids import PeerId

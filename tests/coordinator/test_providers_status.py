@@ -6,12 +6,12 @@ from typing import Any
 
 from prometheus_client.core import Metric
 
-from capacity.budget import Limits
-from capacity.fleet import FleetManager
-from capacity.fleet_events import OffersSeen, WorkersWanted
-from capacity.fleet_state import FleetSettings, Restored
+from capacity.fleet.budget import Limits
+from capacity.fleet.events import OffersSeen, WorkersWanted
+from capacity.fleet.fleet import FleetManager
+from capacity.fleet.state import FleetSettings, Restored
+from capacity.model.workers import Worker
 from capacity.providers.base import Offer
-from capacity.workers import Worker
 from coordinator.providers_status import build_spending, families
 
 

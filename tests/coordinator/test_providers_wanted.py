@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from capacity.model.workers import Speed, Worker
 from capacity.providers.base import Offer
-from capacity.workers import Speed, Worker
 from coordinator.actions import WantWorker
 from coordinator.events import WorkersOffered
 from coordinator.providers_wanted import FIRST, RAN_BEFORE, Wanting

@@ -11,9 +11,9 @@ from typing import Any, cast
 import aiohttp
 import pytest
 
-from capacity.fleet_events import LimitsChanged
-from capacity.fleet_journal import read_journal
-from capacity.fleet_rows import ClosedRow, JoinedRow
+from capacity.fleet.events import LimitsChanged
+from capacity.fleet.journal import read_journal
+from capacity.fleet.rows import ClosedRow, JoinedRow
 from capacity.providers import host_agent
 from coordinator import providing
 from coordinator.actions import SetBudget, WantWorker

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from capacity.demand import Demand
-from capacity.workers import Speed, Worker
+from capacity.model.demand import Demand
+from capacity.model.workers import Speed, Worker
 from coordinator.core import CoordinatorCore
 from coordinator.events import Started
 from coordinator.state import CoreState

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from bench.learner import sharded_publishing
+from bench.learner.learner import sharded_publishing
 from learner import pieces
 from learner.config import MeshConfig
 from learner.mesh import make_mesh, placed_params

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from capacity.conduct import Conduct
-from capacity.demand import Demand
-from capacity.workers import Speed, Worker
+from capacity.model.demand import Demand
+from capacity.model.run_rules import Conduct
+from capacity.model.workers import Speed, Worker
 from rollcast.sim.fleet import Fleet
 from rollcast.sim.validation import NOTICE_S, fleet_settings, publish_s, validate
 

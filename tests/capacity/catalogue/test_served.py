@@ -4,7 +4,7 @@ import pytest
 
 from capacity.catalogue.gpus import gpus
 from capacity.catalogue.served import efficiencies, efficiency_of, measured_decodes, modelled_decodes
-from capacity.roofline import UNTIMED_EFFICIENCY
+from capacity.model.roofline import UNTIMED_EFFICIENCY
 
 
 def test_settings_have_concurrency_context_and_pace() -> None:

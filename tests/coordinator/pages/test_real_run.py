@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from bench.control.shown_run import ShownRun, shown_run
+from bench.shown.run import ShownRun, shown_run
 from coordinator.membership import Standing
 from rollcast.wire.ids import PeerId
 from rollcast.wire.joining.invite import Invite

@@ -1,6 +1,6 @@
 """Links through holes: the conformance suite, with either end as TLS's server, and what only they can get wrong.
 
-Between processes of one machine there is no router; tests/bench/test_holes.py has real ones.
+Between processes of one machine there is no router; tests/bench/reach/test_holes.py has real ones.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Measure how fast a version reaches every peer, and what its encodings and links cost."""

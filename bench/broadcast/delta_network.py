@@ -1,0 +1,127 @@
+"""One step's delta beside a keyframe of the same size, through the real daemons in an emulated wide-area network.
+
+In turns: weights that have nothing to do with those before, for which everybody needs the keyframe, and those weights
+after one more step at a learning rate of 1e-6. The clock is that of ``bench.broadcast.broadcast``: from the
+announcement to the
+last peer's copy, verified, whose bytes are then compared with the learner's.
+
+Peers take the room for a delta's result ahead of its announcement; that is when this machine has to have memory for it
+(see ``bench.systems.rollcast_daemons.Daemons.touch_room``). No other benchmark runs meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import sys
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+
+from bench.broadcast.broadcast import ended_by_sigterm, working_folder
+from bench.machine import Outcome, alone
+from bench.systems.base import Broadcast, Case
+from bench.systems.rollcast import running
+from bench.wan import build
+from bench.wan.network import Sockets
+from bench.wan.scenarios import Bound, fluid_bound, scenario
+from rollcast.runtime.errors import ProcessFailed
+
+_MIB = 1 << 20
+_ATTEMPTS_PER_RUN = 2  # pairs are repeated when the emulator was late, up to this factor altogether
+_LIMIT_BOUNDS = 15.0
+_SETTINGS = ("learner.publish.deltas=true", "learner.publish.squash_versions=0")  # nobody is away here
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A keyframe, and the delta that came after it."""
+
+    keyframe: Broadcast
+    delta: Broadcast
+
+    @property
+    def valid(self) -> bool:
+        """Whether the emulator kept up in both."""
+        return self.keyframe.cost.valid and self.delta.cost.valid
+
+
+def run(arguments: argparse.Namespace) -> Outcome:
+    """Measure ``arguments.runs`` pairs.
+
+    Raises:
+        MissingExtra: this machine cannot emulate networks.
+        RollcastError: a broadcast failed, or the emulator never kept up.
+    """
+    build.require()
+    nodes, size_bytes = scenario(arguments.scenario, arguments.scale), arguments.mib * _MIB
+    bound = fluid_bound(size_bytes, nodes)
+    with ended_by_sigterm(), alone(), working_folder(arguments.keep) as folder:
+        limit_s = max(60.0, _LIMIT_BOUNDS * bound.seconds)
+        sockets = Sockets(arguments.congestion, arguments.pace)
+        case = Case(nodes, size_bytes, sockets, folder, limit_s, bound.seconds, settings=_SETTINGS)
+        with contextlib.closing(_pairs(case)) as pairs:
+            valid, rejected = _measure(pairs, arguments.runs, bound)
+    names = ("scenario", "mib", "runs", "scale", "congestion", "pace")
+    return Outcome({name: getattr(arguments, name) for name in names}, figures(valid, rejected, bound))
+
+
+def figures(pairs: Sequence[Pair], rejected: int, bound: Bound) -> dict[str, float]:
+    """Medians over pairs: ratios within a pair, seconds, and the processors' part in them."""
+
+    def median(values: Iterator[float]) -> float:
+        return statistics.median(values)
+
+    ratios = [pair.delta.last_s / pair.keyframe.last_s for pair in pairs]
+    return {
+        "delta_time_ratio": statistics.median(ratios),
+        "delta_time_ratio_max": max(ratios),
+        "delta_bytes_ratio": median(pair.delta.cost.all_bytes / pair.keyframe.cost.all_bytes for pair in pairs),
+        "delta_s": median(pair.delta.last_s for pair in pairs),
+        "keyframe_s": median(pair.keyframe.last_s for pair in pairs),
+        "keyframe_bound_ratio": median(pair.keyframe.last_s / bound.seconds for pair in pairs),
+        "delta_cpu_s": median(pair.delta.cost.cpu_s for pair in pairs),
+        "delta_cpu_share": median(pair.delta.cost.cpu_share for pair in pairs),
+        "keyframe_cpu_share": median(pair.keyframe.cost.cpu_share for pair in pairs),
+        "late_max_ms": max(max(pair.keyframe.cost.late_max_ms, pair.delta.cost.late_max_ms) for pair in pairs),
+        "runs": len(pairs),
+        "runs_rejected": rejected,
+    }
+
+
+def _pairs(case: Case) -> Generator[Pair, None, None]:
+    with running(case) as publish:
+        publish("weights")
+        publish("update")  # warms up what only deltas need
+        while True:
+            yield Pair(publish("weights"), publish("update"))
+
+
+def _measure(pairs: Iterator[Pair], runs: int, bound: Bound) -> tuple[list[Pair], int]:
+    valid: list[Pair] = []
+    rejected = 0
+    for pair in pairs:
+        print(_line(pair, bound), file=sys.stderr)
+        if pair.valid:
+            valid.append(pair)
+        else:
+            rejected += 1
+        if len(valid) >= runs or len(valid) + rejected >= runs * _ATTEMPTS_PER_RUN:
+            break
+    if not valid:
+        raise ProcessFailed(
+            f"none of {rejected} runs counts",
+            cause="the network emulator was late in each: the processor is full",
+            fix="lower the rates (--scale 0.25), or let nothing else run here",
+        )
+    return valid, rejected
+
+
+def _line(pair: Pair, bound: Bound) -> str:
+    delta, keyframe = pair.delta, pair.keyframe
+    by_node = " ".join(f"{delta.seconds[number]:.2f}" for number in sorted(delta.seconds))
+    return (
+        f"keyframe {keyframe.last_s:.2f} s = {keyframe.last_s / bound.seconds:.2f} x bound; delta {delta.last_s:.3f} s "
+        f"= 1/{keyframe.last_s / delta.last_s:.0f}, cpu {delta.cost.cpu_s:.2f} s; each receiver: {by_node}"
+        f"{'' if pair.valid else '  REJECTED'}"
+    )

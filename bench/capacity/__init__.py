@@ -1,0 +1,1 @@
+"""Hold baselines and recorded data that only the planner's benchmarks compare with."""

@@ -1,0 +1,66 @@
+"""Seconds of a learner's step as prime-rl measured them. Origin: data/prime-rl."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from capacity.catalogue.csv_tables import number_or_none, read_rows
+
+FOLDER = "prime-rl"
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """One setting.
+
+    Args:
+        kind: rl or sft.
+        hardware: a6000, h100, h200 or b200.
+        lora_rank: None: all parameters are trained.
+        sequence_tokens: of one micro-batch on one device.
+        step_s, step_s_std: of one micro-batch, mean and standard deviation.
+        tokens_per_second: of all devices together.
+    """
+
+    kind: str
+    model: str
+    hardware: str
+    gpus: int
+    lora_rank: int | None
+    sequence_tokens: int
+    recomputation: str
+    attention: str
+    step_s: float
+    step_s_std: float
+    tokens_per_second: float
+    peak_memory_gib: float
+    date: str
+
+
+@functools.cache
+def step_times() -> tuple[StepTime, ...]:
+    """All 53 settings."""
+    return tuple(
+        StepTime(
+            kind=row["type"],
+            model=row["model"],
+            hardware=row["hardware"],
+            gpus=int(row["gpus"]),
+            lora_rank=None if (rank := number_or_none(row["lora_rank"])) is None else int(rank),
+            sequence_tokens=int(row["sequence_tokens"]),
+            recomputation=row["recomputation"],
+            attention=row["attention"],
+            step_s=float(row["step_s"]),
+            step_s_std=float(row["step_s_std"]),
+            tokens_per_second=float(row["tokens_per_second"]),
+            peak_memory_gib=float(row["peak_memory_gib"]),
+            date=row["date"],
+        )
+        for row in read_rows(FOLDER, "step_times.csv")
+    )
+
+
+def t_train_s(rollouts_per_step: int, tokens_per_rollout: float, tokens_per_second: float) -> float:
+    """T_train of a learner that trains so many tokens a second: prompts and rollouts are both passed through it."""
+    return rollouts_per_step * tokens_per_rollout / tokens_per_second

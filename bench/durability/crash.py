@@ -1,0 +1,181 @@
+"""The coordinator killed by SIGKILL again and again under load: what was acknowledged, and how soon it works again.
+
+A real coordinator process with mutual TLS, a SQLite ledger and a verifier; peers and a learner in this process, which
+remember what they were told. Some kills come while it is still starting, the others at a random moment after it took
+its first rollout. ``restart_s`` is the time from the start of the process until a rollout is acknowledged, and
+``restart_cpu_s`` what the process computed until then: it says more where others use the cores, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from bench.fleet.history import History, check
+from bench.fleet.learner import SyntheticLearner
+from bench.fleet.peer import PeerShape, SyntheticPeer
+from bench.fleet.process import CoordinatorProcess, RunShape, answer_to, wait_until_listening
+from bench.machine import Outcome
+from rollcast.runtime.errors import ProcessFailed
+from rollcast.runtime.logs import configure_logging
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.joining.enrol import enrol
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.text.tokenizer import Tokenizer
+
+START_TIMEOUT_S = 120.0
+JOIN_TIMEOUT_S = 30.0
+POLL_S = 0.005
+EARLY_SHARE = 0.15  # of kills that come while the coordinator starts
+LOAD_S_MAX = 1.0  # longest time under load before a kill
+
+
+@dataclass(slots=True)
+class Restarts:
+    """What was measured."""
+
+    accept_s: list[float] = field(default_factory=list)  # from the start of the process to the first acknowledgement
+    listen_s: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)  # of the process until then
+    early_kills: int = 0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--peers", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=0)
+
+
+def run(arguments: argparse.Namespace) -> Outcome:
+    with tempfile.TemporaryDirectory(prefix="rollcast-crash-") as folder:
+        figures = asyncio.run(_crash(Path(folder), arguments.kills, arguments.peers, random.Random(arguments.seed)))
+    return Outcome({"kills": arguments.kills, "peers": arguments.peers, "seed": arguments.seed}, figures)
+
+
+async def _crash(root: Path, kills: int, peers: int, rng: random.Random) -> dict[str, float]:
+    configure_logging("crash", log_file=root / "members.log")
+    learner_identity = Identity.generate()
+    coordinator = CoordinatorProcess(root, learner_identity, RunShape())
+    history = History(root / "history.jsonl")
+    async with AsyncExitStack() as stack:
+        stack.callback(coordinator.kill)
+        coordinator.start()
+        members = await stack.enter_async_context(_members(root, coordinator, learner_identity, history, peers, rng))
+        restarts = await _kill_again_and_again(coordinator, history, members, kills, rng)
+    verdict = check(history, coordinator.folder.ledger)
+    if not restarts.accept_s:
+        raise ProcessFailed("every kill came before the coordinator took a rollout", fix="ask for more kills")
+    return {
+        "kills": kills,
+        "kills_while_starting": restarts.early_kills,
+        "acked": verdict.acked,
+        "acked_lost": verdict.acked_lost,
+        "trained_twice": verdict.trained_twice,
+        "batches": verdict.batches,
+        "batches_changed": verdict.batches_changed,
+        "unaccounted": verdict.unaccounted,
+        "stored_unacknowledged": verdict.accepted_in_ledger - verdict.acked,
+        "uploads_refused": history.refused.total(),
+        "restart_s_median": median(restarts.accept_s),
+        "restart_s_max": max(restarts.accept_s),
+        "restart_cpu_s_median": median(restarts.cpu_s),
+        "listen_s_max": max(restarts.listen_s),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Members:
+    """Everybody who talks to the coordinator, as tasks."""
+
+    tasks: tuple[asyncio.Task[None], ...]
+
+    def check(self) -> None:
+        """Raise what one of them died of."""
+        for task in self.tasks:
+            if task.done():
+                task.result()
+                raise ProcessFailed("a member of the run ended")
+
+
+@asynccontextmanager
+async def _members(
+    root: Path, coordinator: CoordinatorProcess, learner: Identity, history: History, peers: int, rng: random.Random
+) -> AsyncIterator[_Members]:
+    """Join the learner and the peers, and let them live."""
+    await asyncio.to_thread(wait_until_listening, coordinator, START_TIMEOUT_S)
+    async with AsyncExitStack() as stack:
+        enrolment = await enrol(coordinator.invite("learner"), learner, root / "learner", JOIN_TIMEOUT_S)
+        trains = SyntheticLearner(enrolment, learner, history, random.Random(rng.random()))
+        tasks = [asyncio.create_task(trains.live())]
+        stack.push_async_callback(_end, tasks)
+        async with asyncio.timeout(JOIN_TIMEOUT_S):
+            info = await trains.info
+        tokenizer = Tokenizer.from_json(info.tokenizer_json)
+
+        def compose(lease: pb.Lease) -> list[int]:
+            return [*tokenizer.encode(answer_to(tokenizer.decode(lease.prompt_token_ids))), tokenizer.eos_id]
+
+        for number in range(peers):
+            folder = root / f"peer-{number}"
+            enrolment = await enrol(coordinator.invite("peer"), Identity.generate(), folder, JOIN_TIMEOUT_S)
+            peer = SyntheticPeer(enrolment, PeerShape(), history, compose, random.Random(rng.random()))
+            tasks.append(asyncio.create_task(peer.live()))
+        yield _Members(tuple(tasks))
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _kill_again_and_again(
+    coordinator: CoordinatorProcess, history: History, members: _Members, kills: int, rng: random.Random
+) -> Restarts:
+    """As many kills as asked for, and a last start under which the run goes on."""
+    restarts = Restarts()
+    await _first_accept(coordinator, history, members, before=0)  # joining takes longer: not a restart
+    for _ in range(kills):
+        await asyncio.sleep(rng.uniform(0.0, LOAD_S_MAX))
+        before = await _restart(coordinator, history)
+        if rng.random() < EARLY_SHARE:
+            await asyncio.sleep(rng.uniform(0.0, median(restarts.accept_s or [1.0])))
+            restarts.early_kills += 1
+            before = await _restart(coordinator, history)
+        listened_s, accepted_s = await _first_accept(coordinator, history, members, before=before)
+        restarts.listen_s.append(listened_s)
+        restarts.accept_s.append(accepted_s)
+        restarts.cpu_s.append(coordinator.cpu_s())
+    return restarts
+
+
+async def _restart(coordinator: CoordinatorProcess, history: History) -> int:
+    """Kill it and start it again; how many rollouts were acknowledged until then."""
+    await asyncio.to_thread(coordinator.kill)
+    before = len(history.acked)
+    coordinator.start()
+    return before
+
+
+async def _first_accept(
+    coordinator: CoordinatorProcess, history: History, members: _Members, *, before: int
+) -> tuple[float, float]:
+    """Seconds from the process's start until it listened, and until a rollout was acknowledged."""
+    listened_s = 0.0
+    while len(history.acked) <= before:
+        members.check()
+        now_s = time.monotonic() - coordinator.started_at_s
+        if now_s > START_TIMEOUT_S:
+            raise ProcessFailed(f"no rollout was acknowledged within {START_TIMEOUT_S:g} s of a start")
+        if not listened_s and coordinator.listening():
+            listened_s = now_s
+        await asyncio.sleep(POLL_S)
+    return listened_s, time.monotonic() - coordinator.started_at_s

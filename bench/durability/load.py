@@ -1,0 +1,312 @@
+"""A coordinator under the load of thousands of peers: how long acknowledgements take, what it uses, and what is lost.
+
+One real coordinator process with mutual TLS and a SQLite ledger on one core; the peers, the learner and the verifiers
+on the others. Peers send heartbeats and upload rollouts of 20 KB at given rates, whatever the coordinator does. With
+``--kill`` it is killed by SIGKILL in the middle and started again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import random
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from bench.fleet.fleet import Fleet, FleetPeer, FleetShape
+from bench.fleet.history import History, check
+from bench.fleet.joining import join_many
+from bench.fleet.learner import SyntheticLearner
+from bench.fleet.long_rollouts import LongRollouts, tokens_for
+from bench.fleet.process import CoordinatorProcess, RunShape, wait_until_listening
+from bench.fleet.watch import Watch
+from bench.machine import Outcome, alone
+from rollcast.runtime.errors import ProcessFailed
+from rollcast.runtime.logs import configure_logging
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.text.tokenizer import Tokenizer
+
+START_TIMEOUT_S = 120.0
+CONNECT_TIMEOUT_S = 300.0
+BACK_TIMEOUT_S = 120.0
+VERDICTS_TIMEOUT_S = 60.0
+SCRAPE_EVERY_S = 15.0  # as Prometheus would
+POLL_S = 0.05
+WARM_UP_S = 5.0
+FILES_A_PEER, FILES_BESIDE = 4, 1_000  # open ones; connections that come again overlap with those they replace
+STEP_S = 12.0  # of rollouts in one learner step
+SAMPLES_PER_GROUP = 16
+STALENESS_LIMIT = 8
+LEASE_DEADLINE_S = 300.0
+HEARTBEATS_MISSED = 5.0  # after which a peer is taken for lost
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What the coordinator has to bear."""
+
+    peers: int
+    heartbeats_s: float
+    uploads_s: float
+    seconds: float
+    kill: bool = False
+    upload_bytes: int = 20_000
+
+
+PROFILES = {
+    "gate": Profile(peers=2_000, heartbeats_s=200.0, uploads_s=300.0, seconds=60.0),
+    "goal": Profile(peers=10_000, heartbeats_s=1_000.0, uploads_s=1_000.0, seconds=600.0, kill=True),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--profile", choices=sorted(PROFILES), default="gate")
+    parser.add_argument("--peers", type=int, help="instead of the profile's")
+    parser.add_argument("--heartbeats", type=float, help="a second, all peers together; instead of the profile's")
+    parser.add_argument("--uploads", type=float, help="a second, all peers together; instead of the profile's")
+    parser.add_argument("--seconds", type=float, help="that are measured; instead of the profile's")
+    parser.add_argument("--kill", action=argparse.BooleanOptionalAction, help="instead of the profile's")
+    parser.add_argument("--seed", type=int, default=0)
+
+
+def profile_of(arguments: argparse.Namespace) -> Profile:
+    """The named profile with what was given instead."""
+    profile = PROFILES[arguments.profile]
+    given = {
+        "peers": arguments.peers,
+        "heartbeats_s": arguments.heartbeats,
+        "uploads_s": arguments.uploads,
+        "seconds": arguments.seconds,
+        "kill": arguments.kill,
+    }
+    return replace(profile, **{name: value for name, value in given.items() if value is not None})
+
+
+def run(arguments: argparse.Namespace) -> Outcome:
+    """Measure one profile.
+
+    Raises:
+        ProcessFailed: the coordinator ended, or peers do not get in.
+    """
+    profile = profile_of(arguments)
+    with alone():
+        figures = measure(profile, random.Random(arguments.seed))
+    settings = {"profile": arguments.profile, "peers": profile.peers, "seconds": profile.seconds}
+    settings |= {"heartbeats_s": profile.heartbeats_s, "uploads_s": profile.uploads_s, "kill": profile.kill}
+    return Outcome(settings, figures)
+
+
+def measure(profile: Profile, rng: random.Random) -> dict[str, float]:
+    """The figures; the coordinator has one core, everything else the others.
+
+    Raises:
+        ProcessFailed: the coordinator ended, or peers do not get in.
+    """
+    cores = os.sched_getaffinity(0)
+    own = {min(cores)}
+    others = cores - own or cores
+    _allow_connections(FILES_A_PEER * profile.peers + FILES_BESIDE)
+    os.sched_setaffinity(0, others)
+    try:
+        with tempfile.TemporaryDirectory(prefix="rollcast-load-") as folder:
+            return asyncio.run(Load(Path(folder), profile, rng, own, others).run())
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+class Load:
+    """One coordinator, its members, and the clock."""
+
+    def __init__(self, root: Path, profile: Profile, rng: random.Random, own: set[int], others: set[int]) -> None:
+        self._root = root
+        self._profile = profile
+        self._rng = rng
+        self._learner_identity = Identity.generate()
+        heartbeat_s = profile.peers / profile.heartbeats_s
+        self._coordinator = CoordinatorProcess(
+            root,
+            self._learner_identity,
+            RunShape(
+                groups_per_step=max(1, round(STEP_S * profile.uploads_s / SAMPLES_PER_GROUP)),
+                samples_per_group=SAMPLES_PER_GROUP,
+                staleness_limit=STALENESS_LIMIT,
+                new_tokens_max=tokens_for(profile.upload_bytes),
+                peers_max=profile.peers,
+                lease_deadline_s=LEASE_DEADLINE_S,
+                heartbeat_interval_s=heartbeat_s,
+                heartbeat_timeout_s=HEARTBEATS_MISSED * heartbeat_s,
+            ),
+        )
+        self._watch = Watch(self._coordinator, own, others)
+        self._history = History()
+        self._scrapes_s: list[float] = []
+        self._figures: dict[str, float] = {}
+        self._seconds = 0.0  # that were measured
+
+    async def run(self) -> dict[str, float]:
+        """The figures."""
+        configure_logging("load", log_file=self._root / "members.log")
+        async with AsyncExitStack() as stack:
+            stack.callback(self._coordinator.kill)
+            self._coordinator.start()
+            await asyncio.to_thread(wait_until_listening, self._coordinator, START_TIMEOUT_S)
+            await stack.enter_async_context(_running(self._watch.live()))
+            fleet, learner = await self._members()
+            await stack.enter_async_context(_running(learner.live()))
+            await stack.enter_async_context(_running(fleet.live()))
+            await self._until_connected(fleet)
+            await self._measure(fleet)
+            await self._last_verdicts(fleet)
+            self._figures["learner_steps"] = learner.step
+        self._figures |= self._verdict()
+        return self._figures
+
+    async def _members(self) -> tuple[Fleet, SyntheticLearner]:
+        began_s = time.monotonic()
+        enrolments = await join_many(self._coordinator.invite("peer"), self._profile.peers)
+        self._figures["joins_s"] = len(enrolments) / (time.monotonic() - began_s)
+        (origin,) = await join_many(self._coordinator.invite("origin"), 1)
+        (learns,) = await join_many(self._coordinator.invite("learner"), 1, self._learner_identity)
+        learner = SyntheticLearner(
+            learns, self._learner_identity, self._history, random.Random(self._rng.random()), old_batch_share=0.0
+        )
+        peers = [FleetPeer(origin, "origin", 0, self._rng)]
+        peers += [FleetPeer(one, "peer", number, self._rng) for number, one in enumerate(enrolments, start=1)]
+        shape = FleetShape(self._profile.heartbeats_s, self._profile.uploads_s)
+        tokenizer = Tokenizer.from_json((await learner.describe()).tokenizer_json)
+        rollouts = LongRollouts(tokenizer, tokens_for(self._profile.upload_bytes))
+        return Fleet(peers, shape, rollouts, self._history, self._rng), learner
+
+    async def _until_connected(self, fleet: Fleet) -> None:
+        """Everybody has a session and work."""
+        began_s = time.monotonic()
+        await self._wait(lambda: fleet.connected == self._profile.peers + 1, CONNECT_TIMEOUT_S, "peers connect")
+        self._figures["connect_s"] = time.monotonic() - began_s
+        enough = min(self._profile.peers, int(self._profile.uploads_s))
+        await self._wait(lambda: fleet.holding >= enough, CONNECT_TIMEOUT_S, "peers get work")
+        fleet.uploading = True
+        await asyncio.sleep(min(WARM_UP_S, self._profile.seconds))
+
+    async def _measure(self, fleet: Fleet) -> None:
+        self._watch.begin()
+        async with _running(self._scrape()):
+            began_s, fleet.counting = time.monotonic(), True
+            if self._profile.kill:
+                await asyncio.sleep(self._profile.seconds / 2)
+                await self._kill(fleet)
+            left_s = self._profile.seconds - (time.monotonic() - began_s)
+            await asyncio.sleep(max(0.0, left_s))
+            fleet.counting = False
+            took_s = time.monotonic() - began_s
+        self._watch.look()
+        self._figures |= {"cores": self._watch.cores, "rss_mb": self._watch.rss_mb, "connected": fleet.connected - 1}
+        self._figures["heartbeats_s"] = fleet.answers.heartbeats / took_s
+        self._seconds = took_s
+
+    async def _kill(self, fleet: Fleet) -> None:
+        """SIGKILL, start again, and wait until everybody is back; uploads that fall due meanwhile do not count."""
+        fleet.counting = False
+        await asyncio.to_thread(self._coordinator.kill)
+        killed_s = time.monotonic()
+        self._coordinator.start()
+        await self._wait(lambda: fleet.opened_since(killed_s) > 0, BACK_TIMEOUT_S, "the first peer comes back")
+        before = len(self._history.acked)
+        await self._wait(lambda: len(self._history.acked) > before, BACK_TIMEOUT_S, "the first acknowledgement")
+        self._figures["kill_to_ack_s"] = time.monotonic() - killed_s
+        with contextlib.suppress(ProcessFailed):
+            everybody = self._profile.peers + 1
+            await self._wait(lambda: fleet.opened_since(killed_s) == everybody, BACK_TIMEOUT_S, "peers come back")
+        self._figures["back_s"] = time.monotonic() - killed_s
+        fleet.counting = True
+
+    async def _last_verdicts(self, fleet: Fleet) -> None:
+        fleet.uploading = False
+        with contextlib.suppress(ProcessFailed):
+            await self._wait(lambda: fleet.under_way == 0, VERDICTS_TIMEOUT_S, "the last verdicts")
+        answers = fleet.answers
+        self._figures |= {
+            "uploads_s": len(answers.latencies_s) / self._seconds,
+            "p50_ack_ms": quantile_ms(answers.latencies_s, 0.5),
+            "p99_ack_ms": quantile_ms(answers.latencies_s, 0.99),
+            "p999_ack_ms": quantile_ms(answers.latencies_s, 0.999),
+            "max_ack_ms": quantile_ms(answers.latencies_s, 1.0),
+            "fleet_late_p99_ms": quantile_ms(answers.sent_late_s, 0.99),
+            "scrape_max_ms": quantile_ms(self._scrapes_s, 1.0),
+            "uploads_due": answers.due,
+            "uploads_starved": answers.starved,
+            "uploads_unanswered": fleet.under_way,
+        }
+        self._figures |= {f"refused_{reason}": count for reason, count in sorted(answers.refused.items())}
+        self._figures |= {f"failed_{status}": count for status, count in sorted(answers.failed.items())}
+
+    def _verdict(self) -> dict[str, float]:
+        """What an independent look at the ledger says."""
+        verdict = check(self._history, self._coordinator.folder.ledger)
+        return {
+            "acked": verdict.acked,
+            "lost": verdict.acked_lost,
+            "trained_twice": verdict.trained_twice,
+            "batches_changed": verdict.batches_changed,
+            "unaccounted": verdict.unaccounted,
+        }
+
+    async def _scrape(self) -> None:
+        """Ask for the metrics now and then."""
+        url = f"{self._coordinator.invite('peer').http_url}/metrics"
+        async with aiohttp.ClientSession(trust_env=False) as session:
+            while True:
+                await asyncio.sleep(SCRAPE_EVERY_S)
+                began_s = time.monotonic()
+                with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
+                    async with session.get(url) as response:
+                        await response.read()
+                    self._scrapes_s.append(time.monotonic() - began_s)
+
+    async def _wait(self, done: Callable[[], bool], timeout_s: float, what: str) -> None:
+        end_s = time.monotonic() + timeout_s
+        while not done():
+            self._coordinator.listening()  # raises what it died of
+            if time.monotonic() > end_s:
+                raise ProcessFailed(f"waited {timeout_s:g} s until {what}")
+            await asyncio.sleep(POLL_S)
+
+
+def quantile_ms(seconds: Sequence[float], share: float) -> float:
+    """Nearest rank, in milliseconds; 0 of nothing."""
+    if not seconds:
+        return 0.0
+    return 1e3 * sorted(seconds)[min(len(seconds) - 1, int(share * len(seconds)))]
+
+
+@asynccontextmanager
+async def _running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """A task beside the body; what it dies of is said on stderr."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        died = task.done() and not task.cancelled() and task.exception()
+        if died:
+            print(f"a member of the run ended: {task.exception()!r}", file=sys.stderr)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _allow_connections(files: int) -> None:
+    """Raise the limit of open files, also for the coordinator, which inherits it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for limits in ((max(soft, files), max(hard, files)), (hard, hard)):  # the first one only if we may
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            return

@@ -1,0 +1,71 @@
+"""The mutation gate: planted bugs, and how many of them the simulator finds within so many seeds.
+
+Every bug is hunted with the standard fault mix and the judge alone: what the cores assert of themselves does not count.
+Before that the same seeds are run without a bug: there must be nothing to find. Writes the table of docs/simulator.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from bench.machine import Outcome
+from rollcast.sim.mutants.gate import MUTANTS, Hunt, hunt
+from rollcast.sim.simulation import simulate_standard
+
+PAGE = Path(__file__).parents[2] / "docs" / "simulator.md"
+BEGIN, END = "<!-- mutants: begin -->", "<!-- mutants: end -->"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seeds", type=int, default=400, help="that a bug may take at most")
+    parser.add_argument("--clean", type=int, default=400, help="seeds run without a bug")
+    parser.add_argument("--only", default="", help="names of bugs, with commas between")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/simulator.md")
+
+
+def run(arguments: argparse.Namespace) -> Outcome:
+    names = [name for name in arguments.only.split(",") if name]
+    mutants = [mutant for mutant in MUTANTS if not names or mutant.name in names]
+    violated = [seed for seed in range(arguments.clean) if _violates(seed)]
+    hunts = []
+    for mutant in mutants:
+        hunts.append(hunt(mutant, arguments.seeds))
+        print(f"{mutant.name}: seed {hunts[-1].seed}, {hunts[-1].rule}", file=sys.stderr, flush=True)
+    if arguments.write:
+        write_table(PAGE, hunts)
+    found = [one.seed for one in hunts if one.seed is not None]
+    figures = {
+        "planted": len(mutants),
+        "found": len(found),
+        "worst_seed": max(found, default=-1),
+        "invariants": len({one.mutant.against for one in hunts if one.seed is not None}),
+        "clean_seeds": arguments.clean,
+        "clean_violations": len(violated),
+    }
+    return Outcome({"seeds": arguments.seeds, "clean": arguments.clean, "only": names}, figures)
+
+
+def _violates(seed: int) -> bool:
+    violations = simulate_standard(seed).violations
+    for violation in violations:
+        print(f"seed {seed}: {violation}", file=sys.stderr, flush=True)
+    return bool(violations)
+
+
+def table(hunts: Iterable[Hunt]) -> str:
+    """Markdown: what was planted, and the first seed that finds it."""
+    rows = ["| planted bug | against | seed | seen as |", "|---|---|---|---|"]
+    for one in hunts:
+        seed = "not found" if one.seed is None else str(one.seed)
+        rows.append(f"| `{one.mutant.name}`: {one.mutant.text} | {one.mutant.against} | {seed} | {one.rule} |")
+    return "\n".join(rows)
+
+
+def write_table(page: Path, hunts: Iterable[Hunt]) -> None:
+    """Put the table between its marks."""
+    before, rest = page.read_text().split(BEGIN)
+    _, after = rest.split(END)
+    page.write_text(f"{before}{BEGIN}\n{table(hunts)}\n{END}{after}")

@@ -1,0 +1,137 @@
+"""Power losses of a forgetful disk under the coordinator's ledger: is everything there that was acknowledged.
+
+The ledger's own code runs over SQLite on a disk in memory that forgets by chance what was not synced, torn in pieces of
+512 bytes. The power goes at a random write, sync or deletion, also while the ledger opens; then it opens what is left,
+and every acknowledged change is looked for. ``planted_lost``: the same with ``synchronous = OFF``, which must lose
+something, or the harness is blind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import random
+import sqlite3
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from bench.fleet.ledger_load import LedgerLoad, look
+from bench.machine import Outcome
+from coordinator.ledger import Ledger
+from rollcast.runtime.errors import MissingExtra, StoreError
+from rollcast.runtime.logs import configure_logging
+
+WRITES_MAX = 250  # before the power goes
+OPENING_SHARE = 0.1  # of losses that come while the ledger opens
+OPENING_WRITES_MAX = 12
+AT_ONCE = 3
+LOSSES_A_LEDGER = 20  # then a new one, so that looking stays quick
+PLANTED_LOSSES_MAX = 100
+
+
+@dataclass(slots=True)
+class Sums:
+    """Over all losses."""
+
+    acked: int = 0
+    lost: int = 0
+    torn: int = 0
+    damaged: int = 0  # ledgers that did not open or whose pages contradict each other
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--losses", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+
+
+def run(arguments: argparse.Namespace) -> Outcome:
+    with tempfile.TemporaryDirectory(prefix="rollcast-powerloss-") as folder:
+        configure_logging("powerloss", log_file=Path(folder) / "log")
+        sums = asyncio.run(lose(Path(folder), arguments.losses, random.Random(arguments.seed), synchronous="FULL"))
+        planted_losses = min(arguments.losses, PLANTED_LOSSES_MAX)
+        planted = asyncio.run(lose(Path(folder), planted_losses, random.Random(arguments.seed), synchronous="OFF"))
+    figures = {
+        "losses": arguments.losses,
+        "acked": sums.acked,
+        "acked_lost": sums.lost,
+        "batches_torn": sums.torn,
+        "damaged": sums.damaged,
+        "planted_losses": planted_losses,
+        "planted_lost": planted.lost + planted.torn + planted.damaged,
+    }
+    return Outcome({"losses": arguments.losses, "seed": arguments.seed}, figures)
+
+
+async def lose(folder: Path, losses: int, rng: random.Random, *, synchronous: str) -> Sums:
+    """So many power losses, on a new ledger now and then."""
+    sums = Sums()
+    for number in range(0, losses, LOSSES_A_LEDGER):
+        path = folder / f"{synchronous}-{number}.sqlite"
+        await _one_ledger(path, min(LOSSES_A_LEDGER, losses - number), rng, synchronous, sums)
+    return sums
+
+
+async def _one_ledger(path: Path, losses: int, rng: random.Random, synchronous: str, sums: Sums) -> None:
+    disk_module, connection_module = _apsw_modules()
+    disk = disk_module.ForgetfulDisk(str(path))
+
+    def connect(_: Path) -> sqlite3.Connection:
+        return cast(sqlite3.Connection, connection_module.ApswConnection("/store", disk, synchronous=synchronous))
+
+    load = LedgerLoad(rng)
+    for _ in range(losses):
+        disk.writes_left = rng.randrange(OPENING_WRITES_MAX if rng.random() < OPENING_SHARE else WRITES_MAX)
+        before = load.acked
+        await _until_lost(path, connect, load)
+        sums.acked += load.acked - before
+        disk.lose_power(rng)
+        if not _intact(connect, load, sums):
+            return  # what a damaged ledger loses next says nothing
+    disk.unregister()
+
+
+async def _until_lost(path: Path, connect: Callable[[Path], sqlite3.Connection], load: LedgerLoad) -> None:
+    try:
+        ledger = Ledger.open(path, connect=connect)
+    except StoreError:
+        return  # the power went while it opened
+    try:
+        await load.run(ledger, AT_ONCE)
+    except StoreError:
+        await ledger.close()
+
+
+def _intact(connect: Callable[[Path], sqlite3.Connection], load: LedgerLoad, sums: Sums) -> bool:
+    """Look at what is left."""
+    try:
+        connection = connect(Path())
+        try:
+            if not connection.execute("PRAGMA user_version").fetchone()[0]:
+                sums.lost += load.acked  # not even tables
+                return not load.acked
+            found = look(load, connection)
+        finally:
+            connection.close()
+    except sqlite3.Error:
+        sums.damaged += 1
+        return False
+    sums.lost += found.lost
+    sums.torn += found.torn
+    sums.damaged += bool(found.damage)
+    return not (found.lost or found.torn or found.damage)
+
+
+def _apsw_modules() -> tuple[Any, Any]:
+    try:
+        return (
+            importlib.import_module("bench.fleet.forgetful_disk"),
+            importlib.import_module("bench.fleet.apsw_connection"),
+        )
+    except ImportError as error:
+        raise MissingExtra(
+            "the benchmark needs the package apsw", cause=str(error), fix="pip install 'rollcast[dev]'"
+        ) from None

@@ -1,0 +1,190 @@
+"""A peer without model, relay or spool: it asks for work, waits as if it generated, uploads until it is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import grpc
+import grpc.aio
+
+from bench.fleet.history import History
+from rollcast.wire.joining.enrol import Enrolment
+from rollcast.wire.joining.grpc_client import open_channel
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.proto import rollcast_pb2_grpc as pb_grpc
+from rollcast.wire.protocol import range_to_pb
+
+END_OF_STREAM: Any = cast(Any, grpc.aio).EOF  # missing in the type stubs
+HEARTBEAT_S = 1.0
+CALL_DEADLINE_S = 10.0
+AGAIN_AFTER_S = (0.02, 0.1)  # a uniform wait before each further attempt: restarts are what is measured
+
+
+@dataclass(frozen=True, slots=True)
+class PeerShape:
+    """How one peer behaves."""
+
+    concurrent_rollouts: int = 16
+    generate_s: float = 0.05  # mean of an exponential distribution
+
+
+class SyntheticPeer:
+    """One identity with one session at a time. ``compose`` gives the completion's token ids of a leased prompt."""
+
+    def __init__(
+        self,
+        enrolment: Enrolment,
+        shape: PeerShape,
+        history: History,
+        compose: Callable[[pb.Lease], list[int]],
+        rng: random.Random,
+    ) -> None:
+        self._enrolment = enrolment
+        self._shape = shape
+        self._history = history
+        self._compose = compose
+        self._rng = rng
+        self._under_way: dict[tuple[int, int], asyncio.Task[None]] = {}
+        self._version: pb.VersionHeld | None = None
+        self._session: grpc.aio.StreamStreamCall[pb.PeerMessage, pb.CoordinatorMessage] | None = None
+        self._stub: pb_grpc.CoordinatorStub | None = None
+        self._asking = asyncio.Lock()
+        self.accepted = 0
+
+    async def live(self) -> None:
+        """Sessions one after the other, until cancelled."""
+        try:
+            while True:
+                async with open_channel(self._enrolment.grpc_address, self._enrolment.credentials) as channel:
+                    try:
+                        await self._one_session(pb_grpc.CoordinatorStub(channel))  # type: ignore[no-untyped-call]
+                    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                        pass  # the coordinator is away
+                    finally:
+                        self._stub = self._session = None
+                await asyncio.sleep(self._rng.uniform(*AGAIN_AFTER_S))
+        finally:
+            for task in self._under_way.values():
+                task.cancel()
+            await asyncio.gather(*self._under_way.values(), return_exceptions=True)
+
+    async def _one_session(self, stub: pb_grpc.CoordinatorStub) -> None:
+        session = stub.Session()
+        hello = pb.Hello(
+            protocol=range_to_pb(),
+            role="peer",
+            name=self._enrolment.peer_id[-8:],
+            concurrent_rollouts=self._shape.concurrent_rollouts,
+            has_held_leases=True,
+            held_leases=sorted({lease_id for lease_id, _ in self._under_way}),
+        )
+        await session.write(pb.PeerMessage(hello=hello))
+        beating: asyncio.Task[None] | None = None
+        try:
+            while (message := await session.read()) is not END_OF_STREAM:
+                if beating is None:
+                    self._stub, self._session = stub, session
+                    beating = asyncio.create_task(self._beat())
+                await self._hear(message)
+        finally:
+            if beating is not None:
+                beating.cancel()
+            session.cancel()
+
+    async def _hear(self, message: pb.CoordinatorMessage) -> None:
+        match message.WhichOneof("body"):
+            case "announcement":
+                await self._hold(pb.VersionRecord.FromString(message.announcement.record.payload))
+            case "leases":
+                for lease in message.leases.leases:
+                    for slot in lease.slots:
+                        key = (lease.lease_id, slot.sample_index)
+                        if key not in self._under_way:
+                            self._under_way[key] = asyncio.create_task(self._work(lease, slot))
+            case "lease_revoke":
+                revoked = set(message.lease_revoke.lease_ids)
+                for key, task in self._under_way.items():
+                    if key[0] in revoked:
+                        task.cancel()
+
+    async def _hold(self, record: pb.VersionRecord) -> None:
+        """Claim the announced version as soon as it is announced."""
+        self._version = pb.VersionHeld(epoch=record.epoch, version=record.version)
+        await self._say(version_held=self._version)
+        await self._ask()
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_S * self._rng.uniform(0.8, 1.2))
+            await self._say(heartbeat=pb.Heartbeat())
+            await self._ask()
+
+    async def _ask(self) -> None:
+        free = self._shape.concurrent_rollouts - len(self._under_way)
+        if free > 0 and self._version is not None:
+            await self._say(work_request=pb.WorkRequest(free_slots=free))
+
+    async def _say(self, **body: object) -> None:
+        session = self._session
+        if session is None:
+            return
+        async with self._asking:
+            try:
+                await session.write(pb.PeerMessage(**body))  # type: ignore[arg-type]
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                session.cancel()
+
+    async def _work(self, lease: pb.Lease, slot: pb.Slot) -> None:
+        key = (lease.lease_id, slot.sample_index)
+        version = self._version
+        assert version is not None
+        try:
+            took_s = self._rng.expovariate(1.0 / self._shape.generate_s)
+            await asyncio.sleep(took_s)
+            await self._upload(self._rollout(lease, slot, version.version, took_s))
+        finally:
+            del self._under_way[key]
+        await self._ask()
+
+    def _rollout(self, lease: pb.Lease, slot: pb.Slot, version: int, took_s: float) -> pb.Rollout:
+        tokens = self._compose(lease)
+        segment = pb.Segment(
+            role=pb.ASSISTANT,
+            epoch=lease.epoch,
+            version=version,
+            peer_id=self._enrolment.peer_id,
+            token_ids=tokens,
+            loss_mask=b"\x01" * len(tokens),
+        )
+        return pb.Rollout(
+            lease_id=lease.lease_id,
+            fencing_token=lease.fencing_token,
+            group_id=lease.group_id,
+            sample_index=slot.sample_index,
+            segments=[segment],
+            finish_reason=pb.STOP,
+            generate_s=took_s,
+        )
+
+    async def _upload(self, rollout: pb.Rollout) -> None:
+        """Send it until there is a verdict; nobody but us remembers it meanwhile."""
+        while True:
+            stub = self._stub
+            if stub is not None:
+                try:
+                    reply = await stub.UploadRollouts(
+                        iter([pb.RolloutUpload(rollouts=[rollout])]), timeout=CALL_DEADLINE_S
+                    )
+                except grpc.aio.AioRpcError:
+                    pass  # the answer may be lost, the rollout not: the same one again
+                else:
+                    (verdict,) = reply.verdicts
+                    if verdict.reason != "busy":
+                        self.accepted += verdict.accepted
+                        self._history.verdict(rollout, accepted=verdict.accepted, reason=verdict.reason)
+                        return
+            await asyncio.sleep(self._rng.uniform(*AGAIN_AFTER_S))

@@ -1,0 +1,73 @@
+"""What a coordinator process uses, and on which cores it and its verifiers run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+import psutil
+
+from bench.fleet.process import CoordinatorProcess
+
+LOOK_S = 0.5
+MEGABYTE = 1e6
+
+
+class Watch:
+    """Looks every LOOK_S seconds. Processor time is summed over the processes that came one after the other."""
+
+    def __init__(self, coordinator: CoordinatorProcess, own: Collection[int], others: Collection[int]) -> None:
+        """``own``: cores for the coordinator's threads. ``others``: cores for its verifiers."""
+        self._coordinator = coordinator
+        self._own = own
+        self._others = others
+        self._pid: int | None = None
+        self._seen_s = 0.0
+        self._began_s = 0.0
+        self.cpu_s = 0.0
+        self.rss_mb = 0.0  # the most that was seen
+
+    def begin(self) -> None:
+        """What was used until now does not count."""
+        self.look()
+        self.cpu_s = self.rss_mb = 0.0
+        self._began_s = time.monotonic()
+
+    @property
+    def cores(self) -> float:
+        """Processor time / time since ``begin``."""
+        return self.cpu_s / max(1e-9, time.monotonic() - self._began_s)
+
+    async def live(self) -> None:
+        """Until cancelled."""
+        while True:
+            self.look()
+            await asyncio.sleep(LOOK_S)
+
+    def look(self) -> None:
+        """Count what was used since the last look; pin what has started since then."""
+        pid = self._coordinator.pid
+        if pid is None:
+            return
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(pid)
+            if pid != self._pid:
+                self._pid, self._seen_s = pid, 0.0
+            times = process.cpu_times()
+            used_s = times.user + times.system
+            self.cpu_s, self._seen_s = self.cpu_s + used_s - self._seen_s, used_s
+            self.rss_mb = max(self.rss_mb, process.memory_info().rss / MEGABYTE)
+            pin(pid, self._own)
+            for child in process.children(recursive=True):
+                pin(child.pid, self._others)
+
+
+def pin(pid: int, cores: Collection[int]) -> None:
+    """Let every thread of a process run on these cores only; those that it starts later follow."""
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            os.sched_setaffinity(int(thread.name), cores)

@@ -1,0 +1,1 @@
+"""Measure the capacity planner, its predictions and its replanning."""

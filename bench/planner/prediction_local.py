@@ -1,0 +1,121 @@
+"""Predicted against real local runs: the second half of a run from its first half, and a run with fewer peers.
+
+Both are runs of `rollcast up` with real processes. Engines and learner are slowed down to declared times
+(bench/programs/throttled.py), so that a machine's other work changes little, and uplinks are capped, so that T_bcast
+depends on who relays. The declared times are not known to the prediction; the caps are, as an operator knows his lines.
+
+``local_error_*``: the first half of the first run is calibrated, its second half predicted. ``local_fewer_error_*``:
+the whole of it is calibrated, and a second run with fewer peers predicted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from bench import runs
+from bench.machine import Outcome
+from capacity.inputs.calibration import Calibration, Links, calibrate
+from capacity.inputs.run_records import RunRecords, read_run
+from capacity.predict.prediction import Prediction, predict
+from rollcast.cli.fleet import Fleet
+
+_UPLINK_MBIT_S, _ORIGIN_MBIT_S = 1.0, 2.0
+_BYTES = 1e6 / 8.0  # per second, of 1 Mbit/s
+
+#: A small policy, short steps; everything else is the shipped configuration.
+_SMALL = [
+    "coordinator.run.groups_per_step=8",
+    "coordinator.run.samples_per_group=4",
+    "coordinator.held_out_problems=32",
+    "learner.model.width=64",
+    "learner.model.feed_forward_width=128",
+    "learner.warm_start.steps_max=50",
+    "learner.warm_start.flawed_steps=0",
+    "learner.evaluation_problems=32",
+    "learner.publish.chunk_size_bytes=8192",
+    "peer.engine.concurrent_rollouts=4",
+    "peer.link.lan_exempt=false",
+    f"peer.link.upload_mbit_s_max={_UPLINK_MBIT_S}",
+    "origin.link.lan_exempt=false",
+    f"origin.link.upload_mbit_s_max={_ORIGIN_MBIT_S}",
+]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, default=Path("configs/local.toml"))
+    parser.add_argument("--peers", type=int, default=3, help="of the run that is calibrated (--local)")
+    parser.add_argument("--fewer-peers", type=int, default=2, help="of the run that is predicted (--local)")
+    parser.add_argument("--local-steps", type=int, default=70, help="learner steps of each run (--local)")
+    parser.add_argument("--local-warm-up", type=int, default=20, help="steps that are not looked at (--local)")
+    parser.add_argument("--token-s", type=float, default=0.2, help="of an engine (--local)")
+    parser.add_argument("--train-s", type=float, default=1.5, help="of a learner step (--local)")
+
+
+def run(arguments: argparse.Namespace) -> Outcome:
+    first, second = (_records(arguments, peers) for peers in (arguments.peers, arguments.fewer_peers))
+    begin, end = arguments.local_warm_up, arguments.local_steps + 1
+    middle = (begin + end) // 2
+    whole = calibrate(first.between(begin, end))
+    halves = calibrate(first.between(begin, middle)), calibrate(first.between(middle, end))
+    figures = _compared("local", *halves) | _compared("local_fewer", whole, calibrate(second.between(begin, end)))
+    settings: dict[str, Any] = {
+        name: getattr(arguments, name)
+        for name in ("peers", "fewer_peers", "local_steps", "local_warm_up", "token_s", "train_s")
+    }
+    return Outcome(settings, figures)
+
+
+def _compared(name: str, calibrated: Calibration, found: Calibration) -> dict[str, float]:
+    """What is predicted from one calibration beside what the other one found."""
+    predicted = predict_with(calibrated, len(found.peers), LINKS)
+    pairs = {
+        "utilisation": (predicted.utilisation * calibrated.busy_share, found.utilisation),
+        "t_bcast": (predicted.t_bcast_s, found.t_bcast_s.value),
+        "mean_staleness": (predicted.mean_staleness, found.mean_age),
+    }
+    figures = {f"{name}_error_{key}": abs(said - was) / was for key, (said, was) in pairs.items()}
+    for key, (said, was) in pairs.items():
+        figures |= {f"{name}_{key}_predicted": said, f"{name}_{key}_measured": was}
+    for kind, one in (("calibrated", calibrated), ("measured", found)):
+        figures |= {f"{name}_t_train_s_{kind}": one.t_train_s.value, f"{name}_mu_per_s_{kind}": _mean_rate(one)}
+    return figures
+
+
+LINKS = Links(source=_ORIGIN_MBIT_S * _BYTES, upload=_UPLINK_MBIT_S * _BYTES)
+
+
+def predict_with(calibration: Calibration, peers: int, links: Links) -> Prediction:
+    """What so many peers, each as fast as those that were calibrated are on average, would make of the run."""
+    demand, conduct = calibration.with_bcast(links, len(calibration.peers))
+    workers = calibration.workers(links)
+    return predict(demand, [workers[number % len(workers)] for number in range(peers)], conduct)
+
+
+def _mean_rate(calibration: Calibration) -> float:
+    return sum(peer.speed.rollouts_per_second for peer in calibration.peers) / len(calibration.peers)
+
+
+class _Throttled(runs.Story):
+    """Starts peers and learner as programs that take their time."""
+
+    def __init__(self, token_s: float, train_s: float) -> None:
+        super().__init__()
+        self._token_s, self._train_s = token_s, train_s
+
+    def begin(self, fleet: Fleet) -> None:
+        program = [sys.executable, "-m", "bench.programs.throttled"]
+        fleet.programs["learner"] = [*program, str(self._train_s)]
+        for number in range(1, fleet.config.peers + 1):
+            fleet.programs[f"peer-{number}"] = [*program, str(self._token_s)]
+
+
+def _records(arguments: argparse.Namespace, peers: int) -> RunRecords:
+    settings = [*_SMALL, f"peers={peers}", f"coordinator.run.steps={arguments.local_steps}"]
+    story = _Throttled(arguments.token_s, arguments.train_s)
+    with tempfile.TemporaryDirectory(prefix="rollcast-bench-") as folder:
+        summary = runs.run(arguments.config, Path(folder), settings, story)
+        return read_run(Path(summary["run_folder"]))

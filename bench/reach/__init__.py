@@ -1,0 +1,1 @@
+"""Measure how peers behind routers reach each other."""

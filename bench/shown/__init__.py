@@ -1,0 +1,1 @@
+"""Show a simulated fleet on a real dashboard."""

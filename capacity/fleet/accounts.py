@@ -1,0 +1,76 @@
+"""The fleet's money: a budget that is looked at, and sums by provider that are written down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from capacity.fleet.billing import Terms
+from capacity.fleet.budget import Budget, Limits
+from capacity.fleet.events import RecordClosed, RecordMark, RecordOpened, Spent
+from capacity.fleet.spending import Spending
+from capacity.fleet.state import OpenWorker, Restored
+from capacity.providers.base import WorkerTag
+
+
+class FleetAccounts:
+    """What opens and closes an account also says what must be written down of it."""
+
+    def __init__(self, limits: Limits, restored: Restored, now: float) -> None:
+        self._spending = Spending(restored.closed, restored.marked)
+        self.budget = Budget(limits, closed_usd=self._spending.closed_usd)
+        self._next_mark = now + limits.look_every_s
+        self._left_at = restored.marked_at
+        self._expected: dict[str, tuple[str, float]] = {}
+        self._now = now
+        self._has_news = False  # of an account that was closed since the last mark
+        for one in restored.opened:
+            self.take_up(one)
+
+    def take_up(self, one: OpenWorker) -> None:
+        """An account that is written down already."""
+        self.budget.open(str(one.tag), one.provider, one.terms, one.opened_at, sent_bytes=one.sent_bytes)
+
+    def expect(self, usd_per_hour: Mapping[str, tuple[str, float]]) -> None:
+        """From now on, each worker's provider and what it is expected to cost."""
+        self._expected = dict(usd_per_hour)
+
+    def pass_time(self, now: float) -> None:
+        """Count up to now."""
+        for provider, usd_per_hour in self._expected.values():
+            self._spending.expect(provider, usd_per_hour, now - self._now)
+        self._now = now
+        self.budget.settle(now)
+
+    def open(self, tag: WorkerTag, provider: str, terms: Terms, opened_at: float) -> RecordOpened:
+        """A start was decided."""
+        self.budget.open(str(tag), provider, terms, opened_at)
+        return RecordOpened(tag, provider, terms, opened_at)
+
+    def close(self, tag: WorkerTag, ended_at: float) -> RecordClosed:
+        """Nothing of it runs any more."""
+        account = self.budget.close(str(tag), ended_at)
+        self._spending.ended(account)
+        self._has_news = True
+        return RecordClosed(tag, account.provider, ended_at, account.machine_usd, account.egress_usd)
+
+    def missed_at(self, tag: WorkerTag, now: float) -> float:
+        """When a worker must have ended at the latest that the coordinators before us opened and nobody finds."""
+        account = self.budget.accounts[str(tag)]
+        ended_at = min(now, self._left_at + self.budget.limits.look_every_s + account.terms.tail_s)
+        return max(account.opened_at, ended_at)
+
+    def mark_is_due(self, now: float) -> bool:
+        """Whether it is time to write down what was spent, where anything is."""
+        return now >= self._next_mark and (self._has_news or bool(self.budget.accounts or self._expected))
+
+    def mark(self, now: float) -> RecordMark:
+        """Everything spent since the last mark."""
+        self._next_mark = now + self.budget.limits.look_every_s
+        self._has_news = False
+        accounts = self.budget.accounts
+        sent = {key: one.sent_bytes for key, one in accounts.items() if one.sent_bytes}
+        return RecordMark(now, self._spending.mark(accounts.values()), sent)
+
+    def spent(self) -> dict[str, Spent]:
+        """By provider, since the run began."""
+        return self._spending.by_provider(self.budget.accounts.values())

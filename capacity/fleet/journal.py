@@ -1,0 +1,97 @@
+"""The fleet's journal: a file of lines that only grows, durable line by line.
+
+It answers two questions after a crash: which tags may have something running, and how much was spent. A tag's line is
+durable before its start is tried, so that nothing can run that is not in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from capacity.fleet.rows import Fold, Row, decode, encode, fold
+from rollcast.runtime.errors import StoreError
+from rollcast.runtime.run_folder import fsync_folder
+
+
+def read_journal(path: Path) -> list[Row]:
+    """Its rows in order; none where there is no journal. A last line that was not finished does not count.
+
+    Raises:
+        StoreError: it cannot be read, or another line is damaged.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise _error(path, str(error)) from None
+    rows = []
+    for number, line in enumerate(data.split(b"\n")[:-1], start=1):
+        try:
+            rows.append(decode(line))
+        except ValueError as error:
+            raise _error(path, f"line {number}: {error}") from None
+    return rows
+
+
+class FleetJournal:
+    """Open for appending by one process."""
+
+    def __init__(self, path: Path, descriptor: int, content: Fold) -> None:
+        self.path = path
+        self.content = content
+        self._descriptor = descriptor
+
+    @classmethod
+    def open(cls, path: Path) -> FleetJournal:
+        """Read what is there, cut off a line that was not finished, go on behind it.
+
+        Raises:
+            StoreError: it is damaged, or the disk refuses.
+        """
+        content = fold(read_journal(path))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            os.ftruncate(descriptor, _length_of_lines(path))
+            os.fsync(descriptor)
+            fsync_folder(path.parent)
+        except OSError as error:
+            raise _error(path, str(error)) from None
+        return cls(path, descriptor, content)
+
+    def append(self, row: Row) -> None:
+        """Durable when it returns. Blocks on the disk.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        line, length = encode(row), os.fstat(self._descriptor).st_size
+        try:
+            if os.write(self._descriptor, line) != len(line):
+                raise OSError("the line was written in part only")
+            os.fsync(self._descriptor)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, length)
+            raise _error(self.path, str(error)) from None
+        self.content.add(row)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._descriptor)
+
+
+def _length_of_lines(path: Path) -> int:
+    return path.read_bytes().rfind(b"\n") + 1
+
+
+def _error(path: Path, cause: str) -> StoreError:
+    return StoreError(
+        f"the journal of providers {path} cannot be used",
+        cause=cause,
+        fix="free some space, or restore it from a backup of the run; without it, workers that run are stopped as "
+        "orphans and what they cost so far is forgotten",
+    )

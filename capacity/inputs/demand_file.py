@@ -1,0 +1,156 @@
+"""What a run needs, as a TOML file for the planner: sections [demand], [lengths] and [engine]."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from capacity.model.topologies import Shape, Topology
+from rollcast.runtime.config import ConfigModel
+
+MODEL_MEASURED = "measured"
+_TOPOLOGY = re.compile(r"stripes=([1-9]\d{0,3})|tree|chain|star")
+
+#: What other systems call S. Their units differ: docs/capacity.md has the dictionary.
+STALENESS_SYNONYMS: Mapping[str, str] = {
+    "max_off_policy_steps": "prime-rl",
+    "async_level": "INTELLECT-2",
+    "max_off_policy_threshold": "verl",
+    "max_head_offpolicyness": "AReaL",
+    "max_staleness_steps": "SkyRL",
+    "max_trajectory_age_steps": "NeMo-RL",
+    "max_staleness_versions": "NeMo-RL",
+    "max_policy_age": "torchforge",
+    "off_policy_steps": "Tunix",
+    "max_rollout_step_delay": "Marin",
+    "max_steps_off_policy": "Tinker cookbook",
+}
+_NOT_STEPS: Mapping[str, str] = {
+    "staleness_threshold": "verl fully_async counts a share of the batch",
+    "max_batches_offpolicy": "Atropos counts queued batches",
+    "async_queue_size": "OpenRLHF counts queued batches",
+    "max_rollout_timestamp_delay": "Marin's is in seconds",
+}
+
+
+class DemandSection(ConfigModel):
+    """The learner, the staleness limit, and how versions travel."""
+
+    model: str
+    """Whose rollouts are made: a name of the catalogue, for example qwen3-8b; `rollcast capacity offers models` lists
+    them. `measured`: workers give measured speeds, and update_bytes is given."""
+    rollouts_per_step: int = Field(ge=1)
+    """R: rollouts in one batch."""
+    t_train_s: float = Field(gt=0)
+    """T_train: seconds of one learner step, waiting not counted."""
+    staleness_limit: int = Field(ge=1)
+    """S: hard limit on a rollout's age at batch formation, in learner steps."""
+    publish_every_steps: int = Field(1, ge=1)
+    """kappa: learner steps between two published versions."""
+    encoding: Literal["keyframe", "delta"] = "keyframe"
+    """What workers receive: the whole version, or the difference from an earlier one."""
+    learning_rate: float = Field(1e-6, gt=0)
+    """Highest learning rate of Adam: it decides how large a delta is."""
+    delta_share: float | None = Field(None, gt=0, le=1)
+    """Bytes of a delta / bytes of a keyframe, where it was measured; none: reckoned from the learning rate."""
+    update_bytes: float | None = Field(None, gt=0)
+    """M: bytes of what each worker receives for one version; none: from the model and the encoding."""
+    learner_upload_mbit_per_second: float = Field(gt=0)
+    """U0: uplink of the origin, or of what serves the first copies."""
+    learner_egress_usd_per_gb: float = Field(0.0, ge=0)
+    """Price of what the origin sends; 1 GB = 1e9 bytes."""
+    topology: str = "stripes=8"
+    """Shape in which copies travel: stripes=N, tree, chain or star."""
+    pauses_while_receiving: bool = False
+    """Whether workers stop generating while they receive; Rollcast's peers do not."""
+    t_swap_s: float = Field(1.0, ge=0)
+    """Seconds that a worker stands still to put a new version into use."""
+    t_load_s: float = Field(0.0, ge=0)
+    """From the verified copy to its use, generating meanwhile."""
+    t_score_s: float = Field(0.0, ge=0)
+    """From a rollout's end to its score."""
+    headroom: float = Field(1.1, ge=1)
+    """phi: rate bought / rate needed."""
+    share_without_a_region: float = Field(0.0, ge=0, le=1)
+    """Share of the needed rate that must be left when any one region is lost; 0: not asked for."""
+    chance_z: float = Field(0.0, ge=0, le=6)
+    """The rate must hold at so many standard deviations of losses (2.33: 99 %); 0: not asked for."""
+    usd_per_hour_max: float | None = Field(None, gt=0)
+    """Budget for workers and their traffic; none: no limit."""
+    learner_usd_per_hour: float = Field(0.0, ge=0)
+    """Price of the learner's machine."""
+    storage_usd_per_hour: float = Field(0.0, ge=0)
+    """Price of the origin's and the checkpoints' disks."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _other_names(cls, values: Any) -> Any:
+        """S under the name that another system gives it, where that counts learner steps too."""
+        if not isinstance(values, dict):
+            return values
+        for name, system in STALENESS_SYNONYMS.items():
+            if name in values and "staleness_limit" in values:
+                raise ValueError(f"{name} ({system}) and staleness_limit are the same: give one")
+        for name, why in _NOT_STEPS.items():
+            if name in values:
+                raise ValueError(f"{name} is no count of learner steps ({why}): give staleness_limit")
+        return {("staleness_limit" if name in STALENESS_SYNONYMS else name): value for name, value in values.items()}
+
+    @field_validator("topology")
+    @classmethod
+    def _known_topology(cls, value: str) -> str:
+        topology_named(value)
+        return value
+
+    @model_validator(mode="after")
+    def _size_is_known(self) -> DemandSection:
+        if self.model == MODEL_MEASURED and self.update_bytes is None:
+            raise ValueError('model = "measured" needs update_bytes')
+        return self
+
+
+class LengthsSection(ConfigModel):
+    """How long rollouts are; not used for workers whose rollouts a second and p90 were measured."""
+
+    distribution: str = "deepseek-r1"
+    """A distribution of the catalogue (`rollcast capacity offers lengths` lists them), or a CSV file with
+    low,high,weight in tokens."""
+    tokens_max: int = Field(8192, ge=1)
+    """Rollouts are cut at so many generated tokens."""
+    prompt_tokens: float = Field(512.0, ge=0)
+    """Mean length of a prompt."""
+
+
+class EngineSection(ConfigModel):
+    """How hardware that nobody measured is reckoned."""
+
+    efficiency: float | None = Field(None, gt=0, le=1)
+    """Share of the roofline that the engine reaches, fitted from one timed decode; none: the catalogue's."""
+    concurrencies: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    """Rollouts under way at once, of one accelerator, among which the planner chooses."""
+
+
+class DemandFile(ConfigModel):
+    """The whole file."""
+
+    demand: DemandSection
+    lengths: LengthsSection = LengthsSection()
+    engine: EngineSection = EngineSection()
+
+
+def topology_named(text: str) -> Topology:
+    """``stripes=8``, ``tree``, ``chain`` or ``star``.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    found = _TOPOLOGY.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"no topology is called {text!r}: stripes=N, tree, chain or star")
+    if found[1]:
+        return Topology("stripes", int(found[1]))
+    shapes: dict[str, Shape] = {"tree": "tree", "chain": "chain", "star": "star"}
+    return Topology(shapes[found[0]])

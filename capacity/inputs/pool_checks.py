@@ -1,0 +1,225 @@
+"""What of a pool is believed. A row with a missing, zero or absurd value is skipped and counted, never guessed."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from capacity.inputs.pool_columns import RULES, ColumnRule, Record, Value
+from capacity.inputs.pool_files import Row
+from capacity.inputs.pool_rows import PoolRow
+from rollcast.runtime.errors import PoolError
+
+Reason = Literal[
+    "missing", "zero", "absurd", "not_a_number", "not_a_choice", "duplicate", "unknown_hardware", "does_not_fit"
+]
+Origin = Literal["default", "assumption", "donated"]
+
+WORKERS_MAX = 200_000
+"""In a pool, each of ``count`` alike counted."""
+
+_YES = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+_EXAMPLES_SHOWN = 3
+_OPTIONAL = tuple(rule.name for rule in RULES.values() if not rule.needed and rule.default is None)
+_TOLD = ("gpus", "relays", "preemptions_per_hour", "lost_per_preemption_s")
+"""Columns whose defaults matter enough to be told when they were used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """One row that is not used.
+
+    Args:
+        where: its place in the file; ``worker_id`` is empty where that is what is missing.
+        column: whose value is to blame, and ``value`` as it was read.
+        detail: what would have been believed, in words.
+    """
+
+    where: str
+    worker_id: str
+    reason: Reason
+    column: str
+    value: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A value that so many rows did not have, and what was taken for it: the schema's default, or the user's."""
+
+    column: str
+    value: Value
+    rows: int
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedPool:
+    """Args: rows: how many there were; ``len(taken) + len(skipped) = rows``."""
+
+    rows: int
+    taken: tuple[PoolRow, ...]
+    skipped: tuple[Skipped, ...] = ()
+    filled: tuple[Filled, ...] = ()
+
+
+class _Refusal(Exception):
+    def __init__(self, reason: Reason, column: str, value: object, detail: str) -> None:
+        super().__init__(reason)
+        self.reason, self.column, self.value, self.detail = reason, column, value, detail
+
+
+@dataclass(slots=True)
+class _Progress:
+    assumed: Record
+    names: set[str] = field(default_factory=set)
+    filled: Counter[tuple[str, Value, Origin]] = field(default_factory=Counter)
+
+
+def check_pool(rows: Sequence[Row], assumed: Record | None = None) -> CheckedPool:
+    """Take what can be believed.
+
+    Args:
+        rows: as read.
+        assumed: values for cells that are empty, by column; they are checked like any other.
+
+    Raises:
+        PoolError: it has more than WORKERS_MAX workers.
+    """
+    progress = _Progress(assumed or {})
+    taken: list[PoolRow] = []
+    skipped: list[Skipped] = []
+    for row in rows:
+        try:
+            taken.append(_taken(row, progress))
+        except _Refusal as refusal:
+            name, value = str(row.values.get("worker_id", "")), "" if refusal.value is None else str(refusal.value)
+            skipped.append(Skipped(row.where, name, refusal.reason, refusal.column, value, refusal.detail))
+    filled = [Filled(column, value, count, origin) for (column, value, origin), count in progress.filled.items()]
+    return CheckedPool(len(rows), tuple(taken), tuple(skipped), tuple(sorted(filled, key=filled_line)))
+
+
+def skipped_lines(skipped: Iterable[Skipped]) -> list[str]:
+    """A line for each reason and column with the count and the first examples, most rows first."""
+    groups: dict[tuple[str, str], list[Skipped]] = {}
+    for one in skipped:
+        groups.setdefault((one.reason, one.column), []).append(one)
+    lines = []
+    for (reason, column), members in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
+        names = ", ".join(_example(one) for one in members[:_EXAMPLES_SHOWN])
+        more = f" and {len(members) - _EXAMPLES_SHOWN} more" if len(members) > _EXAMPLES_SHOWN else ""
+        lines.append(f"{len(members)} x {column} {reason.replace('_', ' ')}: {members[0].detail} ({names}{more})")
+    return lines
+
+
+def filled_line(filled: Filled) -> str:
+    """What was taken where rows said nothing, in words."""
+    origin = {"default": "by default", "assumption": "as assumed", "donated": "as it is donated"}[filled.origin]
+    value = (
+        {True: "yes", False: "no"}.get(filled.value, filled.value) if isinstance(filled.value, bool) else filled.value
+    )
+    return f"{filled.column} = {value} {origin}, in {filled.rows} row{'s' if filled.rows > 1 else ''}"
+
+
+def _example(skipped: Skipped) -> str:
+    name = skipped.worker_id or skipped.where
+    return f"{name}: {skipped.value}" if skipped.value and skipped.reason != "duplicate" else name
+
+
+def _taken(row: Row, progress: _Progress) -> PoolRow:
+    filled: list[tuple[str, Value, Origin]] = []
+    record = dict(row.values)
+    for column, value in progress.assumed.items():
+        if column not in record:
+            record[column] = value
+            filled.append((column, value, "assumption"))
+    values: dict[str, Any] = {name: _believed(RULES[name], value) for name, value in record.items()}
+    _fill_donated(values, filled)
+    _check_spot(values)
+    for rule in RULES.values():
+        if rule.name not in values and rule.needed:
+            raise _Refusal("missing", rule.name, None, rule.meaning)
+        if rule.name not in values and rule.default is not None:
+            values[rule.name] = rule.default
+            if rule.name in _TOLD:
+                filled.append((rule.name, rule.default, "default"))
+    _check_speed(values)
+    whole: dict[str, Any] = dict.fromkeys(_OPTIONAL) | values
+    taken = PoolRow(where=row.where, **whole)
+    _check_names(taken, progress)
+    if not taken.preemptions_per_hour:
+        filled = [one for one in filled if one[0] != "lost_per_preemption_s"]
+    progress.filled.update(filled)
+    return taken
+
+
+def _believed(rule: ColumnRule, value: Value) -> Value:
+    """The value in its type.
+
+    Raises:
+        _Refusal: it is not believed.
+    """
+    if rule.kind == "text":
+        if rule.choices and value not in rule.choices:
+            raise _Refusal("not_a_choice", rule.name, value, "one of " + ", ".join(filter(None, rule.choices)))
+        return str(value)
+    if rule.kind == "flag":
+        found = value if isinstance(value, bool) else _YES.get(str(value).lower())
+        if found is None:
+            raise _Refusal("not_a_choice", rule.name, value, "yes or no")
+        return found
+    return _number(rule, value)
+
+
+def _number(rule: ColumnRule, value: Value) -> Value:
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except ValueError:
+        number = math.nan
+    if math.isnan(number):
+        raise _Refusal("not_a_number", rule.name, value, f"a number from {rule.low:g} to {rule.high:g}")
+    if number == 0 and (rule.zero_is_fine or rule.name == "usd_per_hour"):
+        return 0.0
+    if number == 0:
+        raise _Refusal("zero", rule.name, value, rule.meaning)
+    if not rule.low <= number <= rule.high:
+        raise _Refusal("absurd", rule.name, value, f"believed from {rule.low:g} to {rule.high:g}")
+    if rule.kind == "whole" and number != int(number):
+        raise _Refusal("not_a_number", rule.name, value, "a whole number")
+    return int(number) if rule.kind == "whole" else number
+
+
+def _fill_donated(values: dict[str, Any], filled: list[tuple[str, Value, Origin]]) -> None:
+    if values.get("donated"):
+        for column in ("usd_per_hour", "egress_usd_per_gb"):
+            if column not in values:
+                values[column] = 0.0
+                filled.append((column, 0.0, "donated"))
+    elif values.get("usd_per_hour") == 0:
+        raise _Refusal("zero", "usd_per_hour", 0, "only what is marked as donated costs nothing")
+
+
+def _check_spot(values: dict[str, Any]) -> None:
+    if values.get("spot") and "preemptions_per_hour" not in values:
+        raise _Refusal("missing", "preemptions_per_hour", None, "a spot machine is taken away at times")
+
+
+def _check_speed(values: dict[str, Any]) -> None:
+    measured = [name for name in ("rollouts_per_second", "tokens_per_second") if name in values]
+    if not measured and not values["hardware"]:
+        raise _Refusal("missing", "hardware", None, "it has no measured speed, so that its hardware must tell")
+    if measured and "concurrency" not in values:
+        raise _Refusal("missing", "concurrency", None, f"{measured[0]} says little without it")
+
+
+def _check_names(row: PoolRow, progress: _Progress) -> None:
+    if len(progress.names) + row.count > WORKERS_MAX:
+        raise PoolError(f"the pool has more than {WORKERS_MAX} workers", fix="check the column `count`, or filter it")
+    names = row.worker_ids
+    taken = next((name for name in names if name in progress.names), None)
+    if taken is not None:
+        raise _Refusal("duplicate", "worker_id", taken, "an earlier row has this name")
+    progress.names.update(names)

@@ -1,0 +1,147 @@
+"""A pool of workers as a file: CSV with a header, or TOML with one [[worker]] table each. Columns: pool_columns.py."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from capacity.inputs.pool_columns import RULES, Record
+from rollcast.runtime.errors import PoolError
+
+FILE_BYTES_MAX = 64 << 20
+ROWS_MAX = 100_000
+_COLUMNS_PAGE = "docs/capacity.md lists the columns with their units"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row, and where it is from: ``line 7``, or ``worker 3`` of a TOML file."""
+
+    where: str
+    values: Record
+
+
+def read_pool(path: Path) -> list[Row]:
+    """Rows of a .csv or .toml file, unchecked; see pool_checks.py.
+
+    Raises:
+        PoolError: the file is missing, too large, of another kind, or has columns that no pool has.
+    """
+    text = _text(path)
+    if path.suffix == ".csv":
+        rows = rows_of_csv(text, str(path))
+    elif path.suffix == ".toml":
+        rows = rows_of_toml(text, str(path))
+    else:
+        raise PoolError(f"cannot tell what kind of file {path} is", fix="name it .csv or .toml")
+    if not rows:
+        raise PoolError(f"{path} has no workers", fix="give it a row for each; configs/pool.csv is an example")
+    if len(rows) > ROWS_MAX:
+        raise PoolError(f"{path} has {len(rows)} rows, more than {ROWS_MAX}", fix="use the column `count` for equals")
+    return rows
+
+
+def rows_of_csv(text: str, source: str) -> list[Row]:
+    """Rows of CSV text; lines that start with # are comments, empty cells are absent.
+
+    Raises:
+        PoolError: no header, an unknown column, or a row with another number of cells.
+    """
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip() and line[0] != "#"]
+    reader = csv.reader(io.StringIO("\n".join(line for _, line in lines)), strict=True)
+    try:
+        table = list(reader)
+    except csv.Error as error:
+        raise PoolError(f"{source} is not CSV", cause=str(error), fix="check its quotes") from None
+    if not table:
+        return []
+    header = [cell.strip() for cell in table[0]]
+    _check_columns(header, source)
+    if len(table) != len(lines):
+        raise PoolError(f"{source} has a cell with a line break in it", fix="keep each row on one line")
+    rows = []
+    for (number, _), cells in zip(lines[1:], table[1:], strict=True):
+        if len(cells) != len(header):
+            raise PoolError(
+                f"{source} line {number} has {len(cells)} cells, the header {len(header)}",
+                fix="put text with commas into double quotes",
+            )
+        filled = {name: cell.strip() for name, cell in zip(header, cells, strict=True) if cell.strip()}
+        rows.append(Row(f"line {number}", dict(filled)))
+    return rows
+
+
+def rows_of_toml(text: str, source: str) -> list[Row]:
+    """Rows of TOML text: ``[[worker]]`` tables, on top of a ``[defaults]`` table if there is one.
+
+    Raises:
+        PoolError: not TOML, other tables, or an unknown column.
+    """
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise PoolError(f"{source} is not TOML", cause=str(error), fix="correct the line named above") from None
+    defaults, workers = document.pop("defaults", {}), document.pop("worker", [])
+    if document or not isinstance(defaults, dict) or not isinstance(workers, list):
+        extra = ", ".join(sorted(document)) or "a table of another kind"
+        raise PoolError(f"{source} has {extra}", fix="a pool has [[worker]] tables and one [defaults] table")
+    rows = []
+    for number, worker in enumerate(workers, 1):
+        values = {**defaults, **worker} if isinstance(worker, dict) else {"": worker}
+        _check_columns(values, f"{source} worker {number}")
+        rows.append(Row(f"worker {number}", _plain(values, f"{source} worker {number}")))
+    return rows
+
+
+def assumed_values(assignments: Iterable[str]) -> Record:
+    """``column=value`` assignments, for rows that say nothing of their own.
+
+    Raises:
+        PoolError: an unknown column, or no ``=``.
+    """
+    values: Record = {}
+    for assignment in assignments:
+        name, separator, value = assignment.partition("=")
+        if not separator or not value.strip():
+            raise PoolError(f"cannot read the assumption {assignment!r}", fix="write it as column=value")
+        values[name.strip()] = value.strip()
+    _check_columns(values, "--assume")
+    return values
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise PoolError(
+                f"{path} is larger than {FILE_BYTES_MAX >> 20} MiB", fix="use the column `count` for equals"
+            )
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise PoolError(f"no pool at {path}", fix="give a .csv or .toml file; configs/pool.csv is an example") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise PoolError(f"cannot read {path}", cause=str(error), fix="check the file and its permissions") from None
+
+
+def _check_columns(names: Iterable[str], source: str) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise PoolError(f"{source} has the column {name!r} twice", fix="remove one of them")
+        seen.add(name)
+        if name not in RULES:
+            close = difflib.get_close_matches(name, RULES, n=1, cutoff=0.5)
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            raise PoolError(f"{source} has a column that no pool has: {name!r}", fix=f"{hint}{_COLUMNS_PAGE}")
+
+
+def _plain(values: Mapping[str, Any], where: str) -> Record:
+    for name, value in values.items():
+        if not isinstance(value, str | float | int | bool):
+            raise PoolError(f"{where}: {name} is neither text nor a number", fix="write it as one value")
+    return {name: value for name, value in values.items() if value != ""}

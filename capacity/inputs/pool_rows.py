@@ -1,0 +1,52 @@
+"""A row of a pool whose values have been checked, before its speed with a certain model is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from capacity.model.workers import Pin
+
+BYTES_PER_MBIT = 1e6 / 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolRow:
+    """Machines that can be had, or are there: ``count`` alike. Fields and units as in pool_columns.py.
+
+    Args:
+        where: the place in the file, for messages.
+        t_gen_p90_s, rollouts_per_second, tokens_per_second, concurrency: as measured; None where nobody did.
+    """
+
+    where: str
+    worker_id: str
+    count: int
+    name: str
+    provider: str
+    region: str
+    hardware: str
+    gpus: int
+    usd_per_hour: float
+    donated: bool
+    upload_mbit_per_second: float
+    download_mbit_per_second: float
+    egress_usd_per_gb: float
+    rollouts_per_second: float | None
+    tokens_per_second: float | None
+    concurrency: int | None
+    t_gen_p90_s: float | None
+    relays: bool
+    spot: bool
+    preemptions_per_hour: float
+    lost_per_preemption_s: float
+    active: bool
+    pin: Pin
+    price_source: str
+    price_date: str
+
+    @property
+    def worker_ids(self) -> tuple[str, ...]:
+        """Of each of the machines."""
+        if self.count == 1:
+            return (self.worker_id,)
+        return tuple(f"{self.worker_id}-{number}" for number in range(1, self.count + 1))

@@ -1,0 +1,126 @@
+"""From rows of a pool to workers: what each makes of a certain model's rollouts, as measured or by the roofline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from capacity.catalogue.gpus import gpu_named, gpus
+from capacity.catalogue.served import efficiency_of
+from capacity.inputs.pool_checks import Skipped
+from capacity.inputs.pool_rows import BYTES_PER_MBIT, PoolRow
+from capacity.model.lengths import LengthDistribution
+from capacity.model.roofline import ModelShape, speeds_of
+from capacity.model.units import BYTES_PER_GB
+from capacity.model.workers import Speed, Worker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollouts:
+    """What is generated, and how hardware that nobody measured is reckoned.
+
+    Args:
+        model: None: only measured speeds count.
+        lengths: of the generated tokens, cut where the engine cuts.
+        prompt_tokens: mean.
+        efficiency: share of the roofline; None: of each hardware as the catalogue has it.
+        concurrencies: of one accelerator, among which the planner chooses.
+    """
+
+    model: ModelShape | None
+    lengths: LengthDistribution
+    prompt_tokens: float
+    efficiency: float | None
+    concurrencies: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Args: measured: workers whose speed is measured and not reckoned."""
+
+    workers: tuple[Worker, ...]
+    skipped: tuple[Skipped, ...]
+    measured: int
+
+
+def workers_of(rows: Sequence[PoolRow], rollouts: Rollouts) -> Pool:
+    """Workers with their speeds; rows whose hardware is not known, or too small for the model, are skipped."""
+    workers: list[Worker] = []
+    skipped: list[Skipped] = []
+    reckoned: dict[tuple[str, int], tuple[Speed, ...] | Skipped] = {}
+    measured = 0
+    for row in rows:
+        found: tuple[Speed, ...] | Skipped
+        if row.rollouts_per_second is not None or row.tokens_per_second is not None:
+            found = (_measured(row, rollouts.lengths),)
+            measured += row.count
+        else:
+            kind = row.hardware, row.gpus
+            if kind not in reckoned:
+                reckoned[kind] = _reckoned(row, rollouts)
+            found = reckoned[kind]
+        if isinstance(found, Skipped):
+            skipped.append(Skipped(row.where, row.worker_id, found.reason, found.column, found.value, found.detail))
+        else:
+            workers += [_worker(row, worker_id, found) for worker_id in row.worker_ids]
+    return Pool(tuple(workers), tuple(skipped), measured)
+
+
+def _measured(row: PoolRow, lengths: LengthDistribution) -> Speed:
+    """By Little's law a rollout takes ``concurrency / rate`` seconds on average; its p90 is as much longer as the
+    lengths' p90 is above their mean, where it was not measured itself."""
+    assert row.concurrency is not None
+    if row.rollouts_per_second is not None:
+        rate = row.rollouts_per_second
+    else:
+        assert row.tokens_per_second is not None
+        rate = row.tokens_per_second / lengths.mean
+    mean_s = row.concurrency / rate
+    p90_s = row.t_gen_p90_s if row.t_gen_p90_s is not None else mean_s * lengths.quantile(0.9) / lengths.mean
+    return Speed(row.concurrency, rate, p90_s, mean_s)
+
+
+def _reckoned(row: PoolRow, rollouts: Rollouts) -> tuple[Speed, ...] | Skipped:
+    gpu = gpu_named(row.hardware)
+    if gpu is None:
+        known = f"the catalogue has {', '.join(sorted(gpus()))}; or give a measured speed"
+        return Skipped(row.where, row.worker_id, "unknown_hardware", "hardware", row.hardware, known)
+    if rollouts.model is None:
+        return Skipped(row.where, row.worker_id, "missing", "rollouts_per_second", "", "the model is not known either")
+    speeds = speeds_of(
+        gpu,
+        rollouts.model,
+        rollouts.lengths,
+        rollouts.concurrencies,
+        rollouts.efficiency or efficiency_of(gpu),
+        prompt_tokens=rollouts.prompt_tokens,
+    )
+    if not speeds:
+        weights_gb, memory_gb = rollouts.model.weight_bytes / BYTES_PER_GB, gpu.memory_bytes / BYTES_PER_GB
+        sizes = f"{weights_gb:.1f} GB of weights and their cache in {memory_gb:.1f} GB"
+        detail = f"{sizes}, with a whole copy on each accelerator"
+        return Skipped(row.where, row.worker_id, "does_not_fit", "hardware", row.hardware, detail)
+    return tuple(
+        Speed(speed.concurrency * row.gpus, speed.rollouts_per_second * row.gpus, speed.t_gen_p90_s, speed.t_gen_mean_s)
+        for speed in speeds
+    )
+
+
+def _worker(row: PoolRow, worker_id: str, speeds: tuple[Speed, ...]) -> Worker:
+    return Worker(
+        worker_id=worker_id,
+        speeds=speeds,
+        usd_per_hour=row.usd_per_hour,
+        upload_bytes_per_second=row.upload_mbit_per_second * BYTES_PER_MBIT,
+        download_bytes_per_second=row.download_mbit_per_second * BYTES_PER_MBIT,
+        egress_usd_per_gb=row.egress_usd_per_gb,
+        relays=row.relays,
+        preemptions_per_hour=row.preemptions_per_hour,
+        lost_per_preemption_s=row.lost_per_preemption_s,
+        name=row.name,
+        hardware=f"{row.gpus} x {row.hardware}" if row.gpus > 1 else row.hardware,
+        provider=row.provider,
+        region=row.region,
+        active=row.active,
+        pin=row.pin,
+    )

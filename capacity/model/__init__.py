@@ -1,0 +1,1 @@
+"""State the formulas of the capacity model: demand, workers, links, lengths, staleness."""

@@ -1,0 +1,192 @@
+"""What a GPU makes, from its memory bandwidth, its arithmetic and one timed decode.
+
+Each decode step reads the weights once and every rollout's keys and values so far, and does two operations per weight
+and rollout. Prompts of rollouts that begin are read in between, at two operations per weight and token:
+
+    memory   = (weights + concurrency context kv_bytes) / bandwidth
+    compute  = 2 parameters concurrency / flops
+    prompts  = 2 parameters concurrency prompt_per_token / flops
+    ms/token = 1000 (max(memory, compute) + prompts) / efficiency
+
+The efficiency is one figure per engine, GPU and size of model, fitted from one timed decode; a small model's is lower,
+since a step's fixed cost counts for more. Errors: `python -m bench roofline` and docs/capacity-model.md. Sources of the
+method: the roofline of Williams, Waterman and Patterson (2009), applied to decoding as in Pope et al., "Efficiently
+scaling transformer inference" (2022), section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from capacity.model.lengths import LengthDistribution, generation_times
+from capacity.model.workers import Speed
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU by its data sheet: dense bf16 operations, bytes of memory, bytes per second."""
+
+    name: str
+    memory_bytes: float
+    bandwidth_bytes_per_second: float
+    flops_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """A decoder by what its decoding moves.
+
+    Args:
+        parameters: of the whole model, which a worker holds and receives.
+        active_parameters: that one token passes through; fewer than all for a mixture of experts.
+        layers, kv_heads, head_dim: of its attention's cache.
+        bytes_per_parameter: 2 for bf16, 1 for fp8.
+        bytes_per_cached: of one number in the cache.
+    """
+
+    name: str
+    parameters: float
+    layers: int
+    kv_heads: int
+    head_dim: int
+    active_parameters: float = 0.0
+    bytes_per_parameter: float = 2.0
+    bytes_per_cached: float = 2.0
+
+    @property
+    def weight_bytes(self) -> float:
+        """Of the whole model: also M of one keyframe."""
+        return self.parameters * self.bytes_per_parameter
+
+    @property
+    def kv_bytes_per_token(self) -> float:
+        """Keys and values of one token in all layers."""
+        return 2.0 * self.layers * self.kv_heads * self.head_dim * self.bytes_per_cached
+
+    @property
+    def computed_parameters(self) -> float:
+        """That each token is multiplied with."""
+        return self.active_parameters or self.parameters
+
+
+@dataclass(frozen=True, slots=True)
+class TimedDecode:
+    """One measurement: so many rollouts at once, at this mean context in tokens, took so many ms a token each.
+
+    ``prompt_per_token``: tokens of prompts that were read per token generated meanwhile.
+    """
+
+    gpu: Gpu
+    model: ModelShape
+    concurrency: float
+    context: float
+    ms_per_token: float
+    prompt_per_token: float = 0.0
+
+
+#: Of an engine that nobody timed: between the 0.60 and 0.89 fitted to 6 GPU types (docs/capacity-model.md).
+UNTIMED_EFFICIENCY = 0.7
+#: Share of the GPU's memory that weights and cache may take; vLLM's gpu_memory_utilization has the same default.
+MEMORY_SHARE = 0.9
+
+
+def decode_ms_per_token(
+    gpu: Gpu,
+    model: ModelShape,
+    concurrency: float,
+    context: float,
+    efficiency: float = UNTIMED_EFFICIENCY,
+    *,
+    prompt_per_token: float = 0.0,
+) -> float:
+    """Milliseconds between two tokens of one rollout.
+
+    Args:
+        concurrency: rollouts under way at once; not whole where it is a mean.
+        context: tokens that each of them has so far on average, the prompt included.
+        efficiency: share of the roofline that the engine reaches, see fit_efficiency.
+        prompt_per_token: tokens of prompts read per token generated: mean prompt / mean rollout.
+
+    Raises:
+        ValueError: concurrency or efficiency is not positive, or a number of tokens is negative.
+    """
+    if not concurrency > 0 or not efficiency > 0 or not context >= 0 or not prompt_per_token >= 0:
+        raise ValueError("concurrency and efficiency must be positive, context and prompts not negative")
+    read_weights = model.weight_bytes * _share_read(model, concurrency)
+    memory_s = (read_weights + concurrency * context * model.kv_bytes_per_token) / gpu.bandwidth_bytes_per_second
+    compute_s = 2.0 * model.computed_parameters * concurrency / gpu.flops_per_second
+    return 1000.0 * (max(memory_s, compute_s) + compute_s * prompt_per_token) / efficiency
+
+
+def fit_efficiency(timed: TimedDecode) -> float:
+    """The efficiency with which ``decode_ms_per_token`` gives this measurement back.
+
+    Raises:
+        ValueError: the time is not positive, see also decode_ms_per_token.
+    """
+    if not timed.ms_per_token > 0:
+        raise ValueError("ms_per_token must be positive")
+    return predicted_ms(timed, efficiency=1.0) / timed.ms_per_token
+
+
+def predicted_ms(timed: TimedDecode, efficiency: float) -> float:
+    """What the roofline says of a measurement's setting, ms per token."""
+    return decode_ms_per_token(
+        timed.gpu,
+        timed.model,
+        timed.concurrency,
+        timed.context,
+        efficiency,
+        prompt_per_token=timed.prompt_per_token,
+    )
+
+
+def concurrency_max(gpu: Gpu, model: ModelShape, context: float, gpus: int = 1) -> int:
+    """Rollouts of this mean context that fit into the memory beside the weights; 0 if the weights alone do not fit."""
+    free_bytes = MEMORY_SHARE * gpu.memory_bytes * gpus - model.weight_bytes
+    cache_bytes = max(1.0, context) * model.kv_bytes_per_token
+    return max(0, int(free_bytes / cache_bytes))
+
+
+def speeds_of(
+    gpu: Gpu,
+    model: ModelShape,
+    lengths: LengthDistribution,
+    concurrencies: Sequence[int],
+    efficiency: float = UNTIMED_EFFICIENCY,
+    *,
+    prompt_tokens: float = 0.0,
+) -> tuple[Speed, ...]:
+    """What one GPU makes at each concurrency whose cache fits into its memory; ascending, empty if none does.
+
+    A slot is refilled as soon as its rollout ends, so the mean context is the prompt and what a rollout under way has
+    made so far, and mu is the concurrency over the mean seconds of a rollout. The reading of prompts is spread over the
+    tokens.
+
+    Args:
+        lengths: of what is generated, tokens.
+        prompt_tokens: mean length of a prompt.
+
+    Raises:
+        ValueError: see decode_ms_per_token.
+    """
+    context = prompt_tokens + lengths.mean_made_so_far
+    fitting = concurrency_max(gpu, model, context)
+    prompt_per_token = prompt_tokens / lengths.mean
+    speeds = []
+    for concurrency in sorted(set(concurrencies)):
+        if concurrency > fitting:
+            break
+        pace_ms = decode_ms_per_token(gpu, model, concurrency, context, efficiency, prompt_per_token=prompt_per_token)
+        times = generation_times(lengths, ms_per_token=pace_ms)
+        speeds.append(Speed(concurrency, concurrency / times.mean_s, times.p90_s, times.mean_s))
+    return tuple(speeds)
+
+
+def _share_read(model: ModelShape, concurrency: float) -> float:
+    """Share of the weights that one step reads: of a mixture of experts, those that some token is sent to.
+
+    Expected share where each token picks its experts evenly and apart from the others.
+    """
+    return float(1.0 - (1.0 - model.computed_parameters / model.parameters) ** concurrency)

@@ -1,0 +1,90 @@
+"""Why no set of workers will do, and what would change that."""
+
+from __future__ import annotations
+
+from capacity.model.demand import Demand
+from capacity.planner.columns import Columns
+from capacity.planner.max_rate import Reach
+from capacity.planner.plans import Infeasible, RowName
+
+MB = 1e6
+
+
+def binding_row(demand: Demand, columns: Columns, reach: Reach | None, cheapest_usd_per_hour: float | None) -> RowName:
+    """The row that cannot be met.
+
+    Args:
+        reach: of the best split; None where no rollout is young enough.
+        cheapest_usd_per_hour: of a set that holds all rows but the budget.
+    """
+    if cheapest_usd_per_hour is not None:
+        return "budget"
+    if reach is None:
+        return "staleness" if len(columns) else "rate"
+    stopped = reach.stopped_by
+    if stopped is not None:
+        return stopped
+    if (columns.pin > 0).any() and not reach.programme.eligible[columns.pin > 0].all():
+        return "pins"
+    if demand.share_without_a_region > 0:
+        return "region"
+    return "chance" if demand.chance_z > 0 else "relay"
+
+
+def explained(
+    demand: Demand,
+    columns: Columns,
+    reach: Reach | None,
+    cheapest_usd_per_hour: float | None,
+    remedies: tuple[str, ...],
+) -> Infeasible:
+    """Why, in words with figures; arguments as for ``binding_row``."""
+    row = binding_row(demand, columns, reach, cheapest_usd_per_hour)
+    if row == "budget":
+        what = f"the cheapest set costs {cheapest_usd_per_hour:.4g} $/h, {demand.usd_per_hour_max:.4g} $/h are allowed"
+        return Infeasible(row, what, remedies)
+    if reach is None:
+        return Infeasible(row, _nobody_in_time(demand, columns), remedies)
+    return Infeasible(row, _what(row, reach), remedies)
+
+
+def _nobody_in_time(demand: Demand, columns: Columns) -> str:
+    times = columns.generation_times_s()
+    if not times.size:
+        return "no worker of the pool has a known speed" if len(columns) else "the pool is empty"
+    return (
+        f"the fastest worker's rollout takes {times[0]:.4g} s (p90), and S = {demand.staleness_limit} with a version "
+        f"every {demand.publish_every_steps} steps of {demand.t_train_s:.4g} s leaves {max(0.0, demand.budget_s):.4g} "
+        "s for generating and broadcasting together"
+    )
+
+
+def _what(row: RowName, reach: Reach) -> str:
+    programme, split = reach.programme, reach.programme.split
+    demand, rho = programme.demand, programme.copy_bytes_per_second
+    needed = f"{programme.rate_bought:.4g} rollouts/s are needed"
+    within = f"{demand.update_bytes / MB:.4g} MB within {split.t_bcast_s:.4g} s"
+    match row:
+        case "learner_uplink":
+            have = demand.learner_upload_bytes_per_second
+            return f"the learner's uplink of {have / MB:.4g} MB/s is below the {rho / MB:.4g} MB/s that {within} take"
+        case "relay":
+            return (
+                f"{reach.rate:.4g} rollouts/s at most get {within} over their own and the learner's uplinks; {needed}"
+            )
+        case "downlink":
+            makes = f"make {reach.without_relaying:.4g} rollouts/s"
+            return f"workers with {rho / MB:.4g} MB/s downlink ({within}) {makes}; {needed}"
+        case "pins":
+            return f"a worker that is to be kept on is too slow, or its downlink is, for {within}"
+        case "region":
+            share = demand.share_without_a_region
+            return f"no set leaves {share:.0%} of the rate when any one region is lost"
+        case "chance":
+            return f"no set gives {programme.rate_bought:.4g} rollouts/s at {demand.chance_z:.3g} standard deviations"
+        case _:
+            if programme.rate_needed is None:
+                return "workers that pause while they receive would receive all the time"
+            return (
+                f"all workers together make {reach.without_links:.4g} rollouts/s that are young enough for S; {needed}"
+            )

@@ -1,0 +1,143 @@
+"""The linear relaxation of a split's programme: the bound, the shadow prices and the reduced costs.
+
+Solved by sifting: a linear programme over the columns that look best, the others priced by its duals, those that would
+improve it added, until none does. Source: Bixby, Gregory, Lustig, Marsten, Shanno, "Very large-scale linear
+programming: a case study in combining interior point and simplex methods" (1992), section 3. The bound is computed from
+the duals by weak duality over all columns, so that it holds whatever the solver's tolerances are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.optimize import linprog
+from scipy.sparse import hstack
+
+from capacity.planner.columns import Floats, Ints
+from capacity.planner.matrix import Matrix, matrix_of
+from capacity.planner.programme import Programme
+
+WORKING_COLUMNS = 800  # of the first round of sifting
+ADDED_COLUMNS = 500  # at most, in a round
+DEVIATION_ROUNDS = 6  # of placing the tangent of the chance row
+DEVIATION_TOLERANCE = 1e-4  # relative: where it stands still
+REDUCED_COST_TOLERANCE = 1e-9  # of the dearest column's cost
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Relaxation:
+    """The optimum of the relaxation of ``programme``, whose chance row's tangent is placed.
+
+    Args:
+        x: shape [n].
+        bound: USD/h; no set costs less at this split.
+        reduced: shape [n], USD/h.
+        duals: (row, subject) -> USD/h that one more unit asked for costs; per rollout/s, relay and levels per copy.
+    """
+
+    programme: Programme
+    x: Floats
+    bound: float
+    reduced: Floats
+    duals: dict[Key, float]
+
+
+def relax(programme: Programme, near: Relaxation | None = None) -> Relaxation | None:
+    """Solve the relaxation; None if it has no solution.
+
+    Args:
+        near: of a similar programme over the same workers: its promising columns are tried first.
+    """
+    if programme.origin_feeds < 1 or not np.isfinite(programme.rate_bought) or not programme.eligible.any():
+        return None
+    if programme.demand.chance_z <= 0:
+        return _sift(programme, near)
+    programme = replace(programme, deviation=_first_deviation(programme))
+    for _ in range(DEVIATION_ROUNDS):
+        solved = _sift(programme, near)
+        if solved is None:
+            return None
+        deviation = float(np.sqrt(programme.variance @ solved.x))
+        if abs(deviation - programme.deviation) <= DEVIATION_TOLERANCE * programme.deviation:
+            break
+        programme, near = replace(programme, deviation=deviation), solved
+    return solved
+
+
+def _first_deviation(programme: Programme) -> float:
+    """Of a set that gives the rate and varies as the pool does on average."""
+    useful = programme.useful[programme.eligible].sum()
+    return float(np.sqrt(programme.variance[programme.eligible].sum() / useful * programme.rate_bought))
+
+
+def _sift(programme: Programme, near: Relaxation | None) -> Relaxation | None:
+    matrix = matrix_of(programme)
+    every = np.flatnonzero(programme.upper > 0)
+    working = _first_columns(programme, every, near)
+    tolerance = REDUCED_COST_TOLERANCE * max(float(matrix.cost.max()), 1e-12)
+    while True:
+        solved = _solve(matrix, working)
+        if solved is None:
+            if working.size == every.size:
+                return None
+            working = every
+            continue
+        x, dual = solved
+        reduced = matrix.cost + matrix.workers.T @ dual
+        outside = np.setdiff1d(every, working, assume_unique=True)
+        better = outside[reduced[outside] < -tolerance]
+        if better.size == 0:
+            return _relaxation(matrix, x, dual, reduced)
+        working = np.union1d(working, better[np.argsort(reduced[better], kind="stable")[:ADDED_COLUMNS]])
+
+
+def _first_columns(programme: Programme, every: Ints, near: Relaxation | None) -> Ints:
+    """Those of the smallest reduced cost nearby; else the cheapest by rate and by copies passed on, and all pinned."""
+    if every.size <= WORKING_COLUMNS:
+        return every
+    pinned = every[programme.lower[every] > 0]
+    if near is not None:
+        return np.union1d(pinned, every[np.argpartition(near.reduced[every], WORKING_COLUMNS)[:WORKING_COLUMNS]])
+    cost, share = programme.cost[every] + 1e-9, WORKING_COLUMNS // 2
+    by_rate = every[np.argpartition(cost / programme.useful[every], share)[:share]]
+    by_copies = every[np.argpartition(-programme.feeds[every] / cost, share)[:share]]
+    return np.union1d(pinned, np.union1d(by_rate, by_copies))
+
+
+def _solve(matrix: Matrix, working: Ints) -> tuple[Floats, Floats] | None:
+    """x over all workers, and the duals (>= 0 for ``a x <= b``)."""
+    found = linprog(
+        np.concatenate([matrix.cost[working], matrix.extra_cost]),
+        A_ub=hstack([matrix.workers[:, working], matrix.extra], format="csc"),
+        b_ub=matrix.limit,
+        bounds=np.column_stack(
+            [
+                np.concatenate([matrix.lower[working], matrix.extra_lower]),
+                np.concatenate([np.ones(working.size), matrix.extra_upper]),
+            ]
+        ),
+        method="highs",
+    )
+    if found.status != 0:
+        return None
+    x = np.zeros(matrix.cost.size)
+    x[working] = np.clip(found.x[: working.size], 0.0, 1.0)
+    return x, np.maximum(0.0, -found.ineqlin.marginals)
+
+
+def _relaxation(matrix: Matrix, x: Floats, dual: Floats, reduced: Floats) -> Relaxation:
+    extra_reduced = matrix.extra_cost + matrix.extra.T @ dual
+    bound = (
+        -float(dual @ matrix.limit)
+        + _least(reduced, matrix.lower, matrix.programme.upper)
+        + _least(extra_reduced, matrix.extra_lower, matrix.extra_upper)
+    )
+    duals = {key: float(value) for key, value in zip(matrix.keys, dual / matrix.unit, strict=True)}
+    return Relaxation(programme=matrix.programme, x=x, bound=max(0.0, bound), reduced=reduced, duals=duals)
+
+
+def _least(reduced: Floats, lower: Floats, upper: Floats) -> float:
+    return float(np.where(reduced > 0, reduced * lower, reduced * upper).sum())

@@ -1,0 +1,116 @@
+"""Local search from a rounded set: one in, one out, 1-1, 1-2, 2-1 and 2-2 swaps among the workers in doubt.
+
+Broken rows count at more than their shadow prices, so that the search may cross them; thousands of sets are judged on
+the way, and the best of those that hold every row is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capacity.planner.columns import Floats, Ints, Mask
+from capacity.planner.linear import Relaxation
+from capacity.planner.totals import Totals, Weights
+
+IN_DOUBT = 48  # chosen workers of the largest reduced cost, and others of the smallest, that are tried
+IN_PAIRS = 24  # of each, in 1-2 and 2-1 swaps
+IN_TWO_PAIRS = 8  # of each, in 2-2 swaps
+MOVES_MAX = 200
+GAIN_MIN = 1e-12  # relative: a smaller gain is a rounding
+
+Pairs = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class _Search:
+    """A set on its way, and the best set met that holds every row."""
+
+    totals: Totals
+    weights: Weights
+    chosen: Mask
+    sums: Floats
+    value: float
+    best: Mask | None = None
+    best_usd: float = np.inf
+
+    def tried(self, removed: Pairs, added: Pairs) -> bool:
+        """Judge moves, shape [moves, 2] each and -1 where a place is not used; make the best one, if it gains."""
+        features = self.totals.features  # -1 is its last row: nobody
+        changed = self.sums + features[added].sum(axis=1) - features[removed].sum(axis=1)
+        usd, rate, copies = self.totals.judged(changed)
+        self._keep_best(np.where((rate == 0) & (copies == 0), usd, np.inf), removed, added)
+        values = usd + self.weights.rate * rate + self.weights.copies * copies
+        move = int(values.argmin())
+        if values[move] >= self.value - GAIN_MIN * max(1.0, abs(self.value)):
+            return False
+        self.chosen = _moved(self.chosen, removed[move], added[move])
+        self.sums, self.value = changed[move], float(values[move])
+        return True
+
+    def _keep_best(self, usd: Floats, removed: Pairs, added: Pairs) -> None:
+        move = int(usd.argmin())
+        if usd[move] < self.best_usd:
+            self.best, self.best_usd = _moved(self.chosen, removed[move], added[move]), float(usd[move])
+
+
+def improved(relaxation: Relaxation, totals: Totals, chosen: Mask, weights: Weights) -> Mask:
+    """Best move first until none gains; the best set met that holds every row, or where it ended if none does.
+
+    Single moves are tried first, larger ones only where no smaller one gains. Shape [n], as ``chosen``.
+    """
+    sums = totals.of(chosen)
+    search = _Search(totals, weights, chosen, sums, float(totals.penalised(sums[None, :], weights)[0]))
+    if totals.feasible(sums[None, :])[0]:
+        search.best, search.best_usd = chosen, search.value
+    for _ in range(MOVES_MAX):
+        inside, outside = _in_doubt(relaxation, search.chosen)
+        if not any(moves[0].size and search.tried(*moves) for moves in _moves(inside, outside)):
+            break
+    return search.chosen if search.best is None else search.best
+
+
+def _moved(chosen: Mask, removed: Ints, added: Ints) -> Mask:
+    chosen = chosen.copy()
+    chosen[removed[removed >= 0]] = False
+    chosen[added[added >= 0]] = True
+    return chosen
+
+
+def _in_doubt(relaxation: Relaxation, chosen: Mask) -> tuple[Ints, Ints]:
+    """Chosen ones that may go, the dearest first; others that may come, the best first."""
+    programme, reduced = relaxation.programme, relaxation.reduced
+    inside = np.flatnonzero(chosen & (programme.lower == 0))
+    outside = np.flatnonzero(~chosen & (programme.upper > 0))
+    inside = inside[np.argsort(-reduced[inside], kind="stable")[:IN_DOUBT]]
+    if outside.size > IN_DOUBT:
+        outside = outside[np.argpartition(reduced[outside], IN_DOUBT)[:IN_DOUBT]]
+    return inside, outside[np.argsort(reduced[outside], kind="stable")]
+
+
+def _moves(inside: Ints, outside: Ints) -> Iterator[tuple[Pairs, Pairs]]:
+    """Neighbourhoods as (removed, added), the small ones first."""
+    yield _crossed(_alone(inside), _alone(outside))
+    one_out, one_in = _alone(inside[:IN_PAIRS]), _alone(outside[:IN_PAIRS])
+    yield _crossed(one_out, _pairs(outside[:IN_PAIRS]))
+    yield _crossed(_pairs(inside[:IN_PAIRS]), one_in)
+    yield _crossed(_pairs(inside[:IN_TWO_PAIRS]), _pairs(outside[:IN_TWO_PAIRS]))
+
+
+def _alone(places: Ints) -> Pairs:
+    """Each one, and nobody; shape [places + 1, 2]."""
+    first = np.append(places, -1)
+    return np.column_stack([first, np.full(first.size, -1)])
+
+
+def _pairs(places: Ints) -> Pairs:
+    first, second = np.triu_indices(places.size, k=1)
+    return np.column_stack([places[first], places[second]])
+
+
+def _crossed(removed: Pairs, added: Pairs) -> tuple[Pairs, Pairs]:
+    """Every removal with every addition; shape [moves, 2] each."""
+    return np.repeat(removed, len(added), axis=0), np.tile(added, (len(removed), 1))

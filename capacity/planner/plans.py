@@ -1,0 +1,139 @@
+"""What a plan is: who is on, what it costs and gives, what limits it, and why each worker is on or off."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from capacity.model.demand import Demand
+from capacity.model.workers import Speed, Worker
+
+RowName = Literal["rate", "relay", "learner_uplink", "downlink", "region", "chance", "budget", "staleness", "pins"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the programme at the chosen set.
+
+    Args:
+        value: of the left-hand side at the chosen set.
+        limit: of the right-hand side.
+        at_least: whether ``value >= limit`` is asked for; else ``value <= limit``.
+        shadow_usd_per_hour: what one more unit of the limit saves or costs, from the LP; 0 where it does not bind.
+    """
+
+    name: RowName
+    subject: str  # the region of a region row, else empty
+    unit: str
+    value: float
+    limit: float
+    at_least: bool
+    shadow_usd_per_hour: float
+
+    @property
+    def slack(self) -> float:
+        """How far it is from binding; negative where it is broken."""
+        return self.value - self.limit if self.at_least else self.limit - self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One worker in a plan.
+
+    Args:
+        chosen: whether it is on.
+        speed: at the plan's split; None where no concurrency is young enough.
+        usd_per_hour: its price with the egress that it costs, were it on.
+        useful_rollouts_per_second: after preemption and swaps, were it on.
+        reduced_usd_per_hour: its reduced cost in the LP: by how much its price would have to fall for it to be chosen.
+        reason: why it is on or off, in words.
+        copies_sent: of each version, that it passes on in this plan; who sends for less sends first.
+        barred: whether it could not be chosen at any price: too slow, or its link is.
+    """
+
+    worker: Worker
+    chosen: bool
+    speed: Speed | None
+    usd_per_hour: float
+    useful_rollouts_per_second: float
+    reduced_usd_per_hour: float
+    reason: str
+    copies_sent: float = 0.0
+    barred: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How the staleness budget is divided: seconds for generating (p90) and for broadcasting."""
+
+    t_gen_s: float
+    t_bcast_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A feasible set, or why there is none (``infeasible`` is not None; then nobody is chosen).
+
+    Args:
+        t_bcast_s: by the fluid bound of the chosen set, at most ``split.t_bcast_s``.
+        t_gen_p90_s: of the slowest chosen worker.
+        staleness_needed: of the chosen set; at most S.
+        workers_usd_per_hour, egress_usd_per_hour: of the chosen set; the origin's egress is in the latter.
+        lp_bound_usd_per_hour: no set costs less: the certificate. At the same split; incumbents at their discount.
+        gap: (cost - bound) / bound, incumbents at their discount; 0 where the bound is 0.
+        utilisation: share of the time in which the learner trains, by rates alone; capacity.predict.prediction knows
+        waits.
+        solve_s: wall time.
+        bound_over_splits_usd_per_hour: the smallest bound of all splits tried.
+        splits_tried: how many they were.
+        integer_bound_usd_per_hour: no set of whole workers costs less at the same split, incumbents at their discount;
+            0 where it is not known. Few workers are far above the LP bound, which takes parts of workers.
+    """
+
+    demand: Demand
+    candidates: tuple[Candidate, ...]
+    rows: tuple[Row, ...]
+    split: Split
+    rate_rollouts_per_second: float
+    rate_needed_rollouts_per_second: float
+    t_bcast_s: float
+    t_gen_p90_s: float
+    staleness_needed: int
+    workers_usd_per_hour: float
+    egress_usd_per_hour: float
+    lp_bound_usd_per_hour: float
+    gap: float
+    utilisation: float
+    solve_s: float
+    infeasible: Infeasible | None = None
+    bound_over_splits_usd_per_hour: float = 0.0
+    splits_tried: int = 0
+    integer_bound_usd_per_hour: float = 0.0
+
+    @property
+    def feasible(self) -> bool:
+        return self.infeasible is None
+
+    @property
+    def chosen(self) -> tuple[Candidate, ...]:
+        return tuple(candidate for candidate in self.candidates if candidate.chosen)
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Workers and traffic; the learner and storage are not in it."""
+        return self.workers_usd_per_hour + self.egress_usd_per_hour
+
+
+@dataclass(frozen=True, slots=True)
+class Infeasible:
+    """Why no set will do, and the smallest single change that helps.
+
+    Args:
+        binding: the row that cannot be met.
+        what: in words, with figures.
+        remedies: single changes that make it feasible, smallest first: ("S", "4 -> 5"), in words.
+    """
+
+    binding: RowName
+    what: str
+    remedies: tuple[str, ...]

@@ -1,0 +1,151 @@
+"""The programme of one split: which workers, at what price, give the rate within the rows.
+
+    minimise   sum x_i c_i + egress(x)
+    rate       sum x_i useful_i >= phi R / T_train           (less of a step where workers pause while they receive)
+    relay      sum x_i (1 - f_i) <= f_0                      copies: each receives one and can pass on f_i in time
+    region r   sum of useful_i outside of r >= share R / T_train
+    chance     sum x_i useful_i - z sqrt(sum x_i v_i) >= phi R / T_train
+
+With ``r = M / tau`` the copies ``f`` that an uplink u passes on within tau are exact for every topology:
+``u / (eta r)`` with stripes, ``floor(u / r)`` in a tree, at most one of these in a chain, none in a star
+(capacity/model/broadcast_bound.py). With stripes the relay row is the one of the design notes, divided by rho = eta
+M / tau.
+
+Egress is linear too: n copies are sent by somebody each version, the cheapest senders first, none beyond its ``f``. So
+it is the optimum of a transport whose senders with one price are one variable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from capacity.model.broadcast_bound import stripe_factor
+from capacity.model.demand import Demand
+from capacity.model.egress import gb_per_hour_of_a_copy
+from capacity.model.rates import rollout_rate_needed
+from capacity.planner.columns import Columns, Floats, Ints, Mask
+from capacity.planner.plans import Split
+
+TOLERANCE = 1e-9  # relative: how far a row may be broken and still count as held
+TOLERANCE_S = 1e-9  # of tau: links that fit exactly must not fail by a rounding
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Programme:
+    """One split's programme. Arrays of shape [n] unless said otherwise.
+
+    Args:
+        speed: index of the speed that each worker takes; -1 where none is young enough.
+        useful: rollouts/s after preemption and swaps; 0 where no speed fits.
+        cost: USD/h without egress, incumbents discounted.
+        eligible: whether it may be chosen at this split.
+        lower, upper: bounds of x, from pins and eligibility.
+        feeds: copies that it passes on within tau, at most n.
+        origin_feeds: copies that the source sends within tau, at most n.
+        level_copy_usd: shape [levels of columns], USD/h for one copy of every version, ascending.
+        origin_copy_usd: the same for the origin.
+        rate_needed: R / T_train, or more where workers pause; None where no rate is enough.
+        rate_bought: phi times that.
+        variance: of its useful rate: it is there with probability 1 - q.
+        deviation: at which the chance row is linearised; rollouts/s.
+    """
+
+    demand: Demand
+    columns: Columns
+    split: Split
+    copy_bytes_per_second: float
+    speed: Ints
+    useful: Floats
+    cost: Floats
+    eligible: Mask
+    lower: Floats
+    upper: Floats
+    feeds: Floats
+    origin_feeds: float
+    level_copy_usd: Floats
+    origin_copy_usd: float
+    rate_needed: float | None
+    rate_bought: float
+    variance: Floats
+    deviation: float = 0.0
+
+
+def programme_of(demand: Demand, columns: Columns, split: Split, incumbent_discount: float = 0.0) -> Programme:
+    """Build the programme of a split.
+
+    Args:
+        incumbent_discount: share of an active worker's price that is not counted.
+    """
+    speed, rate = columns.fastest_within(split.t_gen_s)
+    copy_rate = copy_bytes_per_second(demand, split.t_bcast_s)
+    swapping = max(0.0, 1.0 - demand.t_swap_s / (demand.publish_every_steps * demand.t_train_s))
+    useful = rate * columns.kept * swapping
+    eligible = (useful > 0) & (columns.download >= copy_rate * (1 - TOLERANCE_S))
+    feeds = np.minimum(copies_within(demand, columns.upload, split.t_bcast_s), float(len(columns)))
+    needed = rollout_rate_needed(
+        rollouts_per_step=demand.rollouts_per_step,
+        t_train_s=demand.t_train_s,
+        t_bcast_s=split.t_bcast_s,
+        publish_every_steps=demand.publish_every_steps,
+        pauses_while_receiving=demand.pauses_while_receiving,
+    )
+    per_copy = usd_per_hour_of_a_copy(demand)
+    return Programme(
+        demand=demand,
+        columns=columns,
+        split=split,
+        copy_bytes_per_second=copy_rate,
+        speed=speed,
+        useful=useful,
+        cost=columns.price * np.where(columns.active, 1.0 - incumbent_discount, 1.0),
+        eligible=eligible,
+        lower=(eligible & (columns.pin > 0)).astype(np.float64),
+        upper=(eligible & (columns.pin >= 0)).astype(np.float64),
+        feeds=feeds,
+        origin_feeds=min(origin_feeds(demand, split.t_bcast_s), float(len(columns))),
+        level_copy_usd=columns.level_usd_per_gb * per_copy,
+        origin_copy_usd=demand.learner_egress_usd_per_gb * per_copy,
+        rate_needed=needed,
+        rate_bought=demand.headroom * needed if needed is not None else np.inf,
+        variance=(rate * swapping) ** 2 * columns.kept * (1.0 - columns.kept),
+    )
+
+
+def usd_per_hour_of_a_copy(demand: Demand) -> float:
+    """USD/h per USD/GB for sending one copy of every version."""
+    return gb_per_hour_of_a_copy(demand.update_bytes, demand.publish_every_steps * demand.t_train_s)
+
+
+def copy_bytes_per_second(demand: Demand, tau_s: float) -> float:
+    """rho: the rate at which every receiver takes its copy, stripes' loss included; what each link must reach."""
+    if demand.update_bytes == 0:
+        return 0.0
+    return stripe_factor(demand.topology) * demand.update_bytes / tau_s if tau_s > 0 else np.inf
+
+
+def copies_within(demand: Demand, uploads: Floats, tau_s: float) -> Floats:
+    """Copies of a version that workers' links of these bytes/s pass on within tau; shape as ``uploads``."""
+    rate = copy_bytes_per_second(demand, tau_s)
+    if rate == 0 or not np.isfinite(rate):
+        return np.full(uploads.shape, 0.0)
+    copies = uploads / rate
+    match demand.topology.shape:
+        case "stripes":
+            return copies
+        case "tree":
+            return np.floor(copies * (1 + TOLERANCE_S))
+        case "chain":
+            return np.minimum(1.0, np.floor(copies * (1 + TOLERANCE_S)))
+        case "star":
+            return np.zeros_like(copies)
+
+
+def origin_feeds(demand: Demand, tau_s: float) -> float:
+    """Copies of a version that the source sends within tau; below 1 not even the first is in time."""
+    if demand.topology.shape != "star":
+        upload = np.array([demand.learner_upload_bytes_per_second])
+        return float(copies_within(demand, upload, tau_s)[0]) if demand.update_bytes > 0 else np.inf
+    rate = copy_bytes_per_second(demand, tau_s)
+    return demand.learner_upload_bytes_per_second / rate if rate > 0 else np.inf

@@ -1,0 +1,115 @@
+"""Sums over a set of workers from which every row and the cost follow: what rounding and swaps compare sets by.
+
+A set's totals are a vector: cost, useful rate, receivers, variance, the copies that each price level of egress can pass
+on, and each region's rate. Adding a worker adds its row of ``features``; thousands of changed sets are judged at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from capacity.planner.columns import Floats, Mask
+from capacity.planner.programme import TOLERANCE, Programme
+
+COST, RATE, RECEIVERS, VARIANCE, LEVELS = 0, 1, 2, 3, 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weights:
+    """USD/h for each missing rollout/s and each copy that nobody can pass on: what a broken row counts."""
+
+    rate: float
+    copies: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Totals:
+    """Args: features: shape [n + 1, 4 + levels + regions]; the last row is nobody's."""
+
+    programme: Programme
+    features: Floats
+
+    def of(self, chosen: Mask) -> Floats:
+        sums: Floats = self.features[:-1][chosen].sum(axis=0)
+        return sums
+
+    def judged(self, totals: Floats) -> tuple[Floats, Floats, Floats]:
+        """USD/h with egress, rollouts/s missing in the worst row about rate, copies that nobody can send; shape [m].
+
+        Args:
+            totals: shape [m, d]; copies that nobody can send cost nothing.
+        """
+        programme = self.programme
+        egress, copies, _ = sending(programme, totals)
+        rate = self._rate_missing(totals)
+        enough = rate <= (TOLERANCE * programme.rate_bought if np.isfinite(programme.rate_bought) else 0.0)
+        rate = np.where(enough, 0.0, rate)
+        copies = np.where(copies <= TOLERANCE * np.maximum(1.0, totals[:, RECEIVERS]), 0.0, copies)
+        return totals[:, COST] + egress, rate, copies
+
+    def usd_per_hour(self, totals: Floats) -> Floats:
+        """Price and egress; shape [m] for totals of shape [m, d]."""
+        return self.judged(totals)[0]
+
+    def feasible(self, totals: Floats) -> Mask:
+        _, rate, copies = self.judged(totals)
+        holds: Mask = (rate == 0) & (copies == 0)
+        return holds
+
+    def penalised(self, totals: Floats, weights: Weights) -> Floats:
+        usd, rate, copies = self.judged(totals)
+        return usd + weights.rate * rate + weights.copies * copies
+
+    def _rate_missing(self, totals: Floats) -> Floats:
+        programme, demand = self.programme, self.programme.demand
+        missing: Floats = programme.rate_bought - totals[:, RATE]
+        if demand.chance_z > 0:
+            missing = missing + demand.chance_z * np.sqrt(np.maximum(0.0, totals[:, VARIANCE]))
+        if demand.share_without_a_region > 0 and programme.columns.regions:
+            left = demand.share_without_a_region * (programme.rate_needed or 0.0)
+            largest = totals[:, LEVELS + programme.level_copy_usd.size :].max(axis=1)
+            missing = np.maximum(missing, left - (totals[:, RATE] - largest))
+        return missing
+
+
+def totals_of(programme: Programme) -> Totals:
+    size, levels = len(programme.columns), programme.level_copy_usd.size
+    regions = len(programme.columns.regions) if programme.demand.share_without_a_region > 0 else 0
+    features = np.zeros((size + 1, LEVELS + levels + regions))
+    features[:-1, COST] = programme.cost
+    features[:-1, RATE] = programme.useful
+    features[:-1, RECEIVERS] = 1.0
+    features[:-1, VARIANCE] = programme.variance
+    every = np.arange(size)
+    features[every, LEVELS + programme.columns.level] = programme.feeds
+    if regions:
+        known = np.flatnonzero(programme.columns.region >= 0)
+        features[known, LEVELS + levels + programme.columns.region[known]] = programme.useful[known]
+    return Totals(programme, features)
+
+
+def sending(programme: Programme, totals: Floats) -> tuple[Floats, Floats, Floats]:
+    """Who sends how much: the cheapest first, the origin at least one copy.
+
+    Args:
+        totals: shape [m, d].
+
+    Returns:
+        USD/h, shape [m]; copies that nobody can send, [m]; copies sent, [m, levels + 1], the origin's last.
+    """
+    levels = programme.level_copy_usd.size
+    receivers = totals[:, RECEIVERS]
+    first = np.minimum(1.0, receivers)
+    room = np.column_stack(
+        [totals[:, LEVELS : LEVELS + levels], np.full(len(totals), max(0.0, programme.origin_feeds - 1.0))]
+    )
+    usd = np.append(programme.level_copy_usd, programme.origin_copy_usd)
+    order = np.argsort(usd, kind="stable")
+    before = np.cumsum(room[:, order], axis=1) - room[:, order]
+    sent = np.empty_like(room)
+    sent[:, order] = np.clip((receivers - first)[:, None] - before, 0.0, room[:, order])
+    missing = receivers - first - sent.sum(axis=1)
+    sent[:, -1] += first
+    return sent @ usd, missing, sent

@@ -1,0 +1,166 @@
+"""From a solved split to a plan that can be read: rows, prices, reasons."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from capacity.model.broadcast_bound import broadcast_seconds
+from capacity.model.demand import Demand
+from capacity.model.egress import Copies
+from capacity.model.staleness import staleness_needed
+from capacity.planner.columns import Columns, Floats, Mask
+from capacity.planner.linear import Relaxation
+from capacity.planner.max_rate import Reach
+from capacity.planner.plans import Candidate, Infeasible, Plan, Row, Split
+from capacity.planner.programme import Programme, origin_feeds
+from capacity.planner.reasons import reasons_of
+from capacity.planner.senders import copies_sent, egress_of, marginal_usd_per_gb
+
+ROUNDING = 1e-9  # of the time that a version has: a set at the limit is not over it
+
+
+def written_plan(relaxation: Relaxation, chosen: Mask, usd_per_hour: float) -> Plan:
+    """The plan of a feasible set; times of solving and of other splits are left for the caller.
+
+    Args:
+        usd_per_hour: of the set as the programme counts it, incumbents discounted.
+    """
+    programme, columns = relaxation.programme, relaxation.programme.columns
+    demand = programme.demand
+    copies = copies_sent(programme, chosen)
+    egress = egress_of(programme, copies)
+    t_bcast_s = _t_bcast_s(programme, chosen, copies.receivers)
+    t_gen_s = _t_gen_p90_s(programme, chosen)
+    rate = float(programme.useful[chosen].sum())
+    needed = programme.rate_needed or 0.0
+    workers_usd, egress_usd = float(columns.price[chosen].sum()), egress.usd_per_hour
+    return Plan(
+        demand=demand,
+        candidates=_candidates(relaxation, chosen, copies, egress.workers_usd_per_hour),
+        rows=rows_of(relaxation, chosen, copies, workers_usd + egress_usd),
+        split=programme.split,
+        rate_rollouts_per_second=rate,
+        rate_needed_rollouts_per_second=needed,
+        t_bcast_s=t_bcast_s,
+        t_gen_p90_s=t_gen_s,
+        staleness_needed=staleness_needed(
+            t_bcast_s=t_bcast_s * (1 - ROUNDING),
+            t_gen_p90_s=(t_gen_s + demand.t_score_s + demand.t_load_s) * (1 - ROUNDING),
+            t_train_s=demand.t_train_s,
+            publish_every_steps=demand.publish_every_steps,
+        ),
+        workers_usd_per_hour=workers_usd,
+        egress_usd_per_hour=egress_usd,
+        lp_bound_usd_per_hour=relaxation.bound,
+        gap=max(0.0, usd_per_hour / relaxation.bound - 1.0) if relaxation.bound > 0 else 0.0,
+        utilisation=min(1.0, rate / needed) if needed > 0 else 1.0,
+        solve_s=0.0,
+    )
+
+
+def _t_bcast_s(programme: Programme, chosen: Mask, sent: Floats) -> float:
+    demand, columns = programme.demand, programme.columns
+    uploads = np.where(sent > 0, columns.upload, 0.0)[chosen]
+    source = demand.learner_upload_bytes_per_second
+    return broadcast_seconds(demand.update_bytes, source, uploads, columns.download[chosen], demand.topology)
+
+
+def _t_gen_p90_s(programme: Programme, chosen: Mask) -> float:
+    columns = programme.columns
+    return float(columns.speed_p90[columns.kind, programme.speed][chosen].max(initial=0.0))
+
+
+def _candidates(relaxation: Relaxation, chosen: Mask, copies: Copies, egress: Floats) -> tuple[Candidate, ...]:
+    programme, columns = relaxation.programme, relaxation.programme.columns
+    would_send = programme.feeds * (columns.egress_usd_per_gb < marginal_usd_per_gb(programme, copies))
+    would_cost = egress_of(programme, Copies(0.0, would_send)).workers_usd_per_hour
+    usd = columns.price + np.where(chosen, egress, would_cost)
+    reasons = reasons_of(programme, chosen, relaxation.reduced, usd, copies.receivers)
+    fields = zip(
+        columns.workers,
+        chosen.tolist(),
+        programme.speed.tolist(),
+        usd.tolist(),
+        programme.useful.tolist(),
+        relaxation.reduced.tolist(),
+        reasons,
+        copies.receivers.tolist(),
+        (~programme.eligible).tolist(),
+        strict=True,
+    )
+    return tuple(
+        Candidate(
+            worker, on, worker.speeds[speed] if speed >= 0 else None, price, useful, reduced, reason, copies, barred
+        )
+        for worker, on, speed, price, useful, reduced, reason, copies, barred in fields
+    )
+
+
+def rows_of(relaxation: Relaxation, chosen: Mask, copies: Copies, usd_per_hour: float) -> tuple[Row, ...]:
+    """Every row of the programme at the chosen set."""
+    programme, duals = relaxation.programme, relaxation.duals
+    demand, columns = programme.demand, programme.columns
+    rate = float(programme.useful[chosen].sum())
+    rows = [Row("rate", "", "rollouts/s", rate, programme.rate_bought, True, duals.get(("rate", ""), 0.0))]
+    if demand.update_bytes > 0:
+        rows += _relay_rows(relaxation, chosen, copies)
+    if demand.chance_z > 0:
+        deviation = float(np.sqrt(programme.variance[chosen].sum()))
+        value, shadow = rate - demand.chance_z * deviation, duals.get(("chance", ""), 0.0)
+        rows.append(Row("chance", "", "rollouts/s", value, programme.rate_bought, True, shadow))
+    if demand.share_without_a_region > 0:
+        left = demand.share_without_a_region * (programme.rate_needed or 0.0)
+        for number, region in enumerate(columns.regions):
+            without = float(programme.useful[chosen & (columns.region != number)].sum())
+            shadow = duals.get(("region", region), 0.0)
+            rows.append(Row("region", region, "rollouts/s", without, left, True, shadow))
+    if demand.usd_per_hour_max is not None:
+        rows.append(Row("budget", "", "USD/h", usd_per_hour, demand.usd_per_hour_max, False, 0.0))
+    return tuple(rows)
+
+
+def _relay_rows(relaxation: Relaxation, chosen: Mask, copies: Copies) -> list[Row]:
+    """The relay row counts the uplinks of those who send: the cheapest who are enough."""
+    programme = relaxation.programme
+    rho, uplink = programme.copy_bytes_per_second, programme.demand.learner_upload_bytes_per_second
+    taken = (float(chosen.sum()) - float(programme.feeds[copies.receivers > 0].sum())) * rho
+    slowest = float(programme.columns.download[chosen].min(initial=np.inf))
+    shadow = relaxation.duals.get(("relay", ""), 0.0) / rho
+    from_origin = origin_feeds(programme.demand, programme.split.t_bcast_s) * rho
+    return [
+        Row("relay", "", "bytes/s", taken, from_origin, False, shadow),
+        Row("learner_uplink", "", "bytes/s", uplink, rho, True, 0.0),
+        Row("downlink", "", "bytes/s", slowest, rho, True, 0.0),
+    ]
+
+
+def refused_plan(demand: Demand, columns: Columns, reach: Reach | None, why: Infeasible) -> Plan:
+    """The plan that chooses nobody. Args: reach: of the split that comes closest."""
+    programme = reach.programme if reach is not None else None
+    split = programme.split if programme is not None else Split(0.0, max(0.0, demand.budget_s))
+    rate = reach.rate if reach is not None else 0.0
+    needed = demand.rollouts_per_step / demand.t_train_s
+    bought = demand.headroom * needed
+    if programme is not None and programme.rate_needed is not None:
+        needed, bought = programme.rate_needed, programme.rate_bought
+    reason = f"off: no set will do: {why.what}"
+    return Plan(
+        demand=demand,
+        candidates=tuple(
+            Candidate(worker, False, None, worker.usd_per_hour, 0.0, 0.0, reason) for worker in columns.workers
+        ),
+        rows=(Row("rate", "", "rollouts/s", rate, bought, True, 0.0),),
+        split=split,
+        rate_rollouts_per_second=0.0,
+        rate_needed_rollouts_per_second=needed,
+        t_bcast_s=0.0,
+        t_gen_p90_s=0.0,
+        staleness_needed=0,
+        workers_usd_per_hour=0.0,
+        egress_usd_per_hour=0.0,
+        lp_bound_usd_per_hour=0.0,
+        gap=0.0,
+        utilisation=0.0,
+        solve_s=0.0,
+        infeasible=why,
+    )

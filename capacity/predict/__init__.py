@@ -1,0 +1,1 @@
+"""Predict what a set of workers will make of a run."""

@@ -1,0 +1,393 @@
+"""A fleet in small: workers that make rollouts, groups that fill batches, versions that take their time.
+
+Only what decides for how long a rollout waits is in it: batches drawn together, copies of versions, swaps between
+batches, the coordinator's pacing (pace.py), scoring as a delay, preemptions. Chance is a hash: the same fleet gives the
+same figures. docs/capacity-prediction.md derives it and says what is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from typing import Any
+
+from capacity.model.demand import Demand
+from capacity.model.pacing import Pace
+from capacity.model.run_rules import Conduct
+from capacity.model.slot_times import Draws
+from capacity.predict.fleet_parts import Group, Measured, ModelWorker, Slot
+
+_BURST_S = 0.02  # a batch that is not full waits so long for leases of the same burst
+_GROUPS_TRIED = 8
+_MOMENT_S = 1e-6
+
+
+class FleetModel:
+    """One fleet on a clock of its own.
+
+    Args:
+        workers: as fleet_model_parts describes them.
+        seed: of lengths and preemptions.
+    """
+
+    def __init__(self, demand: Demand, conduct: Conduct, workers: Sequence[ModelWorker], seed: int = 0) -> None:
+        self._demand, self._conduct, self._workers = demand, conduct, workers
+        self._per_group = max(1, min(conduct.samples_per_group, demand.rollouts_per_step))
+        self._groups_per_step = max(1, round(demand.rollouts_per_step / self._per_group))
+        self._pace = Pace(demand.t_score_s)
+        self._draws = Draws(seed)
+        self._now = 0.0
+        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._order = 0
+        self._book: list[Group] = []  # open and ready groups, oldest first
+        self._ready: list[Group] = []
+        self._line: dict[int, ModelWorker] = {}  # who has room
+        self._clock_s = 0.0  # virtual time of who was served last
+        self._step = 0  # of the next batch
+        self._wanted = True
+        self._steps_done, self._stepped_at = 0, 0.0
+        self._newest = 0  # version
+        self._newest_announced = -1
+        self._publishing_until = 0.0
+        self._missing: dict[int, tuple[float, set[int]]] = {}
+        self._trained = self._dropped = self._age_steps = 0
+        self._ended_before = (0, 0)
+        self._t_bcast_s: list[float] = []
+        for worker in workers:
+            if worker.lives_s is not None:
+                self._after(-worker.lives_s * math.log(self._draws.uniform()), self._preempted, worker)
+
+    def measure(self, warm_up_steps: int, steps: int) -> Measured:
+        """Run on for so many steps' time, then count for so many more; less where it would not come to an end."""
+        train_s = self._demand.t_train_s
+        if self._order == 0 or self._now == 0.0:
+            self._after(0.0, self._announce, 0)
+        self._run(self._now + warm_up_steps * train_s)
+        before = (
+            self._stepped_at,
+            self._steps_done,
+            self._trained,
+            self._dropped,
+            self._age_steps,
+            len(self._t_bcast_s),
+        )
+        self._run(self._now + steps * train_s)
+        return Measured(
+            seconds=max(self._stepped_at - before[0], (steps * train_s) * (self._steps_done == before[1])),
+            train_s=(self._steps_done - before[1]) * train_s,
+            trained=self._trained - before[2],
+            dropped=self._dropped - before[3],
+            age_steps=self._age_steps - before[4],
+            t_bcast_s=self._t_bcast_s[before[5] :],
+        )
+
+    def _after(self, seconds: float, do: Callable[..., None], *arguments: Any) -> None:
+        self._order += 1
+        heappush(self._events, (self._now + seconds, self._order, do, arguments))
+
+    def _run(self, until: float) -> None:
+        events = self._events
+        while events and events[0][0] <= until:
+            self._now, _, do, arguments = heappop(events)
+            do(*arguments)
+        self._now = until
+
+    # ---------------------------------------------------------------- the learner
+
+    def _ask(self) -> None:
+        self._wanted = True
+        self._drop_stale()
+        if not self._form():
+            self._pace.waits(self._now)
+            self._after(max(0.0, self._pace.starves_at() - self._now), self._moved)
+        self._moved()
+
+    def _form(self) -> bool:
+        """The batch that is wanted, if enough groups are ready."""
+        count, limit = self._groups_per_step, self._demand.staleness_limit
+        if not self._wanted or len(self._ready) < count:
+            return False
+        urgent_first = sorted(self._ready, key=lambda group: not group.too_old(self._step + 1, limit))
+        for group in urgent_first[:count]:
+            self._age_steps += self._per_group * self._step - group.versions
+            self._trained += self._per_group
+            self._remove(group)
+        self._wanted = False
+        self._pace.ended(count, in_time=True)
+        trained, dropped = self._ended_before
+        self._pace.formed(self._now, self._trained - trained, self._dropped - dropped)
+        self._ended_before = (self._trained, self._dropped)
+        self._step += 1
+        self._drop_stale()
+        self._after(self._demand.t_train_s, self._trained_one)
+        return True
+
+    def _trained_one(self) -> None:
+        """A step is done: its version is published, and the next batch asked for."""
+        self._steps_done, self._stepped_at, wait_s = self._step, self._now, 0.0
+        if self._step - self._newest >= self._demand.publish_every_steps:
+            wait_s = max(0.0, self._publishing_until - self._now)
+            self._newest = self._step
+            self._publishing_until = self._now + wait_s + self._conduct.t_publish_s
+            self._after(wait_s + self._conduct.t_publish_s, self._announce, self._step)
+        self._after(wait_s, self._ask)
+
+    def _drop_stale(self) -> None:
+        limit = self._demand.staleness_limit
+        for group in [group for group in self._book if group.too_old(self._step, limit)]:
+            if group.unfilled:
+                self._pace.ended(1, in_time=False)
+            self._dropped += self._per_group - group.vacant
+            self._remove(group)
+
+    def _remove(self, group: Group) -> None:
+        group.over = True
+        self._book.remove(group)
+        if group in self._ready:
+            self._ready.remove(group)
+
+    # ---------------------------------------------------------------- versions
+
+    def _announce(self, version: int) -> None:
+        self._newest_announced = version
+        self._missing[version] = (self._now, {worker.number for worker in self._workers if not worker.away})
+        for worker in self._workers:
+            if not worker.away:
+                self._receive(worker, version)
+
+    def _receive(self, worker: ModelWorker, version: int) -> None:
+        if version > worker.held and worker.announced(version, self._now):
+            self._after(worker.copy_s, self._held, worker, version)
+
+    def _held(self, worker: ModelWorker, version: int) -> None:
+        if worker.receiving != version:
+            return
+        following = worker.following
+        worker.stop_receiving(self._now)
+        self._receive(worker, following)
+        worker.held, worker.aside = version, False
+        self._pace.came(self._step - 1 - version, self._now)
+        self._no_longer_missing(worker, version)
+        self._queue(worker)
+        self._after(self._demand.t_load_s, self._loaded, worker, version)
+        self._issue()
+
+    def _no_longer_missing(self, worker: ModelWorker, version: int) -> None:
+        for watched in [one for one in self._missing if one <= version]:
+            announced_at, missing = self._missing[watched]
+            missing.discard(worker.number)
+            if not missing:
+                del self._missing[watched]
+                self._t_bcast_s.append(self._now - announced_at)
+
+    def _loaded(self, worker: ModelWorker, version: int) -> None:
+        worker.loaded = max(worker.loaded, version)
+        self._queue(worker)
+        self._begin(worker)
+        self._issue()
+
+    # ---------------------------------------------------------------- workers
+
+    def _begin(self, worker: ModelWorker) -> None:
+        """Draw what waits, as far as there is room beside what runs; an idle worker swaps first if it can."""
+        if worker.away:
+            return
+        swap_s = 0.0
+        if worker.loaded > worker.active and (self._conduct.continue_across_versions or not worker.running):
+            worker.active, swap_s = worker.loaded, self._demand.t_swap_s
+        if worker.running and (self._conduct.whole_batches or worker.loaded > worker.active):
+            return
+        self._start(worker, worker.take(worker.concurrency - len(worker.running)), swap_s)
+
+    def _start(self, worker: ModelWorker, slots: list[Slot], delay_s: float) -> None:
+        if not slots:
+            return
+        worker.running += slots
+        received_s = worker.received_s(self._now)
+        times = [delay_s + worker.slot_s(self._draws) for _ in slots]
+        if self._conduct.whole_batches:
+            self._after(max(times), self._finished, worker, worker.life, slots, received_s)
+            return
+        for slot, seconds in zip(slots, times, strict=True):
+            self._after(seconds, self._finished, worker, worker.life, [slot], received_s)
+
+    def _finished(self, worker: ModelWorker, life: int, slots: list[Slot], received_before_s: float) -> None:
+        if life != worker.life:
+            return
+        received_s = worker.received_s(self._now)
+        if self._demand.pauses_while_receiving and received_s - received_before_s > _MOMENT_S:  # it stood still so long
+            self._after(received_s - received_before_s, self._finished, worker, life, slots, received_s)
+            return
+        for slot in slots:
+            worker.running.remove(slot)
+            self._fill(worker, slot)
+        if worker.running:
+            self._begin(worker)
+        elif worker.waiting:
+            self._after(self._conduct.t_turn_s + _BURST_S, self._begin, worker)
+        self._after(self._conduct.t_turn_s, self._asks, worker)
+
+    def _asks(self, worker: ModelWorker) -> None:
+        self._queue(worker)
+        self._issue()
+
+    def _fill(self, worker: ModelWorker, slot: Slot) -> None:
+        group = slot.group
+        if group.over:
+            return
+        if self._step - slot.version > self._demand.staleness_limit:
+            self._dropped += 1
+            group.vacant += 1
+            return
+        self._pace.answered(worker.per_s, slot.load, self._now - slot.issued_at)
+        worker.answered(slot.load, self._now - slot.issued_at)
+        group.oldest = slot.version if group.oldest is None else min(group.oldest, slot.version)
+        group.versions += slot.version
+        group.unfilled -= 1
+        if not group.unfilled:
+            self._after(self._demand.t_score_s, self._scored, group)
+
+    def _scored(self, group: Group) -> None:
+        if group.over:
+            return
+        self._ready.append(group)
+        if self._form():
+            self._moved()
+
+    def _preempted(self, worker: ModelWorker) -> None:
+        """Taken away with what it was doing, for a while."""
+        assert worker.lives_s is not None
+        lost = worker.running + worker.waiting
+        worker.running, worker.waiting = [], []
+        worker.life, worker.away = worker.life + 1, True
+        worker.stop_receiving(self._now)
+        self._line.pop(worker.number, None)
+        self._no_longer_missing(worker, self._newest_announced)
+        away_s = worker.away_s
+        self._after(min(away_s, self._conduct.reconnect_grace_s), self._give_up, lost)
+        self._after(away_s, self._back, worker)
+        self._after(away_s - worker.lives_s * math.log(self._draws.uniform()), self._preempted, worker)
+
+    def _give_up(self, slots: list[Slot]) -> None:
+        for slot in slots:
+            if not slot.group.over:
+                slot.group.vacant += 1
+        self._issue()
+
+    def _back(self, worker: ModelWorker) -> None:
+        worker.away = False
+        self._receive(worker, self._newest_announced)
+        self._begin(worker)
+        self._asks(worker)
+
+    # ---------------------------------------------------------------- pacing
+
+    def _moved(self) -> None:
+        """What was too late for somebody may be in time now."""
+        for worker in self._workers:
+            worker.aside = False
+        self._issue()
+
+    def _issue(self) -> None:
+        """Leases for who is next in line, as long as there is work for them."""
+        begun: list[ModelWorker] = []
+        while (place := self._next_place()) is not None:
+            worker = self._next_in_line(self._oldest_fresh(*place))
+            if worker is None:
+                break
+            found = self._group_for(worker)
+            if found is None:
+                worker.aside = True
+                continue
+            self._grant(worker, *found)
+            if worker not in begun:
+                begun.append(worker)
+        for worker in begun:
+            self._begin(worker)
+
+    def _next_place(self) -> tuple[int, int | None] | None:
+        """Groups ahead of what is given out next, and its rollouts' oldest version; None: nothing is."""
+        for place, group in enumerate(self._book):
+            if group.vacant:
+                return place, group.oldest
+        return (len(self._book), None) if len(self._book) < self._groups_of_use() else None
+
+    def _groups_of_use(self) -> float:
+        return self._pace.groups_of_use(self._groups_per_step, self._conduct.lead_margin_steps)
+
+    def _turn(self, ahead: int) -> int:
+        return self._step + self._pace.places_ahead(ahead, len(self._ready)) // self._groups_per_step
+
+    def _oldest_fresh(self, ahead: int, made_with: int | None) -> int:
+        """The oldest version for a group in this place, where nobody waits in vain for a newer one."""
+        kappa, margin = self._demand.publish_every_steps, self._conduct.lead_margin_steps
+        old = self._pace.steps_old(ahead, self._groups_per_step, margin, kappa)
+        fresh = -1 if old == math.inf else math.ceil(self._step - old)
+        counted = self._turn(ahead) - self._demand.staleness_limit
+        return max(counted, fresh if made_with is None else min(fresh, made_with))
+
+    def _next_in_line(self, oldest: int) -> ModelWorker | None:
+        """Idle ones first, then who is furthest behind."""
+        best: ModelWorker | None = None
+        best_key = (True, math.inf)
+        for worker in self._line.values():
+            if worker.held < oldest or worker.aside:
+                continue
+            key = (worker.holds >= worker.concurrency, worker.virtual_s)
+            if key < best_key:
+                best, best_key = worker, key
+        return best
+
+    def _queue(self, worker: ModelWorker) -> None:
+        """Something changed for it: it stands in line, or does not."""
+        if worker.room(self._conduct) <= 0:
+            self._line.pop(worker.number, None)
+        elif worker.number not in self._line:
+            worker.virtual_s = max(worker.virtual_s, self._clock_s)
+            self._line[worker.number] = worker
+
+    def _group_for(self, worker: ModelWorker) -> tuple[Group, int] | None:
+        """The group that it can do in time, and the oldest version that it may begin it with."""
+        taken = min(worker.room(self._conduct), self._per_group)
+        load = max(worker.concurrency, worker.holds + taken)
+        tried = 0
+        for place, group in enumerate(self._book):
+            if group.vacant:
+                needs = self._needs(worker, place, group, load)
+                if needs is not None:
+                    return group, needs
+                tried += 1
+                if tried == _GROUPS_TRIED:
+                    break
+        of_use = len(self._book) < self._groups_of_use()
+        needs = self._needs(worker, len(self._book), None, load) if of_use else None
+        if needs is None:
+            return None
+        group = Group(self._per_group, self._per_group)
+        self._book.append(group)
+        return group, needs
+
+    def _needs(self, worker: ModelWorker, ahead: int, group: Group | None, load: int) -> int | None:
+        """The oldest version that this is in time with; None: the worker's is older."""
+        made_with = None if group is None else group.oldest
+        oldest = worker.held if made_with is None else min(worker.held, made_with)
+        limit = self._demand.staleness_limit
+        needs = self._turn(ahead) - limit
+        if oldest < needs or (ahead < self._groups_per_step and self._now >= self._pace.starves_at()):
+            return needs if oldest >= needs else None
+        unfilled = self._per_group if group is None else group.unfilled
+        later = self._pace.steps_until_ready(worker.per_s, load, unfilled, self._now, begun=group is not None)
+        needs = needs if later is None else max(needs, self._step + later - limit)
+        fresh = self._oldest_fresh(ahead, made_with)
+        return max(needs, fresh) if oldest >= needs and worker.held >= fresh else None
+
+    def _grant(self, worker: ModelWorker, group: Group, needs: int) -> None:
+        count = min(worker.room(self._conduct), group.vacant)
+        load = max(worker.concurrency, worker.holds + count)
+        worker.waiting += [Slot(group, load, self._now, needs) for _ in range(count)]
+        group.vacant -= count
+        self._clock_s = max(worker.virtual_s, self._clock_s)
+        worker.served(count)
+        self._line.pop(worker.number)
+        self._queue(worker)

@@ -1,0 +1,157 @@
+"""Groups and workers of the fleet model: plain state, and what follows from it alone."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from capacity.model.pacing import median
+from capacity.model.run_rules import Conduct
+from capacity.model.slot_times import Draws, log_normal
+
+_SPEED_WINDOW = 16
+
+
+@dataclass(slots=True)
+class Measured:
+    """Since the counting began. ``t_bcast_s``: of each version, from its announcement to the last worker's copy."""
+
+    seconds: float
+    train_s: float
+    trained: int
+    dropped: int
+    age_steps: int
+    t_bcast_s: list[float]
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """One prompt's rollouts.
+
+    Args:
+        vacant: slots that nobody works at.
+        unfilled: slots without a rollout.
+        oldest: version of its rollouts so far; None before the first.
+        versions: sum over its rollouts.
+    """
+
+    vacant: int
+    unfilled: int
+    oldest: int | None = None
+    versions: int = 0
+    over: bool = False  # in a batch, or dropped
+
+    def too_old(self, step: int, limit: int) -> bool:
+        """Whether the batch of this step may not hold it."""
+        return self.oldest is not None and step - self.oldest > limit
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """A slot leased to a worker. ``needs``: the oldest version that may make it."""
+
+    group: Group
+    load: int
+    issued_at: float
+    needs: int
+    version: int = -1
+
+
+@dataclass(slots=True, eq=False)
+class ModelWorker:
+    """One worker. Times are seconds of the model's clock; versions are learner steps, -1 before the first.
+
+    Args:
+        median_s, sigma: of the time of one slot.
+        copy_s: from the announcement of a version to its verified copy here.
+        lives_s: mean time between two preemptions; None: none.
+        away_s: until it, or one in its place, works again.
+    """
+
+    number: int
+    concurrency: int
+    median_s: float
+    sigma: float
+    copy_s: float
+    lives_s: float | None = None
+    away_s: float = 0.0
+    held: int = -1  # verified
+    loaded: int = -1
+    active: int = -1
+    receiving: int = -1
+    following: int = -1  # the newest that was announced meanwhile
+    keeps: bool = False  # what it receives took the place of another one, and is not given up in turn
+    receive_until: float = 0.0
+    receive_from: float = 0.0
+    received_before_s: float = 0.0
+    waiting: list[Slot] = field(default_factory=list)
+    running: list[Slot] = field(default_factory=list)
+    life: int = 0
+    away: bool = False
+    aside: bool = False
+    virtual_s: float = 0.0
+    per_s: float = 0.0  # measured, in slots a second
+    speeds: deque[float] = field(default_factory=lambda: deque(maxlen=_SPEED_WINDOW))
+
+    @property
+    def holds(self) -> int:
+        """Slots that wait or run here."""
+        return len(self.waiting) + len(self.running)
+
+    def room(self, conduct: Conduct) -> int:
+        """Slots that it can be given now."""
+        if self.away or self.held < 0 or (self.active < 0 and self.loaded < 0):
+            return 0
+        most = int(conduct.prefetch_batches * self.concurrency)
+        if self.speeds:
+            most = min(most, max(self.concurrency, int(self.per_s * conduct.prefetch_s)))
+        return most - self.holds
+
+    def answered(self, load: int, turnaround_s: float) -> None:
+        """One of its slots was made in so long, while it held so many."""
+        self.speeds.append(load / turnaround_s)
+        self.per_s = median(self.speeds)
+
+    def served(self, slots: int) -> None:
+        """Its share of the work went on by so many slots."""
+        self.virtual_s += slots / (self.per_s or self.concurrency / self.median_s)
+
+    def announced(self, version: int, now: float) -> bool:
+        """Whether it begins to receive this version. What is more than half here is finished first."""
+        if self.receiving >= 0:
+            if self.keeps or 2.0 * (self.receive_until - now) < self.receive_until - self.receive_from:
+                self.following = version
+                return False
+            self.stop_receiving(now)
+            self.keeps = True
+        self.receiving, self.receive_from, self.receive_until = version, now, now + self.copy_s
+        return True
+
+    def stop_receiving(self, now: float) -> None:
+        """The copy is here, or another one comes in its place."""
+        self.received_before_s = self.received_s(now)
+        self.receiving, self.following, self.keeps = -1, -1, False
+
+    def received_s(self, now: float) -> float:
+        """For how long versions were on their way here, in all."""
+        return self.received_before_s + (now - self.receive_from if self.receiving >= 0 else 0.0)
+
+    def take(self, most: int) -> list[Slot]:
+        """Up to so many slots that the active version may make."""
+        taken: list[Slot] = []
+        for slot in list(self.waiting):
+            if len(taken) < most and slot.needs <= self.active:
+                self.waiting.remove(slot)
+                slot.version = self.active
+                taken.append(slot)
+        return taken
+
+    def slot_s(self, draws: Draws) -> float:
+        """How long the next slot takes."""
+        return self.median_s * log_normal(self.sigma, draws)
+
+
+def t_bcast_of(measured: Measured) -> float | None:
+    """Its median, the lower one of two; None without a version that reached everybody."""
+    ordered = sorted(measured.t_bcast_s)
+    return ordered[(len(ordered) - 1) // 2] if ordered else None

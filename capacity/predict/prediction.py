@@ -1,0 +1,128 @@
+"""What a set of workers will make of a run: learner utilisation, T_bcast, mean staleness, rollouts in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capacity.model.broadcast_bound import broadcast_seconds, stripe_factor
+from capacity.model.demand import Demand
+from capacity.model.run_rules import Conduct
+from capacity.model.slot_times import fit_log_normal, mean_rest
+from capacity.model.workers import Speed, Worker
+from capacity.predict.fleet_model import FleetModel
+from capacity.predict.fleet_parts import Measured, ModelWorker, t_bcast_of
+
+WARM_UP_STEPS, STEPS, DRAWS = 40, 80, 3
+_OnWorker = tuple[Worker, Speed, float]  # and when it has its copy, from the announcement
+_WORKERS_MAX = 64  # that are modelled one by one
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Args:
+    utilisation: share of the time in which the learner trains.
+    t_bcast_s: from announcement to the last worker's verified copy, median.
+    mean_staleness: of trained rollouts, in learner steps; 0 where nothing is trained.
+    dropped_share: of all rollouts that ended, those that were made in vain: too old for a batch.
+    """
+
+    utilisation: float
+    t_bcast_s: float
+    mean_staleness: float
+    dropped_share: float
+
+
+def predict(
+    demand: Demand,
+    workers_on: Sequence[tuple[Worker, Speed]],
+    conduct: Conduct = Conduct(),  # noqa: B008
+    *,
+    warm_up_steps: int = WARM_UP_STEPS,
+    steps: int = STEPS,
+    draws: int = DRAWS,
+    workers_max: int = _WORKERS_MAX,
+) -> Prediction:
+    """What these workers give, each at this speed. Of larger fleets an even sample stands for all.
+
+    Args:
+        warm_up_steps, steps: time that passes before anything is counted, and then, in learner steps without a wait.
+        workers_max: beyond so many workers only a sample is modelled one by one.
+        draws: of lengths and preemptions; each figure is the median over them.
+
+    Raises:
+        ValueError: there is no worker.
+    """
+    if not workers_on:
+        raise ValueError("nothing can be predicted of a run without workers")
+    copies_s = conduct.t_notice_s + _copies_s(demand, workers_on)
+    fleet = [(worker, speed, float(copy_s)) for (worker, speed), copy_s in zip(workers_on, copies_s, strict=True)]
+    demand, fleet = _sample(demand, fleet, conduct, workers_max)
+    found = []
+    for seed in range(draws):
+        workers = [_model_worker(number, *one, conduct) for number, one in enumerate(fleet)]
+        found.append(_figures(FleetModel(demand, conduct, workers, seed).measure(warm_up_steps, steps)))
+    columns = [float(np.median(column)) for column in np.array(found).T]
+    t_bcast_s = columns[1] if np.isfinite(columns[1]) else float(copies_s.max())
+    return Prediction(columns[0], t_bcast_s, columns[2], columns[3])
+
+
+def _copies_s(demand: Demand, workers_on: Sequence[tuple[Worker, Speed]]) -> NDArray[np.float64]:
+    """When each worker has its copy, shape [workers]: all together by the fluid bound, a slow downlink later alone."""
+    uploads = np.array([worker.upload_bytes_per_second * worker.relays for worker, _ in workers_on])
+    downloads = np.array([worker.download_bytes_per_second for worker, _ in workers_on])
+    source, size, topology = demand.learner_upload_bytes_per_second, demand.update_bytes, demand.topology
+    together_s = broadcast_seconds(size, source, uploads, np.full_like(downloads, np.inf), topology)
+    return np.maximum(together_s, stripe_factor(topology) * size / downloads)
+
+
+def _figures(measured: Measured) -> tuple[float, float, float, float]:
+    """In the order of a Prediction; T_bcast is no number where no version reached everybody."""
+    ended = measured.trained + measured.dropped
+    return (
+        min(1.0, measured.train_s / measured.seconds) if measured.seconds > 0 else 0.0,
+        t_bcast_of(measured) or float("nan"),
+        measured.age_steps / measured.trained if measured.trained else 0.0,
+        measured.dropped / ended if ended else 0.0,
+    )
+
+
+def _sample(
+    demand: Demand, fleet: list[_OnWorker], conduct: Conduct, workers_max: int
+) -> tuple[Demand, list[_OnWorker]]:
+    """At most so many of them, evenly by speed, with as large a share of each batch; the last copy stays the last."""
+    if len(fleet) <= workers_max:
+        return demand, fleet
+    ordered = sorted(fleet, key=lambda one: one[1].rollouts_per_second)
+    places = np.linspace(0, len(ordered) - 1, workers_max).round().astype(int)
+    kept = [ordered[place] for place in places]
+    share = _rate(kept) / _rate(fleet)
+    group = max(1, min(conduct.samples_per_group, demand.rollouts_per_step))
+    rollouts = group * max(1, round(demand.rollouts_per_step * share / group))
+    faster = rollouts / (demand.rollouts_per_step * share)  # whole groups only: the speeds make up for it
+    kept = [(worker, _faster(speed, faster), copy_s) for worker, speed, copy_s in kept]
+    slowest = max(range(len(kept)), key=lambda place: kept[place][2])
+    kept[slowest] = (*kept[slowest][:2], max(copy_s for _, _, copy_s in fleet))
+    return replace(demand, rollouts_per_step=rollouts), kept
+
+
+def _rate(fleet: list[_OnWorker]) -> float:
+    return sum(speed.rollouts_per_second * (1.0 - worker.preemption_loss) for worker, speed, _ in fleet)
+
+
+def _faster(speed: Speed, factor: float) -> Speed:
+    return replace(
+        speed, rollouts_per_second=speed.rollouts_per_second * factor, t_gen_p90_s=speed.t_gen_p90_s / factor
+    )
+
+
+def _model_worker(number: int, worker: Worker, speed: Speed, copy_s: float, conduct: Conduct) -> ModelWorker:
+    longest_of = speed.concurrency if conduct.whole_batches else 1
+    mean_s = speed.concurrency / speed.rollouts_per_second
+    median_s, sigma = fit_log_normal(mean_s, speed.t_gen_p90_s, longest_of)
+    lives_s = 3600.0 / worker.preemptions_per_hour if worker.preemptions_per_hour > 0 else None
+    away_s = max(0.0, worker.lost_per_preemption_s - median_s * mean_rest(sigma, longest_of))
+    return ModelWorker(number, speed.concurrency, median_s, sigma, copy_s, lives_s=lives_s, away_s=away_s)

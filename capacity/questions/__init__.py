@@ -1,0 +1,1 @@
+"""Answer the questions that a person may ask of a plan."""

@@ -1,0 +1,175 @@
+"""What a plan costs and how long it takes for so many learner steps, with how sure that is.
+
+Every declared uncertainty is drawn, many times, and carried through: a slower learner needs fewer rollouts a second;
+slow workers make it wait; a late version makes rollouts too old, and the pipeline of S - kappa steps can only turn as
+fast as one version and one rollout go through it. Preemptions are a Poisson number over the whole run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from capacity.model.assumptions import Assumption
+from capacity.model.units import SECONDS_PER_HOUR
+from capacity.planner.columns import Floats
+from capacity.planner.plans import Plan
+
+DRAWS = 4000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uncertainty:
+    """One standard deviation / value of what a plan rests on; each is drawn log-normal about its value."""
+
+    t_train: float = 0.1
+    speeds: float = 0.15
+    links: float = 0.1
+    version_bytes: float = 0.0
+    prices: float = 0.0
+
+
+#: Name of an assumption -> what of the run it is about. The least certain one of several counts.
+_ABOUT = {
+    "learner step, T_train": "t_train",
+    "workers with measured speeds": "speeds",
+    "workers with reckoned speeds": "speeds",
+    "engine's efficiency": "speeds",
+    "rollout, mean": "speeds",
+    "origin's uplink, U0": "links",
+    "version as a delta, M": "version_bytes",
+    "prices": "prices",
+}
+
+
+def uncertainty_of(assumptions: Iterable[Assumption]) -> Uncertainty:
+    """From the assumptions that a plan echoes; what they do not name is certain."""
+    found = dict.fromkeys(set(_ABOUT.values()), 0.0)
+    for one in assumptions:
+        about = _ABOUT.get(one.name)
+        if about is not None:
+            found[about] = max(found[about], one.relative_uncertainty)
+    return Uncertainty(**found)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Of all draws: one in ten is below ``p10``, one in ten above ``p90``."""
+
+    p10: float
+    p50: float
+    p90: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Args:
+    workers_usd, egress_usd, learner_usd, storage_usd: of ``usd``.
+    utilisation: share of the time in which the learner trains.
+    in_time, in_budget: share of the draws within the deadline and the budget; None where there is none.
+    """
+
+    steps: int
+    hours: Range
+    usd: Range
+    workers_usd: Range
+    egress_usd: Range
+    learner_usd: Range
+    storage_usd: Range
+    utilisation: Range
+    in_time: float | None
+    in_budget: float | None
+
+
+def forecast(
+    plan: Plan,
+    steps: int,
+    uncertainty: Uncertainty,
+    *,
+    seed: int,
+    deadline_hours: float | None = None,
+    budget_usd: float | None = None,
+    draws: int = DRAWS,
+) -> Forecast:
+    """Carry the uncertainties through so many learner steps.
+
+    Args:
+        seed: the same one gives the same forecast.
+
+    Raises:
+        ValueError: the plan chooses nobody, or steps or draws is not positive.
+    """
+    if not plan.feasible or steps < 1 or draws < 1:
+        raise ValueError("a forecast needs a feasible plan, and at least one step and draw")
+    rng, demand = np.random.default_rng(seed), plan.demand
+    t_train_s = demand.t_train_s * _drawn(rng, uncertainty.t_train, draws)
+    speed = _drawn(rng, uncertainty.speeds, draws)
+    size = _drawn(rng, uncertainty.version_bytes, draws)
+    t_bcast_s = plan.t_bcast_s * size / _drawn(rng, uncertainty.links, draws)
+    price = _drawn(rng, uncertainty.prices, draws)
+    kept = _kept(plan, steps * demand.t_train_s / SECONDS_PER_HOUR, rng, draws)
+    step_s = _step_s(plan, t_train_s, t_bcast_s, speed * kept, speed)
+    hours = steps * step_s / SECONDS_PER_HOUR
+    egress = plan.egress_usd_per_hour * steps * demand.t_train_s / SECONDS_PER_HOUR * size
+    parts = {
+        "workers_usd": hours * plan.workers_usd_per_hour * price,
+        "egress_usd": egress * price,
+        "learner_usd": hours * demand.learner_usd_per_hour,
+        "storage_usd": hours * demand.storage_usd_per_hour,
+    }
+    usd = np.sum(list(parts.values()), axis=0)
+    return Forecast(
+        steps=steps,
+        hours=_range(hours),
+        usd=_range(usd),
+        utilisation=_range(t_train_s / step_s),
+        in_time=None if deadline_hours is None else float(np.mean(hours <= deadline_hours)),
+        in_budget=None if budget_usd is None else float(np.mean(usd <= budget_usd)),
+        **{name: _range(part) for name, part in parts.items()},
+    )
+
+
+def _step_s(plan: Plan, t_train_s: Floats, t_bcast_s: Floats, rate: Floats, speed: Floats) -> Floats:
+    """Wall time of a step: training, waiting for rollouts, or waiting for young enough ones; shape [draws].
+
+    Args:
+        rate: made / planned rollouts a second; speed: the same of one rollout's tokens.
+    """
+    demand = plan.demand
+    made = plan.rate_rollouts_per_second * rate
+    filling_s = demand.rollouts_per_step / made
+    if demand.pauses_while_receiving:
+        filling_s = filling_s + t_bcast_s / demand.publish_every_steps
+    through_s = t_bcast_s + plan.t_gen_p90_s / speed + demand.t_score_s + demand.t_load_s
+    turning_s = through_s / (demand.staleness_limit - demand.publish_every_steps)
+    longest: Floats = np.maximum(np.maximum(t_train_s, filling_s), turning_s)
+    return longest
+
+
+def _kept(plan: Plan, hours: float, rng: np.random.Generator, draws: int) -> Floats:
+    """Share of the planned rate that preemptions leave: as many as drawn in place of those expected; shape [draws].
+
+    The planned rate has the expected loss in it already.
+    """
+    useful = np.array([one.useful_rollouts_per_second for one in plan.chosen])
+    expected = np.array([one.worker.preemptions_per_hour for one in plan.chosen]) * hours
+    lost = np.array([one.worker.preemption_loss for one in plan.chosen])
+    if not expected.any():
+        return np.ones(draws)
+    ratio = rng.poisson(expected.sum(), draws) / expected.sum()
+    lost_share = float((useful / np.maximum(1e-9, 1.0 - lost)) @ lost / useful.sum())
+    left: Floats = np.maximum(0.01, 1.0 - lost_share * (ratio - 1.0))
+    return left
+
+
+def _drawn(rng: np.random.Generator, relative: float, draws: int) -> Floats:
+    """Factors about 1, log-normal with that standard deviation of the logarithm; shape [draws]."""
+    factors: Floats = np.exp(rng.standard_normal(draws) * np.log1p(relative))
+    return factors
+
+
+def _range(values: Floats) -> Range:
+    p10, p50, p90 = np.quantile(values, [0.1, 0.5, 0.9])
+    return Range(float(p10), float(p50), float(p90))

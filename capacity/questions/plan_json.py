@@ -1,0 +1,170 @@
+"""A plan as a JSON document with a versioned schema: `plan` writes it; `explain`, `replan`, `validate`, `diff` read it.
+
+Keys carry their units: `_s` seconds, `_bytes_per_second`, `_usd_per_hour`. Schema: docs/capacity-plan.schema.json.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from capacity.inputs.pool_checks import Filled, Skipped
+from capacity.model.assumptions import Assumption
+from capacity.planner.plans import Plan
+from capacity.questions.horizon import Forecast
+from rollcast.runtime.errors import PlanFileError
+
+SCHEMA: Literal["rollcast.capacity.plan/1"] = "rollcast.capacity.plan/1"
+FILE_BYTES_MAX = 256 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """Where a plan's figures are from.
+
+    Args:
+        pool, demand: files, addresses, or what else they came from, in words.
+        model: whose rollouts are made.
+        rows: of the pool; those in ``skipped`` were not used.
+        filled: values that rows did not have, and what was taken.
+    """
+
+    pool: str
+    demand: str
+    model: str
+    rows: int
+    skipped: tuple[Skipped, ...] = ()
+    filled: tuple[Filled, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """The line under the table. ``usd_per_step``: workers and traffic alone; the learner's machine is not in it."""
+
+    usd_per_hour: float
+    usd_per_step: float
+    t_bcast_s: float
+    staleness_needed: int
+    utilisation: float
+    gap: float
+    chosen: int
+    candidates: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanDocument:
+    """One plan with everything that it was made from.
+
+    Args:
+        schema: of this document; another number means that keys have changed their meaning or are gone.
+        software: the version of Rollcast that made it.
+        made_at: UTC, ISO 8601.
+        totals: derived from the plan, for those who read only this.
+        forecast: of so many learner steps, if it was asked for.
+    """
+
+    schema: Literal["rollcast.capacity.plan/1"] = SCHEMA
+    software: str
+    made_at: str
+    inputs: Inputs
+    assumptions: tuple[Assumption, ...]
+    totals: Totals
+    plan: Plan
+    forecast: Forecast | None = None
+
+
+def totals_of(plan: Plan) -> Totals:
+    """What the line under the table says; zeros where nobody is chosen."""
+    steps_per_hour = 3600.0 / plan.demand.t_train_s * plan.utilisation
+    return Totals(
+        usd_per_hour=plan.usd_per_hour,
+        usd_per_step=plan.usd_per_hour / steps_per_hour if steps_per_hour > 0 else 0.0,
+        t_bcast_s=plan.t_bcast_s,
+        staleness_needed=plan.staleness_needed,
+        utilisation=plan.utilisation,
+        gap=plan.gap,
+        chosen=len(plan.chosen),
+        candidates=len(plan.candidates),
+    )
+
+
+def document_of(
+    plan: Plan, *, inputs: Inputs, assumptions: tuple[Assumption, ...], software: str, made_at: str
+) -> PlanDocument:
+    """The document of a plan."""
+    return PlanDocument(
+        software=software,
+        made_at=made_at,
+        inputs=inputs,
+        assumptions=assumptions,
+        totals=totals_of(plan),
+        plan=plan,
+    )
+
+
+def encode(document: PlanDocument) -> bytes:
+    """JSON, indented.
+
+    Raises:
+        ValueError: a figure is not finite, so that no JSON can hold it.
+    """
+    plain = msgspec.to_builtins(document)
+    _check_finite(plain, "plan")
+    return msgspec.json.format(msgspec.json.encode(plain), indent=1)
+
+
+def decode(data: bytes, source: str) -> PlanDocument:
+    """Read a document.
+
+    Raises:
+        PlanFileError: it is none, or of another schema; the message names the key.
+    """
+    fix = "make it with `rollcast capacity plan --format json`"
+    try:
+        document = msgspec.json.decode(data)
+    except msgspec.DecodeError as error:
+        raise PlanFileError(f"{source} is not JSON", cause=str(error), fix=fix) from None
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if schema != SCHEMA:
+        what = f"has the schema {schema!r}" if schema else "is no plan"
+        raise PlanFileError(f"{source} {what}", cause=f"this version reads {SCHEMA!r}", fix=fix)
+    try:
+        return msgspec.convert(document, PlanDocument)
+    except msgspec.ValidationError as error:
+        raise PlanFileError(f"{source} is not a whole plan", cause=str(error), fix=fix) from None
+
+
+def read_plan(path: Path) -> PlanDocument:
+    """Read a document from a file.
+
+    Raises:
+        PlanFileError: it cannot be read, or is no plan.
+    """
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise PlanFileError(f"{path} is larger than {FILE_BYTES_MAX >> 20} MiB", fix="check that it is a plan")
+        return decode(path.read_bytes(), str(path))
+    except OSError as error:
+        raise PlanFileError(f"cannot read {path}", cause=str(error), fix="give the path of a plan's JSON") from None
+
+
+def json_schema() -> str:
+    """The JSON Schema (draft 2020-12) of the document."""
+    schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA}
+    return json.dumps(schema | msgspec.json.schema(PlanDocument), indent=1) + "\n"
+
+
+def _check_finite(value: Any, where: str) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{where} is {value}")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _check_finite(item, f"{where}.{key}")
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            _check_finite(item, f"{where}[{number}]")

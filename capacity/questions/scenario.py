@@ -1,0 +1,160 @@
+"""One question to the planner: a demand, workers with their speeds, and everything that both were taken from."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+from capacity.catalogue.models import model_named, models
+from capacity.catalogue.token_lengths import LENGTH_NAMES, lengths_named
+from capacity.inputs.demand_file import MODEL_MEASURED, DemandFile, LengthsSection, topology_named
+from capacity.inputs.pool_checks import CheckedPool, skipped_lines
+from capacity.inputs.pool_rows import BYTES_PER_MBIT
+from capacity.inputs.pool_speeds import Rollouts, workers_of
+from capacity.model.assumptions import Assumption
+from capacity.model.demand import Demand
+from capacity.model.lengths import LengthDistribution
+from capacity.model.roofline import ModelShape
+from capacity.model.version_bytes import delta_share
+from capacity.model.workers import Worker
+from capacity.questions.plan_json import Inputs
+from capacity.questions.scenario_assumptions import assumptions_of
+from rollcast.runtime.errors import ConfigError, PoolError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """Args: rollouts: what is generated, for questions about other models."""
+
+    demand: Demand
+    workers: tuple[Worker, ...]
+    assumptions: tuple[Assumption, ...]
+    inputs: Inputs
+    rollouts: Rollouts
+
+
+def scenario_of(file: DemandFile, pool: CheckedPool, *, demand_source: str, pool_source: str) -> Scenario:
+    """Put a demand and a pool together.
+
+    Raises:
+        ConfigError: the model or the lengths are not known.
+        PoolError: no row can be used; the reasons are in it.
+    """
+    rollouts = rollouts_of(file)
+    made = workers_of(pool.taken, rollouts)
+    skipped = (*pool.skipped, *made.skipped)
+    if not made.workers:
+        raise PoolError(
+            f"none of the {pool.rows} rows of {pool_source} can be used",
+            cause="; ".join(skipped_lines(skipped)),
+            fix="correct them, or say what holds for all of them with --assume column=value",
+        )
+    demand = demand_of(file, rollouts.model)
+    return Scenario(
+        demand=demand,
+        workers=made.workers,
+        assumptions=assumptions_of(file, demand, rollouts, made, pool.taken),
+        inputs=Inputs(
+            pool=pool_source,
+            demand=demand_source,
+            model=file.demand.model,
+            rows=pool.rows,
+            skipped=skipped,
+            filled=pool.filled,
+        ),
+        rollouts=rollouts,
+    )
+
+
+def demand_of(file: DemandFile, model: ModelShape | None) -> Demand:
+    """The demand of a file; the bytes of a version come from the model where they are not given."""
+    values = file.demand
+    return Demand(
+        rollouts_per_step=values.rollouts_per_step,
+        t_train_s=values.t_train_s,
+        staleness_limit=values.staleness_limit,
+        publish_every_steps=values.publish_every_steps,
+        update_bytes=update_bytes(file, model),
+        learner_upload_bytes_per_second=values.learner_upload_mbit_per_second * BYTES_PER_MBIT,
+        learner_egress_usd_per_gb=values.learner_egress_usd_per_gb,
+        topology=topology_named(values.topology),
+        pauses_while_receiving=values.pauses_while_receiving,
+        t_swap_s=values.t_swap_s,
+        t_load_s=values.t_load_s,
+        t_score_s=values.t_score_s,
+        headroom=values.headroom,
+        share_without_a_region=values.share_without_a_region,
+        chance_z=values.chance_z,
+        usd_per_hour_max=values.usd_per_hour_max,
+        learner_usd_per_hour=values.learner_usd_per_hour,
+        storage_usd_per_hour=values.storage_usd_per_hour,
+    )
+
+
+def update_bytes(file: DemandFile, model: ModelShape | None) -> float:
+    """M: as given, else the model's weights, or a delta's share of them."""
+    if file.demand.update_bytes is not None:
+        return file.demand.update_bytes
+    assert model is not None, "a demand without a model gives its bytes"
+    return model.weight_bytes * (share_of_keyframe(file) if file.demand.encoding == "delta" else 1.0)
+
+
+def share_of_keyframe(file: DemandFile) -> float:
+    """Bytes of a delta / bytes of a keyframe: as given, else by the learning rate and kappa."""
+    values = file.demand
+    return values.delta_share or delta_share(values.learning_rate, values.publish_every_steps)
+
+
+def rollouts_of(file: DemandFile) -> Rollouts:
+    """What is generated.
+
+    Raises:
+        ConfigError: the model or the lengths are not known.
+    """
+    return Rollouts(
+        model=model_of(file.demand.model),
+        lengths=lengths_of(file.lengths),
+        prompt_tokens=file.lengths.prompt_tokens,
+        efficiency=file.engine.efficiency,
+        concurrencies=file.engine.concurrencies,
+    )
+
+
+def model_of(name: str) -> ModelShape | None:
+    """A model of the catalogue; None where speeds are measured.
+
+    Raises:
+        ConfigError: the catalogue does not have it.
+    """
+    found = model_named(name)
+    if found is None and name != MODEL_MEASURED:
+        raise ConfigError(
+            f"the catalogue has no model {name!r}",
+            cause=f"it has {', '.join(models())}",
+            fix='give model = "measured" with update_bytes, and workers with measured speeds',
+        )
+    return found
+
+
+def lengths_of(section: LengthsSection) -> LengthDistribution:
+    """The lengths of rollouts, cut at ``tokens_max``.
+
+    Raises:
+        ConfigError: neither the catalogue nor a file has them.
+    """
+    found = lengths_named(section.distribution)
+    if found is None:
+        found = _lengths_file(Path(section.distribution))
+    return found.capped(section.tokens_max)
+
+
+def _lengths_file(path: Path) -> LengthDistribution:
+    fix = f"name one of the catalogue ({', '.join(LENGTH_NAMES)}), or a CSV file with low,high,weight in tokens"
+    try:
+        rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+        return LengthDistribution.from_bins(
+            (float(row["low"]), float(row["high"]), float(row["weight"])) for row in rows
+        )
+    except (OSError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"no lengths of rollouts in {path}", cause=str(error) or repr(error), fix=fix) from None

@@ -1,0 +1,113 @@
+"""What a scenario rests on, as a list that people read first: each figure with its unit, source and uncertainty."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from capacity.catalogue.served import efficiencies
+from capacity.inputs.demand_file import DemandFile
+from capacity.inputs.pool_rows import BYTES_PER_MBIT, PoolRow
+from capacity.inputs.pool_speeds import Pool, Rollouts
+from capacity.model.assumptions import Assumption
+from capacity.model.broadcast_bound import stripe_factor
+from capacity.model.demand import Demand
+from capacity.model.roofline import UNTIMED_EFFICIENCY
+from capacity.model.version_bytes import RELATIVE_UNCERTAINTY
+
+GIVEN, DEFAULT = "given", "by default"
+_PRICE_UNCERTAINTY = 0.5  # capacity/catalogue/data/prices/README.md
+_TIMED_UNCERTAINTY = 0.03  # of the efficiency: the median error of `bench roofline`
+_UNTIMED_UNCERTAINTY = 0.15  # the same of another engine, model or version than the catalogue's
+_LENGTHS_UNCERTAINTY = 0.5  # another model's lengths stand for this one's
+
+
+def assumptions_of(
+    file: DemandFile, demand: Demand, rollouts: Rollouts, pool: Pool, rows: Sequence[PoolRow]
+) -> tuple[Assumption, ...]:
+    """In the order in which they are read: the learner, the version, the rollouts, the workers."""
+    return (
+        *_of_learner(file, demand),
+        *_of_versions(file, demand, rollouts),
+        *_of_rollouts(file, rollouts, pool),
+        *_of_rows(rows),
+    )
+
+
+def _of_learner(file: DemandFile, demand: Demand) -> Iterator[Assumption]:
+    yield Assumption("model", file.demand.model, "", GIVEN)
+    yield Assumption("rollouts per step, R", demand.rollouts_per_step, "rollouts", GIVEN)
+    yield Assumption("learner step, T_train", demand.t_train_s, "s", GIVEN, 0.1)
+    yield Assumption("staleness limit, S", demand.staleness_limit, "learner steps", GIVEN)
+    yield Assumption(
+        "a version every, kappa", demand.publish_every_steps, "learner steps", _source(file, "publish_every_steps")
+    )
+    yield Assumption("headroom, phi", demand.headroom, "bought / needed", _source(file, "headroom"))
+    if demand.usd_per_hour_max is not None:
+        yield Assumption("budget", demand.usd_per_hour_max, "$/h", GIVEN)
+    if demand.share_without_a_region:
+        yield Assumption("rate left without any one region", demand.share_without_a_region, "of the needed", GIVEN)
+    if demand.chance_z:
+        yield Assumption("rate must hold at", demand.chance_z, "standard deviations", GIVEN)
+
+
+def _of_versions(file: DemandFile, demand: Demand, rollouts: Rollouts) -> Iterator[Assumption]:
+    if file.demand.update_bytes is not None:
+        yield Assumption("version, M", demand.update_bytes / 1e9, "GB", GIVEN)
+    elif file.demand.encoding == "delta" and rollouts.model is not None:
+        share = demand.update_bytes / rollouts.model.weight_bytes
+        why = "as given" if file.demand.delta_share else f"at a learning rate of {file.demand.learning_rate:g}"
+        source = f"{share:.2%} of the model's {rollouts.model.weight_bytes / 1e9:.2f} GB, {why}"
+        yield Assumption("version as a delta, M", demand.update_bytes / 1e9, "GB", source, RELATIVE_UNCERTAINTY)
+    else:
+        yield Assumption("version as a keyframe, M", demand.update_bytes / 1e9, "GB", "the model's weights")
+    uplink = demand.learner_upload_bytes_per_second / BYTES_PER_MBIT
+    yield Assumption("origin's uplink, U0", uplink, "Mbit/s", GIVEN, 0.1)
+    price = _source(file, "learner_egress_usd_per_gb")
+    yield Assumption("origin's traffic", demand.learner_egress_usd_per_gb, "$/GB", price)
+    yield Assumption("copies travel in", str(demand.topology), "", _source(file, "topology"))
+    if demand.topology.shape == "stripes":  # the other shapes count whole copies
+        eta = stripe_factor(demand.topology)
+        yield Assumption("loss of that shape, eta", eta, "x the fluid bound", "measured", 0.03)
+    receiving = "stop generating" if demand.pauses_while_receiving else "go on generating"
+    yield Assumption("workers that receive", receiving, "", _source(file, "pauses_while_receiving"))
+    yield Assumption("standstill to swap", demand.t_swap_s, "s", _source(file, "t_swap_s"), 0.5)
+    if demand.t_load_s or demand.t_score_s:
+        yield Assumption("loading and scoring", demand.t_load_s + demand.t_score_s, "s", GIVEN, 0.5)
+
+
+def _of_rollouts(file: DemandFile, rollouts: Rollouts, pool: Pool) -> Iterator[Assumption]:
+    lengths, cut = file.lengths.distribution, f"cut at {file.lengths.tokens_max:,} tokens"
+    yield Assumption("rollout, mean", round(rollouts.lengths.mean), "tokens", f"{lengths}, {cut}", _LENGTHS_UNCERTAINTY)
+    p90 = round(rollouts.lengths.quantile(0.9))
+    yield Assumption("rollout, p90", p90, "tokens", f"{lengths}, {cut}", _LENGTHS_UNCERTAINTY)
+    reckoned = len(pool.workers) - pool.measured
+    if pool.measured:
+        yield Assumption("workers with measured speeds", pool.measured, "workers", "the pool", 0.1)
+    if reckoned:
+        yield Assumption("workers with reckoned speeds", reckoned, "workers", "roofline of their hardware", 0.15)
+        yield Assumption("prompt, mean", file.lengths.prompt_tokens, "tokens", _source(file, "prompt_tokens"))
+        efficiency, source, spread = _efficiency(rollouts)
+        yield Assumption("engine's efficiency", efficiency, "of the roofline", source, spread)
+
+
+def _efficiency(rollouts: Rollouts) -> tuple[float | str, str, float]:
+    """Its value, source and uncertainty; by hardware where no engine was timed."""
+    if rollouts.efficiency is not None:
+        return rollouts.efficiency, GIVEN, _TIMED_UNCERTAINTY
+    known = [*efficiencies().values(), UNTIMED_EFFICIENCY]
+    source = f"by hardware, others' figures; {UNTIMED_EFFICIENCY} where there are none"
+    return f"{min(known):.2f} to {max(known):.2f}", source, _UNTIMED_UNCERTAINTY
+
+
+def _of_rows(rows: Sequence[PoolRow]) -> Iterator[Assumption]:
+    """Prices by where they are from; only rows that cost anything."""
+    sources = Counter((row.price_source, row.price_date) for row in rows if not row.donated)
+    for (source, date), count in sources.most_common():
+        where = ", ".join(filter(None, (source or "the pool, which does not say from where", date and f"of {date}")))
+        yield Assumption("prices", count, "rows", where, _PRICE_UNCERTAINTY)
+
+
+def _source(file: DemandFile, key: str) -> str:
+    sections = (file.demand, file.lengths, file.engine)
+    return GIVEN if any(key in section.model_fields_set for section in sections) else DEFAULT

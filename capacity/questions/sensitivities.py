@@ -1,0 +1,76 @@
+"""What one turn of each knob does to the least cost, by the bound over all splits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from capacity.model.demand import Demand
+from capacity.model.workers import Worker
+from capacity.planner.columns import Columns, columns_of
+from capacity.planner.planner import DEFAULTS, PlanOptions, relaxed_splits
+from capacity.planner.remedies import TOPOLOGIES, Knob
+
+
+@dataclass(frozen=True, slots=True)
+class KnobEffect:
+    """Args:
+    change: in words: "4 -> 5".
+    usd_per_hour: the bound after the change; inf where there is no set any more.
+    saves_usd_per_hour: less than before; negative where it costs, inf where there was no set before.
+    """
+
+    knob: Knob
+    change: str
+    usd_per_hour: float
+    saves_usd_per_hour: float
+
+
+def least_usd_per_hour(demand: Demand, columns: Columns, options: PlanOptions) -> float:
+    """The smallest bound over the splits tried; inf where there is no set."""
+    return min((relaxation.bound for relaxation in relaxed_splits(demand, columns, options)), default=math.inf)
+
+
+def single_changes(
+    demand: Demand,
+    workers: Sequence[Worker],
+    options: PlanOptions = DEFAULTS,
+) -> tuple[KnobEffect, ...]:
+    """Every knob turned once, the most helpful first; a change without a set comes last."""
+    columns = columns_of(workers)
+    now = least_usd_per_hour(demand, columns, options)
+    effects = [
+        KnobEffect(knob, change, after, now - after)
+        for knob, change, changed, pool in _turned(demand, columns)
+        for after in (least_usd_per_hour(changed, pool, options),)
+    ]
+    return tuple(sorted(effects, key=lambda effect: effect.usd_per_hour))
+
+
+def _turned(demand: Demand, columns: Columns) -> Iterator[tuple[Knob, str, Demand, Columns]]:
+    limit, kappa, uplink = demand.staleness_limit, demand.publish_every_steps, demand.learner_upload_bytes_per_second
+    for steps in (limit - 1, limit + 1):
+        if steps > kappa:
+            yield "S", f"{limit} -> {steps}", replace(demand, staleness_limit=steps), columns
+    for steps in (kappa - 1, kappa + 1):
+        if 0 < steps < limit:
+            yield "kappa", f"{kappa} -> {steps}", replace(demand, publish_every_steps=steps), columns
+    for factor, word in ((2.0, "doubled"), (0.5, "halved")):
+        change = f"{word} to {uplink * factor / 1e6:.4g} MB/s"
+        yield "uplink", change, replace(demand, learner_upload_bytes_per_second=uplink * factor), columns
+    for topology in TOPOLOGIES:
+        if str(topology) != str(demand.topology):
+            yield "topology", f"{demand.topology} -> {topology}", replace(demand, topology=topology), columns
+    if demand.update_bytes > 0:
+        change = f"half the bytes, {demand.update_bytes / 2e6:.4g} MB a version"
+        yield "deltas", change, replace(demand, update_bytes=demand.update_bytes / 2), columns
+    if len(columns):
+        place = _cheapest_by_rate(columns)
+        change = f"ten more like {columns.workers[place].worker_id}"
+        yield "workers", change, demand, columns.with_copies(place, 10)
+
+
+def _cheapest_by_rate(columns: Columns) -> int:
+    rate = columns.speed_rate.max(axis=1)[columns.kind] * columns.kept
+    return int((rate / (columns.price + 1e-9)).argmax())

@@ -1,0 +1,1 @@
+"""Plan again while a run goes on."""

@@ -1,0 +1,158 @@
+"""A replanner on a record of what came, went and changed its price: starts, dollars and the learner's utilisation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from capacity.model.demand import Demand
+from capacity.replan.deciding import decide
+from capacity.replan.events import (
+    Action,
+    DemandSeen,
+    Event,
+    Problem,
+    ReplanSettings,
+    Solve,
+    Solved,
+    Start,
+    Stop,
+    Tick,
+    WorkerGone,
+    WorkerSeen,
+)
+from capacity.replan.replanning import Replanner
+
+PoolEvent = WorkerSeen | WorkerGone | DemandSeen
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """One decision of a replay, at so many seconds since its start."""
+
+    at_s: float
+    worker_id: str
+    on: bool
+    reason: str
+
+
+@dataclass(slots=True)
+class Replayed:
+    """Sums over a replay.
+
+    Args:
+        seconds: that it covers.
+        starts: workers that were switched on.
+        plans: problems that were solved.
+        infeasible: of those, for which no set would do.
+        usd: for workers, while they were on, starting included.
+        useful_s: seconds in which the learner trained.
+        switches: every decision, where they were asked for.
+    """
+
+    seconds: float = 0.0
+    starts: int = 0
+    plans: int = 0
+    infeasible: int = 0
+    usd: float = 0.0
+    useful_s: float = 0.0
+    switches: list[Switch] = field(default_factory=list)
+
+    @property
+    def starts_per_h(self) -> float:
+        return self.starts * 3600.0 / self.seconds
+
+    @property
+    def utilisation(self) -> float:
+        return self.useful_s / self.seconds
+
+    @property
+    def usd_per_useful_h(self) -> float:
+        return self.usd * 3600.0 / self.useful_s
+
+
+class Replay:
+    """Virtual time over a replanner.
+
+    Args:
+        start_s: from a worker's start to its first rollouts; it is paid for, and makes nothing.
+        solve: solves a problem; the answer takes no virtual time.
+    """
+
+    def __init__(
+        self, settings: ReplanSettings, *, start_s: float, solve: Callable[[Problem], Solved] = decide
+    ) -> None:
+        self.result = Replayed()
+        self._replanner = Replanner(settings)
+        self._solve = solve
+        self._start_s = start_s
+        self._now = 0.0
+        self._ready_at: dict[str, float] = {}  # of workers that are on
+        self._demand: Demand | None = None
+
+    def run(self, events: Iterable[tuple[float, PoolEvent]], until_s: float) -> Replayed:
+        """Events in order of time, in seconds; from the first demand on time counts."""
+        for at_s, event in events:
+            if at_s > until_s:
+                break
+            self._advance(at_s)
+            self._tell(event)
+        self._advance(until_s)
+        return self.result
+
+    def _advance(self, to_s: float) -> None:
+        while self._replanner.next_at <= to_s:
+            self._pass(max(self._now, self._replanner.next_at))
+            self._tell(Tick())
+        self._pass(to_s)
+
+    def _tell(self, event: Event) -> None:
+        if isinstance(event, DemandSeen):
+            self._demand = event.demand
+        elif isinstance(event, WorkerGone):
+            self._ready_at.pop(event.worker_id, None)
+        for action in self._replanner.handle(event, self._now):
+            self._carry_out(action)
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case Solve(problem):
+                solved = self._solve(problem)
+                self.result.plans += 1
+                self.result.infeasible += bool(solved.infeasible)
+                self._tell(solved)
+            case Start(worker_id, reason):
+                self.result.starts += 1
+                self._ready_at[worker_id] = self._now + self._start_s
+                self.result.switches.append(Switch(self._now, worker_id, True, reason))
+            case Stop(worker_id, reason):
+                self._ready_at.pop(worker_id, None)
+                self.result.switches.append(Switch(self._now, worker_id, False, reason))
+
+    def _pass(self, to_s: float) -> None:
+        """Add up what happens until then; starts that end in between are looked at one by one."""
+        while self._now < to_s:
+            soonest = min((at for at in self._ready_at.values() if at > self._now), default=to_s)
+            step_s = min(soonest, to_s) - self._now
+            self._add(step_s)
+            self._now += step_s
+
+    def _add(self, step_s: float) -> None:
+        demand = self._demand
+        if demand is None:
+            return
+        usd_per_hour = rate = 0.0
+        for worker_id, ready_at in self._ready_at.items():
+            worker = self._replanner.worker(worker_id)
+            assert worker is not None
+            usd_per_hour += worker.usd_per_hour
+            if ready_at <= self._now:
+                rate += max(speed.rollouts_per_second for speed in worker.speeds)
+        self.result.seconds += step_s
+        self.result.usd += usd_per_hour * step_s / 3600.0
+        self.result.useful_s += step_s * min(1.0, rate * demand.t_train_s / demand.rollouts_per_step)
+
+
+def memoryless(settings: ReplanSettings) -> ReplanSettings:
+    """The same without memory: every change is a cause, and incumbents are worth no more than others."""
+    return replace(settings, incumbent_discount=0.0, dwell_s=0.0, headroom_kept=1.0, price_change=0.0, speed_change=0.0)

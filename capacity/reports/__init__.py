@@ -1,0 +1,1 @@
+"""Write answers as tables, plots and pages."""

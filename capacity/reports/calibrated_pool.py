@@ -1,0 +1,95 @@
+"""What a run's records say as rows of a pool and values of a demand, and as tables."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from capacity.inputs.calibration import Calibration, Fitted
+from capacity.inputs.live_pool import LiveRun
+from capacity.inputs.pool_columns import Record
+from capacity.inputs.pool_files import Row
+from capacity.reports.tables import Cell, Column, Sheet
+
+
+def calibrated_run(calibration: Calibration, run_name: str) -> LiveRun:
+    """Rows of its peers, by their ids, and the demand; links and prices are not in the records."""
+    rows = tuple(Row(f"peer {record['worker_id']}", record) for record in _records(calibration))
+    return LiveRun(run_name, rows, demand_values(calibration))
+
+
+def demand_values(calibration: Calibration) -> dict[str, Any]:
+    """Values of the [demand] section that the records say."""
+    demand = calibration.demand()
+    return {
+        "rollouts_per_step": demand.rollouts_per_step,
+        "t_train_s": demand.t_train_s,
+        "staleness_limit": demand.staleness_limit,
+        "publish_every_steps": demand.publish_every_steps,
+        "update_bytes": demand.update_bytes,
+        "t_load_s": demand.t_load_s,
+        "t_score_s": demand.t_score_s,
+    }
+
+
+def calibration_sheets(calibration: Calibration) -> list[Sheet]:
+    """What was fitted: the learner and the versions, then the peers."""
+    columns = (
+        Column("figure", "figure"),
+        Column("value", "value", 3),
+        Column("two_standard_errors", "± (2 s.e.)", 3),
+        Column("count", "measurements"),
+        Column("meaning", "meaning", prose=True),
+    )
+    rows = (
+        _row("t_train_s", calibration.t_train_s, "seconds of a learner step, waiting not counted"),
+        _row("t_bcast_s", calibration.t_bcast_s, "seconds from announcement to the last verified copy"),
+        _row("t_score_s", calibration.t_score_s, "seconds from a rollout's arrival to its score"),
+        _row("t_publish_s", calibration.t_publish_s, "seconds from a step's end to its version's announcement"),
+        _row("t_load_s", calibration.t_load_s, "seconds from the last copy to the first rollout made with it"),
+        ("utilisation", calibration.utilisation, None, None, "share of the time in which the learner trained"),
+        ("mean_age", calibration.mean_age, None, None, "of the rollouts trained, learner steps"),
+        ("update_bytes", calibration.update_bytes, None, None, "what a peer receives for one version"),
+    )
+    return [Sheet("calibration", columns, rows), _peers(calibration)]
+
+
+def _peers(calibration: Calibration) -> Sheet:
+    columns = (
+        Column("worker_id", "peer"),
+        Column("rollouts_per_second", "rollouts/s", 3),
+        Column("concurrency", "at once"),
+        Column("t_gen_mean_s", "T_gen mean s", 3),
+        Column("t_gen_p90_s", "T_gen p90 s", 3),
+        Column("count", "rollouts"),
+    )
+    rows = tuple(
+        (
+            peer.peer_id,
+            peer.speed.rollouts_per_second,
+            peer.concurrency,
+            peer.t_gen_s.value,
+            peer.t_gen_p90_s,
+            peer.t_gen_s.count,
+        )
+        for peer in calibration.peers
+    )
+    return Sheet("peers", columns, rows, lines=(f"{len(rows)} peers made enough rollouts to have a speed",))
+
+
+def _records(calibration: Calibration) -> list[Record]:
+    return [
+        {
+            "worker_id": peer.peer_id,
+            "rollouts_per_second": peer.speed.rollouts_per_second,
+            "concurrency": peer.concurrency,
+            "t_gen_p90_s": peer.t_gen_p90_s,
+            "active": True,
+        }
+        for peer in calibration.peers
+    ]
+
+
+def _row(name: str, fitted: Fitted, meaning: str) -> tuple[Cell, ...]:
+    error = 2.0 * fitted.error
+    return (name, fitted.value, error if math.isfinite(error) else None, fitted.count, meaning)

@@ -1,0 +1,236 @@
+"""A plan as people read it: assumptions, one row per candidate, the totals, and what would have to change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from capacity.inputs.pool_checks import filled_line, skipped_lines
+from capacity.inputs.pool_rows import BYTES_PER_MBIT
+from capacity.model.assumptions import Assumption
+from capacity.planner.plans import Candidate, Plan, Row
+from capacity.questions.plan_json import Inputs, totals_of
+from capacity.reports.tables import TICK, Cell, Column, Sheet
+
+ROWS_SHOWN = 40
+"""Rows of the text table; the others are counted. CSV, HTML and JSON have all."""
+
+_REASONS_SHOWN = 8  # under it: of pinned workers, and of those that cannot be chosen at any price
+
+CANDIDATE_COLUMNS = (
+    Column("chosen", "on"),
+    Column("worker_id", "worker"),
+    Column("hardware", "hardware"),
+    Column("region", "region"),
+    Column("usd_per_hour", "$/h", 3),
+    Column("useful_rollouts_per_second", "rollouts/s", 3),
+    Column("concurrency", "at once"),
+    Column("t_gen_p90_s", "T_gen p90 s", 0),
+    Column("upload_mbit_per_second", "up Mbit/s", 0),
+    Column("download_mbit_per_second", "down Mbit/s", 0),
+    Column("copies_sent", "passes on", 1),
+    Column("worth_usd_per_hour", "worth it by $/h", 3),
+    Column("reason", "why", prose=True),
+)
+"""``worth_usd_per_hour``: minus the reduced cost: what it adds to the set is worth so much more than its price."""
+
+_ROW_NAMES = {
+    "rate": "rollouts made / needed",
+    "relay": "copies that nobody can pass on",
+    "learner_uplink": "the origin's uplink",
+    "downlink": "the slowest chosen downlink",
+    "region": "rate without region",
+    "chance": "rate at the asked-for odds",
+    "budget": "price",
+}
+
+
+def assumption_sheet(assumptions: Sequence[Assumption]) -> Sheet:
+    """Every figure that the plan rests on, with where it is from."""
+    columns = (
+        Column("name", "assumption"),
+        Column("value", "value"),
+        Column("unit", "unit"),
+        Column("uncertainty", "±"),
+        Column("source", "source", prose=True),
+    )
+    rows = tuple(
+        (one.name, _figure(one.value), one.unit, _uncertainty(one.relative_uncertainty), one.source)
+        for one in assumptions
+    )
+    return Sheet("assumptions", columns, rows)
+
+
+def input_lines(inputs: Inputs) -> list[str]:
+    """What was read, what of it was left out and why, and what was taken where it said nothing."""
+    lines = [f"pool {inputs.pool}: {inputs.rows - len(inputs.skipped)} of {inputs.rows} rows used"]
+    lines += [f"skipped {line}" for line in skipped_lines(inputs.skipped)]
+    lines += [f"taken {filled_line(one)}" for one in inputs.filled]
+    return lines
+
+
+def candidate_sheet(plan: Plan) -> Sheet:
+    """One row per candidate, chosen ones first, then by how far each is from being chosen."""
+    return Sheet(
+        "workers",
+        CANDIDATE_COLUMNS,
+        tuple(_cells(candidate) for candidate in in_order(plan.candidates)),
+        marked=0,
+        lines=(*filter(None, [binding_line(plan)]), *totals_lines(plan)),
+    )
+
+
+def short_sheet(plan: Plan, rows_max: int | None = ROWS_SHOWN) -> Sheet:
+    """The same for a screen: candidates that are alike share a row, and only the first ``rows_max`` rows are there.
+
+    Reasons are under the table, and only those that no column says.
+    """
+    rows: list[tuple[Cell, ...]] = []
+    for _, members in groupby(in_order(plan.candidates), key=_likeness):
+        alike = list(members)
+        rows.append(_shared_cells(alike))
+    left_out = rows[rows_max:] if rows_max is not None else []
+    told = [f"{row[1]}: {row[-1]}" for row in rows if row[-1]]
+    lines = [*told[:_REASONS_SHOWN], *filter(None, [binding_line(plan)]), *totals_lines(plan)]
+    if left_out:
+        lines.insert(0, f"… and {len(left_out):,} rows more that are off; --all shows them")
+    shown_rows = tuple(row[:-1] for row in rows[:rows_max])
+    return Sheet("workers", CANDIDATE_COLUMNS[:-1], shown_rows, marked=0, lines=tuple(lines))
+
+
+def in_order(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Chosen first; then those nearest to being chosen; then those that cannot be."""
+
+    def place(candidate: Candidate) -> tuple[bool, bool, float, tuple[Cell, ...], str]:
+        off = not candidate.chosen
+        return (
+            off,
+            candidate.barred,
+            candidate.reduced_usd_per_hour if off else -candidate.useful_rollouts_per_second,
+            tuple(str(cell) for cell in _likeness(candidate)),
+            candidate.worker.worker_id,
+        )
+
+    return sorted(candidates, key=place)
+
+
+def totals_lines(plan: Plan) -> tuple[str, ...]:
+    """``k of n``, what they cost and give, and the certificate."""
+    totals = totals_of(plan)
+    if not plan.feasible:
+        return (f"0 of {totals.candidates:,} workers: infeasible",)
+    return (
+        f"{TICK} {totals.chosen:,} of {totals.candidates:,} workers · {totals.usd_per_hour:,.2f} $/h "
+        f"(workers {plan.workers_usd_per_hour:,.2f} + traffic {plan.egress_usd_per_hour:,.2f}) · "
+        f"{totals.usd_per_step:,.4f} $/step",
+        f"T_bcast {plan.t_bcast_s:,.1f} s · T_gen p90 {plan.t_gen_p90_s:,.1f} s · "
+        f"S needed {plan.staleness_needed} of {plan.demand.staleness_limit} · utilisation {plan.utilisation:.1%} · "
+        f"no set costs less than {plan.lp_bound_usd_per_hour:,.2f} $/h (LP bound), gap {plan.gap:.2%}{_of_whole(plan)}",
+    )
+
+
+def _of_whole(plan: Plan) -> str:
+    """What no set of whole workers can undercut, where that is known: few workers are far above the LP bound."""
+    bound = plan.integer_bound_usd_per_hour
+    return f"; none of whole workers costs less than {bound:,.2f} $/h" if bound > 0 else ""
+
+
+def row_sheet(plan: Plan) -> Sheet:
+    """The programme's rows at the chosen set, those that cost most first."""
+    columns = (
+        Column("row", "limit"),
+        Column("subject", "of"),
+        Column("value", "value", 3),
+        Column("relation", ""),
+        Column("limit", "limit", 3),
+        Column("unit", "unit"),
+        Column("slack", "slack", 3),
+        Column("shadow_usd_per_hour", "one unit more is worth $/h", 3),
+    )
+    ordered = sorted(plan.rows, key=lambda row: -abs(row.shadow_usd_per_hour))
+    return Sheet("what limits the set", columns, tuple(_row_cells(row) for row in ordered))
+
+
+def binding_line(plan: Plan) -> str:
+    """The row whose limit costs most, in words; empty where none costs anything."""
+    costly = max(plan.rows, key=lambda row: abs(row.shadow_usd_per_hour), default=None)
+    if costly is None or not costly.shadow_usd_per_hour:
+        return ""
+    factor, unit = _unit(costly)
+    name = _ROW_NAMES[costly.name] + (f" {costly.subject}" if costly.subject else "")
+    worth = abs(costly.shadow_usd_per_hour) / factor
+    does = "costs" if costly.at_least else "saves"
+    return f"what limits: {name}; one more {unit.replace('rollouts', 'rollout')} {does} {worth:,.3f} $/h (`explain`)"
+
+
+def infeasible_lines(plan: Plan) -> list[str]:
+    """Why there is no set, and what would help, smallest change first; nothing for a feasible plan."""
+    if plan.infeasible is None:
+        return []
+    lines = [f"infeasible: {plan.infeasible.what}"]
+    if plan.infeasible.remedies:
+        lines += ["any one of these makes it feasible, smallest change first:"]
+        lines += [f"  - {remedy}" for remedy in plan.infeasible.remedies]
+    else:
+        lines += ["no single change of S, kappa, uplink, topology, deltas or workers helps"]
+    return lines
+
+
+def _cells(candidate: Candidate) -> tuple[Cell, ...]:
+    worker, speed = candidate.worker, candidate.speed
+    return (
+        candidate.chosen,
+        worker.worker_id,
+        worker.hardware or worker.name,
+        worker.region,
+        candidate.usd_per_hour,
+        candidate.useful_rollouts_per_second,
+        speed.concurrency if speed else None,
+        speed.t_gen_p90_s if speed else None,
+        worker.upload_bytes_per_second / BYTES_PER_MBIT,
+        worker.download_bytes_per_second / BYTES_PER_MBIT,
+        candidate.copies_sent if candidate.chosen else None,
+        None if candidate.barred else -candidate.reduced_usd_per_hour,
+        candidate.reason,
+    )
+
+
+def _likeness(candidate: Candidate) -> tuple[Cell, ...]:
+    """What candidates of one line of the table have in common."""
+    cells = _cells(candidate)
+    return (*cells[:1], family(candidate.worker.worker_id), *cells[2:10])
+
+
+def family(worker_id: str) -> str:
+    """The row of the pool that a worker is from: without the number that ``count`` adds."""
+    head, dash, number = worker_id.rpartition("-")
+    return head if dash and number.isdigit() else worker_id
+
+
+def _shared_cells(alike: list[Candidate]) -> tuple[Cell, ...]:
+    """What the columns say already is left out of the reason."""
+    cells, first = _cells(alike[0]), alike[0]
+    name = first.worker.worker_id if len(alike) == 1 else f"{len(alike)} x {family(first.worker.worker_id)}"
+    why = first.reason.partition(": ")[2] if first.barred or first.worker.pin else ""
+    return (cells[0], name, *cells[2:-1], why)
+
+
+def _row_cells(row: Row) -> tuple[Cell, ...]:
+    relation, (factor, unit) = "≥" if row.at_least else "≤", _unit(row)
+    scaled = (row.value * factor, relation, row.limit * factor, unit, row.slack * factor)
+    return (_ROW_NAMES[row.name], row.subject, *scaled, row.shadow_usd_per_hour / factor)
+
+
+def _unit(row: Row) -> tuple[float, str]:
+    """Bytes a second are shown as MB a second."""
+    return (1e-6, "MB/s") if row.unit == "bytes/s" else (1.0, row.unit)
+
+
+def _figure(value: float | int | str | bool) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,.6g}" if isinstance(value, int | float) else value
+
+
+def _uncertainty(share: float | None) -> str:
+    return f"{share:.0%}" if share else ""

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import argparse
+import importlib.util
+
+import pytest
+
+from bench.broadcast import transports
+from bench.wan import build
+from rollcast.runtime.errors import MissingExtra
+
+
+def _run(*words: str, mib: int = 2) -> dict[str, float]:
+    parser = argparse.ArgumentParser()
+    transports.add_arguments(parser)
+    outcome = transports.run(parser.parse_args([*words, "--mib", str(mib), "--rounds", "1"]))
+    assert ("mb_s_p2p" in outcome.missing) == (importlib.util.find_spec("libp2p") is None)
+    return outcome.figures
+
+
+def test_every_way_that_is_installed_is_measured() -> None:
+    figures = _run()
+    assert min(figures.values()) > 0
+    assert {"mb_s_raw", "mb_s_direct", "mb_s_steady_direct", "mb_per_core_s_direct"} <= figures.keys()
+
+
+def test_over_a_long_link_every_way_uses_it_and_none_is_faster_than_it() -> None:
+    try:
+        build.require()
+    except MissingExtra as missing:
+        pytest.skip(missing.cause)
+    figures = _run("--wan", "80:100", mib=4)
+    shares = [value for key, value in figures.items() if key.startswith("link_share_")]
+    assert min(shares) > 0
+    assert figures["mb_s_direct"] > 0.5 * figures["mb_s_raw"], "its receive window grows with what the link can hold"
+    assert max(share for key, share in figures.items() if key.startswith("link_share_") and "steady" not in key) < 1

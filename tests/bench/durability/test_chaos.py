@@ -1,0 +1,134 @@
+"""What is done to a run at which step, and what is seen of a run that kept its word and of one that did not."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bench.durability import chaos
+from bench.fleet.aftermath import look
+from bench.programs.journal_peer import keep_journal
+from coordinator.learner_lives import LEARNER_LIVES, LearnerLives
+from coordinator.ledger import Ledger
+from peer.worker.events import Verdict
+from peer.worker.uploads import Uploader
+from rollcast.cli.fleet import Fleet
+from rollcast.wire.ids import LeaseId
+from tests.coordinator.sample_status import peer, sample_status
+from tests.coordinator.stored_work import PEER, batch, close, issue, score
+
+
+class Process:
+    """Takes signals; SIGKILL and SIGTERM end it."""
+
+    def __init__(self, sent: list[tuple[str, int]], name: str) -> None:
+        self.sent, self.name, self.ended = sent, name, False
+
+    def poll(self) -> int | None:
+        return -9 if self.ended else None
+
+    def send_signal(self, number: int) -> None:
+        self.sent.append((self.name, number))
+        self.ended = number in (signal.SIGKILL, signal.SIGTERM)
+
+
+class OneFleet:
+    """Starts again at once whatever ended."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, int]] = []
+        self.config = SimpleNamespace(peers=3)
+        self.programs: dict[str, list[str]] = {}
+        names = ("coordinator", "learner", "origin", "peer-1", "peer-2", "peer-3")
+        self.processes = {name: Process(self.sent, name) for name in names}
+
+    def start_again(self, name: str) -> None:
+        self.processes[name] = Process(self.sent, name)
+
+
+def test_everything_happens_once_and_what_is_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr("bench.durability.chaos.time.monotonic", lambda: now_s[0])
+    story = chaos.Chaos(tmp_path, steps=40, kills=3, rng=random.Random(1))
+    fleet = OneFleet()
+    story.fleet = cast(Fleet, fleet)
+    story.begin(story.fleet)
+    assert fleet.programs["peer-2"][-1].endswith("peer-2.txt")
+    peers = [peer(f"peer-{number}", open_slots=4) for number in (1, 2, 3)]
+    for step in range(41):
+        for _ in range(len(story.faults) + 1):
+            now_s[0] += 5.0
+            ended = {name: -9 for name, process in fleet.processes.items() if process.ended}
+            phase = {0: "warm_start", 40: "finished"}.get(step, "training")
+            story.on_status(sample_status(step=step, steps=40, peers=peers, learner_phase=phase), ended)
+            for name in {"coordinator", "learner", "origin"} & set(ended):
+                fleet.start_again(name)
+    assert story.faults == []
+    kills = [name for name, number in fleet.sent if number == signal.SIGKILL]
+    assert sorted(kills) == ["coordinator"] * 5 + ["learner", "origin", "peer-3"]
+    others = [one for one in fleet.sent if one[1] != signal.SIGKILL]
+    assert sorted(others) == [("peer-1", signal.SIGTERM), ("peer-2", signal.SIGCONT), ("peer-2", signal.SIGSTOP)]
+    assert not any(fleet.processes[name].ended for name in ("peer-1", "peer-2", "peer-3"))
+
+
+async def test_a_peer_writes_down_what_was_acknowledged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def upload(_uploader: Uploader, _rollouts: Any) -> tuple[Verdict, ...]:
+        return (
+            Verdict(LeaseId(7), 0, True, ""),
+            Verdict(LeaseId(7), 1, False, "fenced"),
+            Verdict(LeaseId(8), 0, True, ""),
+        )
+
+    monkeypatch.setattr(Uploader, "upload", upload)
+    keep_journal(tmp_path / "journal")
+    assert len(await Uploader(lambda: None).upload([])) == 3
+    assert (tmp_path / "journal").read_text() == "7 0\n8 0\n"
+
+
+@pytest.fixture
+async def run_folder(tmp_path: Path) -> Path:
+    """Two batches of one rollout each, a lease that expired; peers were told of both rollouts."""
+    ledger = Ledger.open(tmp_path / "store.sqlite")
+    await score(ledger, 1, 2)
+    await issue(ledger, 3)
+    await ledger.close_attempt(close(3, "lease_expired"))
+    for step, rollout_id in enumerate((1, 2)):
+        await ledger.record_batch(batch(step, rollout_id))
+    await ledger.record_event("peer_joined", PEER, "peer-3 as peer", cause=f"peer {PEER}")
+    lives = LearnerLives()
+    lives.said({"life_began_unix_s": 1_000.0, "life_s": 40.0, "life_starting_s": 40.0})
+    lives.said({"life_began_unix_s": 1_050.0, "life_s": 10.0, "life_replay_s": 10.0})
+    await ledger.set_meta(LEARNER_LIVES, lives.to_json())
+    await ledger.close()
+    (tmp_path / "journal").write_text("1 0\n2 0\n")
+    return tmp_path
+
+
+def seen(folder: Path) -> dict[str, float]:
+    return look(folder, [folder / "journal"], killed="peer-3")
+
+
+async def test_a_run_that_kept_its_word(run_folder: Path) -> None:
+    found = seen(run_folder)
+    assert (found["acked"], found["acked_lost"], found["stored_unacknowledged"]) == (2, 0, 0)
+    assert (found["batches"], found["trained"], found["trained_twice"], found["unaccounted"]) == (2, 2, 0, 0)
+    assert (found["expired"], found["stories_missing"], found["epochs"], found["lives"]) == (1, 0, 0, 0)
+    assert (round(found["unaccounted_share"], 9), round(found["away_share"], 3)) == (0.0, 0.167)
+
+
+async def test_what_was_lost_or_left_open_is_seen(run_folder: Path) -> None:
+    (run_folder / "journal").write_text("1 0\n2 0\n9 4\n")
+    with closing(sqlite3.connect(run_folder / "store.sqlite")) as connection, connection:
+        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            connection.execute(f"DROP TRIGGER {name}")
+        connection.execute("UPDATE attempts SET state = 'filled', closed_reason = NULL")
+        connection.execute("DELETE FROM events")
+    found = seen(run_folder)
+    assert (found["acked_lost"], found["unaccounted"], found["stories_missing"]) == (1, 3, 2)

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from bench.learner import learner
+from bench.learner.learner_step import Step, model_flops, parameters, random_batch
+from rollcast.policy.config import ModelConfig
+
+TINY = argparse.Namespace(
+    width=64,
+    layers=1,
+    vocabulary=32,
+    row_tokens=24,
+    rows=4,
+    micro_batch_tokens=48,
+    steps=1,
+    precision="",
+    remat="blocks",
+)
+
+
+def test_flops_are_counted_by_hand() -> None:
+    model = ModelConfig(
+        vocabulary_size=10,
+        layers=1,
+        width=8,
+        query_heads=2,
+        key_value_heads=1,
+        head_size=4,
+        feed_forward_width=16,
+    )
+    block = 8 * 8 + 2 * 8 * 4 + 8 * 8 + 3 * 8 * 16
+    assert parameters(model) == block + 10 * 8 + 3 * 8 + 2 * 4
+    assert model_flops(model, rows=2, row_tokens=4) == 6 * (block + 10 * 8) * 8 + 12 * 8 * (2 * 4 * 4 / 2)
+
+
+def test_the_batch_fills_its_rows() -> None:
+    batch = random_batch(4, 24, 32)
+    assert batch.tokens.shape == (4, 24)
+    assert batch.segments.min() == 1
+    assert batch.tokens.max() < 32
+
+
+@pytest.mark.slow
+def test_speed_is_told_as_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learner, "MATMUL_SIZE", 64)
+    figures = learner.speed(TINY)
+    assert figures["roofline_share"] == pytest.approx(figures["achieved_gflop_s"] / figures["roofline_gflop_s"])
+    assert figures["parameters_million"] == pytest.approx(parameters(Step(TINY, "float32").model) / 1e6)
+    assert "mfu" not in figures, "there is no peak for a CPU"
+
+
+def test_losses_are_compared_step_by_step() -> None:
+    one = {"metrics": [{"loss": 1.0}, {"loss": 2.0}]}
+    other = {"metrics": [{"loss": 1.5}, {"loss": 2.25}]}
+    assert learner.loss_difference(one, other) == 0.5

@@ -1,0 +1,77 @@
+"""The path by a clock and commands of the test's; the real one takes minutes: `python -m bench newcomer`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from bench.people import newcomer
+from bench.people.newcomer import accepted, commands_in, path_of, walk
+from rollcast.runtime.errors import ProcessFailed, WaitTimedOut
+
+PYTHON = Path("/venv/bin/python")
+
+
+class Machine:
+    """Each command takes so many seconds; the third look at the status sees the first accepted rollout."""
+
+    def __init__(self, fails: str = "", rollouts: int = 1) -> None:
+        self.now_s, self.looks = 0.0, 0
+        self.typed: list[str] = []
+        self.fails, self.rollouts = fails, rollouts
+
+    def do(self, command: Sequence[str]) -> str:
+        name = next(word for word in ("install", "check", "join", "status", "leave") if word in command)
+        self.now_s += {"install": 40.0, "check": 20.0, "join": 10.0, "status": 300.0}.get(name, 0.0)
+        self.typed.append(name)
+        if name == self.fails:
+            raise ProcessFailed(f"{name} failed")
+        self.looks += name == "status"
+        return json.dumps({"total": {"accepted": self.rollouts} if self.looks >= 2 else {"late": 3}})
+
+
+def test_three_commands_and_their_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newcomer, "_POLL_S", 0.0)
+    machine = Machine()
+    figures = walk(path_of(PYTHON, Path("/w"), "rollcast1-x"), machine.do, PYTHON, lambda: machine.now_s)
+    assert figures == {
+        "commands": 3.0,
+        "install_s": 40.0,
+        "check_s": 20.0,
+        "join_s": 10.0,
+        "first_rollout_s": 600.0,
+        "seconds": 670.0,
+    }
+    assert machine.typed == ["install", "check", "join", "status", "status", "leave"]
+
+
+@pytest.mark.parametrize(("fails", "left"), [("check", False), ("status", True)])
+def test_whoever_joined_leaves_again(fails: str, left: bool) -> None:
+    machine = Machine(fails)
+    with pytest.raises(ProcessFailed):
+        walk(path_of(PYTHON, Path("/w"), "rollcast1-x"), machine.do, PYTHON, lambda: machine.now_s)
+    assert (machine.typed[-1] == "leave") == left
+
+
+def test_a_machine_whose_rollouts_nobody_takes_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newcomer, "_POLL_S", 0.0)
+    machine = Machine(rollouts=0)
+    with pytest.raises(WaitTimedOut, match="no rollout"):
+        walk(path_of(PYTHON, Path("/w"), "rollcast1-x"), machine.do, PYTHON, lambda: machine.now_s)
+
+
+def test_what_was_accepted() -> None:
+    assert accepted('{"total": {"accepted": 3, "late": 1}}') == 3
+    assert accepted('{"total": {}}') == 0
+
+
+def test_commands_run_as_somebody_with_nothing_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/somewhere")
+    do = commands_in(tmp_path)
+    assert do(["/bin/sh", "-c", 'echo "$HOME:$PYTHONPATH:$(pwd)"']).strip() == f"{tmp_path}::{tmp_path}"
+    with pytest.raises(ProcessFailed, match="status 3") as raised:
+        do(["/bin/sh", "-c", "echo why >&2; exit 3"])
+    assert "why" in raised.value.cause

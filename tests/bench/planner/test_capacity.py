@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import argparse
+
+from bench.planner import capacity
+from bench.planner.capacity_pools import SETTINGS, demand, pool
+
+
+def figures(*arguments: str) -> dict[str, float]:
+    parser = argparse.ArgumentParser()
+    capacity.add_arguments(parser)
+    return capacity.run(parser.parse_args(arguments)).figures
+
+
+def test_small_pools_are_planned_near_the_bound() -> None:
+    found = figures("--workers", "400", "--pools", "2", "--rollouts-per-step", "512")
+    assert found["feasible"] == 2
+    assert 0 <= found["gap_median"] <= found["gap_max"] < 0.05
+    assert found["seconds_max"] > 0
+    assert 0 <= found["cheapest_first_feasible"] <= 1
+
+
+def test_pools_are_the_same_for_the_same_seed_and_of_every_setting() -> None:
+    assert pool(50, seed=1) == pool(50, seed=1)
+    assert pool(50, seed=1) != pool(50, seed=2)
+    assert {worker.provider for worker in pool(200, seed=0)} == {setting.name for setting in SETTINGS}
+    assert all(worker.speeds for worker in pool(50, seed=0))
+    assert demand().budget_s == 420.0

@@ -1,0 +1,54 @@
+"""bench.reach.holes: two homes that dial each other at the same time, through real routers."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+
+import pytest
+
+from bench.reach import holes
+from bench.wan import build
+from bench.wan.scenarios import Nat
+from rollcast.runtime.errors import ConfigError
+
+needs_libp2p = pytest.mark.skipif(importlib.util.find_spec("libp2p") is None, reason="needs the extra p2p")
+needs_network = pytest.mark.skipif(bool(build.why_not()), reason=build.why_not())
+
+
+def _arguments(*given: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    holes.add_arguments(parser)
+    return parser.parse_args(given)
+
+
+@needs_network
+@pytest.mark.parametrize("method", ["tcp", "udp", pytest.param("libp2p", marks=needs_libp2p)])
+def test_two_port_restricted_homes_reach_each_other(method: holes.Method) -> None:
+    seconds = holes.punched(("port-restricted", "port-restricted"), holes.Tries(method, 4, 10.0, skew_s=0.3))
+    assert len(seconds) == 4
+
+
+@needs_network
+@pytest.mark.parametrize("pair", [("port-restricted", "port-restricted"), ("symmetric", "full-cone")])
+def test_peers_that_a_coordinator_tells_when_to_dial_have_links(pair: tuple[Nat, Nat]) -> None:
+    assert len(holes.punched(pair, holes.Tries("product", 3, 10.0))) == 3
+
+
+@needs_network
+@pytest.mark.parametrize("pair", [("port-restricted", "symmetric"), ("symmetric", "symmetric")])
+def test_a_symmetric_home_is_reached_by_no_such_router(pair: tuple[Nat, Nat]) -> None:
+    assert holes.punched(pair, holes.Tries("tcp", 2, 1.5)) == []
+
+
+@needs_network
+def test_figures_have_the_pair_in_their_names() -> None:
+    figures = holes.run(_arguments("--tries", "2", "--pair", "full-cone+symmetric")).figures
+    assert figures["tcp.full-cone+symmetric.through"] == figures["udp.full-cone+symmetric.through"] == 1.0
+    assert 0.0 < figures["tcp.full-cone+symmetric.median_s"] <= figures["tcp.full-cone+symmetric.max_s"]
+
+
+@pytest.mark.parametrize("pair", ["full-cone", "full-cone+open", "symmetric+symmetric+symmetric"])
+def test_a_pair_that_does_not_exist_is_said_before_anything_starts(pair: str) -> None:
+    with pytest.raises(ConfigError, match="no pair"):
+        holes.run(_arguments("--pair", pair))

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from capacity.inputs.calibration import Links, calibrate, fitted, fitted_median
+from capacity.inputs.run_records import LearnerStep, MadeRollout, RunRecords
+from capacity.predict.prediction import predict
+
+RUN = {"groups_per_step": 4, "samples_per_group": 2, "staleness_limit": 4, "publish_every_steps": 1}
+LEASE = {"lead_margin_steps": 0.5, "prefetch_batches": 2.0, "prefetch_s": 10.0, "on_new_version": "finish"}
+T_TRAIN_S, BATCH_S, AT_ONCE = 3.0, 2.0, 2
+
+
+def records(peers: int = 2, steps: int = 40, wait_s: float = 1.0) -> RunRecords:
+    """Peers that make two rollouts in two seconds, again and again, and a learner that waits a second each step."""
+    step_s = T_TRAIN_S + wait_s
+    made = [
+        MadeRollout(f"p{peer}", begin - 0.5, begin + BATCH_S, BATCH_S, 8 + slot, int(begin / step_s), begin + 2.1)
+        for peer in range(peers)
+        for batch in range(int(steps * step_s / BATCH_S))
+        for slot in range(AT_ONCE)
+        if (begin := batch * BATCH_S) >= 0.0
+    ]
+    figures = {"step_s": step_s, "wait_s": wait_s, "train_s": 2.5, "behaviour_s": 0.2, "compile_s": 0.0}
+    learner = [LearnerStep(step, step * step_s, figures, 0.7, 2.0) for step in range(1, steps + 1)]
+    announced = {step: step * step_s + 0.1 for step in range(1, steps + 1)}
+    return RunRecords(RUN, LEASE, tuple(sorted(made, key=lambda one: one.received_s)), tuple(learner), announced, 1e6)
+
+
+def test_what_was_recorded_is_found_again() -> None:
+    found = calibrate(records().between(5, 40))
+    assert [(peer.peer_id, peer.concurrency) for peer in found.peers] == [("p0", AT_ONCE), ("p1", AT_ONCE)]
+    assert found.peers[0].speed.rollouts_per_second == pytest.approx(AT_ONCE / BATCH_S, rel=0.02)
+    assert found.t_train_s.value == pytest.approx(T_TRAIN_S)
+    assert found.t_bcast_s.value == pytest.approx(0.7)
+    assert found.t_publish_s.value == pytest.approx(0.1)
+    assert found.t_score_s.value == pytest.approx(0.1)
+    assert found.busy_share == pytest.approx(2.7 / 3.0)
+    assert found.utilisation == pytest.approx(2.7 / 4.0)
+    assert found.whole_batches, "rollouts of different lengths came together"
+    assert found.t_train_s.count == 35
+
+
+def test_it_becomes_a_demand_and_workers() -> None:
+    found = calibrate(records())
+    demand, conduct = found.with_bcast(None, 2)
+    assert (demand.rollouts_per_step, demand.staleness_limit, demand.t_train_s) == (8, 4, pytest.approx(3.0))
+    assert (conduct.samples_per_group, conduct.prefetch_s, conduct.continue_across_versions) == (2, 10.0, False)
+    predicted = predict(demand, found.workers(), conduct)
+    assert predicted.t_bcast_s == pytest.approx(0.7, rel=0.01)
+    # Two peers at one rollout a second each: 6 of 8 in 3 s.
+    assert predicted.utilisation == pytest.approx(0.75, rel=0.06)
+
+
+def test_known_links_carry_the_overhead_over_to_another_set() -> None:
+    found, links = calibrate(records()), Links(source=2e6, upload=1e6)
+    assert found.overhead(links, 2) == pytest.approx(0.7 / links.bound_s(1e6, 2))
+    demand, conduct = found.with_bcast(links, 2)
+    assert predict(demand, found.workers(links), conduct).t_bcast_s == pytest.approx(0.7, rel=0.01)
+    more = predict(demand, found.workers(links) * 3, conduct)
+    assert more.t_bcast_s == pytest.approx(0.7 * links.bound_s(1e6, 6) / links.bound_s(1e6, 2), rel=0.01)
+
+
+def test_nothing_can_be_fitted_without_records() -> None:
+    with pytest.raises(ValueError, match="needs learner steps"):
+        calibrate(records().between(100, 200))
+
+
+def test_a_fit_says_how_sure_it_is() -> None:
+    mean = fitted([1.0, 2.0, 3.0])
+    assert (mean.value, mean.count) == (2.0, 3)
+    assert mean.error == pytest.approx(1.0 / math.sqrt(3.0))
+    assert mean.relative_uncertainty == pytest.approx(mean.error)
+    assert fitted([]).relative_uncertainty == math.inf
+    assert fitted_median([1.0, 2.0, 300.0]).value == 2.0

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from capacity.model.demand import Demand
+from capacity.model.run_rules import Conduct
+from capacity.predict.fleet_model import FleetModel
+from capacity.predict.fleet_parts import Group, Measured, ModelWorker, Slot, t_bcast_of
+
+DEMAND = Demand(
+    rollouts_per_step=8,
+    t_train_s=60.0,
+    staleness_limit=5,
+    update_bytes=1e8,
+    learner_upload_bytes_per_second=1e8,
+    t_load_s=1.0,
+    t_score_s=0.5,
+)
+CONDUCT = Conduct(samples_per_group=2, whole_batches=True, prefetch_s=60.0)
+
+
+def worker(number: int, seconds: float, **changes: float) -> ModelWorker:
+    made = ModelWorker(number, 2, seconds, 0.0, 10.0)
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+def measure(demand: Demand, seconds: float, conduct: Conduct = CONDUCT, count: int = 4, **changes: float) -> Measured:
+    workers = [worker(number, seconds, **changes) for number in range(count)]
+    return FleetModel(demand, conduct, workers).measure(20, 60)
+
+
+def utilisation(measured: Measured) -> float:
+    return measured.train_s / measured.seconds
+
+
+def test_half_the_rate_that_is_needed_gives_half_the_utilisation() -> None:
+    # 4 workers x 2 rollouts / 120 s: 4 rollouts in 60 s, of 8 that are needed.
+    assert utilisation(measure(DEMAND, 120.0)) == pytest.approx(0.5, rel=0.05)
+
+
+def test_a_surplus_keeps_the_learner_busy_and_is_not_made_in_vain() -> None:
+    measured = measure(DEMAND, 30.0)
+    assert utilisation(measured) == pytest.approx(1.0, abs=0.01)
+    assert measured.dropped < 0.02 * measured.trained
+    assert measured.age_steps / measured.trained <= DEMAND.staleness_limit
+
+
+def test_a_version_reaches_everybody_when_the_slowest_copy_is_there() -> None:
+    workers = [worker(0, 60.0), worker(1, 60.0, copy_s=25.0)]
+    measured = FleetModel(DEMAND, CONDUCT, workers).measure(10, 20)
+    assert t_bcast_of(measured) == pytest.approx(25.0)
+
+
+def test_a_copy_that_took_another_ones_place_is_not_given_up_in_turn() -> None:
+    one = worker(0, 60.0, copy_s=100.0)
+    assert one.announced(1, 0.0)
+    assert one.announced(2, 40.0), "less than half of the first is here"
+    assert not one.announced(3, 80.0)
+    assert not one.announced(4, 85.0)
+    assert (one.receiving, one.following, one.receive_until) == (2, 4, 140.0)
+    one.stop_receiving(140.0)
+    assert one.announced(4, 140.0)
+    assert not one.announced(5, 195.0), "more than half is here"
+
+
+def test_versions_that_come_faster_than_copies_are_received_all_the_same() -> None:
+    measured = FleetModel(DEMAND, CONDUCT, [worker(number, 20.0, copy_s=130.0) for number in range(4)]).measure(10, 40)
+    t_bcast_s = t_bcast_of(measured)
+    assert t_bcast_s is not None
+    assert 130.0 <= t_bcast_s <= 130.0 + 65.0 + 60.0
+
+
+def test_what_is_too_old_is_never_trained() -> None:
+    tight = replace(DEMAND, staleness_limit=1)
+    measured = measure(tight, 80.0, count=8, sigma=0.7)
+    assert measured.age_steps <= measured.trained
+    assert measured.dropped > 0, "what is begun with a version before is too old for S = 1 now and then"
+
+
+def test_workers_that_pause_make_less() -> None:
+    pausing = replace(DEMAND, pauses_while_receiving=True)
+    busy = utilisation(measure(DEMAND, 100.0))
+    assert utilisation(measure(pausing, 100.0, copy_s=25.0)) < 0.9 * busy
+
+
+def test_preempted_workers_make_less() -> None:
+    busy = utilisation(measure(DEMAND, 100.0))
+    assert utilisation(measure(DEMAND, 100.0, lives_s=600.0, away_s=300.0)) < 0.85 * busy
+
+
+def test_one_by_one_a_place_is_filled_again_while_others_run() -> None:
+    one_by_one = replace(CONDUCT, whole_batches=False)
+    uneven = [ModelWorker(number, 4, 60.0, 0.8, 10.0) for number in range(2)]
+    together = FleetModel(DEMAND, CONDUCT, uneven).measure(20, 60)
+    apart = [ModelWorker(number, 4, 60.0, 0.8, 10.0) for number in range(2)]
+    alone = FleetModel(DEMAND, replace(one_by_one, continue_across_versions=True), apart).measure(20, 60)
+    assert utilisation(alone) > utilisation(together)
+
+
+def test_the_same_fleet_gives_the_same_figures() -> None:
+    assert measure(DEMAND, 90.0) == measure(DEMAND, 90.0)
+
+
+def test_a_copy_that_is_more_than_half_here_is_finished_first() -> None:
+    one = worker(0, 60.0, copy_s=100.0)
+    assert one.announced(1, 0.0)
+    assert one.announced(2, 40.0), "60 s are left of 100"
+    assert not one.announced(3, 100.0), "40 s are left of 100"
+    assert one.received_s(100.0) == pytest.approx(100.0)
+
+
+def test_only_versions_that_are_young_enough_make_a_slot() -> None:
+    one = worker(0, 60.0)
+    one.active = 3
+    group = Group(2, 2)
+    one.waiting = [Slot(group, 1, 0.0, needs=4), Slot(group, 1, 0.0, needs=3)]
+    assert [slot.needs for slot in one.take(2)] == [3]
+    assert group.too_old(10, 5) is False
+    group.oldest = 4
+    assert group.too_old(10, 5)

@@ -1,0 +1,111 @@
+"""What is decided beside the planner's own set."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from capacity.model.demand import Demand
+from capacity.model.workers import Pin, Speed, Worker
+from capacity.replan.deciding import decide
+from capacity.replan.events import Problem, ReplanSettings
+
+DEMAND = Demand(  # two rollouts a second
+    rollouts_per_step=100, t_train_s=50.0, staleness_limit=4, update_bytes=1e8, learner_upload_bytes_per_second=1e8
+)
+
+
+def worker(name: str, *, rate: float = 1.0, usd: float = 1.0, active: bool = True, pin: Pin = "") -> Worker:
+    return Worker(
+        worker_id=name,
+        speeds=(Speed(8, rate, 10.0),),
+        usd_per_hour=usd,
+        upload_bytes_per_second=1e8,
+        download_bytes_per_second=1e9,
+        active=active,
+        pin=pin,
+    )
+
+
+def problem(*workers: Worker, demand: Demand = DEMAND, **changes: object) -> Problem:
+    made = Problem(number=1, trigger="test", demand=demand, workers=workers, settings=ReplanSettings())
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def on(made: Problem) -> set[str]:
+    solved = decide(made)
+    turned_off = {name for name, _ in solved.turn_off}
+    before = {one.worker_id for one in made.workers if one.active}
+    chosen = before - turned_off | {name for name, _ in solved.turn_on}
+    assert (solved.on, solved.off) == (len(chosen), len(made.workers) - len(chosen))
+    return chosen
+
+
+def test_the_cheapest_set_with_a_reason_for_each() -> None:
+    workers = [worker("a", usd=1.0), worker("b", usd=1.0), worker("c", usd=1.0), worker("d", usd=3.0)]
+    solved = decide(problem(*workers))
+    assert [name for name, _ in solved.turn_off] == ["d"]
+    assert solved.turn_off[0][1].startswith("off: ")
+    assert {name for name, reason in solved.reasons if reason.startswith("on: ")} == {"a", "b", "c"}
+    assert solved.lp_bound_usd_per_hour <= solved.usd_per_hour == 3.0
+
+
+def test_an_incumbent_is_left_only_for_one_that_is_cheaper_by_more_than_the_discount() -> None:
+    incumbents = [worker(name) for name in "abc"]
+    assert on(problem(*incumbents, worker("d", usd=0.8, active=False))) == {"a", "b", "c"}
+    assert "d" in on(problem(*incumbents, worker("d", usd=0.5, active=False)))
+
+
+def test_what_costs_nothing_stays_on() -> None:
+    free = [worker(f"f{number}", usd=0.0) for number in range(6)]
+    assert on(problem(*free, worker("dear"))) == {one.worker_id for one in free}
+
+
+def test_what_costs_nothing_is_off_where_it_holds_up_the_others() -> None:
+    slow = replace(worker("slow", usd=0.0), download_bytes_per_second=1e5)
+    solved = decide(problem(*[worker(f"f{number}", usd=0.0) for number in range(4)], slow))
+    assert [name for name, _ in solved.turn_off] == ["slow"]
+    assert solved.dark == ("slow",)
+
+
+def test_one_that_rests_is_used_only_if_there_is_no_set_without_it() -> None:
+    workers = [worker("a"), worker("b"), worker("c", usd=9.0, active=False), worker("rests", active=False)]
+    assert on(problem(*workers, resting=("rests",))) == {"a", "b", "c"}
+    assert on(problem(*workers[:2], workers[3], resting=("rests",))) == {"a", "b", "rests"}
+
+
+def test_nobody_is_started_for_the_second_half_of_the_headroom() -> None:
+    demand = replace(DEMAND, headroom=1.1)
+    workers = [worker("a", rate=1.07), worker("b", rate=1.07), worker("c", active=False)]
+    assert on(problem(*workers, demand=demand)) == {"a", "b"}
+    slower = [worker("a"), worker("b"), worker("c", active=False)]
+    assert on(problem(*slower, demand=demand)) == {"a", "b", "c"}
+
+
+def test_a_learner_that_would_idle_has_everybody() -> None:
+    solved = decide(problem(worker("a"), worker("b", active=False), demand=replace(DEMAND, t_train_s=10.0)))
+    assert [name for name, _ in solved.turn_on] == ["b"]
+    assert solved.infeasible
+
+
+def test_but_never_above_the_budget_nor_against_a_pin() -> None:
+    demand = replace(DEMAND, t_train_s=10.0, usd_per_hour_max=2.5)
+    workers = [worker("a"), worker("b"), worker("c", active=False), worker("d", usd=0.1, active=False, pin="off")]
+    assert on(problem(*workers, demand=demand)) == {"a", "b"}
+
+
+def test_where_s_is_too_small_half_as_many_again_are_on() -> None:
+    demand = replace(DEMAND, staleness_limit=1)
+    workers = [worker(f"w{number}") for number in range(8)]
+    assert len(on(problem(*workers, demand=demand))) == 3
+
+
+def test_where_versions_take_too_long_nobody_is_added() -> None:
+    demand = replace(DEMAND, update_bytes=1e12)
+    assert on(problem(worker("a"), worker("b", active=False), demand=demand)) == {"a"}
+    assert on(problem(worker("a", active=False), demand=demand)) == {"a"}
+
+
+def test_those_that_are_off_receive_versions_where_that_is_cheap() -> None:
+    workers = [worker("a"), worker("b"), worker("c"), worker("off", usd=2.0, active=False)]
+    assert decide(problem(*workers)).dark == ()
+    assert decide(problem(*workers, demand=replace(DEMAND, learner_egress_usd_per_gb=0.09))).dark == ("off",)

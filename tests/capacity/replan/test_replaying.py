@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from capacity.model.demand import Demand
+from capacity.model.workers import Speed, Worker
+from capacity.replan.events import DemandSeen, Problem, ReplanSettings, Solved, WorkerGone, WorkerSeen
+from capacity.replan.replaying import PoolEvent, Replay, memoryless
+
+DEMAND = Demand(
+    rollouts_per_step=100, t_train_s=50.0, staleness_limit=4, update_bytes=1e6, learner_upload_bytes_per_second=1e8
+)
+SETTINGS = ReplanSettings(gather_s=0.0, dwell_s=0.0, interval_s=1e9)
+
+
+def seen(name: str, usd: float = 2.0) -> WorkerSeen:
+    worker = Worker(
+        worker_id=name,
+        speeds=(Speed(8, 1.0, 10.0),),
+        usd_per_hour=usd,
+        upload_bytes_per_second=1e8,
+        download_bytes_per_second=1e8,
+    )
+    return WorkerSeen(worker)
+
+
+def all_on(problem: Problem) -> Solved:
+    off = tuple((one.worker_id, "on: all are") for one in problem.workers if not one.active)
+    return Solved(number=problem.number, turn_on=off)
+
+
+def test_starts_dollars_and_useful_time() -> None:
+    replay = Replay(SETTINGS, start_s=600.0, solve=all_on)
+    events: list[tuple[float, PoolEvent]] = [
+        (0.0, DemandSeen(DEMAND)),
+        (0.0, seen("a")),
+        (0.0, seen("b")),
+        (3600.0, WorkerGone("b", "preempted")),
+    ]
+    done = replay.run(iter(events), 7200.0)
+    assert (done.seconds, done.starts, done.starts_per_h) == (7200.0, 2, 1.0)
+    assert done.usd == 2.0 * 1.0 + 2.0 * 2.0
+    assert done.useful_s == 3000.0 + 3600.0 / 2.0  # both after they have started, then one of them
+    assert [(one.at_s, one.worker_id, one.on) for one in done.switches] == [(0.0, "a", True), (0.0, "b", True)]
+
+
+def test_events_after_the_end_are_left_out() -> None:
+    events: list[tuple[float, PoolEvent]] = [(0.0, DemandSeen(DEMAND)), (9.0, seen("a"))]
+    done = Replay(SETTINGS, start_s=0.0, solve=all_on).run(iter(events), 5.0)
+    assert (done.seconds, done.starts) == (5.0, 0)
+
+
+def test_without_memory_every_price_is_a_cause_and_incumbents_are_worth_no_more() -> None:
+    settings = memoryless(ReplanSettings())
+    assert (settings.incumbent_discount, settings.dwell_s, settings.headroom_kept) == (0.0, 0.0, 1.0)
+    assert (settings.price_change, settings.speed_change) == (0.0, 0.0)
+
+
+def test_memory_starts_fewer_where_prices_swing() -> None:
+    """Of two workers one is needed; they take turns at being the cheaper one by a little."""
+    demand = Demand(
+        rollouts_per_step=40, t_train_s=50.0, staleness_limit=4, update_bytes=1e6, learner_upload_bytes_per_second=1e8
+    )
+    events: list[tuple[float, PoolEvent]] = [(0.0, DemandSeen(demand)), (0.0, seen("a", 2.0)), (0.0, seen("b", 2.1))]
+    events += [(600.0 * turn, seen("a", 2.0 + 0.2 * (turn % 2))) for turn in range(1, 12)]
+    counts = [
+        Replay(settings, start_s=60.0).run(iter(events), 7200.0).starts
+        for settings in (ReplanSettings(), memoryless(ReplanSettings()))
+    ]
+    assert counts == [1, 12]

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from capacity.inputs.pool_checks import Filled, Skipped
+from capacity.model.assumptions import Assumption
+from capacity.planner.plans import Row
+from capacity.questions.plan_json import Inputs
+from capacity.reports.plan import (
+    assumption_sheet,
+    binding_line,
+    candidate_sheet,
+    in_order,
+    infeasible_lines,
+    input_lines,
+    row_sheet,
+    short_sheet,
+    totals_lines,
+)
+from tests.capacity.sample_plan import infeasible_sample, sample_plan
+
+
+def test_one_row_per_candidate_with_a_tick_on_the_chosen() -> None:
+    made = sample_plan()
+    sheet = candidate_sheet(made)
+    assert len(sheet.rows) == len(made.candidates)
+    assert sheet.marked is not None
+    assert sum(bool(row[sheet.marked]) for row in sheet.rows) == len(made.chosen)
+    assert [row[0] for row in sheet.rows] == sorted((row[0] for row in sheet.rows), reverse=True)
+
+
+def test_the_order_is_chosen_then_near_then_barred() -> None:
+    ordered = in_order(sample_plan().candidates)
+    assert [one.barred for one in ordered] == sorted(one.barred for one in ordered)
+    off = [one.reduced_usd_per_hour for one in ordered if not one.chosen and not one.barred]
+    assert off == sorted(off)
+
+
+def test_a_screen_shares_rows_and_counts_what_it_leaves_out() -> None:
+    made = sample_plan()
+    prices = {one.worker.worker_id: one for one in made.candidates}
+    alike = [replace(one, worker=replace(one.worker, worker_id=f"{one.worker.worker_id}-{k}")) for one in
+             prices.values() for k in (1, 2)]  # fmt: skip
+    doubled = replace(made, candidates=tuple(alike))
+    sheet = short_sheet(doubled, rows_max=3)
+    assert len(sheet.rows) == 3
+    assert str(sheet.rows[0][1]).startswith("2 x w-")
+    assert "rows more" in sheet.lines[0]
+
+
+def test_a_screen_tells_reasons_only_where_no_column_does() -> None:
+    lines = short_sheet(sample_plan()).lines
+    assert [line for line in lines if line.startswith("w-")] == [lines[0]]
+    assert lines[0].startswith("w-8: ")
+    assert "rollout takes 4000 s" in lines[0]
+
+
+def test_totals_say_k_of_n_cost_and_certificate() -> None:
+    text = " ".join(totals_lines(sample_plan()))
+    for word in ("4 of 9 workers", "$/h", "$/step", "T_bcast", "S needed", "utilisation", "LP bound", "gap"):
+        assert word in text
+    assert totals_lines(infeasible_sample()) == ("0 of 9 workers: infeasible",)
+
+
+def test_rows_are_in_megabytes_and_the_dearest_comes_first() -> None:
+    made = sample_plan()
+    sheet = row_sheet(made)
+    assert sheet.rows[0][0] == "rollouts made / needed"
+    uplink = next(row for row in sheet.rows if row[0] == "the origin's uplink")
+    assert (uplink[2], uplink[5]) == (125.0, "MB/s")
+    assert "one more rollout/s costs" in binding_line(made)
+    relay = Row("relay", "", "bytes/s", 1.0, 1.0, False, 2e-6)
+    assert "one more MB/s saves 2.000 $/h" in binding_line(replace(made, rows=(relay,)))
+    assert binding_line(replace(made, rows=())) == ""
+
+
+def test_infeasible_says_why_and_what_helps() -> None:
+    lines = infeasible_lines(infeasible_sample())
+    assert lines[0].startswith("infeasible: the fastest worker's rollout takes")
+    assert lines[2] == "  - S: 1 -> 2"
+    assert infeasible_lines(sample_plan()) == []
+    bare = infeasible_sample()
+    assert bare.infeasible is not None
+    none_helps = replace(bare, infeasible=replace(bare.infeasible, remedies=()))
+    assert "no single change" in infeasible_lines(none_helps)[1]
+
+
+def test_inputs_and_assumptions_are_told() -> None:
+    skipped = Skipped("line 3", "a", "zero", "usd_per_hour", "0", "only donated")
+    inputs = Inputs(
+        pool="p.csv", demand="d", model="m", rows=5, skipped=(skipped,), filled=(Filled("gpus", 1, 4, "default"),)
+    )
+    assert input_lines(inputs) == [
+        "pool p.csv: 4 of 5 rows used",
+        "skipped 1 x usd_per_hour zero: only donated (a: 0)",
+        "taken gpus = 1 by default, in 4 rows",
+    ]
+    sheet = assumption_sheet([Assumption("efficiency", 0.7, "of the roofline", "fitted", 0.15)])
+    assert sheet.rows == (("efficiency", "0.7", "of the roofline", "15%", "fitted"),)
