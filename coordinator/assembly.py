@@ -12,35 +12,35 @@ from pathlib import Path
 
 import structlog
 
-from coordinator.actions import Action
-from coordinator.background import Background
-from coordinator.config import CoordinatorConfig
-from coordinator.configured import core_settings
-from coordinator.core import CoordinatorCore, CoreSettings
-from coordinator.disk_guard import DiskGuard
-from coordinator.events import Event, Started
+from coordinator.api.wiring import HttpParts, http_app
+from coordinator.config.config import CoordinatorConfig
+from coordinator.core.core import CoordinatorCore, CoreSettings
+from coordinator.core.decisions.state import Restored
+from coordinator.core.events.actions import Action
+from coordinator.core.events.events import Event, Started
+from coordinator.core.flight_format import FORMAT, Head
+from coordinator.fleet.setup import Providing, make_surroundings, start_fleet, works
 from coordinator.http.server import HttpServer
-from coordinator.http.wiring import HttpParts, http_app
 from coordinator.inviting import Inviting
 from coordinator.join import JoinDesk
-from coordinator.ledger import Ledger
-from coordinator.metrics import CoordinatorMetrics
-from coordinator.problems import Problems
-from coordinator.providing import Providing, make_surroundings, start_fleet, works
-from coordinator.reach.dialling import Dialling
-from coordinator.record_format import FORMAT, Head
-from coordinator.recorder import Recorder
-from coordinator.resume import PORTS, TOKENIZER, RunStart, open_run
-from coordinator.rpc import ControlServer, Servicer
-from coordinator.rpc_access import RoleGate
-from coordinator.rpc_learner import LearnerCalls
-from coordinator.rpc_peers import PeerCalls, Welcoming
-from coordinator.rpc_tokenizer import TokenizerCalls
-from coordinator.samples import SampleBook
-from coordinator.sessions import Sessions
-from coordinator.shell import Shell
-from coordinator.sinks.all_sinks import open_sinks
-from coordinator.state import Restored
+from coordinator.ledger.disk_guard import DiskGuard
+from coordinator.ledger.sqlite import Ledger
+from coordinator.metrics.metrics import CoordinatorMetrics
+from coordinator.metrics.sinks.all_sinks import open_sinks
+from coordinator.prompts.problems import Problems
+from coordinator.prompts.samples import SampleBook
+from coordinator.recovery.resume import PORTS, TOKENIZER, RunStart, open_run
+from coordinator.rpc.access import RoleGate
+from coordinator.rpc.learner import LearnerCalls
+from coordinator.rpc.peers import PeerCalls, Welcoming
+from coordinator.rpc.server import ControlServer, Servicer
+from coordinator.rpc.tokenizer import TokenizerCalls
+from coordinator.shell.background import Background
+from coordinator.shell.core_settings import core_settings
+from coordinator.shell.dial_back import Dialling
+from coordinator.shell.flight_recorder import Recorder
+from coordinator.shell.sessions import Sessions
+from coordinator.shell.shell import Shell
 from coordinator.tasks.evaluation_sets import HELD_OUT
 from rollcast.runtime.errors import ConfigError
 from rollcast.runtime.process import is_loopback

@@ -17,7 +17,7 @@ from typing import Any
 
 import structlog
 
-from coordinator.store import RunStore
+from coordinator.ledger.store import RunStore
 from rollcast.runtime.errors import Banned, JoinRefused, MalformedMessage, WrongKey
 from rollcast.runtime.waits import deadline
 from rollcast.wire.identity.identity import peer_id_of, verify_bytes

@@ -11,9 +11,9 @@ from typing import Any
 import structlog
 
 from coordinator.assembly import Coordinator, check, started
-from coordinator.config import CoordinatorConfig
-from coordinator.resume import FINISHED
-from coordinator.summary import write_summary
+from coordinator.config.config import CoordinatorConfig
+from coordinator.recovery.resume import FINISHED
+from coordinator.report.summary import write_summary
 from rollcast.runtime.config import dump_json
 from rollcast.runtime.process import EXIT_INTERRUPTED
 from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_atomically

@@ -2,7 +2,7 @@
 
 The file lies beside the identity, with a digest of the place: machine, host name, folder. A state folder that comes to
 another place, with a disk image, a volume or a backup, is noticed by that, and gets an id of its own there. The
-coordinator lets one of them in at a time (coordinator/clones.py).
+coordinator lets one of them in at a time (coordinator/rpc/clones.py).
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from bench.machine import Outcome
-from coordinator.reach.holes import OUTWARDS, RESTRICTED
-from coordinator.relay_model import DIRECT_STRIPE, Plan, RelayNode, depth_of, fluid_rate, plan_rate
-from coordinator.relay_plan import PlanShape, RelayPlanner
+from coordinator.core.broadcast.nodes import DIRECT_STRIPE, Plan, RelayNode, depth_of, fluid_rate, plan_rate
+from coordinator.core.broadcast.planner import PlanShape, RelayPlanner
+from coordinator.core.reach.holes import OUTWARDS, RESTRICTED
 from rollcast.wire.ids import PeerId
 
 MBIT = 1e6 / 8

@@ -21,7 +21,7 @@ from typing import Any, cast
 
 from bench.fleet.ledger_load import LedgerLoad, look
 from bench.machine import Outcome
-from coordinator.ledger import Ledger
+from coordinator.ledger.sqlite import Ledger
 from rollcast.runtime.errors import MissingExtra, StoreError
 from rollcast.runtime.logs import configure_logging
 

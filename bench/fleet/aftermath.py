@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from coordinator.replay import incarnations, replay
-from coordinator.story import tell
-from coordinator.why import account
+from coordinator.ledger.story import tell
+from coordinator.recovery.replay import incarnations, replay
+from coordinator.report.wall_time import account
 from rollcast.runtime.errors import RollcastError
 from rollcast.runtime.run_folder import RunFolder
 

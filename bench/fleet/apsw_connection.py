@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 
 from bench.fleet.forgetful_disk import ForgetfulDisk
-from coordinator.ledger import PRAGMAS
+from coordinator.ledger.sqlite import PRAGMAS
 
 
 class ApswCursor:

@@ -7,8 +7,15 @@ import random
 import sqlite3
 from dataclasses import dataclass, field
 
-from coordinator.actions import CloseAttempt, RecordAttempt, RecordBatch, RecordEpoch, RecordGroup, StoreRollout
-from coordinator.store import RunStore
+from coordinator.core.events.actions import (
+    CloseAttempt,
+    RecordAttempt,
+    RecordBatch,
+    RecordEpoch,
+    RecordGroup,
+    StoreRollout,
+)
+from coordinator.ledger.store import RunStore
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Step, Version
 from rollcast.wire.rollouts import Rollout, Segment, rollout_to_pb
 

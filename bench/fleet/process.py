@@ -25,7 +25,7 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class RunShape:
-    """What is trained; see coordinator.config."""
+    """What is trained; see coordinator.config.config."""
 
     groups_per_step: int = 8
     samples_per_group: int = 4

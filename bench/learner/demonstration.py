@@ -18,8 +18,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from coordinator.tasks.adapter import Problem
 from coordinator.tasks.build import build_task
+from coordinator.tasks.checks.task import Problem
 from coordinator.tasks.mixture import Drawn, PromptMixture
 from learner.config import LearnerConfig
 from learner.evaluate import complete_prompts

@@ -25,7 +25,7 @@ import aiohttp
 import psutil
 
 from bench.machine import Outcome, alone
-from coordinator.http.wiring import PAGES
+from coordinator.api.wiring import PAGES
 from rollcast.runtime.waits import deadline
 from rollcast.web.assets import STATIC, Assets
 

@@ -30,8 +30,8 @@ import aiohttp
 from bench import runs
 from bench.machine import Outcome
 from capacity.replan.events import ReplanSettings
-from coordinator.activation_settings import ActivationSettings, Price
-from coordinator.operator_events import PricesChanged
+from coordinator.core.events.operator_events import PricesChanged
+from coordinator.core.events.prices import ActivationSettings, Price
 from rollcast.cli.coordinator_api import Target, order
 from rollcast.cli.fleet import Fleet as Processes
 from rollcast.sim.fleet import Fleet

@@ -16,15 +16,15 @@ from typing import Any
 import msgspec
 
 from bench.shown.fleet import DELTA, KEYFRAME_TO_DELTA, Machine, links_of
-from coordinator import actions as act
-from coordinator import events as ev
-from coordinator.activation_planner import ActivationPlanner
-from coordinator.causes import cause_of
-from coordinator.event_rows import EventRows
-from coordinator.ledger import Ledger
-from coordinator.mismatch_status import KL_KEY
-from coordinator.sinks.sink import Sink
-from coordinator.summary import step_metrics
+from coordinator.core.causes import cause_of
+from coordinator.core.events import actions as act
+from coordinator.core.events import events as ev
+from coordinator.core.members.mismatch import KL_KEY
+from coordinator.ledger.event_log import EventRows
+from coordinator.ledger.sqlite import Ledger
+from coordinator.metrics.sinks.sink import Sink
+from coordinator.report.summary import step_metrics
+from coordinator.shell.activation_solver import ActivationPlanner
 from rollcast.sim.calls import Reply
 from rollcast.sim.coordinator_node import CoordinatorNode
 from rollcast.sim.ground import Ground

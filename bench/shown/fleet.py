@@ -15,9 +15,9 @@ from typing import Any
 from blake3 import blake3
 
 from capacity.replan.events import ReplanSettings
-from coordinator.actions import PlanPart
-from coordinator.activation_settings import ActivationSettings, Price
-from coordinator.events import LinkFacts
+from coordinator.core.events.actions import PlanPart
+from coordinator.core.events.events import LinkFacts
+from coordinator.core.events.prices import ActivationSettings, Price
 from rollcast.sim.coordinator_node import CoordinatorNode
 from rollcast.sim.fleet import Fleet
 from rollcast.sim.fluid import FluidBroadcast, FluidReceiver

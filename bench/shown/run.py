@@ -13,21 +13,21 @@ from typing import Any, cast
 
 from bench.shown.coordinator import Keeping, ShownCoordinator
 from bench.shown.fleet import ShownFleet, draw_machines
-from coordinator import events as ev
-from coordinator.config import CoordinatorConfig
-from coordinator.core import CoordinatorCore
-from coordinator.disk_guard import DiskGuard
+from coordinator.api.wiring import HttpParts, http_app
+from coordinator.config.config import CoordinatorConfig
+from coordinator.core.core import CoordinatorCore
+from coordinator.core.events import events as ev
+from coordinator.fleet.setup import Providing
 from coordinator.http.server import HttpServer
 from coordinator.http.tokens import operator_key
-from coordinator.http.wiring import HttpParts, http_app
 from coordinator.inviting import Inviting
 from coordinator.join import JoinDesk
-from coordinator.ledger import Ledger
-from coordinator.metrics import CoordinatorMetrics
-from coordinator.orders import Orders
-from coordinator.providing import Providing
-from coordinator.shell import Shell
-from coordinator.sinks.file import FileSink
+from coordinator.ledger.disk_guard import DiskGuard
+from coordinator.ledger.saved_orders import Orders
+from coordinator.ledger.sqlite import Ledger
+from coordinator.metrics.metrics import CoordinatorMetrics
+from coordinator.metrics.sinks.file import FileSink
+from coordinator.shell.shell import Shell
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import RunCA

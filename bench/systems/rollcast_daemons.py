@@ -19,7 +19,7 @@ import tomli_w
 
 from bench.systems.base import ROOT, Case, Lines
 from bench.wan.network import Network
-from coordinator.config import CoordinatorConfig
+from coordinator.config.config import CoordinatorConfig
 from learner.config import LearnerConfig
 from peer.config import PeerConfig
 from rollcast.runtime.config import ConfigModel, override, parse_config

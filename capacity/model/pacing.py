@@ -1,6 +1,7 @@
 """The coordinator's pacing in small: which group may be begun, from measured times. For predictions only.
 
-The same rules as coordinator/admission.py, forecast.py and group_yield.py, on a fleet without faults of its own: groups
+The same rules as coordinator/core/decisions/admission.py, forecast.py and group_yield.py, on a fleet without faults
+of its own: groups
 are counted, and what is predicted is compared with the staleness limit. docs/capacity-prediction.md says what is left
 out.
 """

@@ -11,12 +11,12 @@ import structlog
 from aiohttp import web
 from pydantic import BaseModel
 
-from coordinator import plain_json
-from coordinator.http.access import STRANGER, Gate, check_access, check_site
 from coordinator.http.audit import DONE, AuditLog
+from coordinator.http.auth import STRANGER, Gate, check_access, check_site
 from coordinator.http.requests import BODY_BYTES_MAX, JSON, answer_to, call_of, error_response
 from coordinator.http.routes import Answer, Call, Caller, RawRoute, Route
 from coordinator.http.stream import Hub
+from rollcast.runtime import finite_json
 from rollcast.runtime.errors import MalformedMessage, NotAllowed, RollcastError
 from rollcast.web.assets import Assets
 from rollcast.web.headers import NO_STORE, SECURITY_HEADERS
@@ -169,9 +169,9 @@ def _text(answer: Answer) -> str:
         case str():
             return answer
         case BaseModel():
-            return plain_json.dumps(answer.model_dump(mode="json"))
+            return finite_json.dumps(answer.model_dump(mode="json"))
         case _:
-            return plain_json.dumps(answer)
+            return finite_json.dumps(answer)
 
 
 async def _add_security_headers(_request: web.Request, response: web.StreamResponse) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from coordinator.access_rows import AccessStore, AuditRow
 from coordinator.http.routes import Answer, Call, Caller, Query, Route
+from coordinator.ledger.access_rows import AccessStore, AuditRow
 from rollcast.runtime.waits import deadline
 
 DONE = "done"

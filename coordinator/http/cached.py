@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from coordinator import plain_json
 from coordinator.http.routes import JsonText
+from rollcast.runtime import finite_json
 
 KEPT_S = 0.5
 
@@ -24,5 +24,5 @@ class CachedJson:
         """What make gives, as JSON; up to KEPT_S seconds old."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._made_at_s >= KEPT_S:
-            self._made_at_s, self._text = now_s, JsonText(plain_json.dumps(self._make()))
+            self._made_at_s, self._text = now_s, JsonText(finite_json.dumps(self._make()))
         return self._text

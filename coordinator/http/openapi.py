@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import models_json_schema
 
-from coordinator import plain_json
 from coordinator.http.routes import Answer, Call, JsonText, RawRoute, Route
+from rollcast.runtime import finite_json
 from rollcast.runtime.version import software_version
 
 PATH = "/api/v1/openapi.json"
@@ -32,7 +32,7 @@ def description_route(routes: Sequence[Route | RawRoute]) -> Route:
         return text
 
     own = Route("GET", PATH, "viewer", tell, "This description.")
-    text = JsonText(plain_json.dumps(description([*routes, own])))
+    text = JsonText(finite_json.dumps(description([*routes, own])))
     return own
 
 

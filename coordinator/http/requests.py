@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
-from coordinator.http.access import LOOPBACK, STRANGER
+from coordinator.http.auth import LOOPBACK, STRANGER
 from coordinator.http.routes import Call, Caller, Route
 from rollcast.runtime.errors import MalformedMessage, NotAllowed, RollcastError, StoreError, WaitTimedOut
 from rollcast.wire.joining.error_json import error_to_json

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import structlog
 from aiohttp import web
 
-from coordinator.http.access import Gate
+from coordinator.http.auth import Gate
 from coordinator.http.requests import error_response
 from coordinator.http.routes import Caller, JsonText, RawRoute, Topic
 from rollcast.runtime.errors import MalformedMessage

@@ -1,0 +1,1 @@
+"""Turn a run folder into one file that people read."""

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.report.curves import Curve, bars, curves, number
-from coordinator.report.reading import Facts
-from coordinator.summary import smooth
+from coordinator.report.run_data import Facts
+from coordinator.report.summary import smooth
 from rollcast.runtime.version import software_version
 
 NOTHING = "\N{EN DASH}"

@@ -8,8 +8,7 @@ from typing import assert_never
 from blake3 import blake3
 from pydantic import TypeAdapter, ValidationError
 
-from coordinator.tasks.adapter import TaskAdapter
-from coordinator.tasks.config import (
+from coordinator.config.tasks import (
     EvaluationSetConfig,
     HuggingFaceTask,
     JsonlTask,
@@ -20,9 +19,10 @@ from coordinator.tasks.config import (
     SingleTaskConfig,
     TaskConfig,
 )
-from coordinator.tasks.gym import ReasoningGym
-from coordinator.tasks.mixed import Mixed, Part
+from coordinator.tasks.checks.task import TaskAdapter
 from coordinator.tasks.mixture import Stage
+from coordinator.tasks.multi_task import Mixed, Part
+from coordinator.tasks.reasoning_gym import ReasoningGym
 from coordinator.tasks.rows import Rows
 from rollcast.runtime.errors import TaskError
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from coordinator.tasks.adapter import Problem, TaskAdapter
-from coordinator.tasks.mixed import named
+from coordinator.tasks.checks.task import Problem, TaskAdapter
 from coordinator.tasks.mixture import Example
+from coordinator.tasks.multi_task import named
 from coordinator.tasks.part_stream import text_hash
-from coordinator.tasks.usable import TokenLimits
+from coordinator.tasks.token_limits import TokenLimits
 from rollcast.runtime.errors import TaskError
 
 HELD_OUT = "held_out"  # the set that every task has

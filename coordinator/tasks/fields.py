@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator.tasks.code_tests import CodeTests, read_tests
-from coordinator.tasks.config import FieldsConfig
+from coordinator.config.tasks import FieldsConfig
+from coordinator.tasks.checks.code_tests import CodeTests, read_tests
 
 ROW_BYTES_MAX = 1 << 20  # of prompt, answer, tests and metadata together; a longer one is no prompt for these models
 COLUMNS_SHOWN = 12

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
-from coordinator.tasks.adapter import Problem, TaskAdapter
-from coordinator.tasks.mixed import Mixed, Part
+from coordinator.tasks.checks.task import Problem, TaskAdapter
+from coordinator.tasks.multi_task import Mixed, Part
 from coordinator.tasks.part_stream import PartStream, Wanted
-from coordinator.tasks.usable import TokenLimits
+from coordinator.tasks.token_limits import TokenLimits
 from rollcast.runtime.errors import TaskError
 from rollcast.wire.text.tokenizer import TextTokenizer
 

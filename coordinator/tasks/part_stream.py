@@ -14,9 +14,9 @@ from random import Random
 
 from blake3 import blake3
 
-from coordinator.tasks.adapter import Problem
-from coordinator.tasks.mixed import Part, named
-from coordinator.tasks.usable import TokenLimits
+from coordinator.tasks.checks.task import Problem
+from coordinator.tasks.multi_task import Part, named
+from coordinator.tasks.token_limits import TokenLimits
 from rollcast.runtime.errors import TaskError
 
 # Problems of an endless task are numbered; training, examples and the search for held-out problems use separate ranges.

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from functools import cached_property
 from random import Random
 
-from coordinator.tasks.adapter import Problem, Score
-from coordinator.tasks.checks import build_checker
+from coordinator.tasks.checks.checks import build_checker
+from coordinator.tasks.checks.task import Problem, Score
 from coordinator.tasks.fields import Row
+from coordinator.tasks.row_spool import RowSpool
 from coordinator.tasks.sources import RowsTask, good_rows
-from coordinator.tasks.spool import RowSpool
 from coordinator.tasks.wording import fixed_pieces, other_characters
 
 WORDING_ROWS_MAX = 20_000  # prompts compared for common wording, evenly over all

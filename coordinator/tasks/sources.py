@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, assert_never
 
-from coordinator.tasks.config import HuggingFaceTask, JsonlTask, ParquetTask, RowsConfig
+from coordinator.config.tasks import HuggingFaceTask, JsonlTask, ParquetTask, RowsConfig
 from coordinator.tasks.fields import COLUMNS_SHOWN, ROW_BYTES_MAX, BadRow, Row, row_of
 from rollcast.runtime.errors import MissingExtra, TaskError
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from blake3 import blake3
 
-from coordinator.store import ProblemReward
+from coordinator.ledger.store import ProblemReward
 
 WEIGHT = 0.1  # of the newest reward in the moving figures
 VOLATILITY_FULL = 0.5  # of rewards 0 and 1, half of each: the most there is between 0 and 1

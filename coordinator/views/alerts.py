@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from coordinator.membership import Member
-from coordinator.state import CoreState
-from coordinator.status import RunStatus
-from coordinator.views.story_rows import EventView
-from coordinator.views.words import duration, members_in_words
+from coordinator.core.decisions.state import CoreState
+from coordinator.core.members.membership import Member
+from coordinator.core.status.status import RunStatus
+from coordinator.views.events import EventView
+from coordinator.views.phrases import duration, members_in_words
 
 Severity = Literal["info", "warning", "critical"]
 Page = Literal["workers", "broadcast", "run", "capacity", "events"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from coordinator.broadcast_status import BroadcastStatus, build_broadcast_status
-from coordinator.state import CoreState
-from coordinator.views.tree import Shape, SlowestBranch, Tree, build_tree, slowest_branch
+from coordinator.core.decisions.state import CoreState
+from coordinator.core.status.broadcast import BroadcastStatus, build_broadcast_status
+from coordinator.views.relay_tree import Shape, SlowestBranch, Tree, build_tree, slowest_branch
 from coordinator.views.versions import VersionHistory, VersionView
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator.activation_status import ActivationStatus
-from coordinator.membership import Member
-from coordinator.state import CoreState
-from coordinator.views.story_rows import EventView
+from coordinator.core.activation.status import ActivationStatus
+from coordinator.core.decisions.state import CoreState
+from coordinator.core.members.membership import Member
+from coordinator.views.events import EventView
 from coordinator.views.workers import KnownMembers
 
 #: Kinds of events that are decisions about which workers are on.

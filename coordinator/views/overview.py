@@ -8,10 +8,10 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
-from coordinator.state import CoreState
-from coordinator.status import RunStatus
+from coordinator.core.decisions.state import CoreState
+from coordinator.core.status.status import RunStatus
 from coordinator.views.alerts import Alert
-from coordinator.views.words import sentence
+from coordinator.views.phrases import sentence
 
 WaitingView = TypedDict("WaitingView", {"for": str, "since_s": float, "next": str, "sentence": str})
 

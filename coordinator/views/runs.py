@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from coordinator.mismatch_status import KL_KEY
+from coordinator.core.members.mismatch import KL_KEY
 from rollcast.runtime.errors import MalformedMessage, StoreError
 from rollcast.runtime.run_folder import RunFolder
 

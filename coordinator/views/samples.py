@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from coordinator.membership import Member
-from coordinator.state import CoreState
-from coordinator.status import RunStatus
+from coordinator.core.decisions.state import CoreState
+from coordinator.core.members.membership import Member
+from coordinator.core.status.status import RunStatus
 
 Name = Literal[
     "tokens_per_s",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from coordinator.accounting import TrafficTotals
-from coordinator.dissemination import Broadcast
-from coordinator.state import CoreState
+from coordinator.core.broadcast.dissemination import Broadcast
+from coordinator.core.decisions.state import CoreState
+from coordinator.core.leases.drop_counts import TrafficTotals
 from rollcast.wire.ids import Version
 
 VERSIONS_SHOWN = 60

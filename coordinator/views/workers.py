@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator.actions import PlanPart
-from coordinator.activation_pool import price
-from coordinator.activation_settings import Price
-from coordinator.events import LinkFacts
-from coordinator.membership import Departed, Member, Standing
-from coordinator.reach.status import reachability
-from coordinator.state import CoreState
+from coordinator.core.activation.pool import price
+from coordinator.core.decisions.state import CoreState
+from coordinator.core.events.actions import PlanPart
+from coordinator.core.events.events import LinkFacts
+from coordinator.core.events.prices import Price
+from coordinator.core.members.membership import Departed, Member, Standing
+from coordinator.core.traversal.status import reachability
 from rollcast.wire.ids import PeerId
 from rollcast.wire.reach_words import PATHS, path_of
 

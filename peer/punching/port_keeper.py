@@ -1,5 +1,5 @@
 """Keeping the port for holes mapped, and knowing how it is seen: one connection from it to the coordinator, which says
-so again and again (coordinator/http/watching.py)."""
+so again and again (coordinator/api/address_stream.py)."""
 
 from __future__ import annotations
 

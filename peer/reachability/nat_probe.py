@@ -1,4 +1,4 @@
-"""Asking the coordinator how a port of this machine is seen: coordinator/http/seeing.py is the other end."""
+"""Asking the coordinator how a port of this machine is seen: coordinator/api/observed_address.py is the other end."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from peer.reachability.nat_kind import NatKind, Seen, by_punching, nat_kind, sen
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.reach_words import reachability_of
 
-#: From behind these a hole can be punched to others; the same as coordinator/reach/holes.py has it.
+#: From behind these a hole can be punched to others; the same as coordinator/core/reach/holes.py has it.
 _PUNCHABLE = frozenset({"open", "mapped", "firewall", "full-cone", "port-restricted"})
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from coordinator import backup as backups
+from coordinator.recovery import backup as backups
 from rollcast.cli.options import Json
 from rollcast.runtime.run_folder import RunFolder
 

@@ -49,7 +49,7 @@ def cost(run: Path, /, *, form: FormatOption = "table", json_output: Json = Fals
 
 
 def _rows(run: Path) -> list[Row]:
-    from coordinator.providing import journal_path
+    from coordinator.fleet.setup import journal_path
 
     path = journal_path(run)
     if not path.exists():
@@ -67,8 +67,8 @@ def accepted_rollouts(ledger: Path) -> int:
     Raises:
         StoreError: the ledger cannot be read.
     """
-    from coordinator.ledger_sql import select_counts
-    from coordinator.story import reading
+    from coordinator.ledger.sql_work import select_counts
+    from coordinator.ledger.story import reading
 
     with reading(ledger) as connection:
         try:

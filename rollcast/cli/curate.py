@@ -8,8 +8,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from coordinator.curation.curate import REASONS, Curation, Report
-from coordinator.curation.written import removals, write_kept
+from coordinator.tasks.curation.curate import REASONS, Curation, Report
+from coordinator.tasks.curation.output import removals, write_kept
 from coordinator.tasks.sources import read_rows
 from rollcast.cli.curate_options import Columns, Difficulty, Repeats, curation_settings
 from rollcast.cli.options import Json

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from coordinator.curation.contamination import EvaluationTexts
-from coordinator.curation.curate import CurationSettings, Profile, recorded
-from coordinator.curation.pass_rates import PassRate, read_run, read_samples
-from coordinator.tasks.config import FieldsConfig, HuggingFaceTask, JsonlTask, ParquetTask
+from coordinator.config.tasks import FieldsConfig, HuggingFaceTask, JsonlTask, ParquetTask
+from coordinator.tasks.curation.contamination import EvaluationTexts
+from coordinator.tasks.curation.curate import CurationSettings, Profile, recorded
+from coordinator.tasks.curation.pass_rates import PassRate, read_run, read_samples
 from coordinator.tasks.sources import RowsTask, good_rows
 from rollcast.runtime.config import parse_config
 from rollcast.runtime.errors import ConfigError

@@ -13,10 +13,10 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
-from coordinator.config import CoordinatorConfig
-from coordinator.problems import Problems
-from coordinator.samples import SampleBook
-from coordinator.tasks.config import EvaluationSetConfig, JsonlTask, ParquetTask
+from coordinator.config.config import CoordinatorConfig
+from coordinator.config.tasks import EvaluationSetConfig, JsonlTask, ParquetTask
+from coordinator.prompts.problems import Problems
+from coordinator.prompts.samples import SampleBook
 from coordinator.tasks.evaluation_sets import HELD_OUT
 from learner.offline_eval import EvaluationResult, evaluate_run
 from rollcast.cli.options import Json

@@ -15,7 +15,7 @@ Role = Literal["up", "coordinator", "learner", "peer"]
 #: Role -> module and class of its configuration; imported only when asked for.
 _CLASSES: dict[Role, tuple[str, str]] = {
     "up": ("rollcast.cli.up_config", "UpConfig"),
-    "coordinator": ("coordinator.config", "CoordinatorConfig"),
+    "coordinator": ("coordinator.config.config", "CoordinatorConfig"),
     "learner": ("learner.config", "LearnerConfig"),
     "peer": ("peer.config", "PeerConfig"),
 }

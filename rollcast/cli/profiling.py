@@ -9,15 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from coordinator.curation.curate import CHUNK_ROWS, Profile
-from coordinator.curation.pass_rates import PassRate, ProfileFile, key_of
-from coordinator.tasks.adapter import Problem
 from coordinator.tasks.build import task_config_to_json
+from coordinator.tasks.checks.task import Problem
+from coordinator.tasks.curation.curate import CHUNK_ROWS, Profile
+from coordinator.tasks.curation.pass_rates import PassRate, ProfileFile, key_of
 from coordinator.tasks.fields import Row
 from coordinator.tasks.rows import problem_of
 from coordinator.tasks.sources import RowsTask
-from coordinator.tasks.usable import TokenLimits
-from coordinator.verifier_pool import VerifierPool, VerifyItem
+from coordinator.tasks.token_limits import TokenLimits
+from coordinator.verifiers.pool import VerifierPool, VerifyItem
 from learner.offline_eval import Drawing, load_policy
 from rollcast.cli.run_tools import SCORE_DEADLINE_S, run_config, run_tokenizer
 from rollcast.runtime.run_folder import RunFolder

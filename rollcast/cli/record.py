@@ -34,7 +34,7 @@ def explain(*words: str, run_folder: Path = _DEFAULT_RUN, json_output: Json = Fa
     json_output
         print one JSON object.
     """
-    from coordinator.story import tell
+    from coordinator.ledger.story import tell
 
     story = tell(RunFolder(run_folder).ledger, " ".join(words))
     if json_output:
@@ -70,7 +70,7 @@ def replay(
     json_output
         print one JSON object.
     """
-    from coordinator.replay import incarnations, replay
+    from coordinator.recovery.replay import incarnations, replay
 
     folder = RunFolder(run_folder)
     lives = incarnations(folder.record)
@@ -114,7 +114,7 @@ def why(run_folder: Path = _DEFAULT_RUN, *, since: str = "", json_output: Json =
     json_output
         print one JSON object.
     """
-    from coordinator.why import account
+    from coordinator.report.wall_time import account
 
     since_unix_s = None if not since else datetime.now(UTC).timestamp() - seconds_of(since)
     found = account(RunFolder(run_folder).ledger, since_unix_s=since_unix_s)

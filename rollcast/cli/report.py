@@ -23,7 +23,7 @@ def report(run_folder: Path = Path("runs/latest"), *, out: Path | None = None, j
         print one JSON object that says where it is.
     """
     from coordinator.report.page import render
-    from coordinator.report.reading import read_facts
+    from coordinator.report.run_data import read_facts
 
     text = render(read_facts(RunFolder(run_folder)), time.time())
     path = out or run_folder / "report.html"

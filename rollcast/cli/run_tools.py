@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coordinator.config import CoordinatorConfig
+from coordinator.config.config import CoordinatorConfig
 from rollcast.runtime.config import parse_config
 from rollcast.runtime.errors import RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder
@@ -17,8 +17,8 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.text.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
-    from coordinator.problems import Problems
-    from coordinator.samples import SampleBook
+    from coordinator.prompts.problems import Problems
+    from coordinator.prompts.samples import SampleBook
 
 SCORE_DEADLINE_S = 600.0
 
@@ -44,10 +44,10 @@ def run_tokenizer(config: CoordinatorConfig, folder: RunFolder) -> TextTokenizer
     Raises:
         StoreError: the ledger has none yet, or cannot be read.
     """
-    from coordinator.ledger_facts import get_meta
-    from coordinator.resume import TOKENIZER
-    from coordinator.story import reading
-    from coordinator.tasks.tokenizers import kept_tokenizer
+    from coordinator.ledger.sql_facts import get_meta
+    from coordinator.ledger.story import reading
+    from coordinator.prompts.tokenizers import kept_tokenizer
+    from coordinator.recovery.resume import TOKENIZER
 
     with reading(folder.ledger) as connection:
         try:

@@ -47,7 +47,7 @@ def samples(
     json_output
         print one JSON object a line; `rollcast curate --pass-rates` reads them.
     """
-    from coordinator.samples import TRAINING, evaluated, trained
+    from coordinator.prompts.samples import TRAINING, evaluated, trained
 
     if not 1 <= limit <= LIMIT_MOST:
         raise ConfigError(f"--limit {limit} is out of range", fix=f"use 1 to {LIMIT_MOST}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from coordinator.config import CoordinatorConfig
+from coordinator.config.config import CoordinatorConfig
 from learner.config import LearnerConfig
 from peer.config import PeerConfig
 from rollcast.runtime.config import ConfigModel

@@ -1,0 +1,1 @@
+"""Provide what every process needs: configuration, errors, logging, metrics, the run folder."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
-from coordinator.events import PeerJoined
+from coordinator.core.events.events import PeerJoined
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.sim.coordinator_node import CoordinatorNode
 from rollcast.sim.ground import Ground

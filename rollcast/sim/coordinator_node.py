@@ -9,13 +9,14 @@ from functools import partial
 from typing import Any, assert_never
 
 from capacity.replan.deciding import decide
-from coordinator import actions as act
-from coordinator import events as ev
-from coordinator import resume, standing_by
-from coordinator.causes import cause_of
-from coordinator.core import CoordinatorCore
-from coordinator.operator_events import Order
-from coordinator.orders import ORDERS, Orders
+from coordinator.core.causes import cause_of
+from coordinator.core.core import CoordinatorCore
+from coordinator.core.events import actions as act
+from coordinator.core.events import events as ev
+from coordinator.core.events.operator_events import Order
+from coordinator.core.members import standby
+from coordinator.ledger.saved_orders import ORDERS, Orders
+from coordinator.recovery import resume
 from learner.epochs import EpochStart
 from rollcast.runtime.errors import StoreError
 from rollcast.sim.calls import Failed, Reply, Server
@@ -102,7 +103,7 @@ class CoordinatorNode(Server):
         self.core = CoordinatorCore(settings, restored)
         self.ground.oracle.coordinator_started(incarnation, restored, self.agenda.now)
         self.apply(ev.Started())
-        self.apply(standing_by.from_json(answer_of(store.get_meta(standing_by.STANDBY)) or "{}"))
+        self.apply(standby.from_json(answer_of(store.get_meta(standby.STANDBY)) or "{}"))
         self._orders = Orders.from_json(answer_of(store.get_meta(ORDERS)) or "{}")
         for order in self._orders.events(settings.staleness_rules):
             self.apply(order)
@@ -134,7 +135,7 @@ class CoordinatorNode(Server):
         self.apply(ev.Tick())
         if self.core is not None and self.store is not None and self.core.standby() != self._standby:
             self._standby = self.core.standby()
-            self._kept(self.store.set_meta(standing_by.STANDBY, standing_by.to_json(self._standby)))
+            self._kept(self.store.set_meta(standby.STANDBY, standby.to_json(self._standby)))
         self.later(self.ground.settings.tick_s, self._tick)
 
     def apply(self, event: ev.Event) -> None:

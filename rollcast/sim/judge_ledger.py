@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator import actions as act
-from coordinator import events as ev
-from coordinator.core import CoordinatorCore
-from coordinator.restored import Restored
+from coordinator.core.core import CoordinatorCore
+from coordinator.core.events import actions as act
+from coordinator.core.events import events as ev
+from coordinator.core.events.restored import Restored
 from rollcast.sim.engine import STOP_TOKEN, tokens_of
 from rollcast.sim.settings import FleetSettings
 from rollcast.sim.verdicts import Verdicts

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.activation_settings import Budget, Price
-from coordinator.operator_events import (
+from coordinator.core.events.operator_events import (
     BudgetChanged,
     PeerBanned,
     PeerDrained,
@@ -13,6 +12,7 @@ from coordinator.operator_events import (
     PublishPeriodChanged,
     StalenessLimitChanged,
 )
+from coordinator.core.events.prices import Budget, Price
 from rollcast.sim.coordinator_node import CoordinatorNode
 from rollcast.sim.ground import Ground
 from rollcast.wire.ids import PeerId

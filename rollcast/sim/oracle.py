@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from coordinator import actions as act
-from coordinator import events as ev
-from coordinator.core import CoordinatorCore
-from coordinator.operator_events import PeerBanned, PeerDrained, PeerEnabled
-from coordinator.restored import Restored
+from coordinator.core.core import CoordinatorCore
+from coordinator.core.events import actions as act
+from coordinator.core.events import events as ev
+from coordinator.core.events.operator_events import PeerBanned, PeerDrained, PeerEnabled
+from coordinator.core.events.restored import Restored
 from rollcast.sim.judge_ledger import LedgerJudge
 from rollcast.sim.settings import RESUME_S, FleetSettings
 from rollcast.sim.trace import Trace

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator import events as ev
-from coordinator.events import PeerFacts
+from coordinator.core.events import events as ev
+from coordinator.core.events.events import PeerFacts
 from rollcast.sim.calls import Reply, Server
 from rollcast.sim.control_link import ControlLink
 from rollcast.sim.coordinator_node import CoordinatorNode

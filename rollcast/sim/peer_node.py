@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any, Protocol, assert_never
 
-from coordinator import events as ev
-from coordinator.events import PeerFacts
+from coordinator.core.events import events as ev
+from coordinator.core.events.events import PeerFacts
 from peer.worker.core import WorkerCore
 from peer.worker.events import (
     Action,

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, assert_never
 
-from coordinator.actions import SendPlan
-from coordinator.messages import plan_message
+from coordinator.core.events.actions import SendPlan
+from coordinator.shell.messages import plan_message
 from peer.discovery.offline import PATIENCE_S
 from peer.links.neighbours import EncodingKey
 from peer.relay.codec import plan_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from coordinator.settings import CoreSettings
+from coordinator.core.decisions.settings import CoreSettings
 from rollcast.sim.settings import FleetSettings
 from rollcast.sim.versions import RUN_ID
 from rollcast.wire.rollouts import Sampling

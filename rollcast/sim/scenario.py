@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 
 from capacity.replan.events import ReplanSettings
-from coordinator.activation_settings import ActivationSettings, Price
+from coordinator.core.events.prices import ActivationSettings, Price
 from rollcast.sim.chance import Chance
 from rollcast.sim.network import Line
 from rollcast.sim.settings import FleetSettings, Lengths

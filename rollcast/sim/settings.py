@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
 
-from coordinator.activation_settings import ActivationSettings
-from coordinator.lateness import LatePolicy
+from coordinator.core.events.prices import ActivationSettings
+from coordinator.core.staleness.policy import LatePolicy
 from rollcast.sim.network import Line, Weather
 
 HOME = Line()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from coordinator.events import RunEnded
+from coordinator.core.events.events import RunEnded
 from rollcast.sim.faults import Faults
 from rollcast.sim.fleet import Fleet
 from rollcast.sim.scenario import GAP_S, SECONDS, standard

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from random import Random
 from typing import Any, Generic, TypeVar, cast
 
-from coordinator.actions import (
+from coordinator.core.events.actions import (
     CloseAttempt,
     CloseGroup,
     Note,
@@ -20,9 +20,9 @@ from coordinator.actions import (
     RecordGroup,
     StoreRollout,
 )
-from coordinator.invite_rows import StoredInvite
-from coordinator.restored import RestoredFinished, RestoredGroup
-from coordinator.store import BatchEntry, HighWater, ProblemReward, StoreCounts, StoredVersion
+from coordinator.core.events.restored import RestoredFinished, RestoredGroup
+from coordinator.ledger.invite_rows import StoredInvite
+from coordinator.ledger.store import BatchEntry, HighWater, ProblemReward, StoreCounts, StoredVersion
 from rollcast.runtime.errors import RollcastError, StoreError
 from rollcast.sim.disk import Disk
 from rollcast.sim.process import Process

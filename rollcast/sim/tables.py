@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from coordinator.actions import (
+from coordinator.core.events.actions import (
     CloseAttempt,
     CloseGroup,
     RecordAttempt,
@@ -15,9 +15,9 @@ from coordinator.actions import (
     RecordGroup,
     StoreRollout,
 )
-from coordinator.events import Prompt
-from coordinator.restored import RestoredAttempt, RestoredFinished, RestoredGroup, RestoredRollout
-from coordinator.store import BatchEntry, HighWater, ProblemReward, StoreCounts, StoredVersion
+from coordinator.core.events.events import Prompt
+from coordinator.core.events.restored import RestoredAttempt, RestoredFinished, RestoredGroup, RestoredRollout
+from coordinator.ledger.store import BatchEntry, HighWater, ProblemReward, StoreCounts, StoredVersion
 from rollcast.runtime.errors import StoreError
 from rollcast.sim.invites import InviteTable
 from rollcast.wire.ids import Epoch, GroupId, RolloutId, Step, Version

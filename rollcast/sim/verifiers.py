@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from random import Random
 
-from coordinator.actions import ScoreRollout
+from coordinator.core.events.actions import ScoreRollout
 from rollcast.sim.process import Process
 from rollcast.sim.settings import FleetSettings
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from capacity.fleet.rows import encode
-from coordinator.ledger import Ledger
-from coordinator.providing import journal_path
+from coordinator.fleet.setup import journal_path
+from coordinator.ledger.sqlite import Ledger
 from rollcast.cli.capacity_cost import cost
 from rollcast.cli.main import app
 from rollcast.runtime.errors import RunFolderError

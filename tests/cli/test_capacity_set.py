@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.operator_events import PublishPeriodChanged, StalenessLimitChanged
+from coordinator.core.events.operator_events import PublishPeriodChanged, StalenessLimitChanged
 from rollcast.cli.capacity_live import price
 from rollcast.cli.capacity_set import change
 from rollcast.cli.coordinator_api import TOKEN_VARIABLE
 from rollcast.runtime.errors import ConfigError, MalformedMessage
 from tests.cli.test_workers import run_folder
+from tests.coordinator.api.test_operator import Acts
 from tests.coordinator.http.serving import Given, served
-from tests.coordinator.http.test_acts import Acts
 
 
 async def test_settings_are_shown_previewed_and_changed(

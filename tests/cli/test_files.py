@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.config import CoordinatorConfig
+from coordinator.config.config import CoordinatorConfig
 from rollcast.cli.files import config_class, guess_role, load
 from rollcast.runtime.errors import ConfigError
 

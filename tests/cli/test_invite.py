@@ -39,7 +39,7 @@ async def test_invites_are_made_listed_and_revoked(
         asked.append(dict(call.params))
         return {"invites": [ONE]}
 
-    from coordinator.http.invites import NewInvite
+    from coordinator.api.invites import NewInvite
 
     path = "/api/v1/invites"
     routes = [

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from coordinator.config import CoordinatorConfig
-from coordinator.curation.pass_rates import PassRate
-from coordinator.ledger import Ledger
-from coordinator.resume import TOKENIZER
-from coordinator.tasks.config import ExactCheck, JsonlTask
+from coordinator.config.config import CoordinatorConfig
+from coordinator.config.tasks import ExactCheck, JsonlTask
+from coordinator.ledger.sqlite import Ledger
+from coordinator.recovery.resume import TOKENIZER
+from coordinator.tasks.curation.pass_rates import PassRate
 from coordinator.tasks.fields import Row
 from rollcast.cli import profiling as module
 from rollcast.cli.profiling import profiling

@@ -8,7 +8,9 @@ import pytest
 from rollcast.cli.record import DIFFERENT, explain, replay, why
 from rollcast.runtime.errors import ConfigError, RunFolderError
 from rollcast.runtime.run_folder import RunFolder
-from tests.coordinator import test_replay, test_story, test_why
+from tests.coordinator.ledger import test_story
+from tests.coordinator.recovery import test_replay
+from tests.coordinator.report import test_wall_time
 
 
 async def test_explain_tells_a_story(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,7 +26,7 @@ async def test_explain_tells_a_story(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 async def test_why_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    await test_why.a_run(RunFolder(tmp_path).ledger)
+    await test_wall_time.a_run(RunFolder(tmp_path).ledger)
     assert why(tmp_path) == 0
     assert "unaccounted" in capsys.readouterr().out
     assert why(tmp_path, json_output=True) == 0

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.config import CoordinatorConfig
-from coordinator.ledger import Ledger
-from coordinator.resume import TOKENIZER
-from coordinator.samples import SampleBook, sample_of
-from coordinator.tasks.adapter import Problem
+from coordinator.config.config import CoordinatorConfig
+from coordinator.ledger.sqlite import Ledger
+from coordinator.prompts.samples import SampleBook, sample_of
+from coordinator.recovery.resume import TOKENIZER
+from coordinator.tasks.checks.task import Problem
 from rollcast.cli.run_tools import run_config, run_tokenizer
 from rollcast.cli.samples import samples
 from rollcast.runtime.errors import ConfigError, RunFolderError, StoreError

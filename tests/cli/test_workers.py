@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from coordinator.core.events.operator_events import PeerBanned, PeerDrained, PeerEnabled, PeerPinned
 from coordinator.http.routes import Answer, Call, Route
-from coordinator.operator_events import PeerBanned, PeerDrained, PeerEnabled, PeerPinned
 from rollcast.cli import workers
 from rollcast.cli.coordinator_api import TOKEN_VARIABLE
 from rollcast.cli.options import RunOptions
 from rollcast.runtime.errors import ConfigError
 from rollcast.wire.ids import PeerId
+from tests.coordinator.api.test_operator import Acts
 from tests.coordinator.http.serving import KEY, Given, served
-from tests.coordinator.http.test_acts import Acts
 
 COLUMNS = ["name", "role", "state", "banned", "last_seen_s", "tokens_per_s", "reason"]
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.config import CoordinatorConfig
-from coordinator.loading import _mixture
-from coordinator.tasks.config import HuggingFaceTask
+from coordinator.config.config import CoordinatorConfig
+from coordinator.config.tasks import HuggingFaceTask
+from coordinator.prompts.loading import _mixture
 from learner.config import LearnerConfig
 from rollcast.cli.main import app
 from rollcast.runtime.config import parse_config

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from coordinator.actions import Action, RecordBatch, SendLeases, StoreRollout, SupplyPrompts
-from coordinator.core import CoordinatorCore, CoreSettings
-from coordinator.events import (
+from coordinator.core.core import CoordinatorCore, CoreSettings
+from coordinator.core.events.actions import Action, RecordBatch, SendLeases, StoreRollout, SupplyPrompts
+from coordinator.core.events.events import (
     BatchRecorded,
     Event,
     HeartbeatReceived,

@@ -14,7 +14,7 @@ import grpc
 from blake3 import blake3
 
 from coordinator import service
-from coordinator.config import CoordinatorConfig
+from coordinator.config.config import CoordinatorConfig
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import Epoch, RunId, Version

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from typing import Any
 
-from coordinator.staleness_ledger import PARTS
+from coordinator.core.staleness.age_breakdown import PARTS
 
 
 def peer(name: str, **changes: Any) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coordinator.actions import CloseAttempt, RecordAttempt, RecordBatch, RecordGroup, StoreRollout
-from coordinator.store import RunStore
+from coordinator.core.events.actions import CloseAttempt, RecordAttempt, RecordBatch, RecordGroup, StoreRollout
+from coordinator.ledger.store import RunStore
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Step, Version
 from rollcast.wire.rollouts import Rollout, Segment
 

@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from coordinator.story import tell
+from coordinator.ledger.story import tell
 from rollcast.runtime.errors import Banned
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import PeerId

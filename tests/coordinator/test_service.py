@@ -14,9 +14,9 @@ import pytest
 
 from coordinator import service
 from coordinator.assembly import check
-from coordinator.config import CoordinatorConfig
-from coordinator.ledger import Ledger
-from coordinator.resume import LEARNER_FINISHED
+from coordinator.config.config import CoordinatorConfig
+from coordinator.ledger.sqlite import Ledger
+from coordinator.recovery.resume import LEARNER_FINISHED
 from rollcast.runtime.errors import ConfigError, NoPeers, RunFolderError, StoreError, WaitTimedOut
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.joining.grpc_client import translate
@@ -284,8 +284,8 @@ async def test_an_almost_full_disk_takes_no_rollouts_but_keeps_everybody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = 1 << 40
-    monkeypatch.setattr("coordinator.background.DISK_LOOKED_AT_S", 0.01)
-    monkeypatch.setattr("coordinator.disk_guard.DiskGuard.__init__.__kwdefaults__", {"probe": lambda _: free})
+    monkeypatch.setattr("coordinator.shell.background.DISK_LOOKED_AT_S", 0.01)
+    monkeypatch.setattr("coordinator.ledger.disk_guard.DiskGuard.__init__.__kwdefaults__", {"probe": lambda _: free})
     async with running(tmp_path) as coordinator, Member(await coordinator.join("learner")) as learner:
         info = await open_run(learner, coordinator)
         await learner.stub.Announce(version(info.run_id, coordinator.learner_identity))
@@ -315,7 +315,7 @@ async def test_a_ledger_that_fails_ends_the_run(tmp_path: Path, monkeypatch: pyt
     def refuse(*_: Any) -> None:
         raise StoreError("the ledger refuses", fix="none")
 
-    monkeypatch.setattr("coordinator.ledger_sql.insert_attempt", refuse)
+    monkeypatch.setattr("coordinator.ledger.sql_work.insert_attempt", refuse)
     with pytest.raises(StoreError, match="the ledger refuses"):
         await run_until_work_is_leased(tmp_path)
 

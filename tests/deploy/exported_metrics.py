@@ -5,12 +5,12 @@ from __future__ import annotations
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from coordinator.metrics import CoordinatorMetrics
-from coordinator.providers_status import build_spending
-from coordinator.sinks.prometheus import PrometheusSink
+from coordinator.metrics.fleet import build_spending
+from coordinator.metrics.metrics import CoordinatorMetrics
+from coordinator.metrics.sinks.prometheus import PrometheusSink
+from tests.coordinator.metrics.test_families import PLAN, STATUS
+from tests.coordinator.metrics.test_fleet import manager
 from tests.coordinator.sample_status import sample_broadcast, sample_status
-from tests.coordinator.test_activation_metrics import PLAN, STATUS
-from tests.coordinator.test_providers_status import manager
 
 STEP = {
     "loss": 0.1,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from coordinator.config import CoordinatorConfig
+from coordinator.config.config import CoordinatorConfig
 from learner.config import LearnerConfig
 from peer.config import PeerConfig
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.config import CoordinatorConfig
+from coordinator.config.config import CoordinatorConfig
 from learner.config import LearnerConfig
 from peer.config import PeerConfig
 from tests.deploy.helm_rendering import Chart

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.membership import Standing
+from coordinator.core.members.membership import Standing
 from rollcast.sim.mutants.gate import MUTANTS, hunt
 from rollcast.sim.mutants.planting import Mutant, Patch, plain, planted
 from rollcast.sim.scenario import priced

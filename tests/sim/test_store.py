@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from coordinator.actions import RecordGroup
+from coordinator.core.events.actions import RecordGroup
 from rollcast.runtime.errors import StoreError
 from rollcast.sim.agenda import Agenda
 from rollcast.sim.disk import Disk
@@ -13,7 +13,7 @@ from rollcast.sim.process import Process
 from rollcast.sim.store import MemoryStore
 from rollcast.sim.tables import Tables
 from rollcast.wire.ids import GroupId, Step
-from tests.coordinator.store_conformance import StoreConformance
+from tests.coordinator.ledger.store_conformance import StoreConformance
 from tests.coordinator.stored_work import attempt, batch, score
 
 

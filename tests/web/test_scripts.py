@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from tests.browsing import chromium, opened
-from tests.coordinator.sample_site import SampleSite
+from tests.coordinator.pages.sample_site import SampleSite
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 

@@ -5,15 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from coordinator import batches, epochs, forming, intake, leases, resume
-from coordinator.actions import AnswerUpload, CloseAttempt, CloseGroup, RecordBatch, ServeBatch, StoreRollout
-from coordinator.groups import Attempt, Finished, SlotState
-from coordinator.intake import Intake
-from coordinator.leases import LeaseBook
-from coordinator.membership import Members
-from coordinator.partials import Partials
-from coordinator.restored import Restored
-from coordinator.state import CoreState
+from coordinator.core.decisions import batching, epoch_change, intake
+from coordinator.core.decisions.intake import Intake
+from coordinator.core.decisions.state import CoreState
+from coordinator.core.events.actions import (
+    AnswerUpload,
+    CloseAttempt,
+    CloseGroup,
+    RecordBatch,
+    ServeBatch,
+    StoreRollout,
+)
+from coordinator.core.events.restored import Restored
+from coordinator.core.leases import batches, lease_book
+from coordinator.core.leases.groups import Attempt, Finished, SlotState
+from coordinator.core.leases.lease_book import LeaseBook
+from coordinator.core.leases.partials import Partials
+from coordinator.core.members.membership import Members
+from coordinator.recovery import resume
 from rollcast.sim.mutants.planting import Mutant, Patch, always, plain
 from rollcast.sim.store import MemoryStore
 from rollcast.sim.tables import Tables
@@ -214,25 +223,25 @@ MUTANTS = (
         "batch-served-before-recorded",
         "I2",
         "a batch is served when it is formed, not when it is durable",
-        (Patch(forming, "form_batch", _serve_at_once),),
+        (Patch(batching, "form_batch", _serve_at_once),),
     ),
     Mutant(
         "batched-groups-stay-ready",
         "I2",
         "groups that went into a batch may go into the next one",
-        (Patch(forming, "form_batch", _keep_groups),),
+        (Patch(batching, "form_batch", _keep_groups),),
     ),
     Mutant(
         "no-staleness-recheck",
         "I3",
         "ages are not looked at again when a batch is formed",
-        (Patch(forming, "too_old", always(False)), Patch(batches, "too_old", always(False))),
+        (Patch(batching, "too_old", always(False)), Patch(batches, "too_old", always(False))),
     ),
     Mutant(
         "rolled-back-rollouts-trained",
         "I3",
         "an epoch leaves rollouts of orphaned versions where they are",
-        (Patch(epochs, "drop_orphans", always([])),),
+        (Patch(epoch_change, "drop_orphans", always([])),),
     ),
     Mutant(
         "no-fencing",
@@ -262,7 +271,7 @@ MUTANTS = (
         "third-attempt",
         "I6",
         "a slot is given out as often as somebody asks",
-        (Patch(SlotState, "open", plain(_open_to_all)), Patch(leases, "LIVE_ATTEMPTS_MAX", plain(99))),
+        (Patch(SlotState, "open", plain(_open_to_all)), Patch(lease_book, "LIVE_ATTEMPTS_MAX", plain(99))),
     ),
     Mutant(
         "form-not-checked",

@@ -15,8 +15,8 @@ import pytest
 from bench.durability import chaos
 from bench.fleet.aftermath import look
 from bench.programs.journal_peer import keep_journal
-from coordinator.learner_lives import LEARNER_LIVES, LearnerLives
-from coordinator.ledger import Ledger
+from coordinator.core.members.learner_lives import LEARNER_LIVES, LearnerLives
+from coordinator.ledger.sqlite import Ledger
 from peer.worker.events import Verdict
 from peer.worker.uploads import Uploader
 from rollcast.cli.fleet import Fleet

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.fleet.history import History, check
-from coordinator.ledger import Ledger
+from coordinator.ledger.sqlite import Ledger
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import rollout_to_pb
 from tests.coordinator.stored_work import batch, rollout, score

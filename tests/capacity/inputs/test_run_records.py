@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from capacity.inputs.run_records import read_run
-from coordinator.ledger_schema import migrate
+from coordinator.ledger.schema import migrate
 from rollcast.runtime.errors import RunFolderError
 from rollcast.wire.proto import rollcast_pb2 as pb
 

@@ -10,19 +10,19 @@ from typing import Any, cast
 
 import aiohttp
 
-from coordinator.access_rows import AuditRow
-from coordinator.http.access import Gate
+from coordinator.api.wiring import PAGES
 from coordinator.http.app import HttpApp
 from coordinator.http.audit import AuditLog, audit_routes
+from coordinator.http.auth import Gate
+from coordinator.http.health import HttpViews, Standing
 from coordinator.http.openapi import description_route
 from coordinator.http.routes import RawRoute, Route, Topic
 from coordinator.http.server import HttpServer
-from coordinator.http.standing import HttpViews, Standing
 from coordinator.http.stream import Hub
 from coordinator.http.tokens import TokenBook, TokenRoutes
-from coordinator.http.wiring import PAGES
 from coordinator.join import JoinDesk, JoinReply
-from coordinator.ledger import Ledger
+from coordinator.ledger.access_rows import AuditRow
+from coordinator.ledger.sqlite import Ledger
 from rollcast.web.assets import STATIC, Assets
 from tests.coordinator.sample_status import sample_status
 

@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.http.routes import Caller
 from coordinator.http.tokens import TOKENS_MAX, TokenBook, operator_key
-from coordinator.ledger import Ledger
+from coordinator.ledger.sqlite import Ledger
 from rollcast.runtime.errors import MalformedMessage
 from tests.coordinator.http.serving import KEY, served
 

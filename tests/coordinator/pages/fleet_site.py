@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.coordinator.sample_site import SampleSite
+from tests.coordinator.pages.sample_site import SampleSite
 from tests.coordinator.sample_status import sample_broadcast
 
 REGIONS = ("eu-west", "us-east", "ap-south", "lab")

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from tests.browsing import Tab, opened
 from tests.coordinator.pages.fleet_site import SECRET, FleetSite, broadcast_view, worker
-from tests.coordinator.sample_site import TOKEN
+from tests.coordinator.pages.sample_site import TOKEN
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="package")]
 

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from bench.shown.run import ShownRun, shown_run
-from coordinator.membership import Standing
+from coordinator.core.members.membership import Standing
 from rollcast.wire.ids import PeerId
 from rollcast.wire.joining.invite import Invite
 from tests.browsing import DEADLINE_MS, LOOKS, Tab, opened

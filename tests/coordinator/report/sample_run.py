@@ -6,7 +6,7 @@ import json
 import sqlite3
 from pathlib import Path
 
-from coordinator.ledger_schema import migrate
+from coordinator.ledger.schema import migrate
 from rollcast.runtime.run_folder import RunFolder
 
 ANN, BOB = "12D3KooWAnnAnnAnnAnn", "12D3KooWBobBobBobBob"

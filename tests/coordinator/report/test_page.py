@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.report.page import render
-from coordinator.report.reading import read_facts
+from coordinator.report.run_data import read_facts
 from tests.coordinator.report.sample_run import sample_run
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.config.tasks import JsonlTask, ReasoningGymTask, TaskConfig
 from coordinator.tasks.build import build_task, task_config_from_json, task_config_to_json
-from coordinator.tasks.config import JsonlTask, ReasoningGymTask, TaskConfig
-from coordinator.tasks.gym import ReasoningGym
+from coordinator.tasks.reasoning_gym import ReasoningGym
 from coordinator.tasks.rows import Rows
 from rollcast.runtime.errors import TaskError
 

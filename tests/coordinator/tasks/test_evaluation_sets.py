@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.tasks.config import JsonlTask
+from coordinator.config.tasks import JsonlTask
 from coordinator.tasks.evaluation_sets import pick, texts_of, with_held_out
 from coordinator.tasks.mixture import Example
 from coordinator.tasks.part_stream import text_hash
 from coordinator.tasks.rows import Rows
-from coordinator.tasks.usable import TokenLimits
+from coordinator.tasks.token_limits import TokenLimits
 from rollcast.runtime.errors import TaskError
 from rollcast.wire.text.tokenizer import Tokenizer
 

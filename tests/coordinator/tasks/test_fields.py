@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.tasks.code_tests import CodeTests
-from coordinator.tasks.config import FieldsConfig
+from coordinator.config.tasks import FieldsConfig
+from coordinator.tasks.checks.code_tests import CodeTests
 from coordinator.tasks.fields import BadRow, Row, row_of
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from coordinator.tasks.adapter import TaskAdapter
-from coordinator.tasks.config import JsonlTask
-from coordinator.tasks.gym import ReasoningGym
-from coordinator.tasks.mixed import Mixed, Part
+from coordinator.config.tasks import JsonlTask
+from coordinator.tasks.checks.task import TaskAdapter
 from coordinator.tasks.mixture import Drawn, PromptMixture, Stage
+from coordinator.tasks.multi_task import Mixed, Part
 from coordinator.tasks.part_stream import text_hash
+from coordinator.tasks.reasoning_gym import ReasoningGym
 from coordinator.tasks.rows import Rows
 from rollcast.runtime.errors import TaskError
 from rollcast.wire.text.tokenizer import Tokenizer

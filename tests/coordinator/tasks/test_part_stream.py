@@ -3,11 +3,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from coordinator.tasks.config import JsonlTask
-from coordinator.tasks.mixed import Part
+from coordinator.config.tasks import JsonlTask
+from coordinator.tasks.multi_task import Part
 from coordinator.tasks.part_stream import PartStream
 from coordinator.tasks.rows import Rows
-from coordinator.tasks.usable import TokenLimits
+from coordinator.tasks.token_limits import TokenLimits
 from rollcast.wire.text.tokenizer import Tokenizer
 
 

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from coordinator.tasks.adapter import Problem
-from coordinator.tasks.config import FieldsConfig, JsonlTask
+from coordinator.config.tasks import FieldsConfig, JsonlTask
+from coordinator.tasks.checks.task import Problem
 from coordinator.tasks.rows import Rows
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from coordinator.tasks.config import FieldsConfig, HuggingFaceTask, JsonlTask, ParquetTask
+from coordinator.config.tasks import FieldsConfig, HuggingFaceTask, JsonlTask, ParquetTask
 from coordinator.tasks.fields import BadRow, Row
 from coordinator.tasks.sources import LINE_BYTES_MAX, good_rows, read_rows
 from rollcast.runtime.errors import MissingExtra, TaskError

@@ -67,6 +67,10 @@ async def test_what_waits_behind_a_hung_call_is_bounded(monkeypatch: pytest.Monk
 
 def test_a_hung_call_does_not_keep_the_process() -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "tests.coordinator.hung_task"], capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-m", "tests.coordinator.tasks.hung_task"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
     )
     assert ended.stdout == "ends\n"

@@ -3,12 +3,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from coordinator.activation_status import ActivationStatus, PlannedSet
-from coordinator.core import CoordinatorCore
-from coordinator.events import BatchRequested, PeerAccused, RunEnded
-from coordinator.mismatch_status import mismatch_status
+from coordinator.core.activation.status import ActivationStatus, PlannedSet
+from coordinator.core.core import CoordinatorCore
+from coordinator.core.events.events import BatchRequested, PeerAccused, RunEnded
+from coordinator.core.members.mismatch import mismatch_status
 from coordinator.views.alerts import Alert, AlertBook, Found, Health, Lately, Seen, find_alerts
-from coordinator.views.story_rows import EventView
+from coordinator.views.events import EventView
 from rollcast.wire.ids import PeerId, Step, Version
 from tests.coordinator.core_world import World, announced
 from tests.coordinator.views.viewed import NOW, core, status, world

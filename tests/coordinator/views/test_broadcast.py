@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import msgspec
 
-from coordinator.broadcast_status import build_broadcast_status
+from coordinator.core.status.broadcast import build_broadcast_status
 from coordinator.views.broadcast import build_broadcast
-from coordinator.views.tree import Shape
+from coordinator.views.relay_tree import Shape
 from coordinator.views.versions import VersionHistory
 from tests.coordinator.views.viewed import NOW, core
 

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from coordinator.activation_settings import Price
+from coordinator.core.events.prices import Price
 from coordinator.views.capacity import DECISIONS, build_capacity
-from coordinator.views.story_rows import EventView
+from coordinator.views.events import EventView
 from coordinator.views.workers import KnownMembers
 from rollcast.wire.ids import PeerId
 from tests.coordinator.views.viewed import core

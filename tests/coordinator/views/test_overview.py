@@ -3,8 +3,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from coordinator.activation_settings import Price
-from coordinator.operator_events import PeerBanned, PeerDrained
+from coordinator.core.events.operator_events import PeerBanned, PeerDrained
+from coordinator.core.events.prices import Price
 from coordinator.views.overview import build_overview, count_workers, waiting_view
 from rollcast.wire.ids import PeerId
 from tests.coordinator.views.viewed import core, facts, status, world

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.activation_settings import Price
-from coordinator.mismatch_status import mismatch_status
+from coordinator.core.events.prices import Price
+from coordinator.core.members.mismatch import mismatch_status
 from coordinator.views.samples import SERIES, Point, take_sample
 from rollcast.wire.ids import PeerId
 from tests.coordinator.core_world import announced, held

@@ -4,11 +4,11 @@ from typing import Any
 
 import msgspec
 
-from coordinator.activation_settings import Price
-from coordinator.core import CoordinatorCore
-from coordinator.events import PeerLeft
-from coordinator.operator_events import PeerBanned
-from coordinator.reach.events import ReachabilityTold
+from coordinator.core.core import CoordinatorCore
+from coordinator.core.events.events import PeerLeft
+from coordinator.core.events.operator_events import PeerBanned
+from coordinator.core.events.prices import Price
+from coordinator.core.events.reach_events import ReachabilityTold
 from coordinator.views import workers
 from coordinator.views.workers import COLUMNS, KnownMembers, build_workers
 from rollcast.wire.ids import PeerId

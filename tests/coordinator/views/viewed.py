@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from coordinator.core import CoordinatorCore
-from coordinator.events import LinkFacts, PeerFacts
-from coordinator.status import RunStatus
+from coordinator.core.core import CoordinatorCore
+from coordinator.core.events.events import LinkFacts, PeerFacts
+from coordinator.core.status.status import RunStatus
 from rollcast.wire.ids import PeerId
 from tests.coordinator.core_world import World, announced, heartbeat, held, joined
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bench.wan.scenarios import Node
-from coordinator.messages import plan_message
-from coordinator.relay_plan import PlanShape, RelayNode, RelayPlanner
+from coordinator.core.broadcast.planner import PlanShape, RelayNode, RelayPlanner
+from coordinator.shell.messages import plan_message
 from peer.relay.codec import plan_of
 from peer.relay.core.events import PlanChanged
 from rollcast.wire.ids import PlanId

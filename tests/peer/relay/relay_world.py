@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from coordinator.messages import plan_message
-from coordinator.relay_plan import PlanShape, RelayNode, RelayPlanner
+from coordinator.core.broadcast.planner import PlanShape, RelayNode, RelayPlanner
+from coordinator.shell.messages import plan_message
 from learner.origin_link import OriginLink
 from learner.push import Push
 from peer.config import LinkConfig, PeerConfig

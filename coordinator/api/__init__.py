@@ -1,0 +1,1 @@
+"""Answer HTTP requests: one module per group of routes."""

@@ -1,0 +1,102 @@
+"""Tells members under which address and port they are seen, for as long as they like to know.
+
+A member asks from the port that it punches holes from. The answer does not end: it keeps that port mapped at routers on
+the way (RFC 5382 section 5 lets them forget a connection that says nothing for long), and a connection that ends tells
+the member that its address holds no longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+
+from aiohttp import web
+
+from coordinator.api.invite_auth import member_in
+from coordinator.api.observed_address import caller_address
+from coordinator.http.routes import Caller, RawRoute
+from coordinator.join import JoinDesk
+from rollcast.runtime.errors import JoinRefused, WaitTimedOut
+from rollcast.wire.ids import PeerId
+from rollcast.wire.links.raw_tls import shrink
+
+PATH = "/api/v1/reach/seen"
+INTERVAL_S = 15.0
+"""Between two lines: routers of the worst kind forget a quiet connection within minutes."""
+WATCHED_MOST = 2048
+WRITE_DEADLINE_S = 10.0
+_CONTENT_TYPE = "application/x-ndjson"
+
+
+class Watching:
+    """The handler, and the connections that it keeps; one of each member."""
+
+    def __init__(
+        self,
+        desk: JoinDesk,
+        *,
+        seen: Callable[[PeerId, str], None] = lambda peer_id, host: None,
+        interval_s: float = INTERVAL_S,
+        most: int = WATCHED_MOST,
+    ) -> None:
+        """``seen``: told which member watches from which IP address."""
+        self._desk = desk
+        self._seen = seen
+        self._interval_s, self._most = interval_s, most
+        self._over: dict[PeerId, asyncio.Event] = {}
+        self._closing = False
+
+    @property
+    def open_connections(self) -> int:
+        """How many it keeps."""
+        return len(self._over)
+
+    def routes(self) -> list[RawRoute]:
+        """For the application; it checks the proof of membership itself."""
+        summary = "Tell a member how it is seen, every few seconds."
+        return [RawRoute("GET", PATH, "anyone", self._serve, summary, _CONTENT_TYPE)]
+
+    def end(self) -> None:
+        """End all, so that shutting down need not wait for them."""
+        self._closing = True
+        for over in self._over.values():
+            over.set()
+
+    async def _serve(self, request: web.Request, _caller: Caller) -> web.StreamResponse:
+        """Lines of JSON, {address, port}, until the member goes or asks anew."""
+        peer_id = member_in(self._desk, PATH, request.headers)
+        if peer_id is None:
+            raise JoinRefused("only members of the run are told how they are seen")
+        if self._closing or (peer_id not in self._over and len(self._over) >= self._most):
+            raise WaitTimedOut("too many members watch how they are seen", fix="it is tried again by itself")
+        address, port = caller_address(request)
+        self._seen(peer_id, address)
+        line = json.dumps({"address": address, "port": port}).encode() + b"\n"
+        over = asyncio.Event()
+        if peer_id in self._over:
+            self._over[peer_id].set()  # its connection from before, which it may have lost
+        self._over[peer_id] = over
+        response = web.StreamResponse(headers={"Content-Type": _CONTENT_TYPE})
+        try:
+            await response.prepare(request)
+            if request.transport is not None:
+                shrink(request.transport)  # there are as many of these as members
+            while not over.is_set() and self._desk.has_session(peer_id):
+                async with asyncio.timeout(WRITE_DEADLINE_S):
+                    await response.write(line)
+                await _wait(over, self._interval_s)
+        except (TimeoutError, ConnectionError):
+            pass  # the member is gone
+        finally:
+            if self._over.get(peer_id) is over:
+                del self._over[peer_id]
+        return response
+
+
+async def _wait(over: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await over.wait()
+    except TimeoutError:
+        pass

@@ -1,0 +1,139 @@
+"""Invites over HTTP: made, listed and revoked. An invite itself is shown once, to who made it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from coordinator.http.routes import Answer, Body, Call, Route
+from coordinator.inviting import Inviting
+from coordinator.join import token_hash
+from coordinator.ledger.invite_rows import ID_LENGTH
+from coordinator.ledger.store import RunStore
+from rollcast.runtime.errors import MalformedMessage
+from rollcast.runtime.waits import deadline
+
+DAY_S = 86_400
+LISTED_MAX = 500
+QUOTA_MAX = 10_000
+LEDGER_DEADLINE_S = 10.0
+
+
+class NewInvite(Body):
+    """Args: quota: identities that may join with it. lifetime_s: seconds until it expires. note: for whom it is."""
+
+    role: Literal["peer", "origin"] = "peer"
+    quota: int = Field(1, ge=1, le=QUOTA_MAX)
+    lifetime_s: float = Field(7 * DAY_S, ge=60, le=365 * DAY_S)
+    note: str = Field("", max_length=120)
+
+
+class MadeInvite(BaseModel):
+    """Args: invite, command: as a donor needs them; they are not shown again."""
+
+    id: str
+    invite: str
+    command: str
+    expires_unix_s: float
+
+
+class ListedInvite(BaseModel):
+    """An invite without its token."""
+
+    id: str
+    role: str
+    quota: int
+    used: int
+    expires_unix_s: float
+    note: str
+    revoked: bool
+
+
+class ListedInvites(BaseModel):
+    """The newest ones, newest first."""
+
+    invites: list[ListedInvite]
+
+
+class InviteRoutes:
+    """What operators do with invites."""
+
+    def __init__(self, inviting: Inviting, ledger: RunStore, unix_clock: Callable[[], float] = time.time) -> None:
+        self._inviting = inviting
+        self._ledger = ledger
+        self._unix_clock = unix_clock
+
+    def routes(self) -> list[Route]:
+        path = "/api/v1/invites"
+        return [
+            Route("GET", path, "viewer", self._list, "Invites, newest first.", answer=ListedInvites),
+            Route(
+                "POST",
+                path,
+                "operator",
+                self._make,
+                "Make an invite: one line for a donor.",
+                body=NewInvite,
+                answer=MadeInvite,
+                act="invite",
+                about=_about,
+            ),
+            Route(
+                "POST",
+                f"{path}/{{id}}/revoke",
+                "operator",
+                self._revoke,
+                "Let nobody join with an invite any more.",
+                answer=ListedInvites,
+                act="revoke invite",
+            ),
+        ]
+
+    async def _list(self, _call: Call) -> Answer:
+        async with deadline(LEDGER_DEADLINE_S, "the ledger to list invites"):
+            stored = await self._ledger.invites(LISTED_MAX)
+        listed = [
+            ListedInvite(
+                id=one.invite_id,
+                role=one.role,
+                quota=one.quota,
+                used=one.used,
+                expires_unix_s=one.expires_unix_s,
+                note=one.note,
+                revoked=one.revoked,
+            )
+            for one in stored
+        ]
+        return ListedInvites(invites=listed)
+
+    async def _make(self, call: Call) -> Answer:
+        asked: NewInvite = call.body
+        now = self._unix_clock()
+        made = await self._inviting.invite(
+            asked.role, quota=asked.quota, lifetime_s=asked.lifetime_s, note=asked.note.strip()
+        )
+        text = made.encode()
+        joins = "rollcast peer join " if asked.role == "peer" else "rollcast peer run origin.toml --set invite="
+        return MadeInvite(
+            id=token_hash(made.token).hex()[:ID_LENGTH],
+            invite=text,
+            command=f"{joins}{text}",
+            expires_unix_s=now + asked.lifetime_s,
+        )
+
+    async def _revoke(self, call: Call) -> Answer:
+        async with deadline(LEDGER_DEADLINE_S, "the ledger to revoke an invite"):
+            revoked = await self._ledger.revoke_invite(call.params["id"])
+        if not revoked:
+            raise MalformedMessage(
+                "no invite of this run has this id, or it is revoked already", fix="see `rollcast invite list`"
+            )
+        return await self._list(call)
+
+
+def _about(call: Call) -> tuple[str, str]:
+    asked: NewInvite = call.body
+    return asked.note, f"{asked.role}, for {asked.quota}, {asked.lifetime_s:g} s"

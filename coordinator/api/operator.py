@@ -1,0 +1,258 @@
+"""What an operator does to a run over HTTP: to its peers, its prices and its settings. Previews change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from pydantic import BaseModel, Field, model_validator
+
+from coordinator.api.settings import RunSettings, SettingsChange, budget_in_force, orders_of, settings_of, wanted_of
+from coordinator.core.activation.preview import Change, Preview
+from coordinator.core.core import CoordinatorCore
+from coordinator.core.events.operator_events import (
+    Order,
+    PeerBanned,
+    PeerDrained,
+    PeerEnabled,
+    PeerPinned,
+    PricesChanged,
+)
+from coordinator.core.events.prices import Budget
+from coordinator.http.routes import Answer, Body, Call, Route
+from coordinator.ledger.saved_orders import price_from, with_price
+from rollcast.runtime.errors import MalformedMessage
+from rollcast.wire.ids import PeerId
+
+PEERS_AT_ONCE_MAX = 4096
+REASON_LENGTH_MAX = 200
+
+PeerAct = Literal["drain", "enable", "ban", "pin_on", "pin_off", "pin_auto"]
+
+
+class PeersAct(Body):
+    """Something done to peers, named by id or by a name that only one has."""
+
+    act: PeerAct
+    peers: list[str] = Field(min_length=1, max_length=PEERS_AT_ONCE_MAX)
+    reason: str = Field("", max_length=REASON_LENGTH_MAX)
+
+
+class Failed(BaseModel):
+    """A peer that was left as it was, and why."""
+
+    peer: str
+    error: str
+
+
+class PeersDone(BaseModel):
+    """Args: done: ids."""
+
+    done: list[str]
+    failed: list[Failed]
+
+
+class PriceAct(Body):
+    """What matching peers cost; patterns as in file names."""
+
+    usd_per_hour: float
+    peer_id: str = "*"
+    name: str = "*"
+    hardware: str = "*"
+    region: str = "*"
+    egress_usd_per_gb: float = 0.0
+    preemptions_per_hour: float = 0.0
+
+
+class PreviewAsked(SettingsChange):
+    """A change of settings, or an act on peers, to be looked at beforehand."""
+
+    act: PeerAct | None = None
+    peers: list[str] = Field(default_factory=list, max_length=PEERS_AT_ONCE_MAX)
+    reason: str = Field("", max_length=REASON_LENGTH_MAX)
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> PreviewAsked:
+        if bool(self.peers) is not (self.act is not None):
+            raise ValueError("an act and its peers go together")
+        return self
+
+
+class Previews(Protocol):
+    """Says what would follow."""
+
+    async def preview(self, change: Change) -> Preview: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    peer_id: PeerId
+    name: str
+    drained: str
+    banned: str
+    quarantined: str
+
+
+class ActRoutes:
+    """Args:
+    give: carries orders out, durably.
+    fleet_usd_per_hour_max: what workers at providers may cost now; None: no limit, or no providers.
+    """
+
+    def __init__(
+        self,
+        core: CoordinatorCore,
+        give: Callable[..., Awaitable[None]],
+        previews: Previews,
+        fleet_usd_per_hour_max: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        self._core = core
+        self._give = give
+        self._previews = previews
+        self._fleet_usd_per_hour_max = fleet_usd_per_hour_max
+
+    def routes(self) -> list[Route]:
+        settings = "/api/v1/acts/settings"
+        return [
+            Route(
+                "POST",
+                "/api/v1/acts/peers",
+                "operator",
+                self._peers,
+                "Drain, enable, ban or pin peers.",
+                body=PeersAct,
+                answer=PeersDone,
+                act="peers",
+                about=_about_peers,
+                outcome=_outcome_of_peers,
+            ),
+            Route(
+                "POST",
+                "/api/v1/acts/price",
+                "operator",
+                self._price,
+                "Say what peers cost.",
+                body=PriceAct,
+                act="price",
+            ),
+            Route(
+                "GET", "/api/v1/settings", "viewer", self._settings, "What can be set meanwhile.", answer=RunSettings
+            ),
+            Route(
+                "POST",
+                settings,
+                "operator",
+                self._set,
+                "Set S, kappa and the budget.",
+                body=SettingsChange,
+                answer=RunSettings,
+                act="settings",
+            ),
+            Route(
+                "POST",
+                f"{settings}/preview",
+                "operator",
+                self._preview,
+                "What would follow from a change or an act.",
+                body=PreviewAsked,
+                answer=Preview,
+            ),
+        ]
+
+    # ---------------------------------------------------------------- peers
+
+    async def _peers(self, call: Call) -> Answer:
+        body: PeersAct = call.body
+        orders: dict[PeerId, Order] = {}
+        failed: list[Failed] = []
+        for words in dict.fromkeys(body.peers):
+            target = self._target(words)
+            error = (
+                "no peer of this run has this id, or this name alone" if target is None else _in_vain(body.act, target)
+            )
+            if target is None or error:
+                failed.append(Failed(peer=words, error=error))
+            else:
+                orders[target.peer_id] = _order(body.act, target, body.reason)
+        await self._give(*orders.values())
+        return PeersDone(done=list(orders), failed=failed)
+
+    def _target(self, words: str) -> _Target | None:
+        peer_id = self._core.peer_named(words)
+        if peer_id is None:
+            return None
+        standing = self._core.state.members.standing(peer_id)
+        return _Target(peer_id, standing.name, standing.drained, standing.banned, standing.quarantined)
+
+    async def _price(self, call: Call) -> Answer:
+        prices = with_price(self._core.prices, price_from(call.body.model_dump()))
+        await self._give(PricesChanged(prices))
+        return {"prices": len(prices)}
+
+    # ---------------------------------------------------------------- settings
+
+    @property
+    def _budget(self) -> Budget:
+        return budget_in_force(self._core.budget, self._fleet_usd_per_hour_max())
+
+    async def _settings(self, _call: Call) -> Answer:
+        return settings_of(self._core, self._budget)
+
+    async def _set(self, call: Call) -> Answer:
+        wanted = wanted_of(call.body, self._core.rules, self._budget)
+        await self._give(*orders_of(wanted, self._core.rules.rules, self._budget))
+        return settings_of(self._core, self._budget)
+
+    async def _preview(self, call: Call) -> Answer:
+        asked: PreviewAsked = call.body
+        wanted = wanted_of(asked, self._core.rules, self._budget)
+        change = Change(
+            staleness_limit=wanted.staleness_limit,
+            publish_every_steps=wanted.publish_every_steps,
+            usd_per_hour_max=wanted.budget.usd_per_hour_max,
+            act=asked.act or "",
+            peers=frozenset(self._known(asked.peers)),
+        )
+        return await self._previews.preview(change)
+
+    def _known(self, peers: Iterable[str]) -> Iterable[PeerId]:
+        found = [peer_id for words in peers if (peer_id := self._core.peer_named(words)) is not None]
+        if peers and not found:
+            raise MalformedMessage("none of these peers is one of this run", fix="give ids, or names that only one has")
+        return found
+
+
+def _in_vain(act: PeerAct, target: _Target) -> str:
+    """Why the act would change nothing, or empty."""
+    if act == "enable" and not (target.drained or target.banned or target.quarantined):
+        return "it is neither drained, banned nor quarantined"
+    if act == "drain" and target.banned:
+        return "it is banned: enable it first"
+    return ""
+
+
+def _order(act: PeerAct, target: _Target, reason: str) -> Order:
+    match act:
+        case "drain":
+            return PeerDrained(target.peer_id, reason, target.name)
+        case "ban":
+            return PeerBanned(target.peer_id, reason, target.name)
+        case "enable":
+            return PeerEnabled(target.peer_id, reason)
+        case "pin_on":
+            return PeerPinned(target.peer_id, "on")
+        case "pin_off":
+            return PeerPinned(target.peer_id, "off")
+        case "pin_auto":
+            return PeerPinned(target.peer_id, "")
+
+
+def _outcome_of_peers(answer: PeersDone) -> str:
+    failed = "".join(f"; not {one.peer}: {one.error}" for one in answer.failed)
+    return "done" if not failed else f"{len(answer.done)} done{failed}"
+
+
+def _about_peers(call: Call) -> tuple[str, str]:
+    body: PeersAct = call.body
+    return ", ".join(body.peers), f"{body.act}: {body.reason}" if body.reason else body.act

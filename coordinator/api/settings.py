@@ -1,0 +1,142 @@
+"""What of a run may be set while it goes on: as people see it, and the orders that a change of it comes to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, Protocol
+
+from pydantic import BaseModel, Field
+
+from coordinator.core.decisions.settings import CoreSettings
+from coordinator.core.events.operator_events import BudgetChanged, Order, PublishPeriodChanged, StalenessLimitChanged
+from coordinator.core.events.prices import Budget
+from coordinator.core.staleness.policy import LatePolicy, RulesInForce, StalenessRules
+from coordinator.http.routes import Body
+from rollcast.runtime.errors import MalformedMessage
+
+USD_MOST = 1e9
+
+
+class RunRules(Protocol):
+    """What can be asked of the core."""
+
+    @property
+    def settings(self) -> CoreSettings: ...
+
+    @property
+    def rules(self) -> RulesInForce: ...
+
+    @property
+    def budget(self) -> Budget: ...
+
+
+class SettingsChange(Body):
+    """Any of what can be set. A limit that is null is none; what is not named stays."""
+
+    staleness_limit: int | None = Field(None, ge=0)
+    publish_every_steps: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
+    usd_per_hour_max: float | None = Field(None, ge=0.0, le=USD_MOST)
+    usd_total_max: float | None = Field(None, ge=0.0, le=USD_MOST)
+
+
+class Setting(BaseModel):
+    """Args: value: in force; configured: at the start; least, most: what may be set now."""
+
+    value: float | None
+    configured: float | None
+    least: float = 0
+    most: float | None = None
+
+
+class PeriodSetting(Setting):
+    """kappa. Args: auto: it follows measured broadcasts; ``configured`` is then null."""
+
+    auto: bool
+
+
+class RunSettings(BaseModel):
+    """Everything that can be set, and the late policy, which cannot."""
+
+    staleness_limit: Setting
+    publish_every_steps: PeriodSetting
+    usd_per_hour_max: Setting
+    usd_total_max: Setting
+    late_policy: LatePolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What would hold after a change. Args: publish_every_steps: 0: auto."""
+
+    staleness_limit: int
+    publish_every_steps: int
+    budget: Budget
+
+
+def budget_in_force(ordered: Budget, fleet_usd_per_hour_max: float | None) -> Budget:
+    """Where two limits of an hour's price are configured, the tighter one counts."""
+    limits = [one for one in (ordered.usd_per_hour_max, fleet_usd_per_hour_max) if one is not None]
+    return replace(ordered, usd_per_hour_max=min(limits, default=None))
+
+
+def settings_of(run: RunRules, budget: Budget) -> RunSettings:
+    """As they hold now. Args: budget: in force."""
+    rules, configured = run.rules, run.settings
+    first = configured.activation.budget
+    return RunSettings(
+        staleness_limit=Setting(
+            value=rules.limit, configured=configured.staleness_limit, least=rules.limit_least, most=rules.limit_most
+        ),
+        publish_every_steps=PeriodSetting(
+            value=rules.publish_every_steps,
+            configured=configured.publish_every_steps or None,
+            least=1,
+            most=rules.limit + 1,
+            auto=rules.follows_broadcasts,
+        ),
+        usd_per_hour_max=Setting(value=budget.usd_per_hour_max, configured=first.usd_per_hour_max),
+        usd_total_max=Setting(value=budget.usd_total_max, configured=first.usd_total_max),
+        late_policy=configured.late_policy,
+    )
+
+
+def wanted_of(change: SettingsChange, rules: RulesInForce, budget: Budget) -> Wanted:
+    """What would hold.
+
+    Raises:
+        MalformedMessage: it cannot, and why.
+    """
+    named: dict[str, Any] = {name: getattr(change, name) for name in change.model_fields_set}
+    for name in ("staleness_limit", "publish_every_steps"):
+        if name in named and named[name] is None:
+            raise MalformedMessage(f"{name} cannot be without a value")
+    limit = int(named.get("staleness_limit", rules.limit))
+    period = named.get("publish_every_steps", rules.rules.publish_every_steps)
+    period = 0 if period == "auto" else int(period)
+    _check(limit, period, rules)
+    limits = {name: named[name] for name in ("usd_per_hour_max", "usd_total_max") if name in named}
+    return Wanted(limit, period, replace(budget, **limits))
+
+
+def _check(limit: int, period: int, rules: RulesInForce) -> None:
+    if not 0 <= limit <= rules.limit_most:
+        raise MalformedMessage(
+            f"S can be set from {rules.limit_least} to {rules.limit_most} while this run goes on",
+            cause="versions are kept for no more than the S that it was started with",
+            fix="start the coordinator and the learner again with a larger run.staleness_limit",
+        )
+    if period > limit + 1:
+        raise MalformedMessage(
+            f"kappa = {period} does not go with S = {limit}",
+            cause="the newest version would be too old at times",
+            fix=f"set kappa from 1 to {limit + 1} or auto, or S from {max(0, period - 1)} to {rules.limit_most}",
+        )
+
+
+def orders_of(wanted: Wanted, rules: StalenessRules, budget: Budget) -> list[Order]:
+    """Those that change something, in an order in which each goes with what holds before it."""
+    period = [PublishPeriodChanged(wanted.publish_every_steps)]
+    period = period if wanted.publish_every_steps != rules.publish_every_steps else []
+    limit = [StalenessLimitChanged(wanted.staleness_limit)] if wanted.staleness_limit != rules.limit else []
+    found: list[Order] = [*limit, *period] if wanted.staleness_limit > rules.limit else [*period, *limit]
+    return found if wanted.budget == budget else [*found, BudgetChanged(wanted.budget)]

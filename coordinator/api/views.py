@@ -1,0 +1,342 @@
+"""What the dashboard reads: each view as a route, and as a topic of the stream. Files are read in threads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import msgspec
+import structlog
+from aiohttp import web
+from pydantic import Field
+
+from coordinator.http.routes import Answer, Call, JsonText, Query, Route, Topic
+from coordinator.views.broadcast import BroadcastView
+from coordinator.views.capacity import DECISIONS, DECISIONS_SHOWN, CapacityView
+from coordinator.views.events import LIMIT_MAX, EventsPage, EventView, StoryRows, Wanted
+from coordinator.views.explain import ExplainView, Of, explain
+from coordinator.views.history import COARSE_KEPT_S, SAMPLE_S, HistoryView
+from coordinator.views.overview import Overview
+from coordinator.views.registry import Looking, ViewedRun
+from coordinator.views.runs import POINTS_MAX, Runs, RunsView, StepsView, steps_view
+from coordinator.views.workers import WorkersView
+from rollcast.runtime.errors import MalformedMessage, RollcastError
+from rollcast.runtime.run_folder import RunFolder
+
+log = structlog.get_logger()
+
+MEMBERS_TOLD_A_SECOND = 2000  # of more, tables come every few seconds
+CAPACITY_S = 3.0  # plans and prices change by the minute
+KEPT_S = 0.5  # a view's text is made at most twice a second
+EVENTS_AT_ONCE = 200
+CLONES_LOOKED_AT = 32
+_TICK_JITTER_S = 0.2
+AWAY_S = 5.0  # without anybody who listens: what happened meanwhile is read from /api/v1/events
+
+T = TypeVar("T")
+
+
+class HistoryQuery(Query):
+    """How far back."""
+
+    span_s: float = Field(3600.0, ge=SAMPLE_S, le=COARSE_KEPT_S)
+
+
+class StepsQuery(Query):
+    """Which steps of which run; about so many rows."""
+
+    run: str = Field("", max_length=128)
+    from_step: int = Field(0, ge=0, le=2**53)
+    points: int = Field(2000, ge=1, le=POINTS_MAX)
+
+
+class EventsQuery(Query):
+    """Which events: kinds with commas between; a peer's id or name, or another subject; a text in any of it."""
+
+    kind: str = Field("", max_length=1024)
+    subject: str = Field("", max_length=128)
+    q: str = Field("", max_length=128)
+    before: int = Field(0, ge=0, le=2**62)
+    """Only those with a smaller id: next_before of the page before."""
+    limit: int = Field(100, ge=1, le=LIMIT_MAX)
+
+
+class ExplainQuery(Query):
+    """What is to be explained, and its number; a peer's id or name."""
+
+    of: Of
+    id: str = Field(min_length=1, max_length=128)
+
+
+class _Text:
+    """A view's JSON, made once for all who ask within KEPT_S."""
+
+    def __init__(self, make: Callable[[], object]) -> None:
+        self._make = make
+        self._made_at_s = float("-inf")
+        self._text = JsonText("")
+
+    def __call__(self) -> JsonText:
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._made_at_s >= KEPT_S:
+            self._made_at_s, self._text = now_s, to_text(self._make())
+        return self._text
+
+
+def to_text(view: object) -> JsonText:
+    """JSON of dataclasses; numbers that are not finite become null."""
+    return JsonText(msgspec.json.encode(view).decode())
+
+
+class _Seldom:
+    """A topic that is told less often the larger it is: what is watched must not slow down what is worked on."""
+
+    def __init__(self, text: _Text, every_s: Callable[[], float]) -> None:
+        self._text = text
+        self._every_s = every_s
+        self._told_at_s = float("-inf")
+
+    def __call__(self) -> JsonText | None:
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._told_at_s < self._every_s() - _TICK_JITTER_S:
+            return None
+        self._told_at_s = now_s
+        return self._text()
+
+
+class _Polled:
+    """What is read in a thread for a topic: asked for at one tick, told at the next."""
+
+    def __init__(self, read: Callable[[], JsonText | None]) -> None:
+        self._read = read
+        self._reading: asyncio.Future[JsonText | None] | None = None
+
+    def __call__(self) -> JsonText | None:
+        reading, told = self._reading, None
+        if reading is not None:
+            if not reading.done():
+                return None
+            told = self._outcome(reading)
+        self._reading = asyncio.ensure_future(asyncio.to_thread(self._read))
+        return told
+
+    def _outcome(self, reading: asyncio.Future[JsonText | None]) -> JsonText | None:
+        error = None if reading.cancelled() else reading.exception()
+        if error is not None:
+            log.warning("a topic could not be read", cause=str(error))
+        return None if error is not None or reading.cancelled() else reading.result()
+
+
+class Reads:
+    """Routes and topics.
+
+    Args:
+        folder: of the run.
+    """
+
+    def __init__(self, run: ViewedRun, folder: RunFolder) -> None:
+        self._looking = Looking(run)
+        self._run = run
+        self._folder = folder
+        self._runs = Runs(folder)
+        self._rows = StoryRows(folder)
+        self._decisions: tuple[EventView, ...] = ()
+        self._overview, self._workers = _Text(self._looking.overview), _Text(self._looking.workers)
+        self._broadcast = _Text(self._looking.broadcast)
+        self._capacity = _Text(lambda: self._looking.capacity(self._decisions))
+        self._told_sample_s = 0.0
+        self._last_event, self._events_told_s = 0, float("-inf")
+        self._steps_told_s = float("-inf")
+
+    def routes(self) -> list[Route]:
+        views: tuple[tuple[str, Callable[[], JsonText], Any, str], ...] = (
+            ("overview", self._overview, Overview, "The run on one page: figures, alerts, what it waits for."),
+            ("workers", self._workers, WorkersView, "Every member as a row."),
+            ("broadcast", self._broadcast, BroadcastView, "How the newest version spreads, and over which tree."),
+        )
+        return [
+            *(
+                Route("GET", f"/api/v1/{name}", "viewer", _told(text), about, answer=answer)
+                for name, text, answer, about in views
+            ),
+            Route(
+                "GET",
+                "/api/v1/capacity",
+                "viewer",
+                self._get_capacity,
+                "Which workers are on, and why.",
+                answer=CapacityView,
+            ),
+            Route(
+                "GET",
+                "/api/v1/history",
+                "viewer",
+                self._get_history,
+                "What charts show: mean and worst member.",
+                query=HistoryQuery,
+                answer=HistoryView,
+            ),
+            Route(
+                "GET",
+                "/api/v1/steps",
+                "viewer",
+                self._get_steps,
+                "Figures of learner steps, of this run or another.",
+                query=StepsQuery,
+                answer=StepsView,
+            ),
+            Route(
+                "GET", "/api/v1/runs", "viewer", self._get_runs, "Runs whose folders lie side by side.", answer=RunsView
+            ),
+            Route(
+                "GET",
+                "/api/v1/events",
+                "viewer",
+                self._get_events,
+                "What happened, the newest first.",
+                query=EventsQuery,
+                answer=EventsPage,
+            ),
+            Route("GET", "/api/v1/events/{id}", "viewer", self._get_event, "One event.", answer=EventView),
+            Route(
+                "GET",
+                "/api/v1/explain",
+                "viewer",
+                self._get_explain,
+                "Why something came about.",
+                query=ExplainQuery,
+                answer=ExplainView,
+            ),
+        ]
+
+    def _members(self) -> int:
+        return len(self._run.core.state.members)
+
+    def topics(self) -> list[Topic]:
+        def nothing() -> None:
+            return None
+
+        return [
+            Topic("overview", self._overview),
+            Topic("workers", _Seldom(self._workers, lambda: self._members() / MEMBERS_TOLD_A_SECOND)),
+            Topic("broadcast", _Seldom(self._broadcast, lambda: self._members() / MEMBERS_TOLD_A_SECOND)),
+            Topic(
+                "capacity", _Seldom(self._capacity, lambda: max(CAPACITY_S, self._members() / MEMBERS_TOLD_A_SECOND))
+            ),
+            Topic("history", self._new_sample, nothing),
+            Topic("steps", _Polled(self._new_steps), nothing),
+            Topic("events", _Polled(self._new_events), nothing),
+        ]
+
+    async def sampling(self, _app: web.Application) -> AsyncIterator[None]:
+        """Samples are taken for as long as the application runs."""
+        task = asyncio.create_task(self._sample_on())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _sample_on(self) -> None:
+        """A view that fails is a bug, and must end neither the run nor the samples after it."""
+        while True:
+            try:
+                self._looking.sample()
+                self._decisions = await self._in_thread(self._newest_decisions)
+                self._looking.cloned = await self._in_thread(self._newest_clones)
+            except Exception:
+                log.exception("a sample could not be taken")
+            await asyncio.sleep(SAMPLE_S)
+
+    # ---------------------------------------------------------------- routes
+
+    async def _get_capacity(self, _call: Call) -> Answer:
+        self._decisions = await self._in_thread(self._newest_decisions)
+        return self._capacity()
+
+    async def _get_history(self, call: Call) -> Answer:
+        return to_text(self._looking.history.view(call.query.span_s, self._run.unix_clock()))
+
+    async def _get_steps(self, call: Call) -> Answer:
+        asked: StepsQuery = call.query
+        return await self._in_thread(
+            lambda: to_text(self._runs.steps(asked.run, from_step=asked.from_step, points=asked.points))
+        )
+
+    async def _get_runs(self, _call: Call) -> Answer:
+        return await self._in_thread(lambda: to_text(self._runs.runs()))
+
+    async def _get_events(self, call: Call) -> Answer:
+        asked: EventsQuery = call.query
+        kinds = tuple(one for one in asked.kind.split(",") if one)
+        wanted = Wanted(kinds=kinds, subject=asked.subject, text=asked.q, before=asked.before, limit=asked.limit)
+        return await self._in_thread(lambda: to_text(self._rows.page(wanted)))
+
+    async def _get_event(self, call: Call) -> Answer:
+        words = call.params["id"]
+        number = int(words) if words.isascii() and words.isdigit() and len(words) < 19 else 0
+        found = await self._in_thread(lambda: self._rows.one(number))
+        if found is None:
+            raise MalformedMessage(f"there is no event {words[:32]!r}", fix="see /api/v1/events")
+        return to_text(found)
+
+    async def _get_explain(self, call: Call) -> Answer:
+        asked: ExplainQuery = call.query
+        return await self._in_thread(lambda: to_text(explain(self._folder, asked.of, asked.id)))
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.to_thread(work)
+
+    # ---------------------------------------------------------------- topics
+
+    def _new_sample(self) -> JsonText | None:
+        newest = self._looking.history.newest()
+        if newest is None or newest.time_unix_s == self._told_sample_s:
+            return None
+        self._told_sample_s = newest.time_unix_s
+        return to_text(newest)
+
+    def _new_steps(self) -> JsonText | None:
+        """In a thread. After a while in which nobody listened only what is new from now on."""
+        now = self._run.clock()
+        away, self._steps_told_s = now - self._steps_told_s > AWAY_S, now
+        added = self._runs.new_steps()
+        return to_text(steps_view(self._runs.own_name, added)) if added and not away else None
+
+    def _new_events(self) -> JsonText | None:
+        """In a thread. After a while in which nobody listened only those of the last seconds."""
+        now = self._run.clock()
+        away, self._events_told_s = now - self._events_told_s > AWAY_S, now
+        if away:
+            self._last_event = max(0, self._rows.newest_id() - EVENTS_AT_ONCE)
+        events = self._rows.after(self._last_event, EVENTS_AT_ONCE)
+        if events:
+            self._last_event = events[-1].id
+        if away:
+            since = self._run.unix_clock() - AWAY_S
+            events = tuple(one for one in events if one.at_unix_s >= since)
+        return to_text({"events": events}) if events else None
+
+    def _newest_decisions(self) -> tuple[EventView, ...]:
+        return self._newest(DECISIONS, DECISIONS_SHOWN)
+
+    def _newest_clones(self) -> tuple[EventView, ...]:
+        return self._newest(("identity_cloned",), CLONES_LOOKED_AT)
+
+    def _newest(self, kinds: tuple[str, ...], count: int) -> tuple[EventView, ...]:
+        """Empty where the ledger cannot be read: whoever asks for events is told why."""
+        try:
+            return self._rows.page(Wanted(kinds=kinds, limit=count)).events
+        except RollcastError as error:
+            log.warning("events could not be read", cause=error.what)
+            return ()
+
+
+def _told(text: Callable[[], JsonText]) -> Callable[[Call], Coroutine[Any, Any, Answer]]:
+    async def tell(_call: Call) -> Answer:
+        return text()
+
+    return tell

@@ -1,0 +1,1 @@
+"""Declare every setting of the coordinator process."""

@@ -1,0 +1,1 @@
+"""Decide: `handle(event, now) -> list[Action]` on plain state, without I/O."""

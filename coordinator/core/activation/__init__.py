@@ -1,0 +1,1 @@
+"""Decide which workers are switched on, and say why."""

@@ -1,0 +1,354 @@
+"""Peers are switched on and off: by the operator's pins, and by the capacity model from live measurements.
+
+A peer on standby is given nothing new, finishes what it holds, and goes on receiving versions where that is cheap, so
+that it can start at once. Every switch has a reason in words, which the peer is told too, and which stays in the run's
+story. The programme is solved beside the event loop: PlanActivation goes out, ActivationPlanned comes back, so that a
+replay of the record needs no solver.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from capacity.model.workers import Worker
+from capacity.replan.corrections import Corrections
+from capacity.replan.events import Action as Replanned
+from capacity.replan.events import (
+    DemandSeen,
+    Measured,
+    Solve,
+    Solved,
+    SolveFailed,
+    Start,
+    Starving,
+    Tick,
+    WorkerGone,
+    WorkerSeen,
+)
+from capacity.replan.events import Event as Replannable
+from capacity.replan.replanning import Replanner
+from coordinator.core.activation.pool import Assumed, demand_of, is_usable, learner_step_s, measure, price, worker_of
+from coordinator.core.activation.status import ActivationStatus, PlannedSet
+from coordinator.core.decisions.broadcasts import Relaying
+from coordinator.core.decisions.issuing import issue
+from coordinator.core.decisions.state import CoreState
+from coordinator.core.events.actions import Action, Note, PlanActivation, SendAnnouncement, TellActivation, WantWorker
+from coordinator.core.events.events import StandbyRestored, WorkersOffered
+from coordinator.core.events.operator_events import PeerPinned, PricesChanged
+from coordinator.core.members.membership import Member
+from coordinator.core.staleness.announced import NEWEST_KEPT
+from rollcast.wire.ids import PeerId
+
+_LOOK_S = 1.0
+_COME_BACK_S = 15.0  # for peers to come back to a coordinator that was started again; they dial every 5 s
+_MEMBERS_LOOKED_AT_A_SECOND = 1000  # so that looking takes a small share of the coordinator's time
+_MEMBERS_LOOKED_AT_ONCE = 512  # so that nobody waits for it
+_MEASURED_LEAST_STEPS = 4  # in which what a set makes is added up, at least
+_LIMITED_SHARE = 0.05  # of the looks: so often the learner must have waited for busy workers to count as limited
+
+
+class _Meter:
+    """What was made since the last measurement. Times are the core's clock in seconds."""
+
+    def __init__(self) -> None:
+        self.running = False
+        self._began_at = 0.0
+        self._accepted = 0
+        self._looks = self._limited = 0
+
+    def begin(self, now: float, accepted: int) -> None:
+        self.running, self._began_at, self._accepted, self._looks, self._limited = True, now, accepted, 0, 0
+
+    def lasts_s(self, now: float) -> float:
+        return now - self._began_at
+
+    def look(self, *, limited: bool) -> None:
+        self._looks += 1
+        self._limited += limited
+
+    def measured(self, now: float, accepted: int, *, t_bcast_s: float | None, t_train_s: float | None) -> Measured:
+        seconds = max(self.lasts_s(now), 1e-9)
+        limited = self._limited > _LIMITED_SHARE * self._looks
+        return Measured(seconds, (accepted - self._accepted) / seconds, limited, t_bcast_s, t_train_s)
+
+
+@dataclass(slots=True)
+class _Look:
+    """One look at every member, under way."""
+
+    members: list[Member]  # still to be looked at
+    assumed: Assumed
+    idle: int = 0  # that are on and could hold more
+
+
+class Activation:
+    """The capacity model's glue to membership and measurements."""
+
+    def __init__(self, state: CoreState, relaying: Relaying) -> None:
+        self._state = state
+        self._relaying = relaying
+        settings = state.settings.activation
+        self._acts = settings.mode == "act"
+        self._replanner = None if settings.mode == "off" else Replanner(settings.replan)
+        self._look_at = float("-inf")
+        self._looking: _Look | None = None
+        self._told: dict[PeerId, Worker] = {}
+        self._meter = _Meter()
+        self._switches = 0
+        self._restored: tuple[PeerId, ...] = ()  # switched off by a coordinator before us, until the first plan
+        self._restored_at = 0.0
+
+    # ---------------------------------------------------------------- events
+
+    def joined(self, peer_id: PeerId) -> list[Action]:
+        """A session was opened: a peer that is switched off is told so again."""
+        off = self._state.members.standing(peer_id).switched_off
+        return [TellActivation(peer_id, False, off)] if off else []
+
+    def restored(self, event: StandbyRestored, now: float) -> None:
+        """Go on with the set that was on, until there is a plan; without a model that acts, everybody is on."""
+        if not self._acts:
+            return
+        self._restored, self._restored_at = tuple(event.peers), now
+        for peer_id, (reason, dark) in event.peers.items():
+            standing = self._state.members.standing(peer_id)
+            standing.standby, standing.dark = reason, dark
+
+    def _nobody_came_back(self, now: float) -> list[Action]:
+        """Those who were on are gone, and the learner waits: nothing can be planned before somebody works."""
+        state, replanner = self._state, self._replanner
+        if replanner is None or replanner.plan is not None:
+            self._restored = ()
+            return []
+        works = any(is_usable(one) and not one.standing.standby for one in state.members)
+        if works or state.batches.wanted is None or now - self._restored_at < _COME_BACK_S:
+            return []
+        peers, self._restored = self._restored, ()
+        reason = "on: nobody of those that were on came back"
+        return [action for peer_id in peers for action in self._switch(peer_id, True, reason, now)]
+
+    def look_soon(self, now: float) -> None:
+        """Something was ordered: look at everything with the next tick."""
+        self._look_at = now
+
+    def tick(self, now: float) -> list[Action]:
+        """Look at what was measured, now and then."""
+        replanner = self._replanner
+        if replanner is None or self._state.ended:
+            return []
+        back = self._nobody_came_back(now) if self._restored else []
+        if now >= self._look_at:
+            return back + self._look(now)
+        return back + self._handle(Tick(), now) if now >= replanner.next_at else back
+
+    def planned(self, solved: Solved, now: float) -> list[Action]:
+        """The planner's answer."""
+        what = f"{solved.on} on for {solved.usd_per_hour:.4g} $/h, {solved.off} off"
+        if solved.infeasible:
+            what = f"no set will do: {'; '.join((solved.infeasible, *solved.remedies))}; {what}"
+        return [Note("activation_planned", f"plan {solved.number}", what), *self._handle(solved, now)]
+
+    def plan_failed(self, number: int, why: str, now: float) -> list[Action]:
+        """There is no answer: the set stays, and is filled up where it is too slow."""
+        return [Note("activation_failed", f"plan {number}", why), *self._handle(SolveFailed(number, why), now)]
+
+    def pinned(self, event: PeerPinned, now: float) -> list[Action]:
+        """The operator decides for one peer."""
+        standing = self._state.members.standing(event.peer_id)
+        standing.pin = event.pin
+        word = f"pinned {event.pin}" if event.pin else "left to the capacity model"
+        actions: list[Action] = [Note("pinned", event.peer_id, word)]
+        member = self._state.members.get(event.peer_id)
+        if self._acts:
+            return actions if member is None else actions + self._see(member, now)
+        if event.pin == "off":
+            return actions + self._switch(event.peer_id, False, "off: pinned by the operator", now)
+        reason = "on: pinned by the operator" if event.pin else "on: not pinned off any more"
+        return actions + self._switch(event.peer_id, True, reason, now)
+
+    def priced(self, event: PricesChanged, now: float) -> list[Action]:
+        """The operator says what peers cost."""
+        self._state.prices = event.prices
+        self._look_at = now
+        return [Note("priced", "capacity", f"{len(event.prices)} prices")]
+
+    def offered(self, event: WorkersOffered, now: float) -> None:
+        """Providers have other workers now, or one of them has come."""
+        self._state.offers.replace(event.workers, event.backed, self._state.settings.activation)
+        self._look_at = now
+
+    # ---------------------------------------------------------------- measurements
+
+    def _look(self, now: float) -> list[Action]:
+        """Tell the replanner what is there and what it makes: of a large fleet a part at a time, the demand last."""
+        state, actions = self._state, list[Action]()
+        demand = demand_of(state, now)
+        if demand is None:
+            return []
+        look = self._looking = self._looking or _Look(list(state.members), Assumed(state))
+        for _ in range(min(len(look.members), _MEMBERS_LOOKED_AT_ONCE)):
+            member = look.members.pop()
+            if state.members.get(member.peer_id) is not member or not is_usable(member):
+                continue
+            holds = state.book.held_count(member.peer_id)
+            look.idle += not member.standing.standby and holds < member.concurrent_rollouts
+            actions += self._see(member, now, look.assumed)
+        if look.members:
+            return actions
+        self._looking = None
+        self._look_at = now + max(_LOOK_S, len(state.members) / _MEMBERS_LOOKED_AT_A_SECOND)
+        actions += self._see_offers(now) + self._handle(DemandSeen(demand), now)
+        return actions + self._measure(now, limited=not look.idle and state.batches.wanted is not None)
+
+    def _see_offers(self, now: float) -> list[Action]:
+        """After the peers: one of them may have been such a worker. Who is neither is gone."""
+        state, actions, offers = self._state, list[Action](), self._state.offers.workers
+        for worker in offers.values():
+            worker_id = PeerId(worker.worker_id)
+            if self._told.get(worker_id) != worker:
+                self._told[worker_id] = worker
+                actions += self._handle(WorkerSeen(worker), now)
+        for peer_id in [peer_id for peer_id in self._told if peer_id not in offers]:
+            member = state.members.get(peer_id)
+            if member is None or not is_usable(member):
+                del self._told[peer_id]
+                actions += self._handle(WorkerGone(peer_id, "left, or may not work"), now)
+        return actions
+
+    def _see(self, member: Member, now: float, assumed: Assumed | None = None) -> list[Action]:
+        state = self._state
+        measure(state, member, now)
+        slots_per_s = member.standing.slots_per_s
+        if assumed is not None:
+            nothing_to_do = now - member.joined_at >= state.settings.activation.replan.dwell_s
+            slots_per_s = assumed.slots_per_s(member, had_nothing_to_do=nothing_to_do)
+        worker = worker_of(state, member, state.prices, now, slots_per_s)
+        if self._told.get(member.peer_id) == worker:
+            return []
+        self._told[member.peer_id] = worker
+        return self._handle(WorkerSeen(worker), now)
+
+    def _measure(self, now: float, *, limited: bool) -> list[Action]:
+        """Where nothing is switched, what the set makes says nothing about a set that would be."""
+        state, meter = self._state, self._meter
+        if not self._acts:
+            return []
+        if not meter.running:
+            meter.begin(now, state.accounts.accepted)
+        meter.look(limited=limited)
+        actions: list[Action] = []
+        if limited and state.forecast.learner_starves(now):
+            actions += self._handle(Starving(), now)
+        t_train_s = learner_step_s(state) or 0.0
+        lasts_s = max(state.settings.activation.replan.interval_s, _MEASURED_LEAST_STEPS * t_train_s)
+        if meter.lasts_s(now) >= lasts_s:
+            t_bcast_s = state.dissemination.seconds.percentile(50)
+            measured = meter.measured(now, state.accounts.accepted, t_bcast_s=t_bcast_s, t_train_s=None)
+            actions += self._handle(measured, now)
+            meter.begin(now, state.accounts.accepted)
+        return actions
+
+    # ---------------------------------------------------------------- switches
+
+    def _handle(self, event: Replannable, now: float) -> list[Action]:
+        if self._replanner is None:
+            return []
+        replanned = self._replanner.handle(event, now)
+        actions = [action for one in replanned for action in self._carry_out(one, now)]
+        if isinstance(event, Solved):
+            self._give_reasons(event)
+        return actions
+
+    def _carry_out(self, replanned: Replanned, now: float) -> list[Action]:
+        if isinstance(replanned, Solve):
+            return [PlanActivation(replanned.problem)]
+        worker_id = self._state.offers.worker_id(replanned.worker_id)
+        wants: list[Action] = []
+        if worker_id and self._acts:
+            wants.append(WantWorker(worker_id, isinstance(replanned, Start), replanned.reason))
+        if replanned.worker_id in self._state.offers.workers:
+            return wants
+        peer_id, reason, on = PeerId(replanned.worker_id), replanned.reason, isinstance(replanned, Start)
+        if not self._acts and not self._state.members.standing(peer_id).pin:
+            self._state.members.standing(peer_id).switched = f"advice: {reason}"
+            return []
+        receives = on or getattr(replanned, "receives", True)
+        return wants + self._switch(peer_id, on, reason, now, receives=receives)
+
+    def _give_reasons(self, solved: Solved) -> None:
+        """Those that stay as they are have new reasons too."""
+        for worker_id, reason in solved.reasons:
+            if worker_id in self._state.offers.workers:
+                continue
+            standing = self._state.members.standing(PeerId(worker_id))
+            if not self._acts:
+                standing.switched = f"advice: {reason}"
+            elif standing.standby:
+                standing.standby = reason
+            else:
+                standing.switched = reason
+
+    def _switch(self, peer_id: PeerId, on: bool, reason: str, now: float, *, receives: bool = True) -> list[Action]:
+        """Change what a peer is, and tell it."""
+        state, standing = self._state, self._state.members.standing(peer_id)
+        if on is not bool(standing.standby):  # it is so already
+            return []
+        was_dark = standing.dark
+        standing.standby, standing.switched = ("", reason) if on else (reason, "")
+        standing.dark = not on and not self._receives(receives)
+        self._switches += 1
+        actions: list[Action] = [Note("activated" if on else "standby", peer_id, reason)]
+        if state.members.get(peer_id) is None:
+            return actions
+        if not standing.drained:  # else it is off all the same
+            actions.append(TellActivation(peer_id, on, reason))
+        state.members.changed([peer_id])
+        if not on:
+            state.dissemination.left(peer_id)
+        if standing.dark != was_dark:
+            state.relay.forget(peer_id)
+            actions += self._relaying.changed(now)
+        if was_dark and not standing.dark:
+            actions += [SendAnnouncement(peer_id, version) for version in state.announced.latest(NEWEST_KEPT)]
+        return actions + issue(state, now)
+
+    def _receives(self, is_cheap: bool) -> bool:
+        wanted = self._state.settings.activation.standby_receives
+        return is_cheap if wanted == "cheap" else wanted == "always"
+
+    # ---------------------------------------------------------------- questions
+
+    @property
+    def corrections(self) -> Corrections | None:
+        """Measured / predicted, as far as it was learned; None where nothing is planned."""
+        return None if self._replanner is None else self._replanner.corrections
+
+    def status(self) -> ActivationStatus:
+        """What every screen shows."""
+        peers = [member for member in self._state.members if member.role == "peer"]
+        on = [member for member in peers if not member.standing.kept_out and not member.standing.switched_off]
+        replanner = self._replanner
+        factors = (1.0, 1.0, 1.0)
+        if replanner is not None:
+            corrections = replanner.corrections
+            factors = (corrections.rate, corrections.t_bcast, corrections.t_train)
+        return ActivationStatus(
+            self._state.settings.activation.mode,
+            len(on),
+            sum(bool(member.standing.standby) for member in peers),
+            sum(self._price(member) for member in on) if self._state.prices or self._state.offers.backed else 0.0,
+            self._switches,
+            None if replanner is None or replanner.plan is None else _planned_set(replanner.plan),
+            "" if replanner is None else replanner.failed,
+            *factors,
+            self._state.budget.usd_per_hour_max,
+            self._state.budget.usd_total_max,
+        )
+
+    def _price(self, member: Member) -> float:
+        state = self._state
+        return (state.offers.price_of(member.peer_id) or price(state.prices, member)).usd_per_hour
+
+
+def _planned_set(solved: Solved) -> PlannedSet:
+    return PlannedSet(**{name: getattr(solved, name) for name in PlannedSet.__slots__})

@@ -1,0 +1,139 @@
+"""The run as the capacity model sees it: peers and the learner's demand, from what was measured so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from capacity.model.demand import Demand
+from capacity.model.topologies import Topology
+from capacity.model.workers import Speed, Worker
+from coordinator.core.decisions.state import CoreState
+from coordinator.core.events.prices import Price, price_of
+from coordinator.core.members.membership import Member
+
+_NEW_SHARE = 0.3  # of a new measurement of a peer's speed: what it draws next varies more than its machine
+_STEPS_TIMED_LEAST = 4
+_ALIKE = 0.75  # of another peer's speed: a difference that waiting for work explains
+_JUMP = 2.0  # by this factor it is believed at once
+_SPREAD_UNKNOWN = 1.5  # of the longest of ten rollouts over an ordinary one, before anything was measured
+
+
+def is_usable(member: Member) -> bool:
+    """Whether it can be switched on at all."""
+    resting = member.facts is not None and member.facts.state in ("draining", "paused")
+    standing = member.standing
+    return member.role == "peer" and not (standing.quarantined or standing.drained or standing.banned or resting)
+
+
+def measure(state: CoreState, member: Member, now: float) -> None:
+    """Take the newest measurement of its speed in; one that is older than the forecast remembers stays."""
+    per_s = state.forecast.slots_per_s(member.peer_id, now)
+    is_new = now - member.joined_at < state.settings.activation.replan.dwell_s
+    if not per_s or (is_new and not state.forecast.is_settled(member.peer_id)):
+        return
+    known = member.standing.slots_per_s
+    jumps = not known or not 1.0 / _JUMP < per_s / known < _JUMP
+    member.standing.slots_per_s = per_s if jumps else known + _NEW_SHARE * (per_s - known)
+
+
+def price(prices: Sequence[Price], member: Member) -> Price:
+    """What it costs."""
+    return price_of(prices, peer_id=member.peer_id, name=member.name, hardware=member.hardware, region=member.region)
+
+
+class Assumed:
+    """Speeds to assume of peers that had little to do: of the slowest that is on and like them.
+
+    What a peer makes that waits for work between its batches is less than it can make.
+    """
+
+    def __init__(self, state: CoreState) -> None:
+        self._least: dict[str, float] = {}  # slots a second for each that it draws at once, by hardware
+        for member in state.members:
+            per_s = member.standing.slots_per_s
+            if per_s and member.role == "peer" and not member.standing.standby:
+                each = per_s / max(1, member.concurrent_rollouts)
+                self._least[member.hardware] = min(each, self._least.get(member.hardware, each))
+
+    def slots_per_s(self, member: Member, *, had_nothing_to_do: bool) -> float:
+        """Of a peer that was measured, or is new: its own; of one on standby that was not much slower, that of others.
+
+        0 where nobody was measured.
+        """
+        known, at_once = member.standing.slots_per_s, max(1, member.concurrent_rollouts)
+        like_it = self._least.get(member.hardware, 0.0) * at_once
+        if known:
+            alike = member.standing.standby and known >= _ALIKE * like_it
+            return max(known, like_it) if alike else known
+        if not had_nothing_to_do:
+            return 0.0
+        return like_it or min(self._least.values(), default=0.0) * at_once
+
+
+def worker_of(state: CoreState, member: Member, prices: Sequence[Price], now: float, slots_per_s: float) -> Worker:
+    """One column of the programme; without speeds where ``slots_per_s`` is 0: not known."""
+    costs = state.offers.price_of(member.peer_id) or price(prices, member)
+    settings = state.settings.activation
+    link = state.links.estimate(member.peer_id, now, upload_cap_bytes_per_second=member.upload_cap_bytes_per_second)
+    upload = link.uplink_bytes_per_second or settings.unknown_upload_bytes_per_second
+    return Worker(
+        worker_id=member.peer_id,
+        speeds=_speeds(state, member, slots_per_s),
+        usd_per_hour=costs.usd_per_hour,
+        upload_bytes_per_second=upload,
+        download_bytes_per_second=link.downlink_bytes_per_second or settings.unknown_download_bytes_per_second,
+        egress_usd_per_gb=costs.egress_usd_per_gb,
+        relays=member.may_relay and not member.metered,
+        preemptions_per_hour=costs.preemptions_per_hour,
+        lost_per_preemption_s=state.settings.lease_deadline_s,
+        name=member.name,
+        hardware=member.hardware,
+        region=member.region,
+        active=not member.standing.standby,
+        pin=member.standing.pin,
+    )
+
+
+def _speeds(state: CoreState, member: Member, per_s: float) -> tuple[Speed, ...]:
+    at_once = max(1, member.concurrent_rollouts)
+    if not per_s:
+        return ()
+    mean_s = at_once / per_s
+    return (Speed(at_once, per_s, mean_s * (state.forecast.spread(0.9) or _SPREAD_UNKNOWN), mean_s),)
+
+
+def learner_step_s(state: CoreState) -> float | None:
+    """T_train: what a step takes without waiting; of a learner that never waits, what it takes.
+
+    None in its first steps, which compile: a learner that seems slow is given too few peers.
+    """
+    if state.forecast.steps_timed < _STEPS_TIMED_LEAST:
+        return None
+    known = [one for one in (state.forecast.learner_s, state.forecast.step_period_s) if one]
+    return min(known, default=None)
+
+
+def demand_of(state: CoreState, now: float) -> Demand | None:
+    """What the learner needs; None before a step was timed and a version announced."""
+    settings, t_train_s, broadcast = state.settings.activation, learner_step_s(state), state.dissemination.newest
+    if not t_train_s or broadcast is None:
+        return None
+    sizes = [one.size_bytes for one in broadcast.encodings]
+    update_bytes = broadcast.bytes_per_peer or (float(min(sizes)) if sizes else 0.0)
+    origin = state.members.origin
+    uplink = None if origin is None else state.links.uplink(origin.peer_id, now)[0]
+    rollouts = state.settings.groups_per_step * state.settings.samples_per_group
+    return Demand(
+        rollouts_per_step=max(1, round(rollouts * state.usefulness.groups_per_useful_one)),
+        t_train_s=t_train_s,
+        staleness_limit=state.rules.limit,
+        publish_every_steps=state.rules.publish_every_steps,
+        update_bytes=update_bytes,
+        learner_upload_bytes_per_second=uplink or settings.unknown_download_bytes_per_second,
+        learner_egress_usd_per_gb=settings.origin_egress_usd_per_gb,
+        topology=Topology("stripes", max(1, state.settings.plan_shape.stripes)),
+        t_score_s=state.forecast.scoring_s(0.5) or 0.0,
+        headroom=settings.headroom,
+        share_without_a_region=settings.share_without_a_region,
+        usd_per_hour_max=state.budget.usd_per_hour_max,
+    )

@@ -1,0 +1,324 @@
+"""What a machine would be worth to the run: whether its rollouts are young enough under S, and by how much. Pure.
+
+It is judged as the planner judges a worker (capacity/model/staleness.py, docs/capacity.md): receiving a version and
+drawing a
+rollout, p90, must fit into ``(S - kappa) T_train`` less the time for scoring. Speeds are those that the machine
+measured of itself; the learner's step, the length of rollouts and their spread are the run's, as measured so far.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from capacity.model.broadcast_bound import broadcast_seconds, stripe_factor
+from capacity.model.demand import Demand
+from capacity.model.staleness import staleness_needed
+from capacity.model.workers import Speed, Worker
+from capacity.planner.remedies import smallest_factor
+from coordinator.core.activation.pool import Assumed, demand_of, is_usable, worker_of
+from coordinator.core.decisions.state import CoreState
+
+THIS_MACHINE = "this machine"
+_SPREAD_UNKNOWN = 1.5  # of a rollout's p90 over its mean, before the run measured it
+_VERSIONS_HELD = 2.0  # the one in use and the next
+_LARGER_MOST = 10.0  # times: beyond that the same step time says nothing
+_MBIT = 125_000.0
+_MB = 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What a machine measured of itself. Rates per second; None: not measured.
+
+    Args:
+        memory_bytes: of what it computes on.
+    """
+
+    tokens_per_s: float
+    concurrent_rollouts: int
+    upload_bytes_per_s: float | None = None
+    download_bytes_per_s: float | None = None
+    memory_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunModel:
+    """The model that the run trains. ``larger``: bytes in memory of larger published ones, by name, ascending."""
+
+    parameters: float
+    state_bytes: float
+    larger: Mapping[str, float]
+
+    @property
+    def size(self) -> str:
+        """In words: 4B, 290K."""
+        return in_words(self.parameters)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worth:
+    """The answer; ``meets`` is None where the run does not know enough yet. Durations in seconds.
+
+    Args:
+        slack_share: of the time that S leaves, what is left over; negative where it does not fit.
+        share_of_need: of all rollouts that the learner takes, those that this machine would make.
+        sentence: for a person.
+        reasons: the figures behind it, a line each.
+        what_would_help: the smallest single changes with which it would meet S; empty where it does.
+    """
+
+    meets: bool | None
+    staleness_limit: int
+    staleness_needed: int | None = None
+    slack_share: float | None = None
+    rollouts_per_s: float | None = None
+    share_of_need: float | None = None
+    t_bcast_s: float | None = None
+    t_gen_p90_s: float | None = None
+    budget_s: float | None = None
+    sentence: str = ""
+    reasons: tuple[str, ...] = ()
+    what_would_help: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What worth needs of the run, taken out of the core's state at one moment.
+
+    Args:
+        demand: None before a step was timed and a version announced.
+        workers: that the run has, with known speeds.
+        tokens_per_rollout: mean; where nothing was drawn yet the most that a rollout may have.
+        spread: p90 of a rollout over its mean.
+    """
+
+    staleness_limit: int
+    demand: Demand | None
+    workers: tuple[Worker, ...]
+    tokens_per_rollout: float
+    tokens_measured: bool
+    spread: float
+    unknown_upload_bytes_per_s: float
+    unknown_download_bytes_per_s: float
+
+
+def question_of(state: CoreState, now: float) -> Question:
+    """What the run knows now."""
+    assumed, settings = Assumed(state), state.settings.activation
+    members = [member for member in state.members if is_usable(member)]
+    workers, tokens_per_s, slots_per_s = [], 0.0, 0.0
+    for member in members:
+        kept = assumed.slots_per_s(member, had_nothing_to_do=False)  # only where the capacity model looks
+        per_s = kept or state.forecast.slots_per_s(member.peer_id, now) or 0.0
+        if per_s:
+            workers.append(worker_of(state, member, state.prices, now, per_s))
+        drawn = 0.0 if member.facts is None else member.facts.tokens_per_second
+        if drawn and per_s:
+            tokens_per_s, slots_per_s = tokens_per_s + drawn, slots_per_s + per_s
+    most = float(state.settings.sampling.max_new_tokens)
+    return Question(
+        staleness_limit=state.rules.limit,
+        demand=demand_of(state, now),
+        workers=tuple(workers),
+        tokens_per_rollout=min(most, max(1.0, tokens_per_s / slots_per_s)) if slots_per_s else most,
+        tokens_measured=slots_per_s > 0,
+        spread=state.forecast.spread(0.9) or _SPREAD_UNKNOWN,
+        unknown_upload_bytes_per_s=settings.unknown_upload_bytes_per_second,
+        unknown_download_bytes_per_s=settings.unknown_download_bytes_per_second,
+    )
+
+
+def offered_worker(question: Question, offer: Offer) -> Worker:
+    """The machine as the planner sees a worker."""
+    per_s = offer.tokens_per_s / question.tokens_per_rollout
+    mean_s = offer.concurrent_rollouts / per_s if per_s > 0 else math.inf
+    return Worker(
+        worker_id=THIS_MACHINE,
+        speeds=(Speed(offer.concurrent_rollouts, per_s, mean_s * question.spread, mean_s),) if per_s > 0 else (),
+        usd_per_hour=0.0,
+        upload_bytes_per_second=offer.upload_bytes_per_s or question.unknown_upload_bytes_per_s,
+        download_bytes_per_second=offer.download_bytes_per_s or question.unknown_download_bytes_per_s,
+    )
+
+
+def worth_of(question: Question, offer: Offer, model: RunModel | None) -> Worth:
+    """Judge a machine by what it measured."""
+    demand, me = question.demand, offered_worker(question, offer)
+    limit = question.staleness_limit
+    if offer.memory_bytes is not None and model is not None and offer.memory_bytes < _memory_needed(model.state_bytes):
+        return _too_small(limit, offer.memory_bytes, model)
+    if demand is None:
+        why = "the run has not timed enough learner steps yet to say what this machine is worth: ask again later"
+        return Worth(meets=None, staleness_limit=limit, sentence=why)
+    if not me.speeds:
+        return Worth(meets=None, staleness_limit=limit, sentence="no tokens/s were measured, so nothing can be said")
+    judged = _Judged(demand, question.workers, me)
+    return Worth(
+        meets=judged.meets,
+        staleness_limit=limit,
+        staleness_needed=judged.staleness_needed,
+        slack_share=judged.slack_share,
+        rollouts_per_s=me.speeds[0].rollouts_per_second,
+        share_of_need=me.speeds[0].rollouts_per_second * demand.t_train_s / demand.rollouts_per_step,
+        t_bcast_s=judged.t_bcast_s,
+        t_gen_p90_s=judged.t_gen_s,
+        budget_s=demand.budget_s,
+        sentence=_sentence(judged, model, offer),
+        reasons=_reasons(question, judged),
+        what_would_help=() if judged.meets else _helps(judged),
+    )
+
+
+class _Judged:
+    """One machine beside the run's workers."""
+
+    def __init__(self, demand: Demand, others: Sequence[Worker], me: Worker, *, scale: float = 1.0) -> None:
+        self.demand, self.others, self.me = demand, others, me
+        self.copy_s = stripe_factor(demand.topology) * demand.update_bytes * scale / me.download_bytes_per_second
+        fluid_s = _fluid_s(demand, [*others, me], demand.update_bytes * scale)
+        self.t_bcast_s = max(fluid_s, self.copy_s)
+        self.t_gen_s = me.speeds[0].t_gen_p90_s * scale
+        self.total_s = self.t_bcast_s + self.t_gen_s
+
+    @property
+    def meets(self) -> bool:
+        return self.total_s <= self.demand.budget_s
+
+    @property
+    def slack_share(self) -> float:
+        budget_s = self.demand.budget_s
+        return 1.0 - self.total_s / budget_s if budget_s > 0 else -1.0
+
+    @property
+    def staleness_needed(self) -> int:
+        demand = self.demand
+        return staleness_needed(
+            t_bcast_s=self.t_bcast_s,
+            t_gen_p90_s=self.t_gen_s + demand.t_score_s + demand.t_load_s,
+            t_train_s=demand.t_train_s,
+            publish_every_steps=demand.publish_every_steps,
+        )
+
+    @property
+    def why_not(self) -> str:
+        """What takes most of the time."""
+        if self.t_gen_s >= self.t_bcast_s:
+            return "drawing is too slow"
+        return "download too slow" if self.copy_s >= self.t_bcast_s else "too little upload among all peers"
+
+    def with_me(self, *, speed: float = 1.0, download: float = 1.0) -> _Judged:
+        mine = self.me.speeds[0]
+        faster = replace(
+            mine,
+            rollouts_per_second=mine.rollouts_per_second * speed,
+            t_gen_p90_s=mine.t_gen_p90_s / speed,
+            t_gen_mean_s=mine.t_gen_mean_s / speed,
+        )
+        link = self.me.download_bytes_per_second * download
+        return _Judged(self.demand, self.others, replace(self.me, speeds=(faster,), download_bytes_per_second=link))
+
+
+def _fluid_s(demand: Demand, workers: Sequence[Worker], size_bytes: float) -> float:
+    """From announcement to the last copy, this machine's downlink apart: a slow one is late alone."""
+    uploads = np.array([worker.upload_bytes_per_second * worker.relays for worker in workers])
+    source = demand.learner_upload_bytes_per_second
+    return broadcast_seconds(size_bytes, source, uploads, np.full_like(uploads, np.inf), demand.topology)
+
+
+def _too_small(limit: int, memory_bytes: float, model: RunModel) -> Worth:
+    needed = _memory_needed(model.state_bytes)
+    return Worth(
+        meets=False,
+        staleness_limit=limit,
+        sentence=f"cannot hold the {model.size} model: {_gib(memory_bytes)} of memory, {_gib(needed)} needed",
+        reasons=(f"two versions of {_gib(model.state_bytes)} are held while one is put in place of the other",),
+        what_would_help=(f"{_gib(needed)} of memory", "a run with a smaller model"),
+    )
+
+
+def _gib(size_bytes: float) -> str:
+    return f"{size_bytes / 2**30:.1f} GiB"
+
+
+def _memory_needed(state_bytes: float) -> float:
+    return _VERSIONS_HELD * state_bytes
+
+
+def _sentence(judged: _Judged, model: RunModel | None, offer: Offer) -> str:
+    what = f"for the {model.size} model" if model is not None else "for this run"
+    limit = judged.demand.staleness_limit
+    if not judged.meets:
+        needed = judged.staleness_needed
+        return f"does not meet S={limit} {what}: {judged.why_not}; S={needed} would do"
+    said = f"meets S={limit} {what} with {judged.slack_share:.0%} slack"
+    return said + ("" if model is None else _not_the_next(judged, model, offer))
+
+
+def _not_the_next(judged: _Judged, model: RunModel, offer: Offer) -> str:
+    """The smallest larger model that this machine would not be fit for, the learner's step taking as long."""
+    for name, state_bytes in model.larger.items():
+        if offer.memory_bytes is not None and offer.memory_bytes < _memory_needed(state_bytes):
+            return f"; not {name}: too little memory"
+        scaled = _Judged(judged.demand, judged.others, judged.me, scale=state_bytes / model.state_bytes)
+        if not scaled.meets:
+            return f"; not {name}: {scaled.why_not}"
+    return ""
+
+
+def _reasons(question: Question, judged: _Judged) -> tuple[str, ...]:
+    demand, me, speed = judged.demand, judged.me, judged.me.speeds[0]
+    share = speed.rollouts_per_second * demand.t_train_s / demand.rollouts_per_step
+    counted = "as measured here" if question.tokens_measured else "the most that the run allows: none was drawn yet"
+    left_s = max(1e-9, demand.budget_s - judged.t_gen_s)
+    copies = me.upload_bytes_per_second * left_s / (stripe_factor(demand.topology) * max(1.0, demand.update_bytes))
+    leaves_s = max(0.0, demand.budget_s)
+    return (
+        f"a version of {demand.update_bytes / _MB:.3g} MB takes {judged.copy_s:.3g} s over a downlink of "
+        f"{me.download_bytes_per_second / _MBIT:.3g} Mbit/s; to all peers {judged.t_bcast_s:.3g} s",
+        f"a rollout takes {speed.t_gen_p90_s:.3g} s (p90), {speed.concurrency} at once, of "
+        f"{question.tokens_per_rollout:.0f} tokens ({counted})",
+        f"together {judged.total_s:.3g} s of the {leaves_s:.3g} s that S={demand.staleness_limit} with "
+        f"kappa={demand.publish_every_steps} and steps of {demand.t_train_s:.3g} s leaves",
+        f"it makes {speed.rollouts_per_second:.3g} rollouts/s, {share:.0%} of what the learner takes",
+        f"its uplink of {me.upload_bytes_per_second / _MBIT:.3g} Mbit/s passes on {copies:.1f} copies of each version",
+    )
+
+
+def _helps(judged: _Judged) -> tuple[str, ...]:
+    found = [f"S of {judged.staleness_needed} in place of {judged.demand.staleness_limit}"]
+    speed = smallest_factor(lambda factor: judged.with_me(speed=factor).meets)
+    if speed is not None:
+        now = judged.me.speeds[0].rollouts_per_second
+        found.append(f"drawing {speed:.1f} times as fast: {now * speed:.3g} rollouts/s")
+    link = smallest_factor(lambda factor: judged.with_me(download=factor).meets)
+    if link is not None:
+        now = judged.me.download_bytes_per_second / _MBIT
+        found.append(f"a downlink of {now * link:.3g} Mbit/s in place of {now:.3g}")
+    if speed is None and link is None:
+        found.append("a run whose steps take longer, or whose model is smaller")
+    return tuple(found)
+
+
+def run_model(state_bytes: int, elements: float, published: Mapping[str, float]) -> RunModel:
+    """The run's model from its newest version record.
+
+    Args:
+        elements: of all its tensors.
+        published: parameters of published dense models by name; those of about this size are compared with.
+    """
+    bytes_each = state_bytes / max(1.0, elements)
+    ascending = sorted(published.items(), key=lambda one: one[1])
+    near = {name: size * bytes_each for name, size in ascending if 1.2 < size / max(1.0, elements) <= _LARGER_MOST}
+    return RunModel(elements, float(state_bytes), near)
+
+
+def in_words(count: float) -> str:
+    """4B, 290K."""
+    for unit, size in (("B", 1e9), ("M", 1e6), ("K", 1e3)):
+        if count >= size:
+            return f"{count / size:.2g}{unit}" if count < 10 * size else f"{count / size:.0f}{unit}"
+    return f"{count:.0f}"

@@ -1,0 +1,1 @@
+"""Plan who relays a version to whom, and measure links and dissemination."""

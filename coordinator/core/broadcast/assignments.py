@@ -1,0 +1,168 @@
+"""Every member's part of a plan: its links, who dials, and to whom it passes what on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from coordinator.core.broadcast.nodes import DIRECT_STRIPE, Parents, Plan, PlanShape, RelayNode, Stripe
+from coordinator.core.events.actions import Neighbour, PlanPart, StripePart
+from rollcast.wire.ids import PeerId
+
+_NOBODY: frozenset[PeerId] = frozenset()
+PUNCH = "punch"
+"""In an address: let the coordinator have both ends dial each other at once."""
+
+_Key = tuple[PeerId, bool, bool, bool]  # whom, whether we dial, in one local network, through a hole
+
+
+class _Edges:
+    """A plan's edges by their ends."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.sources: dict[PeerId, set[PeerId]] = {}  # child -> those that send it chunks
+        self.above: dict[PeerId, set[PeerId]] = {}  # the same, and those that send it announcements and lists
+        self.below: dict[PeerId, set[PeerId]] = {}
+        self.relays: dict[PeerId, list[tuple[Stripe, list[PeerId]]]] = {}  # parent -> its children by stripe
+        for stripe in plan.stripes:
+            _add(self.sources, stripe.parents)
+            _add(self.above, stripe.parents)
+            for parent, children in children_of(stripe.parents).items():
+                self.below.setdefault(parent, set()).update(children)
+                if stripe.stripe != DIRECT_STRIPE:
+                    self.relays.setdefault(parent, []).append((stripe, children))
+        _add(self.above, plan.list_parents)
+        self.lists = children_of(plan.list_parents)
+        for parent, children in self.lists.items():
+            self.below.setdefault(parent, set()).update(children)
+
+
+def children_of(parents: Parents) -> dict[PeerId, list[PeerId]]:
+    """Parent -> its children."""
+    children: dict[PeerId, list[PeerId]] = {}
+    for child, parent in parents.items():
+        children.setdefault(parent, []).append(child)
+    return children
+
+
+def _add(above: dict[PeerId, set[PeerId]], parents: Parents) -> None:
+    for child, parent in parents.items():
+        if child in above:
+            above[child].add(parent)
+        else:
+            above[child] = {parent}
+
+
+class PartsMaker:
+    """Makes the parts of one plan after another.
+
+    Neighbours that did not change stay the same objects from plan to plan, so that most parts are soon compared.
+    """
+
+    def __init__(self, shape: PlanShape) -> None:
+        self._fallbacks_max = shape.fallbacks_max
+        self._mirrors = tuple(
+            Neighbour(PeerId(f"mirror-{number}"), "mirror", url, True) for number, url in enumerate(shape.mirrors)
+        )
+        self._known: dict[_Key, Neighbour] = {}  # of the plan that is being made
+        self._before: dict[_Key, Neighbour] = {}
+
+    def make(self, nodes: Sequence[RelayNode], plan: Plan) -> dict[PeerId, PlanPart]:
+        """Parts of all members, the root among them, in the order they joined."""
+        self._before, self._known = self._known, {}
+        by_id = {node.peer_id: node for node in nodes}
+        edges = _Edges(plan)
+        return {node.peer_id: self._part(node, plan, edges, by_id) for node in nodes}
+
+    def _part(self, node: RelayNode, plan: Plan, edges: _Edges, by_id: Mapping[PeerId, RelayNode]) -> PlanPart:
+        own_id = node.peer_id
+        above, below = edges.above.get(own_id, _NOBODY), edges.below.get(own_id, _NOBODY)
+        links = sorted(above | below)  # whatever the order in which they joined, or joined again
+        index_of = dict(zip(links, range(len(links)), strict=True))
+        sources = edges.sources.get(own_id, _NOBODY)
+        is_root = own_id == plan.root
+        return PlanPart(
+            neighbours=tuple(
+                [self._neighbour(node, by_id[one], is_above=one in above, is_below=one in below) for one in links]
+            ),
+            stripes=tuple(
+                [
+                    StripePart(
+                        stripe.stripe,
+                        tuple(sorted([index_of[child] for child in children])),
+                        stripe.share * plan.bytes_per_second,
+                    )
+                    for stripe, children in edges.relays.get(own_id, ())
+                ]
+            ),
+            list_children=tuple(sorted([index_of[child] for child in edges.lists.get(own_id, ())])),
+            parents=tuple(sorted([index_of[one] for one in sources])),
+            fallbacks=self._mirrors if is_root else self._fallbacks(node, plan, by_id, index_of),
+            direct_copies=is_root and any(one.stripe == DIRECT_STRIPE for one in plan.stripes),
+        )
+
+    def _neighbour(self, node: RelayNode, other: RelayNode, *, is_above: bool, is_below: bool) -> Neighbour:
+        return self._named(node, other, dials=_dials(node, other, is_above=is_above, is_below=is_below))
+
+    def _named(self, node: RelayNode, other: RelayNode, *, dials: bool) -> Neighbour:
+        lan = node.site != "" and node.site == other.site
+        punch = not (node.address or other.address) and node.reaches(other)  # or in the local network
+        key = (other.peer_id, dials, lan, punch)
+        known = self._known.get(key)
+        if known is None:
+            known, address = self._before.get(key), _address(other, dials=dials, lan=lan, punch=punch)
+            if known is None or known.address != address or known.role != other.role:
+                known = Neighbour(other.peer_id, other.role, address, dials, lan)
+            self._known[key] = known
+        return known
+
+    def _fallbacks(
+        self, node: RelayNode, plan: Plan, by_id: Mapping[PeerId, RelayNode], links: Mapping[PeerId, int]
+    ) -> tuple[Neighbour, ...]:
+        """Its parents' parents, who hold a chunk sooner, the origin as the last of all members, then mirrors."""
+        root, own_id = plan.root, node.peer_id
+        with_root = root not in links and (bool(by_id[root].address) or _by_other_means(node, by_id[root]))
+        usable: list[PeerId] = []
+        for stripe in plan.stripes:
+            if len(usable) >= self._fallbacks_max - with_root:
+                break
+            parent = stripe.parents.get(own_id, root)
+            one = stripe.parents.get(parent, root)
+            if one not in links and one != root and one != own_id and one not in usable:
+                other = by_id[one]
+                if other.may_relay and (other.address or _by_other_means(node, other)):
+                    usable.append(one)
+        if with_root and self._fallbacks_max:
+            usable.append(root)
+        named = [self._named(node, by_id[one], dials=True) for one in usable]
+        return (*named, *self._mirrors)
+
+
+def _dials(node: RelayNode, other: RelayNode, *, is_above: bool, is_below: bool) -> bool:
+    """The child dials, if its parent has an address; of two that are both to each other, the one with the larger id.
+
+    Where neither has one, the larger id asks for the punch, or dials through the relay.
+    """
+    if not other.address or not node.address:
+        return bool(other.address) or (not node.address and node.peer_id > other.peer_id)
+    if is_above and is_below:
+        return node.peer_id > other.peer_id
+    return is_above
+
+
+def _by_other_means(node: RelayNode, other: RelayNode) -> bool:
+    """Whether one that cannot be dialled can be reached by one that cannot be either."""
+    return not node.address and (node.reaches(other) or node.is_relayed_to(other))
+
+
+def _address(other: RelayNode, *, dials: bool, lan: bool, punch: bool) -> str:
+    """Where to dial a member, the best way first. Relays come last: bytes pass them twice.
+
+    Where the other one dials it is empty, unless that may take a hole: then both do. Only members of its site hear of
+    its address in the local network. One that cannot be dialled there is asked for a hole next, which also tells us.
+    """
+    if not dials:
+        return PUNCH if punch else ""
+    ways = other.address or " ".join([PUNCH, *other.circuits] if punch else other.circuits)
+    if not lan or not other.local_address or other.local_address in ways.split(" "):
+        return ways
+    return f"{other.local_address} {ways}".rstrip()

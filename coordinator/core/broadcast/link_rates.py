@@ -1,0 +1,117 @@
+"""What peers' links carry, from their heartbeats: smoothed, with an age and a confidence that fades."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from statistics import median
+
+from coordinator.core.events.events import PeerFacts
+from rollcast.wire.ids import PeerId
+
+_IDENTITIES_KEPT = 16384  # whose figures are remembered, those of peers that left among them
+_TRUSTED_AFTER_S = 0.25  # of full uplink behind a figure: then its confidence is 0.5
+_HALF_LIFE_S = 1800.0  # of confidence: links of homes change with the hour
+_CONFIDENCE_MIN = 0.05  # below it a rate counts as not known
+_NEWER_S = 0.25  # ages of two heartbeats that differ by less tell of the same measurement
+_SLOW_DOWNLINK_SHARE = 0.5  # of what most receive of the same broadcasts: below it the downlink is the limit
+_RECEIVERS_MIN = 3  # with fewer nobody can say what most receive
+
+
+@dataclass(frozen=True, slots=True)
+class LinkEstimate:
+    """One peer's links. Rates in bytes a second, None: not known.
+
+    Args:
+        uplink_confidence: 0 to 1, from how long it was measured and how long ago.
+        uplink_age_s: since its last measurement.
+        downlink_bytes_per_second: only where it limits what the peer receives.
+        rtt_s: median of its links, 0: not known.
+    """
+
+    uplink_bytes_per_second: float | None
+    uplink_confidence: float
+    uplink_age_s: float
+    downlink_bytes_per_second: float | None
+    rtt_s: float
+
+
+@dataclass(slots=True)
+class _Record:
+    uplink: float = 0.0  # bytes a second, 0: never measured
+    weight: float = 0.0  # confidence at the time of measurement
+    measured_at: float = 0.0  # on the core's clock
+    downlink: float = 0.0  # fastest second of receiving
+    rtt_s: float = 0.0
+    probe_id: int = 0
+
+
+class LinkRates:
+    """Estimates by peer. Times are the core's clock in seconds."""
+
+    def __init__(self) -> None:
+        self._records: OrderedDict[PeerId, _Record] = OrderedDict()
+        self._typical_downlink = 0.0  # median of receivers; 0: not known
+
+    def observe(self, peer_id: PeerId, facts: PeerFacts, now: float) -> None:
+        """Take a heartbeat in. One that tells of no newer measurement changes nothing."""
+        record = self._records.get(peer_id)
+        if record is None:
+            record = self._records[peer_id] = _Record()
+            while len(self._records) > _IDENTITIES_KEPT:
+                self._records.popitem(last=False)
+        self._records.move_to_end(peer_id)
+        record.downlink = facts.downlink_bytes_per_second
+        if facts.links:
+            rtts = [link.rtt_s for link in facts.links if link.rtt_s > 0]
+            record.rtt_s = median(rtts) if rtts else record.rtt_s
+        record.probe_id = facts.uplink_probe_id
+        measured_at = now - facts.uplink_age_s
+        is_newer = record.uplink == 0 or measured_at > record.measured_at + _NEWER_S
+        if facts.uplink_bytes_per_second > 0 and facts.uplink_measured_s > 0 and is_newer:
+            self._measured(record, facts, measured_at)
+
+    @staticmethod
+    def _measured(record: _Record, facts: PeerFacts, measured_at: float) -> None:
+        """Blend a measurement in by how much is behind it and behind what is known: a change shows in a few."""
+        weight = facts.uplink_measured_s / (facts.uplink_measured_s + _TRUSTED_AFTER_S)
+        old = record.weight * _fading(measured_at - record.measured_at) if record.uplink else 0.0
+        share = weight / (weight + (1 - weight) * old)
+        record.uplink += share * (facts.uplink_bytes_per_second - record.uplink)
+        record.weight = min(1.0, old + (1 - old) * weight)
+        record.measured_at = measured_at
+
+    def settle(self) -> None:
+        """Find out what most peers receive; called now and then, before plans are made."""
+        rates = [record.downlink for record in self._records.values() if record.downlink > 0]
+        self._typical_downlink = median(rates) if len(rates) >= _RECEIVERS_MIN else 0.0
+
+    def estimate(self, peer_id: PeerId, now: float, *, upload_cap_bytes_per_second: float = 0.0) -> LinkEstimate:
+        """What is known of a peer's links, its uplink within the cap of its owner (0: none)."""
+        record = self._records.get(peer_id) or _Record()
+        uplink, confidence = self.uplink(peer_id, now, upload_cap_bytes_per_second=upload_cap_bytes_per_second)
+        slow = 0 < record.downlink < _SLOW_DOWNLINK_SHARE * self._typical_downlink
+        downlink = record.downlink if slow else None
+        return LinkEstimate(uplink, confidence, now - record.measured_at, downlink, record.rtt_s)
+
+    def uplink(
+        self, peer_id: PeerId, now: float, *, upload_cap_bytes_per_second: float = 0.0
+    ) -> tuple[float | None, float]:
+        """The uplink's rate within the cap of its owner, and the confidence in it: as in an estimate."""
+        record = self._records.get(peer_id)
+        if record is None or not record.uplink:
+            return None, 0.0
+        confidence = record.weight * _fading(now - record.measured_at)
+        if confidence < _CONFIDENCE_MIN:
+            return None, confidence
+        cap = upload_cap_bytes_per_second
+        return min(record.uplink, cap) if cap else record.uplink, confidence
+
+    def probe_id(self, peer_id: PeerId) -> int:
+        """The last probe that this peer carried out; 0: none."""
+        record = self._records.get(peer_id)
+        return 0 if record is None else record.probe_id
+
+
+def _fading(age_s: float) -> float:
+    return 1.0 if age_s <= 0.0 else float(2.0 ** (-age_s / _HALF_LIFE_S))

@@ -1,0 +1,193 @@
+"""Who relays versions to whom: stripes, each a tree rooted at the origin, that change as little as possible.
+
+Up to a few dozen members everybody relays to everybody (relay_mesh.py); above that stripes are interior-disjoint trees
+of bounded degree (relay_trees.py). Both are made from measured uplinks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Literal
+
+from coordinator.core.broadcast.assignments import PartsMaker, children_of
+from coordinator.core.broadcast.mesh import plan_mesh
+from coordinator.core.broadcast.nodes import Plan, PlanMode, PlanShape, RelayNode
+from coordinator.core.broadcast.tree_groups import Groups
+from coordinator.core.broadcast.trees import plan_trees
+from coordinator.core.events.actions import PlanPart, SendPlan
+from rollcast.wire.ids import PeerId, PlanId, StripeId
+
+__all__ = ["PlanShape", "RelayNode", "RelayPlanner"]
+
+_MOVED_SHARE = 0.25  # a rate that changed by less is planned with as before
+_SLOWED_SHARE = 0.5  # of what was planned with: below it the plan is wrong enough to be changed soon
+_MESH_AGAIN_SHARE = 0.75  # of mesh_peers_max: a set that shrinks returns to a mesh only below it
+_UPLINK_MIN = 1.0  # bytes a second; no plan divides by zero
+
+Drift = Literal["none", "moved", "slowed"]
+
+
+class RelayPlanner:
+    """The plan in force, and who has been told which part of it."""
+
+    def __init__(self, shape: PlanShape, after: int = 0) -> None:
+        self._shape = shape
+        self._parts_maker = PartsMaker(shape)
+        self._told: dict[PeerId, PlanPart] = {}
+        self._previous: dict[PeerId, PlanPart] = {}  # what a member was told before its sources last changed
+        self._uplinks: dict[PeerId, float] = {}  # planned with, in bytes a second
+        self._measured: set[PeerId] = set()  # those of them that are not assumed
+        self._assumed = shape.unknown_uplink_bytes_per_second  # for uplinks that nobody measured
+        self._stripe_ids: dict[PeerId, StripeId] = {}  # of a mesh
+        self._groups: Groups | None = None  # of trees
+        self.plan: Plan | None = None
+        self._after = after
+        self.plan_id = PlanId(after)
+
+    # ---------------------------------------------------------------- questions
+
+    @property
+    def mode(self) -> PlanMode:
+        """How the plan in force was made."""
+        return "none" if self.plan is None else self.plan.mode
+
+    @property
+    def stripe_count(self) -> int:
+        """Stripes of the plan in force, the origin's direct copies among them."""
+        return 0 if self.plan is None else len(self.plan.stripes)
+
+    @property
+    def plans_made(self) -> int:
+        """By this coordinator; ids go on from those of the coordinators before it."""
+        return self.plan_id - self._after
+
+    def part_of(self, peer_id: PeerId) -> PlanPart | None:
+        """What this member was told last; None if nothing."""
+        return self._told.get(peer_id)
+
+    def parents_of(self, peer_id: PeerId) -> tuple[PeerId, ...]:
+        """Who sends this member chunks of some stripe."""
+        part = self._told.get(peer_id)
+        return () if part is None else tuple(part.neighbours[index].peer_id for index in part.parents)
+
+    def children_of(self, peer_id: PeerId) -> tuple[PeerId, ...]:
+        """To whom this member passes chunks of some stripe on, the origin's direct copies included."""
+        part = self._told.get(peer_id)
+        if part is None:
+            return ()
+        if part.direct_copies:
+            return tuple(one.peer_id for one in part.neighbours)
+        indices = sorted({index for stripe in part.stripes for index in stripe.children})
+        return tuple(part.neighbours[index].peer_id for index in indices)
+
+    def may_receive_from(self, peer_id: PeerId, source: PeerId) -> bool:
+        """Whether ``source`` is a neighbour or fallback of this peer, or was before these last changed."""
+        return any(source in _sources(parts.get(peer_id)) for parts in (self._told, self._previous))
+
+    def drift(self, peer_id: PeerId, uplink_bytes_per_second: float | None, confidence: float) -> Drift:
+        """How far this member's uplink is from what was planned with."""
+        planned = self._uplinks.get(peer_id)
+        if planned is None or uplink_bytes_per_second is None:
+            return "none"
+        uplink = self._trusted(uplink_bytes_per_second, confidence)
+        if uplink < _SLOWED_SHARE * planned:
+            return "slowed"
+        unmeasured = peer_id not in self._measured
+        return "moved" if unmeasured or abs(uplink - planned) > _MOVED_SHARE * planned else "none"
+
+    # ---------------------------------------------------------------- changes
+
+    def replan(self, nodes: Sequence[RelayNode]) -> list[SendPlan]:
+        """The parts that changed, in the order the nodes joined. Without an origin everything stays as it is."""
+        present = {node.peer_id for node in nodes}
+        self._told = {peer_id: part for peer_id, part in self._told.items() if peer_id in present}
+        root = next((node for node in nodes if node.role == "origin"), None)
+        if root is None:
+            return []
+        self._uplinks = self._effective_uplinks(nodes)
+        self._measured = {node.peer_id for node in nodes if node.uplink_bytes_per_second is not None}
+        self.plan = self._plan([node for node in nodes if node is not root], root)
+        parts = self._parts_maker.make(nodes, self.plan)
+        changed = [peer_id for peer_id, part in parts.items() if not _as_good(self._told.get(peer_id), part)]
+        self._previous = {peer_id: part for peer_id, part in self._previous.items() if peer_id in parts}
+        if not changed:
+            return []
+        self.plan_id = PlanId(self.plan_id + 1)
+        for peer_id in changed:
+            told = self._told.get(peer_id)
+            if told is not None and _sources(told) != _sources(parts[peer_id]):
+                self._previous[peer_id] = told
+            self._told[peer_id] = parts[peer_id]
+        return [SendPlan(peer_id, self.plan_id, parts[peer_id]) for peer_id in changed]
+
+    def _plan(self, nodes: Sequence[RelayNode], root: RelayNode) -> Plan:
+        limit = self._shape.mesh_peers_max
+        if self.mode == "trees":
+            limit = int(_MESH_AGAIN_SHARE * limit)
+        if len(nodes) <= limit:
+            self._groups = None
+            plan, self._stripe_ids = plan_mesh(nodes, root, self._uplinks, self._stripe_ids)
+            return plan
+        before = None
+        if self.plan is not None and self._groups is not None and self.plan.root == root.peer_id:
+            before = (self.plan, self._groups)
+        plan, self._groups = plan_trees(nodes, root, self._uplinks, self._shape.stripes, before)
+        return plan
+
+    def _effective_uplinks(self, nodes: Sequence[RelayNode]) -> dict[PeerId, float]:
+        """What to plan with: measurements as far as they are trusted, as before where they moved little."""
+        known = [node.uplink_bytes_per_second for node in nodes if node.uplink_bytes_per_second is not None]
+        self._assumed = self._shape.unknown_uplink_bytes_per_second
+        if known:
+            self._assumed = min(self._assumed, median(known))
+        uplinks = {}
+        for node in nodes:
+            uplink = self._trusted(node.uplink_bytes_per_second, node.uplink_confidence)
+            before = self._uplinks.get(node.peer_id)
+            uplinks[node.peer_id] = uplink
+            if before is not None and abs(uplink - before) <= _MOVED_SHARE * before:
+                uplinks[node.peer_id] = before
+        return uplinks
+
+    def _trusted(self, uplink: float | None, confidence: float) -> float:
+        if uplink is None:
+            return self._assumed
+        return max(_UPLINK_MIN, confidence * uplink + (1 - confidence) * min(uplink, self._assumed))
+
+    def forget(self, peer_id: PeerId) -> None:
+        """A new session was opened: whatever its peer was told before, tell it again."""
+        self._told.pop(peer_id, None)
+
+    def validate(self) -> None:
+        """Raise AssertionError when a stripe of the plan is no tree below the origin, or shares do not add up."""
+        if self.plan is None:
+            return
+        shares = sum(stripe.share for stripe in self.plan.stripes)
+        assert not self.plan.stripes or abs(shares - 1.0) < 1e-6, "shares of stripes add up to 1"
+        for parents in (*(stripe.parents for stripe in self.plan.stripes), self.plan.list_parents):
+            children = children_of(parents)
+            reached, level = 0, [self.plan.root]
+            while level:
+                level = [child for one in level for child in children.get(one, ())]
+                reached += len(level)
+            assert reached == len(parents), "a stripe of the relay plan is no tree"
+
+
+def _sources(part: PlanPart | None) -> frozenset[PeerId]:
+    """From whom the member may receive chunks."""
+    return frozenset() if part is None else frozenset(one.peer_id for one in (*part.neighbours, *part.fallbacks))
+
+
+def _as_good(told: PlanPart | None, part: PlanPart) -> bool:
+    """Whether a member that was told the one need not be told the other: expected rates may differ a little."""
+    if told is None or told == part:
+        return told is not None
+    if len(told.stripes) != len(part.stripes) or replace(told, stripes=part.stripes) != part:
+        return False
+    return all(
+        (old.stripe, old.children) == (new.stripe, new.children)
+        and abs(old.bytes_per_second - new.bytes_per_second) <= _MOVED_SHARE * old.bytes_per_second
+        for old, new in zip(told.stripes, part.stripes, strict=True)
+    )

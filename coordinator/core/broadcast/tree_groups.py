@@ -1,0 +1,309 @@
+"""For many members: the rate that interior-disjoint trees can carry, and who relays in which of them.
+
+A relay with uplink u carries floor(u K / R) copies of one of K stripes of rate R / K. R is the largest rate at which
+these copies suffice for everybody in every stripe; what the rounding costs falls with K.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from heapq import heapify, heapreplace
+from itertools import accumulate
+
+from coordinator.core.broadcast.nodes import RelayNode, fluid_rate
+from coordinator.core.reach.holes import ANYBODY, RESTRICTED, can_punch
+from rollcast.wire.ids import PeerId
+
+_STEPS = 12  # of the search for the rate: to 1e-4 of it
+_SETTLE_FOR = 0.99  # of the best rate: leaves room, so that a join or leave need not change the rate for all
+_KEEP_ABOVE = 0.92  # a rate that still fits is kept while it is above this share of the best
+_GAIN_WORTH = 0.98  # see _interior
+_HOLES = range(ANYBODY + 1)
+_NEARLY_ALL = 0.9  # of the members
+_FEW_SHARE = 0.5  # of those copies: so few find takers wherever they are
+_HIDDEN_SHARE = 0.95  # of the copies that those whom peers behind NAT reach need: from them they take no more
+
+
+@dataclass(slots=True)
+class Groups:
+    """Who relays in which stripe, and how much.
+
+    Args:
+        bytes_per_second: R, of all stripes together.
+        stripe_of: relay -> stripe, 0 to K - 1.
+        copies: relay -> copies of its stripe that it carries.
+        root_copies: the same of the origin, by stripe.
+        costs: of members whose downlink is slower than R: the share of a copy that they take.
+    """
+
+    bytes_per_second: float
+    stripe_of: dict[PeerId, int]
+    copies: dict[PeerId, int]
+    root_copies: list[int]
+    costs: dict[PeerId, float]
+
+
+@dataclass(slots=True)
+class _Pool:
+    """Members as the search for the rate needs them."""
+
+    stripes: int
+    source: float
+    count: int  # of members without the origin
+    downlinks: list[float]  # those that are known, in bytes a second, rising
+    downlink_sums: list[float]  # of the first 0, 1, 2 ... of them
+    uplinks: list[float]  # of the relays: those that can be dialled, then by falling class of their holes
+    dialable_relays: int
+    hidden_relays: list[int]  # by class of their holes
+    reached: list[int]  # members whom those of a class reach
+
+    def copies(self, rate: float) -> list[int]:
+        return [int(uplink * self.stripes / rate) for uplink in self.uplinks]
+
+    def root_copies(self, rate: float) -> int:
+        return max(self.stripes, int(self.source * self.stripes / rate))
+
+    def needed(self, rate: float) -> float:
+        """Copies of each stripe."""
+        slower = bisect_left(self.downlinks, rate)
+        return self.count - slower + self.downlink_sums[slower] / rate
+
+    def capacity(self, rate: float) -> float:
+        """Copies of all stripes."""
+        copies = self.copies(rate)
+        end, hidden = len(copies), []
+        for count in self.hidden_relays:
+            hidden.append(sum(copies[end - count : end]))
+            end -= count
+        return self.root_copies(rate) + sum(copies[: self.dialable_relays]) + self.usable(hidden, self.stripes)
+
+    def usable(self, hidden: Sequence[int], stripes: int) -> float:
+        """Of copies of so many stripes, which relays of each class behind NAT carry, those that somebody can take."""
+        usable = 0.0
+        for count, reached in zip(hidden, self.reached, strict=True):  # each class reaches those that lower ones do
+            usable += count
+            if reached < self.count:
+                usable = min(usable, _HIDDEN_SHARE * stripes * reached)
+        return usable
+
+    def bound(self) -> float:
+        """What the fluid model allows, in bytes a second."""
+        unlimited = [float("inf")] * (self.count - len(self.downlinks))
+        return fluid_rate(self.source, self.uplinks, self.downlinks + unlimited)
+
+    def best_rate(self) -> float:
+        """The largest rate at which all copies together suffice."""
+        high = self.bound()
+        if self.fits(high):
+            return high
+        low = high / 2
+        while not self.fits(low) and low > high / 1024:
+            low /= 2
+        for _ in range(_STEPS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.fits(middle) else (low, middle)
+        return low
+
+    def fits(self, rate: float) -> bool:
+        return self.capacity(rate) >= self.stripes * self.needed(rate)
+
+
+def in_one_lan(nodes: Sequence[RelayNode], root: RelayNode) -> Sequence[RelayNode]:
+    """The members as ``make_groups`` takes them. Those of a local network in which nearly all are count as if others
+    could dial them, since nearly all can; in smaller ones the few links that there are more change no rate."""
+    lans = Counter(node.lan for node in nodes if node.lan)
+    lan, count = max(lans.items(), key=lambda one: (one[1], one[0]), default=("", 0))
+    if count < _NEARLY_ALL * len(nodes) or not (root.address or root.lan == lan):
+        return nodes
+    return [replace(node, address=node.address or node.local_address) if node.lan == lan else node for node in nodes]
+
+
+def make_groups(
+    nodes: Sequence[RelayNode],
+    root: RelayNode,
+    uplinks: Mapping[PeerId, float],
+    stripes: int,
+    before: Groups | None,
+) -> Groups:
+    """Relays, rate and groups; as much as possible stays as it was before.
+
+    Args:
+        nodes: members without the root, in the order they joined.
+        uplinks: of all, in bytes a second.
+    """
+    relays = _interior(nodes, root, uplinks, stripes)
+    pool = _pool(nodes, relays, uplinks[root.peer_id], uplinks, stripes)
+    best = pool.best_rate()
+    rate = _SETTLE_FOR * best
+    if before is not None and len(before.root_copies) == stripes:
+        kept = before.bytes_per_second
+        if _KEEP_ABOVE * best <= kept <= best:
+            rate = kept
+    copies = {relay.peer_id: count for relay, count in zip(relays, pool.copies(rate), strict=True) if count > 0}
+    stripe_of = {} if before is None else {one: k for one, k in before.stripe_of.items() if one in copies}
+    used = [relay for relay in relays if relay.peer_id in copies]
+    free, limited = _by_reach(used, pool, copies)
+    for relays_of_class in limited:
+        _assign(relays_of_class, stripe_of, copies, stripes)
+    totals = zip(*(_totals(ones, stripe_of, copies, stripes) for ones in limited), strict=True)
+    usable = [pool.usable(counts, 1) for counts in totals]
+    _assign(free, stripe_of, copies, stripes)
+    needs = [pool.needed(rate) - count for count in usable]
+    root_copies = _share_root(pool.root_copies(rate), _totals(free, stripe_of, copies, stripes), needs)
+    _balance(free, stripe_of, copies, [need - own for need, own in zip(needs, root_copies, strict=True)])
+    costs = {
+        one.peer_id: one.downlink_bytes_per_second / rate
+        for one in nodes
+        if one.downlink_bytes_per_second is not None and one.downlink_bytes_per_second < rate
+    }
+    return Groups(rate, stripe_of, copies, root_copies, costs)
+
+
+def _by_reach(
+    relays: Sequence[RelayNode], pool: _Pool, copies: Mapping[PeerId, int]
+) -> tuple[list[RelayNode], list[list[RelayNode]]]:
+    """Relays that find takers for all their copies, and the others by class of their holes."""
+    free = [relay for relay in relays if relay.address]
+    limited: list[list[RelayNode]] = [[] for _ in range(ANYBODY + 1)]
+    for relay in relays:
+        if not relay.address:
+            limited[relay.hole].append(relay)
+    carried = 0
+    for hole, ones in enumerate(limited):
+        carried += sum(copies[one.peer_id] for one in ones)
+        few = carried <= _FEW_SHARE * pool.stripes * pool.reached[hole]
+        if hole >= RESTRICTED and (pool.reached[hole] == pool.count or few):
+            free += ones
+            limited[hole] = []
+    return free, limited
+
+
+def _interior(
+    nodes: Sequence[RelayNode], root: RelayNode, uplinks: Mapping[PeerId, float], stripes: int
+) -> list[RelayNode]:
+    """Who relays. Kinds that are better as leaves relay only where the others cannot do it alone.
+
+    First those that can be dialled and were measured; then those that nobody measured; then those behind NAT that punch
+    holes to each other; then others behind NAT, which can send only to peers that can be dialled. Never one whose
+    downlink would hold back those below it.
+    """
+    able = [node for node in nodes if node.may_relay and not node.metered and root.reaches(node)]
+    bound = _pool(nodes, able, uplinks[root.peer_id], uplinks, stripes).bound()
+    able = [node for node in able if node.downlink_bytes_per_second is None or node.downlink_bytes_per_second >= bound]
+    dialable = [node for node in able if node.address]
+    known = [node for node in dialable if node.uplink_bytes_per_second is not None]
+    unknown = [node for node in dialable if node.uplink_bytes_per_second is None]
+    hidden = sorted((node for node in able if not node.address), key=lambda node: -node.hole)
+    punching = [node for node in hidden if node.hole >= RESTRICTED]
+    plain = [node for node in hidden if node.hole < RESTRICTED]
+    source = uplinks[root.peer_id]
+    choices = [known]
+    for more in (unknown, punching, plain):
+        if more:
+            choices.append(choices[-1] + more)
+    rates = [_pool(nodes, relays, source, uplinks, stripes).best_rate() for relays in choices]
+    enough = next(index for index, rate in enumerate(rates) if rate >= _GAIN_WORTH * max(rates))
+    chosen = choices[enough]
+    if not chosen and not all(root.reaches(node) for node in nodes):
+        return [node for node in nodes if node.may_relay and node.address]  # metered ones, where nobody else can
+    return chosen
+
+
+def _pool(
+    nodes: Sequence[RelayNode],
+    relays: Sequence[RelayNode],
+    source: float,
+    uplinks: Mapping[PeerId, float],
+    stripes: int,
+) -> _Pool:
+    hidden = _hidden_by_class(nodes)
+    downlinks = sorted(one.downlink_bytes_per_second for one in nodes if one.downlink_bytes_per_second is not None)
+    return _Pool(
+        stripes=stripes,
+        source=source,
+        count=len(nodes),
+        downlinks=downlinks,
+        downlink_sums=list(accumulate(downlinks, initial=0.0)),
+        uplinks=[uplinks[relay.peer_id] for relay in relays],
+        dialable_relays=sum(bool(relay.address) for relay in relays),
+        hidden_relays=_hidden_by_class(relays),
+        reached=[
+            len(nodes) - sum(count for other, count in enumerate(hidden) if not can_punch(hole, other))
+            for hole in _HOLES
+        ],
+    )
+
+
+def _hidden_by_class(nodes: Sequence[RelayNode]) -> list[int]:
+    counts = [0] * len(_HOLES)
+    for node in nodes:
+        if not node.address:
+            counts[node.hole] += 1
+    return counts
+
+
+def _totals(
+    relays: Sequence[RelayNode], stripe_of: Mapping[PeerId, int], copies: Mapping[PeerId, int], stripes: int
+) -> list[int]:
+    """Copies that these relays carry of each stripe."""
+    totals = [0] * stripes
+    for relay in relays:
+        if relay.peer_id in stripe_of:
+            totals[stripe_of[relay.peer_id]] += copies[relay.peer_id]
+    return totals
+
+
+def _assign(
+    relays: Sequence[RelayNode], stripe_of: dict[PeerId, int], copies: Mapping[PeerId, int], stripes: int
+) -> None:
+    """Give new relays a stripe, the strongest first: where copies are fewest, and its region has no relay yet."""
+    totals = _totals(relays, stripe_of, copies, stripes)
+    heads = {(relay.region, stripe_of[relay.peer_id]) for relay in relays if relay.peer_id in stripe_of}
+    fresh = [relay for relay in relays if relay.peer_id not in stripe_of]
+    fresh.sort(key=lambda relay: -copies[relay.peer_id])
+    for relay in fresh:
+        count, region = copies[relay.peer_id], relay.region
+        near = min(totals) + count
+        stripe = min((total > near, (region, k) in heads, total, k) for k, total in enumerate(totals))[3]
+        stripe_of[relay.peer_id] = stripe
+        totals[stripe] += count
+        heads.add((region, stripe))
+
+
+def _share_root(count: int, totals: Sequence[int], needs: Sequence[float]) -> list[int]:
+    """The origin's copies: one of each stripe, the rest to those that lack most."""
+    root_copies = [1] * len(totals)
+    lacks = [(total + 1 - need, stripe) for stripe, (total, need) in enumerate(zip(totals, needs, strict=True))]
+    heapify(lacks)
+    for _ in range(count - len(totals)):
+        margin, stripe = lacks[0]
+        heapreplace(lacks, (margin + 1, stripe))
+        root_copies[stripe] += 1
+    return root_copies
+
+
+def _balance(
+    relays: Sequence[RelayNode], stripe_of: dict[PeerId, int], copies: Mapping[PeerId, int], needs: Sequence[float]
+) -> None:
+    """Move relays from stripes with copies to spare to those that lack some, as few as possible."""
+    members: list[list[PeerId]] = [[] for _ in needs]
+    margins = [-need for need in needs]
+    for relay in relays:
+        stripe = stripe_of[relay.peer_id]
+        members[stripe].append(relay.peer_id)
+        margins[stripe] += copies[relay.peer_id]
+    for _ in range(len(relays)):
+        poor, rich = margins.index(min(margins)), margins.index(max(margins))
+        movable = [one for one in members[rich] if copies[one] <= margins[rich]] if margins[poor] < 0 else []
+        if not movable:
+            return
+        sufficient = [one for one in movable if copies[one] >= -margins[poor]]
+        moved = min(sufficient, key=copies.__getitem__) if sufficient else max(movable, key=copies.__getitem__)
+        members[rich].remove(moved)
+        members[poor].append(moved)
+        margins[rich] -= copies[moved]
+        margins[poor] += copies[moved]
+        stripe_of[moved] = poor

@@ -1,0 +1,277 @@
+"""Plans for many members: interior-disjoint trees of bounded degree, one a stripe, that change as little as possible.
+
+Every relay is interior in one stripe and a leaf in the others, so that its whole uplink carries its own stripe. Trees
+are filled level by level, the strongest relays first. Source: SplitStream (Castro et al. 2003) for the shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+
+from coordinator.core.broadcast.nodes import Parents, Plan, RelayNode, Stripe
+from coordinator.core.broadcast.tree_groups import Groups, in_one_lan, make_groups
+from coordinator.core.reach.holes import ANYBODY, ENOUGH, can_punch
+from rollcast.wire.ids import PeerId, StripeId
+
+_DETOUR_HOPS = 2  # a parent nearby may be so much deeper than the shallowest one
+_ROUNDING = 1e-9
+
+Place = tuple[int, int, int]  # depth, order, index of a node with copies to spare
+
+
+@dataclass(slots=True)
+class _Members:
+    """The members as arrays, the root first, and what is the same in all stripes."""
+
+    ids: list[PeerId]
+    dialable: list[bool]
+    sites: list[str]
+    regions: list[str]
+    costs: list[float]
+    index_of: dict[PeerId, int] = field(default_factory=dict)
+    rtts: list[float] = field(default_factory=list)
+    holes: list[int] = field(default_factory=list)
+    avoid: dict[int, frozenset[PeerId]] = field(default_factory=dict)  # of those that failed with somebody
+    lans: list[str] = field(default_factory=list)
+
+
+def plan_trees(
+    nodes: Sequence[RelayNode],
+    root: RelayNode,
+    uplinks: Mapping[PeerId, float],
+    stripes: int,
+    before: tuple[Plan, Groups] | None,
+) -> tuple[Plan, Groups]:
+    """The plan, and who relays in which stripe.
+
+    Args:
+        nodes: members without the root, in the order they joined.
+        uplinks: of all, in bytes a second.
+        before: the result for the members as they were; what still holds of it is kept.
+    """
+    groups = make_groups(in_one_lan(nodes, root), root, uplinks, stripes, None if before is None else before[1])
+    everybody = [root, *nodes]
+    members = _Members(
+        ids=[node.peer_id for node in everybody],
+        dialable=[bool(node.address) for node in everybody],
+        sites=[node.site for node in everybody],
+        regions=[node.region for node in everybody],
+        costs=[groups.costs.get(node.peer_id, 1.0) for node in everybody],
+        index_of={node.peer_id: index for index, node in enumerate(everybody)},
+        rtts=[node.rtt_s for node in everybody],
+        holes=[node.hole for node in everybody],
+        avoid={index: node.avoid for index, node in enumerate(everybody) if node.avoid},
+        lans=[node.lan for node in everybody],
+    )
+    capacities = [[0.0] * len(everybody) for _ in range(stripes)]
+    for peer_id, stripe in groups.stripe_of.items():
+        capacities[stripe][members.index_of[peer_id]] = float(groups.copies[peer_id])
+    planned = []
+    for stripe in range(stripes):
+        capacities[stripe][0] = float(groups.root_copies[stripe])
+        old = before[0].stripes[stripe].parents if before is not None and stripe < len(before[0].stripes) else {}
+        parents = _Tree(members, capacities[stripe]).grow(old)
+        planned.append(Stripe(StripeId(stripe + 1), parents, 1 / stripes))
+    return Plan(root.peer_id, "trees", tuple(planned), groups.bytes_per_second, planned[0].parents), groups
+
+
+class _Tree:
+    """One stripe's tree: edges kept from before, then the others attached one by one."""
+
+    def __init__(self, members: _Members, capacities: list[float]) -> None:
+        count = len(members.ids)
+        self.members = members
+        self.capacities = capacities
+        self.spare = list(capacities)
+        self.parents = [-1] * count
+        self.children: list[list[int]] = [[] for _ in range(count)]
+        self.depths = [-1] * count  # of what is connected to the root
+        self.places: list[Place] = []  # under those that can be dialled
+        self.hidden_places: list[list[Place]] = [[] for _ in range(ANYBODY + 1)]  # that cannot, by their hole's class
+        self.by_lan: dict[str, list[Place]] = {}  # of hidden ones that others of their site can dial
+        self.by_site: dict[str, list[Place]] = {}
+        self.by_region: dict[str, list[Place]] = {}
+        self.overloaded: list[tuple[float, int, int]] | None = None
+
+    def grow(self, before: Parents) -> Parents:
+        """Parents of all that can be reached."""
+        order = self._order()
+        self._keep(order, before)
+        self._connect(0, 0)
+        waiting = [child for child in order if self.parents[child] < 0]
+        for child in waiting:
+            self._attach(child)
+        ids = self.members.ids
+        return {ids[child]: ids[parent] for child, parent in enumerate(self.parents) if parent >= 0}
+
+    def _order(self) -> list[int]:
+        """Relays first, the strongest before the others and those behind NAT after them; then leaves."""
+        capacities, dialable, rtts = self.capacities, self.members.dialable, self.members.rtts
+        holes = self.members.holes
+        relays = [index for index in range(1, len(capacities)) if capacities[index] > 0]
+        relays.sort(key=lambda index: (not dialable[index], -capacities[index], rtts[index]))
+        leaves = [index for index in range(1, len(capacities)) if capacities[index] <= 0]
+        # Those that fewer can reach come later: the others take the places that they cannot have.
+        leaves.sort(key=lambda index: (not dialable[index], -holes[index], -self.members.costs[index]))
+        return relays + leaves
+
+    def _keep(self, order: Sequence[int], before: Parents) -> None:
+        ids, index_of = self.members.ids, self.members.index_of
+        for child in order if before else ():
+            parent = index_of.get(before.get(ids[child], PeerId("")), -1)
+            if parent >= 0 and self._possible(child, parent) and self._has_room(child, parent):
+                self._link(child, parent)
+
+    def _possible(self, child: int, parent: int) -> bool:
+        members = self.members
+        if self.capacities[parent] <= 0:
+            return False
+        if members.dialable[child] or members.dialable[parent]:
+            return True
+        lan = members.lans[child]
+        possible = can_punch(members.holes[child], members.holes[parent]) or (lan and lan == members.lans[parent])
+        return bool(possible) and not self._avoids(child, parent)
+
+    def _avoids(self, child: int, parent: int) -> bool:
+        """Whether no hole could be punched between the two lately, nor was there a way in their local network."""
+        avoid = self.members.avoid.get(child)
+        return avoid is not None and self.members.ids[parent] in avoid
+
+    def _has_room(self, child: int, parent: int) -> bool:
+        return self.spare[parent] + _ROUNDING >= self.members.costs[child]
+
+    def _link(self, child: int, parent: int) -> None:
+        self.parents[child] = parent
+        self.children[parent].append(child)
+        self.spare[parent] -= self.members.costs[child]
+
+    def _connect(self, top: int, depth: int) -> None:
+        """This node and what is below it hang on the root now: they may become parents."""
+        level = [top]
+        while level:
+            for one in level:
+                self.depths[one] = depth
+                if self.spare[one] > _ROUNDING:
+                    self._offer(one, depth)
+            level = [child for one in level for child in self.children[one]]
+            depth += 1
+
+    def _offer(self, index: int, depth: int) -> None:
+        place = (depth, index, index)
+        if not self.members.dialable[index]:
+            heappush(self.hidden_places[self.members.holes[index]], place)
+            if lan := self.members.lans[index]:
+                heappush(self.by_lan.setdefault(lan, []), place)
+            return
+        heappush(self.places, place)
+        site, region = self.members.sites[index], self.members.regions[index]
+        if site:
+            heappush(self.by_site.setdefault(site, []), place)
+        if region:
+            heappush(self.by_region.setdefault(region, []), place)
+
+    def _attach(self, child: int) -> None:
+        """To the best place; else, for a relay, to that of a leaf; else where the overload is least."""
+        parent, leaf = self._best_place(child), -1
+        if parent < 0 and self.capacities[child] > 0:
+            parent, leaf = self._place_of_a_leaf(child)
+        if parent < 0:
+            parent = self._least_loaded(child)
+        if parent >= 0:
+            self._link(child, parent)
+            self._connect(child, self.depths[parent] + 1)
+        if leaf >= 0:
+            self._attach(leaf)
+
+    def _best_place(self, child: int) -> int:
+        """Same site, same region, anywhere; the nearby ones unless they are much deeper. -1 if all are full."""
+        members = self.members
+        lan = members.lans[child]
+        in_lan = self.by_lan.get(lan) if lan else None
+        beside = self._first(in_lan, child) if in_lan else None
+        if self.capacities[child] <= 0 and (place := beside or self._hidden_place(child)) is not None:
+            return place[2]
+        anywhere = self._first(self.places, child)
+        if anywhere is None and self.capacities[child] > 0:
+            anywhere = beside or self._hidden_place(child)
+        if anywhere is None:
+            return -1
+        sites = self.by_site.get(members.sites[child])
+        for nearby in (in_lan, sites, self.by_region.get(members.regions[child])):
+            place = None if not nearby else self._first(nearby, child)
+            if place is not None and place[0] <= anywhere[0] + _DETOUR_HOPS:
+                return place[2]
+        return anywhere[2]
+
+    def _hidden_place(self, child: int) -> Place | None:
+        """Under one that cannot be dialled; first under those that the fewest others reach."""
+        least = 0 if self.members.dialable[child] else ENOUGH - self.members.holes[child]
+        for places in self.hidden_places[least:]:
+            place = self._first(places, child) if places else None
+            if place is not None:
+                return place
+        return None
+
+    def _first(self, places: list[Place], child: int) -> Place | None:
+        """The shallowest with room. A place too small for this child is too small for those that come later."""
+        cost = self.members.costs[child] - _ROUNDING
+        passed: list[Place] = []
+        found: Place | None = None
+        avoids = child in self.members.avoid
+        while places:
+            place = places[0]
+            here = self.depths[place[2]] == place[0]
+            if here and self.spare[place[2]] >= cost and not (avoids and self._avoids(child, place[2])):
+                found = place
+                break
+            heappop(places)
+            if here and self.spare[place[2]] > _ROUNDING:
+                passed.append(place)
+        for place in passed:
+            heappush(places, place)
+        return found
+
+    def _place_of_a_leaf(self, child: int) -> tuple[int, int]:
+        """Make room for a relay: the shallowest possible parent that has a leaf, and the leaf, which must move."""
+        costs = self.members.costs
+        level = [0]
+        while level:
+            for parent in level:
+                for leaf in self.children[parent] if self._possible(child, parent) else ():
+                    if self.capacities[leaf] <= 0 and costs[leaf] >= costs[child] - _ROUNDING:
+                        self.children[parent].remove(leaf)
+                        self.spare[parent] += costs[leaf]
+                        self.parents[leaf] = -1
+                        return parent, leaf
+            level = [one for parent in level for one in self.children[parent] if self.capacities[one] > 0]
+        return -1, -1
+
+    def _least_loaded(self, child: int) -> int:
+        """Nobody has room: the relay, or the origin, whose load for its uplink grows least."""
+        if self.overloaded is None:
+            self.overloaded = [self._load(index) for index in self._relays() if self.depths[index] >= 0]
+            heapify(self.overloaded)
+        passed, found = [], -1
+        while self.overloaded and found < 0:
+            entry = heappop(self.overloaded)
+            index = entry[2]
+            passed.append(entry)
+            if self._possible(child, index):
+                found = index
+        for entry in passed:
+            if entry[2] != found:
+                heappush(self.overloaded, entry)
+        if found >= 0:
+            self.spare[found] -= self.members.costs[child]
+            heappush(self.overloaded, self._load(found))
+            self.spare[found] += self.members.costs[child]
+        return found
+
+    def _relays(self) -> Iterator[int]:
+        return (index for index, capacity in enumerate(self.capacities) if capacity > 0)
+
+    def _load(self, index: int) -> tuple[float, int, int]:
+        capacity = self.capacities[index]
+        return ((capacity - self.spare[index] + 1.0) / capacity, self.depths[index], index)

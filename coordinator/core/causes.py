@@ -1,0 +1,109 @@
+"""Which event led to what the coordinator did: the cause on every entry of the run's story."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from coordinator.core.events.events import (
+    ActivationPlanFailed,
+    ActivationPlanned,
+    BatchRecorded,
+    BatchRequested,
+    EpochRecorded,
+    EpochRequested,
+    Event,
+    HeartbeatReceived,
+    IdentityNoticed,
+    LearnerCalled,
+    LearnerStatusChanged,
+    LeasesReturned,
+    MalformedRollout,
+    PartialReceived,
+    PeerAccused,
+    PeerJoined,
+    PeerLeft,
+    PromptsSupplied,
+    RolloutReceived,
+    RolloutScored,
+    RolloutStored,
+    RunEnded,
+    StandbyRestored,
+    Started,
+    StepFinished,
+    Tick,
+    VersionAnnounced,
+    VersionHeld,
+    WorkersOffered,
+    WorkRequested,
+)
+from coordinator.core.events.operator_events import (
+    BudgetChanged,
+    PeerBanned,
+    PeerDrained,
+    PeerEnabled,
+    PeerPinned,
+    PricesChanged,
+    PublishPeriodChanged,
+    StalenessLimitChanged,
+)
+from coordinator.core.events.reach_events import (
+    DialBackEnded,
+    PunchEnded,
+    PunchRequested,
+    ReachabilityTold,
+    RecordGiven,
+    SeenAt,
+)
+
+
+def cause_of(event: Event) -> str:
+    """The event in few words: what it is about, and its id."""
+    match event:
+        case PeerJoined() | PeerLeft() | HeartbeatReceived() | WorkRequested() | VersionHeld() | LeasesReturned():
+            return f"peer {event.peer_id}"
+        case IdentityNoticed():
+            return f"peer {event.peer_id}"
+        case ReachabilityTold() | SeenAt() | PunchRequested() | RecordGiven():
+            return f"peer {event.peer_id}"
+        case PunchEnded():
+            return f"punch {event.punch_id}"
+        case DialBackEnded():
+            return f"dial-back {event.check_id}"
+        case PeerAccused():
+            return f"peer {event.accuser}"
+        case RolloutReceived() | MalformedRollout():
+            return f"upload {event.upload_id}"
+        case PartialReceived():
+            return f"lease {event.partial.lease_id}"
+        case RolloutStored() | RolloutScored():
+            return f"rollout {event.rollout_id}"
+        case BatchRequested() | BatchRecorded() | StepFinished() | EpochRequested():
+            return f"step {event.step}"
+        case VersionAnnounced():
+            return f"version {event.version}"
+        case EpochRecorded():
+            return f"epoch {event.epoch}"
+        case LearnerStatusChanged():
+            return f"learner {event.phase}".rstrip()
+        case LearnerCalled():
+            return "learner"
+        case ActivationPlanned():
+            return f"plan {event.solved.number}"
+        case ActivationPlanFailed():
+            return f"plan {event.number}"
+        case WorkersOffered():
+            return "providers"
+        case RunEnded():
+            return "end of the run"
+        case PromptsSupplied():
+            return "prompts"
+        case Started() | StandbyRestored():
+            return "start"
+        case Tick():
+            return "time"
+        case PeerPinned() | PeerDrained() | PeerBanned() | PeerEnabled():
+            return "operator"
+        case PricesChanged() | StalenessLimitChanged() | PublishPeriodChanged() | BudgetChanged():
+            return "operator"
+        case _:
+            assert_never(event)

@@ -1,0 +1,333 @@
+"""The coordinator's decisions: events in, actions out. No clock, no I/O, no randomness of its own.
+
+Each concern is a part with its own module: membership, leases, staleness, batches, accounting, relay plan, and so on;
+state.py holds them together, and this module says which of them an event concerns, in which order.
+"""
+
+from __future__ import annotations
+
+from coordinator.core.activation.activation import Activation
+from coordinator.core.activation.preview import Question, question_of
+from coordinator.core.activation.status import ActivationStatus
+from coordinator.core.decisions import announcing, batching, lifecycle, selection, starting
+from coordinator.core.decisions import epoch_change as epochs
+from coordinator.core.decisions.broadcasts import Relaying
+from coordinator.core.decisions.intake import Intake
+from coordinator.core.decisions.issuing import issue
+from coordinator.core.decisions.settings import CoreSettings
+from coordinator.core.decisions.speculation import LongTail
+from coordinator.core.decisions.stalls import Patience
+from coordinator.core.decisions.state import CoreState, Restored
+from coordinator.core.decisions.wait_causes import WaitCauses
+from coordinator.core.decisions.work_requests import Working
+from coordinator.core.events.actions import Action, Note
+from coordinator.core.events.events import (
+    ActivationPlanFailed,
+    ActivationPlanned,
+    BatchRecorded,
+    BatchRequested,
+    EpochRecorded,
+    EpochRequested,
+    Event,
+    HeartbeatReceived,
+    IdentityNoticed,
+    LearnerCalled,
+    LearnerStatusChanged,
+    LeasesReturned,
+    MalformedRollout,
+    PartialReceived,
+    PeerAccused,
+    PeerJoined,
+    PeerLeft,
+    PromptsSupplied,
+    RolloutReceived,
+    RolloutScored,
+    RolloutStored,
+    RunEnded,
+    StandbyRestored,
+    Started,
+    StepFinished,
+    Tick,
+    VersionAnnounced,
+    VersionHeld,
+    WorkersOffered,
+    WorkRequested,
+)
+from coordinator.core.events.prices import Budget, Price
+from coordinator.core.events.reach_events import (
+    DialBackEnded,
+    PunchEnded,
+    PunchRequested,
+    ReachabilityTold,
+    RecordGiven,
+    SeenAt,
+)
+from coordinator.core.members.membership import Member
+from coordinator.core.members.standby import standby_of
+from coordinator.core.operator import Acting
+from coordinator.core.presence import Presence
+from coordinator.core.staleness.age_breakdown import Split
+from coordinator.core.staleness.epochs import EpochBook
+from coordinator.core.staleness.policy import RulesInForce
+from coordinator.core.status.broadcast import BroadcastStatus, build_broadcast_status
+from coordinator.core.status.status import RunStatus, Status, Waiting, WaitingWatch, build_run_status, build_status
+from coordinator.core.traversal.traversal import Reaching
+from rollcast.wire.ids import Epoch, PeerId, Version
+
+__all__ = ["CoordinatorCore", "CoreSettings", "Restored", "Status", "Waiting"]
+
+_MOVES_THE_LEARNER = (Tick, BatchRequested, BatchRecorded)  # what it waits for is looked at then
+#: The most frequent events: none of them changes who is missing, or what the run as a whole waits for.
+_DAILY = frozenset({HeartbeatReceived, RolloutReceived, RolloutStored, WorkRequested, VersionHeld, PartialReceived})
+
+
+class CoordinatorCore:
+    """Who is here, who does what, which rollouts count.
+
+    ``now`` is any monotonic clock in seconds, the same for every call. Our own bugs raise ValueError or KeyError;
+    what others do wrong becomes an action.
+    """
+
+    def __init__(self, settings: CoreSettings, restored: Restored | None = None) -> None:
+        self.settings = settings
+        self._state = CoreState(settings, restored)
+        self._intake = Intake(self._state, last_rollout=0 if restored is None else restored.last_rollout)
+        self._waiting = WaitingWatch(self._state)
+        self._started_at: float | None = None
+        self._elapsed_before_s = 0.0 if restored is None else restored.elapsed_s
+        self._patience = Patience(self._state)
+        self._relaying = Relaying(self._state)
+        self._reaching = Reaching(self._state, self._relaying)
+        self._presence = Presence(self._state, self._relaying, self._reaching)
+        self._activation = Activation(self._state, self._relaying)
+        self._acting = Acting(self._state, self._relaying, self._presence, self._activation)
+        self._working = Working(self._state)
+        self._long_tail = LongTail(self._state)
+        self._wait_causes = WaitCauses(self._state)
+
+    # ---------------------------------------------------------------- questions of the shell
+
+    @property
+    def epoch(self) -> Epoch:
+        return self._state.epoch
+
+    @property
+    def epochs(self) -> EpochBook:
+        """Every epoch that was opened, and whose versions count."""
+        return self._state.epochs
+
+    @property
+    def rules(self) -> RulesInForce:
+        """The limits that hold now."""
+        return self._state.rules
+
+    @property
+    def age_split(self) -> Split:
+        """What the ages of all trained rollouts were made of."""
+        return self._state.ages.total
+
+    @property
+    def newest_version(self) -> Version | None:
+        """The newest announced version."""
+        return self._state.newest_version
+
+    @property
+    def recorded_batches(self) -> int:
+        """Batches of steps below this one are recorded."""
+        return self._state.batches.recorded
+
+    @property
+    def origin(self) -> Member | None:
+        """The origin that the learner pushes to; None until one has joined."""
+        return self._state.members.origin
+
+    @property
+    def prices(self) -> tuple[Price, ...]:
+        """What peers cost; the first that matches one holds."""
+        return self._state.prices
+
+    @property
+    def budget(self) -> Budget:
+        """What may be spent, as far as the core knows."""
+        return self._state.budget
+
+    def standby(self) -> dict[PeerId, tuple[str, bool]]:
+        """Who is switched off by the capacity model, for a coordinator after us."""
+        return standby_of(self._state.members)
+
+    def preview_question(self, now: float) -> Question:
+        """What a preview of an act or of other settings is made from."""
+        return question_of(self._state, self._activation.corrections, now)
+
+    def banned_because(self, peer_id: PeerId) -> str:
+        """Why this identity may not take part; empty: it may."""
+        return self._state.members.banned_because(peer_id)
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether any peer has a session."""
+        return self._state.members.has_role("peer")
+
+    @property
+    def state(self) -> CoreState:
+        """For views, which change nothing."""
+        return self._state
+
+    def chunk_bytes_sent(self) -> dict[PeerId, int]:
+        """What each member says that it sent to others since its process started."""
+        return {one.peer_id: one.facts.chunk_bytes_sent for one in self._state.members if one.facts is not None}
+
+    def peer_named(self, words: str) -> PeerId | None:
+        """The peer with this id, or the one with this name if only one has it, among those here and gone lately."""
+        return self._state.members.peer_named(words)
+
+    def waiting(self, now: float) -> Waiting:
+        """What the run waits for."""
+        return self._waiting.describe(now, self._patience.no_peer_since)
+
+    def status(self, now: float) -> Status:
+        """The run and its members."""
+        waiting, elapsed_s = self.waiting(now), self.elapsed_s(now)
+        return build_status(self._state, waiting, self._activation.status(), now=now, elapsed_s=elapsed_s)
+
+    def run_status(self, now: float) -> RunStatus:
+        """The same without members."""
+        waiting, elapsed_s = self.waiting(now), self.elapsed_s(now)
+        return build_run_status(self._state, waiting, self._activation.status(), now=now, elapsed_s=elapsed_s)
+
+    def activation_status(self) -> ActivationStatus:
+        """What the capacity model decided."""
+        return self._activation.status()
+
+    def broadcast(self, now: float) -> BroadcastStatus:
+        """How the newest version spreads."""
+        return build_broadcast_status(self._state, now=now)
+
+    def elapsed_s(self, now: float) -> float:
+        """How long coordinators have run on this run, those before us included, in seconds."""
+        return self._elapsed_before_s + (0.0 if self._started_at is None else now - self._started_at)
+
+    def validate(self) -> None:
+        """Check every invariant.
+
+        Raises:
+            AssertionError: one is broken; names it.
+        """
+        self._state.validate()
+        self._intake.validate()
+
+    # ---------------------------------------------------------------- events
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        """What the shell must do about this event, in this order."""
+        if self._started_at is None:
+            self._started_at = now
+        self._state.now = now
+        actions = self._dispatch(event, now)
+        self._state.ages.observe(event, actions, now)
+        if type(event) not in _DAILY:
+            if isinstance(event, _MOVES_THE_LEARNER):
+                actions += self._wait_causes.observe(now)
+            self._patience.observe(now)
+            self._waiting.observe(now)
+        if self.settings.validate_every_event:
+            self.validate()
+        return actions
+
+    def _dispatch(self, event: Event, now: float) -> list[Action]:
+        match event:  # the most frequent ones first
+            case HeartbeatReceived():
+                return self._presence.heartbeat(event, now)
+            case RolloutReceived():
+                self._presence.seen(event.peer_id, now)
+                return self._intake.received(event, now) + issue(self._state, now)
+            case RolloutStored():
+                return self._intake.stored(event, now)
+            case RolloutScored():
+                noted = self._intake.scored(event, now)
+                return noted + self._form_and_issue(selection.scored(self._state, event.rollout_id), now)
+            case WorkRequested():
+                return self._working.requested(event, now)
+            case VersionHeld():
+                return self._presence.version_held(event, now)
+            case PartialReceived():
+                self._presence.seen(event.peer_id, now)
+                return self._intake.partial(event)
+            case Started():
+                return starting.started(self._state, now)
+            case PeerJoined():
+                return self._presence.joined(event, now) + self._activation.joined(event.peer_id)
+            case PeerLeft():
+                return self._presence.left(event, now)
+            case IdentityNoticed():
+                return [Note(event.what, event.peer_id, event.detail)]
+            case ReachabilityTold() | SeenAt() | PunchRequested() | PunchEnded() | DialBackEnded() | RecordGiven():
+                self._presence.seen(event.peer_id, now)
+                return self._reaching.received(event, now)
+            case LeasesReturned():
+                return self._working.returned(event, now)
+            case PeerAccused():
+                return self._presence.accused(event, now)
+            case PromptsSupplied():
+                self._state.prompts.supplied(event.prompts)
+                return issue(self._state, now)
+            case MalformedRollout():
+                self._presence.seen(event.peer_id, now)
+                return self._intake.malformed(event) + issue(self._state, now)
+            case BatchRequested():
+                return self._learner_moves(batching.batch_requested(self._state, event, now), now)
+            case BatchRecorded():
+                return self._learner_moves(batching.batch_recorded(self._state, event, now), now)
+            case VersionAnnounced():
+                return announcing.announced(self._state, event, now)
+            case EpochRequested():
+                return epochs.requested(self._state, event) + issue(self._state, now)
+            case EpochRecorded():
+                return epochs.recorded(self._state, event)
+            case StepFinished():
+                self._state.progress.step_finished(event.step, event.values)
+                return []
+            case LearnerStatusChanged():
+                self._state.progress.status_changed(event.phase, event.detail, event.values)
+                return []
+            case LearnerCalled():
+                self._patience.learner_called(now)
+                return []
+            case ActivationPlanned():
+                return self._activation.planned(event.solved, now)
+            case ActivationPlanFailed():
+                return self._activation.plan_failed(event.number, event.why, now)
+            case StandbyRestored():
+                self._activation.restored(event, now)
+                return []
+            case WorkersOffered():
+                self._activation.offered(event, now)
+                return []
+            case RunEnded():
+                return lifecycle.run_ended(self._state, event)
+            case Tick():
+                return self._tick(now)
+            case _:
+                return self._acting.ordered(event, now)
+
+    def _learner_moves(self, actions: list[Action], now: float) -> list[Action]:
+        self._working.learner_moved(now)
+        return actions + issue(self._state, now)
+
+    def _form_and_issue(self, dropped: list[Action], now: float) -> list[Action]:
+        changed = dropped + batching.form_batch(self._state, now)
+        return changed + issue(self._state, now) if changed else []
+
+    # ---------------------------------------------------------------- time
+
+    def _tick(self, now: float) -> list[Action]:
+        state = self._state
+        actions = self._presence.drop_silent(now)
+        if state.late_wait.running:
+            actions += batching.form_batch(state, now)
+        actions += self._reaching.tick(now)
+        actions += self._relaying.replan(now) if state.members.end_demotions(now) else self._relaying.tick(now)
+        actions += self._working.tick(now) + self._activation.tick(now)
+        overdue = self._patience.overdue(now)
+        actions += issue(state, now) + self._long_tail.tick(now)
+        return actions + ([] if overdue is None else [overdue])

@@ -1,0 +1,145 @@
+"""When to plan again who relays to whom, with which rates, and when to measure them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from coordinator.core.broadcast.nodes import RelayNode
+from coordinator.core.broadcast.probing import Probing
+from coordinator.core.decisions.state import CoreState
+from coordinator.core.events.actions import Action
+from coordinator.core.members.membership import Member
+from rollcast.wire.ids import PeerId
+
+REPLAN_AT_ONCE_MAX = 64  # members; above it joins and leaves are planned together a little later (thundering herds)
+MEMBERS_PLANNED_A_SECOND = 2000  # so that planning takes a small share of the coordinator's time
+SLOWED_AFTER_S = 2.0  # since the last plan: a relay that lost half of its uplink
+REACH_AFTER_S = 1.0  # since the last plan: who can reach whom, which comes peer by peer after a start
+MOVED_AFTER_S = 30.0  # since the last plan: a rate that was not known, or is another one now
+
+
+class Relaying:
+    """The relay plan's glue to membership and heartbeats. Times are the core's clock in seconds."""
+
+    def __init__(self, state: CoreState) -> None:
+        self._state = state
+        self._probing = Probing(state.settings.probes)
+        self._planned_at = float("-inf")
+        self._due_at = float("inf")
+
+    def joined(self, member: Member, now: float) -> list[Action]:
+        """A session was opened: tell its peer its part, whatever it was told before."""
+        self._state.relay.forget(member.peer_id)
+        return self.changed(now)
+
+    def left(self, peer_id: PeerId, now: float) -> list[Action]:
+        """A member is gone."""
+        self._probing.left(peer_id)
+        return self.changed(now)
+
+    def changed(self, now: float) -> list[Action]:
+        """Who is here, or may relay, changed: plan again, soon if there are many members."""
+        members = len(self._state.members)
+        if members <= REPLAN_AT_ONCE_MAX:
+            return self.replan(now)
+        self._due_by(max(now, self._planned_at + members / MEMBERS_PLANNED_A_SECOND))
+        return []
+
+    def observe(self, member: Member, now: float, *, before: tuple[bool, bool]) -> list[Action]:
+        """Take a heartbeat's measurements in; ``before``: the member's part in the plan until then."""
+        assert member.facts is not None
+        self._state.links.observe(member.peer_id, member.facts, now)
+        if member.part_in_plan != before:
+            return self.changed(now)
+        cap = member.upload_cap_bytes_per_second
+        uplink, confidence = self._state.links.uplink(member.peer_id, now, upload_cap_bytes_per_second=cap)
+        drift = self._state.relay.drift(member.peer_id, uplink, confidence)
+        if drift != "none":  # in a mesh a new plan moves next to nothing
+            soon = drift == "slowed" or self._state.relay.mode == "mesh"
+            self._due_by(self._planned_at + (SLOWED_AFTER_S if soon else MOVED_AFTER_S))
+        return []
+
+    def reachability_changed(self, now: float) -> None:
+        """Who can reach whom changed: plan again soon."""
+        pause_s = max(REACH_AFTER_S, len(self._state.members) / MEMBERS_PLANNED_A_SECOND)
+        self._due_by(max(now, self._planned_at + pause_s))
+
+    def tick(self, now: float) -> list[Action]:
+        """Plan again if it is due; otherwise let a peer measure its uplink if that is needed."""
+        if now >= self._due_at:
+            return self.replan(now)
+        return self._probe(now)
+
+    def replan(self, now: float) -> list[Action]:
+        """Plan again at once."""
+        self._due_at = float("inf")
+        if self._state.ended:  # everybody is leaving: nothing is relayed any more
+            return []
+        self._planned_at = now
+        self._state.links.settle()
+        members = [member for member in self._state.members if member.receives]
+        return list(self._state.relay.replan([self._node(member, now) for member in members]))
+
+    def _due_by(self, at: float) -> None:
+        self._due_at = min(self._due_at, at)
+
+    def _node(self, member: Member, now: float) -> RelayNode:
+        cap = member.upload_cap_bytes_per_second
+        link = self._state.links.estimate(member.peer_id, now, upload_cap_bytes_per_second=cap)
+        reach = self._state.reach.of(member.peer_id)
+        return RelayNode(
+            peer_id=member.peer_id,
+            role=member.role,
+            address=reach.address,
+            may_relay=member.may_relay,
+            uplink_bytes_per_second=link.uplink_bytes_per_second,
+            uplink_confidence=link.uplink_confidence,
+            downlink_bytes_per_second=link.downlink_bytes_per_second,
+            metered=member.metered,
+            region=member.region,
+            site=member.site if self._state.settings.lan_preferred else "",
+            rtt_s=link.rtt_s,
+            hole=reach.hole,
+            avoid=self._state.reach.failures.of(member.peer_id),
+            circuits=reach.circuits,
+            local_address=reach.local_address,
+        )
+
+    # ---------------------------------------------------------------- probes
+
+    def _probe(self, now: float) -> list[Action]:
+        """In a mesh relays find their shares by themselves: only trees need to know rates beforehand."""
+        state = self._state
+        if state.ended or state.relay.mode != "trees" or not self._probing.is_time(len(state.members), now):
+            return []
+        for peer_id in self._probing.running:
+            if self._is_idle(peer_id):
+                self._probing.reported(peer_id, state.links.probe_id(peer_id))
+        uplinks = [
+            (member.peer_id, state.links.uplink(member.peer_id, now)[1])
+            for member in state.members
+            if not member.metered and member.may_relay
+        ]
+        return list(self._probing.next(uplinks, now, is_idle=self._is_idle, targets_of=self._targets_of))
+
+    def _is_idle(self, peer_id: PeerId) -> bool:
+        """It holds the newest version and nothing is on its way to it, nor from it to those below it."""
+        members = self._state.members
+        member = members.get(peer_id)
+        if member is None or not self._has_newest(member):
+            return False
+        children = map(members.get, self._state.relay.children_of(peer_id))
+        return all(one is None or one.standing.quarantined or self._has_newest(one) for one in children)
+
+    def _has_newest(self, member: Member) -> bool:
+        if member.facts is None or member.facts.receiving_version is not None:
+            return False
+        return member.role == "origin" or member.version == self._state.newest_version
+
+    def _targets_of(self, peer_id: PeerId) -> Iterator[PeerId]:
+        """Its neighbours over the wide area whose traffic costs nothing."""
+        part = self._state.relay.part_of(peer_id)
+        for neighbour in () if part is None else part.neighbours:
+            member = self._state.members.get(neighbour.peer_id)
+            if not neighbour.lan and member is not None and not member.metered:
+                yield neighbour.peer_id

@@ -1,0 +1,91 @@
+"""Opening an epoch: the learner goes on from another state than the one that it had published.
+
+Everything changes at the request, in one go; only the answer waits until the epoch is durable. A crash in between is
+repaired at the next start: what the ledger still holds of orphaned versions is dropped then.
+"""
+
+from __future__ import annotations
+
+from coordinator.core.decisions.state import CoreState
+from coordinator.core.events.actions import Action, AnswerEpoch, Note, RecordEpoch
+from coordinator.core.events.events import EpochRecorded, EpochRequested
+from coordinator.core.leases.groups import Group
+from coordinator.core.staleness.epochs import EpochBook
+from rollcast.wire.ids import Epoch, Step, Version
+
+
+def requested(state: CoreState, event: EpochRequested) -> list[Action]:
+    """Open an epoch for a learner that has trained on every recorded batch; the same question has the same answer."""
+    newest = state.epochs.newest
+    if newest is not None and _same_question(state, event, newest):
+        if newest.epoch not in state.epoch_requests:  # it is durable
+            return [AnswerEpoch(event.request_id, newest.epoch, newest.step_to)]
+        state.epoch_requests[newest.epoch].append(event.request_id)
+        return []
+    step = state.epochs.after_empty(event.step)
+    next_step = state.batches.next_step
+    if step < next_step or state.batches.recording is not None:
+        # Recorded batches stay recorded: it replays them first, then asks again.
+        text = f"batches up to step {next_step} come first"
+        return [
+            Note("epoch_too_early", f"step {event.step}", text),
+            AnswerEpoch(event.request_id, state.epoch, next_step),
+        ]
+    opened = RecordEpoch(
+        Epoch(state.epoch + 1), next_step, Step(max(step, _above(state.newest_version))), event.common_version
+    )
+    state.epoch_requests[opened.epoch] = [event.request_id]
+    return [opened, Note("epoch_opened", f"epoch {opened.epoch}", _words(opened)), *_open(state, opened)]
+
+
+def recorded(state: CoreState, event: EpochRecorded) -> list[Action]:
+    """The epoch is durable: answer whoever asked."""
+    opened = next(one for one in state.epochs.opened if one.epoch == event.epoch)
+    return [AnswerEpoch(asked, opened.epoch, opened.step_to) for asked in state.epoch_requests.pop(event.epoch)]
+
+
+def drop_orphans(state: CoreState) -> list[Action]:
+    """Drop every rollout that has a segment of an orphaned version; its slot is given out again."""
+    actions: list[Action] = []
+    for group in list(state.book):
+        actions += _drop_orphans_of(state, group)
+    return actions
+
+
+def _open(state: CoreState, opened: RecordEpoch) -> list[Action]:
+    state.epochs.opened.append(opened)
+    state.announced.withdraw(state.epochs.is_orphan)
+    state.newest_version = max(state.announced.latest(1), default=None)
+    state.batches.skip_to(opened.step_to)
+    for member in state.members:
+        if member.version is not None and state.epochs.is_orphan(member.version):
+            member.version = None  # until it says that it holds one that counts
+            state.members.changed([member.peer_id])
+    state.dissemination.withdrawn(state.epochs.is_orphan)
+    # Whoever generates now may be doing it with an orphan, and its lease says the epoch before.
+    live = [attempt for group in state.book for attempt in group.live()]
+    return [*state.close_attempts(live, "rolled_back", tell_peers=True), *drop_orphans(state)]
+
+
+def _drop_orphans_of(state: CoreState, group: Group) -> list[Action]:
+    return [
+        state.drop_rollout(group, index, "rolled_back")
+        for index, slot in enumerate(group.slots)
+        if slot.filling is not None and state.epochs.is_orphan(slot.filling.newest_version)
+    ]
+
+
+def _same_question(state: CoreState, event: EpochRequested, newest: RecordEpoch) -> bool:
+    """Whether the newest epoch was opened by this question, or by a learner that stood where this one stands."""
+    step = EpochBook(state.epochs.opened[:-1]).after_empty(event.step)
+    return newest.step_from <= step <= newest.step_to and newest.common_version == event.common_version
+
+
+def _above(newest: Version | None) -> int:
+    """Smallest number that is above every published version of the epoch."""
+    return 0 if newest is None else newest + 1
+
+
+def _words(opened: RecordEpoch) -> str:
+    kept = "no version" if opened.common_version is None else f"versions up to {opened.common_version}"
+    return f"{kept} of those before count; the learner goes on at step {opened.step_to}"

@@ -1,0 +1,109 @@
+"""Second attempts at slots whose peers are slow, so that one straggler does not hold up a batch or age its group.
+
+Where the next batch lacks groups, or a group would become too old, and every slot is under way, an idle peer is given a
+slot that it should finish well before its holder. A slot is as long for whoever draws it, so being slow is worth a
+second attempt and being long is not; one that takes longer than anything seen so far is taken to be stuck.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from coordinator.core.decisions import admission, issuing
+from coordinator.core.decisions.state import CoreState
+from coordinator.core.events.actions import Action, SendLeases
+from coordinator.core.leases.groups import Attempt, Group
+from coordinator.core.members.membership import Member
+from rollcast.wire.ids import PeerId
+from rollcast.wire.rollouts import LeaseGrant
+
+_LOOKED_AFTER_S = 1.0
+_GROUPS_LOOKED_AT = 256  # oldest first, at one time
+_SLOTS_LOOKED_AT = 64
+_PEERS_COMPARED = 32
+_SOONER = 0.7  # of what its holder still needs: in less a second peer must be done
+
+
+class LongTail:
+    """Looks for stragglers now and then."""
+
+    def __init__(self, state: CoreState) -> None:
+        self._state = state
+        self._looked_at = 0.0
+
+    def tick(self, now: float) -> list[Action]:
+        """Second attempts for idle peers; called when everything else was given out."""
+        if self._state.ended or now - self._looked_at < _LOOKED_AFTER_S or not _may_duplicate(self._state):
+            return []
+        self._looked_at = now
+        return _second_attempts(self._state, now)
+
+
+def _second_attempts(state: CoreState, now: float) -> list[Action]:
+    actions: list[Action] = []
+    grants: dict[PeerId, list[LeaseGrant]] = {}
+    for group, attempt, remaining_s, factor in islice(_stragglers(state, now), _SLOTS_LOOKED_AT):
+        if not _may_duplicate(state):
+            break
+        member = _fastest_idle(state, group, attempt, now)
+        if member is None:
+            break
+        if _takes_s(state, member, factor, now) > _SOONER * remaining_s:
+            continue
+        grant = issuing.grant(state, member, group, [attempt.sample_index], actions, now)
+        state.accounts.second_attempts += 1
+        grants.setdefault(member.peer_id, []).append(grant)
+    return actions + [SendLeases(peer_id, tuple(given)) for peer_id, given in grants.items()]
+
+
+def _may_duplicate(state: CoreState) -> bool:
+    return state.accounts.second_attempts + 1 <= state.settings.duplicate_share * state.accounts.issued
+
+
+def _stragglers(state: CoreState, now: float) -> Iterator[tuple[Group, Attempt, float, float]]:
+    """Slots under way that will be late, with how long their holders still need, and how long they are."""
+    if not len(state.members.shares) or state.forecast.spread(0.5) is None:
+        return
+    lacking = state.settings.groups_per_step - state.book.ready_count
+    next_in_s = state.forecast.next_in_s(now)
+    for group in [group for group in islice(state.book, _GROUPS_LOOKED_AT) if not group.ready]:
+        lacking -= 1
+        for slot in group.slots:
+            if slot.filling is not None or len(slot.live) != 1:
+                continue
+            attempt = slot.live[0]
+            remaining_s, factor = _remaining(state, attempt, now)
+            if (lacking >= 0 and remaining_s > next_in_s) or _ages(state, group, remaining_s, now):
+                yield group, attempt, remaining_s, factor
+
+
+def _remaining(state: CoreState, attempt: Attempt, now: float) -> tuple[float, float]:
+    """Seconds that its holder is expected to need still, and the slot's length as a factor of what is usual."""
+    typical_s = state.forecast.typical_s(attempt.peer_id, max(1, attempt.load), now)
+    if not typical_s or not attempt.load:
+        return 0.0, 1.0
+    so_far = (now - attempt.issued_at) / typical_s
+    factor = state.forecast.spread_beyond(so_far)
+    return (float("inf"), 1.0) if factor is None else ((factor - so_far) * typical_s, factor)
+
+
+def _ages(state: CoreState, group: Group, remaining_s: float, now: float) -> bool:
+    """Whether the group will be too old when this slot is done."""
+    if group.oldest_version is None or remaining_s == float("inf"):
+        return group.oldest_version is not None
+    step = state.batches.next_step + state.forecast.steps_within(remaining_s, now)
+    return step - group.oldest_version > state.rules.limit
+
+
+def _fastest_idle(state: CoreState, group: Group, attempt: Attempt, now: float) -> Member | None:
+    oldest = admission.oldest_version_for(state, state.book.position(group))
+    idle = state.members.shares.idle(oldest, _PEERS_COMPARED)
+    members = [one for peer_id in idle if peer_id != attempt.peer_id and (one := state.members.get(peer_id))]
+    return min(members, key=lambda one: (_takes_s(state, one, 1.0, now), one.order), default=None)
+
+
+def _takes_s(state: CoreState, member: Member, factor: float, now: float) -> float:
+    load = max(member.concurrent_rollouts, state.book.held_now(member.peer_id) + 1)
+    typical_s = state.forecast.typical_s(member.peer_id, load, now)
+    return float("inf") if typical_s is None else factor * typical_s

@@ -1,0 +1,202 @@
+"""Everything that the core knows, as the parts that its concerns work on."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from coordinator.core.broadcast.dissemination import Dissemination
+from coordinator.core.broadcast.link_rates import LinkRates
+from coordinator.core.broadcast.planner import RelayPlanner
+from coordinator.core.decisions.settings import CoreSettings
+from coordinator.core.events.actions import (
+    Action,
+    CloseAttempt,
+    CloseGroup,
+    EndSession,
+    RevokeLeases,
+    StopPeer,
+    SupplyPrompts,
+)
+from coordinator.core.events.restored import Restored, RestoredAttempt, RestoredGroup, RestoredRollout
+from coordinator.core.leases.batches import Batches
+from coordinator.core.leases.drop_counts import TOO_SLOW, ChunkTraffic, DropReason, RolloutAccounts
+from coordinator.core.leases.forecast import Forecast
+from coordinator.core.leases.group_yield import GroupYield
+from coordinator.core.leases.groups import Attempt, Group
+from coordinator.core.leases.lease_book import LeaseBook
+from coordinator.core.leases.partials import Partials
+from coordinator.core.leases.prompt_queue import PromptQueue
+from coordinator.core.leases.usefulness import Usefulness
+from coordinator.core.members.membership import Members
+from coordinator.core.members.offers import Offers
+from coordinator.core.members.progress import LearnerProgress
+from coordinator.core.reach.address_book import ReachBook
+from coordinator.core.staleness.age import StalenessFigures, turn_of
+from coordinator.core.staleness.age_breakdown import StalenessLedger
+from coordinator.core.staleness.announced import AnnouncedVersions
+from coordinator.core.staleness.epochs import EpochBook
+from coordinator.core.staleness.policy import LateCounts, LateWait, RulesInForce
+from rollcast.runtime.windows import Window
+from rollcast.wire.ids import Epoch, LeaseId, PeerId, Step, Version
+
+__all__ = ["CoreState", "Restored", "RestoredAttempt", "RestoredGroup", "RestoredRollout"]
+
+
+class CoreState:
+    """The parts, and the changes that touch several of them at once."""
+
+    def __init__(self, settings: CoreSettings, restored: Restored | None = None) -> None:
+        restored = restored or Restored()
+        self.settings = settings
+        self.restored_groups = restored.groups  # until Started says what the time is
+        self.members = Members(
+            heartbeat_timeout_s=settings.heartbeat_timeout_s,
+            demotion_s=settings.demotion_s,
+            quarantine_chunks=settings.quarantine_chunks,
+            quarantine_accusers=settings.quarantine_accusers,
+            taken_over=restored.incarnation > 1,
+        )
+        self.book = LeaseBook(
+            run_seed=settings.seed,
+            samples_per_group=settings.samples_per_group,
+            finished_kept=settings.finished_attempts_kept,
+            last_group=restored.last_group,
+            ids_before=restored.ids_before,
+            finished=restored.finished[-settings.finished_attempts_kept :],
+        )
+        self.batches = Batches(
+            groups_per_step=settings.groups_per_step,
+            recorded=restored.recorded_batches,
+        )
+        self.prompts = PromptQueue(groups_per_step=settings.groups_per_step, ahead_max=settings.prompts_ahead_max)
+        # Peers follow no older plan than they have: those of the coordinators before us are older than all of ours.
+        self.relay = RelayPlanner(settings.plan_shape, restored.ids_before)
+        self.links = LinkRates()
+        self.reach = ReachBook()
+        self.prices = settings.activation.prices
+        self.budget = settings.activation.budget
+        self.offers = Offers()
+        self.accounts = RolloutAccounts(
+            issued=restored.issued,
+            accepted=restored.accepted,
+            trained=restored.trained,
+            dropped=Counter(restored.dropped),
+        )
+        self.usefulness = Usefulness()
+        self.traffic = ChunkTraffic()
+        self.rules = RulesInForce(settings.staleness_rules)
+        self.late = LateCounts()
+        self.late_wait = LateWait(self.late)
+        self.ages = StalenessLedger(restored.age_split, restored.groups)
+        self.staleness = StalenessFigures(Counter(restored.trained_ages))
+        self.dissemination = Dissemination()
+        self.progress = LearnerProgress()
+        self.now = 0.0  # of the event that is being handled
+        self.forecast = Forecast()
+        self.group_yield = GroupYield()
+        self.partials = Partials(settings.partial_tokens_max)
+        self.generate_s = Window()  # seconds that peers say a rollout took, and no more than its attempt did
+        self.epochs = EpochBook(restored.epochs)
+        self.epoch_requests: dict[Epoch, list[int]] = {}  # that wait for an epoch to be durable
+        self.announced = AnnouncedVersions(restored.versions)
+        self.newest_version = max(restored.versions, default=None)
+        self.ended = ""  # why the run is over, empty while it is not
+        self.ended_for_good = False
+
+    @property
+    def epoch(self) -> Epoch:
+        """The current epoch."""
+        return self.epochs.current
+
+    def is_published(self, epoch: Epoch, version: Version) -> bool:
+        """Whether rollouts may be made with this version: it was announced in this epoch, and is no orphan."""
+        return self.epochs.valid(epoch, version) and self.announced.may_contain(version)
+
+    def groups_still_needed(self) -> int:
+        """Groups that the batches not yet formed lack, were every open and ready group to be used."""
+        steps_left = self.settings.steps - self.batches.next_step
+        return max(0, steps_left * self.settings.groups_per_step - len(self.book))
+
+    def step_of_turn(self, groups_ahead: int) -> Step:
+        """Step whose batch a group with so many before it is expected to enter.
+
+        Every place counts, unless the learner had to wait lately: then only those that will probably be of use.
+        """
+        if self.forecast.learner_waited:
+            groups_ahead = self.group_yield.expected(groups_ahead, self.book.ready_count)
+        return turn_of(self.batches.next_step, groups_ahead, self.settings.groups_per_step)
+
+    def supply_prompts(self) -> list[SupplyPrompts]:
+        """A request for prompts if the stock is low, with the steps that they are for where that matters."""
+        asked = self.prompts.ask(self.groups_still_needed())
+        if not self.settings.staged_prompts:
+            return asked
+        ahead = len(self.book) + len(self.prompts)
+        return [
+            SupplyPrompts(one.count, tuple(self.step_of_turn(ahead + number) for number in range(one.count)))
+            for one in asked
+        ]
+
+    def close_attempt(self, attempt: Attempt, reason: DropReason) -> CloseAttempt:
+        """A live attempt ends without a rollout; its slot will be issued again."""
+        self.book.close(attempt)
+        if reason in TOO_SLOW:
+            self.forecast.gave_up(attempt, self.now)
+        return self._drop(attempt, reason)
+
+    def close_attempts(self, attempts: list[Attempt], reason: DropReason, *, tell_peers: bool) -> list[Action]:
+        """Close live attempts; ``tell_peers`` when those who hold them cannot know it."""
+        if not attempts:
+            return []
+        actions: list[Action] = [self.close_attempt(attempt, reason) for attempt in attempts]
+        if tell_peers:
+            leases: dict[PeerId, dict[LeaseId, None]] = {}
+            for attempt in attempts:
+                if not self.book.holds_lease(attempt.peer_id, attempt.lease_id):  # else other slots of it go on
+                    leases.setdefault(attempt.peer_id, {})[attempt.lease_id] = None
+            actions += [RevokeLeases(peer_id, tuple(ids), reason) for peer_id, ids in leases.items()]
+        return actions
+
+    def drop_group(self, group: Group, reasons: list[DropReason], live_reason: DropReason) -> list[Action]:
+        """Drop a whole group: its rollouts for ``reasons``, in slot order, and what is under way at it."""
+        actions = self.close_attempts(group.live(), live_reason, tell_peers=True)
+        fillings = group.fillings()
+        self.book.remove(group)
+        for index in range(len(group.slots)):
+            self.partials.filled(group.group_id, index)
+        for filling, reason in zip(fillings, reasons, strict=True):
+            actions.append(self._drop(filling.attempt, reason))
+        return [*actions, CloseGroup(group.group_id)]
+
+    def drop_rollout(self, group: Group, index: int, reason: DropReason) -> CloseAttempt:
+        """Drop what one slot holds; the slot is given out again."""
+        return self._drop(self.book.reopen(group, index).attempt, reason)
+
+    def dismiss(self, peer_id: PeerId) -> Action:
+        """Let a member of a run that is over go."""
+        return StopPeer(peer_id, self.ended) if self.ended_for_good else EndSession(peer_id, self.ended)
+
+    def _drop(self, attempt: Attempt, reason: DropReason) -> CloseAttempt:
+        self.accounts.dropped[reason] += 1
+        self.members.standing(attempt.peer_id).dropped += 1
+        return CloseAttempt(attempt.lease_id, attempt.sample_index, reason)
+
+    def validate(self) -> None:
+        """Raise AssertionError when an invariant of the threat model is broken (I2, I3, I6, I11)."""
+        self.book.validate()
+        self.batches.validate()
+        self.relay.validate()
+        self.partials.validate()
+        self.members.shares.validate()
+        self.epochs.validate()
+        self.ages.validate()
+        assert self.staleness.gate_broken_by == 0, "I3: a rollout that was too old was trained"
+        fillings = [filling for group in self.book for filling in group.fillings()]
+        assert not any(self.epochs.is_orphan(one.newest_version) for one in fillings), "a rolled back rollout is kept"
+        in_book = self.book.live_count + sum(len(group.fillings()) for group in self.book)
+        in_book += sum(len(group.live) + len(group.rollouts) for group in self.restored_groups)
+        recording = self.batches.recording
+        in_recording = 0 if recording is None else len(recording.rollout_ids)
+        assert self.accounts.open == in_book + in_recording, "I11: the counts do not add up"
+        workers = [one for one in self.members if one.role == "peer" and not one.standing.quarantined]
+        assert self.members.worker_count == len(workers), "workers"

@@ -1,0 +1,94 @@
+"""What the learner waited for while it waited for a batch, and whose fault it was. Pure.
+
+Looked at on every tick and whenever a batch is asked for or served; the time between two looks is put down to what was
+the cause at the first of them. `rollcast why` adds the waits of a run up.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+from typing import Literal
+
+from coordinator.core.decisions.state import CoreState
+from coordinator.core.events.actions import Note
+from coordinator.core.leases.groups import Attempt
+from rollcast.wire.ids import PeerId, Step
+
+Stage = Literal["no peer", "broadcast", "prompts", "generate", "score", "store", "pacing"]
+Cause = tuple[Stage, str]  # the stage and who it waits for, empty where it is nobody in particular
+
+WAITED = "learner_waited"  # kind of the note
+_CAUSES_MAX = 32  # of one wait; what more there is counts as nobody's in particular
+
+
+class WaitCauses:
+    """Adds up one wait at a time. All times are the core's clock in seconds."""
+
+    def __init__(self, state: CoreState) -> None:
+        self._state = state
+        self._step: Step | None = None
+        self._looked_at = 0.0
+        self._cause: Cause = ("prompts", "")
+        self._seconds: dict[Cause, float] = {}
+
+    def observe(self, now: float) -> list[Note]:
+        """Look at what the learner waits for; the note of a wait that is over by now."""
+        step, before = self._waited_for(), self._step
+        if before is not None:
+            self._add_up(now)
+        notes = self._notes(before) if before is not None and step != before else []
+        if step is not None:
+            self._looked_at, self._cause = now, self._cause_now()
+        self._step = step
+        return notes
+
+    def _add_up(self, now: float) -> None:
+        cause = self._cause
+        if cause not in self._seconds and len(self._seconds) >= _CAUSES_MAX:
+            cause = (cause[0], "")
+        self._seconds[cause] = self._seconds.get(cause, 0.0) + now - self._looked_at
+
+    def _notes(self, step: Step) -> list[Note]:
+        """What this wait consisted of; nothing where it took no time."""
+        seconds_of, self._seconds = self._seconds, {}
+        causes = [[stage, who, round(seconds, 3)] for (stage, who), seconds in seconds_of.items() if seconds > 0.0]
+        return [Note(WAITED, f"step {step}", json.dumps(causes))] if causes else []
+
+    def _waited_for(self) -> Step | None:
+        batches = self._state.batches
+        if batches.recording is not None:
+            return batches.recording.step
+        return batches.wanted
+
+    def _cause_now(self) -> Cause:
+        state = self._state
+        if state.batches.recording is not None:
+            return "store", ""
+        slowest = self._slowest_holder()
+        if slowest is not None:
+            return "generate", slowest
+        if state.book.unscored:
+            return "score", ""
+        return self._nobody_works(), ""
+
+    def _slowest_holder(self) -> PeerId | None:
+        """Who has held an attempt for longest among the groups that would make the batch."""
+        oldest = min(self._attempts_needed(), key=lambda attempt: attempt.deadline, default=None)
+        return None if oldest is None else oldest.peer_id
+
+    def _attempts_needed(self) -> Iterator[Attempt]:
+        for group in islice(self._state.book, self._state.settings.groups_per_step):
+            yield from group.live()
+
+    def _nobody_works(self) -> Stage:
+        state = self._state
+        able = [member for member in state.members if member.may_work]
+        if not able:
+            receiving = state.newest_version is not None and state.members.worker_count > 0
+            return "broadcast" if receiving else "no peer"
+        oldest_useful = state.batches.next_step - state.rules.limit
+        if all(member.version is not None and member.version < oldest_useful for member in able):
+            return "broadcast"
+        return "pacing" if len(state.prompts) else "prompts"

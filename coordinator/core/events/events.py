@@ -1,0 +1,373 @@
+"""What the coordinator's core is told. Plain data; times come with handle(event, now), never inside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from capacity.model.workers import Worker
+from capacity.replan.events import Solved
+from coordinator.core.events.operator_events import Order
+from coordinator.core.events.reach_events import ReachEvent
+from rollcast.wire.ids import EncodingId, Epoch, FencingToken, LeaseId, PeerId, RolloutId, Step, UploadId, Version
+from rollcast.wire.rollouts import PartialRollout, Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The first event of every coordinator: what was restored counts from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerJoined:
+    """A peer opened its session (again: a second session replaces the first)."""
+
+    peer_id: PeerId
+    role: str  # "peer" or "origin"
+    name: str
+    address: str  # host:port others may dial, empty if none
+    concurrent_rollouts: int
+    hardware: str
+    region: str = ""  # as the peer's operator names it, empty if unknown
+    site: str = ""  # the same for peers that share a local network, empty if unknown
+    metered: bool = False  # its upload costs money
+    upload_cap_bytes_per_second: float = 0.0  # 0: none
+    held_leases: tuple[LeaseId, ...] | None = None  # of earlier sessions, those it still has; None: not said
+    software: str = ""  # that it runs, with its release
+    public_name: str = ""  # what its owner wants the world to see, empty if nothing
+    host: str = ""  # IP address from which its session comes, empty if unknown
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLeft:
+    """The session ended; silence is found by the core itself at Tick.
+
+    ``finished``: the peer said Goodbye, and its attempts end with it. Else it may come back to them.
+    """
+
+    peer_id: PeerId
+    reason: str
+    finished: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityNoticed:
+    """An identity is used in another place than before (coordinator/rpc/clones.py): it moved, or there are two of
+    it."""
+
+    peer_id: PeerId
+    what: Literal["identity_moved", "identity_cloned"]
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFacts:
+    """One open chunk link as its reporting end sees it. Counters run since it opened; 0: not measured."""
+
+    peer_id: PeerId
+    transport: str  # direct, punched, p2p, relayed, mirror
+    rtt_s: float
+    bytes_sent: int
+    bytes_received: int
+    sent_bytes_per_second: float
+    congestion_control: str
+    lan: bool = False  # both ends are in one local network
+
+
+class PeerFacts(msgspec.Struct, frozen=True):
+    """What a heartbeat says. Counters run since the peer's process started; a rate of 0 is not measured yet.
+
+    A struct, because there is one for every heartbeat: a frozen dataclass of so many fields takes four times as long.
+    """
+
+    state: str
+    reason: str
+    active_version: Version | None
+    tokens_generated: int
+    chunk_bytes_from_origin: int
+    chunk_bytes_from_peers: int
+    chunk_bytes_sent: int
+    chunks_rejected: int
+    receiving_version: Version | None
+    receiving_chunks_have: int
+    receiving_chunks_total: int
+    tokens_per_second: float
+    uplink_bytes_per_second: float = 0.0
+    uplink_measured_s: float = 0.0  # of full uplink behind that figure
+    uplink_age_s: float = 0.0  # since it was last measured
+    downlink_bytes_per_second: float = 0.0  # a lower bound
+    links: tuple[LinkFacts, ...] = ()
+    chunks_duplicate: int = 0
+    chunks_hedged: int = 0
+    reparentings: int = 0
+    delta_bytes_saved: int = 0
+    receiving_encoding_id: EncodingId | None = None
+    receiving_map: bytes = b""  # share held, 0 to 255, of each of up to 128 equal runs of chunks
+    uplink_probe_id: int = 0
+    sending_stopped: bool = False  # its owner's limits let no chunks leave at the moment
+    receiving_stopped: bool = False  # nor come
+    p2p: str = ""  # of its libp2p: running, or why it does not; empty: not wanted
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReceived:
+    peer_id: PeerId
+    facts: PeerFacts
+
+
+@dataclass(frozen=True, slots=True)
+class WorkRequested:
+    """The peer can take this many more slots; replaces what it asked for before."""
+
+    peer_id: PeerId
+    free_slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class VersionHeld:
+    """The peer holds a complete, verified copy and generates (or will generate) with it."""
+
+    peer_id: PeerId
+    epoch: Epoch
+    version: Version
+    bytes_received: int = 0  # of chunks, for this version
+
+
+@dataclass(frozen=True, slots=True)
+class LeasesReturned:
+    peer_id: PeerId
+    lease_ids: tuple[LeaseId, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerAccused:
+    """A peer received a chunk from another that does not match its signed hash."""
+
+    accuser: PeerId
+    culprit: PeerId
+    version: Version
+    chunk_index: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PromptsSupplied:
+    """Answer to SupplyPrompts, in mixture order. Fewer than asked means the source is exhausted."""
+
+    prompts: tuple[Prompt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One problem's prompt. ``mixture_position`` is where the source stands after it (opaque JSON)."""
+
+    problem_id: str
+    prompt_token_ids: tuple[int, ...]
+    mixture_position: str
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutReceived:
+    """Form already checked by rollcast.wire.rollouts. ``upload_id`` names the call that waits for the verdict."""
+
+    upload_id: UploadId
+    peer_id: PeerId
+    rollout: Rollout
+    text_end: int | None = None  # tokens up to the first that completes a stop string
+
+
+@dataclass(frozen=True, slots=True)
+class MalformedRollout:
+    """An upload that is no rollout, from whom and for which slot it says it is."""
+
+    upload_id: UploadId
+    peer_id: PeerId
+    lease_id: LeaseId
+    fencing_token: FencingToken
+    sample_index: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartialReceived:
+    """What a running attempt drew so far. Form already checked by rollcast.wire.rollouts."""
+
+    peer_id: PeerId
+    partial: PartialRollout
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutStored:
+    """StoreRollout is durable."""
+
+    rollout_id: RolloutId
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutScored:
+    """``error`` is empty, or why the verifier could not score (the reward is then 0)."""
+
+    rollout_id: RolloutId
+    reward: float
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRequested:
+    """The learner wants the batch of this step (asking again is allowed)."""
+
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRecorded:
+    """RecordBatch is durable."""
+
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class AnnouncedEncoding:
+    """One of the encodings in which a version can be received."""
+
+    encoding_id: EncodingId
+    kind: str  # keyframe or delta
+    base_version: Version | None  # of a delta
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class VersionAnnounced:
+    """The learner announced a version that the origin holds durably; its record is already stored."""
+
+    epoch: Epoch
+    version: Version
+    chunk_count: int  # of the encoding that has most
+    encodings: tuple[AnnouncedEncoding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRequested:
+    """The learner reached another state than the published one (asking again is allowed).
+
+    ``step`` counts the learner steps that its state has completed; ``common_version`` is the newest published version
+    whose state it did reach again, if there is one. ``request_id`` names the call that waits for the answer.
+    """
+
+    request_id: int
+    step: Step
+    common_version: Version | None
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRecorded:
+    """RecordEpoch is durable."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class StepFinished:
+    step: Step
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerStatusChanged:
+    phase: str
+    detail: str
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerCalled:
+    """The learner made a call, or one of its calls ended: it is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActivationPlanned:
+    """Answer to PlanActivation."""
+
+    solved: Solved
+
+
+@dataclass(frozen=True, slots=True)
+class ActivationPlanFailed:
+    """PlanActivation has no answer."""
+
+    number: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyRestored:
+    """Who a coordinator before us had switched off by the capacity model: why, and whether without versions."""
+
+    peers: Mapping[PeerId, tuple[str, bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersOffered:
+    """What providers could start, in place of what they could before, and which peers run at providers.
+
+    ``workers``: those that are not here; ``active`` if they are wanted already. ``backed``: what each peer that runs
+    at a provider was offered as.
+    """
+
+    workers: tuple[Worker, ...]
+    backed: Mapping[PeerId, Worker]
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """The run is over, for good (open leases are revoked, untrained rollouts dropped) or for now.
+
+    ``final`` is False where the run can be taken up again: nothing is dropped, and its members are not told to stop.
+    """
+
+    reason: str
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed: expire leases, find silent peers, issue what may now be issued."""
+
+
+Event = (
+    Started
+    | PeerJoined
+    | PeerLeft
+    | IdentityNoticed
+    | HeartbeatReceived
+    | WorkRequested
+    | VersionHeld
+    | LeasesReturned
+    | PeerAccused
+    | PromptsSupplied
+    | RolloutReceived
+    | MalformedRollout
+    | PartialReceived
+    | RolloutStored
+    | RolloutScored
+    | BatchRequested
+    | BatchRecorded
+    | VersionAnnounced
+    | EpochRequested
+    | EpochRecorded
+    | StepFinished
+    | LearnerStatusChanged
+    | LearnerCalled
+    | ActivationPlanned
+    | ActivationPlanFailed
+    | Order
+    | ReachEvent
+    | StandbyRestored
+    | WorkersOffered
+    | RunEnded
+    | Tick
+)

@@ -1,0 +1,84 @@
+"""What the ledger says when the coordinator starts again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from coordinator.core.events.actions import RecordEpoch
+from coordinator.core.events.events import Prompt
+from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, RolloutId, Version
+
+IDS_PER_INCARNATION = 1 << 32  # leases of one coordinator process; far more than it could ever issue
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredAttempt:
+    """An attempt that was issued."""
+
+    lease_id: LeaseId
+    fencing_token: FencingToken
+    sample_index: int
+    peer_id: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredRollout:
+    """A rollout that is stored and neither trained nor dropped, by the attempt that it came from."""
+
+    rollout_id: RolloutId
+    attempt: RestoredAttempt
+    oldest_version: Version  # of its segments
+    newest_version: Version
+    scored: bool
+    completion_token_ids: tuple[int, ...]  # empty when scored
+    reward: float = 0.0  # when scored
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredGroup:
+    """A group that is neither trained nor dropped: attempts under way, and what came of others."""
+
+    group_id: GroupId
+    prompt: Prompt
+    live: tuple[RestoredAttempt, ...]
+    rollouts: tuple[RestoredRollout, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredFinished:
+    """An attempt that is over; ``stored``: its rollout was accepted, whatever became of it then."""
+
+    lease_id: LeaseId
+    sample_index: int
+    peer_id: PeerId
+    group_id: GroupId
+    stored: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """Where the coordinators before this one left the run. ``groups`` are in order of their ids."""
+
+    incarnation: int = 0  # rises with every start, so that no id is ever used twice
+    epochs: tuple[RecordEpoch, ...] = ()  # that were opened, oldest first
+    versions: Mapping[Version, int] = field(default_factory=dict)  # the newest that count: chunks by version
+    recorded_batches: int = 0
+    last_group: int = 0  # largest ids in use
+    last_rollout: int = 0
+    issued: int = 0
+    accepted: int = 0
+    trained: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    trained_ages: Mapping[int, int] = field(default_factory=dict)  # rollouts trained by age in learner steps
+    elapsed_s: float = 0.0  # that coordinators before us ran
+    age_split: Mapping[str, float] = field(
+        default_factory=dict
+    )  # coordinator.core.staleness.age_breakdown.Split.to_json
+    groups: tuple[RestoredGroup, ...] = ()
+    finished: tuple[RestoredFinished, ...] = ()  # the newest attempts that are over, for uploads that are repeated
+
+    @property
+    def ids_before(self) -> int:
+        """Lease ids, fencing tokens and plan ids of this incarnation are larger."""
+        return self.incarnation * IDS_PER_INCARNATION

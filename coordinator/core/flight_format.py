@@ -1,0 +1,164 @@
+"""The flight record as bytes: what the core was told and when, and a checksum of what it decided. Pure.
+
+A segment is a sequence of frames; a frame is its length and CRC-32 (little-endian u32 each) and a zstd-compressed
+MessagePack array of entries. A segment that begins a coordinator's life has its ``Head`` as first entry. A torn last
+frame, as a crash leaves it, ends the record.
+
+The tokens of a rollout that was stored are left out of the record: the ledger has them, under the id that is noted.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+import msgspec
+import zstandard
+
+from coordinator.core.decisions.settings import CoreSettings
+from coordinator.core.decisions.state import Restored
+from coordinator.core.events.actions import Action, StoreRollout
+from coordinator.core.events.events import Event, RolloutReceived
+from rollcast.wire.ids import RolloutId
+from rollcast.wire.rollouts import Rollout
+
+FORMAT = 1
+FRAME_BYTES_MAX = 64 << 20  # decompressed; a reader takes no more
+_COMPRESSION_LEVEL = 3
+_FRAME_HEAD = struct.Struct("<II")  # length and CRC-32 of what follows
+
+_EVENT_TYPES: dict[str, type] = {one.__name__: one for one in get_args(Event)}
+_encoder = msgspec.msgpack.Encoder(enc_hook=lambda message: message.SerializeToString(deterministic=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What a coordinator's core was made of, so that another one can be made the same."""
+
+    format: int
+    software: str
+    started_unix_s: float  # at ``started``
+    started: float  # on the core's clock
+    settings: CoreSettings
+    restored: Restored | None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One event, when it came on the core's clock, and the checksum of the actions that it led to."""
+
+    now: float
+    event: Event
+    actions_crc: int
+    rollout_id: RolloutId | None = None  # set where the event's rollout is to be taken from the ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Entries are missing here: the disk did not keep up. What comes after cannot be replayed."""
+
+    events: int
+
+
+Entry = Head | Told | Gap
+
+
+def checksum(actions: Sequence[Action]) -> int:
+    """CRC-32 of what the core decided; what is in a rollout that it stores was its peer's decision, and left out."""
+    return zlib.crc32(_encoder.encode([(type(action).__name__, _decided(action)) for action in actions]))
+
+
+def _decided(action: Action) -> Action:
+    return replace(action, rollout=_bare(action.rollout)) if isinstance(action, StoreRollout) else action
+
+
+def _bare(rollout: Rollout) -> Rollout:
+    return replace(rollout, segments=(), body=b"")
+
+
+def told(now: float, event: Event, actions: Sequence[Action]) -> Told:
+    """The entry of one event, without the tokens that the ledger keeps anyway."""
+    crc = checksum(actions)
+    if isinstance(event, RolloutReceived):
+        for action in actions:
+            if isinstance(action, StoreRollout) and action.rollout is event.rollout:
+                return Told(now, replace(event, rollout=_bare(event.rollout)), crc, action.rollout_id)
+        event = replace(event, rollout=replace(event.rollout, body=b""))
+    return Told(now, event, crc)
+
+
+def whole(entry: Told, stored: Callable[[RolloutId], Rollout]) -> Event:
+    """The event as it was, with the rollout that the ledger has."""
+    if entry.rollout_id is None or not isinstance(entry.event, RolloutReceived):
+        return entry.event
+    return replace(entry.event, rollout=stored(entry.rollout_id))
+
+
+# ---------------------------------------------------------------- frames
+
+
+def pack(entry: Entry) -> bytes:
+    """One entry, to go into a frame later: cheap, and independent of what happens to the event afterwards."""
+    return _encoder.encode(_plain(entry))
+
+
+def frame(packed: Sequence[bytes]) -> bytes:
+    """Packed entries as one frame."""
+    array = _encoder.encode([msgspec.Raw(one) for one in packed])
+    body = zstandard.ZstdCompressor(level=_COMPRESSION_LEVEL).compress(array)
+    return _FRAME_HEAD.pack(len(body), zlib.crc32(body)) + body
+
+
+def entries_of(segment: bytes) -> Iterator[Entry]:
+    """Every entry of a segment up to its end or its first torn frame.
+
+    Raises:
+        ValueError: a frame is whole and yet not what it should be: another release wrote it.
+    """
+    at = 0
+    while at + _FRAME_HEAD.size <= len(segment):
+        length, crc = _FRAME_HEAD.unpack_from(segment, at)
+        at += _FRAME_HEAD.size
+        body = segment[at : at + length]
+        if len(body) < length or zlib.crc32(body) != crc:
+            return
+        at += length
+        yield from _entries_of_frame(body)
+
+
+def _entries_of_frame(body: bytes) -> Iterator[Entry]:
+    try:
+        packed = zstandard.ZstdDecompressor().decompress(body, max_output_size=FRAME_BYTES_MAX)
+        for fields in msgspec.msgpack.decode(packed, type=list[list[msgspec.Raw]]):
+            yield _entry(fields)
+    except (zstandard.ZstdError, msgspec.MsgspecError, KeyError) as error:
+        raise ValueError(f"a frame of the record cannot be read: {error!r}") from None
+
+
+def _plain(entry: Entry) -> tuple[Any, ...]:
+    match entry:
+        case Told():
+            return ("told", entry.now, type(entry.event).__name__, entry.event, entry.actions_crc, entry.rollout_id)
+        case Head():
+            return ("head", entry)
+        case Gap():
+            return ("gap", entry.events)
+
+
+def _entry(fields: list[msgspec.Raw]) -> Entry:
+    kind = msgspec.msgpack.decode(fields[0], type=str)
+    if kind == "head":
+        return msgspec.msgpack.decode(fields[1], type=Head)
+    if kind == "gap":
+        return Gap(msgspec.msgpack.decode(fields[1], type=int))
+    _, now, name, event, crc, rollout_id = fields
+    event_type = _EVENT_TYPES[msgspec.msgpack.decode(name, type=str)]
+    return Told(
+        msgspec.msgpack.decode(now, type=float),
+        msgspec.msgpack.decode(event, type=event_type),
+        msgspec.msgpack.decode(crc, type=int),
+        msgspec.msgpack.decode(rollout_id, type=RolloutId | None),
+    )

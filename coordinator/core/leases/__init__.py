@@ -1,0 +1,1 @@
+"""Keep the books of prompt groups, slots, attempts and batches."""

@@ -1,0 +1,100 @@
+"""Which groups make the batch of a step. A batch is recorded durably before it is served, and never formed twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coordinator.core.leases.groups import Group
+from coordinator.core.staleness.age import age_at
+from rollcast.wire.ids import RolloutId, Step
+
+
+@dataclass(frozen=True, slots=True)
+class FormedBatch:
+    """Groups of one step, on their way to the ledger. ``age_max`` was the hard gate when they were chosen."""
+
+    step: Step
+    groups: tuple[Group, ...]
+    age_max: int
+
+    @property
+    def rollout_ids(self) -> tuple[RolloutId, ...]:
+        """By group, then by sample index."""
+        return tuple(filling.rollout_id for group in self.groups for filling in group.fillings())
+
+    @property
+    def ages(self) -> list[int]:
+        return [age_at(self.step, filling.oldest_version) for group in self.groups for filling in group.fillings()]
+
+
+class Batches:
+    """Position in the sequence of batches: ``recorded`` batches of steps 0 .. recorded - 1 are durable."""
+
+    def __init__(self, *, groups_per_step: int, recorded: int = 0) -> None:
+        self._groups_per_step = groups_per_step
+        self.recorded = recorded
+        self.wanted: Step | None = None  # the learner waits for this one
+        self.recording: FormedBatch | None = None
+
+    @property
+    def next_step(self) -> Step:
+        """Step of the next batch to be formed."""
+        return Step(self.recorded + (self.recording is not None))
+
+    def is_recorded(self, step: Step) -> bool:
+        return step < self.recorded
+
+    def choose(self, ready: Sequence[Group], age_max: int) -> tuple[Group, ...]:
+        """Groups for the wanted batch: those that would be too old for the next one first, then by age of the group.
+
+        Empty if there are not enough. This is the hard gate: every rollout's age is looked at again here, whatever was
+        believed before.
+        """
+        if self.wanted is None or self.recording is not None:
+            return ()
+        step = self.wanted
+        fresh = [group for group in ready if group.ready and not too_old(group, step, age_max)]
+        if len(fresh) < self._groups_per_step:
+            return ()
+        urgent_first = sorted(fresh, key=lambda group: not too_old(group, Step(step + 1), age_max))
+        return tuple(sorted(urgent_first[: self._groups_per_step], key=lambda group: group.group_id))
+
+    def form(self, groups: tuple[Group, ...], age_max: int) -> FormedBatch:
+        """These groups, as chosen, make the wanted batch."""
+        if self.wanted is None:
+            raise ValueError("no batch is wanted")
+        self.recording = FormedBatch(self.wanted, groups, age_max)
+        self.wanted = None
+        return self.recording
+
+    def record(self) -> FormedBatch:
+        """The formed batch is durable."""
+        if self.recording is None:
+            raise ValueError("no batch is being recorded")
+        batch, self.recording = self.recording, None
+        self.recorded = batch.step + 1
+        return batch
+
+    def skip_to(self, step: Step) -> None:
+        """The batches before this step are recorded as empty ones."""
+        if self.recording is not None or step < self.recorded:
+            raise ValueError(f"cannot skip to step {step}: batch {self.next_step} is next")
+        self.recorded = step
+        if self.wanted is not None and self.wanted < step:
+            self.wanted = None
+
+    def validate(self) -> None:
+        """Raise AssertionError when I2 or I3 is broken."""
+        if self.recording is None:
+            return
+        assert self.recording.step == self.recorded, "batches are recorded in order"
+        assert len(set(self.recording.rollout_ids)) == len(self.recording.rollout_ids), "I2: a rollout twice"
+        assert max(self.recording.ages) <= self.recording.age_max, "I3: a rollout is too old"
+        assert all(group.ready for group in self.recording.groups), "an unscored rollout"
+
+
+def too_old(group: Group, step: Step, age_max: int) -> bool:
+    """Whether a rollout of this group is too old for the batch of this step (I3)."""
+    oldest = group.oldest_version
+    return oldest is not None and age_at(step, oldest) > age_max

@@ -1,0 +1,110 @@
+"""Counts that must add up: every issued slot is trained, open, or dropped for a counted reason (I11)."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field, fields
+from typing import Literal
+
+from coordinator.core.events.events import PeerFacts
+from rollcast.wire.ids import PeerId
+
+DropReason = Literal[
+    "lease_expired",  # no rollout before the deadline
+    "peer_left",  # it said goodbye, or came back without the lease
+    "returned",  # handed back by the peer, or interrupted half way
+    "revoked",  # taken away, for example at quarantine
+    "stale",  # older than the staleness limit allows
+    "group_stale",  # a sibling was too old, and a group is trained as a whole
+    "no_advantage",  # every rollout of its group has the same reward, and the run drops such groups
+    "malformed",  # claims what cannot be
+    "late_duplicate",  # another attempt at the same slot was first
+    "rolled_back",  # made with a version that an epoch orphaned, or under way when it was opened
+    "run_ended",  # not needed any more
+]
+
+#: Reasons that tell how long an attempt took at least.
+TOO_SLOW: frozenset[DropReason] = frozenset({"lease_expired", "stale", "group_stale", "late_duplicate"})
+
+RefusalReason = Literal[
+    "malformed",  # no rollout at all, and not for a slot that its sender holds
+    "fenced",  # not this peer's attempt, or one that is over
+    "late_duplicate",  # over, and its slot needs nothing more
+    "busy",  # too many rollouts wait to be scored; the same upload may come again
+    "run_ended",
+]
+
+
+@dataclass(slots=True)
+class RolloutAccounts:
+    """Attempts by what became of them. ``accepted`` counts rollouts stored durably, whatever came after.
+
+    Uploads refused for an attempt that is already counted (fenced, duplicates) are counted apart, per upload.
+    """
+
+    issued: int = 0
+    second_attempts: int = 0  # of those issued: given to a second peer because the first is slow, since the start
+    accepted: int = 0
+    trained: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    uploads_refused: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def open(self) -> int:
+        """Attempts that are neither trained nor dropped yet."""
+        return self.issued - self.trained - self.dropped.total()
+
+
+_IDENTITIES_KEPT = 16384  # identities whose last counters are remembered, to tell a restart from a return
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficTotals:
+    """What peers counted, those that left included. Bytes of chunks, and numbers of chunks or events."""
+
+    from_origin: int = 0
+    from_peers: int = 0
+    rejected: int = 0  # chunks that did not match their signed hash
+    duplicate: int = 0  # chunks received though held already
+    hedged: int = 0  # chunks asked for from a second source
+    reparentings: int = 0
+    delta_bytes_saved: int = 0
+
+
+class ChunkTraffic:
+    """Sums of the peers' own counters, which start at 0 with every process."""
+
+    def __init__(self) -> None:
+        self._sums = [0] * len(fields(TrafficTotals))
+        self._last: OrderedDict[PeerId, tuple[int, ...]] = OrderedDict()
+
+    def observe(self, peer_id: PeerId, facts: PeerFacts) -> None:
+        """Add what happened at this peer since its last report."""
+        counted = (
+            *(facts.chunk_bytes_from_origin, facts.chunk_bytes_from_peers, facts.chunks_rejected),
+            *(facts.chunks_duplicate, facts.chunks_hedged, facts.reparentings, facts.delta_bytes_saved),
+        )
+        before = self._last.get(peer_id)
+        if counted == before:
+            self._last.move_to_end(peer_id)
+            return
+        if before is None or any(now < then for now, then in zip(counted, before, strict=True)):
+            before = (0,) * len(counted)  # a new process
+        for index, (now, then) in enumerate(zip(counted, before, strict=True)):
+            self._sums[index] += now - then
+        self._last[peer_id] = counted
+        self._last.move_to_end(peer_id)
+        while len(self._last) > _IDENTITIES_KEPT:
+            self._last.popitem(last=False)
+
+    @property
+    def totals(self) -> TrafficTotals:
+        """The sums by name."""
+        return TrafficTotals(*self._sums)
+
+    @property
+    def peer_share(self) -> float | None:
+        """Share of chunk bytes that came from peers rather than the origin; None before the first byte."""
+        totals = self.totals
+        received = totals.from_origin + totals.from_peers
+        return totals.from_peers / received if received else None

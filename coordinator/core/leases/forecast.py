@@ -1,0 +1,275 @@
+"""How long things will take, from how long they took: attempts, scoring, and the learner's steps.
+
+A peer's speed is the median of load / turnaround over its newest attempts, where the load is what it held when the
+attempt was issued, or what it draws at once if that is more. How far single attempts depart from their peer's speed is
+one distribution for all of them: lengths vary far more than machines do. All times are the core's clock in seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import OrderedDict, deque
+from itertools import islice
+
+from coordinator.core.leases.groups import Attempt
+from rollcast.runtime.windows import percentile_of
+from rollcast.wire.ids import PeerId, Version
+
+_SPEED_WINDOW = 16  # attempts of a peer
+_SPREAD_WINDOW = 1024  # attempts of all peers
+_SPREAD_SORTED_EVERY = 32  # measurements between two sortings
+_SPREAD_NEEDED = 24  # measurements before anything is predicted
+_PERIODS = 16  # learner steps
+_LAGS_WINDOW, _LAGS_SORTED_EVERY = 256, 16  # versions that reached peers
+_WAIT_REMEMBERED = 16  # learner steps
+_PEERS_REMEMBERED = 16384
+_FORGET_AFTER_S = 3600.0  # a peer that was too slow once may try again after so long
+_CHANCE_MIN, _CHANCE_AT_FIRST, _CHANCE_MAX = 0.1, 0.25, 0.97  # of being in time, that a new group must have
+_BOLDER, _BOLDER_MAX = 5.0, 0.3  # less of it after a step in which the learner waited: by its share, and at most
+_MORE_CAUTIOUS = 0.05  # more of it after a step in which work was in vain
+_CEILING_BELOW, _CEILING_RISES = 0.1, 0.002  # no more caution than shortly before the learner waited, for long
+_WAITED_SHARE_MAX = 0.01  # of a step's period
+_STALE_SHARE_MAX = 0.01  # of the rollouts that ended during a step
+
+
+class _Sorted:
+    """The newest measurements of one quantity, sorted now and then."""
+
+    def __init__(self, size: int, sorted_every: int) -> None:
+        self._values: deque[float] = deque()
+        self._size = size
+        self._sorted: list[float] = []
+        self._every = sorted_every
+        self._unsorted = 0  # the newest so many are not among the sorted ones
+        self._quantiles: dict[float, float] = {}  # asked for since they were sorted
+
+    def __len__(self) -> int:
+        return min(len(self._values), self._size)
+
+    def add(self, value: float) -> None:
+        self._values.append(value)
+        self._unsorted += 1
+        if self._unsorted == self._every or len(self._values) <= self._every:
+            self._sort()
+
+    def _sort(self) -> None:
+        """The old ones go one by one; what is left is in order, and the few new ones are merged into it."""
+        while len(self._values) > self._size:
+            del self._sorted[bisect_left(self._sorted, self._values.popleft())]
+        self._sorted += islice(reversed(self._values), self._unsorted)
+        self._sorted.sort()
+        self._unsorted = 0
+        self._quantiles.clear()
+
+    def quantile(self, share: float) -> float | None:
+        """Nearest rank."""
+        known = self._quantiles.get(share)
+        if known is None and self._sorted:
+            rank = min(len(self._sorted), max(1, math.ceil(share * len(self._sorted))))
+            known = self._quantiles[share] = self._sorted[rank - 1]
+        return known
+
+    def median_above(self, value: float) -> float | None:
+        """Of the measurements that are larger; None if there is none."""
+        first = bisect_left(self._sorted, value)
+        return self._sorted[(first + len(self._sorted)) // 2] if first < len(self._sorted) else None
+
+
+class _Speed:
+    """Of one peer, in slots a second; 0 before the first measurement."""
+
+    __slots__ = ("_samples", "measured_at", "per_s")
+
+    def __init__(self) -> None:
+        self._samples: deque[float] = deque(maxlen=_SPEED_WINDOW)
+        self.per_s = 0.0
+        self.measured_at = 0.0
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether its median is of as many attempts as it will ever be."""
+        return len(self._samples) == _SPEED_WINDOW
+
+    def add(self, per_s: float, now: float) -> bool:
+        """Returns whether there was a figure before."""
+        known = bool(self._samples)
+        self._samples.append(per_s)
+        self.per_s = sorted(self._samples)[len(self._samples) // 2]
+        self.measured_at = now
+        return known
+
+
+class Forecast:
+    """Measured durations, and what follows from them."""
+
+    def __init__(self) -> None:
+        self._speeds: OrderedDict[PeerId, _Speed] = OrderedDict()
+        self._spread = _Sorted(_SPREAD_WINDOW, _SPREAD_SORTED_EVERY)  # turnaround / what the peer's speed let expect
+        self._turnaround_s = _Sorted(_SPREAD_WINDOW, _SPREAD_SORTED_EVERY)
+        self._scoring_s = _Sorted(256, 16)
+        self._lag_steps = _Sorted(_LAGS_WINDOW, _LAGS_SORTED_EVERY)
+        self._periods: deque[float] = deque(maxlen=_PERIODS)
+        self._busy: deque[float] = deque(maxlen=_PERIODS)
+        self._recorded = -1
+        self._recorded_at: float | None = None
+        self._asked_at: float | None = None
+        self.step_period_s: float | None = None  # batch recorded to batch recorded
+        self.learner_s: float | None = None  # the part of it in which the learner did not wait for a batch
+        self._ended = (0, 0)
+        self._ceiling = _CHANCE_MAX
+        self._steps_since_wait = _WAIT_REMEMBERED
+        self.chance_wanted = _CHANCE_AT_FIRST
+
+    # ---------------------------------------------------------------- measurements
+
+    def answered(self, attempt: Attempt, now: float) -> None:
+        """The rollout of an attempt was received."""
+        if not attempt.load:
+            return
+        turnaround_s = max(now - attempt.issued_at, 1e-6)
+        speed = self._speed(attempt.peer_id)
+        expected_s = attempt.load / speed.per_s if speed.per_s else 0.0
+        if speed.add(attempt.load / turnaround_s, now):
+            self._spread.add(turnaround_s / expected_s)
+        self._turnaround_s.add(turnaround_s)
+
+    def gave_up(self, attempt: Attempt, now: float) -> None:
+        """An attempt ended before its rollout came: it would have taken longer still."""
+        so_far_s = now - attempt.issued_at
+        typical_s = self.typical_s(attempt.peer_id, attempt.load, now)
+        if attempt.load and typical_s is not None and so_far_s > typical_s:
+            self._speed(attempt.peer_id).add(attempt.load / so_far_s, now)
+
+    def _speed(self, peer_id: PeerId) -> _Speed:
+        speed = self._speeds.pop(peer_id, None) or _Speed()
+        self._speeds[peer_id] = speed
+        while len(self._speeds) > _PEERS_REMEMBERED:
+            self._speeds.popitem(last=False)
+        return speed
+
+    def scored(self, seconds: float) -> None:
+        """A rollout was scored so long after it was received."""
+        self._scoring_s.add(seconds)
+
+    def version_came(self, version: Version, now: float) -> None:
+        """A peer holds a version that is newer than the one that it had."""
+        if self._recorded_at is None or not self.step_period_s or version >= self._recorded:
+            return
+        behind = self._recorded - 1 - version  # the newest batch is of the step that begins with this many completed
+        self._lag_steps.add(behind + min(1.0, (now - self._recorded_at) / self.step_period_s))
+
+    def learner(self, now: float, *, recorded: int, waits: bool, trained: int = 0, stale: int = 0) -> None:
+        """Called when batches were asked for or recorded: ``recorded`` so many, and whether the learner waits.
+
+        ``trained`` and ``stale``: rollouts since the start that were trained, and dropped for their age.
+        """
+        if waits and self._asked_at is None:
+            self._asked_at = now
+            self._was_busy(now)
+        if recorded == self._recorded:
+            return
+        if self._asked_at is None:
+            self._was_busy(now)  # it was served at once
+        if self._recorded_at is not None:
+            self._periods.append(now - self._recorded_at)
+            self.step_period_s = percentile_of(self._periods, 50)
+            self._learn_caution(now, trained - self._ended[0], stale - self._ended[1])
+        self._ended = (trained, stale)
+        self._recorded, self._recorded_at = recorded, now
+        self._asked_at = now if waits else None
+
+    def _was_busy(self, now: float) -> None:
+        """The learner asks for a batch: until now it worked on the one before."""
+        if self._recorded_at is not None:
+            self._busy.append(now - self._recorded_at)
+            self.learner_s = percentile_of(self._busy, 50)
+
+    def _learn_caution(self, now: float, trained: int, stale: int) -> None:
+        """A learner that waits is worse than work in vain; where neither happens nothing need change."""
+        waited_s = 0.0 if self._asked_at is None else now - self._asked_at
+        waited_share = waited_s / max(self._periods[-1], 1e-9)
+        waited = waited_share > _WAITED_SHARE_MAX and len(self._periods) == _PERIODS  # else the run is just beginning
+        self._steps_since_wait = 0 if waited else self._steps_since_wait + 1
+        self._ceiling = min(_CHANCE_MAX, self._ceiling + _CEILING_RISES)
+        if waited_share > _WAITED_SHARE_MAX:
+            self._ceiling = max(_CHANCE_MIN, min(self._ceiling, self.chance_wanted) - _CEILING_BELOW)
+            self.chance_wanted = max(_CHANCE_MIN, self.chance_wanted - min(_BOLDER * waited_share, _BOLDER_MAX))
+        elif stale > _STALE_SHARE_MAX * (trained + stale):
+            self.chance_wanted += _MORE_CAUTIOUS
+        self.chance_wanted = min(self.chance_wanted, self._ceiling)
+
+    # ---------------------------------------------------------------- questions
+
+    @property
+    def steps_timed(self) -> int:
+        """Learner steps behind its pace, at most those that are remembered."""
+        return len(self._periods)
+
+    def slots_per_s(self, peer_id: PeerId, now: float) -> float | None:
+        """How fast the peer works; None where it was not measured lately."""
+        speed = self._speeds.get(peer_id)
+        return None if speed is None or now - speed.measured_at > _FORGET_AFTER_S else speed.per_s
+
+    def is_settled(self, peer_id: PeerId) -> bool:
+        """Whether the peer's speed was measured often: its first attempts also took what it needed to begin."""
+        speed = self._speeds.get(peer_id)
+        return speed is not None and speed.is_settled
+
+    def typical_s(self, peer_id: PeerId, load: int, now: float) -> float | None:
+        """Median time from issue to receipt of one attempt of this peer; of all peers where it was not measured."""
+        per_s = self.slots_per_s(peer_id, now)
+        return load / per_s if per_s else self._turnaround_s.quantile(0.5)
+
+    def ready_in_s(self, peer_id: PeerId, load: int, slots: int, now: float, chance: float) -> float | None:
+        """Seconds within which so many slots will be scored, with this chance; None before enough is measured."""
+        typical_s = self.typical_s(peer_id, load, now)
+        if typical_s is None or len(self._spread) < _SPREAD_NEEDED:
+            return None
+        spread = self._spread.quantile(chance ** (1.0 / max(1, slots)))
+        return typical_s * (spread or 1.0) + (self._scoring_s.quantile(0.9) or 0.0)
+
+    def scoring_s(self, share: float) -> float | None:
+        """From a rollout's receipt to its score, at this quantile."""
+        return self._scoring_s.quantile(share)
+
+    def learner_starves(self, now: float) -> bool:
+        """Whether it has waited for longer than attempts usually take: what is predicted lets too little begin."""
+        usual_s = self._turnaround_s.quantile(0.5)
+        return self._asked_at is not None and usual_s is not None and now - self._asked_at >= usual_s
+
+    @property
+    def learner_waited(self) -> bool:
+        """Whether it had to wait for a batch in one of its last steps, and not because the run began just now."""
+        return self._steps_since_wait < _WAIT_REMEMBERED
+
+    def spread(self, share: float) -> float | None:
+        """By which factor attempts exceed what their peer's speed lets expect, at this quantile."""
+        return self._spread.quantile(share) if len(self._spread) >= _SPREAD_NEEDED else None
+
+    def spread_beyond(self, factor: float) -> float | None:
+        """The factor to expect of an attempt that has taken this much already; None if none ever took so long."""
+        return self._spread.median_above(factor)
+
+    def steps_under_way(self) -> float | None:
+        """Learner steps that pass while 9 of 10 attempts are made; None before enough is measured."""
+        turnaround_s = self._turnaround_s.quantile(0.9)
+        if turnaround_s is None or not self.learner_s or len(self._turnaround_s) < _SPREAD_NEEDED:
+            return None
+        return (turnaround_s + (self._scoring_s.quantile(0.9) or 0.0)) / self.learner_s
+
+    def version_lag_steps(self) -> float | None:
+        """How old versions usually are when a peer holds them, in learner steps; None before that was measured."""
+        return self._lag_steps.quantile(0.5)
+
+    def steps_within(self, seconds: float, now: float) -> int:
+        """Batches that will have been formed before something is there that takes so long; 0: it makes the next one."""
+        if not self.step_period_s or self._recorded_at is None:
+            return 0
+        return max(0, math.ceil((seconds - self.next_in_s(now)) / self.step_period_s))
+
+    def next_in_s(self, now: float) -> float:
+        """Seconds until the next batch is wanted."""
+        if self._asked_at is not None or self._recorded_at is None or not self.step_period_s:
+            return 0.0
+        return max(0.0, self._recorded_at + self.step_period_s - now)

@@ -1,0 +1,397 @@
+"""Every open or ready group, and the leases at them: the book that the other parts ask and write in."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from coordinator.core.events.events import Prompt
+from coordinator.core.events.restored import RestoredAttempt, RestoredFinished, RestoredGroup
+from coordinator.core.leases.groups import (
+    LIVE_ATTEMPTS_MAX,
+    Attempt,
+    AttemptKey,
+    Filling,
+    Finished,
+    Group,
+    Prefix,
+    SlotState,
+    slot_seed,
+    validate_slot,
+)
+from coordinator.core.leases.reconnect_grace import Away
+from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, RolloutId, Version
+from rollcast.wire.rollouts import Slot
+
+NO_PREFIXES: Mapping[int, Prefix] = {}
+
+
+class LeaseBook:
+    """Every open or ready group, oldest first, with the indices that make each question cheap."""
+
+    def __init__(
+        self,
+        *,
+        run_seed: int,
+        samples_per_group: int,
+        finished_kept: int,
+        last_group: int = 0,
+        ids_before: int = 0,
+        finished: Iterable[RestoredFinished] = (),
+    ) -> None:
+        self._run_seed = run_seed
+        self._samples_per_group = samples_per_group
+        self._finished_kept = finished_kept
+        self._groups: dict[GroupId, Group] = {}
+        self._order: list[GroupId] = []
+        self._open: list[GroupId] = []  # groups with a slot that wants an attempt, oldest first
+        self._ready: list[GroupId] = []  # groups with every slot scored, oldest first
+        self._live: dict[AttemptKey, Attempt] = {}  # in order of issue, which is the order of deadlines
+        self._live_by_peer: dict[PeerId, dict[AttemptKey, Attempt]] = {}
+        self._filled: dict[AttemptKey, Filling] = {}
+        self._slot_of_rollout: dict[RolloutId, tuple[GroupId, int]] = {}
+        self._finished: OrderedDict[AttemptKey, Finished] = OrderedDict(
+            ((one.lease_id, one.sample_index), Finished(one.peer_id, one.group_id, one.stored)) for one in finished
+        )
+        self._away = Away()
+        self._last_group = last_group
+        self._last_lease = ids_before
+        self.unscored = 0  # rollouts received and not scored
+        self._freed: dict[PeerId, None] = {}
+
+    # ---------------------------------------------------------------- questions
+
+    def __len__(self) -> int:
+        """Open and ready groups."""
+        return len(self._order)
+
+    def __iter__(self) -> Iterator[Group]:
+        return (self._groups[group_id] for group_id in self._order)
+
+    def position(self, group: Group) -> int:
+        """How many open or ready groups are older."""
+        return bisect_left(self._order, group.group_id)
+
+    def open_groups(self, count: int) -> list[Group]:
+        """The oldest groups with slots that want an attempt, this many at most."""
+        return [self._groups[group_id] for group_id in self._open[:count]]
+
+    def open_slots(self, group: Group) -> list[int]:
+        """Sample indices that nobody works at, or only a peer that seems to be gone."""
+        lost = self._away.lost
+        if lost:
+            return [index for index, slot in enumerate(group.slots) if slot.open(lost)]
+        return group.vacant()
+
+    def ready_groups(self) -> list[Group]:
+        return [self._groups[group_id] for group_id in self._ready]
+
+    @property
+    def ready_count(self) -> int:
+        return len(self._ready)
+
+    @property
+    def live_count(self) -> int:
+        """Attempts that a peer is expected to answer."""
+        return len(self._live)
+
+    def live_attempt(self, key: AttemptKey) -> Attempt | None:
+        return self._live.get(key)
+
+    def filling_of(self, key: AttemptKey) -> Filling | None:
+        """The rollout that this attempt became, while its group is open or ready."""
+        return self._filled.get(key)
+
+    def finished(self, key: AttemptKey) -> Finished | None:
+        """What became of an attempt that is over, while it is remembered."""
+        return self._finished.get(key)
+
+    def slot_is_filled(self, group_id: GroupId, sample_index: int) -> bool:
+        """Whether this slot needs nothing more: it has a rollout, or its group is gone."""
+        group = self._groups.get(group_id)
+        return group is None or group.slots[sample_index].filling is not None
+
+    def held_by(self, peer_id: PeerId) -> list[Attempt]:
+        return list(self._live_by_peer.get(peer_id, {}).values())
+
+    def held_count(self, peer_id: PeerId) -> int:
+        return len(self._live_by_peer.get(peer_id, ()))
+
+    def held_now(self, peer_id: PeerId) -> int:
+        """Slots that the peer was given in its present session and holds."""
+        return len(self._live_by_peer.get(peer_id, ())) - self._away.earlier(peer_id)
+
+    def holds_lease(self, peer_id: PeerId, lease_id: LeaseId) -> bool:
+        """Whether some attempt of this lease is live."""
+        return any(key[0] == lease_id for key in self._live_by_peer.get(peer_id, ()))
+
+    def expired(self, now: float) -> list[Attempt]:
+        """Live attempts whose deadline has passed, oldest first."""
+        late: list[Attempt] = []
+        for attempt in self._live.values():
+            if attempt.deadline > now:
+                break
+            late.append(attempt)
+        return late
+
+    # ---------------------------------------------------------------- changes
+
+    def restore(self, groups: Sequence[RestoredGroup], deadline: float, *, lost_at: float) -> None:
+        """Take over what the coordinator before us had open, oldest group first; the book must be empty.
+
+        ``deadline`` is that of every live attempt, on the core's clock: a full period from our start, because what
+        passed of its first one while nobody could answer its peer is not the peer's fault. So this is called when the
+        event Started says what the time is, not when the book is made. Peers that are not back at ``lost_at`` are lost.
+        """
+        for restored in groups:
+            group = self._new_group(restored.group_id, restored.prompt)
+            for attempt in sorted(restored.live, key=lambda one: one.fencing_token):
+                self._make_live(group, _restored_attempt(restored.group_id, attempt, deadline))
+            for rollout in restored.rollouts:
+                came_from = _restored_attempt(restored.group_id, rollout.attempt, deadline)
+                versions = (rollout.oldest_version, rollout.newest_version)
+                self._set_filling(group, Filling(rollout.rollout_id, came_from, *versions, stored=True))
+                if rollout.scored:
+                    self.mark_scored(rollout.rollout_id, rollout.reward)
+            self._index(group)
+        for peer_id, held in self._live_by_peer.items():
+            self._away.left(peer_id, held, lost_at)
+
+    def left(self, peer_id: PeerId, lost_at: float) -> None:
+        """The peer went away without a word: what it holds stays its own, and is lost if it is not back in time."""
+        self._away.left(peer_id, self._live_by_peer.get(peer_id, ()), lost_at)
+
+    def came_back(self, peer_id: PeerId) -> None:
+        """The peer has a session again, and owns its attempts again."""
+        found = self._away.came_back(peer_id, self.held_count(peer_id), LeaseId(self._last_lease))
+        self._index_all(found)
+
+    def lose(self, now: float) -> None:
+        """Open the slots of attempts whose peers have been away for too long."""
+        self._index_all(self._away.due(now))
+
+    def _index_all(self, keys: Iterable[AttemptKey]) -> None:
+        for group_id in {self._live[key].group_id for key in keys}:
+            self._index(self._groups[group_id])
+
+    def open_group(self, prompt: Prompt) -> Group:
+        self._last_group += 1
+        return self._new_group(GroupId(self._last_group), prompt)
+
+    def _new_group(self, group_id: GroupId, prompt: Prompt) -> Group:
+        seeds = [slot_seed(self._run_seed, group_id, index) for index in range(self._samples_per_group)]
+        group = self._groups[group_id] = Group(group_id, prompt, [SlotState(seed) for seed in seeds])
+        self._order.append(group_id)
+        self._open.append(group_id)
+        return group
+
+    def issue(
+        self,
+        group: Group,
+        indices: list[int],
+        peer_id: PeerId,
+        *,
+        deadline: float,
+        now: float = 0.0,
+        load: int = 0,
+        prefixes: Mapping[int, Prefix] = NO_PREFIXES,
+    ) -> list[Attempt]:
+        """One lease for these slots; each may have room for one more live attempt at most. For ``load`` see Attempt.
+
+        ``prefixes``: by sample index, what was drawn of a slot already.
+        """
+        self._last_lease += 1
+        lease_id, token = LeaseId(self._last_lease), FencingToken(self._last_lease)
+        attempts = [
+            Attempt(
+                *(lease_id, token, group.group_id, index, peer_id, deadline),
+                issued_at=now,
+                load=load,
+                prefix=prefixes.get(index, ()),
+            )
+            for index in indices
+        ]
+        for attempt in attempts:
+            slot = group.slots[attempt.sample_index]
+            if slot.filling is not None or len(slot.live) >= LIVE_ATTEMPTS_MAX:
+                raise ValueError(f"slot {attempt.sample_index} of group {group.group_id} cannot be issued")
+            self._make_live(group, attempt)
+        self._index(group)
+        return attempts
+
+    def _make_live(self, group: Group, attempt: Attempt) -> None:
+        slot = group.slots[attempt.sample_index]
+        slot.live.append(attempt)
+        slot.last_token = attempt.fencing_token
+        self._live[attempt.key] = attempt
+        self._live_by_peer.setdefault(attempt.peer_id, {})[attempt.key] = attempt
+
+    def take_freed(self) -> list[PeerId]:
+        """Peers that some attempt of ended since this was last asked."""
+        freed = list(self._freed)
+        self._freed.clear()
+        return freed
+
+    def slots_of(self, attempts: list[Attempt]) -> tuple[Slot, ...]:
+        """The wire form of a lease's slots."""
+        slots = [(one, self._groups[one.group_id].slots[one.sample_index]) for one in attempts]
+        return tuple(Slot(one.sample_index, slot.seed, one.prefix or ()) for one, slot in slots)
+
+    def close(self, attempt: Attempt) -> None:
+        """A live attempt is over without a rollout; its slot is vacant again unless another attempt has it."""
+        group = self._groups[attempt.group_id]
+        self._unlive(attempt)
+        group.slots[attempt.sample_index].live.remove(attempt)
+        self._remember(attempt, stored=False)
+        self._index(group)
+
+    def fill(
+        self, attempt: Attempt, rollout_id: RolloutId, oldest_version: Version, newest_version: Version
+    ) -> list[Attempt]:
+        """A live attempt's rollout was received; the versions are its segments'.
+
+        Returns the other live attempts at its slot: they lost the race.
+        """
+        group = self._groups[attempt.group_id]
+        slot = group.slots[attempt.sample_index]
+        self._unlive(attempt)
+        slot.live.remove(attempt)
+        self._set_filling(group, Filling(rollout_id, attempt, oldest_version, newest_version))
+        self._index(group)
+        return list(slot.live)
+
+    def _set_filling(self, group: Group, filling: Filling) -> None:
+        attempt = filling.attempt
+        if group.oldest_version is None or filling.oldest_version < group.oldest_version:
+            group.oldest_version = filling.oldest_version
+        group.slots[attempt.sample_index].filling = self._filled[attempt.key] = filling
+        self._slot_of_rollout[filling.rollout_id] = (attempt.group_id, attempt.sample_index)
+        self.unscored += 1
+
+    def reopen(self, group: Group, index: int) -> Filling:
+        """Empty a filled slot: what it holds does not count any more, and the slot is given out again."""
+        slot = group.slots[index]
+        filling, slot.filling = slot.filling, None
+        if filling is None:
+            raise ValueError(f"slot {index} of group {group.group_id} holds nothing")
+        _discard(self._ready, group.group_id)
+        group.scored -= filling.scored
+        group.oldest_version = min((one.oldest_version for one in group.fillings()), default=None)
+        self.unscored -= not filling.scored
+        del self._filled[filling.attempt.key]
+        del self._slot_of_rollout[filling.rollout_id]
+        self._remember(filling.attempt, stored=True)
+        self._index(group)
+        return filling
+
+    def mark_stored(self, rollout_id: RolloutId) -> Group | None:
+        """The rollout is durable; None if its group is gone meanwhile."""
+        found = self._find(rollout_id)
+        if found is None:
+            return None
+        group, filling = found
+        filling.stored = True
+        return group
+
+    def mark_scored(self, rollout_id: RolloutId, reward: float = 0.0) -> bool:
+        """The rollout has its reward; False if its group is gone meanwhile or it was scored before."""
+        found = self._find(rollout_id)
+        if found is None:
+            return False
+        group, filling = found
+        if not filling.stored or filling.scored:
+            return False
+        filling.scored, filling.reward = True, reward
+        group.scored += 1
+        self.unscored -= 1
+        if group.ready:
+            insort(self._ready, group.group_id)
+        return True
+
+    def ready_group_of(self, rollout_id: RolloutId) -> Group | None:
+        """The group of this rollout if every slot of it is scored."""
+        found = self._find(rollout_id)
+        return None if found is None or not found[0].ready else found[0]
+
+    def remove(self, group: Group) -> None:
+        """Forget a group that has no live attempt: it goes into a batch, or is dropped."""
+        if group.live():
+            raise ValueError(f"group {group.group_id} still has live attempts")
+        for filling in group.fillings():
+            del self._filled[filling.attempt.key]
+            del self._slot_of_rollout[filling.rollout_id]
+            self.unscored -= not filling.scored
+            self._remember(filling.attempt, stored=True)
+        del self._groups[group.group_id]
+        for index in (self._order, self._open, self._ready):
+            _discard(index, group.group_id)
+
+    def _find(self, rollout_id: RolloutId) -> tuple[Group, Filling] | None:
+        place = self._slot_of_rollout.get(rollout_id)
+        if place is None:
+            return None
+        group = self._groups[place[0]]
+        filling = group.slots[place[1]].filling
+        return None if filling is None else (group, filling)
+
+    def _unlive(self, attempt: Attempt) -> None:
+        del self._live[attempt.key]
+        held = self._live_by_peer[attempt.peer_id]
+        del held[attempt.key]
+        if not held:
+            del self._live_by_peer[attempt.peer_id]
+        self._away.ended(attempt.peer_id, attempt.key)
+        self._freed[attempt.peer_id] = None
+
+    def _index(self, group: Group) -> None:
+        if not self.open_slots(group):
+            _discard(self._open, group.group_id)
+        elif not _contains(self._open, group.group_id):
+            insort(self._open, group.group_id)
+
+    def _remember(self, attempt: Attempt, *, stored: bool) -> None:
+        self._finished[attempt.key] = Finished(attempt.peer_id, attempt.group_id, stored)
+        while len(self._finished) > self._finished_kept:
+            self._finished.popitem(last=False)
+
+    # ---------------------------------------------------------------- invariants
+
+    def validate(self) -> None:
+        """Raise AssertionError when an index disagrees with the groups, or I6 is broken."""
+        live = [attempt for group in self for attempt in group.live()]
+        assert self._order == sorted(self._groups), "groups are not in order"
+        assert {attempt.key for attempt in live} == self._live.keys(), "live attempts"
+        assert sum(len(held) for held in self._live_by_peer.values()) == len(live), "attempts by peer"
+        assert self._open == [group.group_id for group in self if self.open_slots(group)], "open groups"
+        self._away.validate(self._live_by_peer)
+        assert self._ready == [group.group_id for group in self if group.ready], "ready groups"
+        fillings = [filling for group in self for filling in group.fillings()]
+        assert {filling.attempt.key for filling in fillings} == self._filled.keys(), "filled slots"
+        assert {filling.rollout_id for filling in fillings} == self._slot_of_rollout.keys(), "rollouts"
+        assert self.unscored == sum(not filling.scored for filling in fillings), "unscored rollouts"
+        assert len(self._finished) <= self._finished_kept, "finished attempts are not bounded"
+        for group in self:
+            assert group.scored == sum(filling.scored for filling in group.fillings()), "scored count"
+            oldest = min((filling.oldest_version for filling in group.fillings()), default=None)
+            assert group.oldest_version == oldest, "oldest version"
+            for slot in group.slots:
+                validate_slot(slot)
+
+
+def _restored_attempt(group_id: GroupId, restored: RestoredAttempt, deadline: float) -> Attempt:
+    """What its peer was told was drawn already is not known any more."""
+    return Attempt(
+        *(restored.lease_id, restored.fencing_token, group_id, restored.sample_index, restored.peer_id, deadline),
+        prefix=None,
+    )
+
+
+def _contains(ordered: list[GroupId], group_id: GroupId) -> bool:
+    index = bisect_left(ordered, group_id)
+    return index < len(ordered) and ordered[index] == group_id
+
+
+def _discard(ordered: list[GroupId], group_id: GroupId) -> None:
+    if _contains(ordered, group_id):
+        del ordered[bisect_left(ordered, group_id)]

@@ -1,0 +1,194 @@
+"""What running attempts have drawn so far, so that another peer can go on where one is lost. In memory, and bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from coordinator.core.leases.groups import Attempt, AttemptKey, Prefix
+from rollcast.wire.ids import Epoch, GroupId, PeerId, Version
+from rollcast.wire.limits import SEGMENTS_MAX
+from rollcast.wire.rollouts import Segment
+
+_SlotKey = tuple[GroupId, int]
+_ATTEMPTS_KEPT = 3  # of a slot, those that came furthest; two of them may be live
+_SEGMENTS_KEPT = SEGMENTS_MAX // 4  # of a beginning, in pieces: whoever goes on needs room for segments of its own
+
+
+def tokens_of(prefix: Iterable[Segment]) -> int:
+    """How many tokens."""
+    return sum(len(segment.token_ids) for segment in prefix)
+
+
+def bare(segments: Iterable[Segment]) -> Prefix:
+    """Without reported log-probabilities: they are evidence about the attempt that drew them, not part of it."""
+    return tuple(replace(one, reported_logprobs=()) if one.reported_logprobs else one for one in segments)
+
+
+def cut(prefix: Prefix, tokens: int) -> Prefix:
+    """The first so many tokens."""
+    kept: list[Segment] = []
+    for segment in prefix:
+        if tokens <= 0:
+            break
+        part = segment
+        if len(segment.token_ids) > tokens:
+            part = replace(segment, token_ids=segment.token_ids[:tokens], loss_mask=segment.loss_mask[:tokens])
+        kept.append(part)
+        tokens -= len(part.token_ids)
+    return tuple(kept)
+
+
+def joined(prefix: Prefix, more: Prefix) -> Prefix:
+    """One after the other; what one peer drew with one version is one segment."""
+    result = list(prefix)
+    for segment in more:
+        last = result[-1] if result else None
+        if last is not None and _kind(last) == _kind(segment):
+            tokens, mask = last.token_ids + segment.token_ids, last.loss_mask + segment.loss_mask
+            result[-1] = replace(last, token_ids=tokens, loss_mask=mask)
+        else:
+            result.append(segment)
+    return tuple(result)
+
+
+def _kind(segment: Segment) -> tuple[object, ...]:
+    return (segment.role, segment.epoch, segment.version, segment.peer_id)
+
+
+@dataclass(slots=True)
+class _Progress:
+    """Of one attempt: what it was given, and what it drew."""
+
+    peer_id: PeerId
+    given: Prefix
+    own: Prefix
+
+    @property
+    def whole(self) -> Prefix:
+        return self.given + self.own
+
+    @property
+    def tokens(self) -> int:
+        return tokens_of(self.own)
+
+
+@dataclass(slots=True)
+class _Share:
+    """What is kept of one peer's attempts; the one that was unchanged for longest is first."""
+
+    tokens: int = 0
+    slots: dict[AttemptKey, _SlotKey] = field(default_factory=dict)
+
+
+class Partials:
+    """How far attempts at unfilled slots are known to have come, whether or not they are live still.
+
+    Where there is no room, what a peer sends takes the place of what it sent before, once it has its share of the room;
+    until then, of the peer's that has most: nobody can push out what others drew.
+    """
+
+    def __init__(self, tokens_max: int) -> None:
+        self._tokens_max = tokens_max
+        self._slots: dict[_SlotKey, dict[AttemptKey, _Progress]] = {}
+        self._by_peer: dict[PeerId, _Share] = {}
+        self.tokens = 0  # drawn tokens that are kept
+
+    def add(self, attempt: Attempt, position: int, segments: Prefix) -> bool:
+        """The attempt drew these tokens after ``position`` others.
+
+        False where they do not follow what is known, or are in more pieces than could be handed on.
+        """
+        given = attempt.prefix or ()
+        before = self._slots.get((attempt.group_id, attempt.sample_index), {}).get(attempt.key)
+        own = () if before is None else before.own
+        drawn = position - tokens_of(given)
+        if not 0 <= drawn <= tokens_of(own):
+            return False
+        progress = _Progress(attempt.peer_id, given, joined(cut(own, drawn), segments))
+        if len(progress.whole) > _SEGMENTS_KEPT:
+            return False
+        self._keep(attempt, progress)
+        return True
+
+    def _keep(self, attempt: Attempt, progress: _Progress) -> None:
+        slot = (attempt.group_id, attempt.sample_index)
+        if attempt.key in self._slots.get(slot, {}):
+            self._forget_attempt(slot, attempt.key)
+        attempts = self._slots.setdefault(slot, {})
+        if len(attempts) >= _ATTEMPTS_KEPT:
+            self._forget_attempt(slot, min(attempts, key=lambda key: tokens_of(attempts[key].whole)))
+        attempts[attempt.key] = progress
+        share = self._by_peer.setdefault(attempt.peer_id, _Share())
+        share.slots[attempt.key] = slot
+        share.tokens += progress.tokens
+        self.tokens += progress.tokens
+        while self.tokens > self._tokens_max:
+            self._make_room(attempt.peer_id)
+
+    def _make_room(self, for_peer: PeerId) -> None:
+        """Forget what was unchanged for longest of one peer's."""
+        share = self._by_peer.get(for_peer)
+        if share is None or share.tokens * len(self._by_peer) < self._tokens_max:
+            share = max(self._by_peer.values(), key=lambda one: one.tokens)
+        key, slot = next(iter(share.slots.items()))
+        self._forget_attempt(slot, key)
+
+    def filled(self, group_id: GroupId, sample_index: int) -> None:
+        """The slot has its rollout, or its group is gone."""
+        slot = (group_id, sample_index)
+        for key in list(self._slots.get(slot, ())):
+            self._forget_attempt(slot, key)
+
+    def forget(self, peer_id: PeerId) -> None:
+        """Nobody is to go on from what this peer drew: it is not trusted any more."""
+        for slot, attempts in list(self._slots.items()):
+            for key, one in list(attempts.items()):
+                if any(part.peer_id == peer_id for part in one.whole):
+                    self._forget_attempt(slot, key)
+
+    def doubt(self, peer_id: PeerId) -> None:
+        """The peer sent what cannot be: nobody is to go on from what it sent of running attempts, and be blamed for it.
+
+        What it drew before others went on from there stays: they were given it, and repeat it.
+        """
+        share = self._by_peer.get(peer_id)
+        for key, slot in [] if share is None else list(share.slots.items()):
+            self._forget_attempt(slot, key)
+
+    def _forget_attempt(self, slot: _SlotKey, key: AttemptKey) -> None:
+        attempts = self._slots[slot]
+        progress = attempts.pop(key)
+        if not attempts:
+            del self._slots[slot]
+        share = self._by_peer[progress.peer_id]
+        del share.slots[key]
+        share.tokens -= progress.tokens
+        if not share.slots:
+            del self._by_peer[progress.peer_id]
+        self.tokens -= progress.tokens
+
+    def prefixes(
+        self, group_id: GroupId, indices: Iterable[int], oldest_useful: Version, epoch: Epoch
+    ) -> dict[int, Prefix]:
+        """Of each of these slots the longest beginning that is of this epoch and of versions young enough."""
+        found: dict[int, Prefix] = {}
+        if not self._slots:
+            return found
+        for index in indices:
+            known = [progress.whole for progress in self._slots.get((group_id, index), {}).values()]
+            useful = [
+                prefix for prefix in known if all(one.epoch == epoch and one.version >= oldest_useful for one in prefix)
+            ]
+            if useful:
+                found[index] = max(useful, key=tokens_of)
+        return found
+
+    def validate(self) -> None:
+        """Raise AssertionError when the bound is broken (I8)."""
+        counted = sum(progress.tokens for attempts in self._slots.values() for progress in attempts.values())
+        assert self.tokens == counted, "tokens of partial results"
+        assert self.tokens == sum(share.tokens for share in self._by_peer.values()), "tokens of peers"
+        known = {key for attempts in self._slots.values() for key in attempts}
+        assert known == {key for share in self._by_peer.values() for key in share.slots}, "partial results of peers"
+        assert self.tokens <= self._tokens_max, "I8: partial results are not bounded"

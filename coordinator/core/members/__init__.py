@@ -1,0 +1,1 @@
+"""Keep track of the members and of what the learner reports."""

@@ -1,0 +1,392 @@
+"""Who is here: members with an open session, and what is remembered of an identity across sessions."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from capacity.model.workers import Pin
+from coordinator.core.events.events import PeerFacts, PeerJoined
+from coordinator.core.members.fair_share import Shares
+from rollcast.wire.ids import PeerId, Version
+
+_STANDINGS_KEPT = 16384  # identities remembered after they left; quarantined ones are kept beyond it
+_DEPARTED_KEPT = 16  # shown to the operator until they return or others leave
+_PEERS_FOR_SECOND_ACCUSER = 3  # with fewer there may be nobody else who could accuse
+_RESTING_STATES = frozenset({"draining", "finishing", "paused"})  # about to leave, or its owner wants the machine
+_ACCUSED_CHUNKS_KEPT = 64  # per identity; far above any sensible quarantine threshold
+
+
+@dataclass(slots=True)
+class Standing:
+    """What an identity did so far, kept when it leaves so that a new session does not wash it clean."""
+
+    accepted: int = 0
+    dropped: int = 0
+    accused_chunks: set[tuple[Version, int]] = field(default_factory=set)
+    accusers: set[PeerId] = field(default_factory=set)
+    demoted: str = ""  # why it relays to nobody for a while, empty if it may
+    demoted_until: float = 0.0  # on the core's clock
+    quarantined: str = ""  # why, empty if it is not
+    returns: int = 0  # times that it handed leases back since a rollout of its was accepted
+    resting: str = ""  # why it is given no work for a while, empty if it may be
+    standby: str = ""  # why it is switched off, empty if it is on
+    dark: bool = False  # on standby, and not even sent new versions
+    switched: str = ""  # why it is on, or what the capacity model would do with it, in words
+    pin: Pin = ""  # what the operator decided for it
+    name: str = ""  # as it called itself last
+    drained: str = ""  # why it gets no new work by the operator's word, empty if it may
+    banned: str = ""  # why it may not take part, empty if it may
+    slots_per_s: float = 0.0  # smoothed speed, kept while it makes nothing; 0: never measured
+
+    @property
+    def kept_out(self) -> str:
+        """Why it may not take part at all, empty if it may."""
+        return self.banned or self.quarantined
+
+    @property
+    def switched_off(self) -> str:
+        """Why it is given nothing new, empty if it may be: the operator's word goes before the capacity model's."""
+        return self.drained or self.standby
+
+    @property
+    def ordered(self) -> bool:
+        """Whether an operator said something about it that outlives its sessions."""
+        return bool(self.banned or self.drained or self.pin)
+
+
+@dataclass(slots=True)
+class Member:
+    """One peer with an open session. Times are the core's clock in seconds."""
+
+    peer_id: PeerId
+    role: str
+    name: str
+    address: str
+    concurrent_rollouts: int
+    hardware: str
+    joined_at: float
+    last_seen: float
+    order: int  # rises with every join of this run
+    standing: Standing
+    free_slots: int = 0
+    virtual_time: float = 0.0  # of its share of the work, see shares.py
+    version: Version | None = None  # newest that it holds and generates, or is about to generate, with
+    facts: PeerFacts | None = None
+    region: str = ""
+    site: str = ""
+    metered: bool = False
+    upload_cap_bytes_per_second: float = 0.0  # 0: none
+    software: str = ""
+    public_name: str = ""
+    host: str = ""  # IP address from which its session comes
+
+    @property
+    def state(self) -> str:
+        """What it says it does; ``joined`` before its first heartbeat."""
+        standing = self.standing
+        if standing.kept_out:
+            return "banned" if standing.banned else "quarantined"
+        if standing.switched_off:
+            return "drained" if standing.drained else "standby"
+        return self.facts.state if self.facts is not None else "joined"
+
+    @property
+    def reason(self) -> str:
+        """Why it is in that state."""
+        said = self.facts.reason if self.facts is not None else ""
+        if self.standing.kept_out:
+            return self.standing.kept_out
+        demoted = f"relays to nobody for a while: {self.standing.demoted}" if self.standing.demoted else ""
+        standing = self.standing
+        if standing.switched_off and self.facts is not None and self.facts.state == "standby":
+            said = ""  # it says what we told it
+        activation = standing.switched_off or standing.switched
+        return "; ".join(part for part in (activation, said, demoted, standing.resting) if part)
+
+    @property
+    def may_relay(self) -> bool:
+        """Whether it may be asked to pass chunks on."""
+        standing = self.standing
+        if standing.kept_out or standing.demoted or standing.drained:
+            return False
+        if self.facts is None:
+            return True
+        stopped = self.facts.sending_stopped or self.facts.receiving_stopped
+        return not stopped and self.facts.state not in _RESTING_STATES
+
+    @property
+    def part_in_plan(self) -> tuple[bool, bool]:
+        """Whether it relays, and whether it receives."""
+        return self.may_relay, self.receives
+
+    @property
+    def receives(self) -> bool:
+        """Whether new versions are meant to reach it: a part of the relay plan."""
+        return not self.standing.dark and not (self.facts is not None and self.facts.receiving_stopped)
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether T_bcast is about it too: it works, and versions can reach it."""
+        return self.role == "peer" and not self.standing.kept_out and not self.standing.switched_off and self.receives
+
+    @property
+    def may_work(self) -> bool:
+        """Whether it may be given slots at all."""
+        standing = self.standing
+        if self.role != "peer" or self.version is None or standing.kept_out or standing.switched_off:
+            return False
+        return self.facts is None or self.facts.state != "draining"
+
+    def holds(self, version: Version) -> bool:
+        """It holds this version; older news than what we know changes nothing (I5). Returns whether it was news."""
+        if self.version is not None and version <= self.version:
+            return False
+        self.version = version
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Departed:
+    """A member as it was when it left, or was lost to silence."""
+
+    member: Member
+    how: Literal["left", "lost"]
+    reason: str
+
+
+class Members:
+    """Members in the order they joined."""
+
+    def __init__(
+        self,
+        *,
+        heartbeat_timeout_s: float,
+        demotion_s: float,
+        quarantine_chunks: int,
+        quarantine_accusers: int,
+        taken_over: bool = False,
+    ) -> None:
+        """``taken_over``: a coordinator before us had members that may not be back yet."""
+        self._heartbeat_timeout_s = heartbeat_timeout_s
+        self._demotion_s = demotion_s
+        self._taken_over = taken_over
+        self._company_at = float("-inf")  # when peers enough for a second accuser were last here
+        self._quarantine_chunks = quarantine_chunks
+        self._quarantine_accusers = quarantine_accusers
+        self._members: dict[PeerId, Member] = {}
+        self._by_last_seen: OrderedDict[PeerId, Member] = OrderedDict()  # longest silent first
+        self._demoted: set[PeerId] = set()
+        self._changed: dict[PeerId, None] = {}
+        self._departed: dict[PeerId, Departed] = {}
+        self._standings: dict[PeerId, Standing] = {}
+        self._origins: dict[PeerId, Member] = {}
+        self.origin: Member | None = None
+        """The origin that joined first, if there is one."""
+        self._joins = 0
+        self.worker_count = 0  # peers that are not quarantined
+        self.shares = Shares()
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._members.values())
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def get(self, peer_id: PeerId) -> Member | None:
+        return self._members.get(peer_id)
+
+    def join(self, event: PeerJoined, now: float) -> Member:
+        """Add a member; it must not be one already."""
+        self._joins += 1
+        if self._taken_over and self._joins == 1:
+            self._company_at = now
+        member = Member(
+            peer_id=event.peer_id,
+            role=event.role,
+            name=event.name,
+            address=event.address,
+            concurrent_rollouts=event.concurrent_rollouts,
+            hardware=event.hardware,
+            joined_at=now,
+            last_seen=now,
+            order=self._joins,
+            standing=self.standing(event.peer_id),
+            region=event.region,
+            site=event.site,
+            metered=event.metered,
+            upload_cap_bytes_per_second=event.upload_cap_bytes_per_second,
+            software=event.software,
+            public_name=event.public_name,
+            host=event.host,
+        )
+        self._members[event.peer_id] = self._by_last_seen[event.peer_id] = member
+        self._changed[event.peer_id] = None
+        self._departed.pop(event.peer_id, None)
+        if member.role == "origin":
+            self._origins[event.peer_id] = member
+            self.origin = self.origin or member
+        self.worker_count += _counts(member)
+        member.standing.name = event.name
+        if member.standing.demoted:
+            self._demoted.add(event.peer_id)
+        return member
+
+    def leave(self, peer_id: PeerId, how: Literal["left", "lost"], reason: str) -> None:
+        """Remove a member; it is shown among the departed for a while."""
+        member = self._members.pop(peer_id)
+        del self._by_last_seen[peer_id]
+        self._demoted.discard(peer_id)
+        self.shares.leave(peer_id)
+        if self._origins.pop(peer_id, None) is not None:
+            self.origin = next(iter(self._origins.values()), None)
+        self.worker_count -= _counts(member)
+        self._departed[peer_id] = Departed(member, how, reason)
+        while len(self._departed) > _DEPARTED_KEPT:
+            del self._departed[next(iter(self._departed))]
+
+    def departed(self) -> list[Departed]:
+        """Those that left last and have not come back, oldest first."""
+        return list(self._departed.values())
+
+    def asks(self, member: Member, free_slots: int) -> None:
+        """It can take this many more slots."""
+        member.free_slots = free_slots
+        self._changed[member.peer_id] = None
+
+    def standing(self, peer_id: PeerId) -> Standing:
+        """What is remembered of this identity; the longest forgotten good one makes room for a new one."""
+        standing = self._standings.get(peer_id)
+        if standing is None:
+            if len(self._standings) >= _STANDINGS_KEPT:
+                self._forget_one()
+            standing = self._standings[peer_id] = Standing()
+        return standing
+
+    def _forget_one(self) -> None:
+        for peer_id, standing in self._standings.items():
+            if peer_id not in self._members and not standing.quarantined and not standing.ordered:
+                del self._standings[peer_id]
+                return
+
+    def seen(self, peer_id: PeerId, now: float) -> Member | None:
+        """The member that sent something just now."""
+        member = self._members.get(peer_id)
+        if member is not None:
+            member.last_seen = now
+            self._by_last_seen.move_to_end(peer_id)
+        return member
+
+    def changed(self, peer_ids: Iterable[PeerId]) -> None:
+        """Look at these again when work is given out."""
+        self._changed.update(dict.fromkeys(peer_ids))
+
+    def take_changed(self) -> list[PeerId]:
+        """Members that something changed for since this was last asked, in what they want or may be given."""
+        changed = list(self._changed)
+        self._changed.clear()
+        return changed
+
+    def silent(self, now: float) -> list[Member]:
+        """Members that sent nothing for longer than the heartbeat timeout, longest silent first."""
+        found: list[Member] = []
+        for member in self._by_last_seen.values():
+            if now - member.last_seen <= self._heartbeat_timeout_s:
+                break
+            found.append(member)
+        return found
+
+    def accuse(self, culprit: Member, accuser: PeerId, chunk: tuple[Version, int], now: float) -> bool:
+        """Count one corrupt chunk against a member; True when this is what quarantines it.
+
+        Until then each accusation demotes it for a while: it goes on working, but relays to nobody, so that one lost
+        bit costs little and a broken relay is found out chunk by chunk. Where there are enough peers one accuser alone
+        cannot quarantine anybody (I9). The origin is ours and is never demoted or quarantined: without it nobody could
+        receive anything.
+        """
+        standing = culprit.standing
+        if len(standing.accused_chunks) < _ACCUSED_CHUNKS_KEPT:
+            standing.accused_chunks.add(chunk)
+            standing.accusers.add(accuser)
+        if culprit.role == "origin" or standing.quarantined:
+            return False
+        standing.demoted, standing.demoted_until = "sent a corrupt chunk", now + self._demotion_s
+        self._demoted.add(culprit.peer_id)
+        self._look_for_company(now)
+        # Where others were here a moment ago, one liar must not use that they are away.
+        alone = now - self._company_at >= self._demotion_s
+        accusers_needed = 1 if alone else self._quarantine_accusers
+        if len(standing.accused_chunks) < self._quarantine_chunks or len(standing.accusers) < accusers_needed:
+            return False
+        self.worker_count -= _counts(culprit)
+        self._changed[culprit.peer_id] = None
+        standing.quarantined = f"sent {len(standing.accused_chunks)} corrupt chunks"
+        return True
+
+    def peer_named(self, words: str) -> PeerId | None:
+        """The id of the peer with this id, or of the only one of this name; also of those that left lately, and of
+        those that are away and drained, banned or pinned.
+        """
+        member, standing = self._members.get(PeerId(words)), self._standings.get(PeerId(words))
+        if (member is not None and member.role == "peer") or (standing is not None and standing.ordered):
+            return PeerId(words)
+        here = [one for one in (*self, *(gone.member for gone in self.departed())) if one.role == "peer"]
+        known = {one.peer_id: one.name for one in here}
+        known |= {peer_id: one.name for peer_id, one in self._standings.items() if one.ordered}
+        if words in known:
+            return PeerId(words)
+        ids = [peer_id for peer_id, name in known.items() if name == words]
+        return ids[0] if len(ids) == 1 else None
+
+    def standings(self) -> Iterable[tuple[PeerId, Standing]]:
+        """Of every identity that is remembered."""
+        return self._standings.items()
+
+    def banned_because(self, peer_id: PeerId) -> str:
+        """Why this identity may not take part; empty: it may."""
+        standing = self._standings.get(peer_id)
+        return "" if standing is None else standing.banned
+
+    def banned(self) -> dict[PeerId, Standing]:
+        """Identities that may not come back."""
+        return {peer_id: one for peer_id, one in self._standings.items() if one.banned}
+
+    def enable(self, peer_id: PeerId) -> str:
+        """Undo what keeps an identity from working; what that was, in words, empty where nothing did."""
+        standing = self.standing(peer_id)
+        undone = [name for name in ("drained", "banned", "quarantined") if getattr(standing, name)]
+        member, counted = self._members.get(peer_id), 0
+        if member is not None:
+            counted = _counts(member)
+        standing.drained = standing.banned = standing.quarantined = ""
+        standing.accused_chunks.clear()
+        standing.accusers.clear()
+        if member is not None:
+            self.worker_count += _counts(member) - counted
+            self._changed[peer_id] = None
+        return ", ".join(undone)
+
+    def has_role(self, role: str) -> bool:
+        """Whether a member of this role is here, quarantined or not."""
+        return any(member.role == role for member in self)
+
+    def end_demotions(self, now: float) -> bool:
+        """Let members relay again whose demotion is over; True if there were any."""
+        self._look_for_company(now)
+        members = [self._members[peer_id] for peer_id in self._demoted]
+        over = [one for one in members if now >= one.standing.demoted_until]
+        for member in over:
+            member.standing.demoted = ""
+            self._demoted.discard(member.peer_id)
+        return bool(over)
+
+    def _look_for_company(self, now: float) -> None:
+        if self.worker_count >= _PEERS_FOR_SECOND_ACCUSER:
+            self._company_at = now
+
+
+def _counts(member: Member) -> bool:
+    """Whether it is a peer that is not quarantined."""
+    return member.role == "peer" and not member.standing.quarantined

@@ -1,0 +1,53 @@
+"""What the learner reports about itself, summed up for screens and the capacity model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from coordinator.core.members.mismatch import PEER_KEYS
+from rollcast.runtime.windows import Series, Window
+from rollcast.wire.ids import Step
+
+
+@dataclass(slots=True)
+class LearnerProgress:
+    """Figures of the learner. ``step`` counts the steps it completed."""
+
+    phase: str = ""  # empty until the learner first reports
+    detail: str = ""
+    step: int = 0
+    values: dict[str, float] = field(default_factory=dict)  # newest value of every figure
+    reward_history: Series = field(default_factory=Series)
+    train_s: Window = field(default_factory=Window)  # seconds per step apart from waiting
+    _busy_s: float = 0.0
+    _total_s: float = 0.0
+    _steps_seen: int = 0
+
+    def status_changed(self, phase: str, detail: str, values: Mapping[str, float]) -> None:
+        self.phase, self.detail = phase, detail
+        self.values.update(values)
+
+    def step_finished(self, step: Step, values: Mapping[str, float]) -> None:
+        """One more step. The first one seen compiles and is left out of all timing."""
+        if step <= self.step:
+            return  # replayed after a restart: already counted
+        self.step = step
+        # Peers come and go: their figures are those of the newest step and no others.
+        self.values = {name: value for name, value in self.values.items() if not name.startswith(PEER_KEYS)}
+        self.values.update(values)
+        reward = values.get("reward_mean")
+        if reward is not None and math.isfinite(reward):
+            self.reward_history.add(step, reward)
+        self._steps_seen += 1
+        step_s = values.get("step_s", 0.0)
+        if self._steps_seen > 1 and step_s > 0.0:
+            self._total_s += step_s
+            self._busy_s += values.get("train_s", 0.0) + values.get("behaviour_s", 0.0)
+            self.train_s.add(max(0.0, step_s - values.get("wait_s", 0.0)))
+
+    @property
+    def utilisation(self) -> float | None:
+        """Share of the learner's time in which it computed; None before the second step."""
+        return self._busy_s / self._total_s if self._total_s else None

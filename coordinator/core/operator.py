@@ -1,0 +1,158 @@
+"""What the operator's orders change: peers that are drained, banned and enabled, S, kappa and what may be spent.
+
+A drained peer finishes what it holds, is given nothing new and relays to nobody: those below it have another parent
+with the next plan. It goes on receiving versions, so that enabling it takes effect at once. A banned peer loses what it
+holds to others, its session ends, and its identity is refused from then on. Rollouts that either of them delivered
+before are trained on: they were earned.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from coordinator.core.activation.activation import Activation
+from coordinator.core.decisions.batching import drop_stale
+from coordinator.core.decisions.broadcasts import Relaying
+from coordinator.core.decisions.issuing import issue
+from coordinator.core.decisions.state import CoreState
+from coordinator.core.events.actions import Action, Note, SetBudget, TellActivation
+from coordinator.core.events.operator_events import (
+    BudgetChanged,
+    Order,
+    PeerBanned,
+    PeerDrained,
+    PeerEnabled,
+    PeerPinned,
+    PricesChanged,
+    PublishPeriodChanged,
+    StalenessLimitChanged,
+)
+from coordinator.core.events.prices import Budget
+from coordinator.core.presence import Presence, refused
+
+
+class Acting:
+    """Carries orders out in the core."""
+
+    def __init__(self, state: CoreState, relaying: Relaying, presence: Presence, activation: Activation) -> None:
+        self._state = state
+        self._relaying = relaying
+        self._presence = presence
+        self._activation = activation
+
+    def ordered(self, order: Order, now: float) -> list[Action]:
+        """What follows from one order; giving the same again changes nothing."""
+        match order:
+            case PeerPinned():
+                return self._activation.pinned(order, now)
+            case PeerDrained():
+                return self._drained(order, now)
+            case PeerBanned():
+                return self._banned(order, now)
+            case PeerEnabled():
+                return self._enabled(order, now)
+            case PricesChanged():
+                return self._activation.priced(order, now)
+            case StalenessLimitChanged():
+                return self._limit_changed(order, now)
+            case PublishPeriodChanged():
+                return self._period_changed(order, now)
+            case BudgetChanged():
+                return self._budget_changed(order, now)
+            case _:
+                assert_never(order)
+
+    # ---------------------------------------------------------------- peers
+
+    def _drained(self, order: PeerDrained, now: float) -> list[Action]:
+        state, standing = self._state, self._state.members.standing(order.peer_id)
+        before, standing.drained = standing.drained, _in_words("drained", order.reason)
+        standing.name = standing.name or order.name
+        if before == standing.drained:
+            return []
+        actions: list[Action] = [Note("drained", order.peer_id, standing.drained)]
+        member = state.members.get(order.peer_id)
+        if member is None or standing.kept_out:
+            return actions
+        actions.append(TellActivation(order.peer_id, False, standing.drained))
+        if before:
+            return actions
+        state.members.changed([order.peer_id])
+        state.dissemination.left(order.peer_id)
+        self._activation.look_soon(now)
+        return actions + self._relaying.changed(now) + issue(state, now)
+
+    def _banned(self, order: PeerBanned, now: float) -> list[Action]:
+        state, standing = self._state, self._state.members.standing(order.peer_id)
+        before, standing.name = standing.banned, standing.name or order.name
+        member = state.members.get(order.peer_id)
+        reason = _in_words("banned", order.reason)
+        if before == reason:
+            return []
+        actions: list[Action] = [Note("banned", order.peer_id, reason)]
+        state.partials.forget(order.peer_id)
+        actions += state.close_attempts(state.book.held_by(order.peer_id), "revoked", tell_peers=member is not None)
+        if member is not None:
+            actions += self._presence.sent_away(order.peer_id, reason, now)
+            actions.append(refused(order.peer_id, reason))
+        standing.banned = reason
+        self._activation.look_soon(now)
+        return actions + issue(state, now)
+
+    def _enabled(self, order: PeerEnabled, now: float) -> list[Action]:
+        state = self._state
+        undone = state.members.enable(order.peer_id)
+        if not undone:
+            return []
+        detail = f"not {undone} any more"
+        actions: list[Action] = [
+            Note("enabled", order.peer_id, f"{detail}: {order.reason}" if order.reason else detail)
+        ]
+        self._activation.look_soon(now)
+        member = state.members.get(order.peer_id)
+        if member is None:
+            return actions
+        standby = member.standing.standby
+        actions.append(TellActivation(order.peer_id, not standby, standby or "on: enabled by the operator"))
+        return actions + self._relaying.changed(now) + issue(state, now)
+
+    # ---------------------------------------------------------------- rules
+
+    def _limit_changed(self, order: StalenessLimitChanged, now: float) -> list[Action]:
+        """S is another one: what is too old for it now is dropped, and the set is planned for it."""
+        state = self._state
+        before = state.rules.limit
+        state.rules.change_limit(order.staleness_limit)
+        self._activation.look_soon(now)
+        noted: list[Action] = [Note("staleness_limit", "capacity", f"S is {order.staleness_limit} instead of {before}")]
+        return noted + drop_stale(state) + issue(state, now)
+
+    def _period_changed(self, order: PublishPeriodChanged, now: float) -> list[Action]:
+        """kappa is another one: the learner hears of it with its next batch."""
+        state = self._state
+        before = _period(state.rules.rules.publish_every_steps)
+        state.rules.change_period(order.publish_every_steps)
+        self._activation.look_soon(now)
+        after = _period(order.publish_every_steps)
+        return [Note("publish_every_steps", "capacity", f"kappa is {after} instead of {before}"), *issue(state, now)]
+
+    def _budget_changed(self, order: BudgetChanged, now: float) -> list[Action]:
+        state, budget = self._state, order.budget
+        before, state.budget = state.budget, budget
+        self._activation.look_soon(now)
+        detail = f"{_limits(budget)} instead of {_limits(before)}"
+        return [Note("budget", "capacity", detail), SetBudget(budget.usd_per_hour_max, budget.usd_total_max)]
+
+
+def _in_words(what: str, reason: str) -> str:
+    return f"{what} by the operator: {reason}" if reason else f"{what} by the operator"
+
+
+def _period(publish_every_steps: int) -> str:
+    return str(publish_every_steps) if publish_every_steps else "auto"
+
+
+def _limits(budget: Budget) -> str:
+    hourly, total = budget.usd_per_hour_max, budget.usd_total_max
+    an_hour = "any price an hour" if hourly is None else f"{hourly:g} $/h"
+    return f"{an_hour} and {'any sum' if total is None else f'{total:g} $'} in all"

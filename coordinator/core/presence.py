@@ -1,0 +1,190 @@
+"""Sessions come and go: what a peer's join, its end, its heartbeats and what it holds change."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from coordinator.core.decisions.broadcasts import Relaying
+from coordinator.core.decisions.issuing import issue
+from coordinator.core.decisions.state import CoreState
+from coordinator.core.events.actions import Action, EndSession, Note, Penalise, RefuseSession, SendAnnouncement
+from coordinator.core.events.events import HeartbeatReceived, PeerAccused, PeerJoined, PeerLeft, VersionHeld
+from coordinator.core.members.membership import Member
+from coordinator.core.staleness.announced import NEWEST_KEPT
+from coordinator.core.traversal.traversal import Reaching
+from rollcast.runtime.errors import Banned
+from rollcast.wire.ids import PeerId, Version
+
+
+class Presence:
+    """Who is here, and which version each of them holds."""
+
+    def __init__(self, state: CoreState, relaying: Relaying, reaching: Reaching) -> None:
+        self._state = state
+        self._relaying = relaying
+        self._reaching = reaching
+
+    def joined(self, event: PeerJoined, now: float) -> list[Action]:
+        """A session was opened. What its peer had before stays its own."""
+        if self._state.ended:
+            return [self._state.dismiss(event.peer_id)]
+        banned = self._state.members.banned_because(event.peer_id)
+        if banned:
+            return [refused(event.peer_id, banned)]
+        actions: list[Action] = []
+        if self._state.members.get(event.peer_id) is not None:
+            actions += self._remove_member(event.peer_id, "left", "session replaced", now)
+            actions.append(Note("session_replaced", event.peer_id, "the same identity opened a second session"))
+        member = self._state.members.join(event, now)
+        self._state.book.came_back(event.peer_id)
+        actions += self._end_unheld(event)
+        actions.append(Note("peer_joined", event.peer_id, f"{event.name} as {event.role}"))
+        actions += self._reaching.joined(member, now) + self._relaying.joined(member, now)
+        # The last few: who was away for some versions may follow their deltas.
+        latest = self._state.announced.latest(NEWEST_KEPT)
+        actions += [SendAnnouncement(event.peer_id, version) for version in latest]
+        return actions + issue(self._state, now)
+
+    def _end_unheld(self, event: PeerJoined) -> list[Action]:
+        """What a peer that comes back does not have, lost on its way or with its process, others can begin at once."""
+        if event.held_leases is None:
+            return []
+        has = frozenset(event.held_leases)
+        lost = [one for one in self._state.book.held_by(event.peer_id) if one.lease_id not in has]
+        return self._state.close_attempts(lost, "peer_left", tell_peers=False)
+
+    def left(self, event: PeerLeft, now: float) -> list[Action]:
+        """A session ended: for good if the peer said so, else it may come back to what it works at."""
+        if self._state.members.get(event.peer_id) is None:
+            return []
+        actions: list[Action] = []
+        if event.finished:
+            held = self._state.book.held_by(event.peer_id)
+            actions += self._state.close_attempts(held, "peer_left", tell_peers=False)
+        return actions + self._gone(event.peer_id, "left", event.reason, now) + issue(self._state, now)
+
+    def drop_silent(self, now: float) -> list[Action]:
+        """End the sessions of members that sent nothing for too long."""
+        actions: list[Action] = []
+        for member in self._state.members.silent(now):
+            silent_s = now - member.last_seen
+            actions += self._gone(member.peer_id, "lost", f"silent for {silent_s:.1f} s", now)
+            actions.append(EndSession(member.peer_id, "no heartbeat"))  # a machine that slept comes back
+        return actions
+
+    def sent_away(self, peer_id: PeerId, reason: str, now: float) -> list[Action]:
+        """A member is gone by our own doing; what it held is closed already."""
+        return self._gone(peer_id, "left", reason, now)
+
+    def _gone(self, peer_id: PeerId, how: Literal["left", "lost"], reason: str, now: float) -> list[Action]:
+        """Its session is over; what it works at stays its own until the deadline, in case that it comes back."""
+        self._state.book.left(peer_id, now + self._state.settings.reconnect_grace_s)
+        actions = self._remove_member(peer_id, how, reason, now)
+        return [Note("peer_left", peer_id, reason), *actions, *self._relaying.left(peer_id, now)]
+
+    def _remove_member(self, peer_id: PeerId, how: Literal["left", "lost"], reason: str, now: float) -> list[Action]:
+        self._state.members.leave(peer_id, how, reason)
+        self._state.dissemination.left(peer_id)
+        return self._reaching.left(peer_id, now)
+
+    def seen(self, peer_id: PeerId, now: float) -> Member | None:
+        """The member that sent something just now."""
+        return self._state.members.seen(peer_id, now)
+
+    def heartbeat(self, event: HeartbeatReceived, now: float) -> list[Action]:
+        """What it says of itself."""
+        member = self.seen(event.peer_id, now)
+        if member is None:
+            return []
+        could_work, part_before = member.may_work, member.part_in_plan
+        version_before, member.facts = member.version, event.facts
+        if member.role == "peer":  # the origin receives from the learner: that is no part of a broadcast
+            self._state.traffic.observe(member.peer_id, event.facts)
+        active = event.facts.active_version
+        if active is not None:
+            self._active(member, active, now)
+        if not member.receives:  # by its owner's limits, or ours: nobody waits for it
+            self._state.dissemination.left(member.peer_id)
+        actions = self._relaying.observe(member, now, before=part_before)
+        if member.receives and not part_before[1]:  # what it was not told of meanwhile
+            latest = self._state.announced.latest(NEWEST_KEPT)
+            actions += [SendAnnouncement(member.peer_id, version) for version in latest]
+        if member.version == version_before and member.may_work == could_work:
+            return actions
+        self._state.members.changed([member.peer_id])
+        return actions + issue(self._state, now)
+
+    def version_held(self, event: VersionHeld, now: float) -> list[Action]:
+        """It holds a version and will generate with it."""
+        member = self.seen(event.peer_id, now)
+        if member is None:
+            return []
+        state = self._state
+        if not state.is_published(event.epoch, event.version):
+            if member.role == "origin":  # it holds a version before the learner may announce it
+                return []
+            if state.epochs.is_orphan(event.version):
+                self._holds_none(member)
+                return []
+            return [Penalise(event.peer_id, f"claims version {event.version}, which was not announced", False)]
+        self._holds(member, event.version, now)
+        if member.role == "peer":
+            self._state.dissemination.received(event.version, event.bytes_received)
+        return issue(self._state, now)
+
+    def _active(self, member: Member, version: Version, now: float) -> None:
+        if self._state.epochs.is_orphan(version):
+            self._holds_none(member)
+        elif self._state.announced.may_contain(version):
+            self._holds(member, version, now)
+
+    def _holds(self, member: Member, version: Version, now: float) -> None:
+        if member.holds(version):
+            self._state.members.changed([member.peer_id])
+            if member.role == "peer":
+                self._state.forecast.version_came(version, now)
+        self._state.dissemination.held(member.peer_id, version, now)
+
+    def _holds_none(self, member: Member) -> None:
+        """What it makes does not count until it has a version of the epoch."""
+        member.version = None
+        self._state.members.changed([member.peer_id])
+
+    def accused(self, event: PeerAccused, now: float) -> list[Action]:
+        """A peer received a corrupt chunk: believed only if it can be true."""
+        accuser = self.seen(event.accuser, now)
+        culprit = self._state.members.get(event.culprit)
+        if accuser is None or culprit is None or accuser is culprit:
+            return []
+        doubt = self._doubt(event, accuser)
+        if doubt:
+            return [Note("accusation_ignored", event.culprit, f"{event.accuser}: {doubt}")]
+        what = f"sent a corrupt chunk: version {event.version}, index {event.chunk_index}"
+        quarantined = self._state.members.accuse(culprit, event.accuser, (event.version, event.chunk_index), now)
+        actions: list[Action] = [
+            Note("accusation", event.culprit, f"{event.accuser}: {event.reason}"),
+            Penalise(event.culprit, culprit.standing.quarantined if quarantined else what, quarantined),
+        ]
+        if not quarantined:
+            return actions + self._relaying.replan(now)
+        self._state.dissemination.left(event.culprit)
+        self._state.partials.forget(event.culprit)
+        actions += self._state.close_attempts(self._state.book.held_by(event.culprit), "revoked", tell_peers=True)
+        return actions + self._relaying.replan(now) + issue(self._state, now)
+
+    def _doubt(self, event: PeerAccused, accuser: Member) -> str:
+        """Why this accusation cannot be true or is not to be trusted, or empty."""
+        chunk_count = self._state.announced.chunk_count(event.version)
+        if chunk_count is None:
+            return f"version {event.version} is not among those announced lately"
+        if event.chunk_index >= chunk_count:
+            return f"version {event.version} has no chunk {event.chunk_index}"
+        if not self._state.relay.may_receive_from(event.accuser, event.culprit):
+            return "the plan never let it receive from there"
+        return "it is quarantined itself" if accuser.standing.quarantined else ""
+
+
+def refused(peer_id: PeerId, reason: str) -> RefuseSession:
+    """What a banned peer is told."""
+    error = Banned.because(reason)
+    return RefuseSession(peer_id, error.code, f"{error.what}: {error.cause}", error.fix)

@@ -1,0 +1,1 @@
+"""Keep what is known of addresses, NATs and failed connections."""

@@ -1,0 +1,193 @@
+"""What is known of the ways to each member: what it told, and what others found. Pure."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from coordinator.core.events.reach_events import ReachabilityTold, SeenAt
+from coordinator.core.reach.failed_pairs import FailedPairs
+from coordinator.core.reach.holes import RESTRICTED, hole_class
+from rollcast.wire.ids import PeerId
+
+_REMEMBERED_MOST = 4096  # identities that left
+
+
+@dataclass(slots=True)
+class Reach:
+    """The ways to one identity.
+
+    Args:
+        host: IP address from which its session comes; empty: not known.
+        watches_from: the one from which it watches how it is seen; empty: it does not.
+        said_address: what it advertised when it joined.
+        advertise: what it advertised since, in place of that; empty: nothing.
+        dialable: what those who dialled its address found; None: nobody tried.
+        nat, punch_address, circuits, relay_address, local_address: see ReachabilityTold.
+        punched_from: the last punch_address that there was; what failed, failed there.
+        told: whether it told these in this session.
+        looked: whether it has said, now or earlier, which router it has; it may be one that cannot be told.
+    """
+
+    host: str = ""
+    watches_from: str = ""
+    said_address: str = ""
+    advertise: str = ""
+    dialable: bool | None = None
+    nat: str = "unknown"
+    punch_address: str = ""
+    punched_from: str = ""
+    told: bool = False
+    looked: bool = False
+    circuits: tuple[str, ...] = ()
+    relay_address: str = ""
+    local_address: str = ""
+    checked: str = ""  # how many got through to its address, in words; empty: nobody dialled it
+    doubt: str = ""  # why a part of what it told is not believed, empty: all is
+
+    @property
+    def advertised(self) -> str:
+        """The address that it wants to be dialled at."""
+        return self.advertise or self.said_address
+
+    @property
+    def address(self) -> str:
+        """The same, where it was not found to be wrong; else empty."""
+        return "" if self.dialable is False else self.advertised
+
+    @property
+    def hole(self) -> int:
+        """Class of coordinator.core.reach.holes."""
+        return hole_class(self.nat, self.punch_address)
+
+    @property
+    def lets_in(self) -> bool:
+        """Whether others get through to the port that it punches holes from."""
+        return self.hole >= RESTRICTED
+
+    @property
+    def for_planning(self) -> tuple[str, int, tuple[str, ...], str]:
+        """All that relay plans are made from."""
+        return self.address, self.hole, self.circuits, self.local_address
+
+
+@dataclass(slots=True)
+class PunchFigures:
+    """Since this coordinator started."""
+
+    asked: int = 0
+    refused: int = 0
+    opened: int = 0
+    failed: int = 0
+    seconds_sum: float = 0.0  # from the order to the link, of those that opened
+
+
+@dataclass(slots=True)
+class DialBackFigures:
+    """Checks since this coordinator started, and how they ended."""
+
+    begun: int = 0
+    dialable: int = 0
+    undialable: int = 0
+    unanswered: int = 0
+
+
+_NOTHING = Reach()
+
+
+class ReachBook:
+    """Of every member, and of those that left as long as they come back from the same place."""
+
+    def __init__(self) -> None:
+        self._here: dict[PeerId, Reach] = {}
+        self._gone: OrderedDict[PeerId, Reach] = OrderedDict()  # who left longest ago first
+        self.failures = FailedPairs()
+        """Pairs between which no hole could be punched lately."""
+        self.punches = PunchFigures()
+        self.dial_backs = DialBackFigures()
+        self.records = 0
+        """Members whose signed record is handed to others."""
+        self._changed = False
+
+    def of(self, peer_id: PeerId) -> Reach:
+        """What is known; of who was never here, nothing. Not to be changed by who asks: see ``told`` and ``found``."""
+        return self._here.get(peer_id) or self._gone.get(peer_id, _NOTHING)
+
+    def joined(self, peer_id: PeerId, host: str, address: str) -> Reach:
+        """A session was opened from this host. What was known is kept if the place is the same; for plans, which change
+        with what it tells next. A process that was started again punches holes from another port."""
+        reach = self._gone.pop(peer_id, None) or self._here.get(peer_id)
+        if reach is None or reach.host != host or reach.said_address != address:
+            reach = Reach(host, said_address=address)
+        reach.told = False
+        self._here[peer_id] = reach
+        return reach
+
+    def left(self, peer_id: PeerId) -> None:
+        """Its session ended."""
+        reach = self._here.pop(peer_id, None)
+        if reach is not None:
+            self._gone[peer_id] = reach
+        while len(self._gone) > _REMEMBERED_MOST:
+            self._gone.popitem(last=False)
+
+    def told(self, event: ReachabilityTold) -> str:
+        """Take in what a member says of itself; returns why a part of it is not believed, where that is news."""
+        reach = self._here[event.peer_id]
+        before, doubt = reach.for_planning, ""
+        punch_address = event.punch_address
+        if punch_address and plain_host(host_part(punch_address)) not in (reach.host, reach.watches_from):
+            # Others are told to dial there: it must not be a third party's.
+            punch_address, doubt = "", f"its session comes from {reach.host or 'an unknown host'}, not {punch_address}"
+        if event.advertise != reach.advertise:
+            reach.advertise, reach.dialable, reach.checked = event.advertise, None, ""
+        if punch_address and punch_address != reach.punched_from:
+            reach.punched_from = punch_address
+            self._forgive(event.peer_id)
+        if event.local_address and event.local_address != reach.local_address:
+            self._forgive(event.peer_id)
+        reach.nat, reach.punch_address, reach.told = event.nat or reach.nat, punch_address, True
+        reach.circuits, reach.relay_address = event.circuits, event.relay_address
+        reach.local_address = event.local_address
+        reach.looked = reach.looked or event.nat != ""
+        self._changed |= reach.for_planning != before
+        news, reach.doubt = doubt if doubt != reach.doubt else "", doubt
+        return news
+
+    def seen(self, event: SeenAt) -> None:
+        """A member came from this address too."""
+        self._here[event.peer_id].watches_from = plain_host(event.host)
+
+    def found(self, peer_id: PeerId, *, dialable: bool | None, checked: str = "") -> None:
+        """Others dialled the address that it advertises; ``checked``: what came of it, in words."""
+        reach = self._here[peer_id]
+        before, reach.dialable, reach.checked = reach.for_planning, dialable, checked
+        self._changed |= reach.for_planning != before
+
+    def look_again(self) -> None:
+        """Something else that plans are made from changed."""
+        self._changed = True
+
+    def take_changed(self) -> bool:
+        """Whether plans would be made from something else than when this was last asked."""
+        changed, self._changed = self._changed, False
+        return changed
+
+    def _forgive(self, peer_id: PeerId) -> None:
+        self._changed |= bool(self.failures.of(peer_id))
+        self.failures.forgive(peer_id)
+
+
+def host_part(address: str) -> str:
+    """The host of host:port."""
+    return address.rpartition(":")[0].strip("[]")
+
+
+def plain_host(host: str) -> str:
+    """An IP address as it is compared: that of IPv4 where one of IPv6 maps it. What is none stays as it is."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host
+    return str(getattr(address, "ipv4_mapped", None) or address)

@@ -1,0 +1,1 @@
+"""Decide how old a rollout may be, and keep epochs apart."""

@@ -1,0 +1,1 @@
+"""Compute what people see from the core's state."""

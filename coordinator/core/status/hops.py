@@ -1,0 +1,109 @@
+"""The hops of a broadcast: chunk links as their ends measure them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from heapq import nsmallest
+
+from coordinator.core.decisions.state import CoreState
+from coordinator.core.events.events import LinkFacts
+from coordinator.core.members.membership import Member
+from rollcast.runtime.windows import percentile_of
+from rollcast.wire.reach_words import path_of
+
+HOPS_SHOWN_MAX = 256
+"""Hops listed one by one, the slowest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """Chunks that went one way over one open link. ``bytes_per_s``: while chunks waited for it; None: not measured.
+
+    ``transport``: in the words of rollcast.wire.reach_words.
+    """
+
+    from_peer_id: str
+    from_name: str
+    to_peer_id: str
+    to_name: str
+    bytes_per_s: float | None
+    rtt_s: float | None
+    bytes: int
+    transport: str
+    congestion_control: str
+
+
+@dataclass(frozen=True, slots=True)
+class HopRates:
+    """Of the hops that were measured, in bytes a second."""
+
+    measured: int
+    slowest: float | None
+    p50: float | None
+    fastest: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hops:
+    """Listed ones the slowest first: measured ones, then the others from the busiest."""
+
+    rates: HopRates
+    listed: tuple[Hop, ...]
+    left_out: int
+
+
+_Found = tuple[bool, float, int, int, Member, LinkFacts, bool]
+"""What hops are ordered by (not measured, rate, bytes below 0, number), who reports it, and whether as its sender."""
+
+
+def find_hops(state: CoreState, shown: Iterable[Member]) -> Hops:
+    """Of the listed members and of those that the plan lets them receive from: links as their sending ends see them.
+
+    Where the sending end does not report to us (a mirror, the learner) the receiving end's count stands in.
+    """
+    members = {one.peer_id: one for one in shown}
+    for peer_id in list(members):
+        for parent in state.relay.parents_of(peer_id):
+            if parent not in members and (found := state.members.get(parent)) is not None:
+                members[parent] = found
+    hops = list(_found(state, members.values()))
+    listed = nsmallest(HOPS_SHOWN_MAX, hops)
+    rates = _rates([hop[1] for hop in hops if not hop[0]])
+    return Hops(rates, tuple(_hop(state, *hop[4:]) for hop in listed), len(hops) - len(listed))
+
+
+def _found(state: CoreState, members: Iterable[Member]) -> Iterator[_Found]:
+    """Only what they are ordered by is made of each: of a large fleet most are not listed."""
+    is_here, number = state.members.get, 0
+    for member in members:
+        own_id = member.peer_id
+        for link in () if member.facts is None else member.facts.links:
+            if link.peer_id == own_id:
+                continue
+            rate, sent = link.sent_bytes_per_second, link.bytes_sent
+            if sent or rate:
+                number += 1
+                yield not rate, rate, -sent, number, member, link, True
+            if link.bytes_received and is_here(link.peer_id) is None:
+                number += 1
+                yield True, 0.0, -link.bytes_received, number, member, link, False
+
+
+def _hop(state: CoreState, member: Member, link: LinkFacts, is_sender: bool) -> Hop:
+    other = state.members.get(link.peer_id)
+    here = (member.peer_id, member.name)
+    there = (link.peer_id, _unreported_name(link) if other is None else other.name)
+    path = path_of(link.transport, lan=link.lan)
+    if not is_sender:
+        return Hop(*there, *here, None, link.rtt_s or None, link.bytes_received, path, "")
+    rate, control = link.sent_bytes_per_second or None, link.congestion_control
+    return Hop(*here, *there, rate, link.rtt_s or None, link.bytes_sent, path, control)
+
+
+def _unreported_name(link: LinkFacts) -> str:
+    return "mirror" if link.transport == "mirror" else f"…{link.peer_id[-8:]}"
+
+
+def _rates(rates: list[float]) -> HopRates:
+    return HopRates(len(rates), min(rates, default=None), percentile_of(rates, 50), max(rates, default=None))

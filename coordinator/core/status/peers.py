@@ -1,0 +1,129 @@
+"""Members as every screen shows them: one by one as far as they are listed, and counted by state."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from heapq import nsmallest
+
+from coordinator.core.activation.pool import price
+from coordinator.core.decisions.state import CoreState
+from coordinator.core.members.membership import Member
+from coordinator.core.traversal.status import reachability
+
+PEERS_SHOWN_MAX = 512
+"""Members listed one by one; those furthest behind are among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeersInState:
+    """How many members of a role are in a state, those that are not listed included."""
+
+    role: str
+    state: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerStatus:
+    """One member. Byte counters are its own and start with its process."""
+
+    peer_id: str
+    name: str
+    role: str
+    state: str
+    reason: str
+    active_version: int | None
+    version_lag: int | None
+    tokens_per_s: float
+    open_slots: int
+    accepted: int
+    dropped: int
+    last_seen_s: float
+    chunk_bytes_from_origin: int
+    chunk_bytes_from_peers: int
+    chunk_bytes_sent: int
+    t_bcast_s: float | None  # from the announcement to its newest verified copy
+    hardware: str
+    region: str  # as its operator names it, empty if not known
+    concurrent_rollouts: int  # that it draws at once
+    parents: tuple[str, ...]
+    quarantined: bool
+    standby: bool  # switched off by the capacity model or the operator
+    pin: str  # on or off where the operator decided that, else empty
+    usd_per_hour: float
+    reachability: str  # dialable, hole-punchable or only outwards
+    nat: str  # what is between it and those who would dial it: one of coordinator.core.reach.holes.NAT_KINDS
+
+
+def tokens_per_s(member: Member) -> float:
+    """What it says it generates; 0 before its first heartbeat."""
+    return 0.0 if member.facts is None else member.facts.tokens_per_second
+
+
+def shown_members(state: CoreState) -> list[Member]:
+    """The members that are listed, in the order they joined: all of them, or those that most need to be looked at."""
+    if len(state.members) <= PEERS_SHOWN_MAX:
+        return list(state.members)
+
+    def worst_first(member: Member) -> tuple[bool, bool, int, int]:
+        version = -1 if member.version is None else member.version
+        return member.role != "origin", not member.standing.quarantined, version, member.order
+
+    return sorted(nsmallest(PEERS_SHOWN_MAX, state.members, key=worst_first), key=lambda member: member.order)
+
+
+def peers_by_state(state: CoreState) -> tuple[PeersInState, ...]:
+    """Of those here, of those that left last, and of all that are banned."""
+    here = Counter((member.role, member.state) for member in state.members)
+    banned = state.members.banned()
+    gone = Counter(
+        (departed.member.role, departed.how)
+        for departed in state.members.departed()
+        if departed.member.peer_id not in banned
+    )
+    all_of_them = here + gone + Counter({("peer", "banned"): len(banned)})
+    return tuple(PeersInState(role, said, count) for (role, said), count in sorted(all_of_them.items()))
+
+
+def peer_rows(state: CoreState, shown: Sequence[Member], now: float) -> tuple[PeerStatus, ...]:
+    """These members, then those that left last."""
+    gone = [
+        replace(_peer_status(state, departed.member, now), state=departed.how, reason=departed.reason, tokens_per_s=0.0)
+        for departed in state.members.departed()
+    ]
+    return (*(_peer_status(state, member, now) for member in shown), *gone)
+
+
+def _peer_status(state: CoreState, member: Member, now: float) -> PeerStatus:
+    facts, newest, times = member.facts, state.newest_version, state.dissemination.times_of(member.peer_id)
+    parents = (state.members.get(peer_id) for peer_id in state.relay.parents_of(member.peer_id))
+    return PeerStatus(
+        peer_id=member.peer_id,
+        name=member.name,
+        role=member.role,
+        state=member.state,
+        reason=member.reason,
+        active_version=member.version,
+        version_lag=None if member.version is None or newest is None else newest - member.version,
+        tokens_per_s=tokens_per_s(member),
+        open_slots=state.book.held_count(member.peer_id),
+        accepted=member.standing.accepted,
+        dropped=member.standing.dropped,
+        last_seen_s=now - member.last_seen,
+        chunk_bytes_from_origin=0 if facts is None else facts.chunk_bytes_from_origin,
+        chunk_bytes_from_peers=0 if facts is None else facts.chunk_bytes_from_peers,
+        chunk_bytes_sent=0 if facts is None else facts.chunk_bytes_sent,
+        t_bcast_s=None if times is None else times.seconds.last,
+        hardware=member.hardware,
+        region=member.region,
+        concurrent_rollouts=member.concurrent_rollouts,
+        parents=tuple(parent.name for parent in parents if parent is not None),
+        quarantined=bool(member.standing.quarantined),
+        standby=bool(member.standing.standby),
+        pin=member.standing.pin,
+        usd_per_hour=(state.offers.price_of(member.peer_id) or price(state.prices, member)).usd_per_hour,
+        reachability=reachability(state, member.peer_id),
+        nat=state.reach.of(member.peer_id).nat,
+    )

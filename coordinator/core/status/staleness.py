@@ -1,0 +1,77 @@
+"""What people see of staleness: limits in force, what was done about late rollouts, and what ages are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from coordinator.core.decisions.state import CoreState
+from coordinator.core.staleness.age_breakdown import PARTS, SECONDS_BOUNDS
+
+STEPS_SHOWN = 64
+
+
+@dataclass(frozen=True, slots=True)
+class LateStatus:
+    """What the policy did: ``corrected`` counts rollouts trained beyond S, the rest batches that were held back."""
+
+    corrected: int
+    waits: int
+    waits_in_vain: int
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SplitStatus:
+    """Mean age in learner steps and seconds, and the mean seconds of its parts; of rollouts that were trained.
+
+    ``last`` is of the newest batch, None before it; ``total`` of the whole run. ``steps`` has the newest ones.
+    ``parts`` has, since we started, in how many rollouts each part took at most each of ``bounds_s``, and its sum.
+    """
+
+    last: dict[str, Any] | None
+    total: dict[str, Any]
+    steps: tuple[dict[str, Any], ...]
+    bounds_s: tuple[float, ...]
+    parts: dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class StalenessStatus:
+    """Limits in learner steps. ``age_max`` is the hard gate: S, or more where late rollouts are corrected."""
+
+    limit: int
+    age_max: int
+    late_policy: str
+    publish_every_steps: int
+    publish_auto: bool
+    step_period_s: float | None
+    late: LateStatus
+    split: SplitStatus
+
+
+def build_staleness_status(state: CoreState) -> StalenessStatus:
+    """From the core's parts."""
+    rules, late = state.rules, state.late
+    return StalenessStatus(
+        limit=rules.limit,
+        age_max=rules.age_max,
+        late_policy=rules.rules.late_policy,
+        publish_every_steps=rules.publish_every_steps,
+        publish_auto=rules.follows_broadcasts,
+        step_period_s=state.forecast.step_period_s,
+        late=LateStatus(late.corrected, late.waits, late.waits_in_vain, late.waited_s),
+        split=_split(state),
+    )
+
+
+def _split(state: CoreState) -> SplitStatus:
+    ledger = state.ages
+    parts = {part: ledger.parts[part] for part in PARTS}
+    return SplitStatus(
+        last=None if ledger.last is None else ledger.last.means(),
+        total=ledger.total.means(),
+        steps=tuple({"step": step, **split.means()} for step, split in ledger.newest_steps(STEPS_SHOWN)),
+        bounds_s=SECONDS_BOUNDS,
+        parts={part: {"at_most": one.at_most(), "sum_s": one.sum} for part, one in parts.items()},
+    )

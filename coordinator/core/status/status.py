@@ -1,0 +1,308 @@
+"""What people see: the status that every screen shows, and what the run is waiting for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import msgspec
+
+from capacity.model.staleness import staleness_needed
+from coordinator.core.activation.status import ActivationStatus
+from coordinator.core.decisions.admission import steps_too_few
+from coordinator.core.decisions.state import CoreState
+from coordinator.core.members.mismatch import MismatchStatus, mismatch_status
+from coordinator.core.status.peers import (
+    PEERS_SHOWN_MAX,
+    PeersInState,
+    PeerStatus,
+    peer_rows,
+    peers_by_state,
+    shown_members,
+    tokens_per_s,
+)
+from coordinator.core.status.staleness import StalenessStatus, build_staleness_status
+
+_EVALUATION = re.compile(r"eval_([a-z0-9_-]+)_(pass_at_\d+(?:_low|_high)?|version|problems)")
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What the run waits for: empty text when it waits for nothing. ``since_s`` is how long already, in seconds."""
+
+    text: str
+    since_s: float
+    next: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """Percentiles of a duration in seconds; None without a measurement."""
+
+    p50: float | None
+    p95: float | None
+    last: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutCounts:
+    """issued = trained + open + sum(dropped); ``uploads_refused`` counts uploads, not attempts."""
+
+    issued: int
+    accepted: int
+    trained: int
+    open: int
+    dropped: dict[str, int]
+    uploads_refused: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """The run at one moment, without its members. Steps, versions and ages in learner steps, durations in seconds."""
+
+    run_name: str
+    run_id: str
+    phase: str
+    learner_phase: str
+    learner_detail: str
+    step: int
+    steps: int
+    newest_version: int | None
+    staleness_limit: int
+    publish_every_steps: int
+    epoch: int
+    staleness: StalenessStatus
+    reward_train: float | None
+    reward_before: float | None
+    reward_after: float | None
+    exact_before: float | None
+    exact_after: float | None
+    warm_start_s: float | None
+    warm_start_accuracy: float | None
+    staleness_histogram: dict[str, int]
+    staleness_max_trained: int | None
+    staleness_needed: int | None
+    t_train_s: float | None  # of a step without waiting, median
+    rollouts_per_step: int
+    t_bcast_s: Seconds
+    tokens_per_s: float
+    waiting_for: str
+    waiting_since_s: float
+    next: str
+    peers_left_out: int
+    peers_by_state: tuple[PeersInState, ...]
+    rollouts: RolloutCounts
+    peer_byte_share: float | None
+    learner_utilisation: float | None
+    mismatch: MismatchStatus | None
+    evaluations: dict[str, dict[str, float]]  # newest one beside training, by set
+    reward_history: tuple[tuple[int, float], ...]
+    elapsed_s: float
+    activation: ActivationStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Status(RunStatus):
+    """The same with its members: in the order they joined, then those that left last."""
+
+    peers: tuple[PeerStatus, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dicts, lists, strings and numbers, for json.dumps."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
+
+
+class WaitingWatch:
+    """Follows what the run waits for, and since when. Kinds are cheap to tell; texts are made only when asked for."""
+
+    def __init__(self, state: CoreState) -> None:
+        self._state = state
+        self._kind: tuple[str, int] = ("start", 0)  # and the step that it is about
+        self._since: float | None = None  # before the first event
+
+    def observe(self, now: float) -> None:
+        """Called after every event that may change what the run waits for."""
+        kind = self._current_kind()
+        if kind != self._kind:
+            self._kind, self._since = kind, now
+
+    def _current_kind(self) -> tuple[str, int]:
+        state = self._state
+        if state.ended:
+            return "ended", 0
+        if state.members.origin is None:
+            return "origin", 0
+        if state.newest_version is None:
+            return "first_version" if state.progress.phase else "learner", 0
+        if state.members.worker_count == 0:
+            return "peer", 0
+        wanted = state.batches.wanted
+        return ("step", state.batches.recorded) if wanted is None else ("batch", wanted)
+
+    def describe(self, now: float, no_peer_since: float | None) -> Waiting:
+        """The text that people read, and what happens next."""
+        text, following = self._words(now, no_peer_since)
+        since_s = now - self._since if text and self._since is not None else 0.0
+        return Waiting(text, max(0.0, since_s), following)
+
+    def _words(self, now: float, no_peer_since: float | None) -> tuple[str, str]:
+        state = self._state
+        match self._kind[0]:
+            case "start":
+                return "the first event", "the origin, the learner and peers join"
+            case "ended":
+                return "", f"the run is over: {state.ended}"
+            case "origin":
+                return "an origin to join", "the learner publishes to it, and peers receive from it"
+            case "learner":
+                return "the learner to connect", "it warms the policy up and publishes version 0"
+            case "first_version":
+                doing = state.progress.detail or state.progress.phase
+                return f"the learner's first version ({doing})", "peers receive it and start generating"
+            case "peer":
+                here = state.members.has_role("peer")
+                left_s = state.settings.no_peer_timeout_s - (0.0 if no_peer_since is None else now - no_peer_since)
+                whom = "another peer to join, as those here are quarantined" if here else "a peer to join"
+                return whom, f"the run stops with RC202 in {max(0.0, left_s):.0f} s"
+            case "step":
+                return self._learner_words()
+            case _:
+                return self._batch_words()
+
+    def _learner_words(self) -> tuple[str, str]:
+        state = self._state
+        if state.batches.recording is not None:
+            return f"the ledger to record batch {state.batches.recording.step}", "the batch is served to the learner"
+        if state.batches.recorded >= state.settings.steps:
+            return "the learner to finish", "the run ends"
+        doing = state.progress.detail or state.progress.phase or "starting"
+        return f"the learner ({doing})", f"it asks for the batch of step {state.batches.next_step}"
+
+    def _batch_words(self) -> tuple[str, str]:
+        state = self._state
+        wanted, ready = state.settings.groups_per_step, state.book.ready_count
+        text = f"prompt groups for the batch of step {state.batches.wanted}: {ready} of {wanted} are ready"
+        oldest_useful = state.batches.next_step - state.rules.age_max
+        able = [member for member in state.members if member.may_work]
+        if not able and any(member.standing.switched_off for member in state.members):
+            return f"{text}; every peer that could work is switched off", "the operator, or the capacity model, acts"
+        if not able:
+            return f"{text}; no peer can work yet", "a peer finishes its first version and asks for work"
+        if all(member.version is not None and member.version < oldest_useful for member in able):
+            return f"{text}; no peer holds version {oldest_useful} or newer", "peers receive the newest version"
+        if state.prompts.exhausted and len(state.book) < wanted and not len(state.prompts):
+            return f"{text}; the task has no more problems", "nothing: give the task more problems"
+        if state.late_wait.running:
+            return f"{text}; held back for a group that would be too old for the next one", "it comes or is left out"
+        too_few = steps_too_few(state)
+        if too_few:
+            why = f"staleness_limit = {state.rules.limit} is too small by {too_few} for what rollouts take here"
+            return f"{text}; {why}", "work is begun as far as counting groups allows, and part of it will be too old"
+        slots = f"{state.book.live_count} rollouts under way, {state.book.unscored} to be stored or scored"
+        return f"{text}; {slots}", "the batch is recorded and served as soon as enough groups are scored"
+
+
+_RUN_FIELDS = tuple(field.name for field in fields(RunStatus))
+
+
+def build_status(
+    state: CoreState, waiting: Waiting, activation: ActivationStatus, *, now: float, elapsed_s: float
+) -> Status:
+    """The status from the core's parts."""
+    run = build_run_status(state, waiting, activation, now=now, elapsed_s=elapsed_s)
+    return Status(
+        **{name: getattr(run, name) for name in _RUN_FIELDS}, peers=peer_rows(state, shown_members(state), now)
+    )
+
+
+def build_run_status(
+    state: CoreState, waiting: Waiting, activation: ActivationStatus, *, now: float, elapsed_s: float
+) -> RunStatus:
+    """The same without members: what is left is small, however many they are."""
+    values, seconds = state.progress.values, state.dissemination.seconds
+    return RunStatus(
+        run_name=state.settings.run_name,
+        run_id=state.settings.run_id,
+        phase=_phase(state),
+        learner_phase=state.progress.phase,
+        learner_detail=state.progress.detail,
+        step=state.progress.step,
+        steps=state.settings.steps,
+        newest_version=state.newest_version,
+        staleness_limit=state.rules.limit,
+        publish_every_steps=state.rules.publish_every_steps,
+        epoch=state.epoch,
+        staleness=build_staleness_status(state),
+        reward_train=values.get("reward_mean"),
+        reward_before=values.get("reward_before"),
+        reward_after=values.get("reward_after"),
+        exact_before=values.get("exact_before"),
+        exact_after=values.get("exact_after"),
+        warm_start_s=values.get("warm_start_s"),
+        warm_start_accuracy=values.get("warm_start_accuracy"),
+        t_train_s=state.progress.train_s.percentile(50),
+        rollouts_per_step=state.settings.groups_per_step * state.settings.samples_per_group,
+        staleness_histogram={str(age): count for age, count in sorted(state.staleness.histogram.items())},
+        staleness_max_trained=state.staleness.max_trained,
+        staleness_needed=_staleness_needed(state),
+        t_bcast_s=Seconds(seconds.percentile(50), seconds.percentile(95), seconds.last),
+        tokens_per_s=sum(tokens_per_s(member) for member in state.members),
+        waiting_for=waiting.text,
+        waiting_since_s=waiting.since_s,
+        next=waiting.next,
+        peers_left_out=max(0, len(state.members) - PEERS_SHOWN_MAX),
+        peers_by_state=peers_by_state(state),
+        rollouts=_rollout_counts(state),
+        peer_byte_share=state.traffic.peer_share,
+        learner_utilisation=state.progress.utilisation,
+        mismatch=mismatch_status(values, [(one.peer_id, one.name, one.hardware) for one in state.members]),
+        evaluations=_evaluations(values),
+        reward_history=tuple(state.progress.reward_history.points()),
+        elapsed_s=elapsed_s,
+        activation=activation,
+    )
+
+
+def _evaluations(values: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """From eval_SET_NAME to {SET: {NAME: value}}; NAME begins with pass_at, version or problems."""
+    found: dict[str, dict[str, float]] = {}
+    for key, value in values.items():
+        if (match := _EVALUATION.fullmatch(key)) is not None:
+            found.setdefault(match[1], {})[match[2]] = value
+    return found
+
+
+def _phase(state: CoreState) -> str:
+    """starting until the first version is announced, then training; finished by the learner, or stopped before."""
+    if state.ended:
+        return "finished" if state.progress.phase == "finished" else "stopped"
+    return "starting" if state.newest_version is None else "training"
+
+
+def _staleness_needed(state: CoreState) -> int | None:
+    """From what was measured so far; None before the first broadcast, rollout and timed step."""
+    t_bcast_s, t_gen_s = state.dissemination.seconds.percentile(95), state.generate_s.percentile(90)
+    t_train_s = state.progress.train_s.percentile(50)
+    if t_bcast_s is None or t_gen_s is None or not t_train_s:
+        return None
+    return staleness_needed(
+        t_bcast_s=t_bcast_s,
+        t_gen_p90_s=t_gen_s,
+        t_train_s=t_train_s,
+        publish_every_steps=state.rules.publish_every_steps,
+    )
+
+
+def _rollout_counts(state: CoreState) -> RolloutCounts:
+    accounts = state.accounts
+    return RolloutCounts(
+        issued=accounts.issued,
+        accepted=accounts.accepted,
+        trained=accounts.trained,
+        open=accounts.open,
+        dropped=dict(sorted(accounts.dropped.items())),
+        uploads_refused=dict(sorted(accounts.uploads_refused.items())),
+    )

@@ -1,0 +1,51 @@
+"""Tells members whom the operator has sent away, so that they have no links with them either. Pure.
+
+A certificate of the run counts until it ends, and members show each other nothing else.
+"""
+
+from __future__ import annotations
+
+from coordinator.core.decisions.state import CoreState
+from coordinator.core.events.actions import Action, SendToPeer
+from coordinator.core.members.membership import Member
+from coordinator.core.traversal.component import ReachPart
+from rollcast.wire import limits
+from rollcast.wire.ids import PeerId
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+LOOK_EVERY_S = 2.0
+"""All identities that are remembered are gone through: 16,384 take 1 ms."""
+
+
+class Banned(ReachPart):
+    """Who was told of last."""
+
+    def __init__(self, state: CoreState) -> None:
+        self._state = state
+        self._told: tuple[PeerId, ...] = ()
+        self._due_at = float("-inf")
+
+    def joined(self, member: Member, now: float) -> list[Action]:
+        """It has forgotten what it was told in its session before."""
+        return [_message(member.peer_id, self._told, ())] if self._told else []
+
+    def tick(self, now: float) -> list[Action]:
+        """Tell all members of a change."""
+        if now < self._due_at:
+            return []
+        self._due_at = now + LOOK_EVERY_S
+        banned = tuple(self._state.members.banned())[-limits.BANNED_MAX :]
+        before, self._told = self._told, banned
+        new, pardoned = _without(banned, before), _without(before, banned)
+        if not (new or pardoned):
+            return []
+        return [_message(member.peer_id, new, pardoned) for member in self._state.members]
+
+
+def _without(some: tuple[PeerId, ...], others: tuple[PeerId, ...]) -> tuple[PeerId, ...]:
+    known = frozenset(others)
+    return tuple(one for one in some if one not in known)
+
+
+def _message(to: PeerId, banned: tuple[PeerId, ...], pardoned: tuple[PeerId, ...]) -> SendToPeer:
+    return SendToPeer(to, pb.CoordinatorMessage(banned=pb.Banned(peer_ids=banned, pardoned=pardoned)))

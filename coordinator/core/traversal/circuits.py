@@ -1,0 +1,149 @@
+"""Which relays each member that cannot be dialled may be reached through. Pure: times are the core's clock in seconds.
+
+A relay is a member that others can dial and whose owner lets it pass on links of others (circuit relay v2 of libp2p;
+docs/p2p.md). A member is named a few, those with the fewest others first, and keeps reservations at two of them; what
+it was named stays until it leaves, so that links do not break for the sake of evenness.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from coordinator.core.decisions.state import CoreState
+from coordinator.core.events.actions import Action, SendToPeer
+from coordinator.core.members.membership import Member
+from coordinator.core.reach.address_book import Reach, host_part
+from coordinator.core.traversal.component import ReachPart
+from rollcast.wire.ids import PeerId
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+NAMED_MOST = 4
+KEPT = 2
+"""Of those named, as far as they hold; the peer's side is peer/p2p/circuits/reservations.py."""
+_LOOK_AGAIN_S = 10.0  # whether members can be dialled is found out meanwhile
+_PAUSE_S = 1.0  # at least, however often members say something new
+_MEMBERS_A_SECOND = 2000  # looked at, so that this takes a small share of the coordinator's time
+_CIRCUIT = "/p2p-circuit/p2p/"
+
+
+class Circuits(ReachPart):
+    """What was named to whom."""
+
+    def __init__(self, state: CoreState) -> None:
+        self._state = state
+        self._named: dict[PeerId, tuple[str, ...]] = {}  # addresses
+        self._looked_at = self._due_at = float("-inf")
+
+    def joined(self, member: Member, now: float) -> list[Action]:
+        """Its process has forgotten what it was named before."""
+        return self.left(member.peer_id, now)
+
+    def left(self, peer_id: PeerId, now: float) -> list[Action]:
+        """It may have been a relay."""
+        self._named.pop(peer_id, None)
+        self._look_soon()
+        return []
+
+    def told(self, member: Member, now: float) -> list[Action]:
+        """It may be a relay now, or none any more."""
+        self._look_soon()
+        return []
+
+    def tick(self, now: float) -> list[Action]:
+        """Name relays to those who need them."""
+        if now < self._due_at:
+            return []
+        self._looked_at, self._due_at = now, now + _LOOK_AGAIN_S
+        needing = [member.peer_id for member in self._state.members if self._needs(member)]
+        chosen = spread(needing, self._relays(), self._named)
+        changed = [peer_id for peer_id in chosen if chosen[peer_id] != self._named.get(peer_id, ())]
+        changed += [peer_id for peer_id in self._named if peer_id not in chosen]
+        actions: list[Action] = [_naming(peer_id, chosen.get(peer_id, ())) for peer_id in changed]
+        self._named = chosen
+        return actions
+
+    def credible(self, peer_id: PeerId, circuits: Iterable[str]) -> tuple[str, ...]:
+        """Those addresses that lead to this member through relays that are here: others are told to dial them."""
+        return tuple(one for one in circuits if self._leads_to(peer_id, one))
+
+    def _look_soon(self) -> None:
+        pause_s = max(_PAUSE_S, len(self._state.members) / _MEMBERS_A_SECOND)
+        self._due_at = min(self._due_at, self._looked_at + pause_s)
+
+    def _leads_to(self, peer_id: PeerId, circuit: str) -> bool:
+        address, _, to = circuit.partition(_CIRCUIT)
+        relay = self._state.members.get(PeerId(address.rpartition("/")[2]))
+        return to == peer_id and relay is not None and relay.peer_id != peer_id and self._takes(relay) == address
+
+    def _needs(self, member: Member) -> bool:
+        return not member.standing.kept_out and not self._state.reach.of(member.peer_id).address
+
+    def _relays(self) -> dict[PeerId, str]:
+        """Their addresses."""
+        named = ((member.peer_id, self._takes(member)) for member in self._state.members)
+        return {peer_id: address for peer_id, address in named if address}
+
+    def _takes(self, member: Member) -> str:
+        """Where this member takes reservations of others; empty: nowhere."""
+        reach = self._state.reach.of(member.peer_id)
+        takes = bool(reach.relay_address and reach.address) and member.may_relay and not member.metered
+        return reach.relay_address if takes and _is_own(member.peer_id, reach) else ""
+
+
+def spread(
+    needing: Iterable[PeerId], relays: Mapping[PeerId, str], named: Mapping[PeerId, tuple[str, ...]]
+) -> dict[PeerId, tuple[str, ...]]:
+    """Addresses of relays for each that needs some: those that it was named as long as they are here, then those with
+    the fewest others.
+
+    Args:
+        relays: their addresses.
+        named: what each was named before.
+
+    Returns:
+        for each, at most ``NAMED_MOST``; whom there is no relay for is left out.
+    """
+    here = frozenset(relays.values())
+    kept = {peer_id: tuple(one for one in named.get(peer_id, ()) if one in here) for peer_id in needing}
+    load = Counter(one for addresses in kept.values() for one in addresses[:KEPT])
+    order = {address: number for number, address in enumerate(relays.values())}
+    heap = [(load[address], order[address], address) for address in order]
+    heapq.heapify(heap)
+    return {peer_id: filled for peer_id, one in kept.items() if (filled := _filled(peer_id, one, relays, heap))}
+
+
+def _filled(
+    peer_id: PeerId, kept: tuple[str, ...], relays: Mapping[PeerId, str], heap: list[tuple[int, int, str]]
+) -> tuple[str, ...]:
+    """With more relays up to ``NAMED_MOST``; the heap holds the load of each relay, and its place among equals."""
+    mine = relays.get(peer_id, "")
+    passed: list[tuple[int, int, str]] = []
+    addresses = list(kept)
+    while heap and len(addresses) < NAMED_MOST:
+        load, order, address = heapq.heappop(heap)
+        if address not in kept and address != mine:
+            load += len(addresses) < KEPT
+            # Those named in reserve go behind their equals, so that not the same ones are in reserve for all.
+            order += len(relays) if len(addresses) >= KEPT else 0
+            addresses.append(address)
+        passed.append((load, order, address))
+    for one in passed:
+        heapq.heappush(heap, one)
+    return tuple(addresses)
+
+
+def _naming(peer_id: PeerId, addresses: tuple[str, ...]) -> SendToPeer:
+    return SendToPeer(peer_id, pb.CoordinatorMessage(circuit_relays=pb.CircuitRelays(addresses=addresses)))
+
+
+def _is_own(peer_id: PeerId, reach: Reach) -> bool:
+    """Whether a relay's address names the member, at a host where it is: nobody can have third parties dialled.
+
+    That is where its session comes from, or what it advertises once others have found it there.
+    """
+    parts = reach.relay_address.split("/")  # "", "ip4", host, "tcp", port, "p2p", peer id
+    found = reach.address.split(" ") if reach.dialable else ()
+    hosts = {reach.host, *(host_part(one) for one in found if "/" not in one)}
+    return len(parts) == 7 and parts[3] == "tcp" and parts[5:] == ["p2p", peer_id] and parts[2] in hosts - {""}

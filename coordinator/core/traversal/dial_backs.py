@@ -1,0 +1,277 @@
+"""Whether members can be dialled where they say: this coordinator tries, and so do a few members elsewhere. Pure.
+
+In the manner of AutoNAT v2 (libp2p specification "autonat/autonat-v2"): only addresses at which the asking host itself
+is are dialled, or such that the operator allows, few at a time, and each asks a single handshake of its target: nobody
+can have third parties dialled (amplification). Members behind the target's own router are not asked, since they say
+nothing of others; what half of those who tried or more got through to counts as dialable. One failed check is none: it
+is made again a moment later, and twice where somebody got through before, as the machine may have been busy.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+
+from coordinator.core.decisions.state import CoreState
+from coordinator.core.events.actions import Action, Note, SendToPeer, TryAddress
+from coordinator.core.events.reach_events import DialBackEnded, ReachEvent
+from coordinator.core.members.membership import Member
+from coordinator.core.reach.address_book import host_part
+from coordinator.core.reach.dial_settings import is_numeric
+from coordinator.core.traversal.component import ReachPart
+from rollcast.wire.ids import PeerId
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+HELPERS_MOST = 3
+ANSWER_WITHIN_S = 8.0  # a dial takes 5 s at most (rollcast.wire.links.probe)
+FIRST_AFTER_S = 3.0  # since the join: others come at the same time
+AGAIN_AFTER_FAILURE_S = 10.0
+UNDIALABLE_AGAIN_S = 300.0
+DIALABLE_AGAIN_S = 1800.0
+_UNANSWERED_AGAIN_S = 60.0
+#: In a row until an address counts as none, by what was found before: a busy machine answers late.
+_FAILURES_NEEDED: Mapping[bool | None, int] = {None: 2, True: 3, False: 1}
+_SPACING_S = 10.0  # between checks of one member, whatever it says of itself
+_RUNNING_MOST = 32
+_HELPERS_LOOKED_AT = 64
+_OURSELVES = PeerId("")
+_NEVER = float("inf")
+
+
+@dataclass(slots=True)
+class _Check:
+    """One under way. ``asked``: who dials; ``said``: whether they got through."""
+
+    peer_id: PeerId
+    address: str
+    ends_at: float
+    asked: set[PeerId] = field(default_factory=set)
+    said: dict[PeerId, bool] = field(default_factory=dict)
+    problems: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class _Target:
+    """A member, and what it said last of where it can be dialled."""
+
+    address: str = ""  # that was, or will be, checked; empty: it says that it cannot be dialled
+    due_at: float = _NEVER  # also while a check is under way
+    started_at: float = -_NEVER
+    failures: int = 0  # in a row
+
+
+class DialBacks(ReachPart):
+    """The checks under way, and when the next ones are due. Times are the core's clock in seconds."""
+
+    takes = (DialBackEnded,)
+
+    def __init__(self, state: CoreState) -> None:
+        self._state = state
+        self._settings = state.settings.dial_backs
+        self._targets: dict[PeerId, _Target] = {}
+        self._due: list[tuple[float, PeerId]] = []  # a heap; entries that no longer hold are passed over
+        self._running: dict[int, _Check] = {}  # in order of their ends
+        self._helpers: OrderedDict[PeerId, None] = OrderedDict()  # who was looked at longest ago first
+        self._helping: Counter[PeerId] = Counter()
+        self._last_id = 0
+        self.figures = state.reach.dial_backs
+
+    # ---------------------------------------------------------------- events
+
+    def joined(self, member: Member, now: float) -> list[Action]:
+        """It may be dialled, and may dial others."""
+        self.left(member.peer_id, now)
+        if self._settings.enabled:
+            self._helpers[member.peer_id] = None
+            self._look(member.peer_id, now + FIRST_AFTER_S)
+        return []
+
+    def left(self, peer_id: PeerId, now: float) -> list[Action]:
+        """Nobody looks for it any more, and nobody waits for what it found."""
+        self._targets.pop(peer_id, None)
+        self._helpers.pop(peer_id, None)
+        self._helping.pop(peer_id, None)
+        for check_id in [key for key, one in self._running.items() if one.peer_id == peer_id]:
+            self._end(check_id)
+        for check in self._running.values():
+            if peer_id not in check.said:
+                check.asked.discard(peer_id)
+        return []
+
+    def told(self, member: Member, now: float) -> list[Action]:
+        """It may advertise another address than before."""
+        if self._settings.enabled:
+            self._look(member.peer_id, now)
+        return []
+
+    def received(self, event: ReachEvent, now: float) -> list[Action]:
+        """What came of one dial."""
+        assert isinstance(event, DialBackEnded)
+        check = self._running.get(event.check_id)
+        if check is None or event.peer_id not in check.asked or event.peer_id in check.said:
+            return []
+        self._no_longer_helps(event.peer_id)
+        if not event.tried:
+            return self._not_tried(event, now)
+        check.said[event.peer_id] = event.reached
+        if event.problem:
+            check.problems[event.problem] += 1
+        actions: list[Action] = []
+        if event.address:  # the name that was advertised has this one
+            actions = self._ask_helpers(event.check_id, check, event.address)
+        return actions + (self._settle(event.check_id, now) if len(check.said) == len(check.asked) else [])
+
+    def tick(self, now: float) -> list[Action]:
+        """Settle what is overdue, and begin what is due."""
+        actions: list[Action] = []
+        while self._running:
+            check_id, check = next(iter(self._running.items()))
+            if now < check.ends_at:
+                break
+            actions += self._settle(check_id, now)
+        while self._due and self._due[0][0] <= now and len(self._running) < _RUNNING_MOST:
+            due_at, peer_id = heapq.heappop(self._due)
+            target = self._targets.get(peer_id)
+            if target is not None and target.due_at == due_at:
+                actions += self._start(peer_id, target, now)
+        return actions
+
+    # ---------------------------------------------------------------- decisions
+
+    def _look(self, peer_id: PeerId, at: float) -> None:
+        """Have the address checked that a member advertises now, unless that is under way or done."""
+        address = direct_address(self._state.reach.of(peer_id).advertised)
+        target = self._targets.setdefault(peer_id, _Target())
+        if target.address != address:
+            target.address, target.failures = address, 0
+            self._at(peer_id, target, max(at, target.started_at + _SPACING_S))
+
+    def _at(self, peer_id: PeerId, target: _Target, at: float) -> None:
+        if target.due_at != at:  # whoever names one address after the other is one entry in the heap
+            target.due_at = at
+            heapq.heappush(self._due, (at, peer_id))
+
+    def _start(self, peer_id: PeerId, target: _Target, now: float) -> list[Action]:
+        target.due_at = _NEVER
+        if not target.address:
+            return []
+        host, name = self._state.reach.of(peer_id).host, host_part(target.address)
+        target.started_at = now
+        numeric = is_numeric(name)
+        if not host:  # where its session comes from is not known: nothing may be dialled
+            self._at(peer_id, target, now + DIALABLE_AGAIN_S)
+            return []
+        if numeric and not self._settings.allow(name, host):
+            return self._unchecked(peer_id, target, f"its session comes from {host}: nothing else is dialled", now)
+        self._last_id += 1
+        check = _Check(peer_id, target.address, now + ANSWER_WITHIN_S, {_OURSELVES})
+        self._running[self._last_id] = check
+        self.figures.begun += 1
+        ours = TryAddress(self._last_id, peer_id, target.address, "" if numeric else host)
+        return [ours, *(self._ask_helpers(self._last_id, check, target.address) if numeric else [])]
+
+    def _not_tried(self, event: DialBackEnded, now: float) -> list[Action]:
+        """What a name leads to may not be dialled."""
+        check = self._end(event.check_id)
+        target = self._targets.get(check.peer_id)
+        return [] if target is None else self._unchecked(check.peer_id, target, event.problem, now)
+
+    def _unchecked(self, peer_id: PeerId, target: _Target, problem: str, now: float) -> list[Action]:
+        """It stays as it was; a verdict of nobody says why."""
+        self._at(peer_id, target, now + DIALABLE_AGAIN_S)
+        dialable = self._state.reach.of(peer_id).dialable
+        self._state.reach.found(peer_id, dialable=dialable, checked=f"not checked: {problem}")
+        verdict = pb.DialVerdict(address=target.address, dialable=dialable is not False, problem=problem)
+        return [_verdict(peer_id, verdict)]
+
+    def _ask_helpers(self, check_id: int, check: _Check, address: str) -> list[Action]:
+        chosen = self._choose(check.peer_id)
+        for helper in chosen:
+            self._helping[helper] += 1
+        check.asked.update(chosen)
+        order = pb.DialBack(check_id=check_id, peer_id=check.peer_id, address=address)
+        return [SendToPeer(helper, pb.CoordinatorMessage(dial_back=order)) for helper in chosen]
+
+    def _choose(self, target: PeerId) -> list[PeerId]:
+        """Who was looked at longest ago, of those elsewhere who may be asked anything."""
+        members, reach = self._state.members, self._state.reach
+        member = members.get(target)
+        tells_sites = self._state.settings.lan_preferred  # else one network prefix is no local network here
+        site = member.site if member is not None and tells_sites else ""
+        host = reach.of(target).host
+        found: list[PeerId] = []
+        for peer_id in list(islice(self._helpers, _HELPERS_LOOKED_AT)):
+            self._helpers.move_to_end(peer_id)  # whoever may not be asked now must not stand before the others
+            one = members.get(peer_id)
+            if one is None or not one.may_relay or self._helping[peer_id] or reach.of(peer_id).host in ("", host):
+                continue
+            if site and one.site == site:
+                continue
+            found.append(peer_id)
+            if len(found) == HELPERS_MOST:
+                break
+        return found
+
+    def _settle(self, check_id: int, now: float) -> list[Action]:
+        check = self._end(check_id)
+        target = self._targets.get(check.peer_id)
+        if target is None or target.address != check.address:
+            return []  # it advertises another one by now, which is checked by itself
+        if not check.said:
+            self.figures.unanswered += 1
+            self._at(check.peer_id, target, now + _UNANSWERED_AGAIN_S)
+            return []
+        reached = sum(check.said.values())
+        dialable = 2 * reached >= len(check.said)
+        target.failures = 0 if dialable else target.failures + 1
+        if 0 < target.failures < _FAILURES_NEEDED[self._state.reach.of(check.peer_id).dialable]:
+            self._at(check.peer_id, target, now + AGAIN_AFTER_FAILURE_S * target.failures)
+            return []
+        self._at(check.peer_id, target, now + (DIALABLE_AGAIN_S if dialable else UNDIALABLE_AGAIN_S))
+        return self._found(check, reached, dialable=dialable)
+
+    def _found(self, check: _Check, reached: int, *, dialable: bool) -> list[Action]:
+        asked = len(check.said)
+        problem = "" if dialable else max(check.problems, key=lambda one: (check.problems[one], one), default="")
+        reach, member = self._state.reach.of(check.peer_id), self._state.members.get(check.peer_id)
+        before, said_before = reach.dialable, reach.checked
+        why = f": {problem}" if problem else ""
+        checked = f"{reached} of {asked} got through to {check.address}{why}"
+        # Without the origin nobody receives anything: those who might get through go on trying.
+        in_plans = None if member is not None and member.role == "origin" and not dialable else dialable
+        self._state.reach.found(check.peer_id, dialable=in_plans, checked=checked)
+        if dialable:
+            self.figures.dialable += 1
+        else:
+            self.figures.undialable += 1
+        told = pb.DialVerdict(address=check.address, dialable=dialable, asked=asked, reached=reached, problem=problem)
+        actions: list[Action] = [_verdict(check.peer_id, told)]
+        if checked != said_before and before != dialable and (before is False or not dialable):
+            kind = "peer_dialable" if dialable else "peer_undialable"
+            actions.append(Note(kind, check.peer_id, checked))
+        return actions
+
+    def _end(self, check_id: int) -> _Check:
+        check = self._running.pop(check_id)
+        for helper in check.asked - check.said.keys():
+            self._no_longer_helps(helper)
+        return check
+
+    def _no_longer_helps(self, helper: PeerId) -> None:
+        self._helping[helper] -= 1
+        if self._helping[helper] <= 0:
+            del self._helping[helper]
+
+
+def direct_address(advertised: str) -> str:
+    """The host:port among the addresses that a member advertises; empty: there is none."""
+    first = advertised.partition(" ")[0]
+    host, _, port = first.rpartition(":")
+    return first if host and "/" not in first and port.isascii() and port.isdecimal() and int(port) < 1 << 16 else ""
+
+
+def _verdict(peer_id: PeerId, verdict: pb.DialVerdict) -> Action:
+    return SendToPeer(peer_id, pb.CoordinatorMessage(dial_verdict=verdict))

@@ -1,0 +1,107 @@
+"""Hands members the signed records of others, so that they find each other while the coordinator is away. Pure."""
+
+from __future__ import annotations
+
+import heapq
+
+from coordinator.core.decisions.state import CoreState
+from coordinator.core.events.actions import Action, SendToPeer
+from coordinator.core.events.reach_events import ReachEvent, RecordGiven
+from coordinator.core.members.membership import Member
+from coordinator.core.traversal.component import ReachPart
+from rollcast.wire.ids import PeerId
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+SAMPLE = 12
+"""Records that a member is handed at a time: with what its neighbours tell, enough for one of them to answer."""
+FIRST_S = 3.0
+"""After joining: those who join with it, or come back after a restart of ours, have given their records by then."""
+REFRESH_S = 600.0
+_HANDED_PER_TICK = 64  # of 12 records each; who is due waits for the next tick
+
+
+class Rendezvous(ReachPart):
+    """The newest record of every member that is here and can be dialled."""
+
+    takes = (RecordGiven,)
+
+    def __init__(self, state: CoreState) -> None:
+        self._state = state
+        self._records: dict[PeerId, pb.Signed] = {}
+        self._turns: list[PeerId] = []  # in which they are handed out; who has no record any more loses its turn
+        self._has_turn: set[PeerId] = set()
+        self._next = 0
+        self._due: list[tuple[float, PeerId]] = []  # a heap; entries that ``_due_at`` contradicts are old
+        self._due_at: dict[PeerId, float] = {}
+
+    def joined(self, member: Member, now: float) -> list[Action]:
+        """It is handed records soon."""
+        self._hand_at(member.peer_id, now + FIRST_S)
+        return []
+
+    def left(self, peer_id: PeerId, now: float) -> list[Action]:
+        """Its record is not handed out any more; those who have it find out whether it still answers."""
+        self._forget(peer_id)
+        self._due_at.pop(peer_id, None)
+        return []
+
+    def received(self, event: ReachEvent, now: float) -> list[Action]:
+        """Keep the newest; one without addresses is of no use to others."""
+        assert isinstance(event, RecordGiven)
+        signed = pb.Signed.FromString(event.signed)
+        if not pb.PeerRecord.FromString(signed.payload).addresses:
+            self._forget(event.peer_id)
+            return []
+        if event.peer_id not in self._has_turn:
+            self._has_turn.add(event.peer_id)
+            self._turns.append(event.peer_id)
+        self._records[event.peer_id] = signed
+        self._state.reach.records = len(self._records)
+        return []
+
+    def tick(self, now: float) -> list[Action]:
+        """Hand records to those that are due."""
+        actions: list[Action] = []
+        while self._due and self._due[0][0] <= now and len(actions) < _HANDED_PER_TICK:
+            due, peer_id = heapq.heappop(self._due)
+            if self._due_at.get(peer_id) != due:
+                continue
+            self._hand_at(peer_id, now + REFRESH_S)
+            sample = self._sample(peer_id)
+            if sample:
+                message = pb.CoordinatorMessage(peer_records=pb.PeerRecords(records=sample))
+                actions.append(SendToPeer(peer_id, message))
+        return actions
+
+    def _forget(self, peer_id: PeerId) -> None:
+        self._records.pop(peer_id, None)
+        self._state.reach.records = len(self._records)
+
+    def _hand_at(self, peer_id: PeerId, due: float) -> None:
+        self._due_at[peer_id] = due
+        heapq.heappush(self._due, (due, peer_id))
+
+    def _sample(self, besides: PeerId) -> list[pb.Signed]:
+        """The origin's, since versions begin there, and others in turn: so all are handed out equally often."""
+        members = self._state.members
+        origin = members.origin
+        chosen = [origin.peer_id] if origin is not None and origin.peer_id in self._records else []
+        for _ in range(min(len(self._turns), 2 * SAMPLE)):
+            if len(chosen) >= SAMPLE:
+                break
+            peer_id = self._take_turn()
+            if peer_id is not None and peer_id not in chosen and not members.standing(peer_id).kept_out:
+                chosen.append(peer_id)
+        return [self._records[peer_id] for peer_id in chosen[:SAMPLE] if peer_id != besides]
+
+    def _take_turn(self) -> PeerId | None:
+        """Whose record is next; None: it has none any more, and no turn from now on."""
+        self._next %= len(self._turns)
+        peer_id = self._turns[self._next]
+        if peer_id in self._records:
+            self._next += 1
+            return peer_id
+        self._has_turn.discard(peer_id)
+        self._turns[self._next] = self._turns[-1]
+        self._turns.pop()
+        return None

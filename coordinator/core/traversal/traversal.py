@@ -1,0 +1,90 @@
+"""The core's glue to the parts that help members reach each other, and to the plan that is made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from coordinator.core.decisions.broadcasts import Relaying
+from coordinator.core.decisions.state import CoreState
+from coordinator.core.events.actions import Action, Note
+from coordinator.core.events.reach_events import ReachabilityTold, ReachEvent, SeenAt
+from coordinator.core.members.membership import Member
+from coordinator.core.traversal.bans import Banned
+from coordinator.core.traversal.circuits import Circuits
+from coordinator.core.traversal.component import ReachPart
+from coordinator.core.traversal.dial_backs import DialBacks
+from coordinator.core.traversal.matchmaker import Matchmaker
+from coordinator.core.traversal.rate_limit import Turns
+from coordinator.core.traversal.rendezvous import Rendezvous
+from rollcast.wire.ids import PeerId
+
+# Plans that are made again because of what one member says of itself: they cost a second of 10,000 members.
+_CHANGES_AT_ONCE = 8
+_CHANGES_EVERY_S = 60.0
+
+
+class Reaching:
+    """All parts; each event goes to the one that it is for."""
+
+    def __init__(self, state: CoreState, relaying: Relaying) -> None:
+        self._state = state
+        self._relaying = relaying
+        self.matchmaker = Matchmaker(state)
+        self._circuits = Circuits(state)
+        others = (DialBacks(state), self._circuits, Rendezvous(state), Banned(state))
+        self._parts: Sequence[ReachPart] = (self.matchmaker, *others)
+        self._changes = Turns(at_once=_CHANGES_AT_ONCE, every_s=_CHANGES_EVERY_S)
+        self._later_at = float("inf")
+        self._by_event = {kind: part for part in self._parts for kind in part.takes}
+
+    def joined(self, member: Member, now: float) -> list[Action]:
+        """A session was opened; before it is planned with."""
+        self._state.reach.joined(member.peer_id, member.host, member.address)
+        return [action for part in self._parts for action in part.joined(member, now)]
+
+    def left(self, peer_id: PeerId, now: float) -> list[Action]:
+        """A session ended."""
+        self._state.reach.left(peer_id)
+        return [action for part in self._parts for action in part.left(peer_id, now)]
+
+    def received(self, event: ReachEvent, now: float) -> list[Action]:
+        """What a member said, or what was found for it."""
+        member = self._state.members.get(event.peer_id)
+        if self._state.ended or (event.peer_id and member is None):
+            return []
+        if isinstance(event, ReachabilityTold):
+            assert member is not None
+            actions = self._told(event, member, now)
+        elif isinstance(event, SeenAt):
+            self._state.reach.seen(event)
+            actions = []
+        else:
+            part = self._by_event.get(type(event))
+            actions = [] if part is None else part.received(event, now)
+        return actions + self._replanned(now)
+
+    def tick(self, now: float) -> list[Action]:
+        """Time passed."""
+        if self._state.ended:
+            return []
+        if now >= self._later_at:
+            self._later_at = float("inf")
+            self._state.reach.look_again()
+        return [action for part in self._parts for action in part.tick(now)] + self._replanned(now)
+
+    def _told(self, event: ReachabilityTold, member: Member, now: float) -> list[Action]:
+        event = replace(event, circuits=self._circuits.credible(event.peer_id, event.circuits))
+        doubt = self._state.reach.told(event)
+        if self._state.reach.take_changed():
+            if self._changes.take(event.peer_id, now):
+                self._state.reach.look_again()
+            else:
+                self._later_at = min(self._later_at, now + _CHANGES_EVERY_S)
+        actions: list[Action] = [Note("punch_address_refused", event.peer_id, doubt)] if doubt else []
+        return actions + [action for part in self._parts for action in part.told(member, now)]
+
+    def _replanned(self, now: float) -> list[Action]:
+        if self._state.reach.take_changed():
+            self._relaying.reachability_changed(now)
+        return []

@@ -1,0 +1,1 @@
+"""Start and stop workers at providers for this run."""

@@ -1,0 +1,182 @@
+"""The fleet of workers that this coordinator starts, made of its configuration, and what others see of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from capacity.fleet.budget import Limits
+from capacity.fleet.events import LimitsChanged
+from capacity.fleet.fleet import FleetManager
+from capacity.fleet.journal import FleetJournal
+from capacity.fleet.state import FleetSettings
+from capacity.providers.base import Provider
+from capacity.providers.factory import make_providers
+from coordinator.config.fleet import ProvidersConfig
+from coordinator.core.events.actions import SetBudget
+from coordinator.core.events.prices import Budget
+from coordinator.fleet.fleet import Deadlines, ProviderFleet, Surroundings, UnixClock, jitter
+from coordinator.fleet.wanted import Wanting
+from coordinator.join import token_hash
+from coordinator.metrics.fleet import build_spending
+from rollcast.wire.ids import PeerId
+from rollcast.wire.joining.invite import Invite
+
+if TYPE_CHECKING:
+    from coordinator.ledger.sqlite import Ledger
+    from coordinator.shell.sessions import Sessions
+    from coordinator.shell.shell import Shell
+
+log = structlog.get_logger()
+
+WANT_LOOK_S = 1.0
+ALONE_S = 10.0
+ALL_WANTED = "every worker that is offered is wanted"
+_PROVIDERS = "providers"  # of the run folder
+
+
+def journal_path(run_folder: Path) -> Path:
+    """Of the fleet's journal."""
+    return run_folder / _PROVIDERS / "journal.jsonl"
+
+
+class Providing:
+    """The coordinator's fleet once it runs; before that, and without providers, nothing."""
+
+    def __init__(self) -> None:
+        self.fleet: ProviderFleet | None = None
+
+    def merged(self, status: Mapping[str, Any]) -> dict[str, Any]:
+        """The run's status with its money under ``spending``; None where no provider is configured."""
+        if self.fleet is None:
+            return {**status, "spending": None}
+        spending = build_spending(self.fleet.manager, int(status["rollouts"]["accepted"]))
+        return {**status, "spending": spending.to_json()}
+
+    def set_budget(self, budget: Budget | SetBudget) -> None:
+        """What workers at providers may cost from now on."""
+        if self.fleet is not None:
+            self.fleet.tell(LimitsChanged(budget.usd_per_hour_max, budget.usd_total_max))
+
+    async def end(self, reason: str, timeout_s: float) -> None:
+        """The run is over for good: nothing that we started is left, or is named in the log."""
+        if self.fleet is not None:
+            await self.fleet.end(reason, timeout_s)
+
+
+async def start_fleet(
+    config: ProvidersConfig, run_folder: Path, run_id: str, surroundings: Surroundings
+) -> ProviderFleet | None:
+    """Take up the fleet that the run folder holds; None where there is none and no provider is configured.
+
+    Raises:
+        StoreError: its journal cannot be used.
+    """
+    path = journal_path(run_folder)
+    if not config.pools and not path.exists():
+        return None
+    journal = await asyncio.to_thread(FleetJournal.open, path)
+    providers = make_providers(config.pools, run_folder / _PROVIDERS, config.peer)
+    return make_fleet(config, run_id, providers, journal, surroundings, UnixClock())
+
+
+def make_fleet(
+    config: ProvidersConfig,
+    run_id: str,
+    providers: Mapping[str, Provider],
+    journal: FleetJournal,
+    surroundings: Surroundings,
+    clock: Callable[[], float],
+) -> ProviderFleet:
+    """The fleet that goes on from a journal. Providers that only the journal knows are asked too, and fail loudly."""
+    restored = journal.content.restored()
+    names = tuple(dict.fromkeys([*providers, *(one.provider for one in restored.opened)]))
+    settings = FleetSettings(
+        run_id=run_id,
+        providers=names,
+        limits=Limits(
+            usd_per_hour_max=config.usd_per_hour_max, usd_max=config.usd_max, look_every_s=config.mark_every_s
+        ),
+        start_timeout_s=config.start_timeout_s,
+        drain_timeout_s=config.drain_timeout_s,
+        list_every_s=config.list_every_s,
+    )
+    deadlines = Deadlines(start_s=config.start_timeout_s, stop_s=config.stop_timeout_s, ask_s=config.call_timeout_s)
+    manager = FleetManager(settings, restored, jitter(), clock())
+    return ProviderFleet(manager, providers, journal, surroundings, deadlines, clock)
+
+
+def works(fleet: ProviderFleet, config: ProvidersConfig, shell: Shell) -> list[Coroutine[Any, Any, None]]:
+    """Each runs until it is cancelled."""
+    return [fleet.run(), want_all(fleet) if config.want == "all" else want_planned(fleet, shell)]
+
+
+async def want_planned(fleet: ProviderFleet, shell: Shell) -> None:
+    """Want what the capacity model wants: tell it what is offered, and the fleet what it chose."""
+    manager = fleet.manager
+    wanting = Wanting(worker.worker_id for worker in manager.workers())
+    shell.on_want = wanting.take
+    alone = Alone(shell)
+    while True:
+        if not fleet.offers_known:
+            await asyncio.sleep(WANT_LOOK_S)
+            continue
+        offered = wanting.look(
+            manager.offers,
+            begun=frozenset(worker.worker_id for worker in manager.workers()),
+            failing=manager.failing(fleet.now()),
+            here={peer_id: tag.worker_id for peer_id, tag in fleet.peers_here().items()},
+            nobody_works=alone.look(fleet.now()),
+        )
+        if offered is not None and not shell.ended_because:
+            shell.apply(offered)
+        fleet.want(wanting.reasons)
+        await asyncio.sleep(WANT_LOOK_S)
+
+
+class Alone:
+    """Whether there is work and for a while nobody has been here to do it: peers come back to a new coordinator."""
+
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+        self._since: float | None = None
+
+    def look(self, now: float) -> bool:
+        """Called once a second or so."""
+        core = self._shell.core
+        if core.has_peers or core.newest_version is None:
+            self._since = None
+            return False
+        self._since = now if self._since is None else self._since
+        return now - self._since >= ALONE_S
+
+
+async def want_all(fleet: ProviderFleet) -> None:
+    """Want whatever is offered, as that changes."""
+    while True:
+        if fleet.offers_known:
+            fleet.want(dict.fromkeys((offer.worker.worker_id for offer in fleet.manager.offers), ALL_WANTED))
+        await asyncio.sleep(WANT_LOOK_S)
+
+
+def make_surroundings(
+    shell: Shell, sessions: Sessions, ledger: Ledger, invite: Callable[[], Awaitable[str]]
+) -> Surroundings:
+    """Connect a fleet to its coordinator; ``invite`` makes the invite that one new worker joins with."""
+
+    async def new_invite() -> tuple[str, bytes]:
+        text = await invite()
+        return text, token_hash(Invite.decode(text).token)
+
+    def here() -> Mapping[PeerId, int]:
+        sent = shell.core.chunk_bytes_sent()
+        return {channel.peer_id: sent.get(channel.peer_id, 0) for channel in sessions.of_role("peer")}
+
+    def note(kind: str, subject: str, detail: str) -> None:
+        ledger.record_event(kind, subject, detail, cause="providers")
+
+    return Surroundings(invite=new_invite, here=here, dismiss=sessions.stop, note=note, fail=shell.fail)

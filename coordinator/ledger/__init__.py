@@ -1,0 +1,1 @@
+"""Store rollouts, scores, batches and events durably in SQLite, bounded, with readers."""

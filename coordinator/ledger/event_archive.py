@@ -1,0 +1,62 @@
+"""Old entries of a run's story as compressed files: JSON lines in zstd, named by their first entry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import zstandard
+
+from coordinator.ledger.retention import segments_to_delete
+from coordinator.ledger.store import StoryEntry
+from rollcast.runtime.errors import StoreError
+from rollcast.runtime.run_folder import run_folder_error, write_atomically
+
+_LEVEL = 6
+_SEGMENT_BYTES_MAX = 1 << 30  # decompressed
+
+
+def write_segment(folder: Path, entries: Sequence[StoryEntry], bytes_max: int) -> Path:
+    """Write entries durably, then delete the oldest segments beyond ``bytes_max``.
+
+    Written once more, as after a crash, the same entries replace their file.
+
+    Raises:
+        RunFolderError: the folder cannot be written.
+    """
+    lines = [
+        json.dumps([one.order, one.at_unix_s, one.kind, one.subject, one.detail, one.cause], separators=(",", ":"))
+        for one in entries
+    ]
+    data = zstandard.ZstdCompressor(level=_LEVEL).compress(("\n".join(lines) + "\n").encode())
+    path = folder / f"{entries[0].order:020}.jsonl.zst"
+    try:
+        folder.mkdir(exist_ok=True)
+        write_atomically(path, data)
+        before = segments(folder)[:-1]
+        too_many = segments_to_delete([one.stat().st_size for one in before], max(0, bytes_max - len(data)))
+        for old in before[:too_many]:
+            old.unlink()
+    except OSError as error:
+        raise run_folder_error(folder, error) from None
+    return path
+
+
+def segments(folder: Path) -> list[Path]:
+    """Segment files, the oldest first."""
+    return sorted(folder.glob("*.jsonl.zst"))
+
+
+def read_segment(path: Path) -> Iterator[StoryEntry]:
+    """The entries of one file.
+
+    Raises:
+        StoreError: it is damaged.
+    """
+    try:
+        data = zstandard.ZstdDecompressor().decompress(path.read_bytes(), max_output_size=_SEGMENT_BYTES_MAX)
+        for line in data.decode().splitlines():
+            yield StoryEntry(*json.loads(line))
+    except (OSError, ValueError, TypeError, zstandard.ZstdError) as error:
+        raise StoreError(f"cannot read the story's segment {path.name}", cause=str(error)) from None

@@ -1,0 +1,160 @@
+"""What the operator orders while a run goes on, and what of it outlives a coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar, assert_never
+
+import msgspec
+
+from capacity.model.workers import Pin
+from coordinator.core.events.operator_events import (
+    BudgetChanged,
+    Order,
+    PeerBanned,
+    PeerDrained,
+    PeerEnabled,
+    PeerPinned,
+    PricesChanged,
+    PublishPeriodChanged,
+    StalenessLimitChanged,
+)
+from coordinator.core.events.prices import Budget, Price
+from coordinator.core.staleness.policy import StalenessRules
+from rollcast.runtime.errors import MalformedMessage
+from rollcast.wire.ids import PeerId
+
+ORDERS = "orders"  # in the ledger's meta: Orders as JSON
+PRICES_MAX = 256
+PEERS_MAX = 4096  # with a pin, drained, banned: each
+
+_ValueT = TypeVar("_ValueT")
+
+
+class Said(msgspec.Struct, frozen=True):
+    """Of a peer that was drained or banned. Args: reason: the operator's words. name: as it called itself."""
+
+    reason: str = ""
+    name: str = ""
+
+
+class Orders(msgspec.Struct):
+    """The orders in force; what was never ordered is as configured."""
+
+    pins: dict[str, Pin] = {}
+    drained: dict[str, Said] = {}
+    banned: dict[str, Said] = {}
+    prices: tuple[Price, ...] | None = None
+    staleness_limit: int | None = None
+    publish_every_steps: int | None = None
+    budget: Budget | None = None
+
+    def check(self, order: Order) -> None:
+        """Whether there is room for one more; of pins and drained peers the oldest make room.
+
+        Raises:
+            MalformedMessage: no ban may be forgotten.
+        """
+        if isinstance(order, PeerBanned) and order.peer_id not in self.banned and len(self.banned) >= PEERS_MAX:
+            raise MalformedMessage(f"{PEERS_MAX} identities are banned already", fix="enable one of them")
+
+    def take(self, order: Order) -> None:
+        """One more."""
+        match order:
+            case PeerPinned(peer_id, pin):
+                self.pins.pop(peer_id, None)
+                if pin:
+                    _keep(self.pins, peer_id, pin)
+            case PeerDrained(peer_id, reason, name):
+                _keep(self.drained, peer_id, Said(reason, name))
+            case PeerBanned(peer_id, reason, name):
+                _keep(self.banned, peer_id, Said(reason, name))
+            case PeerEnabled(peer_id):
+                self.drained.pop(peer_id, None)
+                self.banned.pop(peer_id, None)
+            case PricesChanged(prices):
+                self.prices = prices
+            case StalenessLimitChanged(limit):
+                self.staleness_limit = limit
+            case PublishPeriodChanged(period):
+                self.publish_every_steps = period
+            case BudgetChanged(budget):
+                self.budget = budget
+            case _:
+                assert_never(order)
+
+    def events(self, rules: StalenessRules) -> list[Order]:
+        """Them all again, for a coordinator that starts with these rules; what goes beyond them is left out."""
+        found: list[Order] = [PeerPinned(PeerId(peer_id), pin) for peer_id, pin in self.pins.items()]
+        found += [PeerDrained(PeerId(one), said.reason, said.name) for one, said in self.drained.items()]
+        found += [PeerBanned(PeerId(one), said.reason, said.name) for one, said in self.banned.items()]
+        if self.prices is not None:
+            found.append(PricesChanged(self.prices))
+        if self.budget is not None:
+            found.append(BudgetChanged(self.budget))
+        period = rules.publish_every_steps
+        if self.publish_every_steps is not None and self.publish_every_steps <= rules.limit + 1:
+            period = self.publish_every_steps
+            found.append(PublishPeriodChanged(period))
+        if self.staleness_limit is not None and max(0, period - 1) <= self.staleness_limit <= rules.limit:
+            found.append(StalenessLimitChanged(self.staleness_limit))
+        return found
+
+    def to_json(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Orders:
+        return msgspec.json.decode(text, type=cls)
+
+
+def _keep(book: dict[str, _ValueT], peer_id: str, value: _ValueT) -> None:
+    """The newest last; the oldest make room."""
+    book.pop(peer_id, None)
+    book[peer_id] = value
+    while len(book) > PEERS_MAX:
+        del book[next(iter(book))]
+
+
+def with_price(prices: tuple[Price, ...], price: Price) -> tuple[Price, ...]:
+    """Of the same peers as before, in its place; of others, before all: the first that matches holds.
+
+    Raises:
+        MalformedMessage: there are too many.
+    """
+    patterns = [(one.peer_id, one.name, one.hardware, one.region) for one in prices]
+    wanted = (price.peer_id, price.name, price.hardware, price.region)
+    if wanted in patterns:
+        place = patterns.index(wanted)
+        return (*prices[:place], price, *prices[place + 1 :])
+    if len(prices) >= PRICES_MAX:
+        raise MalformedMessage(f"there are {PRICES_MAX} prices already", fix="change one of them")
+    return (price, *prices)
+
+
+class _Priced(msgspec.Struct, forbid_unknown_fields=True):
+    """Of Price, with limits."""
+
+    usd_per_hour: float
+    peer_id: str = "*"
+    name: str = "*"
+    hardware: str = "*"
+    region: str = "*"
+    egress_usd_per_gb: float = 0.0
+    preemptions_per_hour: float = 0.0
+
+
+def price_from(values: Mapping[str, Any]) -> Price:
+    """One price.
+
+    Raises:
+        MalformedMessage: a field is missing, unknown, of the wrong type or out of range.
+    """
+    try:
+        priced = msgspec.convert(values, type=_Priced)
+    except msgspec.ValidationError as error:
+        raise MalformedMessage("this is no price", cause=str(error)) from None
+    rates = (priced.usd_per_hour, priced.egress_usd_per_gb, priced.preemptions_per_hour)
+    if not all(0.0 <= rate <= 1e6 for rate in rates):
+        raise MalformedMessage("a price is 0 to 1e6 $/h")
+    return Price(**msgspec.structs.asdict(priced))

@@ -1,0 +1,78 @@
+"""What is written to and read from the ledger's tables beside work: versions, figures, facts, the story."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping
+
+from coordinator.ledger.store import StoredVersion
+from rollcast.runtime.errors import StoreError
+from rollcast.wire.ids import Step, Version
+
+
+def insert_version(connection: sqlite3.Connection, stored: StoredVersion) -> bool:
+    known = connection.execute(
+        "SELECT announcement FROM versions WHERE epoch = ? AND version = ?", (stored.epoch, stored.version)
+    ).fetchone()
+    if known is None:
+        connection.execute(
+            "INSERT INTO versions (epoch, version, announcement) VALUES (?, ?, ?)",
+            (stored.epoch, stored.version, stored.announcement),
+        )
+        return True
+    if known[0] != stored.announcement:
+        raise StoreError(
+            f"version {stored.version} of epoch {stored.epoch} was announced before with other content",
+            fix="a learner that lost its state must start a new epoch",
+        )
+    return False
+
+
+def select_version(connection: sqlite3.Connection, version: Version | None) -> StoredVersion | None:
+    row = connection.execute(
+        "SELECT epoch, version, announcement FROM versions WHERE ? IS NULL OR version = ?"
+        " ORDER BY epoch DESC, version DESC LIMIT 1",
+        (version, version),
+    ).fetchone()
+    return StoredVersion(*row) if row else None
+
+
+def select_newest_versions(connection: sqlite3.Connection, count: int) -> list[StoredVersion]:
+    rows = connection.execute(
+        "SELECT epoch, version, announcement FROM versions ORDER BY epoch DESC, version DESC LIMIT ?",
+        (count,),
+    )
+    return [StoredVersion(*row) for row in rows]
+
+
+def insert_step(connection: sqlite3.Connection, step: Step, figures: Mapping[str, float]) -> None:
+    connection.execute(
+        "INSERT INTO steps (step, figures) VALUES (?, ?) ON CONFLICT (step) DO NOTHING",
+        (step, json.dumps(dict(figures))),
+    )
+
+
+def select_steps(connection: sqlite3.Connection) -> list[tuple[Step, dict[str, float]]]:
+    rows = connection.execute("SELECT step, figures FROM steps ORDER BY step")
+    return [(Step(step), json.loads(figures)) for step, figures in rows]
+
+
+def insert_events(
+    connection: sqlite3.Connection, at_unix_s: float, events: Iterable[tuple[str, str, str, str]]
+) -> None:
+    connection.executemany(
+        "INSERT INTO events (at_unix_s, kind, subject, detail, cause) VALUES (?, ?, ?, ?, ?)",
+        [(at_unix_s, *event) for event in events],
+    )
+
+
+def put_meta(connection: sqlite3.Connection, key: str, value: str) -> None:
+    connection.execute(
+        "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value", (key, value)
+    )
+
+
+def get_meta(connection: sqlite3.Connection, key: str) -> str | None:
+    row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    return str(row[0]) if row else None

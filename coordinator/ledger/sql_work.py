@@ -1,0 +1,305 @@
+"""What is written to and read from the ledger's tables about work: one function a statement, each in a transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+from collections.abc import Sequence
+
+from coordinator.core.events.actions import (
+    CloseAttempt,
+    CloseGroup,
+    RecordAttempt,
+    RecordBatch,
+    RecordEpoch,
+    RecordGroup,
+    StoreRollout,
+)
+from coordinator.core.events.events import Prompt
+from coordinator.core.events.restored import RestoredAttempt, RestoredFinished, RestoredGroup, RestoredRollout
+from coordinator.ledger.schema import NOW_UNIX_S
+from coordinator.ledger.store import BatchEntry, HighWater, ProblemReward, StoreCounts
+from rollcast.runtime.errors import StoreError
+from rollcast.wire.ids import GroupId, RolloutId, Step
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.rollouts import rollout_to_pb
+
+
+def insert_group(connection: sqlite3.Connection, action: RecordGroup, problem_json: str) -> None:
+    connection.execute(
+        "INSERT INTO groups VALUES (?, ?, ?, ?, ?, NULL)",
+        (
+            action.group_id,
+            action.problem_id,
+            _pack_ids(action.prompt_token_ids),
+            action.mixture_position,
+            problem_json,
+        ),
+    )
+
+
+def close_group(connection: sqlite3.Connection, action: CloseGroup) -> None:
+    closed = connection.execute(
+        "UPDATE groups SET over_at_step = (SELECT coalesce(max(step) + 1, 0) FROM batches) WHERE group_id = ?",
+        (action.group_id,),
+    )
+    if closed.rowcount != 1:
+        raise StoreError(f"group {action.group_id} was never opened")
+
+
+def insert_attempt(connection: sqlite3.Connection, action: RecordAttempt) -> None:
+    connection.execute(
+        "INSERT INTO attempts (lease_id, sample_index, fencing_token, group_id, seed, peer_id)"
+        " VALUES (?, ?, ?, ?, ?, ?)",
+        (
+            action.lease_id,
+            action.sample_index,
+            action.fencing_token,
+            action.group_id,
+            action.seed - (1 << 64) if action.seed >= 1 << 63 else action.seed,
+            action.peer_id,
+        ),
+    )
+
+
+def close_attempt(connection: sqlite3.Connection, action: CloseAttempt) -> None:
+    key = (action.lease_id, action.sample_index)
+    row = connection.execute(
+        "SELECT state, closed_reason FROM attempts WHERE lease_id = ? AND sample_index = ?", key
+    ).fetchone()
+    if action.reason == "late_duplicate" and row == ("dropped", "late_duplicate"):
+        return  # the other rollout's own transaction did it
+    if row is None or row[0] not in ("open", "filled"):
+        raise StoreError(f"sample {action.sample_index} of lease {action.lease_id} is not open", cause=action.reason)
+    connection.execute(
+        f"UPDATE attempts SET state = 'dropped', closed_reason = ?, closed_unix_s = {NOW_UNIX_S}"
+        " WHERE lease_id = ? AND sample_index = ?",
+        (action.reason, *key),
+    )
+
+
+def insert_rollouts(connection: sqlite3.Connection, actions: Sequence[StoreRollout]) -> None:
+    connection.executemany(
+        "INSERT INTO rollouts (rollout_id, lease_id, sample_index, peer_id, body, oldest_version, newest_version)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?)",
+        [
+            (
+                action.rollout_id,
+                action.rollout.lease_id,
+                action.rollout.sample_index,
+                action.peer_id,
+                action.rollout.body or rollout_to_pb(action.rollout).SerializeToString(),
+                action.rollout.oldest_version,
+                action.rollout.newest_version,
+            )
+            for action in actions
+        ],
+    )
+
+
+def select_rollout(connection: sqlite3.Connection, rollout_id: RolloutId) -> pb.Rollout | None:
+    row = connection.execute("SELECT body FROM rollouts WHERE rollout_id = ?", (rollout_id,)).fetchone()
+    return pb.Rollout.FromString(row[0]) if row else None
+
+
+def insert_score(
+    connection: sqlite3.Connection,
+    rollout_id: RolloutId,
+    reward: float,
+    exact: bool,
+    error: str,
+    problem: ProblemReward | None,
+) -> None:
+    # A verifier may take so long that the rollout was dropped and compacted meanwhile: then nobody wants its score.
+    connection.execute(
+        "INSERT INTO scores (rollout_id, reward, exact, error) SELECT ?, ?, ?, ?"
+        " WHERE EXISTS (SELECT 1 FROM rollouts WHERE rollout_id = ?) OR ? > (SELECT rollout_id FROM retention)",
+        (rollout_id, reward, exact, error, rollout_id, rollout_id),
+    )
+    if problem is not None:
+        connection.execute(
+            "INSERT OR REPLACE INTO problem_rewards VALUES (?, ?, ?, ?)",
+            (problem.problem_id, problem.rollouts, problem.mean, problem.variance),
+        )
+
+
+def select_problem_rewards(connection: sqlite3.Connection) -> list[ProblemReward]:
+    rows = connection.execute("SELECT problem_id, rollouts, mean, variance FROM problem_rewards ORDER BY problem_id")
+    return [ProblemReward(*row) for row in rows]
+
+
+def insert_batch(connection: sqlite3.Connection, action: RecordBatch) -> None:
+    if connection.execute("SELECT 1 FROM batches WHERE step = ?", (action.step,)).fetchone():
+        raise StoreError(f"the batch of step {action.step} is already recorded")
+    connection.execute("INSERT INTO batches (step) VALUES (?)", (action.step,))
+    connection.executemany(
+        "INSERT INTO batch_rollouts VALUES (?, ?, ?)",
+        [(action.step, position, rollout_id) for position, rollout_id in enumerate(action.rollout_ids)],
+    )
+    connection.execute(
+        "UPDATE groups SET over_at_step = ? WHERE group_id IN (SELECT group_id FROM batch_rollouts"
+        " JOIN rollouts USING (rollout_id) JOIN attempts USING (lease_id, sample_index) WHERE step = ?)",
+        (action.step, action.step),
+    )
+
+
+def insert_epoch(connection: sqlite3.Connection, action: RecordEpoch) -> None:
+    (newest,) = connection.execute(
+        "SELECT max(coalesce((SELECT max(epoch) FROM epochs), 0), coalesce((SELECT max(epoch) FROM versions), 0))"
+    ).fetchone()
+    if action.epoch <= newest:
+        raise StoreError(f"epoch {action.epoch} is not newer than epoch {newest}")
+    connection.execute(
+        "INSERT INTO epochs VALUES (?, ?, ?, ?)",
+        (action.epoch, action.step_from, action.step_to, action.common_version),
+    )
+    steps = range(action.step_from, action.step_to)
+    connection.executemany("INSERT INTO batches (step) VALUES (?)", [(step,) for step in steps])
+
+
+def select_epochs(connection: sqlite3.Connection) -> list[RecordEpoch]:
+    rows = connection.execute("SELECT epoch, step_from, step_to, common_version FROM epochs ORDER BY epoch")
+    return [RecordEpoch(*row) for row in rows]
+
+
+def select_batch_size(connection: sqlite3.Connection, step: Step) -> int:
+    _require_kept(connection, step)
+    (count,) = connection.execute("SELECT count(*) FROM batch_rollouts WHERE step = ?", (step,)).fetchone()
+    return int(count)
+
+
+def select_batch(connection: sqlite3.Connection, step: Step, first: int, count: int | None) -> list[BatchEntry]:
+    _require_kept(connection, step)
+    rows = connection.execute(
+        "SELECT rollout_id, group_id, prompt_token_ids, body, reward, exact FROM batch_rollouts"
+        " JOIN rollouts USING (rollout_id) JOIN scores USING (rollout_id)"
+        " JOIN attempts USING (lease_id, sample_index) JOIN groups USING (group_id)"
+        " WHERE step = ? AND position >= ? ORDER BY position LIMIT ?",
+        (step, first, -1 if count is None else count),
+    ).fetchall()
+    return [
+        BatchEntry(rollout_id, group_id, _unpack_ids(prompt), pb.Rollout.FromString(body), reward, bool(exact))
+        for rollout_id, group_id, prompt, body, reward, exact in rows
+    ]
+
+
+def _require_kept(connection: sqlite3.Connection, step: Step) -> None:
+    (horizon,) = connection.execute("SELECT horizon_step FROM retention").fetchone()
+    if step < horizon:
+        raise StoreError(
+            f"the batch of step {step} is not kept any more",
+            cause=f"the learner said that it would not ask for steps before {horizon}",
+            fix="resume the learner from a newer checkpoint",
+        )
+
+
+def count_batches(connection: sqlite3.Connection) -> int:
+    (count,) = connection.execute("SELECT coalesce(max(step) + 1, 0) FROM batches").fetchone()
+    return int(count)
+
+
+def select_open_groups(connection: sqlite3.Connection) -> list[RestoredGroup]:
+    groups = connection.execute(
+        "SELECT group_id, problem_id, prompt_token_ids, mixture_position FROM groups"
+        " WHERE over_at_step IS NULL ORDER BY group_id"
+    ).fetchall()
+    live: dict[GroupId, list[RestoredAttempt]] = {}
+    rollouts: dict[GroupId, list[RestoredRollout]] = {}
+    rows = connection.execute(
+        "SELECT group_id, lease_id, fencing_token, sample_index, attempts.peer_id, rollout_id, oldest_version,"
+        " newest_version, scores.reward, CASE WHEN scores.rollout_id IS NULL THEN body END"
+        " FROM groups JOIN attempts USING (group_id) LEFT JOIN rollouts USING (lease_id, sample_index)"
+        " LEFT JOIN scores USING (rollout_id)"
+        " WHERE over_at_step IS NULL AND state IN ('open', 'filled') ORDER BY lease_id, sample_index"
+    )
+    for group_id, lease_id, token, sample_index, peer_id, rollout_id, oldest, newest, reward, body in rows:
+        attempt = RestoredAttempt(lease_id, token, sample_index, peer_id)
+        if rollout_id is None:
+            live.setdefault(group_id, []).append(attempt)
+        else:
+            scored = reward is not None
+            restored = RestoredRollout(rollout_id, attempt, oldest, newest, scored, _tokens(body), reward or 0.0)
+            rollouts.setdefault(group_id, []).append(restored)
+    return [
+        RestoredGroup(
+            group_id,
+            Prompt(problem_id, _unpack_ids(prompt), position),
+            tuple(live.get(group_id, ())),
+            tuple(rollouts.get(group_id, ())),
+        )
+        for group_id, problem_id, prompt, position in groups
+    ]
+
+
+def select_finished_attempts(connection: sqlite3.Connection, count: int) -> list[RestoredFinished]:
+    rows = connection.execute(
+        "SELECT lease_id, sample_index, attempts.peer_id, group_id, rollout_id IS NOT NULL"
+        " FROM attempts LEFT JOIN rollouts USING (lease_id, sample_index) WHERE state IN ('trained', 'dropped')"
+        " ORDER BY lease_id DESC, sample_index DESC LIMIT ?",
+        (count,),
+    ).fetchall()
+    return [
+        RestoredFinished(lease_id, sample_index, peer_id, group_id, bool(stored))
+        for lease_id, sample_index, peer_id, group_id, stored in reversed(rows)
+    ]
+
+
+def select_open_problems(connection: sqlite3.Connection) -> list[str]:
+    rows = connection.execute("SELECT problem FROM groups WHERE over_at_step IS NULL ORDER BY group_id")
+    return [problem for (problem,) in rows]
+
+
+def select_mixture_position(connection: sqlite3.Connection) -> str | None:
+    row = connection.execute("SELECT mixture_position FROM groups ORDER BY group_id DESC LIMIT 1").fetchone()
+    return str(row[0]) if row else None
+
+
+def select_high_water(connection: sqlite3.Connection) -> HighWater:
+    group_id, rollout_id = connection.execute(
+        "SELECT coalesce((SELECT max(group_id) FROM groups), 0),"
+        " max(coalesce((SELECT max(rollout_id) FROM rollouts), 0), rollout_id) FROM retention"
+    ).fetchone()
+    return HighWater(group_id, rollout_id)
+
+
+def select_counts(connection: sqlite3.Connection) -> StoreCounts:
+    states: dict[str, int] = {}
+    dropped: dict[str, int] = {}
+    for state, reason, count in connection.execute(
+        "SELECT state, closed_reason, count(*) FROM attempts GROUP BY state, closed_reason"
+        " UNION ALL SELECT kind, key, count FROM compacted WHERE kind IN ('trained', 'dropped')"
+    ):
+        states[state] = states.get(state, 0) + count
+        if state == "dropped":
+            dropped[reason] = dropped.get(reason, 0) + count
+    (accepted,) = connection.execute(
+        "SELECT (SELECT count(*) FROM rollouts)"
+        " + coalesce((SELECT sum(count) FROM compacted WHERE kind = 'accepted'), 0)"
+    ).fetchone()
+    is_open = states.get("open", 0) + states.get("filled", 0)
+    return StoreCounts(sum(states.values()), accepted, states.get("trained", 0), is_open, dropped)
+
+
+def select_trained_ages(connection: sqlite3.Connection) -> dict[int, int]:
+    rows = connection.execute(
+        "SELECT age, sum(count) FROM ("
+        "SELECT step - oldest_version AS age, count(*) AS count FROM batch_rollouts JOIN rollouts USING (rollout_id)"
+        " GROUP BY age UNION ALL SELECT CAST(key AS INTEGER), count FROM compacted WHERE kind = 'age')"
+        " GROUP BY age ORDER BY age"
+    )
+    return dict(rows.fetchall())
+
+
+def _tokens(body: bytes | None) -> tuple[int, ...]:
+    """Completion of a stored rollout."""
+    if body is None:
+        return ()
+    return tuple(token for segment in pb.Rollout.FromString(body).segments for token in segment.token_ids)
+
+
+def _pack_ids(token_ids: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(token_ids)}I", *token_ids)
+
+
+def _unpack_ids(packed: bytes) -> tuple[int, ...]:
+    return struct.unpack(f"<{len(packed) // 4}I", packed)

@@ -1,0 +1,276 @@
+"""The durable store of a run in SQLite: what was issued, what came back, what it was worth, what was trained on.
+
+What is acknowledged is stored (WAL, synchronous=FULL), after a SIGKILL and after a power loss alike. What each method
+does is said in coordinator/ledger/store.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from coordinator.core.events.actions import (
+    CloseAttempt,
+    CloseGroup,
+    Note,
+    RecordAttempt,
+    RecordBatch,
+    RecordEpoch,
+    RecordGroup,
+    StoreRollout,
+)
+from coordinator.core.events.restored import RestoredFinished, RestoredGroup
+from coordinator.ledger import ledger_compact as compaction
+from coordinator.ledger import sql_access as people
+from coordinator.ledger import sql_facts as facts
+from coordinator.ledger import sql_invites as invites
+from coordinator.ledger import sql_work as sql
+from coordinator.ledger.access_rows import AuditRow, StoredToken
+from coordinator.ledger.invite_rows import StoredInvite
+from coordinator.ledger.schema import migrate
+from coordinator.ledger.store import (
+    BatchEntry,
+    Compacted,
+    CompactingStore,
+    HighWater,
+    ProblemReward,
+    StoreCounts,
+    StoredVersion,
+    StoryEntry,
+)
+from coordinator.ledger.thread import LedgerThread, store_error
+from rollcast.runtime.errors import StoreError
+from rollcast.wire.ids import Epoch, PeerId, RolloutId, Step, Version
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+QUEUE_MAX = 65_536  # changes that may wait for the disk
+#: auto_vacuum must come before the first table: what compaction frees can then be given back in small steps.
+PRAGMAS = ("auto_vacuum = INCREMENTAL", "journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON")
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection whose commits survive a power loss, for use by one thread at a time."""
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    for pragma in PRAGMAS:
+        connection.execute(f"PRAGMA {pragma}")
+    return connection
+
+
+class Ledger(CompactingStore):
+    """Asyncio front of the store. Make it with Ledger.open inside a running loop, end it with close."""
+
+    def __init__(self, path: Path, thread: LedgerThread) -> None:
+        self.path = path
+        self._thread = thread
+
+    @classmethod
+    def open(
+        cls, path: Path, *, queue_max: int = QUEUE_MAX, connect: Callable[[Path], sqlite3.Connection] = connect
+    ) -> Ledger:
+        """Open or create the store at ``path`` and bring its tables to the newest form.
+
+        Raises:
+            StoreError: it is in use, read-only, full, damaged, or newer than this installation.
+        """
+        lock = _lock(path)
+        connection: sqlite3.Connection | None = None
+        try:
+            connection = connect(path)
+            migrate(connection)
+            return cls(path, LedgerThread(path, connection, lock, queue_max))
+        except BaseException as error:
+            if connection is not None:
+                connection.close()
+            os.close(lock)
+            if isinstance(error, sqlite3.Error):
+                raise store_error(path, error) from error
+            raise
+
+    async def close(self) -> None:
+        await self._thread.close()
+
+    async def failed(self) -> StoreError:
+        return await self._thread.failed()
+
+    def record_group(self, action: RecordGroup, problem_json: str) -> asyncio.Future[None]:
+        return self._thread.submit(lambda connection: sql.insert_group(connection, action, problem_json))
+
+    def close_group(self, action: CloseGroup) -> asyncio.Future[None]:
+        return self._thread.submit(lambda connection: sql.close_group(connection, action))
+
+    def record_attempt(self, action: RecordAttempt) -> asyncio.Future[None]:
+        return self._thread.submit(lambda connection: sql.insert_attempt(connection, action))
+
+    def close_attempt(self, action: CloseAttempt) -> asyncio.Future[None]:
+        return self._thread.submit(lambda connection: sql.close_attempt(connection, action))
+
+    def store_rollouts(self, actions: Sequence[StoreRollout]) -> asyncio.Future[None]:
+        return self._thread.submit(lambda connection: sql.insert_rollouts(connection, actions))
+
+    def record_score(
+        self,
+        rollout_id: RolloutId,
+        reward: float,
+        *,
+        exact: bool,
+        error: str = "",
+        problem: ProblemReward | None = None,
+    ) -> asyncio.Future[None]:
+        return self._thread.submit(
+            lambda connection: sql.insert_score(connection, rollout_id, reward, exact, error, problem)
+        )
+
+    def problem_rewards(self) -> asyncio.Future[list[ProblemReward]]:
+        return self._thread.submit(sql.select_problem_rewards)
+
+    def rollout(self, rollout_id: RolloutId) -> asyncio.Future[pb.Rollout | None]:
+        return self._thread.submit(lambda connection: sql.select_rollout(connection, rollout_id))
+
+    def open_groups(self) -> asyncio.Future[list[RestoredGroup]]:
+        return self._thread.submit(sql.select_open_groups)
+
+    def finished_attempts(self, count: int) -> asyncio.Future[list[RestoredFinished]]:
+        return self._thread.submit(lambda connection: sql.select_finished_attempts(connection, count))
+
+    def open_problems(self) -> asyncio.Future[list[str]]:
+        return self._thread.submit(sql.select_open_problems)
+
+    def record_epoch(self, action: RecordEpoch) -> asyncio.Future[None]:
+        return self._thread.submit(lambda connection: sql.insert_epoch(connection, action))
+
+    def epochs(self) -> asyncio.Future[list[RecordEpoch]]:
+        return self._thread.submit(sql.select_epochs)
+
+    def record_batch(self, action: RecordBatch) -> asyncio.Future[None]:
+        return self._thread.submit(lambda connection: sql.insert_batch(connection, action))
+
+    def record_version(self, epoch: Epoch, version: Version, announcement: bytes) -> asyncio.Future[bool]:
+        stored = StoredVersion(epoch, version, announcement)
+        return self._thread.submit(lambda connection: facts.insert_version(connection, stored))
+
+    def create_invite(
+        self, token_hash: bytes, role: str, *, quota: int, expires_unix_s: float, note: str = ""
+    ) -> asyncio.Future[None]:
+        invite = StoredInvite(token_hash, role, quota, 0, expires_unix_s, note)
+        return self._thread.submit(lambda connection: invites.insert_invite(connection, invite))
+
+    def invites(self, limit: int) -> asyncio.Future[list[StoredInvite]]:
+        return self._thread.submit(lambda connection: invites.select_invites(connection, limit))
+
+    def revoke_invite(self, invite_id: str) -> asyncio.Future[bool]:
+        return self._thread.submit(lambda connection: invites.revoke_invite(connection, invite_id))
+
+    def claim_invite(self, token_hash: bytes, role: str, peer_id: PeerId, *, now_unix_s: float) -> asyncio.Future[None]:
+        return self._thread.submit(
+            lambda connection: invites.claim_invite(connection, token_hash, role, peer_id, now_unix_s)
+        )
+
+    def check_invite(self, token_hash: bytes, *, now_unix_s: float) -> asyncio.Future[None]:
+        return self._thread.submit(lambda connection: invites.check_invite(connection, token_hash, now_unix_s))
+
+    def create_token(
+        self, token_hash: bytes, name: str, access: str, *, made_unix_s: float, expires_unix_s: float | None
+    ) -> asyncio.Future[StoredToken]:
+        return self._thread.submit(
+            lambda connection: people.insert_token(connection, token_hash, name, access, made_unix_s, expires_unix_s)
+        )
+
+    def revoke_token(self, token_id: int, revoked_unix_s: float) -> asyncio.Future[bool]:
+        return self._thread.submit(lambda connection: people.revoke_token(connection, token_id, revoked_unix_s))
+
+    def tokens(self) -> asyncio.Future[list[StoredToken]]:
+        return self._thread.submit(people.select_tokens)
+
+    def record_audit(self, row: AuditRow) -> asyncio.Future[int]:
+        return self._thread.submit(lambda connection: people.insert_audit(connection, row))
+
+    def audit_rows(self, before: int | None, limit: int) -> asyncio.Future[list[tuple[int, AuditRow]]]:
+        return self._thread.submit(lambda connection: people.select_audit(connection, before, limit))
+
+    def record_step(self, step: Step, figures: Mapping[str, float]) -> asyncio.Future[None]:
+        return self._thread.submit(lambda connection: facts.insert_step(connection, step, figures))
+
+    def record_event(self, kind: str, subject: str, detail: str, *, cause: str) -> asyncio.Future[None]:
+        at_unix_s = time.time()
+        return self._thread.submit(
+            lambda connection: facts.insert_events(connection, at_unix_s, [(kind, subject, detail, cause)])
+        )
+
+    def record_note(self, note: Note, *, cause: str) -> asyncio.Future[None]:
+        return self.record_event(note.kind, note.subject, note.detail, cause=cause)
+
+    def set_meta(self, key: str, value: str) -> asyncio.Future[None]:
+        return self._thread.submit(lambda connection: facts.put_meta(connection, key, value))
+
+    def get_meta(self, key: str) -> asyncio.Future[str | None]:
+        return self._thread.submit(lambda connection: facts.get_meta(connection, key))
+
+    def batch_size(self, step: Step) -> asyncio.Future[int]:
+        return self._thread.submit(lambda connection: sql.select_batch_size(connection, step))
+
+    def batch(self, step: Step, first: int = 0, count: int | None = None) -> asyncio.Future[list[BatchEntry]]:
+        return self._thread.submit(lambda connection: sql.select_batch(connection, step, first, count))
+
+    def recorded_batches(self) -> asyncio.Future[int]:
+        return self._thread.submit(sql.count_batches)
+
+    def version(self, version: Version) -> asyncio.Future[StoredVersion | None]:
+        return self._thread.submit(lambda connection: facts.select_version(connection, version))
+
+    def newest_version(self) -> asyncio.Future[StoredVersion | None]:
+        return self._thread.submit(lambda connection: facts.select_version(connection, None))
+
+    def newest_versions(self, count: int) -> asyncio.Future[list[StoredVersion]]:
+        return self._thread.submit(lambda connection: facts.select_newest_versions(connection, count))
+
+    def steps(self) -> asyncio.Future[list[tuple[Step, dict[str, float]]]]:
+        return self._thread.submit(facts.select_steps)
+
+    def counts(self) -> asyncio.Future[StoreCounts]:
+        return self._thread.submit(sql.select_counts)
+
+    def trained_ages(self) -> asyncio.Future[dict[int, int]]:
+        return self._thread.submit(sql.select_trained_ages)
+
+    def mixture_position(self) -> asyncio.Future[str | None]:
+        return self._thread.submit(sql.select_mixture_position)
+
+    def high_water(self) -> asyncio.Future[HighWater]:
+        return self._thread.submit(sql.select_high_water)
+
+    def compact(self, horizon: Step, *, groups_max: int, steps_kept: int) -> asyncio.Future[Compacted]:
+        return self._thread.submit(lambda connection: compaction.compact(connection, horizon, groups_max, steps_kept))
+
+    def oldest_events(self, count: int, *, kept: int) -> asyncio.Future[list[StoryEntry]]:
+        return self._thread.submit(lambda connection: compaction.oldest_events(connection, count, kept))
+
+    def delete_events(self, up_to: int) -> asyncio.Future[None]:
+        return self._thread.submit(lambda connection: compaction.delete_events(connection, up_to))
+
+    def give_back_pages(self) -> asyncio.Future[int]:
+        return self._thread.submit(compaction.give_back_pages)
+
+
+def _lock(path: Path) -> int:
+    """Hold the store for this process: two coordinators on one ledger would each issue the same leases."""
+    try:
+        descriptor = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreError(
+            f"cannot open the ledger {path}", cause=str(error), fix="make the run folder writable for this user"
+        ) from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise StoreError(
+            f"the ledger {path} is in use",
+            cause="another coordinator runs on this run folder",
+            fix="stop it or choose another run_folder",
+        ) from None
+    return descriptor

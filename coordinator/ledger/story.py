@@ -1,0 +1,329 @@
+"""The story of one rollout, lease, group, peer, version or step, from the ledger. Read-only, beside a live run too."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coordinator.ledger.event_archive import read_segment, segments
+from coordinator.ledger.store import StoryEntry
+from rollcast.runtime.errors import ConfigError, StoreError
+from rollcast.runtime.run_folder import RunFolder
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+BUSY_TIMEOUT_S = 10.0
+_LINES_MAX = 1_000  # of events about one subject; the newest are shown
+_LEASES_SHOWN = 10  # of a peer, the newest
+_SUBJECT = re.compile(r"(?:(rollout|lease|group|peer|version|step)[ :/#-]?)?\s*([A-Za-z0-9._-]{1,64})")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One thing that happened. ``cause`` is what led to it, empty where that is said by the line itself."""
+
+    at_unix_s: float
+    what: str
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What is known of a subject: facts that hold, then what happened in order of time."""
+
+    subject: str
+    facts: dict[str, Any]
+    lines: tuple[Line, ...]
+
+
+def tell(ledger: Path, words: str) -> Story:
+    """The story of ``lease 17``, ``rollout 9``, ``group 3``, ``step 40``, ``version 8`` or ``peer NAME-OR-ID``.
+
+    Raises:
+        ConfigError: the words name nothing that the ledger knows.
+        StoreError: the ledger cannot be read.
+    """
+    kind, subject = parse(words)
+    with reading(ledger) as connection:
+        _take_in_archive(connection, RunFolder(ledger.parent).events, kind, subject)
+        story = _TELLERS[kind](connection, subject)
+        if story is None:
+            raise ConfigError(
+                f"this run's ledger knows no {kind} {subject}",
+                cause="it never was, or what it was is compacted",
+                fix="see `rollcast explain --help` for what can be explained",
+            )
+        return story
+
+
+def parse(words: str) -> tuple[str, str]:
+    """Kind and id in what a person typed; an id alone is a peer's.
+
+    Raises:
+        ConfigError: neither.
+    """
+    found = _SUBJECT.fullmatch(words.strip())
+    if found is not None:
+        kind, subject = found[1] or "peer", found[2]
+        if kind == "peer" or subject.isdigit():
+            return kind, subject
+    raise ConfigError(
+        f"cannot tell what {words!r} is",
+        fix="write `lease 17`, `rollout 9`, `group 3`, `step 40`, `version 8` or `peer NAME`",
+    )
+
+
+@contextmanager
+def reading(ledger: Path) -> Iterator[sqlite3.Connection]:
+    """A connection that cannot write.
+
+    Raises:
+        StoreError: there is no ledger, or it cannot be read.
+    """
+    if not ledger.exists():
+        raise StoreError(f"there is no ledger {ledger}", fix="give the coordinator's run folder")
+    try:
+        connection = sqlite3.connect(f"file:{ledger}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)
+        try:
+            yield connection
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise StoreError(f"cannot read the ledger {ledger}", cause=str(error)) from None
+
+
+def _take_in_archive(connection: sqlite3.Connection, folder: Path, kind: str, subject: str) -> None:
+    """From here on ``events`` is what the ledger has, and before that what the archive has of the subject."""
+    connection.execute(
+        "CREATE TEMP TABLE archived"
+        " (event_order INTEGER PRIMARY KEY, at_unix_s REAL, kind TEXT, subject TEXT, detail TEXT, cause TEXT)"
+    )
+    connection.execute(
+        "CREATE TEMP VIEW events AS SELECT event_order, at_unix_s, kind, subject, detail, cause FROM main.events"
+        " UNION ALL SELECT * FROM archived WHERE event_order NOT IN (SELECT event_order FROM main.events)"
+    )
+    if kind != "peer":
+        _copy(connection, folder, lambda one: one.subject == f"{kind} {subject}")
+        return
+    _copy(connection, folder, lambda one: one.kind == "peer_joined")  # they have the names
+    peer_id = _peer_id(connection, subject)
+    _copy(connection, folder, lambda one: one.subject == peer_id or one.cause == f"peer {peer_id}")
+
+
+def _copy(connection: sqlite3.Connection, folder: Path, wanted: Callable[[StoryEntry], bool]) -> None:
+    for segment in segments(folder):
+        rows = [
+            (one.order, one.at_unix_s, one.kind, one.subject, one.detail, one.cause)
+            for one in read_segment(segment)
+            if wanted(one)
+        ]
+        connection.executemany("INSERT OR IGNORE INTO archived VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+
+# ---------------------------------------------------------------- one teller a kind
+
+
+def _lease(connection: sqlite3.Connection, subject: str) -> Story | None:
+    rows = _attempts(connection, "lease_id = ?", int(subject))
+    if not rows:
+        return None
+    first = rows[0]
+    facts = {"peer": first["peer_id"], "group": first["group_id"], "fencing_token": first["fencing_token"]}
+    facts["slots"] = {str(row["sample_index"]): _fate(row) for row in rows}
+    lines = [line for row in rows for line in _attempt_lines(row)]
+    return Story(f"lease {subject}", facts, _in_order(lines + _events(connection, f"lease {subject}")))
+
+
+def _rollout(connection: sqlite3.Connection, subject: str) -> Story | None:
+    rows = _attempts(connection, "rollout_id = ?", int(subject))
+    if not rows:
+        return None
+    row = rows[0]
+    (body,) = connection.execute("SELECT body FROM rollouts WHERE rollout_id = ?", (int(subject),)).fetchone()
+    rollout = pb.Rollout.FromString(body)
+    facts = {
+        **_shown(row, "peer_id", "lease_id", "sample_index", "group_id", "reward", "exact", "error", "step"),
+        "fate": _fate(row),
+        "segments": [
+            {"version": one.version, "epoch": one.epoch, "peer": one.peer_id, "tokens": len(one.token_ids)}
+            for one in rollout.segments
+        ],
+        "finish_reason": pb.FinishReason.Name(rollout.finish_reason).lower(),
+        "generate_s": rollout.generate_s,
+    }
+    others = _attempts(connection, "group_id = ? AND sample_index = ?", row["group_id"], row["sample_index"])
+    lines = [line for other in others for line in _attempt_lines(other)]
+    return Story(f"rollout {subject}", facts, _in_order(lines + _events(connection, f"rollout {subject}")))
+
+
+def _group(connection: sqlite3.Connection, subject: str) -> Story | None:
+    found = connection.execute(
+        "SELECT problem_id, over_at_step FROM groups WHERE group_id = ?", (int(subject),)
+    ).fetchone()
+    if found is None:
+        return None
+    rows = _attempts(connection, "group_id = ?", int(subject))
+    facts = {"problem": found[0], "over_at_step": found[1], "attempts": len(rows)}
+    lines = [line for row in rows for line in _attempt_lines(row)]
+    return Story(f"group {subject}", facts, _in_order(lines + _events(connection, f"group {subject}")))
+
+
+def _peer(connection: sqlite3.Connection, subject: str) -> Story | None:
+    peer_id = _peer_id(connection, subject)
+    if peer_id is None:
+        return None
+    fates = connection.execute(
+        "SELECT coalesce(closed_reason, state), count(*) FROM attempts WHERE peer_id = ? GROUP BY 1 ORDER BY 1",
+        (peer_id,),
+    )
+    facts = {"peer_id": peer_id, "attempts": dict(fates.fetchall())}
+    recent = connection.execute(
+        "SELECT DISTINCT lease_id FROM attempts WHERE peer_id = ? ORDER BY lease_id DESC LIMIT ?",
+        (peer_id, _LEASES_SHOWN),
+    )
+    lines = _events(connection, peer_id) + _events_by_cause(connection, f"peer {peer_id}")
+    for (lease_id,) in recent.fetchall():
+        for row in _attempts(connection, "lease_id = ?", lease_id):
+            lines += _attempt_lines(row)
+    return Story(f"peer {subject}", facts, _in_order(lines))
+
+
+def _peer_id(connection: sqlite3.Connection, subject: str) -> str | None:
+    """The newest identity with this id, beginning of an id, or name."""
+    row = connection.execute(
+        "SELECT subject FROM events WHERE kind = 'peer_joined' AND (substr(subject, 1, ?) = ? OR detail LIKE ?)"
+        " ORDER BY event_order DESC LIMIT 1",
+        (len(subject), subject, f"{subject} as %"),
+    ).fetchone()
+    if row is None:
+        row = connection.execute("SELECT peer_id FROM attempts WHERE peer_id = ? LIMIT 1", (subject,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def _version(connection: sqlite3.Connection, subject: str) -> Story | None:
+    row = connection.execute(
+        "SELECT epoch, announced_unix_s FROM versions WHERE version = ? ORDER BY epoch DESC LIMIT 1", (int(subject),)
+    ).fetchone()
+    if row is None:
+        return None
+    ages = connection.execute(
+        "SELECT step - oldest_version, count(*) FROM batch_rollouts JOIN rollouts USING (rollout_id)"
+        " WHERE oldest_version = ? GROUP BY 1 ORDER BY 1",
+        (int(subject),),
+    )
+    facts = {"epoch": row[0], "trained_by_age": {str(age): count for age, count in ages}}
+    lines = [Line(row[1], f"announced in epoch {row[0]}"), *_events(connection, f"version {subject}")]
+    return Story(f"version {subject}", facts, _in_order(lines))
+
+
+def _step(connection: sqlite3.Connection, subject: str) -> Story | None:
+    step = int(subject)
+    batch = connection.execute("SELECT recorded_unix_s FROM batches WHERE step = ?", (step,)).fetchone()
+    if batch is None:
+        return None
+    by_peer = connection.execute(
+        "SELECT peer_id, count(*) FROM batch_rollouts JOIN rollouts USING (rollout_id) WHERE step = ? GROUP BY 1",
+        (step,),
+    )
+    ages = connection.execute(
+        "SELECT step - oldest_version, count(*) FROM batch_rollouts JOIN rollouts USING (rollout_id)"
+        " WHERE step = ? GROUP BY 1 ORDER BY 1",
+        (step,),
+    )
+    facts: dict[str, Any] = {"rollouts_by_peer": dict(by_peer.fetchall())}
+    facts["rollouts_by_age"] = {str(age): count for age, count in ages}
+    lines = [Line(batch[0], f"its batch was recorded, of {sum(facts['rollouts_by_peer'].values())} rollouts")]
+    # The learner counts steps that are done: the step of batch t is reported as t + 1.
+    done = connection.execute("SELECT figures, reported_unix_s FROM steps WHERE step = ?", (step + 1,)).fetchone()
+    if done is not None:
+        facts["figures"] = json.loads(done[0])
+        lines.append(Line(done[1], "the learner finished it"))
+    return Story(f"step {subject}", facts, _in_order(lines + _events(connection, f"step {subject}")))
+
+
+_TELLERS: dict[str, Callable[[sqlite3.Connection, str], Story | None]] = {
+    "lease": _lease,
+    "rollout": _rollout,
+    "group": _group,
+    "peer": _peer,
+    "version": _version,
+    "step": _step,
+}
+
+
+# ---------------------------------------------------------------- what they share
+
+
+def _attempts(connection: sqlite3.Connection, where: str, *values: object) -> list[dict[str, Any]]:
+    """Attempts with what became of them; ``where`` is our own text, never a person's."""
+    cursor = connection.execute(
+        "SELECT attempts.lease_id, attempts.sample_index, fencing_token, group_id, attempts.peer_id, state,"
+        " closed_reason, issued_unix_s, closed_unix_s, rollout_id, received_unix_s, reward, exact, error,"
+        " scored_unix_s, step, recorded_unix_s"
+        " FROM attempts LEFT JOIN rollouts USING (lease_id, sample_index) LEFT JOIN scores USING (rollout_id)"
+        " LEFT JOIN batch_rollouts USING (rollout_id) LEFT JOIN batches USING (step)"
+        f" WHERE {where} ORDER BY attempts.lease_id, attempts.sample_index",
+        values,
+    )
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor]
+
+
+def _fate(row: dict[str, Any]) -> str:
+    match row["state"]:
+        case "dropped":
+            return f"dropped: {row['closed_reason']}"
+        case "trained":
+            return f"trained in step {row['step']}"
+        case "filled":
+            return "stored" if row["reward"] is None else "scored"
+        case state:
+            return str(state)
+
+
+def _attempt_lines(row: dict[str, Any]) -> list[Line]:
+    """What happened to one attempt."""
+    slot = f"slot {row['sample_index']} of group {row['group_id']}"
+    lease, rollout = f"lease {row['lease_id']}", f"rollout {row['rollout_id']}"
+    lines = [Line(row["issued_unix_s"], f"{slot} was given to {row['peer_id']}", lease)]
+    if row["received_unix_s"] is not None:
+        lines.append(Line(row["received_unix_s"], f"{slot} came back: stored as {rollout}", lease))
+    if row["scored_unix_s"] is not None:
+        problem = f", which could not be scored: {row['error']}" if row["error"] else ""
+        lines.append(Line(row["scored_unix_s"], f"{rollout} is worth {row['reward']:g}{problem}", lease))
+    if row["state"] == "trained":
+        lines.append(Line(row["recorded_unix_s"], f"{rollout} went into the batch of step {row['step']}"))
+    if row["state"] == "dropped":
+        lines.append(Line(row["closed_unix_s"], f"{slot} ended at {row['peer_id']}: {row['closed_reason']}", lease))
+    return lines
+
+
+def _events(connection: sqlite3.Connection, subject: str) -> list[Line]:
+    return _lines(connection, "subject = ?", subject)
+
+
+def _events_by_cause(connection: sqlite3.Connection, cause: str) -> list[Line]:
+    return _lines(connection, "cause = ?", cause)
+
+
+def _lines(connection: sqlite3.Connection, where: str, value: str) -> list[Line]:
+    rows = connection.execute(
+        f"SELECT at_unix_s, kind, subject, detail, cause FROM events WHERE {where} ORDER BY event_order DESC LIMIT ?",
+        (value, _LINES_MAX),
+    )
+    return [
+        Line(at, f"{kind.replace('_', ' ')} ({subject}): {detail}", cause) for at, kind, subject, detail, cause in rows
+    ]
+
+
+def _in_order(lines: list[Line]) -> tuple[Line, ...]:
+    return tuple(sorted(dict.fromkeys(lines), key=lambda line: line.at_unix_s))
+
+
+def _shown(row: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: row[name] for name in names if row[name] not in (None, "")}

@@ -1,0 +1,1 @@
+"""Export the coordinator's state as Prometheus series."""

@@ -1,0 +1,118 @@
+"""The broadcast's status as Prometheus metrics. Labels that name peers only while there are few enough of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from coordinator.metrics import reach_metrics
+
+PEERS_LABELLED_MAX = 256
+"""Larger fleets have the sums and the distribution only: a series for every peer would drown the rest."""
+HOPS_LABELLED_MAX = 256
+"""With more hops than these, all pairs of sixteen peers, only their spread is given."""
+
+# (name, help, key of the totals)
+TOTALS = (
+    ("rollcast_delta_bytes_saved", "Keyframe bytes that deltas spared the peers, net.", "bytes_saved_by_deltas"),
+    ("rollcast_chunks_duplicate", "Chunks received though held already.", "chunks_duplicate"),
+    ("rollcast_chunks_hedged", "Chunks asked for from a second source as the first was late.", "chunks_hedged"),
+    ("rollcast_chunks_rejected", "Chunks that did not match their signed hash.", "chunks_rejected"),
+    ("rollcast_reparentings", "Sources replaced in the middle of a broadcast.", "reparentings"),
+)
+
+# (name, help, key of a peer); None is left out.
+PER_PEER = (
+    ("rollcast_peer_version_held_ratio", "Share of the newest version's chunks it holds.", "share_held"),
+    ("rollcast_peer_uplink_bytes_per_second", "What left it while chunks waited.", "uplink_bytes_per_s"),
+    ("rollcast_peer_downlink_bytes_per_second", "Fastest second of receiving.", "downlink_bytes_per_s"),
+    ("rollcast_peer_t_bcast_last_seconds", "From announcement to its newest verified copy.", "t_last_s"),
+    ("rollcast_peer_t_bcast_p95_seconds", "95th percentile of it over its newest versions.", "t_p95_s"),
+)
+
+
+def families(broadcast: Mapping[str, Any]) -> Iterable[Metric]:
+    """Every family, from what /api/v1/broadcast answers."""
+    yield GaugeMetricFamily(
+        "rollcast_broadcast_running", "1 while a peer lacks the newest version.", broadcast["running"]
+    )
+    holding = broadcast["peers_holding"]
+    missing = holding["total"] - holding["have"]
+    yield GaugeMetricFamily("rollcast_broadcast_peers_missing", "Peers that lack the newest version.", missing)
+    totals = broadcast["totals"]
+    received = CounterMetricFamily("rollcast_chunk_bytes_received", "Chunk bytes by source.", labels=["source"])
+    for source in ("origin", "peers"):
+        received.add_metric([source], totals[f"bytes_from_{source}"])
+    yield received
+    for name, text, key in TOTALS:
+        yield CounterMetricFamily(name, text, totals[key])
+    yield CounterMetricFamily("rollcast_relay_plans", "Relay plans made.", broadcast["plan"]["made"])
+    stripes = GaugeMetricFamily("rollcast_relay_stripes", "Stripes of the relay plan in force.", labels=["mode"])
+    stripes.add_metric([broadcast["plan"]["mode"]], broadcast["plan"]["stripes"])
+    yield stripes
+    yield from reach_metrics.families(broadcast["reach"])
+    yield _peer_seconds(broadcast["t_peer_s"])
+    yield from _hops(broadcast)
+    workers = [row for row in broadcast["peers"] if row["role"] == "peer"]
+    if len(workers) + broadcast["peers_left_out"] <= PEERS_LABELLED_MAX:
+        yield from _per_peer(workers)
+
+
+def _peer_seconds(spread: Mapping[str, Any]) -> Metric:
+    """A histogram over all peers and versions: its tail is what T_bcast waits for."""
+    bounds = [*(str(float(bound)) for bound in spread["bounds"]), "+Inf"]
+    return HistogramMetricFamily(
+        "rollcast_peer_t_bcast_seconds",
+        "From announcement to a peer's verified copy, over all peers and versions.",
+        buckets=list(zip(bounds, spread["at_most"], strict=True)),
+        sum_value=spread["sum"],
+    )
+
+
+def _hops(broadcast: Mapping[str, Any]) -> Iterable[Metric]:
+    rates = broadcast["hop_rates"]
+    spread = GaugeMetricFamily(
+        "rollcast_hop_bytes_per_second", "Rate of the hops while chunks waited.", labels=["quantile"]
+    )
+    for quantile, key in (("0", "slowest"), ("0.5", "p50"), ("1", "fastest")):
+        if rates[key] is not None:
+            spread.add_metric([quantile], rates[key])
+    yield spread
+    yield GaugeMetricFamily("rollcast_hops_measured", "Hops whose rate was measured.", rates["measured"])
+    hops: Sequence[Mapping[str, Any]] = broadcast["hops"]
+    if len(hops) + broadcast["hops_left_out"] > HOPS_LABELLED_MAX:
+        return
+    columns = (
+        ("rollcast_link_bytes_per_second", "Rate of one hop while chunks waited.", "bytes_per_s"),
+        ("rollcast_link_rtt_seconds", "Smallest round-trip time of one hop lately.", "rtt_s"),
+    )
+    for name, text, key in columns:
+        family = GaugeMetricFamily(name, text, labels=["source", "target"])
+        for (source, target), value in _fastest(hops, key).items():
+            family.add_metric([source, target], value)
+        yield family
+
+
+def _fastest(hops: Iterable[Mapping[str, Any]], key: str) -> dict[tuple[str, str], float]:
+    """One value a pair of peers, which may have several links: the larger one."""
+    values: dict[tuple[str, str], float] = {}
+    for hop in hops:
+        if hop[key] is not None:
+            pair = (hop["from_peer_id"], hop["to_peer_id"])
+            values[pair] = max(hop[key], values.get(pair, 0.0))
+    return values
+
+
+def _per_peer(workers: Sequence[Mapping[str, Any]]) -> Iterable[Metric]:
+    for name, text, key in PER_PEER:
+        family = GaugeMetricFamily(name, text, labels=["peer", "name"])
+        for row in workers:
+            if row[key] is not None:
+                family.add_metric([row["peer_id"], row["name"]], row[key])
+        yield family
+    last = CounterMetricFamily("rollcast_peer_times_last", "Versions it was the last to hold.", labels=["peer", "name"])
+    for row in workers:
+        last.add_metric([row["peer_id"], row["name"]], row["times_last"])
+    yield last

@@ -1,0 +1,191 @@
+"""Prometheus metrics of the coordinator, named with the words of docs/architecture.md.
+
+Most are read from the statuses at scrape time, so that the page and Prometheus can never disagree. Only what they
+do not hold, latencies of the service itself, is counted here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from prometheus_client import Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from coordinator.metrics import broadcast as broadcast_metrics
+from coordinator.metrics import families, fleet, staleness_metrics
+from coordinator.metrics.loop_lag import LoopLag
+from rollcast.runtime import metrics
+
+LATENCY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+# (name, help, key of the status); a key whose value is None is left out of the scrape.
+GAUGES = (
+    ("rollcast_learner_step", "Learner steps completed.", "step"),
+    ("rollcast_learner_steps_target", "Learner steps at which the run is finished.", "steps"),
+    ("rollcast_version_newest", "Newest announced version.", "newest_version"),
+    ("rollcast_epoch", "Epoch of the run.", "epoch"),
+    ("rollcast_staleness_limit_steps", "S, the limit on staleness.", "staleness_limit"),
+    ("rollcast_staleness_max_trained_steps", "Age of the oldest rollout trained.", "staleness_max_trained"),
+    ("rollcast_reward_train", "Mean reward of the newest batch.", "reward_train"),
+    ("rollcast_reward_before", "Reward on held-out problems before RL.", "reward_before"),
+    ("rollcast_reward_after", "Reward on held-out problems after RL.", "reward_after"),
+    ("rollcast_tokens_per_second", "Tokens generated a second, all peers together.", "tokens_per_s"),
+    ("rollcast_learner_utilisation_ratio", "Share of the learner's time spent computing.", "learner_utilisation"),
+    ("rollcast_peer_byte_ratio", "Share of chunk bytes served by peers, not the origin.", "peer_byte_share"),
+    ("rollcast_run_elapsed_seconds", "Seconds since the coordinator started.", "elapsed_s"),
+)
+
+
+# (name, help, key of the status' mismatch).
+MISMATCH = (
+    ("rollcast_mismatch_kl_k3", "k3-KL(engine, learner) of the newest batch, nats a token.", "kl_k3"),
+    ("rollcast_mismatch_ratio_mean", "Mean ratio learner / engine of reported tokens.", "ratio_mean"),
+    ("rollcast_mismatch_outside_ratio", "Share of tokens whose ratio is outside [0.8, 1.28].", "outside_share"),
+    ("rollcast_mismatch_reported_ratio", "Share of trained tokens with a reported log p.", "reported_share"),
+    ("rollcast_mismatch_peers_alarming", "Peers beyond a threshold of the learner's [mismatch].", "peers_alarming"),
+    ("rollcast_sampling_lacks_ratio", "Share of the randomness that tokens should have.", "sampling_lacks_share"),
+    ("rollcast_sampling_peers_alarming", "Peers whose tokens are too likely for chance.", "sampling_peers_alarming"),
+)
+
+
+class CoordinatorMetrics:
+    """One registry with everything; ``status`` and ``broadcast`` are called once a scrape."""
+
+    def __init__(self, status: Callable[[], Mapping[str, Any]], broadcast: Callable[[], Mapping[str, Any]]) -> None:
+        self.registry = metrics.new_registry()
+        self.upload_answer_s = Histogram(
+            "rollcast_upload_answer_seconds",
+            "From a rollout's arrival to its verdict.",
+            buckets=LATENCY_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.loop_lag_s = Histogram(
+            "rollcast_loop_lag_seconds",
+            "How late the coordinator's tick was.",
+            buckets=LATENCY_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.loop_lag = LoopLag()
+        self.store_free_bytes = Gauge(
+            "rollcast_store_free_bytes", "Free on the run folder's disk.", registry=self.registry
+        )
+        self.store_refusing = Gauge(
+            "rollcast_store_refusing_uploads",
+            "1 while uploads are refused: the disk is almost full.",
+            registry=self.registry,
+        )
+        self.registry.register(_StatusCollector(status, broadcast))
+
+    def render(self) -> bytes:
+        """Everything in Prometheus' text format."""
+        return metrics.render(self.registry)
+
+
+class _StatusCollector(Collector):
+    """Turns the status into metric families."""
+
+    def __init__(self, status: Callable[[], Mapping[str, Any]], broadcast: Callable[[], Mapping[str, Any]]) -> None:
+        self._status = status
+        self._broadcast = broadcast
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # so that registering does not scrape
+
+    def collect(self) -> Iterable[Metric]:
+        status = self._status()
+        for name, text, key in GAUGES:
+            value = status.get(key)
+            if value is not None:
+                yield GaugeMetricFamily(name, text, value=float(value))
+        yield _one_label("rollcast_phase", "The run's phase.", "phase", {str(status.get("phase", "")): 1.0})
+        yield from _staleness(status)
+        yield from staleness_metrics.families(status.get("staleness") or {})
+        yield from _rollouts(status.get("rollouts", {}))
+        yield _peers_by_state(status.get("peers_by_state", ()))
+        yield from _peers(status.get("peers", ()))
+        yield from _mismatch(status.get("mismatch"))
+        yield from _t_bcast(status.get("t_bcast_s") or {})
+        yield from families.families(status.get("activation"))
+        yield from fleet.families(status.get("spending"))
+        yield from broadcast_metrics.families(self._broadcast())
+
+
+def _mismatch(mismatch: Mapping[str, Any] | None) -> Iterable[Metric]:
+    for name, text, key in MISMATCH if mismatch else ():
+        yield GaugeMetricFamily(name, text, value=float((mismatch or {})[key]))
+    if mismatch:
+        text = "k3-KL of one peer's reported log-probabilities, of the worst."
+        yield _one_label("rollcast_mismatch_peer_kl_k3", text, "peer", mismatch["peers"])
+        text = "Share of the randomness that one peer's tokens should have and lack, of the worst."
+        yield _one_label("rollcast_sampling_peer_lacks_ratio", text, "peer", mismatch["sampling_peers"])
+
+
+def _t_bcast(t_bcast: Mapping[str, Any]) -> Iterable[Metric]:
+    quantiles = {quantile: t_bcast.get(key) for quantile, key in (("0.5", "p50"), ("0.95", "p95"))}
+    known = {quantile: value for quantile, value in quantiles.items() if value is not None}
+    yield _one_label(
+        "rollcast_t_bcast_seconds", "From announcement to the last active peer's verified copy.", "quantile", known
+    )
+    if t_bcast.get("last") is not None:
+        yield GaugeMetricFamily(
+            "rollcast_t_bcast_last_seconds", "T_bcast of the newest version.", value=t_bcast["last"]
+        )
+
+
+def _one_label(name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
+
+
+def _staleness(status: Mapping[str, Any]) -> Iterable[Metric]:
+    """Rollouts trained by age in steps. A counter with a label: ages are few integers, so no bucket can blur them."""
+    family = CounterMetricFamily("rollcast_staleness_trained", "Rollouts trained, by age in steps.", labels=["age"])
+    for age, count in (status.get("staleness_histogram") or {}).items():
+        family.add_metric([str(age)], count)
+    yield family
+
+
+def _rollouts(rollouts: Mapping[str, Any]) -> Iterable[Metric]:
+    outcomes = CounterMetricFamily("rollcast_rollouts", "Rollouts by outcome.", labels=["outcome"])
+    for outcome in ("issued", "accepted", "trained"):
+        outcomes.add_metric([outcome], rollouts.get(outcome, 0))
+    yield outcomes
+    yield GaugeMetricFamily(
+        "rollcast_rollouts_open", "Rollouts issued and not yet closed.", value=rollouts.get("open", 0)
+    )
+    dropped = CounterMetricFamily("rollcast_rollouts_dropped", "Rollouts dropped, by reason.", labels=["reason"])
+    for reason, count in (rollouts.get("dropped") or {}).items():
+        dropped.add_metric([reason], count)
+    yield dropped
+
+
+def _peers_by_state(found: Iterable[Mapping[str, Any]]) -> Metric:
+    by_state = GaugeMetricFamily("rollcast_peers", "Peers by role and state.", labels=["role", "state"])
+    for one in found:
+        by_state.add_metric([str(one["role"]), str(one["state"])], one["count"])
+    return by_state
+
+
+def _peers(peers: Iterable[Mapping[str, Any]]) -> Iterable[Metric]:
+    """Per peer only what tells a bad one from the others, where they are not too many for a time series each."""
+    rows = list(peers)
+    if len(rows) > broadcast_metrics.PEERS_LABELLED_MAX:
+        return
+    columns = (
+        (GaugeMetricFamily, "rollcast_peer_version_lag_steps", "Newest version minus the peer's.", "version_lag"),
+        (GaugeMetricFamily, "rollcast_peer_tokens_per_second", "Tokens a second.", "tokens_per_s"),
+        (GaugeMetricFamily, "rollcast_peer_last_seen_seconds", "Since its last message.", "last_seen_s"),
+        (CounterMetricFamily, "rollcast_peer_rollouts_accepted", "Rollouts accepted from it.", "accepted"),
+        (CounterMetricFamily, "rollcast_peer_rollouts_dropped", "Its rollouts that were dropped.", "dropped"),
+        (CounterMetricFamily, "rollcast_peer_chunk_bytes_sent", "Chunk bytes it relayed.", "chunk_bytes_sent"),
+    )
+    for cls, name, text, key in columns:
+        family = cls(name, text, labels=["peer", "name"])
+        for row in rows:
+            if row.get(key) is not None:
+                family.add_metric([row["peer_id"], row["name"]], float(row[key]))
+        yield family

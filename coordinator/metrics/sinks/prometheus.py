@@ -1,0 +1,36 @@
+"""The newest step's figures on /metrics, one series each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Gauge
+
+from coordinator.metrics.sinks.sink import numbers
+
+FIGURES_MAX = 128  # series at most: the learner names its figures, and may name peers in them
+
+
+class PrometheusSink:
+    """rollcast_step_figure{figure}: what metrics.jsonl has of the newest step. Figures of single peers are left out."""
+
+    name = "prometheus"
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._gauge = Gauge(
+            "rollcast_step_figure",
+            "A figure of the newest learner step (docs/metrics.md).",
+            ["figure"],
+            registry=registry,
+        )
+
+    def write(self, step: int, values: Mapping[str, Any]) -> None:
+        """Replace the step before."""
+        self._gauge.clear()
+        named = [(name, value) for name, value in numbers(values) if ":" not in name]
+        for name, value in (("step", float(step)), *named[: FIGURES_MAX - 1]):
+            self._gauge.labels(name).set(value)
+
+    def close(self) -> None:
+        """Nothing is kept."""

@@ -1,0 +1,1 @@
+"""Draw the run's problems, tokenize them, score answers and keep samples."""

@@ -1,0 +1,129 @@
+"""Loading a run's task: its mixture of prompts, its evaluation sets, its tokenizer, and verifiers that run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from coordinator.config.config import CoordinatorConfig
+from coordinator.config.tasks import MixtureTask, RowsConfig
+from coordinator.prompts.tokenizers import run_tokenizer
+from coordinator.tasks.build import EVALUATION, build_single, build_task, part_seed, stages_of
+from coordinator.tasks.checks.task import TaskAdapter
+from coordinator.tasks.evaluation_sets import EvaluationSet, pick, texts_of, with_held_out
+from coordinator.tasks.mixture import PromptMixture
+from coordinator.tasks.multi_task import Mixed
+from coordinator.tasks.thread import TaskThread
+from coordinator.tasks.token_limits import TokenLimits
+from coordinator.tasks.volatility import Volatility
+from coordinator.verifiers.pool import VerifierPool
+from rollcast.runtime.waits import deadline
+from rollcast.wire.text.tokenizer import Tokenizer
+
+GENERATOR_LOAD_DEADLINE_S = 120.0  # a cold import included
+ROWS_LOAD_DEADLINE_S = 3600.0  # to read millions of rows, perhaps over a network
+SKIPS_LOGGED_EVERY_S = 60.0
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What takes seconds to make."""
+
+    mixture: PromptMixture
+    sets: Mapping[str, EvaluationSet]
+    skips: SkipLog
+
+
+class SkipLog:
+    """Says in the log that problems are skipped: when the counts have grown, and at most once a minute."""
+
+    def __init__(self, mixture: PromptMixture) -> None:
+        self._mixture = mixture
+        self._logged: dict[str, int] = {}
+        self._next_at_s = 0.0
+
+    def look(self, now_s: float) -> None:
+        """Log what has changed, if it is time."""
+        if now_s < self._next_at_s:
+            return
+        counts = dict(self._mixture.skipped)
+        if counts == self._logged or not any(counts.values()):
+            return
+        log.warning("problems skipped", **counts)
+        self._logged, self._next_at_s = counts, now_s + SKIPS_LOGGED_EVERY_S
+
+
+async def load(
+    config: CoordinatorConfig,
+    mixture_position: str | None,
+    pool: VerifierPool,
+    thread: TaskThread,
+    volatility: Volatility | None,
+) -> Loaded:
+    """The mixture, and verifiers that run."""
+    starting = asyncio.create_task(pool.start())
+    try:
+        async with deadline(_load_deadline_s(config), "the task to load"):
+            mixture, sets = await thread.run(lambda: _mixture(config, mixture_position, volatility))
+        await starting
+    except BaseException:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        raise
+    return Loaded(mixture, sets, SkipLog(mixture))
+
+
+def _load_deadline_s(config: CoordinatorConfig) -> float:
+    tasks = [part.task for part in config.task.parts] if isinstance(config.task, MixtureTask) else [config.task]
+    tasks += [one.task for one in config.evaluation_sets.values()]
+    rows = any(isinstance(task, RowsConfig) for task in tasks)
+    return ROWS_LOAD_DEADLINE_S if rows else GENERATOR_LOAD_DEADLINE_S
+
+
+def _mixture(
+    config: CoordinatorConfig, position: str | None, volatility: Volatility | None
+) -> tuple[PromptMixture, Mapping[str, EvaluationSet]]:
+    seed, sampling = config.run.seed, config.sampling
+    task = build_task(config.task, seed)
+    others = {
+        name: build_single(one.task, part_seed(seed, EVALUATION + name)) for name, one in config.evaluation_sets.items()
+    }
+    tokenizer = run_tokenizer(config.tokenizer, lambda: _tokenizer(task, list(others.values())))
+    limits = TokenLimits(tokenizer, sampling.prompt_tokens_max, sampling.new_tokens_max)
+    sets: list[EvaluationSet] = []
+    first_id = config.held_out_problems
+    for name, adapter in others.items():
+        wanted = config.evaluation_sets[name].problems
+        sets.append(pick(name, EVALUATION + name, adapter, limits, wanted, first_id))
+        first_id += len(sets[-1].examples)
+    mixture = PromptMixture(
+        task,
+        tokenizer,
+        seed,
+        config.held_out_problems,
+        sampling.prompt_tokens_max,
+        sampling.new_tokens_max,
+        stages=stages_of(config.task),
+        kept_out=texts_of(sets),
+        wanted=volatility.wanted if volatility else _always,
+    )
+    if position is not None:
+        mixture.restore(position)
+    return mixture, with_held_out(mixture.held_out(config.held_out_problems), sets)
+
+
+def _always(problem_id: str, times: int) -> bool:
+    return True
+
+
+def _tokenizer(task: TaskAdapter | Mixed, others: Sequence[TaskAdapter]) -> Tokenizer:
+    """Pieces of the training task's wording, and every character that it or an evaluation set uses."""
+    pieces, characters = task.wording(), set(task.characters())
+    for other in others:  # their wording may be in no piece
+        characters.update(other.characters(), *other.wording())
+    return Tokenizer(pieces, "".join(sorted(characters)))

@@ -1,0 +1,241 @@
+"""The run's problems: drawn, demonstrated, held out and scored."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from coordinator.config.config import CoordinatorConfig
+from coordinator.core.events.events import Prompt
+from coordinator.ledger.store import ProblemReward
+from coordinator.prompts.loading import Loaded, load
+from coordinator.prompts.samples import SampleBook, sample_of
+from coordinator.prompts.tokenizers import check_stop_strings, kept_tokenizer
+from coordinator.tasks.build import EVALUATION, task_config_to_json, with_evaluation
+from coordinator.tasks.checks.task import Problem
+from coordinator.tasks.evaluation_sets import HELD_OUT
+from coordinator.tasks.mixture import Example, PromptMixture
+from coordinator.tasks.thread import TaskThread
+from coordinator.tasks.volatility import Volatility
+from coordinator.verifiers.pool import Verdict, VerifierPool, VerifyItem
+from rollcast.runtime.errors import MalformedMessage, TaskError
+from rollcast.runtime.waits import deadline
+from rollcast.wire.ids import RolloutId
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.text.stop_strings import StopStrings
+from rollcast.wire.text.tokenizer import TextTokenizer
+
+T = TypeVar("T")
+
+GENERATOR_DEADLINE_S = 120.0  # for one request to the task's generator, a cold import included
+PROBLEMS_KEPT = 65_536  # drawn and possibly still to be scored; far more than the core keeps open
+
+
+class Problems:
+    """One front for the task, its mixture and its verifiers.
+
+    Loading the task's library and starting the verifiers takes seconds, and uploads need neither: a coordinator that
+    knows the tokenizer already goes on at once, and whoever asks for problems waits for them.
+    """
+
+    def __init__(
+        self,
+        tokenizer: TextTokenizer,
+        pool: VerifierPool,
+        thread: TaskThread,
+        loading: asyncio.Task[Loaded],
+        volatility: Volatility | None,
+        stop_strings: Sequence[str] = (),
+    ) -> None:
+        self.tokenizer = tokenizer
+        self._pool = pool
+        self._thread = thread
+        self._loading = loading
+        self._volatility = volatility
+        self.ends = StopStrings(stop_strings, tokenizer.decode)
+        self._drawn: OrderedDict[str, Problem] = OrderedDict()
+
+    @classmethod
+    async def start(
+        cls,
+        config: CoordinatorConfig,
+        mixture_position: str | None,
+        drawn: Sequence[Problem] = (),
+        tokenizer_json: str | None = None,
+        rewards: Iterable[ProblemReward] = (),
+    ) -> Problems:
+        """Load the task, set its problems apart, start its verifiers; go on with the mixture at a saved position.
+
+        ``drawn``: problems drawn before that may still have to be scored. ``tokenizer_json``: of the run's own, once
+        it has one; then the task is not waited for, see ``failed``. ``rewards``: what the ledger has of problems.
+
+        Raises:
+            TaskError: the task or its data is wrong, or too small for the held-out problems.
+            ModelError: the model's tokenizer cannot be used.
+            ConfigError: a stop string has characters that no completion has.
+            MissingExtra: its library is not installed.
+        """
+        verifier = config.verifier
+        pool = VerifierPool(
+            task_config_to_json(with_evaluation(config.task, config.evaluation_sets)),
+            config.run.seed,
+            verifier.processes,
+            verifier.timeout_s,
+            verifier.queue_max,
+        )
+        thread, chosen = TaskThread(), config.selection
+        volatility = Volatility(config.run.seed, chosen.chance_least, rewards) if chosen.by_volatility else None
+        loading = asyncio.create_task(load(config, mixture_position, pool, thread, volatility))
+        try:
+            if tokenizer_json is None:
+                tokenizer = (await loading).mixture.tokenizer
+            else:
+                tokenizer = await asyncio.to_thread(kept_tokenizer, config.tokenizer, tokenizer_json)
+            check_stop_strings(tokenizer, config.sampling.stop_strings)
+        except BaseException:
+            loading.cancel()
+            thread.close()
+            await pool.close()
+            raise
+        problems = cls(tokenizer, pool, thread, loading, volatility, config.sampling.stop_strings)
+        problems._keep(drawn)
+        return problems
+
+    async def failed(self) -> Exception:
+        """Returns what kept the task from loading; never if it loads."""
+        try:
+            loaded = await asyncio.shield(self._loading)
+        except Exception as error:
+            return error
+        if loaded.mixture.tokenizer.to_json() != self.tokenizer.to_json():
+            return TaskError(
+                "the task has another wording than when the run began",
+                cause="its prompts and answers use other pieces or characters",
+                fix="restore the task's settings and files, or choose another run_folder",
+            )
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("unreachable")
+
+    async def close(self) -> None:
+        """End the verifiers and the thread."""
+        self._loading.cancel()
+        await asyncio.gather(self._loading, return_exceptions=True)
+        self._thread.close()
+        await self._pool.close()
+
+    async def draw(self, count: int, steps: Sequence[int] = ()) -> tuple[Prompt, ...]:
+        """The next problems of the mixture; ``steps``: see SupplyPrompts.
+
+        Raises:
+            TaskError: the task has no more problem that can be used.
+        """
+        drawn = await self._in_thread(lambda mixture: mixture.draw(count, steps))
+        self._keep(one.problem for one in drawn)
+        return tuple(Prompt(one.problem.problem_id, one.prompt_token_ids, one.position) for one in drawn)
+
+    def _keep(self, problems: Iterable[Problem]) -> None:
+        for problem in problems:
+            self._drawn[problem.problem_id] = problem
+            self._drawn.move_to_end(problem.problem_id)
+        while len(self._drawn) > PROBLEMS_KEPT:
+            self._drawn.popitem(last=False)
+
+    def drawn(self, problem_id: str) -> Problem:
+        """A problem that was drawn."""
+        return self._drawn[problem_id]
+
+    def rewarded(self, problem_id: str, reward: float) -> ProblemReward | None:
+        """One more rollout of this problem: what the ledger is to keep of it, if problems are selected by that."""
+        return None if self._volatility is None else self._volatility.rewarded(problem_id, reward)
+
+    async def examples(self, count: int, *, flawed: bool, cursor: int) -> list[pb.Example]:
+        """Labelled problems for the warm start, none held out.
+
+        Raises:
+            TaskError: the task has no demonstrations.
+        """
+        found = await self._in_thread(lambda mixture: mixture.examples(count, flawed=flawed, cursor=cursor))
+        return _to_pb(found)
+
+    async def held_out(self, count: int, name: str = HELD_OUT) -> list[pb.Example]:
+        """Problems of an evaluation set, never trained on, without answers.
+
+        Raises:
+            TaskError: there is no such set.
+        """
+        sets = (await self._loaded()).sets
+        if name not in sets:
+            raise TaskError(f"there is no evaluation set {name!r}", cause=f"there are {', '.join(sets)}")
+        return _to_pb(sets[name].examples[:count])
+
+    async def score(self, rollout_id: RolloutId, problem_id: str, token_ids: Sequence[int]) -> Verdict:
+        """Verify one completion of a drawn problem."""
+        text = self.tokenizer.decode(token_ids)
+        return await self._pool.score(VerifyItem(rollout_id, self._drawn[problem_id], text))
+
+    async def score_held_out(self, example_id: int, token_ids: Sequence[int]) -> Verdict:
+        """Verify one completion of a problem of an evaluation set.
+
+        Raises:
+            MalformedMessage: there is no such problem.
+        """
+        _, problem = await self.evaluated(example_id)
+        return await self._pool.score(VerifyItem(example_id, problem, self._text(token_ids)))
+
+    async def score_completion(self, completion: pb.Completion, book: SampleBook | None) -> pb.CompletionScore:
+        """Verify a learner's completion of a problem of an evaluation set, and keep it for people if it says so.
+
+        Raises:
+            MalformedMessage: there is no such problem.
+            RunFolderError: the sample cannot be kept.
+        """
+        token_ids = tuple(completion.token_ids)
+        verdict = await self.score_held_out(completion.example_id, token_ids)
+        if completion.keep and book is not None:
+            name, problem = await self.evaluated(completion.example_id)
+            problem = replace(problem, problem_id=problem.problem_id.removeprefix(f"{EVALUATION}{name}/"))
+            outcome = (verdict.reward, verdict.exact, verdict.error)
+            text = self._text(token_ids)
+            await book.keep(sample_of(name, completion.version, problem, completion.sample_index, text, outcome))
+        return pb.CompletionScore(example_id=completion.example_id, reward=verdict.reward, exact=verdict.exact)
+
+    def _text(self, token_ids: Sequence[int]) -> str:
+        """Of a completion that was drawn without looking at its text: what comes after its end does not count."""
+        return self.tokenizer.decode(self.ends.cut(token_ids))
+
+    async def evaluated(self, example_id: int) -> tuple[str, Problem]:
+        """The evaluation set and the problem of this id.
+
+        Raises:
+            MalformedMessage: there is none.
+        """
+        for name, one in (await self._loaded()).sets.items():
+            first = one.examples[0].example_id if one.examples else 0
+            if first <= example_id < first + len(one.examples):
+                return name, one.examples[example_id - first].problem
+        raise MalformedMessage(f"there is no held-out problem {example_id}")
+
+    async def _loaded(self) -> Loaded:
+        return await asyncio.shield(self._loading)
+
+    async def _in_thread(self, work: Callable[[PromptMixture], T]) -> T:
+        loaded = await self._loaded()
+        async with deadline(GENERATOR_DEADLINE_S, "the task's generator"):
+            result = await self._thread.run(lambda: work(loaded.mixture))
+        loaded.skips.look(time.monotonic())
+        return result
+
+
+def _to_pb(examples: Iterable[Example]) -> list[pb.Example]:
+    return [
+        pb.Example(
+            example_id=example.example_id,
+            prompt_token_ids=example.prompt_token_ids,
+            answer_token_ids=example.answer_token_ids,
+        )
+        for example in examples
+    ]

@@ -1,0 +1,150 @@
+"""Completions kept for people to read: of evaluations, in files of the run folder, and of training, from the ledger.
+
+One file a version and evaluation set, JSON lines. The oldest files go when all together are too large.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from coordinator.ledger.story import reading
+from coordinator.tasks.checks.task import Problem
+from rollcast.runtime.errors import RunFolderError
+from rollcast.runtime.run_folder import RunFolder, run_folder_error
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.text.tokenizer import TextTokenizer
+
+TEXT_LENGTH_MAX = 32 << 10  # of a prompt, answer or completion as it is kept
+LINE_BYTES_MAX = 1 << 20
+SAMPLES_BYTES_MAX = 64 << 20
+TRAINING = "training"  # the set of rollouts that were trained on or dropped
+
+_NAME = re.compile(r"^(\d{12})\.([a-z0-9_-]+)\.jsonl$")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One completion with its verdict. ``version`` made it; ``error`` says why it could not be scored."""
+
+    set: str
+    version: int
+    problem_id: str
+    sample_index: int
+    prompt: str
+    answer: str
+    completion: str
+    reward: float
+    exact: bool
+    error: str = ""
+
+
+def sample_of(
+    name: str, version: int, problem: Problem, index: int, completion: str, verdict: tuple[float, bool, str]
+) -> Sample:
+    """A sample with its texts cut to what is kept."""
+    prompt, answer, drawn = (text[:TEXT_LENGTH_MAX] for text in (problem.prompt, problem.answer, completion))
+    return Sample(name, version, problem.problem_id, index, prompt, answer, drawn, *verdict)
+
+
+class SampleBook:
+    """Writes samples of evaluations.
+
+    Args:
+        bytes_max: of all files together, apart from the newest one.
+    """
+
+    def __init__(self, folder: RunFolder, bytes_max: int = SAMPLES_BYTES_MAX) -> None:
+        self._folder = folder.samples
+        self._bytes_max = bytes_max
+        self._lock = asyncio.Lock()
+
+    async def keep(self, sample: Sample) -> None:
+        """Write one down.
+
+        Raises:
+            RunFolderError: the folder cannot be written.
+        """
+        async with self._lock:
+            await asyncio.to_thread(self._append, sample)
+
+    def _append(self, sample: Sample) -> None:
+        path = self._folder / f"{sample.version:012d}.{sample.set}.jsonl"
+        try:
+            self._folder.mkdir(exist_ok=True)
+            new = not path.exists()
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(sample)) + "\n")
+            if new:
+                self._make_room()
+        except OSError as error:
+            raise run_folder_error(self._folder, error) from None
+
+    def _make_room(self) -> None:
+        files = sorted(path for path in self._folder.iterdir() if _NAME.match(path.name))
+        sizes = {path: path.stat().st_size for path in files}
+        for path in files[:-1]:
+            if sum(sizes.values()) <= self._bytes_max:
+                return
+            del sizes[path]
+            path.unlink()
+
+
+def evaluated(folder: RunFolder, name: str = "", version: int | None = None) -> list[Sample]:
+    """Samples of one evaluation set (the first there is without a name) at one version (the newest that has any).
+
+    Raises:
+        RunFolderError: there are none, or a file cannot be read.
+    """
+    found = sorted(
+        (int(match[1]), match[2], path)
+        for path in (folder.samples.iterdir() if folder.samples.is_dir() else ())
+        if (match := _NAME.match(path.name)) and name in ("", match[2]) and version in (None, int(match[1]))
+    )
+    if not found:
+        raise RunFolderError(
+            f"no samples of {name or 'an evaluation'} in {folder.root}",
+            fix="evaluate at intervals (learner.evaluation.every_steps) or with `rollcast eval`, or ask for --set "
+            "training",
+        )
+    newest = found[-1][0]
+    _, chosen, path = next(one for one in found if one[0] == newest)
+    # A learner that had to ask again sent some twice.
+    kept = {(sample.problem_id, sample.sample_index): sample for sample in _read(path, chosen)}
+    return list(kept.values())
+
+
+def _read(path: Path, name: str) -> Iterator[Sample]:
+    try:
+        with path.open("rb") as file:
+            while line := file.readline(LINE_BYTES_MAX):
+                if line.endswith(b"\n"):  # else a process was killed while it wrote
+                    yield Sample(**json.loads(line))
+    except (OSError, ValueError, TypeError) as error:
+        raise RunFolderError(f"cannot read the samples in {path}", cause=str(error)) from None
+
+
+def trained(folder: RunFolder, tokenizer: TextTokenizer, limit: int) -> list[Sample]:
+    """The newest scored rollouts of the ledger, newest first. The run may be going on.
+
+    Raises:
+        StoreError: the ledger cannot be read.
+    """
+    with reading(folder.ledger) as connection:
+        rows = connection.execute(
+            "SELECT problem, sample_index, body, reward, exact, error, oldest_version FROM scores"
+            " JOIN rollouts USING (rollout_id) JOIN attempts USING (lease_id, sample_index)"
+            " JOIN groups USING (group_id) ORDER BY rollout_id DESC LIMIT ?",
+            (limit,),
+        ).fetchall()
+    samples = []
+    for problem_json, index, body, reward, exact, error_text, version in rows:
+        tokens = [token for segment in pb.Rollout.FromString(body).segments for token in segment.token_ids]
+        verdict = (reward, bool(exact), error_text)
+        problem = Problem.from_json(problem_json)
+        samples.append(sample_of(TRAINING, version, problem, index, tokenizer.decode(tokens), verdict))
+    return samples

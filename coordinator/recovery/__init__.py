@@ -1,0 +1,1 @@
+"""Restart, back up, restore and replay a run."""

@@ -1,0 +1,247 @@
+"""A copy of a run that another host can go on with, made while the coordinator works; and back.
+
+A backup is a folder: the ledger as it was at one moment, the run's CA and secrets, old entries of its story, its
+configuration and metrics, and ``manifest.json`` with the BLAKE3 hash of each file. It appears under its name when it is
+whole. What is acknowledged after that moment is not in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from coordinator.core.events.actions import RecordEpoch
+from coordinator.ledger.thread import store_error
+from coordinator.recovery.restored_epoch import open_epoch
+from coordinator.recovery.resume import INCARNATION
+from rollcast.runtime.errors import BackupError
+from rollcast.runtime.run_folder import RunFolder, fsync_folder, write_json
+from rollcast.runtime.version import software_version
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+PAGES_AT_ONCE = 256  # of the ledger between two reports of progress
+COPY_BYTES = 1 << 20
+MANIFEST_BYTES_MAX = 64 << 20
+#: A restored run must not give out lease ids that the lost one gave out after the backup: it starts that much higher.
+INCARNATION_BITS = 24
+_NAMES = re.compile(
+    r"store\.sqlite|metrics\.jsonl|config/coordinator\.json|secrets/[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}"
+    r"|events/[0-9]{20}\.jsonl\.zst"
+)
+
+Progress = Callable[[int, int], None]  # pages of the ledger copied, and in all
+
+
+@dataclass(frozen=True, slots=True)
+class BackedUp:
+    """What a backup holds."""
+
+    run_id: str
+    files: int
+    size_bytes: int
+    created_unix_s: float
+    has_secrets: bool
+
+
+def back_up(run: RunFolder, target: Path, *, with_secrets: bool, progress: Progress) -> BackedUp:
+    """Copy the run to the new folder ``target``. Reads only; the coordinator may run.
+
+    Raises:
+        BackupError: there is no run, ``target`` exists, or it cannot be written.
+        StoreError: the ledger is damaged.
+    """
+    if not run.ledger.is_file():
+        raise BackupError(
+            f"{run.root} is no run folder", cause=f"no {run.ledger.name} in it", fix="give the run folder"
+        )
+    with _whole_or_nothing(target) as partial:
+        run_id = _copy_ledger(run.ledger, partial / run.ledger.name, progress)
+        # Files after the ledger: an entry that moves from one to the other meanwhile is in both, not in none.
+        names = [path for path in _files_of(run) if with_secrets or path.parent != run.secrets]
+        for path in names:
+            _copy(path, partial / path.relative_to(run.root))
+        entries = [_entry(path, partial) for path in sorted(partial.rglob("*")) if path.is_file()]
+        manifest = {
+            "format": FORMAT,
+            "run_id": run_id,
+            "created_unix_s": time.time(),
+            "software": software_version(),
+            "has_secrets": with_secrets,
+            "files": entries,
+        }
+        write_json(partial / MANIFEST, manifest, mode=0o600)
+    return _backed_up(manifest)
+
+
+def restore(
+    backup: Path, run: RunFolder, *, nothing_lost: bool = False, now_unix_s: float | None = None
+) -> tuple[BackedUp, RecordEpoch | None]:
+    """Check every file of a backup, then make the run folder from it.
+
+    Args:
+        nothing_lost: the coordinator has not run since the backup. If it has, the run begins with a new epoch, which is
+            returned: see coordinator/recovery/restored_epoch.py.
+
+    Raises:
+        BackupError: the backup is damaged or no backup, or the run folder is not empty.
+    """
+    manifest = _manifest(backup)
+    for entry in manifest["files"]:
+        _verify(backup / entry["path"], entry)
+    with _whole_or_nothing(run.root) as partial:
+        for entry in manifest["files"]:
+            _copy(backup / entry["path"], partial / entry["path"])
+            _verify(partial / entry["path"], entry)
+        restored = _backed_up(manifest)
+        now_unix_s = time.time() if now_unix_s is None else now_unix_s
+        lost_s = None if nothing_lost else now_unix_s - restored.created_unix_s
+        epoch = _set_apart(partial / run.ledger.name, lost_s)
+    return restored, epoch
+
+
+def _backed_up(manifest: dict[str, Any]) -> BackedUp:
+    sizes = [int(entry["size_bytes"]) for entry in manifest["files"]]
+    has_secrets = bool(manifest["has_secrets"])
+    return BackedUp(manifest["run_id"], len(sizes), sum(sizes), manifest["created_unix_s"], has_secrets)
+
+
+@contextmanager
+def _whole_or_nothing(target: Path) -> Iterator[Path]:
+    """A folder beside ``target`` that becomes it when the body is done.
+
+    Raises:
+        BackupError: ``target`` has something in it, or cannot be written.
+    """
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise BackupError(f"{target} is there already", fix="choose a folder that does not exist")
+        partial.mkdir(mode=0o700, parents=True)
+        try:
+            yield partial
+            partial.replace(target)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+        fsync_folder(target.parent)
+    except OSError as error:
+        raise BackupError(
+            f"cannot write {target}", cause=str(error), fix="free some space, or choose a folder that can be written"
+        ) from None
+
+
+def _copy_ledger(source: Path, target: Path, progress: Progress) -> str:
+    """The ledger at one moment, by SQLite's backup; gives the run's id.
+
+    The read transaction keeps that moment for us, else every commit of the coordinator would make us begin again.
+    """
+    try:
+        with (
+            closing(sqlite3.connect(f"file:{source}?mode=rw", uri=True, isolation_level=None)) as reader,
+            closing(sqlite3.connect(target)) as copy,
+        ):
+            reader.execute("PRAGMA query_only = ON")
+            reader.execute("BEGIN")
+            row = reader.execute("SELECT value FROM meta WHERE key = 'run_id'").fetchone()
+            reader.backup(copy, pages=PAGES_AT_ONCE, progress=lambda _, left, total: progress(total - left, total))
+            (verdict,) = copy.execute("PRAGMA quick_check(1)").fetchone()
+            if verdict != "ok":
+                raise sqlite3.DatabaseError(verdict)
+    except sqlite3.Error as error:
+        raise store_error(source, error) from None
+    target.chmod(0o600)
+    _fsync(target)
+    if row is None:
+        raise BackupError(f"the run in {source.parent} has not begun", fix="start the coordinator once")
+    return str(row[0])
+
+
+def _files_of(run: RunFolder) -> list[Path]:
+    """What a backup holds beside the ledger."""
+    found = [run.metrics, run.config / "coordinator.json"]
+    found += [path for folder in (run.secrets, run.events) if folder.is_dir() for path in sorted(folder.iterdir())]
+    return [path for path in found if path.is_file() and _NAMES.fullmatch(str(path.relative_to(run.root)))]
+
+
+def _copy(source: Path, target: Path) -> None:
+    """With its permissions; folders of secrets are for their owner only."""
+    target.parent.mkdir(mode=0o700, exist_ok=True)
+    mode = source.stat().st_mode & 0o777
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with source.open("rb") as read, os.fdopen(descriptor, "wb") as write:
+        shutil.copyfileobj(read, write, COPY_BYTES)
+        write.flush()
+        os.fsync(write.fileno())
+
+
+def _entry(path: Path, folder: Path) -> dict[str, Any]:
+    return {"path": str(path.relative_to(folder)), "size_bytes": path.stat().st_size, "blake3": _hash(path)}
+
+
+def _hash(path: Path) -> str:
+    hasher = blake3()
+    hasher.update_mmap(path)
+    return hasher.hexdigest()
+
+
+def _manifest(backup: Path) -> dict[str, Any]:
+    path = backup / MANIFEST
+    try:
+        if path.stat().st_size > MANIFEST_BYTES_MAX:
+            raise ValueError("it is too large")
+        manifest = json.loads(path.read_bytes())
+        if manifest["format"] != FORMAT:
+            raise ValueError(f"its format is {manifest['format']}, ours is {FORMAT}")
+        names = [entry["path"] for entry in manifest["files"]]
+        if not all(_NAMES.fullmatch(name) for name in names) or len(set(names)) != len(names):
+            raise ValueError("it names files that no backup has")
+        if "store.sqlite" not in names:
+            raise ValueError("it names no ledger")
+        _backed_up(manifest)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BackupError(
+            f"{backup} is no backup of a run",
+            cause=f"{MANIFEST}: {error}",
+            fix="give a folder that `rollcast backup` made",
+        ) from None
+    return dict(manifest)
+
+
+def _verify(path: Path, entry: dict[str, Any]) -> None:
+    try:
+        is_same = path.stat().st_size == entry["size_bytes"] and _hash(path) == entry["blake3"]
+    except OSError as error:
+        raise BackupError(f"{path} cannot be read", cause=str(error), fix="use another backup") from None
+    if not is_same:
+        raise BackupError(f"{path} is damaged", cause="its hash is not the manifest's", fix="use another backup")
+
+
+def _set_apart(ledger: Path, lost_s: float | None) -> RecordEpoch | None:
+    """Let nothing that the restored run gives out have the name of what the lost one gave out after the backup."""
+    try:
+        with closing(sqlite3.connect(ledger)) as connection, connection:
+            row = connection.execute("SELECT value FROM meta WHERE key = ?", (INCARNATION,)).fetchone()
+            raised = int(row[0] if row else 0) + 1 + secrets.randbits(INCARNATION_BITS)
+            connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (INCARNATION, str(raised)))
+            epoch = None if lost_s is None else open_epoch(connection, lost_s)
+    except sqlite3.Error as error:
+        raise store_error(ledger, error) from None
+    _fsync(ledger)
+    return epoch
+
+
+def _fsync(path: Path) -> None:
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())

@@ -1,0 +1,147 @@
+"""Taking up the run that a run folder holds: from its ledger to where core and prompt mixture go on."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import structlog
+
+from coordinator.config.config import RunConfig
+from coordinator.core.core import Restored
+from coordinator.core.events.events import Event, LearnerStatusChanged, StandbyRestored, StepFinished
+from coordinator.core.members import standby as standing_by
+from coordinator.core.members.learner_lives import LEARNER_LIVES, LearnerLives
+from coordinator.core.staleness.announced import NEWEST_KEPT
+from coordinator.core.staleness.epochs import EpochBook
+from coordinator.ledger.saved_orders import ORDERS, Orders
+from coordinator.ledger.store import ProblemReward, RunStore, StoredVersion
+from coordinator.tasks.checks.task import Problem
+from rollcast.runtime.errors import RunFolderError
+from rollcast.runtime.run_folder import RunFolder
+from rollcast.runtime.waits import deadline
+from rollcast.wire.ids import RunId
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.versions.records import parse_announcement
+
+log = structlog.get_logger()
+
+LEDGER_DEADLINE_S = 30.0
+RUN_NAME_LENGTH_MAX = 40  # of a run id, whose limit is 64
+FINISHED = "finished"  # in the ledger's meta once the run is over for good and summed up
+LEARNER_FINISHED = "learner_finished"  # in the ledger's meta once the learner says so
+PORTS = "ports"  # in the ledger's meta: where we listened, JSON
+TOKENIZER = "tokenizer"  # in the ledger's meta: the run's tokenizer, JSON
+LEARNER_VALUES = "learner_values"  # in the ledger's meta: figures outside the steps, JSON
+INCARNATION = "incarnation"  # in the ledger's meta: how often a coordinator started on this run
+AGE_SPLIT = "age_split"  # in the ledger's meta: coordinator.core.staleness.age_breakdown.Split as JSON
+FINISHED_ATTEMPTS = 4096  # the newest, whose uploads may be repeated: peers keep theirs until they are answered
+ELAPSED_S = "elapsed_s"  # in the ledger's meta: seconds that coordinators ran on this run, all together
+
+
+@dataclass(frozen=True, slots=True)
+class RunStart:
+    """Where a coordinator starts; ``replay`` tells the core what it missed."""
+
+    run_id: RunId
+    restored: Restored
+    problems: tuple[Problem, ...] = ()  # of the restored groups
+    mixture_position: str | None = None
+    replay: tuple[Event, ...] = ()
+    learner_values: Mapping[str, float] = field(default_factory=dict)
+    learner_lives: LearnerLives = field(default_factory=LearnerLives)
+    tokenizer: str | None = None  # its JSON; None until the task was loaded once
+    learner_finished: bool = False  # the last coordinator was killed before the run was summed up
+    rewards: tuple[ProblemReward, ...] = ()  # of problems, where they are selected by that
+    ports: Mapping[str, int] = field(default_factory=dict)  # "grpc", "http": where members look for us
+    orders: Orders = field(default_factory=Orders)  # of the operator
+    standby: StandbyRestored = field(default_factory=lambda: StandbyRestored({}))
+
+
+async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig) -> RunStart:
+    """The run of this folder, made at the first start.
+
+    Raises:
+        RunFolderError: the run in it is finished.
+    """
+    async with deadline(LEDGER_DEADLINE_S, "the ledger to say where the run stands"):
+        run_id = await ledger.get_meta("run_id")
+        incarnation = int(await ledger.get_meta(INCARNATION) or 0) + 1
+        await ledger.set_meta(INCARNATION, str(incarnation))
+        if run_id is None:
+            return RunStart(await _new_run(ledger, run.name), Restored(incarnation=incarnation))
+        if await ledger.get_meta(FINISHED):
+            raise RunFolderError(f"the run in {folder.root} is finished", fix="choose another run_folder")
+        restored = await _restored(ledger, run.age_max, incarnation)
+        problems = tuple(Problem.from_json(one) for one in await ledger.open_problems())
+        position, tokenizer = await ledger.mixture_position(), await ledger.get_meta(TOKENIZER)
+        learner_finished = await ledger.get_meta(LEARNER_FINISHED) is not None
+        start = RunStart(
+            RunId(run_id),
+            restored,
+            problems,
+            position,
+            await _replay(ledger, "finished" if learner_finished else ""),
+            json.loads(await ledger.get_meta(LEARNER_VALUES) or "{}"),
+            LearnerLives.from_json(await ledger.get_meta(LEARNER_LIVES) or "[]"),
+            tokenizer,
+            learner_finished,
+            tuple(await ledger.problem_rewards()),
+            json.loads(await ledger.get_meta(PORTS) or "{}"),
+            Orders.from_json(await ledger.get_meta(ORDERS) or "{}"),
+            standing_by.from_json(await ledger.get_meta(standing_by.STANDBY) or "{}"),
+        )
+    log.info(
+        "run taken up again",
+        run_id=run_id,
+        incarnation=incarnation,
+        recorded_batches=restored.recorded_batches,
+        open_groups=len(restored.groups),
+        live_attempts=sum(len(group.live) for group in restored.groups),
+        waiting_rollouts=sum(len(group.rollouts) for group in restored.groups),
+    )
+    return start
+
+
+async def _new_run(ledger: RunStore, name: str) -> RunId:
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    run_id = RunId(f"{name[:RUN_NAME_LENGTH_MAX]}-{stamp}-{secrets.token_hex(2)}")
+    await ledger.set_meta("run_id", run_id)
+    return run_id
+
+
+async def _restored(ledger: RunStore, age_max: int, incarnation: int) -> Restored:
+    high_water, counts = await ledger.high_water(), await ledger.counts()
+    newest = await ledger.newest_versions(age_max + 1 + NEWEST_KEPT)  # versions are one step apart or more
+    epochs = EpochBook(await ledger.epochs())
+    return Restored(
+        incarnation=incarnation,
+        epochs=tuple(epochs.opened),
+        versions={one.version: _chunk_count(one) for one in newest if epochs.valid(one.epoch, one.version)},
+        recorded_batches=await ledger.recorded_batches(),
+        last_group=high_water.group_id,
+        last_rollout=high_water.rollout_id,
+        issued=counts.issued,
+        accepted=counts.accepted,
+        trained=counts.trained,
+        dropped=counts.dropped,
+        trained_ages=await ledger.trained_ages(),
+        elapsed_s=float(await ledger.get_meta(ELAPSED_S) or 0.0),
+        age_split=json.loads(await ledger.get_meta(AGE_SPLIT) or "{}"),
+        groups=tuple(await ledger.open_groups()),
+        finished=tuple(await ledger.finished_attempts(FINISHED_ATTEMPTS)),
+    )
+
+
+def _chunk_count(stored: StoredVersion) -> int:
+    return parse_announcement(pb.VersionAnnouncement.FromString(stored.announcement)).chunk_count_max
+
+
+async def _replay(ledger: RunStore, phase: str) -> tuple[Event, ...]:
+    """The learner's reports, so that screens and summary show the whole run."""
+    values = json.loads(await ledger.get_meta(LEARNER_VALUES) or "{}")
+    steps = [StepFinished(step, figures) for step, figures in await ledger.steps()]
+    return (LearnerStatusChanged(phase, "", values), *steps)

@@ -1,0 +1,157 @@
+"""What is left of a run to read: a line of metrics.jsonl a step, summary.json and reward.png when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from coordinator.config.config import CoordinatorConfig
+from rollcast.runtime import finite_json
+from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_json
+from rollcast.runtime.version import software_version
+
+log = structlog.get_logger()
+
+SUMMARY_KEYS_FROM_STATUS = (
+    "run_name",
+    "run_id",
+    "phase",
+    "ended_because",
+    "step",
+    "steps",
+    "reward_before",
+    "reward_after",
+    "exact_before",
+    "exact_after",
+    "warm_start_s",
+    "warm_start_accuracy",
+    "staleness_limit",
+    "staleness_max_trained",
+    "publish_every_steps",
+    "peer_byte_share",
+    "learner_utilisation",
+    "spending",
+)
+
+
+def step_metrics(status: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Any]:
+    """One line of metrics.jsonl: the learner's figures of the step beside the run's at that moment."""
+    return {
+        **values,
+        "reward": values.get("reward_mean", status.get("reward_train")),
+        "newest_version": status.get("newest_version"),
+        "staleness_histogram": status.get("staleness_histogram"),
+        "staleness_max_trained": status.get("staleness_max_trained"),
+        "age_split": ((status.get("staleness") or {}).get("split") or {}).get("last"),
+        "t_bcast_last_s": (status.get("t_bcast_s") or {}).get("last"),
+        "tokens_per_s": status.get("tokens_per_s"),
+        "peers": workers_here(status),
+        "elapsed_s": status.get("elapsed_s"),
+    }
+
+
+def workers_here(status: Mapping[str, Any]) -> int:
+    """How many workers have a session."""
+    found = status.get("peers_by_state", ())
+    return sum(one["count"] for one in found if one["role"] == "peer" and one["state"] not in ("left", "lost"))
+
+
+def build_summary(status: Mapping[str, Any], config: CoordinatorConfig) -> dict[str, Any]:
+    """The run in figures. Unknown figures are null, never left out."""
+    rollouts = status.get("rollouts") or {}
+    t_bcast = status.get("t_bcast_s") or {}
+    return {
+        **{key: status.get(key) for key in SUMMARY_KEYS_FROM_STATUS},
+        "version": status.get("newest_version"),
+        "epoch": status.get("epoch"),
+        "evaluations": dict(status.get("evaluations") or {}),
+        "staleness": _staleness(status.get("staleness") or {}),
+        "t_bcast_s": {"p50": t_bcast.get("p50"), "p95": t_bcast.get("p95")},
+        "rollouts": {
+            "issued": rollouts.get("issued", 0),
+            "accepted": rollouts.get("accepted", 0),
+            "trained": rollouts.get("trained", 0),
+            "open": rollouts.get("open", 0),
+            "dropped": dict(rollouts.get("dropped") or {}),
+        },
+        "wall_s": status.get("elapsed_s"),
+        "seeds": {"run": config.run.seed},
+        "software": f"rollcast {software_version()}",
+    }
+
+
+def _staleness(staleness: Mapping[str, Any]) -> dict[str, Any]:
+    """Limits at the end, what the policy for late rollouts did, and what the ages of all trained ones were made of."""
+    kept = ("limit", "age_max", "late_policy", "publish_every_steps", "publish_auto", "late")
+    return {**{key: staleness.get(key) for key in kept}, "split": (staleness.get("split") or {}).get("total")}
+
+
+def write_summary(folder: RunFolder, status: Mapping[str, Any], config: CoordinatorConfig) -> dict[str, Any]:
+    """Write reward.png, then summary.json: it says that all is there. Blocking (seconds): call it in a thread.
+
+    Raises:
+        RunFolderError: summary.json cannot be written. A plot that fails is only logged.
+    """
+    summary = build_summary(status, config)
+    try:
+        plot_reward(folder.reward_plot, summary, status.get("reward_history") or ())
+    except (ImportError, OSError) as error:
+        log.warning("reward curve not drawn", cause=str(error))
+    try:
+        write_json(folder.summary, finite_json.finite(summary))
+    except OSError as error:
+        raise run_folder_error(folder.root, error) from None
+    return summary
+
+
+def plot_reward(path: Path, summary: Mapping[str, Any], history: Sequence[Sequence[float]]) -> None:
+    """Draw reward against step, with the held-out reward before and after as marks.
+
+    Raises:
+        ImportError: matplotlib is not installed (extra `coordinator`).
+        OSError: the file cannot be written.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.2), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    steps, rewards = [point[0] for point in history], [point[1] for point in history]
+    axes.plot(steps, rewards, color="#9db8e8", linewidth=1.0, label="training batches")
+    axes.plot(steps, smooth(rewards), color="#2457b8", linewidth=2.0, label="training batches, smoothed")
+    marks = (("before", summary["reward_before"], 0), ("after", summary["reward_after"], summary["step"] or 0))
+    for name, reward, step in marks:
+        if reward is not None:
+            axes.plot([step], [reward], "o", color="#c2410c", markersize=7, clip_on=False, zorder=5)
+            axes.annotate(
+                f"held out, {name}: {reward:.2f}",
+                (step, reward),
+                xytext=(8, -16) if name == "before" else (-8, -22),
+                textcoords="offset points",
+                ha="left" if name == "before" else "right",
+                color="#c2410c",
+                bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.8},
+            )
+    axes.set_xlim(0, max([1, summary["step"] or 0, *steps]))
+    axes.set_ylim(0, 1.02 if max([0.0, *rewards]) <= 1.0 else None)
+    axes.set_xlabel("learner step")
+    axes.set_ylabel("mean reward")
+    axes.set_title(f"{summary['run_name']}: reward", loc="left")
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="lower right", frameon=False)
+    figure.savefig(path)
+
+
+def smooth(values: Sequence[float], weight: float = 0.8) -> list[float]:
+    """Exponential moving average, corrected for its start (as Adam's moments are)."""
+    smoothed, total, mass = [], 0.0, 0.0
+    for value in values:
+        total = weight * total + (1.0 - weight) * value
+        mass = weight * mass + (1.0 - weight)
+        smoothed.append(total / mass)
+    return smoothed

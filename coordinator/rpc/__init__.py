@@ -1,0 +1,1 @@
+"""Serve gRPC: turn messages into events and reject hostile input."""

@@ -1,0 +1,72 @@
+"""A heartbeat as the core is told of it: every number and text of it limited before anything is made from it."""
+
+from __future__ import annotations
+
+from coordinator.core.events.events import LinkFacts, PeerFacts
+from coordinator.rpc.sanitise import counter, duration_s, rate, text
+from rollcast.runtime.errors import MalformedMessage
+from rollcast.wire import limits
+from rollcast.wire.ids import EncodingId, PeerId, Version
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+_REASON_SHOWN_MAX = 200  # why libp2p does not run
+_SHORT_TEXT_MAX = 16  # of a transport's or a congestion control's name; the kernel's names have at most 15
+
+
+def facts_of(beat: pb.Heartbeat) -> PeerFacts:
+    """What the peer says about itself.
+
+    Rates and durations that cannot be are taken for not measured; texts are cut.
+
+    Raises:
+        MalformedMessage: counters out of range, or more links or heat map than an honest peer sends.
+    """
+    if len(beat.links) > limits.LINK_REPORTS_MAX:
+        raise MalformedMessage(f"a heartbeat names more than {limits.LINK_REPORTS_MAX} links")
+    if len(beat.receiving_map) > limits.HEAT_MAP_CELLS_MAX:
+        raise MalformedMessage(f"a heartbeat's heat map has more than {limits.HEAT_MAP_CELLS_MAX} cells")
+    total = beat.receiving_chunks_total
+    return PeerFacts(
+        state=text(beat.state),
+        reason=text(beat.reason),
+        active_version=Version(counter(beat.active_version)) if beat.has_active_version else None,
+        tokens_generated=counter(beat.tokens_generated),
+        chunk_bytes_from_origin=counter(beat.chunk_bytes_from_origin),
+        chunk_bytes_from_peers=counter(beat.chunk_bytes_from_peers),
+        chunk_bytes_sent=counter(beat.chunk_bytes_sent),
+        chunks_rejected=counter(beat.chunks_rejected),
+        receiving_version=Version(counter(beat.receiving_version)) if total else None,
+        receiving_chunks_have=min(beat.receiving_chunks_have, total),
+        receiving_chunks_total=total,
+        tokens_per_second=rate(beat.tokens_per_second),
+        uplink_bytes_per_second=rate(beat.uplink_bytes_per_second),
+        uplink_measured_s=duration_s(beat.uplink_measured_s),
+        uplink_age_s=duration_s(beat.uplink_age_s),
+        downlink_bytes_per_second=rate(beat.downlink_bytes_per_second),
+        links=tuple(_link(report) for report in beat.links),
+        chunks_duplicate=counter(beat.chunks_duplicate),
+        chunks_hedged=counter(beat.chunks_hedged),
+        reparentings=counter(beat.reparentings),
+        delta_bytes_saved=counter(beat.delta_bytes_saved),
+        receiving_encoding_id=EncodingId(beat.receiving_encoding_id) if total else None,
+        receiving_map=bytes(beat.receiving_map) if total else b"",
+        uplink_probe_id=counter(beat.uplink_probe_id),
+        sending_stopped=beat.sending_stopped,
+        receiving_stopped=beat.receiving_stopped,
+        p2p=text(beat.p2p, _REASON_SHOWN_MAX),
+    )
+
+
+def _link(report: pb.LinkReport) -> LinkFacts:
+    if len(report.peer_id) > limits.PEER_ID_LENGTH_MAX:
+        raise MalformedMessage("a heartbeat names a link to no peer")
+    return LinkFacts(
+        peer_id=PeerId(text(report.peer_id)),
+        transport=text(report.transport, _SHORT_TEXT_MAX),
+        rtt_s=duration_s(report.rtt_s),
+        bytes_sent=counter(report.bytes_sent),
+        bytes_received=counter(report.bytes_received),
+        sent_bytes_per_second=rate(report.sent_bytes_per_second),
+        congestion_control=text(report.congestion_control, _SHORT_TEXT_MAX),
+        lan=report.lan,
+    )

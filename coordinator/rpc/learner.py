@@ -1,0 +1,239 @@
+"""The learner's calls: what to train, with which problems and batches, and what it reports."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from typing import Any
+
+import structlog
+
+from coordinator.core.events.events import LearnerStatusChanged, StepFinished
+from coordinator.ledger.store import BatchEntry, RunStore
+from coordinator.prompts.problems import Problems
+from coordinator.prompts.samples import SampleBook
+from coordinator.shell.sessions import Sessions
+from coordinator.shell.shell import Shell
+from coordinator.tasks.evaluation_sets import HELD_OUT
+from rollcast.runtime.errors import CheckpointError, MalformedMessage, WrongKey
+from rollcast.runtime.waits import deadline
+from rollcast.wire import limits
+from rollcast.wire.ids import RunId, Step, Version
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.protocol import agree_with
+from rollcast.wire.versions.records import verify_announcement
+
+log = structlog.get_logger()
+
+BATCH_WAIT_S_MAX = 60.0
+LEDGER_DEADLINE_S = 60.0
+STREAM_WRITE_DEADLINE_S = 30.0
+BATCH_PART_BYTES = 256 << 10  # of a message, about
+COMPLETION_DEADLINE_S = 60.0  # between two completions of one call
+SCORING_DEADLINE_S = 120.0  # for one completion, queueing included
+COMPLETIONS_AT_ONCE = 256
+COMPLETIONS_PER_CALL_MAX = 1 << 20
+EXAMPLES_PER_CALL_MAX = 1 << 20
+EXAMPLES_AT_ONCE = 256  # made in one go in the thread
+VALUES_MAX = 128
+VALUE_NAME_LENGTH_MAX = 64
+
+
+class LearnerCalls:
+    """Handlers of the learner's methods; the caller's role is checked before."""
+
+    def __init__(
+        self,
+        *,
+        run: pb.RunInfo,
+        learner_public_key: bytes,
+        shell: Shell,
+        ledger: RunStore,
+        problems: Problems,
+        sessions: Sessions,
+        samples: SampleBook,
+    ) -> None:
+        """``run``: the part of RunInfo that does not change."""
+        self._samples = samples
+        self._run = run
+        self._sampling = run.sampling
+        self._learner_public_key = learner_public_key
+        self._shell = shell
+        self._ledger = ledger
+        self._problems = problems
+        self._sessions = sessions
+
+    async def OpenLearner(self, hello: pb.LearnerHello, _context: Any) -> pb.RunInfo:
+        """What to train and where the run stands."""
+        agree_with(hello.protocol)
+        if hello.learner_public_key != self._learner_public_key:
+            raise WrongKey(
+                "this learner signs with another key than the run's",
+                fix="set the coordinator's learner_public_key to what `rollcast identity FILE` prints",
+            )
+        info = pb.RunInfo()
+        info.CopyFrom(self._run)
+        async with deadline(LEDGER_DEADLINE_S, "the ledger to say where the run stands"):
+            info.recorded_batches = await self._ledger.recorded_batches()
+            newest = await self._ledger.newest_version()
+        core = self._shell.core
+        info.staleness_limit, info.publish_every_steps = core.rules.age_max_ever, core.rules.publish_every_steps
+        info.epoch = core.epoch
+        info.epochs.extend(
+            pb.EpochStart(epoch=one.epoch, step_from=one.step_from, step=one.step_to) for one in core.epochs.opened
+        )
+        if newest is not None:
+            info.has_published = True
+            info.newest_published_version = newest.version
+            info.newest_record_payload = pb.VersionAnnouncement.FromString(newest.announcement).record.payload
+        for origin in self._sessions.of_role("origin"):
+            # A learner dials directly: libp2p's addresses stand behind the first (peer/links/paths.py).
+            info.origin_address, info.origin_peer_id = origin.address.partition(" ")[0], origin.peer_id
+        log.info("learner opened the run", software=hello.software[: limits.TEXT_LENGTH_MAX])
+        return info
+
+    async def Examples(self, request: pb.ExamplesRequest, context: Any) -> None:
+        """Labelled problems for the warm start, none of them held out."""
+        if request.count > EXAMPLES_PER_CALL_MAX or request.cursor > limits.COUNTER_MAX:
+            raise MalformedMessage("more examples than one call may ask for")
+        left, cursor = request.count, request.cursor
+        while left:
+            examples = await self._problems.examples(min(left, EXAMPLES_AT_ONCE), flawed=request.flawed, cursor=cursor)
+            await _write_all(context, examples)
+            left -= len(examples)
+            cursor = examples[-1].example_id + 1
+
+    async def HeldOut(self, request: pb.HeldOutRequest, context: Any) -> None:
+        """Problems that are never trained on, without their answers."""
+        count, name = min(request.count, EXAMPLES_PER_CALL_MAX), request.set or HELD_OUT
+        await _write_all(context, await self._problems.held_out(count, name))
+
+    async def ScoreCompletions(self, completions: AsyncIterator[pb.Completion], context: Any) -> None:
+        """Score answers to held-out problems, in the order in which they come."""
+        running: asyncio.Queue[asyncio.Task[pb.CompletionScore] | None] = asyncio.Queue(COMPLETIONS_AT_ONCE)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._start_scoring(completions, running, group))
+                while (task := await running.get()) is not None:
+                    await _write_all(context, [await task])
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    async def _start_scoring(
+        self,
+        completions: AsyncIterator[pb.Completion],
+        running: asyncio.Queue[asyncio.Task[pb.CompletionScore] | None],
+        group: asyncio.TaskGroup,
+    ) -> None:
+        for _ in range(COMPLETIONS_PER_CALL_MAX):
+            async with deadline(COMPLETION_DEADLINE_S, "the learner's next completion"):
+                completion = await anext(aiter(completions), None)
+            if completion is None:
+                break
+            await running.put(group.create_task(self._score(completion)))
+        await running.put(None)
+
+    async def _score(self, completion: pb.Completion) -> pb.CompletionScore:
+        if len(completion.token_ids) > limits.ROLLOUT_TOKENS_MAX:
+            raise MalformedMessage("a completion is too long")
+        async with deadline(SCORING_DEADLINE_S, "the verifiers to score a completion"):
+            return await self._problems.score_completion(completion, self._samples)
+
+    async def NextBatch(self, request: pb.BatchRequest, context: Any) -> None:
+        """The recorded batch of a step, or after ``wait_s`` what it waits for."""
+        step = Step(min(request.step, limits.COUNTER_MAX))
+        if step > self._shell.core.recorded_batches:
+            raise _ledger_is_older(step, self._shell.core.recorded_batches)
+        wait_s = min(max(request.wait_s, 0.0), BATCH_WAIT_S_MAX)
+        served = await self._shell.batch(step, wait_s)
+        if served is None:
+            header = pb.BatchHeader(step=step, ready=False, waiting_for=self._shell.waiting_for())
+            await _write_all(context, [pb.BatchPart(header=header)])
+            return
+        size, parts = await self._shell.batches.read(step)
+        header = pb.BatchHeader(step=step, ready=True, rollout_count=size, replayed=served.replayed)
+        header.publish_every_steps = self._shell.core.rules.publish_every_steps
+        await _write_all(context, [pb.BatchPart(header=header)])
+        async for entries in parts:
+            await _write_all(context, _batch_parts(map(self._training_rollout, entries)))
+
+    def _training_rollout(self, entry: BatchEntry) -> pb.TrainingRollout:
+        return pb.TrainingRollout(
+            rollout_id=entry.rollout_id,
+            group_id=entry.group_id,
+            sample_index=entry.rollout.sample_index,
+            prompt_token_ids=entry.prompt_token_ids,
+            segments=entry.rollout.segments,
+            sampling=self._sampling,
+            reward=entry.reward,
+            finish_reason=entry.rollout.finish_reason,
+        )
+
+    async def Announce(self, announcement: pb.VersionAnnouncement, _context: Any) -> pb.AnnounceReply:
+        """Check the learner's signature, store the record, then let the core spread the word."""
+        verified = verify_announcement(
+            announcement, run_id=RunId(self._run.run_id), learner_public_key=self._learner_public_key
+        )
+        return pb.AnnounceReply(first_time=await self._shell.announce(verified))
+
+    async def OpenEpoch(self, request: pb.EpochRequest, _context: Any) -> pb.EpochReply:
+        """Versions from now on are of a new epoch; the answer is durable, and the same to the same question."""
+        if request.step > limits.COUNTER_MAX or request.common_version > limits.COUNTER_MAX:
+            raise MalformedMessage("a step or version is out of range")
+        common = Version(request.common_version) if request.has_common_version else None
+        opened = await self._shell.open_epoch(Step(request.step), common)
+        return pb.EpochReply(epoch=opened.epoch, step=opened.step)
+
+    async def ReportStep(self, report: pb.StepReport, _context: Any) -> pb.Empty:
+        """Figures of one learner step."""
+        step = Step(min(report.step, limits.COUNTER_MAX))
+        await self._shell.step_finished(StepFinished(step, _values(report.values)))
+        return pb.Empty()
+
+    async def ReportStatus(self, status: pb.LearnerStatus, _context: Any) -> pb.Empty:
+        """The learner's phase; ``finished`` ends the run."""
+        detail = status.detail[: limits.TEXT_LENGTH_MAX]
+        await self._shell.learner_status(LearnerStatusChanged(status.phase[:64], detail, _values(status.values)))
+        return pb.Empty()
+
+
+def _batch_parts(rollouts: Iterable[pb.TrainingRollout]) -> Iterator[pb.BatchPart]:
+    """Several rollouts in a message, as long as they are short."""
+    part, size_bytes = pb.BatchPart(), 0
+    for rollout in rollouts:
+        part.rollouts.append(rollout)
+        size_bytes += rollout.ByteSize()
+        if size_bytes >= BATCH_PART_BYTES:
+            yield part
+            part, size_bytes = pb.BatchPart(), 0
+    if part.rollouts:
+        yield part
+
+
+def _ledger_is_older(step: Step, recorded: int) -> CheckpointError:
+    return CheckpointError(
+        f"the learner asks for the batch of step {step}, the coordinator recorded {recorded} batches",
+        cause="the coordinator's ledger is older than the learner's state",
+        fix="restore the ledger and the checkpoint from the same time, or start the run anew",
+    )
+
+
+def _values(values: Mapping[str, float]) -> dict[str, float]:
+    """Named figures within bounds; those that are not finite are kept for metrics.jsonl, where they become null.
+
+    Raises:
+        MalformedMessage: too many, or a name is too long.
+    """
+    if len(values) > VALUES_MAX or any(len(name) > VALUE_NAME_LENGTH_MAX for name in values):
+        raise MalformedMessage("a report has too many figures or too long names")
+    bad = sorted(name for name, value in values.items() if not math.isfinite(value))
+    if bad:
+        log.warning("the learner reports figures that are not finite", figures=bad)
+    return dict(values)
+
+
+async def _write_all(context: Any, messages: Iterable[Any]) -> None:
+    for message in messages:
+        async with asyncio.timeout(STREAM_WRITE_DEADLINE_S):
+            await context.write(message)

@@ -1,0 +1,322 @@
+"""The peers' calls: one long session each, and uploads of rollouts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import structlog
+
+from coordinator.core.events.actions import AnswerUpload
+from coordinator.core.events.events import (
+    Event,
+    HeartbeatReceived,
+    IdentityNoticed,
+    LeasesReturned,
+    PartialReceived,
+    PeerAccused,
+    PeerJoined,
+    PeerLeft,
+    VersionHeld,
+    WorkRequested,
+)
+from coordinator.join import JoinDesk
+from coordinator.rpc.access import caller_of
+from coordinator.rpc.clones import INSTANCE_ID_LENGTH_MAX, Clones
+from coordinator.rpc.heartbeats import facts_of
+from coordinator.rpc.reach_messages import reach_event_of
+from coordinator.rpc.sanitise import counter, rate, text
+from coordinator.rpc.sites import host_of, site_of
+from coordinator.shell.sessions import PeerChannel, Sessions
+from coordinator.shell.shell import Shell
+from rollcast.runtime.errors import ClonedIdentity, MalformedMessage, RollcastError, WrongKey
+from rollcast.runtime.waits import deadline
+from rollcast.wire import limits
+from rollcast.wire.identity.certificates import Caller
+from rollcast.wire.ids import Epoch, LeaseId, PeerId, Version
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.protocol import agree_with, range_to_pb
+from rollcast.wire.rollouts import partial_from_pb, received_rollout
+
+log = structlog.get_logger()
+
+HELLO_DEADLINE_S = 10.0
+WRITE_DEADLINE_S = 10.0  # for one message to be taken by the transport
+UPLOAD_MESSAGE_DEADLINE_S = 30.0  # between two messages of one upload
+VERDICT_DEADLINE_S = 30.0
+MESSAGES_PER_SECOND_MAX = 200  # of one session, on average over RATE_WINDOW_S; an honest peer sends a few
+BYTES_PER_SECOND_MAX = 4 << 20  # of one session likewise: as much in partial results takes a core 0.1 s
+RATE_WINDOW_S = 5.0
+LEASES_PER_RETURN_MAX = 4096
+CONCURRENT_ROLLOUTS_MAX = 65536
+REGION_LENGTH_MAX = 64
+_CLONE_CAUSE = "its key, identity.key, was copied, and the other machine is connected to the run now"
+_CLONE_FIX = "stop the other one to move here; or move identity.key and credentials.pem away and join as somebody else"
+
+
+@dataclass(frozen=True, slots=True)
+class Welcoming:
+    """What every peer is told in its Welcome."""
+
+    run_id: str
+    learner_public_key: bytes
+    heartbeat_interval_s: float
+    heartbeat_timeout_s: float
+    prompt_tokens_max: int
+    sampling: pb.Sampling
+    prefetch_batches: float
+    continue_across_versions: bool
+    partial_interval_s: float
+    software: str
+    tokenizer_json: str = ""
+
+    def message(self) -> pb.CoordinatorMessage:
+        return pb.CoordinatorMessage(
+            welcome=pb.Welcome(
+                protocol=range_to_pb(),
+                run_id=self.run_id,
+                learner_public_key=self.learner_public_key,
+                heartbeat_interval_s=self.heartbeat_interval_s,
+                heartbeat_timeout_s=self.heartbeat_timeout_s,
+                software=self.software,
+                prompt_tokens_max=self.prompt_tokens_max,
+                sampling=self.sampling,
+                prefetch_batches=self.prefetch_batches,
+                continue_across_versions=self.continue_across_versions,
+                partial_interval_s=self.partial_interval_s,
+                tokenizer_json=self.tokenizer_json,
+            )
+        )
+
+
+class PeerCalls:
+    """Handlers of Session and UploadRollouts."""
+
+    def __init__(self, shell: Shell, sessions: Sessions, desk: JoinDesk, welcoming: Welcoming) -> None:
+        self._shell = shell
+        self._sessions = sessions
+        self._desk = desk
+        self._welcoming = welcoming
+        self._clones = Clones()
+
+    async def Session(self, messages: AsyncIterator[pb.PeerMessage], context: Any) -> None:
+        """One peer's session from Hello to its end; see rollcast.proto."""
+        caller = caller_of(context)
+        try:
+            async with deadline(HELLO_DEADLINE_S, "the peer's Hello"):
+                first = await anext(aiter(messages), None)
+            if first is None:
+                return
+            joined = joined_of(caller, first, site_of(context.peer()), host_of(context.peer()))
+            instance_id = text(first.hello.instance_id, INSTANCE_ID_LENGTH_MAX)
+            if not self._may_come(caller.peer_id, instance_id, context.peer()):
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "another session of this identity is still open")
+            if self._shell.ended_because and not self._shell.ended_for_good:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, f"the run is interrupted: {self._shell.ended_because}")
+            if self._shell.ended_because:
+                raise WrongKey("the run is over", cause=self._shell.ended_because, fix="join another run")
+        except RollcastError as error:
+            log.info("session refused", peer_id=caller.peer_id, code=error.code, what=error.what)
+            refused = pb.Refused(code=error.code, what=_one_line(error), fix=error.fix)
+            await _write(context, pb.CoordinatorMessage(refused=refused))
+            return
+        channel = self._sessions.open(caller.peer_id, caller.role, joined.address)
+        self._clones.opened(caller.peer_id, instance_id, time.monotonic())
+        log.info("session opened", peer_id=caller.peer_id, name=joined.name, peer_role=joined.role)
+        channel.send(self._welcoming.message())
+        self._shell.apply(joined)
+        reader = asyncio.create_task(self._read(messages, caller, channel))
+        try:
+            while (message := await channel.next()) is not None:
+                await _write(context, message)
+        except TimeoutError:
+            channel.end("it does not read what we send")
+        finally:
+            channel.end("the connection was closed")
+            reader.cancel()
+            if self._sessions.close(channel):
+                self._clones.gone(caller.peer_id)
+                self._shell.apply(PeerLeft(caller.peer_id, channel.ended_because, finished=channel.said_goodbye))
+            log.info("session ended", peer_id=caller.peer_id, reason=channel.ended_because)
+
+    def _may_come(self, peer_id: PeerId, instance_id: str, address: str) -> bool:
+        """Whether this instance of an identity may open a session; False: that is not certain yet.
+
+        Raises:
+            ClonedIdentity: another one holds it.
+        """
+        verdict = self._clones.arrives(peer_id, instance_id, time.monotonic())
+        if verdict == "moved":
+            self._shell.apply(IdentityNoticed(peer_id, "identity_moved", f"now at {address}"))
+        if verdict == "cloned":
+            self._shell.apply(IdentityNoticed(peer_id, "identity_cloned", f"a second one at {address} was refused"))
+            raise ClonedIdentity("another machine uses the identity of this one", cause=_CLONE_CAUSE, fix=_CLONE_FIX)
+        return verdict != "later"
+
+    async def _read(self, messages: AsyncIterator[pb.PeerMessage], caller: Caller, channel: PeerChannel) -> None:
+        """Turn what the peer says into events until it stops; whatever ends it ends the session."""
+        budget = _Budget()
+        try:
+            async for message in messages:
+                if channel.ended_because:
+                    return
+                budget.spend(message.ByteSize())
+                self._clones.heard(caller.peer_id, time.monotonic())
+                if message.WhichOneof("body") == "goodbye":
+                    channel.said_goodbye = True
+                    channel.end(message.goodbye.reason[: limits.TEXT_LENGTH_MAX] or "it said goodbye")
+                    return
+                if message.WhichOneof("body") == "certificate_request":
+                    await self._renew(caller, channel, message.certificate_request.csr_pem)
+                else:
+                    self._shell.apply(event_of(caller.peer_id, message))
+            channel.end("the peer closed the connection")
+        except RollcastError as error:
+            channel.end(_one_line(error))
+        except asyncio.CancelledError:
+            channel.end("the connection was lost")
+            raise
+        except Exception as error:
+            channel.end("an error of ours")
+            self._shell.fail(error)
+
+    async def _renew(self, caller: Caller, channel: PeerChannel, csr_pem: bytes) -> None:
+        pem = await self._desk.renew(csr_pem, peer_id=caller.peer_id, role=caller.role)
+        channel.send(pb.CoordinatorMessage(certificate=pb.Certificate(certificate_pem=pem)))
+
+    async def UploadRollouts(self, uploads: AsyncIterator[pb.RolloutUpload], context: Any) -> pb.UploadReply:
+        """Take rollouts in; each verdict comes after the rollout is durable, or says why it was not taken."""
+        peer_id = caller_of(context).peer_id
+        answers: list[asyncio.Future[AnswerUpload]] = []
+        while True:
+            async with deadline(UPLOAD_MESSAGE_DEADLINE_S, "the rest of an upload"):
+                upload = await anext(aiter(uploads), None)
+            if upload is None:
+                break
+            if len(answers) + len(upload.rollouts) > limits.ROLLOUTS_PER_UPLOAD_MAX:
+                raise MalformedMessage(f"an upload has at most {limits.ROLLOUTS_PER_UPLOAD_MAX} rollouts")
+            answers += [self._take(peer_id, rollout) for rollout in upload.rollouts]
+        async with deadline(VERDICT_DEADLINE_S, "the ledger to store an upload"):
+            verdicts = [_verdict(await answer) for answer in answers]
+        return pb.UploadReply(verdicts=verdicts)
+
+    def _take(self, peer_id: PeerId, message: pb.Rollout) -> asyncio.Future[AnswerUpload]:
+        try:
+            rollout = received_rollout(message)
+        except MalformedMessage as error:
+            log.info("malformed rollout", peer_id=peer_id, what=error.what)
+            return self._shell.upload_malformed(peer_id, message, error.what)
+        return self._shell.upload(peer_id, rollout)
+
+
+class _Budget:
+    """Bounds how much a session may send on average: messages, and their bytes."""
+
+    def __init__(self) -> None:
+        self._window_start = time.monotonic()
+        self._count = self._bytes = 0
+
+    def spend(self, size_bytes: int) -> None:
+        """Count one message.
+
+        Raises:
+            MalformedMessage: too much in this window.
+        """
+        now = time.monotonic()
+        if now - self._window_start >= RATE_WINDOW_S:
+            self._window_start, self._count, self._bytes = now, 0, 0
+        self._count += 1
+        self._bytes += size_bytes
+        if self._count > MESSAGES_PER_SECOND_MAX * RATE_WINDOW_S or self._bytes > BYTES_PER_SECOND_MAX * RATE_WINDOW_S:
+            raise MalformedMessage("it sends too many messages")
+
+
+def event_of(peer_id: PeerId, message: pb.PeerMessage) -> Event:
+    """What a message of an open session tells the core.
+
+    Raises:
+        MalformedMessage: empty, a second Hello, or out of bounds.
+    """
+    match message.WhichOneof("body"):
+        case "heartbeat":
+            return HeartbeatReceived(peer_id, facts_of(message.heartbeat))
+        case "work_request":
+            return WorkRequested(peer_id, min(message.work_request.free_slots, CONCURRENT_ROLLOUTS_MAX))
+        case "version_held":
+            held = message.version_held
+            epoch, version = Epoch(counter(held.epoch)), Version(counter(held.version))
+            return VersionHeld(peer_id, epoch, version, counter(held.bytes_received))
+        case "lease_return":
+            returned = message.lease_return
+            if len(returned.lease_ids) > LEASES_PER_RETURN_MAX:
+                raise MalformedMessage("too many leases in one return")
+            lease_ids = tuple(LeaseId(counter(lease_id)) for lease_id in returned.lease_ids)
+            return LeasesReturned(peer_id, lease_ids, text(returned.reason))
+        case "partial_rollout":
+            return PartialReceived(peer_id, partial_from_pb(message.partial_rollout))
+        case "accusation":
+            accusation = message.accusation
+            if len(accusation.culprit_peer_id) > limits.PEER_ID_LENGTH_MAX:
+                raise MalformedMessage("an accusation names no peer")
+            culprit, version = PeerId(accusation.culprit_peer_id), Version(counter(accusation.version))
+            return PeerAccused(peer_id, culprit, version, accusation.chunk_index, text(accusation.reason))
+        case kind:
+            if (event := reach_event_of(peer_id, message)) is not None:
+                return event
+            raise MalformedMessage(f"a message {kind!r} has no place in an open session")
+
+
+def joined_of(caller: Caller, message: pb.PeerMessage, site: str, host: str = "") -> PeerJoined:
+    """The first message of a session, from a peer at this site and IP address.
+
+    Raises:
+        ProtocolMismatch, WrongKey, MalformedMessage: why the session is refused.
+    """
+    if message.WhichOneof("body") != "hello":
+        raise MalformedMessage("the first message of a session must be Hello")
+    hello = message.hello
+    agree_with(hello.protocol)
+    if hello.role != caller.role:
+        raise WrongKey(
+            f"the certificate is for the role {caller.role}, not {text(hello.role)}", fix="use an invite for that role"
+        )
+    if hello.concurrent_rollouts > CONCURRENT_ROLLOUTS_MAX:
+        raise MalformedMessage("a number in Hello is out of range")
+    if len(hello.held_leases) > limits.HELD_LEASES_MAX:
+        raise MalformedMessage("too many leases in Hello")
+    held_leases = tuple(LeaseId(counter(one)) for one in hello.held_leases) if hello.has_held_leases else None
+    return PeerJoined(
+        peer_id=caller.peer_id,
+        role=hello.role,
+        name=text(hello.name),
+        address=text(hello.advertise),
+        concurrent_rollouts=hello.concurrent_rollouts,
+        hardware=text(hello.hardware),
+        region=text(hello.region, REGION_LENGTH_MAX),
+        site=site,
+        metered=hello.metered,
+        upload_cap_bytes_per_second=rate(hello.upload_cap_bytes_per_second),
+        held_leases=held_leases,
+        software=text(hello.software),
+        public_name=text(hello.public_name),
+        host=host,
+    )
+
+
+def _verdict(answer: AnswerUpload) -> pb.RolloutVerdict:
+    return pb.RolloutVerdict(
+        lease_id=answer.lease_id, sample_index=answer.sample_index, accepted=answer.accepted, reason=answer.reason
+    )
+
+
+def _one_line(error: RollcastError) -> str:
+    return f"{error.what}: {error.cause}" if error.cause else error.what
+
+
+async def _write(context: Any, message: pb.CoordinatorMessage) -> None:
+    async with asyncio.timeout(WRITE_DEADLINE_S):
+        await context.write(message)

@@ -1,0 +1,99 @@
+"""What a peer's session says about ways to reach it, limited before the core is told."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+from coordinator.core.events.reach_events import (
+    DialBackEnded,
+    PunchEnded,
+    PunchRequested,
+    ReachabilityTold,
+    ReachEvent,
+    RecordGiven,
+)
+from coordinator.core.reach.holes import NAT_KINDS
+from coordinator.rpc.sanitise import counter, duration_s, text
+from rollcast.runtime.errors import MalformedMessage
+from rollcast.wire import limits
+from rollcast.wire.identity.peer_record import read_record
+from rollcast.wire.ids import PeerId
+from rollcast.wire.joining.local_address import read_local_address
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+ADDRESS_LENGTH_MAX = 512  # of one libp2p address; a circuit's has about 200
+CIRCUITS_MAX = 4
+
+
+def reach_event_of(peer_id: PeerId, message: pb.PeerMessage) -> ReachEvent | None:
+    """The event of a message that is about reaching each other; None for all others.
+
+    Raises:
+        MalformedMessage: out of bounds.
+    """
+    match message.WhichOneof("body"):
+        case "reachability":
+            return _told(peer_id, message.reachability)
+        case "punch_request":
+            return PunchRequested(peer_id, _peer(message.punch_request.peer_id))
+        case "punch_outcome":
+            outcome = message.punch_outcome
+            return PunchEnded(peer_id, counter(outcome.punch_id), outcome.opened, duration_s(outcome.seconds))
+        case "dial_back_outcome":
+            found = message.dial_back_outcome
+            return DialBackEnded(peer_id, counter(found.check_id), found.reached, text(found.problem))
+        case "peer_records":
+            records = message.peer_records.records
+            if len(records) != 1 or records[0].ByteSize() > limits.PEER_RECORD_BYTES_MAX:
+                raise MalformedMessage("a peer gives one record, its own")
+            if read_record(records[0]).peer_id != peer_id:
+                raise MalformedMessage("a peer gives no record of another one")
+            return RecordGiven(peer_id, records[0].SerializeToString(deterministic=True))
+        case _:
+            return None
+
+
+def _told(peer_id: PeerId, said: pb.Reachability) -> ReachabilityTold:
+    if len(said.circuits) > CIRCUITS_MAX:
+        raise MalformedMessage(f"a peer names at most {CIRCUITS_MAX} circuits")
+    return ReachabilityTold(
+        peer_id=peer_id,
+        nat=said.nat if said.nat in ("", *NAT_KINDS) else "unknown",
+        punch_address=_ip_and_port(said.punch_address),
+        circuits=tuple(_p2p_address(one) for one in said.circuits),
+        relay_address=_p2p_address(said.relay_address) if said.relay_address else "",
+        advertise=text(said.advertise),
+        local_address=read_local_address(said.local_address),  # what is none is not passed on
+    )
+
+
+def _peer(peer_id: str) -> PeerId:
+    if not 0 < len(peer_id) <= limits.PEER_ID_LENGTH_MAX:
+        raise MalformedMessage("this names no peer")
+    return PeerId(text(peer_id))
+
+
+def _ip_and_port(address: str) -> str:
+    """An IP address and port as it came; empty stays empty.
+
+    Raises:
+        MalformedMessage: it is none: names would make peers ask somebody's name server.
+    """
+    if not address:
+        return ""
+    host, colon, port = address[:64].rpartition(":")
+    try:
+        ip_address(host.strip("[]"))
+        in_range = colon == ":" and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16
+    except ValueError:
+        in_range = False
+    if not in_range or len(address) > 64:
+        raise MalformedMessage("the address to punch to is no IP address and port")
+    return address
+
+
+def _p2p_address(address: str) -> str:
+    printable = address.isascii() and address.isprintable() and " " not in address
+    if not address.startswith("/") or len(address) > ADDRESS_LENGTH_MAX or not printable:
+        raise MalformedMessage("this is no libp2p address")
+    return address

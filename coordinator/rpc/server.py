@@ -1,0 +1,82 @@
+"""The control port: gRPC over mutual TLS, certificates of the run CA only."""
+
+from __future__ import annotations
+
+import socket
+
+import grpc
+import structlog
+
+from coordinator.rpc.access import RoleGate
+from coordinator.rpc.learner import LearnerCalls
+from coordinator.rpc.peers import PeerCalls
+from coordinator.rpc.tokenizer import TokenizerCalls
+from rollcast.runtime.errors import PortInUse
+from rollcast.runtime.process import bind_error
+from rollcast.wire.identity.tls import SERVER_OPTIONS, TlsCredentials
+from rollcast.wire.proto import rollcast_pb2_grpc as pb_grpc
+
+log = structlog.get_logger()
+
+CONCURRENT_CALLS_MAX = 32_768  # of all callers together; a peer has a session and one upload open, for 10,000 peers
+
+
+class Servicer:
+    """Every call of the control port, by role."""
+
+    def __init__(self, peers: PeerCalls, tokenizer: TokenizerCalls, learner: LearnerCalls) -> None:
+        self.Session = peers.Session
+        self.UploadRollouts = peers.UploadRollouts
+        self.TokenizerFile = tokenizer.TokenizerFile
+        self.OpenLearner = learner.OpenLearner
+        self.Examples = learner.Examples
+        self.HeldOut = learner.HeldOut
+        self.ScoreCompletions = learner.ScoreCompletions
+        self.NextBatch = learner.NextBatch
+        self.Announce = learner.Announce
+        self.OpenEpoch = learner.OpenEpoch
+        self.ReportStep = learner.ReportStep
+        self.ReportStatus = learner.ReportStatus
+
+
+class ControlServer:
+    """A listening control port."""
+
+    def __init__(self, server: grpc.aio.Server, port: int) -> None:
+        self._server = server
+        self.port = port
+
+    @classmethod
+    async def start(
+        cls, servicer: Servicer, gate: RoleGate, credentials: TlsCredentials, *, host: str, port: int
+    ) -> ControlServer:
+        """Bind and serve.
+
+        Raises:
+            PortInUse: the address cannot be bound.
+        """
+        server = grpc.aio.server(
+            interceptors=[gate], options=list(SERVER_OPTIONS), maximum_concurrent_rpcs=CONCURRENT_CALLS_MAX
+        )
+        pb_grpc.add_CoordinatorServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            bound = server.add_secure_port(address, credentials.grpc_server_credentials())
+        except RuntimeError:
+            raise _why_not(host, port) from None
+        await server.start()
+        return cls(server, bound)
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new calls, give running ones ``grace_s`` seconds."""
+        await self._server.stop(grace_s)
+
+
+def _why_not(host: str, port: int) -> PortInUse:
+    """grpc does not say why it cannot bind; the operating system does."""
+    try:
+        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
+            error = OSError("grpc cannot bind it")
+    except OSError as reason:
+        error = reason
+    return bind_error(f"{host}:{port}", error, setting="serve.grpc_port")

@@ -1,0 +1,112 @@
+"""Run what a coordinator does beside its events: time, the disk, compaction, and watching for failures."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+from collections.abc import Awaitable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from coordinator.config.config import CoordinatorConfig
+from coordinator.core.events.events import Tick
+from coordinator.core.members import standby as standing_by
+from coordinator.ledger.compaction import Compactor
+from coordinator.ledger.disk_guard import DiskGuard
+from coordinator.ledger.retention import Retention
+from coordinator.ledger.sqlite import Ledger
+from coordinator.metrics.metrics import CoordinatorMetrics
+from coordinator.prompts.problems import Problems
+from coordinator.shell.shell import Shell
+from rollcast.runtime.errors import RollcastError
+from rollcast.runtime.run_folder import RunFolder
+from rollcast.wire.ids import Step
+
+TICK_S = 0.2
+SUMS_KEPT_TICKS = 50  # a coordinator that is killed forgets ten seconds at most
+DISK_LOOKED_AT_S = 1.0  # in which no coordinator writes a low-water mark's worth
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """The work that goes on until the coordinator stops, and the components that it watches over."""
+
+    config: CoordinatorConfig
+    folder: RunFolder
+    shell: Shell
+    ledger: Ledger
+    problems: Problems
+    metrics: CoordinatorMetrics
+    disk: DiskGuard
+
+    def works(self) -> list[Coroutine[Any, Any, None]]:
+        """Return coroutines that each run until they are cancelled; a failure in one ends the run."""
+        return [
+            self._tick(),
+            self._end_with(self.ledger.failed()),
+            self._end_with(self.problems.failed()),
+            self._watch_disk(),
+            self._compact(),
+        ]
+
+    async def _tick(self) -> None:
+        """Let the core see time pass, now and then write down sums, and measure how late the loop is."""
+        loop, kept = asyncio.get_running_loop(), ""
+        for tick in itertools.count(1):
+            due_at = loop.time() + TICK_S
+            await asyncio.sleep(TICK_S)
+            late_s = max(0.0, loop.time() - due_at)
+            self.metrics.loop_lag_s.observe(late_s)
+            self.metrics.loop_lag.observe(late_s)
+            self.shell.apply(Tick())
+            if tick % SUMS_KEPT_TICKS == 0:
+                self.shell.keep_sums()
+                standby = standing_by.to_json(self.shell.core.standby())
+                if standby != kept:
+                    kept = standby
+                    self.ledger.set_meta(standing_by.STANDBY, standby)
+
+    async def _end_with(self, failed: Awaitable[Exception]) -> None:
+        self.shell.fail(await failed)
+
+    async def _watch_disk(self) -> None:
+        """Look at the disk now and then, and record when uploads are refused and when they are accepted again."""
+        disk = self.disk
+        try:
+            while True:
+                was_refusing = disk.refusing
+                await asyncio.to_thread(disk.look)
+                self.metrics.store_free_bytes.set(disk.free_bytes)
+                self.metrics.store_refusing.set(disk.refusing)
+                if disk.refusing != was_refusing:
+                    kind, detail = "disk_low" if disk.refusing else "disk_roomy", f"{disk.free_bytes} bytes are free"
+                    self.ledger.record_event(kind, "run folder", detail, cause="disk")
+                await asyncio.sleep(DISK_LOOKED_AT_S)
+        except RollcastError as error:
+            self.shell.fail(error)
+
+    async def _compact(self) -> None:
+        """Keep the store small."""
+        store = self.config.store
+        compactor = Compactor(
+            self.ledger,
+            Retention(
+                margin_steps=store.margin_steps,
+                events_kept=store.events_kept,
+                segments_bytes_max=store.segments_bytes_max,
+                steps_kept=store.steps_kept,
+            ),
+            self.folder.events,
+            oldest_checkpoint_step=lambda: _step(self.shell.learner_value("oldest_checkpoint_step")),
+            oldest_trained_age=self.config.run.age_max,
+        )
+        try:
+            await compactor.run(store.compaction_interval_s)
+        except RollcastError as error:
+            self.shell.fail(error)
+
+
+def _step(value: float | None) -> Step | None:
+    """What the learner reported as a step, if it can be one."""
+    return Step(int(value)) if value is not None and math.isfinite(value) and value >= 0.0 else None

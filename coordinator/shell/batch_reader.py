@@ -1,0 +1,79 @@
+"""Recorded batches on their way from the ledger to the learner, which waits for them with nothing to do.
+
+Every answer of the ledger takes as long as the commit that is under way: asking for one part after the other would
+make a small batch's learner wait for a dozen of them. So the first parts are asked for together with the record itself,
+in whose transaction they are read, and later ones ahead of need. Only what is durable is handed out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+
+from coordinator.ledger.store import BatchEntry, RunStore
+from rollcast.runtime.waits import deadline
+from rollcast.wire.ids import Step
+
+ROLLOUTS_AT_ONCE = 32  # read from the ledger in one go: uploads that wait for it hardly notice
+PARTS_AHEAD = 8
+ROLLOUTS_UNPACED = 512  # of a larger batch the rest is read in half of the time only, part by part
+LEDGER_DEADLINE_S = 60.0
+
+
+class _Reading:
+    """One batch, read from its beginning."""
+
+    def __init__(self, ledger: RunStore, step: Step) -> None:
+        self._ledger = ledger
+        self._step = step
+        self._asked = 0  # rollouts
+        self._size = ledger.batch_size(step)
+        self._parts: deque[asyncio.Future[list[BatchEntry]]] = deque()
+        while len(self._parts) < PARTS_AHEAD:
+            self._ask()
+
+    def _ask(self) -> None:
+        self._parts.append(self._ledger.batch(self._step, self._asked, ROLLOUTS_AT_ONCE))
+        self._asked += ROLLOUTS_AT_ONCE
+
+    async def size(self) -> int:
+        async with deadline(LEDGER_DEADLINE_S, "the ledger to count a batch"):
+            return await self._size
+
+    async def parts(self) -> AsyncIterator[list[BatchEntry]]:
+        size = await self.size()
+        for first in range(0, size, ROLLOUTS_AT_ONCE):
+            began_s = time.monotonic()
+            if not self._parts:
+                self._ask()
+            async with deadline(LEDGER_DEADLINE_S, "the ledger to read a part of a batch"):
+                entries = await self._parts.popleft()
+            while len(self._parts) < PARTS_AHEAD and self._asked < min(size, ROLLOUTS_UNPACED):
+                self._ask()
+            yield entries
+            if first >= ROLLOUTS_UNPACED:
+                await asyncio.sleep(time.monotonic() - began_s)
+
+
+class BatchReading:
+    """Reads batches for one learner."""
+
+    def __init__(self, ledger: RunStore) -> None:
+        self._ledger = ledger
+        self._begun: dict[Step, _Reading] = {}  # the one that was recorded last, until it is asked for
+
+    def recording(self, step: Step) -> None:
+        """The ledger was just told to record this batch: it reads it in the same transaction."""
+        self._begun = {step: _Reading(self._ledger, step)}
+
+    async def read(self, step: Step) -> tuple[int, AsyncIterator[list[BatchEntry]]]:
+        """How many rollouts a recorded batch has, and they themselves, in order, in small parts.
+
+        Raises:
+            StoreError: it is not kept any more.
+            WaitTimedOut: the ledger takes too long.
+        """
+        reading = self._begun.pop(step, None) or _Reading(self._ledger, step)
+        return await reading.size(), reading.parts()

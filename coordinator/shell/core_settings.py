@@ -1,0 +1,68 @@
+"""The core's settings as the process's configuration has them. Pure."""
+
+from __future__ import annotations
+
+from coordinator.config.config import CoordinatorConfig
+from coordinator.config.tasks import MixtureTask
+from coordinator.core.broadcast.nodes import PlanShape
+from coordinator.core.broadcast.probing import ProbeSettings
+from coordinator.core.decisions.settings import CoreSettings
+from coordinator.core.reach.dial_settings import DialBackSettings
+from rollcast.wire.ids import RunId
+from rollcast.wire.rollouts import Sampling
+
+
+def core_settings(
+    config: CoordinatorConfig, run_id: RunId, sampling: Sampling, *, vocabulary_size: int
+) -> CoreSettings:
+    """The core's settings from the process's configuration."""
+    return CoreSettings(
+        run_id=run_id,
+        run_name=config.run.name,
+        seed=config.run.seed,
+        steps=config.run.steps,
+        staleness_limit=config.run.staleness_limit,
+        publish_every_steps=_kappa(config),
+        late_policy=config.run.late_policy,
+        late_wait_s=config.run.late_wait_s,
+        late_steps_max=config.run.late_steps_max,
+        groups_per_step=config.run.groups_per_step,
+        samples_per_group=config.run.samples_per_group,
+        sampling=sampling,
+        drop_without_advantage=config.selection.drop_without_advantage,
+        drops_per_step_max=int(config.selection.drops_per_step_max * config.run.groups_per_step),
+        staged_prompts=isinstance(config.task, MixtureTask) and bool(config.task.stages),
+        vocabulary_size=vocabulary_size,
+        lease_deadline_s=config.lease.deadline_s,
+        prefetch_batches=config.lease.prefetch_batches,
+        prefetch_s=config.lease.prefetch_s,
+        reconnect_grace_s=config.lease.reconnect_grace_s,
+        pacing=config.lease.pacing,
+        lead_margin_steps=config.lease.lead_margin_steps,
+        duplicate_share=config.lease.duplicate_share,
+        partial_tokens_max=config.lease.partial_tokens_max,
+        heartbeat_timeout_s=config.membership.heartbeat_timeout_s,
+        no_peer_timeout_s=config.membership.no_peer_timeout_s,
+        start_timeout_s=config.membership.start_timeout_s,
+        learner_timeout_s=config.membership.learner_timeout_s,
+        scoring_queue_max=config.verifier.queue_max,
+        plan_shape=PlanShape(
+            mesh_peers_max=config.relay.mesh_peers_max,
+            stripes=config.relay.stripes,
+            fallbacks_max=config.relay.fallbacks_max,
+            unknown_uplink_bytes_per_second=config.relay.unknown_uplink_bytes_per_second,
+            mirrors=tuple(config.relay.mirrors),
+        ),
+        probes=ProbeSettings(config.relay.probe_bytes_max, config.relay.probe_seconds_max),
+        dial_backs=DialBackSettings(config.relay.dial_back, tuple(config.relay.dial_back_networks)),
+        lan_preferred=config.relay.lan_preferred,
+        activation=config.capacity.settings(
+            unknown_upload_bytes_per_second=config.relay.unknown_uplink_bytes_per_second,
+            usd_total_max=config.providers.usd_max,
+        ),
+    )
+
+
+def _kappa(config: CoordinatorConfig) -> int:
+    """As the core's settings have it: 0 for auto."""
+    return 0 if config.run.publish_every_steps == "auto" else config.run.publish_every_steps

@@ -1,0 +1,104 @@
+"""Calls of peers and the learner that wait for what the core decides."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import TypeVar, assert_never
+
+from coordinator.core.events.actions import AnswerEpoch, AnswerUpload, ServeBatch
+from coordinator.core.events.events import BatchRequested, EpochRequested, Event
+from rollcast.runtime.waits import deadline
+from rollcast.wire.ids import Step, UploadId, Version
+
+EPOCH_DEADLINE_S = 60.0
+
+ActionT = TypeVar("ActionT")
+
+
+class WaitingCalls:
+    """One future a call, by the id that the core knows it by."""
+
+    def __init__(
+        self, apply: Callable[[Event], None], clock: Callable[[], float], observe_answer_s: Callable[[float], None]
+    ) -> None:
+        """``apply`` tells the core; ``observe_answer_s`` is told how long each upload waited."""
+        self._apply = apply
+        self._clock = clock
+        self._observe_answer_s = observe_answer_s
+        self._uploads: dict[UploadId, asyncio.Future[AnswerUpload]] = {}
+        self._batches: dict[Step, list[asyncio.Future[ServeBatch]]] = {}
+        self._epochs: dict[int, asyncio.Future[AnswerEpoch]] = {}
+        self._ids = itertools.count(1)
+
+    def answer(self, action: AnswerUpload | ServeBatch | AnswerEpoch) -> None:
+        """The core's answer; nobody may be waiting for it any more."""
+        match action:
+            case AnswerUpload():
+                _answer(self._uploads.get(action.upload_id), action)
+            case ServeBatch():
+                for waiting in self._batches.get(action.step, ()):
+                    _answer(waiting, action)
+            case AnswerEpoch():
+                _answer(self._epochs.get(action.request_id), action)
+            case _:
+                assert_never(action)
+
+    def upload(self, event_of: Callable[[UploadId], Event]) -> asyncio.Future[AnswerUpload]:
+        """Tell the core of an upload; the answer comes once it is durable or refused."""
+        upload_id = UploadId(next(self._ids))
+        answer: asyncio.Future[AnswerUpload] = asyncio.get_running_loop().create_future()
+        self._uploads[upload_id] = answer
+        arrived_at = self._clock()
+
+        def forget(_: asyncio.Future[AnswerUpload]) -> None:
+            del self._uploads[upload_id]
+            self._observe_answer_s(self._clock() - arrived_at)
+
+        answer.add_done_callback(forget)
+        self._apply(event_of(upload_id))
+        return answer
+
+    async def batch(self, step: Step, wait_s: float) -> ServeBatch | None:
+        """Ask for the batch of a step; None if it is not recorded within ``wait_s``."""
+        served: asyncio.Future[ServeBatch] = asyncio.get_running_loop().create_future()
+        self._batches.setdefault(step, []).append(served)
+        self._apply(BatchRequested(step))
+        try:
+            async with asyncio.timeout(wait_s):
+                return await served
+        except TimeoutError:
+            return None
+        finally:  # a learner that called again, because its connection broke, goes on waiting
+            self._batches[step].remove(served)
+            if not self._batches[step]:
+                del self._batches[step]
+
+    async def epoch(self, step: Step, common_version: Version | None) -> AnswerEpoch:
+        """Ask for an epoch; the answer comes once it is durable.
+
+        Raises:
+            WaitTimedOut: the ledger takes too long.
+        """
+        request_id = next(self._ids)
+        answer: asyncio.Future[AnswerEpoch] = asyncio.get_running_loop().create_future()
+        self._epochs[request_id] = answer
+        self._apply(EpochRequested(request_id, step, common_version))
+        try:
+            async with deadline(EPOCH_DEADLINE_S, "the ledger to record an epoch"):
+                return await answer
+        finally:
+            del self._epochs[request_id]
+
+
+def _answer(waiting: asyncio.Future[ActionT] | None, action: ActionT) -> None:
+    if waiting is not None and not waiting.done():
+        waiting.set_result(action)
+
+
+def answered(answer: AnswerUpload) -> asyncio.Future[AnswerUpload]:
+    """An upload's answer without asking the core."""
+    future: asyncio.Future[AnswerUpload] = asyncio.get_running_loop().create_future()
+    future.set_result(answer)
+    return future

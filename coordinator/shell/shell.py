@@ -1,0 +1,368 @@
+"""Carries out what the core decides, and tells it what came of it.
+
+Everything happens on one asyncio loop: an event is applied as a whole, its actions in order, before the next one. What
+takes time (the ledger, verifiers, the task's generator) runs beside it and comes back as an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, assert_never
+
+import structlog
+
+from coordinator.core.causes import cause_of
+from coordinator.core.core import CoordinatorCore
+from coordinator.core.decisions.lifecycle import failure_of
+from coordinator.core.events.actions import (
+    Action,
+    AnswerEpoch,
+    AnswerUpload,
+    CloseAttempt,
+    CloseGroup,
+    FailRun,
+    Note,
+    Penalise,
+    PlanActivation,
+    RecordAttempt,
+    RecordBatch,
+    RecordEpoch,
+    RecordGroup,
+    ScoreRollout,
+    SendAnnouncement,
+    ServeBatch,
+    SetBudget,
+    StoreRollout,
+    SupplyPrompts,
+    TryAddress,
+    WantWorker,
+)
+from coordinator.core.events.events import (
+    AnnouncedEncoding,
+    BatchRecorded,
+    EpochRecorded,
+    Event,
+    LearnerCalled,
+    LearnerStatusChanged,
+    MalformedRollout,
+    PromptsSupplied,
+    RolloutReceived,
+    RolloutScored,
+    RolloutStored,
+    RunEnded,
+    StepFinished,
+    VersionAnnounced,
+)
+from coordinator.core.members.learner_lives import LEARNER_LIVES, LearnerLives
+from coordinator.ledger.event_log import EventRows
+from coordinator.ledger.store import RunStore
+from coordinator.metrics.sinks.sink import Sink
+from coordinator.prompts.problems import Problems
+from coordinator.recovery.resume import AGE_SPLIT, ELAPSED_S, LEARNER_FINISHED, LEARNER_VALUES
+from coordinator.report.summary import step_metrics
+from coordinator.shell.activation_solver import ActivationPlanner
+from coordinator.shell.announcements import Announcements
+from coordinator.shell.async_work import LEDGER_DEADLINE_S, BesideTheLoop
+from coordinator.shell.batch_reader import BatchReading
+from coordinator.shell.messages import announcement_message
+from coordinator.shell.peer_sender import PeerSending, ToPeer
+from coordinator.shell.pending_calls import WaitingCalls, answered
+from coordinator.shell.sessions import Sessions
+from rollcast.runtime.errors import EpochOver, RollcastError
+from rollcast.runtime.waits import deadline
+from rollcast.wire.ids import FencingToken, LeaseId, PeerId, Step, UploadId, Version
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.rollouts import Rollout
+from rollcast.wire.versions.records import VerifiedVersion
+
+log = structlog.get_logger()
+
+
+class Shell:
+    """The core's hands. Its failure, ours or the disk's, ends the run: see ``failure``."""
+
+    def __init__(
+        self,
+        *,
+        core: CoordinatorCore,
+        ledger: RunStore,
+        problems: Problems,
+        sessions: Sessions,
+        sink: Sink,
+        clock: Callable[[], float],
+        observe_answer_s: Callable[[float], None] = lambda seconds: None,
+        refuses_uploads: Callable[[], bool] = lambda: False,
+        learner_values: Mapping[str, float] | None = None,
+        learner_lives: LearnerLives | None = None,
+        record: Callable[[float, Event, Sequence[Action]], None] = lambda now, event, actions: None,
+    ) -> None:
+        """Whoever calls must ``close`` it.
+
+        Args:
+            sink: where the figures of steps go.
+            refuses_uploads: the disk is almost full.
+            learner_values, learner_lives: what the learner said before our start.
+            record: keeps the flight record.
+        """
+        self._core = core
+        self._ledger = ledger
+        self._problems = problems
+        self._to_peers = PeerSending(sessions)
+        self._sink = sink
+        self.clock = clock
+        self._beside = BesideTheLoop(self.apply, self.fail, lambda: bool(self.ended_because))
+        self._events: list[Event] = []
+        self._cause = ""  # the event whose actions are carried out
+        self._applying = False
+        self._calls = WaitingCalls(self.apply, clock, observe_answer_s)
+        self._announcements = Announcements(ledger)
+        self._planner = ActivationPlanner()
+        self.batches = BatchReading(ledger)
+        self._rows = EventRows(ledger, clock, self._beside.kept)
+        self._refuses_uploads = refuses_uploads
+        self._learner_values = dict(learner_values or {})
+        self._learner_lives = learner_lives or LearnerLives()
+        self._record = record
+        self.on_want: Callable[[WantWorker], None] = lambda action: None
+        self.on_budget: Callable[[SetBudget], None] = lambda action: None
+        self.on_try: Callable[[TryAddress], None] = lambda action: None
+        self.ended_because = ""
+        self.ended_for_good = False
+        self.finished = asyncio.Event()  # the learner says that the run is done
+        self.failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+
+    # ---------------------------------------------------------------- events in
+
+    def apply(self, event: Event) -> None:
+        """Tell the core, and do what it asks for."""
+        self._events.append(event)
+        if self._applying:  # an action caused an event: it waits for the actions before it
+            return
+        self._applying = True
+        try:
+            while self._events:
+                event = self._events.pop(0)
+                self._cause = cause_of(event)
+                now = self.clock()
+                actions = self._core.handle(event, now)
+                self._record(now, event, actions)
+                for action in actions:
+                    self._carry_out(action)
+        except Exception as error:  # a bug of ours: nothing after it can be trusted
+            self.fail(error)
+        finally:
+            self._applying = False
+
+    def fail(self, error: Exception) -> None:
+        """End the run with this error; only the first one counts."""
+        if not self.failure.done():
+            if not isinstance(error, RollcastError):
+                log.error("the coordinator failed", exc_info=error)
+            self.failure.set_result(error)
+
+    def upload(self, peer_id: PeerId, rollout: Rollout) -> asyncio.Future[AnswerUpload]:
+        """Take a rollout in; the answer comes once it is durable or refused."""
+        if self._refuses_uploads():
+            return answered(AnswerUpload(UploadId(0), rollout.lease_id, rollout.sample_index, False, "busy"))
+        end = self._problems.ends.end(rollout.completion_token_ids, 0)
+        return self._calls.upload(lambda upload_id: RolloutReceived(upload_id, peer_id, rollout, end))
+
+    def upload_malformed(self, peer_id: PeerId, message: pb.Rollout, problem: str) -> asyncio.Future[AnswerUpload]:
+        """Take in what is no rollout; its lease, token and sample are believed as far as they name its own attempt."""
+        lease_id, token = LeaseId(message.lease_id), FencingToken(message.fencing_token)
+        return self._calls.upload(
+            lambda upload_id: MalformedRollout(upload_id, peer_id, lease_id, token, message.sample_index, problem)
+        )
+
+    async def batch(self, step: Step, wait_s: float) -> ServeBatch | None:
+        """Ask for the batch of a step; None if it is not recorded within ``wait_s``."""
+        return await self._calls.batch(step, wait_s)
+
+    async def open_epoch(self, step: Step, common_version: Version | None) -> AnswerEpoch:
+        """Open an epoch for a learner that reached another state than the published one.
+
+        Raises:
+            WaitTimedOut: the ledger takes too long.
+        """
+        return await self._calls.epoch(step, common_version)
+
+    async def announce(self, verified: VerifiedVersion) -> bool:
+        """Store a verified announcement, then let the core spread it; False if it was announced before.
+
+        Raises:
+            StoreError: another announcement of the same version is stored.
+            EpochOver: the version belongs to an epoch that is over, or does not count any more.
+        """
+        record = verified.record
+        if not self._core.epochs.valid(record.epoch, record.version):
+            raise EpochOver(
+                f"version {record.version} of epoch {record.epoch} comes too late: epoch {self._core.epoch} has begun",
+                cause="another learner went on with this run",
+                fix="stop this learner: only one may train a run",
+            )
+        async with deadline(LEDGER_DEADLINE_S, "the ledger to store an announcement"):
+            first_time = await self._ledger.record_version(
+                record.epoch, record.version, verified.announcement.SerializeToString(deterministic=True)
+            )
+        self._announcements.remember(record.epoch, record.version, verified.announcement)
+        if first_time:
+            log.info("version announced", version=record.version, state_bytes=record.state_size_bytes)
+            encodings = tuple(
+                AnnouncedEncoding(one.encoding_id, one.kind, one.base_version, one.size_bytes)
+                for one in verified.manifests
+            )
+            self.apply(VersionAnnounced(record.epoch, record.version, verified.chunk_count_max, encodings))
+        return first_time
+
+    async def step_finished(self, event: StepFinished) -> None:
+        """A step of the learner is done: the core counts it, the sinks and the ledger keep it.
+
+        Raises:
+            StoreError, WaitTimedOut: the ledger does not.
+        """
+        self.apply(event)
+        recorded = self._ledger.record_step(event.step, event.values)
+        try:
+            self._sink.write(event.step, step_metrics(self.status(), event.values))
+        except RollcastError as error:
+            self.fail(error)
+        await self._beside.durable(recorded, "the figures of a step")
+
+    async def learner_status(self, event: LearnerStatusChanged) -> None:
+        """The learner's phase; its last one ends the run, and is durable before the learner goes away over it.
+
+        Raises:
+            StoreError, WaitTimedOut: the ledger does not keep it.
+        """
+        self.apply(event)
+        log.info("learner", phase=event.phase, detail=event.detail)
+        if event.values:
+            self._learner_values.update(event.values)
+            self._beside.kept(self._ledger.set_meta(LEARNER_VALUES, json.dumps(self._learner_values)))
+            if self._learner_lives.said(event.values):
+                self._beside.kept(self._ledger.set_meta(LEARNER_LIVES, self._learner_lives.to_json()))
+        if event.phase == "finished":
+            await self._beside.durable(self._ledger.set_meta(LEARNER_FINISHED, "yes"), "that the learner has finished")
+            self.finished.set()
+
+    def learner_value(self, name: str) -> float | None:
+        """A figure of the learner's newest report that had it."""
+        return self._learner_values.get(name)
+
+    def learner_called(self) -> None:
+        """The learner called us: it is alive."""
+        self.apply(LearnerCalled())
+
+    def keep_sums(self) -> None:
+        """Write down sums that are in no table, so that a coordinator after us goes on from there."""
+        self._beside.kept(self._ledger.set_meta(ELAPSED_S, f"{self._core.elapsed_s(self.clock()):.3f}"))
+        self._beside.kept(self._ledger.set_meta(AGE_SPLIT, json.dumps(self._core.age_split.to_json())))
+        self._rows.tell_left_out()
+
+    def end_run(self, reason: str, *, final: bool) -> None:
+        """Let everybody go; if it is for good, what is untrained is dropped and counted."""
+        if not self.ended_because:
+            self.ended_because, self.ended_for_good = reason, final
+            self.apply(RunEnded(reason, final))
+            self.keep_sums()
+
+    # ---------------------------------------------------------------- questions
+
+    @property
+    def core(self) -> CoordinatorCore:
+        """For questions only: whatever changes it goes through apply."""
+        return self._core
+
+    def status(self) -> dict[str, Any]:
+        """What every screen shows."""
+        return self._core.status(self.clock()).to_json()
+
+    def broadcast(self) -> dict[str, Any]:
+        """How the newest version spreads."""
+        return self._core.broadcast(self.clock()).to_json()
+
+    def waiting_for(self) -> str:
+        """What the run waits for, in words."""
+        return self._core.waiting(self.clock()).text
+
+    # ---------------------------------------------------------------- actions out
+
+    def _carry_out(self, action: Action) -> None:
+        if isinstance(action, ToPeer):
+            self._to_peers.send(action)
+            return
+        match action:  # the most frequent ones first
+            case RecordAttempt():
+                self._beside.kept(self._ledger.record_attempt(action))
+            case StoreRollout():
+                self._beside.kept(self._ledger.store_rollouts([action]), RolloutStored(action.rollout_id))
+            case AnswerUpload() | ServeBatch() | AnswerEpoch():
+                self._calls.answer(action)
+            case ScoreRollout():
+                self._beside.start(self._score(action))
+            case SendAnnouncement():
+                self._send_announcement(action)
+            case CloseAttempt():
+                self._beside.kept(self._ledger.close_attempt(action))
+            case WantWorker():
+                self.on_want(action)
+            case SetBudget():
+                self.on_budget(action)
+            case TryAddress():
+                self.on_try(action)
+            case PlanActivation():
+                self._beside.start(self._plan_activation(action))
+            case SupplyPrompts():
+                self._beside.start(self._supply_prompts(action))
+            case RecordGroup():
+                problem = self._problems.drawn(action.problem_id)
+                self._beside.kept(self._ledger.record_group(action, problem.to_json()))
+            case CloseGroup():
+                self._beside.kept(self._ledger.close_group(action))
+            case RecordBatch():
+                self._beside.kept(self._ledger.record_batch(action), BatchRecorded(action.step))
+                self.batches.recording(action.step)
+            case RecordEpoch():
+                self._beside.kept(self._ledger.record_epoch(action), EpochRecorded(action.epoch))
+            case Penalise():
+                self._rows.write(action.kind, action.peer_id, action.reason, self._cause)
+            case Note():
+                self._rows.write(action.kind, action.subject, action.detail, self._cause)
+            case FailRun():
+                self.fail(failure_of(action))
+            case _:
+                assert_never(action)
+
+    def _send_announcement(self, action: SendAnnouncement) -> None:
+        epoch = self._core.epochs.epoch_of(action.version)
+        if (announcement := self._announcements.in_memory(epoch, action.version)) is not None:
+            self._to_peers.later(action.peer_id, announcement_message(announcement))
+        else:
+            self._beside.start(self._send_stored_announcement(action))
+
+    async def _send_stored_announcement(self, action: SendAnnouncement) -> None:
+        announcement = await self._announcements.stored(action.version)
+        self._to_peers.later(action.peer_id, announcement_message(announcement))
+
+    async def _plan_activation(self, action: PlanActivation) -> None:
+        self.apply(await self._planner.solve(action.problem))
+
+    async def _supply_prompts(self, action: SupplyPrompts) -> None:
+        self.apply(PromptsSupplied(await self._problems.draw(action.count, action.steps)))
+
+    async def _score(self, action: ScoreRollout) -> None:
+        verdict = await self._problems.score(action.rollout_id, action.problem_id, action.completion_token_ids)
+        problem = self._problems.rewarded(action.problem_id, verdict.reward)
+        # Before the event: a batch may be recorded because of it, and the ledger keeps the order of our calls.
+        kept = self._ledger.record_score(
+            action.rollout_id, verdict.reward, exact=verdict.exact, error=verdict.error, problem=problem
+        )
+        self._beside.kept(kept)
+        self.apply(RolloutScored(action.rollout_id, verdict.reward, verdict.error))
+
+    async def close(self) -> None:
+        """Drop the work that is still under way."""
+        self._to_peers.close()
+        await self._beside.close()

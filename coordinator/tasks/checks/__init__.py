@@ -1,0 +1,1 @@
+"""Define what a task is, and check answers."""

@@ -1,0 +1,60 @@
+"""Several tasks as one, for whoever verifies and for whoever needs their wording; mixture.py draws from the parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from coordinator.tasks.checks.task import Problem, Score, TaskAdapter
+from coordinator.tasks.wording import PIECES_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One task of a mixture. ``name`` is empty where it is the only one."""
+
+    name: str
+    adapter: TaskAdapter
+
+
+class Mixed:
+    """Parts with names; a problem's id begins with its part's name and a slash."""
+
+    name = "mixture"
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = tuple(parts)
+        self._by_name = {part.name: part.adapter for part in parts}
+
+    @property
+    def starts_processes(self) -> bool:
+        """Whether verifying some part's problems does."""
+        return any(part.adapter.starts_processes for part in self.parts)
+
+    def wording(self) -> tuple[str, ...]:
+        """The parts' pieces, as many of each as there is room for."""
+        each = PIECES_MAX // len(self.parts)
+        return tuple(dict.fromkeys(piece for part in self.parts for piece in part.adapter.wording()[:each]))
+
+    def characters(self) -> str:
+        """All that some part uses, in full: a piece of one part may be spelled out in another."""
+        found: set[str] = set().union(*(part.adapter.characters() for part in self.parts))
+        return "".join(sorted(found.union(*self.wording())))
+
+    def warm_up(self) -> None:
+        """See TaskAdapter."""
+        for part in self.parts:
+            part.adapter.warm_up()
+
+    def verify(self, problem: Problem, completion_text: str) -> Score:
+        """Score a completion with the verifier of the problem's part; without such a name, of the first one."""
+        name, _, rest = problem.problem_id.partition("/")
+        adapter = self._by_name.get(name)
+        if adapter is None:
+            return self.parts[0].adapter.verify(problem, completion_text)
+        return adapter.verify(replace(problem, problem_id=rest), completion_text)
+
+
+def named(part: str, problem: Problem) -> Problem:
+    """The problem under its part's name."""
+    return replace(problem, problem_id=f"{part}/{problem.problem_id}") if part else problem

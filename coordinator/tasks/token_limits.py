@@ -1,0 +1,68 @@
+"""Which problems fit a run: the lengths of their prompts and answers in tokens, and the characters they use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from coordinator.tasks.checks.task import Problem
+from rollcast.runtime.errors import TaskError
+from rollcast.wire.text.tokenizer import TextTokenizer
+
+Unusable = Literal["", "unknown_characters", "too_long", "answer_too_long"]
+
+
+class TokenLimits:
+    """The limits, and what was seen of them, for what is told when problems run out."""
+
+    def __init__(self, tokenizer: TextTokenizer, prompt_tokens_max: int, new_tokens_max: int) -> None:
+        self.tokenizer = tokenizer
+        self.prompt_tokens_max = prompt_tokens_max
+        self.new_tokens_max = new_tokens_max
+        self._longest_prompt = 0  # tokens, of all problems looked at
+        self._longest_answer = 0
+        self._unknown = 0
+
+    def look_at(self, problem: Problem) -> tuple[tuple[int, ...] | None, Unusable]:
+        """The prompt's tokens, or None and why the problem cannot be used."""
+        prompt = self._encode(self.tokenizer.encode_prompt, problem.prompt)
+        answer = self.encode_answer(problem.answer) if problem.answer else ()
+        if prompt is None or answer is None:
+            self._unknown += 1
+            return None, "unknown_characters"
+        self._longest_prompt = max(self._longest_prompt, len(prompt))
+        self._longest_answer = max(self._longest_answer, len(answer))
+        if len(prompt) > self.prompt_tokens_max:
+            return None, "too_long"
+        if len(answer) > self.new_tokens_max:
+            return None, "answer_too_long"
+        return prompt, ""
+
+    def encode_answer(self, text: str) -> tuple[int, ...] | None:
+        """With the end of sequence; None if it has characters that the tokenizer lacks."""
+        token_ids = self._encode(self.tokenizer.encode, text)
+        return None if token_ids is None else (*token_ids, self.tokenizer.eos_id)
+
+    def _encode(self, encode: Callable[[str], list[int]], text: str) -> tuple[int, ...] | None:
+        try:
+            return tuple(encode(text))
+        except TaskError:
+            return None
+
+    def lengths(self) -> str:
+        """What was seen, in words."""
+        return (
+            f"prompts have up to {self._longest_prompt} tokens (sampling.prompt_tokens_max = "
+            f"{self.prompt_tokens_max}), answers have up to {self._longest_answer} tokens with their end of sequence "
+            f"(sampling.new_tokens_max = {self.new_tokens_max}), and {self._unknown} have "
+            "characters that the tokenizer lacks"
+        )
+
+    def higher_limits(self) -> list[str]:
+        """What to raise so that every problem seen fits; empty if all do."""
+        needs = (
+            ("sampling.prompt_tokens_max", self._longest_prompt, self.prompt_tokens_max),
+            ("sampling.new_tokens_max", self._longest_answer, self.new_tokens_max),
+        )
+        raises = [f"{name} to {longest}" for name, longest, limit in needs if longest > limit]
+        return [f"raise {' and '.join(raises)}"] if raises else []

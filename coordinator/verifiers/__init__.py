@@ -1,0 +1,1 @@
+"""Score rollouts in a bounded, restartable pool of processes."""

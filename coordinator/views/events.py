@@ -1,0 +1,180 @@
+"""The run's events from ledger and archive: filtered, a page at a time, newest first. Reads files: not for the loop."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from coordinator.ledger.event_archive import read_segment, segments
+from coordinator.ledger.store import StoryEntry
+from coordinator.ledger.story import reading
+from rollcast.runtime.run_folder import RunFolder
+
+LIMIT_MAX = 500
+SEGMENTS_READ_MAX = 8  # of the archive, for one page
+_COLUMNS = "event_order, at_unix_s, kind, subject, detail, cause"
+
+
+@dataclass(frozen=True, slots=True)
+class EventView:
+    """One event. ``name``: of the peer that it is about, empty if it is about none that was ever here."""
+
+    id: int
+    at_unix_s: float
+    kind: str
+    subject: str
+    name: str
+    detail: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which events. Empty: any. ``text`` is looked for in subject, detail and cause; ``subject`` may be a peer's name.
+
+    Args:
+        before, after: ids that they are below and above; 0: no such bound.
+    """
+
+    kinds: Collection[str] = ()
+    subject: str = ""
+    text: str = ""
+    before: int = 0
+    after: int = 0
+    limit: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class EventsPage:
+    """``next_before``: where the next page begins; None: there is none. ``kinds``: all that the ledger has."""
+
+    events: tuple[EventView, ...]
+    kinds: tuple[str, ...] = field(default=())
+    next_before: int | None = None
+
+
+class StoryRows:
+    """Reads beside a live coordinator.
+
+    Raises, all methods: StoreError: the ledger or its archive cannot be read.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._ledger = folder.ledger
+        self._archive = folder.events
+
+    def page(self, wanted: Wanted) -> EventsPage:
+        """The newest that are wanted, the newest first."""
+        limit = max(1, min(wanted.limit, LIMIT_MAX))
+        with reading(self._ledger) as connection:
+            subjects = _subjects(connection, wanted.subject)
+            found = _select(connection, wanted, subjects, limit + 1)
+            kinds = tuple(kind for (kind,) in connection.execute("SELECT DISTINCT kind FROM events ORDER BY kind"))
+            if len(found) <= limit:
+                found += self._archived(wanted, subjects, limit + 1 - len(found), _oldest(connection))
+            events = _with_names(connection, found[:limit])
+        more = len(found) > limit
+        return EventsPage(events, kinds, events[-1].id if more and events else None)
+
+    def after(self, last_id: int, limit: int) -> tuple[EventView, ...]:
+        """The first that came after an id, the oldest first."""
+        with reading(self._ledger) as connection:
+            rows = connection.execute(
+                f"SELECT {_COLUMNS} FROM events WHERE event_order > ? ORDER BY event_order LIMIT ?", (last_id, limit)
+            )
+            return _with_names(connection, [StoryEntry(*row) for row in rows])
+
+    def newest_id(self) -> int:
+        """0 where nothing has happened yet."""
+        with reading(self._ledger) as connection:
+            (found,) = connection.execute("SELECT coalesce(max(event_order), 0) FROM events").fetchone()
+        return int(found)
+
+    def one(self, event_id: int) -> EventView | None:
+        """The event with this id; None if there is none, or none any more."""
+        page = self.page(Wanted(before=event_id + 1, after=event_id - 1, limit=1))
+        return page.events[0] if page.events else None
+
+    def _archived(self, wanted: Wanted, subjects: Collection[str], count: int, oldest: int) -> list[StoryEntry]:
+        """Those before the ledger's oldest, the newest first, of the segments that lie nearest."""
+        found: list[StoryEntry] = []
+        read = 0
+        for segment in reversed(segments(self._archive)):
+            first = int(segment.name.partition(".")[0])
+            if wanted.before and first >= wanted.before:
+                continue
+            if len(found) >= count or read >= SEGMENTS_READ_MAX:
+                break
+            read += 1
+            entries = [one for one in read_segment(segment) if one.order < oldest and _fits(one, wanted, subjects)]
+            found += reversed(entries)
+        return found[:count]
+
+
+def _oldest(connection: sqlite3.Connection) -> int:
+    (found,) = connection.execute("SELECT coalesce(min(event_order), 9223372036854775807) FROM events").fetchone()
+    return int(found)
+
+
+def _subjects(connection: sqlite3.Connection, subject: str) -> frozenset[str]:
+    """The subject as it is written, and the ids of peers that joined under this name."""
+    if not subject:
+        return frozenset()
+    rows = connection.execute(
+        "SELECT DISTINCT subject FROM events WHERE kind = 'peer_joined' AND substr(detail, 1, ?) = ? LIMIT 64",
+        (len(subject) + 4, f"{subject} as "),
+    )
+    return frozenset({subject, *(found for (found,) in rows)})
+
+
+def _select(connection: sqlite3.Connection, wanted: Wanted, subjects: Collection[str], limit: int) -> list[StoryEntry]:
+    conditions, values = ["1"], list[object]()
+    for column, any_of in (("kind", wanted.kinds), ("subject", subjects)):
+        if any_of:
+            conditions.append(f"{column} IN ({', '.join('?' * len(any_of))})")
+            values += any_of
+    if wanted.text:
+        conditions.append("instr(lower(subject || ' ' || detail || ' ' || cause), ?) > 0")
+        values.append(wanted.text.lower())
+    for sign, bound in (("<", wanted.before), (">", wanted.after)):
+        if bound:
+            conditions.append(f"event_order {sign} ?")
+            values.append(bound)
+    rows = connection.execute(
+        f"SELECT {_COLUMNS} FROM events WHERE {' AND '.join(conditions)} ORDER BY event_order DESC LIMIT ?",
+        (*values, limit),
+    )
+    return [StoryEntry(*row) for row in rows]
+
+
+def _fits(one: StoryEntry, wanted: Wanted, subjects: Collection[str]) -> bool:
+    return (
+        (not wanted.kinds or one.kind in wanted.kinds)
+        and (not subjects or one.subject in subjects)
+        and (not wanted.text or wanted.text.lower() in f"{one.subject} {one.detail} {one.cause}".lower())
+        and (not wanted.before or one.order < wanted.before)
+        and one.order > wanted.after
+    )
+
+
+def _with_names(connection: sqlite3.Connection, entries: list[StoryEntry]) -> tuple[EventView, ...]:
+    names = dict(_names(connection, {one.subject for one in entries}))
+    return tuple(
+        EventView(one.order, one.at_unix_s, one.kind, one.subject, names.get(one.subject, ""), one.detail, one.cause)
+        for one in entries
+    )
+
+
+def _names(connection: sqlite3.Connection, subjects: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Of peers among these subjects: what each called itself when it last joined."""
+    peers = [one for one in subjects if " " not in one]
+    for start in range(0, len(peers), LIMIT_MAX):
+        some = peers[start : start + LIMIT_MAX]
+        rows = connection.execute(
+            f"SELECT subject, detail, max(event_order) FROM events WHERE kind = 'peer_joined'"
+            f" AND subject IN ({', '.join('?' * len(some))}) GROUP BY subject",
+            some,
+        )
+        for subject, detail, _ in rows:
+            yield subject, detail.rpartition(" as ")[0] or detail

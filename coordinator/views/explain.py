@@ -1,0 +1,91 @@
+"""Why something came about: the story of a rollout, lease, peer, version or step, or what led to one event."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from coordinator.ledger import story
+from coordinator.ledger.story import Line, Story
+from coordinator.views.events import EventView, StoryRows, Wanted
+from rollcast.runtime.errors import ConfigError, MalformedMessage
+from rollcast.runtime.run_folder import RunFolder
+
+Of = Literal["rollout", "lease", "group", "peer", "version", "step", "event"]
+LINES_MAX = 500
+BEFORE_SHOWN = 20  # events about the same subject, before the one that is explained
+
+
+@dataclass(frozen=True, slots=True)
+class LineView:
+    """One thing that happened."""
+
+    at_unix_s: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainView:
+    """``facts`` hold now; ``lines`` in order of time, the newest LINES_MAX."""
+
+    title: str
+    facts: dict[str, Any]
+    lines: tuple[LineView, ...]
+
+
+def explain(folder: RunFolder, of: Of, words: str) -> ExplainView:
+    """Reads the ledger: not for the loop.
+
+    Raises:
+        MalformedMessage: the run knows nothing of that name.
+        StoreError: the ledger cannot be read.
+    """
+    if of == "event":
+        return _of_event(folder, words)
+    return _view(_told(folder, f"{of} {words}"))
+
+
+def _told(folder: RunFolder, words: str) -> Story:
+    try:
+        return story.tell(folder.ledger, words)
+    except ConfigError as error:
+        raise MalformedMessage(error.what, cause=error.cause, fix="see /api/v1/events for what happened") from None
+
+
+def _view(told: Story) -> ExplainView:
+    return ExplainView(told.subject, told.facts, tuple(_line(one) for one in told.lines[-LINES_MAX:]))
+
+
+def _line(line: Line) -> LineView:
+    return LineView(line.at_unix_s, f"{line.what} (because of {line.cause})" if line.cause else line.what)
+
+
+def _of_event(folder: RunFolder, words: str) -> ExplainView:
+    rows = StoryRows(folder)
+    event = rows.one(int(words)) if words.isascii() and words.isdigit() and len(words) < 19 else None
+    if event is None:
+        raise MalformedMessage(f"there is no event {words[:32]!r}", fix="see /api/v1/events")
+    before = rows.page(Wanted(subject=event.subject, before=event.id, limit=BEFORE_SHOWN)).events
+    lines = [_of_row(one) for one in reversed(before)] + [_of_row(event)]
+    lines += [one for one in _of_cause(folder, event) if one not in lines]
+    lines.sort(key=lambda one: one.at_unix_s)
+    facts = {"kind": event.kind, "subject": event.subject, "detail": event.detail, "cause": event.cause}
+    if event.name:
+        facts["name"] = event.name
+    return ExplainView(f"event {event.id}: {event.kind.replace('_', ' ')}", facts, tuple(lines[-LINES_MAX:]))
+
+
+def _of_row(event: EventView) -> LineView:
+    return LineView(event.at_unix_s, f"{event.kind.replace('_', ' ')} ({event.name or event.subject}): {event.detail}")
+
+
+def _of_cause(folder: RunFolder, event: EventView) -> list[LineView]:
+    """What happened to the cause until then, where it has a story."""
+    kind, _, subject = event.cause.partition(" ")
+    if kind not in ("rollout", "lease", "group", "version", "step") or not subject.isdigit():
+        return []
+    try:
+        told = story.tell(folder.ledger, event.cause)
+    except ConfigError:  # it is compacted
+        return []
+    return [_line(one) for one in told.lines if one.at_unix_s <= event.at_unix_s]

@@ -1,0 +1,119 @@
+"""All views of one run, and what they remember between two looks: since when alerts hold, rings of samples, tables."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from coordinator.core.core import CoordinatorCore
+from coordinator.core.status.status import RunStatus
+from coordinator.views.alerts import Alert, AlertBook, Health, Lately, Seen, find_alerts
+from coordinator.views.broadcast import BroadcastView, build_broadcast
+from coordinator.views.capacity import CapacityView, build_capacity
+from coordinator.views.events import EventView
+from coordinator.views.history import SAMPLE_S, History
+from coordinator.views.overview import Overview, build_overview
+from coordinator.views.relay_tree import Shape
+from coordinator.views.samples import take_sample
+from coordinator.views.versions import VersionHistory
+from coordinator.views.workers import KnownMembers, WorkersView, build_workers
+
+LATELY_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class ViewedRun:
+    """What is looked at. ``clock``: the core's, in seconds; ``spending``: of rented workers, None without any."""
+
+    core: CoordinatorCore
+    clock: Callable[[], float]
+    unix_clock: Callable[[], float]
+    spending: Callable[[], Mapping[str, Any] | None]
+    health: Callable[[], Health]
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    at: float
+    accepted: int
+    ended: int
+    too_old: int
+
+
+@dataclass(slots=True)
+class Looking:
+    """Every method looks at the run as it is now; ``sample`` is called every SAMPLE_S seconds."""
+
+    run: ViewedRun
+    history: History = field(default_factory=History)
+    cloned: tuple[EventView, ...] = ()  # the newest events of identities with a second copy
+    _alerts: AlertBook = field(default_factory=AlertBook)
+    _known: KnownMembers = field(default_factory=KnownMembers)
+    _shape: Shape = field(default_factory=Shape)
+    _versions: VersionHistory = field(default_factory=VersionHistory)
+    _counts: deque[_Counts] = field(default_factory=lambda: deque(maxlen=round(LATELY_S / SAMPLE_S)))
+
+    def overview(self) -> Overview:
+        """The run on one page."""
+        run, status, spending = self.run, self._status(), self.run.spending()
+        return build_overview(
+            run.core.state,
+            status,
+            self._wrong(status, spending),
+            spending,
+            accepted_per_s=self._accepted_per_s(),
+            unix_s=run.unix_clock(),
+        )
+
+    def workers(self) -> WorkersView:
+        """Every member."""
+        run = self.run
+        return build_workers(run.core.state, self._known, now=run.clock(), unix_s=run.unix_clock())
+
+    def broadcast(self) -> BroadcastView:
+        """How the newest version spreads."""
+        run = self.run
+        return build_broadcast(run.core.state, self._shape, self._versions, now=run.clock(), unix_s=run.unix_clock())
+
+    def capacity(self, decisions: tuple[EventView, ...]) -> CapacityView:
+        """Which workers are on, and why."""
+        run = self.run
+        activation = run.core.activation_status()
+        return build_capacity(
+            run.core.state, activation, self._known, run.spending(), decisions, unix_s=run.unix_clock()
+        )
+
+    def sample(self) -> None:
+        """Keep what charts show, and notice what is wrong also while nobody looks."""
+        run, status, spending = self.run, self._status(), self.run.spending()
+        state, now = run.core.state, run.clock()
+        accounts = state.accounts
+        dropped, too_old = accounts.dropped.total(), accounts.dropped["stale"] + accounts.dropped["group_stale"]
+        self._counts.append(_Counts(now, accounts.accepted, accounts.trained + dropped, too_old))
+        self._versions.observe(state)
+        self._wrong(status, spending)
+        self.history.add(run.unix_clock(), take_sample(state, status, spending, now=now))
+
+    def _status(self) -> RunStatus:
+        return self.run.core.run_status(self.run.clock())
+
+    def _wrong(self, status: RunStatus, spending: Mapping[str, Any] | None) -> tuple[Alert, ...]:
+        run, now = self.run, self.run.clock()
+        since_unix_s = run.unix_clock() - LATELY_S
+        cloned = tuple(one for one in self.cloned if one.at_unix_s >= since_unix_s)
+        seen = Seen(run.core.state, status, self._lately(), run.health(), spending, now, cloned)
+        return self._alerts.update(find_alerts(seen), now)
+
+    def _lately(self) -> Lately:
+        if len(self._counts) < 2:
+            return Lately()
+        first, last = self._counts[0], self._counts[-1]
+        return Lately(last.ended - first.ended, last.too_old - first.too_old)
+
+    def _accepted_per_s(self) -> float | None:
+        if len(self._counts) < 2:
+            return None
+        first, last = self._counts[0], self._counts[-1]
+        return (last.accepted - first.accepted) / max(last.at - first.at, 1e-9)

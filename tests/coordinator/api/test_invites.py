@@ -1,0 +1,77 @@
+"""Invites over HTTP: made once, listed without their tokens, revoked for good."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.api.invites import InviteRoutes
+from coordinator.inviting import Inviting
+from coordinator.join import JoinDesk, token_hash
+from coordinator.ledger.sqlite import Ledger
+from rollcast.runtime.errors import JoinRefused
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.run_ca import RunCA
+from rollcast.wire.ids import PeerId, RunId
+from rollcast.wire.joining.invite import Invite
+from tests.coordinator.http.serving import Given, served
+
+PATH = "/api/v1/invites"
+NOW = 1000.0
+
+
+@pytest.mark.parametrize("role", ["peer", "origin"])
+async def test_an_invite_from_birth_to_end(tmp_path: Path, role: str) -> None:
+    (tmp_path / "page").mkdir()
+    ledger, run_id = Ledger.open(tmp_path / "invites.sqlite"), RunId("run-1")
+    authority = RunCA.create(tmp_path, run_id)
+    desk = JoinDesk(
+        run_id=run_id,
+        ca=authority,
+        ledger=ledger,
+        learner_public_key=Identity.generate().public_key,
+        certificate_lifetime_s=60.0,
+        unix_clock=lambda: NOW,
+    )
+    desk.grpc_address = "127.0.0.1:7400"
+    inviting = Inviting(desk, run_id=run_id, ca_sha256=authority.fingerprint, learner_public_key="ab" * 32)
+    inviting.http_url = "http://127.0.0.1:7401"
+    routes = InviteRoutes(inviting, ledger, lambda: NOW).routes()
+    async with served(tmp_path / "page", Given(routes=routes)) as page:
+        values = {"role": role, "quota": 2, "lifetime_s": 3600, "note": " for Ann "}
+        status, made = await page.post(PATH, values)
+        assert status == 200
+        assert made["expires_unix_s"] == NOW + 3600
+        assert made["command"].endswith(made["invite"])
+        assert made["command"].startswith("rollcast peer ")
+        token = Invite.decode(made["invite"]).token
+        await ledger.claim_invite(token_hash(token), role, PeerId("p"), now_unix_s=NOW)
+        listed = (await page.get(PATH))[1]
+        assert listed["invites"] == [shown(made, role=role)]
+        assert token not in str(listed)
+        assert (await page.post(f"{PATH}/{made['id']}/revoke", {}))[1]["invites"][0]["revoked"]
+        assert (await page.post(f"{PATH}/{made['id']}/revoke", {}))[1]["code"] == "RC305"
+        assert (await page.post(f"{PATH}/%25/revoke", {}))[1]["code"] == "RC305"
+        with pytest.raises(JoinRefused, match="was revoked"):
+            await ledger.claim_invite(token_hash(token), role, PeerId("q"), now_unix_s=NOW)
+        rows = [(row.act, row.detail, row.outcome) for row in await page.audit()]
+        assert rows[0] == ("invite", f"{role}, for 2, 3600 s", "done")
+        assert made["invite"] not in str(await page.audit())
+        for wrong in ({"quota": 0}, {"role": "learner"}, {"lifetime_s": 1}, {"note": "x" * 121}):
+            assert (await page.post(PATH, wrong))[0] == 400
+        assert (await page.post(PATH, {}, None))[0] == 401
+    await ledger.close()
+
+
+def shown(made: dict[str, Any], *, role: str) -> dict[str, Any]:
+    return {
+        "id": made["id"],
+        "role": role,
+        "quota": 2,
+        "used": 1,
+        "expires_unix_s": made["expires_unix_s"],
+        "note": "for Ann",
+        "revoked": False,
+    }

@@ -1,0 +1,124 @@
+"""How callers are seen; tests/peer/reachability/test_nat_probe.py has the other end, and real routers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import cast
+
+import aiohttp
+import pytest
+
+from coordinator.api import observed_address
+from coordinator.api.observed_address import ONE_AT_ONCE, PATH, Seeing
+from coordinator.api.speed_test import AT_ONCE
+from coordinator.join import JoinDesk
+from rollcast.wire.ids import PeerId
+from tests.coordinator.api.test_address_stream import member
+from tests.coordinator.api.test_speed_test import NONCE, invited
+from tests.coordinator.http.serving import Given, served
+from tests.coordinator.running import running
+
+
+async def test_a_caller_that_listens_nowhere_is_seen_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observed_address, "SECOND_DEADLINE_S", 0.1)
+    async with (
+        running(tmp_path) as run,
+        aiohttp.ClientSession(run.http_url, headers=invited(run)) as session,
+        session.post("/api/v1/speed/seen", json={"nonce": NONCE}) as response,
+    ):
+        assert response.connection is not None
+        assert response.connection.transport is not None
+        port = response.connection.transport.get_extra_info("sockname")[1]
+        first, second = (json.loads(line) for line in (await response.text()).splitlines())
+    assert first == {"address": "127.0.0.1", "port": port, "second_port": first["second_port"]}
+    assert second == {"second": None, "reached": False}
+
+
+async def test_callers_at_the_same_time_share_the_second_port(
+    tmp_path: Path, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observed_address, "SECOND_DEADLINE_S", 1.0)
+    serve = {"observe_port": unused_tcp_port}
+
+    async def look(session: aiohttp.ClientSession, nonce: str) -> tuple[int, int]:
+        """Our port at the second connection, and what the coordinator says of it."""
+        async with session.post("/api/v1/speed/seen", json={"nonce": nonce}) as response:
+            first = json.loads(await response.content.readline())
+            assert first["second_port"] == unused_tcp_port
+            reader, writer = await asyncio.open_connection("127.0.0.1", unused_tcp_port)
+            writer.write(nonce.encode())
+            await reader.read()
+            port = writer.get_extra_info("sockname")[1]
+            writer.close()
+            return port, json.loads(await response.content.readline())["second"]["port"]
+
+    async with (
+        running(tmp_path, {"serve": serve}) as run,
+        aiohttp.ClientSession(run.http_url, headers=invited(run)) as session,
+    ):
+        for _ in range(2):  # it is closed in between, and opened again
+            looks = await asyncio.gather(*(look(session, f"{number:032x}") for number in range(AT_ONCE)))
+            assert all(ours == theirs for ours, theirs in looks)
+
+
+async def test_what_may_not_be_is_refused(tmp_path: Path) -> None:
+    async with running(tmp_path) as run, aiohttp.ClientSession(run.http_url) as session:
+        headers = {"Authorization": "Invite nonsense"}
+        async with session.post("/api/v1/speed/seen", json={"nonce": NONCE}, headers=headers) as response:
+            assert (response.status, (await response.json())["code"]) == (403, "RC301")
+        for wrong in ({}, {"nonce": "x"}, {"nonce": NONCE, "port": 22}):
+            async with session.post("/api/v1/speed/seen", json=wrong, headers=invited(run)) as response:
+                assert response.status == 400
+
+
+async def test_few_are_looked_at_at_once(tmp_path: Path) -> None:
+    async with running(tmp_path) as run, aiohttp.ClientSession(run.http_url, headers=invited(run)) as session:
+        nonces = [f"{number:032x}" for number in range(AT_ONCE)]
+        open_ones = [await session.post("/api/v1/speed/seen", json={"nonce": nonce}) for nonce in nonces]
+        async with session.post("/api/v1/speed/seen", json={"nonce": NONCE}) as refused:
+            assert refused.status >= 429
+        for one in open_ones:
+            one.close()
+
+
+class Desk:
+    """Members by name: a proof is the name."""
+
+    def check_member(self, proof: str, path: str) -> PeerId:
+        return PeerId(proof)
+
+
+async def test_one_member_takes_nothing_from_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observed_address, "SECOND_DEADLINE_S", 0.01)
+    look = Seeing(cast(JoinDesk, Desk()), "127.0.0.1")
+    async with served(tmp_path, Given(routes=look.routes())) as page:
+
+        async def status(name: str) -> int:
+            async with page.client.post(page.url + PATH, json={"nonce": NONCE}, headers=member(name)) as response:
+                await response.read()
+                return response.status
+
+        assert [await status("anna") for _ in range(ONE_AT_ONCE)] == [200] * ONE_AT_ONCE
+        assert await status("anna") >= 429
+        assert await status("bert") == 200
+
+
+async def test_connections_of_strangers_to_the_second_port_are_bounded(
+    tmp_path: Path, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observed_address, "SECOND_DEADLINE_S", 1.0)
+    monkeypatch.setattr(observed_address, "_GREETED_AT_ONCE", 2)
+    look = Seeing(cast(JoinDesk, Desk()), "127.0.0.1", unused_tcp_port)
+    async with (
+        served(tmp_path, Given(routes=look.routes())) as page,
+        page.client.post(page.url + PATH, json={"nonce": NONCE}, headers=member("anna")) as response,
+    ):
+        await response.content.readline()
+        kept = [await asyncio.open_connection("127.0.0.1", unused_tcp_port) for _ in range(3)]
+        async with asyncio.timeout(0.5):
+            assert await kept[2][0].read() == b""
+        assert not kept[0][0].at_eof()
+        for _, writer in kept:
+            writer.close()

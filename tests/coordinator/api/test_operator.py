@@ -1,0 +1,163 @@
+"""Acts over HTTP: who may, what they come to, what makes no sense, and what the audit log says."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from coordinator.api.operator import ActRoutes
+from coordinator.core.activation.preview import Change, Figures, Preview
+from coordinator.core.events.operator_events import (
+    BudgetChanged,
+    Order,
+    PeerBanned,
+    PeerDrained,
+    PeerEnabled,
+    PeerPinned,
+    PricesChanged,
+    PublishPeriodChanged,
+    StalenessLimitChanged,
+)
+from coordinator.core.events.prices import Price
+from rollcast.wire.ids import PeerId
+from tests.coordinator.core_world import World, joined
+from tests.coordinator.http.serving import Given, Served, served
+
+PEERS, SETTINGS, PREVIEW = "/api/v1/acts/peers", "/api/v1/acts/settings", "/api/v1/acts/settings/preview"
+
+
+class Acts:
+    """The routes over a real core."""
+
+    def __init__(self) -> None:
+        self.world = World(staleness_limit=3)
+        self.world.tell(joined("origin", role="origin"))
+        for name in ("a", "b"):
+            self.world.tell(joined(name))
+        self.orders: list[Order] = []
+        self.asked: list[Change] = []
+        self.fleet_limit: float | None = None
+        self.routes = ActRoutes(self.world.core, self.give, self, lambda: self.fleet_limit).routes()
+
+    async def give(self, *orders: Order) -> None:
+        for order in orders:
+            self.orders.append(order)
+            self.world.tell(order)
+
+    async def preview(self, change: Change) -> Preview:
+        self.asked.append(change)
+        return Preview(now=Figures(workers_on=2), then=Figures(workers_on=1), sentence="fewer", warnings=["few"])
+
+
+@asynccontextmanager
+async def acting(folder: Path) -> AsyncIterator[tuple[Acts, Served]]:
+    acts = Acts()
+    async with served(folder, Given(routes=acts.routes)) as page:
+        yield acts, page
+
+
+async def test_peers_are_drained_banned_pinned_and_enabled(tmp_path: Path) -> None:
+    a, b = PeerId("a"), PeerId("b")
+    async with acting(tmp_path) as (acts, page):
+        assert await page.post(PEERS, {"act": "drain", "peers": ["a", "b", "a"], "reason": "move"}) == (
+            200,
+            {"done": ["a", "b"], "failed": []},
+        )
+        assert (await page.post(PEERS, {"act": "ban", "peers": ["b"]}))[1]["done"] == ["b"]
+        status, said = await page.post(PEERS, {"act": "enable", "peers": ["a", "b", "nobody"]})
+        assert (status, said["done"]) == (200, ["a", "b"])
+        assert said["failed"] == [{"peer": "nobody", "error": "no peer of this run has this id, or this name alone"}]
+        for pin in ("on", "off", "auto"):
+            await page.post(PEERS, {"act": f"pin_{pin}", "peers": ["a"]})
+        rows = [(row.act, row.subject, row.detail, row.outcome) for row in await page.audit()]
+    assert acts.orders == [
+        PeerDrained(a, "move", "a"),
+        PeerDrained(b, "move", "b"),
+        PeerBanned(b, "", "b"),
+        PeerEnabled(a),
+        PeerEnabled(b),
+        *(PeerPinned(a, pin) for pin in ("on", "off", "")),
+    ]
+    assert rows[0] == ("peers", "a, b, a", "drain: move", "done")
+
+
+async def test_what_would_change_nothing_is_said(tmp_path: Path) -> None:
+    async with acting(tmp_path) as (acts, page):
+        found = (await page.post(PEERS, {"act": "enable", "peers": ["a"]}))[1]["failed"]
+        assert found == [{"peer": "a", "error": "it is neither drained, banned nor quarantined"}]
+        await page.post(PEERS, {"act": "ban", "peers": ["a"]})
+        found = (await page.post(PEERS, {"act": "drain", "peers": ["a"]}))[1]["failed"]
+        assert found == [{"peer": "a", "error": "it is banned: enable it first"}]
+        assert (await page.post(PEERS, {"act": "drain", "peers": ["origin"]}))[1]["done"] == []
+        assert len(acts.orders) == 1
+
+
+async def test_settings_are_read_and_changed_together(tmp_path: Path) -> None:
+    async with acting(tmp_path) as (acts, page):
+        acts.fleet_limit = 6.0
+        before = (await page.get("/api/v1/settings"))[1]
+        assert before["usd_per_hour_max"]["value"] == 6.0
+        assert before["late_policy"] == "drop"
+        change = {"staleness_limit": 2, "publish_every_steps": 3, "usd_total_max": 40}
+        status, after = await page.post(SETTINGS, change)
+        assert status == 200
+        assert (after["staleness_limit"]["value"], after["publish_every_steps"]["value"]) == (2, 3)
+        await page.post(SETTINGS, {"publish_every_steps": "auto"})
+    assert acts.orders[:2] == [PublishPeriodChanged(3), StalenessLimitChanged(2)]
+    budget = acts.orders[2]
+    assert isinstance(budget, BudgetChanged)
+    assert (budget.budget.usd_per_hour_max, budget.budget.usd_total_max) == (6.0, 40.0)
+    assert acts.orders[3] == PublishPeriodChanged(0)
+
+
+async def test_prices_are_said(tmp_path: Path) -> None:
+    async with acting(tmp_path) as (acts, page):
+        said = await page.post("/api/v1/acts/price", {"name": "a", "usd_per_hour": 2.0})
+        assert said == (200, {"prices": 1})
+    assert acts.orders == [PricesChanged((Price(name="a", usd_per_hour=2.0),))]
+
+
+async def test_a_preview_changes_nothing(tmp_path: Path) -> None:
+    async with acting(tmp_path) as (acts, page):
+        status, said = await page.post(PREVIEW, {"act": "drain", "peers": ["a", "who"], "reason": "x"})
+        assert (status, said["sentence"], said["then"]["workers_on"]) == (200, "fewer", 1)
+        await page.post(PREVIEW, {"staleness_limit": 1, "usd_per_hour_max": None})
+        assert (await page.post(PREVIEW, {"staleness_limit": 9}))[1]["code"] == "RC305"
+        assert (await page.post(PREVIEW, {"act": "drain", "peers": ["who"]}))[1]["code"] == "RC305"
+        assert (await page.post(PREVIEW, {"act": "drain"}))[0] == 400
+        assert await page.audit() == []
+    assert acts.orders == []
+    assert acts.asked == [
+        Change(staleness_limit=3, publish_every_steps=1, act="drain", peers=frozenset({PeerId("a")})),
+        Change(staleness_limit=1, publish_every_steps=1),
+    ]
+
+
+async def test_what_makes_no_sense_changes_nothing(tmp_path: Path) -> None:
+    async with acting(tmp_path) as (acts, page):
+        for path, values in (
+            (PEERS, {"act": "sideways", "peers": ["a"]}),
+            (PEERS, {"act": "drain", "peers": []}),
+            (PEERS, {"act": "drain", "peers": "a"}),
+            (PEERS, {"act": "drain", "peers": ["a"], "reason": "x" * 201}),
+            (PEERS, ["a"]),
+            ("/api/v1/acts/price", {"usd_per_hour": "much"}),
+            ("/api/v1/acts/price", {"usd_per_hour": -1.0}),
+            (SETTINGS, {"staleness_limit": 9}),
+            (SETTINGS, {"staleness_limit": "2"}),
+            (SETTINGS, {"publish_every_steps": 0}),
+            (SETTINGS, {"usd_per_hour_max": -1}),
+            (SETTINGS, {"colour": "red"}),
+        ):
+            status, said = await page.post(path, values)
+            assert (status, said["code"]) == (400, "RC305"), (path, values)
+    assert acts.orders == []
+
+
+async def test_nobody_else_acts(tmp_path: Path) -> None:
+    async with acting(tmp_path) as (acts, page):
+        for token in (None, "wrong"):
+            for path, values in ((PEERS, {"act": "ban", "peers": ["a"]}), (SETTINGS, {"staleness_limit": 1})):
+                assert (await page.post(path, values, token))[0] in (401, 403)
+    assert acts.orders == []

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from coordinator.api import views as reads_module
+from coordinator.api.views import Reads
+from coordinator.http.routes import Route
+from coordinator.ledger.sqlite import Ledger
+from coordinator.views.alerts import Health
+from coordinator.views.registry import ViewedRun
+from rollcast.runtime.run_folder import RunFolder
+from tests.coordinator.core_world import World
+from tests.coordinator.http.serving import Given, Served, served
+from tests.coordinator.views.viewed import world
+
+
+@asynccontextmanager
+async def serving(tmp_path: Path, run: World) -> AsyncIterator[tuple[Served, Reads, Ledger]]:
+    """The routes over a run folder with a ledger, and one event in it."""
+    folder = RunFolder(tmp_path / "runs" / "one").prepare()
+    ledger = Ledger.open(folder.ledger)
+    await ledger.record_event("peer_joined", "12D3a", "ada as peer", cause="peer 12D3a")
+    folder.metrics.write_text('{"step": 1, "loss": 0.5}\n')
+    viewed = ViewedRun(run.core, lambda: run.now, lambda: 1e9 + run.now, lambda: None, Health)
+    reads = Reads(viewed, folder)
+    given = Given(routes=reads.routes(), topics=reads.topics())
+    async with served(tmp_path / "served", given) as page:
+        yield page, reads, ledger
+    await ledger.close()
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "served").mkdir()
+    (tmp_path / "runs").mkdir()
+    monkeypatch.setattr(reads_module, "KEPT_S", 0.0)
+
+
+async def test_every_view_is_a_route_that_answers_what_it_says(tmp_path: Path) -> None:
+    async with serving(tmp_path, world("a", "b")) as (page, reads, _):
+        paths = {
+            "/api/v1/overview": ("run_name", "local"),
+            "/api/v1/workers": ("left_out", 0),
+            "/api/v1/broadcast": ("version", 0),
+            "/api/v1/capacity": ("mode", "off"),
+            "/api/v1/history": ("times_unix_s", []),
+            "/api/v1/steps": ("rows", [[1, 0.5]]),
+            "/api/v1/runs": None,
+            "/api/v1/events": ("next_before", None),
+            "/api/v1/events/1": ("name", "ada"),
+            "/api/v1/explain?of=peer&id=ada": ("title", "peer ada"),
+        }
+        routes: list[Route] = reads.routes()
+        asked = {path.partition("?")[0].replace("events/1", "events/{id}") for path in paths}
+        assert {one.path for one in routes} == asked
+        for path, expected in paths.items():
+            status, answer = await page.get(path)
+            assert status == 200, (path, answer)
+            if expected is not None:
+                assert answer[expected[0]] == expected[1], path
+        for route in routes:
+            TypeAdapter(route.answer).json_schema(mode="serialization")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/v1/steps?run=..%2F..%2Fetc",
+        "/api/v1/steps?run=..",
+        "/api/v1/steps?points=0",
+        "/api/v1/history?span_s=nan",
+        "/api/v1/events?limit=100000",
+        "/api/v1/events?before=-1",
+        "/api/v1/events/none",
+        "/api/v1/events/99",
+        "/api/v1/explain?of=lease&id=7",
+        "/api/v1/explain?of=secrets&id=7",
+        "/api/v1/explain?of=peer",
+    ],
+)
+async def test_what_cannot_be_is_refused(tmp_path: Path, path: str) -> None:
+    async with serving(tmp_path, world("a")) as (page, _, _):
+        status, answer = await page.get(path)
+        assert (status, answer["code"]) == (400, "RC305")
+
+
+async def lines(page: Served, topics: str) -> AsyncGenerator[tuple[str, Any], None]:
+    """Events of the stream."""
+    async with page.client.get(f"{page.url}/api/v1/stream?topics={topics}") as response:
+        name = ""
+        async for line in response.content:
+            if line.startswith(b"event: "):
+                name = line[7:].strip().decode()
+            elif line.startswith(b"data: "):
+                yield name, json.loads(line[6:])
+
+
+async def test_the_stream_tells_of_views_and_only_what_is_new_of_the_others(tmp_path: Path) -> None:
+    run = world("a")
+    async with serving(tmp_path, run) as (page, reads, ledger), asyncio.timeout(20):
+        told: dict[str, list[Any]] = {}
+        happened = False
+        async with aclosing(lines(page, "overview,workers,broadcast,capacity,history,steps,events")) as events:
+            async for name, data in events:
+                told.setdefault(name, []).append(data)
+                if len(told.get("overview", ())) == 3 and not happened:
+                    happened = True
+                    run.now += 1.0
+                    await ledger.record_event("standby", "12D3a", "off", cause="plan 1")
+                    with (tmp_path / "runs" / "one" / "metrics.jsonl").open("a") as file:
+                        file.write('{"step": 2, "loss": 0.4}\n')
+                    reads._looking.sample()
+                if {"steps", "history"} <= set(told) and len(told.get("events", ())) == 2:
+                    break
+        assert {"overview", "workers", "broadcast", "capacity"} <= set(told)
+        assert [[one["kind"] for one in once["events"]] for once in told["events"]] == [["peer_joined"], ["standby"]]
+        assert [one["rows"] for one in told["steps"]] == [[[2, 0.4]]]
+        assert told["history"][0]["values"]["version_lag"] == [0.0, 0.0, "a"]
+        assert len(told["history"]) == 1
+
+
+async def test_samples_are_taken_while_it_is_served(tmp_path: Path) -> None:
+    run = world("a")
+    folder = RunFolder(tmp_path / "runs" / "two").prepare()
+    ledger = Ledger.open(folder.ledger)
+    reads = Reads(ViewedRun(run.core, lambda: run.now, lambda: 7.0, lambda: None, Health), folder)
+    sampling = reads.sampling(None)  # type: ignore[arg-type]
+    await anext(sampling)
+    await asyncio.sleep(0)  # its task begins
+    assert reads._looking.history.newest() is not None
+    with pytest.raises(StopAsyncIteration):
+        await anext(sampling)
+    await ledger.close()
+
+
+async def test_tables_of_huge_fleets_are_told_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = RunFolder(tmp_path / "runs" / "three").prepare()
+    run = world("a", "b")
+    topics = {
+        one.name: one
+        for one in Reads(ViewedRun(run.core, lambda: run.now, lambda: 7.0, lambda: None, Health), folder).topics()
+    }
+    monkeypatch.setattr(reads_module, "MEMBERS_TOLD_A_SECOND", 0.001)
+    assert topics["workers"].make() is not None
+    assert topics["workers"].make() is None
+    assert [topics["overview"].make() is not None for _ in range(2)] == [True, True]

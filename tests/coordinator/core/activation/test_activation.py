@@ -1,0 +1,253 @@
+"""Peers switched on and off, as the core's whole lists of actions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from capacity.model.workers import Pin
+from capacity.replan.events import Problem, ReplanSettings, Solved
+from coordinator.core.activation.pool import Assumed
+from coordinator.core.core import CoordinatorCore
+from coordinator.core.events.actions import Action, Note, PlanActivation, SendAnnouncement, SendLeases, TellActivation
+from coordinator.core.events.events import (
+    ActivationPlanFailed,
+    ActivationPlanned,
+    BatchRequested,
+    Event,
+    PeerLeft,
+    Tick,
+)
+from coordinator.core.events.operator_events import PeerPinned, PricesChanged, StalenessLimitChanged
+from coordinator.core.events.prices import ActivationSettings, Mode, Price
+from coordinator.core.flight_format import FORMAT, Head, Told, checksum, entries_of, frame, pack, told
+from rollcast.wire.ids import PeerId, Step
+from tests.coordinator.core_world import World, announced, held, joined, only, wants
+
+REPLAN = ReplanSettings(dwell_s=0.0, interval_s=1000.0, gather_s=1.0)
+
+
+def world(mode: Mode = "act", **changes: Any) -> World:
+    """Origin and two peers, with version 0."""
+    made = World(
+        activation=ActivationSettings(mode=mode, prices=(Price(name="b", usd_per_hour=2.0),), replan=REPLAN, **changes),
+        staleness_limit=4,
+        groups_per_step=1,
+    )
+    made.start("a", "b")
+    return made
+
+
+def pinned(name: str, pin: Pin) -> PeerPinned:
+    return PeerPinned(PeerId(name), pin)
+
+
+def work(made: World, steps: int = 12) -> list[Action]:
+    """Steps of which both peers do their part, so that everything is measured."""
+    told: list[Action] = []
+    for step in range(steps):
+        for name in ("a", "b"):
+            made.tell(wants(name, 1))
+        made.now += 1.0
+        for name in ("a", "b"):
+            made.finish(name)
+        told += made.tell(BatchRequested(Step(step)))
+        made.now += 2.0
+        told += made.tell(Tick())
+    return told
+
+
+def planned_problem(made: World) -> Problem:
+    told = work(made)
+    (plan,) = only(told, PlanActivation)
+    return plan.problem
+
+
+class TestPins:
+    @pytest.mark.parametrize("mode", ["off", "advise", "act"])
+    def test_hold_in_every_mode(self, mode: Mode) -> None:
+        made = world(mode)
+        reason = "off: pinned by the operator"
+        actions = made.tell(pinned("a", "off"))
+        assert TellActivation(PeerId("a"), False, reason) in actions
+        assert Note("standby", "a", reason) in actions
+        assert only(made.tell(wants("a", 2)), SendLeases) == []
+        on = made.tell(pinned("a", "on"))
+        assert TellActivation(PeerId("a"), True, "on: pinned by the operator") in on
+        assert [one.peer_id for one in only(on, SendLeases)] == ["a"]
+
+    def test_a_peer_that_is_not_pinned_any_more_works_where_no_model_decides(self) -> None:
+        made = world("off")
+        made.tell(pinned("a", "off"))
+        assert TellActivation(PeerId("a"), True, "on: not pinned off any more") in made.tell(pinned("a", ""))
+
+    def test_outlive_a_session(self) -> None:
+        made = world("off")
+        made.tell(pinned("a", "off"))
+        made.tell(PeerLeft(PeerId("a"), "gone"))
+        assert TellActivation(PeerId("a"), False, "off: pinned by the operator") in made.tell(joined("a"))
+        made.tell(held("a", 0))
+        assert only(made.tell(wants("a", 2)), SendLeases) == []
+
+    def test_a_standby_peer_finishes_what_it_holds(self) -> None:
+        made = world("off")
+        made.tell(wants("a", 2))
+        made.tell(pinned("a", "off"))
+        made.finish("a")
+        assert made.core.status(0.0).rollouts.accepted == 2
+
+
+class TestPlans:
+    def test_are_of_what_was_measured(self) -> None:
+        problem = planned_problem(world())
+        assert {one.worker_id: (one.usd_per_hour, one.active) for one in problem.workers} == {
+            "a": (0.0, True),
+            "b": (2.0, True),
+        }
+        assert all(one.speeds[0].rollouts_per_second > 0 for one in problem.workers)
+        assert (problem.demand.rollouts_per_step, problem.demand.staleness_limit) == (2, 4)
+
+    def test_switch_peers_and_say_why(self) -> None:
+        made = world()
+        problem = planned_problem(made)
+        solved = Solved(
+            number=problem.number, turn_off=(("b", "off: too dear"),), reasons=(("a", "on: free"),), on=1, off=1
+        )
+        actions = made.tell(ActivationPlanned(solved))
+        assert TellActivation(PeerId("b"), False, "off: too dear") in actions
+        status = made.core.status(made.now)
+        peers = {one.name: one for one in status.peers}
+        assert (peers["b"].state, peers["b"].reason, peers["b"].standby) == ("standby", "off: too dear", True)
+        assert peers["a"].reason.startswith("on: free")
+        assert (status.activation.on, status.activation.standby, status.activation.switches) == (1, 1, 1)
+        assert only(made.tell(wants("b", 2)), SendLeases) == []
+
+    def test_are_advice_where_they_are_not_acted_on(self) -> None:
+        made = world("advise")
+        solved = Solved(number=planned_problem(made).number, turn_off=(("b", "off: too dear"),))
+        assert only(made.tell(ActivationPlanned(solved)), TellActivation) == []
+        peers = {one.name: one for one in made.core.status(made.now).peers}
+        assert "advice: off: too dear" in peers["b"].reason
+        assert not peers["b"].standby
+
+    def test_that_fail_change_nothing(self) -> None:
+        made = world()
+        problem = planned_problem(made)
+        actions = made.tell(ActivationPlanFailed(problem.number, "it broke"))
+        assert actions == [Note("activation_failed", f"plan {problem.number}", "it broke")]
+        assert made.core.status(made.now).activation.failed == "it broke"
+
+    def test_are_made_anew_when_prices_change(self) -> None:
+        made = world()
+        made.tell(ActivationPlanned(Solved(number=planned_problem(made).number)))
+        made.tell(PricesChanged((Price(name="a", usd_per_hour=1.0),)))
+        made.tell(Tick())
+        made.now += 2.0
+        (plan,) = only(made.tell(Tick()), PlanActivation)
+        assert "costs" in plan.problem.trigger
+
+    def test_never_leave_the_run_without_anybody(self) -> None:
+        made = world()
+        made.tell(ActivationPlanned(Solved(number=planned_problem(made).number, turn_off=(("b", "off: too dear"),))))
+        made.tell(PeerLeft(PeerId("a"), "gone", finished=True))
+        made.now += 2.0
+        assert TellActivation(PeerId("b"), True, "on: nobody else is left") in made.tell(Tick())
+
+
+class TestStandby:
+    def off(self, *, dark: bool, **changes: Any) -> World:
+        made = world(**changes)
+        solved = Solved(number=planned_problem(made).number, turn_off=(("b", "off: so"),), dark=("b",) if dark else ())
+        made.tell(ActivationPlanned(solved))
+        return made
+
+    def receivers(self, made: World) -> list[str]:
+        told = only(made.tell(announced(1)), SendAnnouncement)
+        return [one.peer_id for one in told if one.peer_id != "origin"]
+
+    def test_goes_on_receiving_where_that_is_cheap(self) -> None:
+        assert self.receivers(self.off(dark=False)) == ["a", "b"]
+        assert self.receivers(self.off(dark=True)) == ["a"]
+
+    def test_as_the_operator_wants_it(self) -> None:
+        assert self.receivers(self.off(dark=True, standby_receives="always")) == ["a", "b"]
+        assert self.receivers(self.off(dark=False, standby_receives="never")) == ["a"]
+
+    def test_is_not_waited_for_in_t_bcast(self) -> None:
+        made = self.off(dark=False)
+        made.tell(announced(1))
+        made.now += 3.0
+        made.tell(held("a", 1))
+        assert made.core.status(made.now).t_bcast_s.last == 3.0
+
+    def test_is_told_of_the_latest_versions_when_it_is_switched_on(self) -> None:
+        made = self.off(dark=True)
+        made.tell(announced(1))
+        told = only(made.tell(pinned("b", "on")), SendAnnouncement)
+        assert [(one.peer_id, one.version) for one in told] == [("b", 0), ("b", 1)]
+
+
+class TestStalenessLimit:
+    def test_drops_what_is_too_old_for_it(self) -> None:
+        made = world()
+        made.tell(StalenessLimitChanged(1))
+        assert made.core.rules.limit == 1
+        assert (made.core.rules.limit_least, made.core.rules.limit_most) == (0, 4)
+
+    def test_is_never_above_that_of_the_start(self) -> None:
+        made = world()
+        with pytest.raises(ValueError, match="S must be 0 to 4"):
+            made.tell(StalenessLimitChanged(5))
+
+
+def test_a_replay_of_the_record_comes_to_the_same_decisions() -> None:
+    """Through the bytes of the flight record, settings and the planner's answers included."""
+    made = world()
+    head = Head(FORMAT, "", 0.0, 0.0, made.core.settings, None)
+    entries = [pack(head)]
+    live = CoordinatorCore(made.core.settings)
+    for event in story():
+        entries.append(pack(told(made.now, event, live.handle(event, made.now))))
+    first, *rest = entries_of(frame(entries))
+    assert isinstance(first, Head)
+    again = CoordinatorCore(first.settings)
+    for entry in rest:
+        assert isinstance(entry, Told)
+        assert checksum(again.handle(entry.event, entry.now)) == entry.actions_crc
+    assert len(rest) == len(entries) - 1
+
+
+def story() -> list[Event]:
+    solved = Solved(number=1, turn_off=(("b", "off: so"),), reasons=(("a", "on: so"),), dark=("b",), remedies=("S",))
+    return [
+        joined("origin", role="origin"),
+        joined("a"),
+        joined("b"),
+        announced(0),
+        pinned("a", "off"),
+        PricesChanged((Price(hardware="*", usd_per_hour=1.0),)),
+        StalenessLimitChanged(2),
+        ActivationPlanned(solved),
+        ActivationPlanFailed(2, "it broke"),
+        pinned("a", ""),
+    ]
+
+
+def test_what_is_not_measured_well_is_assumed_of_peers_like_it() -> None:
+    state = world().core._state
+    a, b = (state.members.get(PeerId(name)) for name in ("a", "b"))
+    assert a is not None
+    assert b is not None
+
+    def assumed(known: float, *, standby: str = "", had_nothing_to_do: bool = True) -> float:
+        b.standing.slots_per_s, b.standing.standby = known, standby
+        return Assumed(state).slots_per_s(b, had_nothing_to_do=had_nothing_to_do)
+
+    assert assumed(0.0) == 0.0  # nobody was measured
+    a.standing.slots_per_s = 5.0
+    assert assumed(0.0) == 5.0
+    assert assumed(0.0, had_nothing_to_do=False) == 0.0
+    assert assumed(4.2) == 4.2
+    assert assumed(4.2, standby="off") == 5.0
+    assert assumed(3.0, standby="off") == 3.0

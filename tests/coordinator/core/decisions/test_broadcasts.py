@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from typing import Any
+
+from coordinator.core.broadcast.nodes import PlanShape
+from coordinator.core.broadcast.probing import ProbeSettings
+from coordinator.core.core import CoordinatorCore
+from coordinator.core.events.actions import SendPlan, SendProbe
+from coordinator.core.events.events import PeerLeft, Tick
+from coordinator.core.events.restored import Restored
+from rollcast.wire.ids import PeerId
+from tests.coordinator.core_world import World, announced, heartbeat, held, joined, only, settings
+
+RATE = 1e6
+
+
+class Fleet(World):
+    """An origin and peers p0 .. that hold version 0."""
+
+    def __init__(self, peers: int, **changes: Any) -> None:
+        shape = PlanShape(mesh_peers_max=4, stripes=2, unknown_uplink_bytes_per_second=RATE)
+        super().__init__(heartbeat_timeout_s=1e6, lease_deadline_s=1e6, **({"plan_shape": shape} | changes))
+        self.names = [f"p{index}" for index in range(peers)]
+        self.start(*self.names)
+
+    def beat(self, name: str, uplink: float = 0.0, **changes: Any) -> list[SendPlan]:
+        measured = {"uplink_bytes_per_second": uplink, "uplink_measured_s": 10.0} if uplink else {}
+        active = None if name == "origin" else 0
+        return only(self.tell(heartbeat(name, active=active, **measured, **changes)), SendPlan)
+
+    def at(self, now: float) -> list[SendPlan]:
+        self.now = now
+        return only(self.tell(Tick()), SendPlan)
+
+    def relays(self) -> set[str]:
+        relay = self.core._state.relay
+        return {name for name in self.names if relay.children_of(PeerId(name))}
+
+
+def test_a_relay_that_drains_or_pauses_is_replaced_at_once_and_comes_back() -> None:
+    fleet = Fleet(3)
+    assert fleet.relays() == {"p0", "p1", "p2"}
+    for state in ("draining", "paused"):
+        assert fleet.beat("p1", state=state)
+        assert fleet.relays() == {"p0", "p2"}
+        assert fleet.beat("p1", state=state) == []
+        assert fleet.beat("p1")
+        assert fleet.relays() == {"p0", "p1", "p2"}
+
+
+def test_what_was_learnt_and_what_slowed_down_is_planned_for_after_two_seconds() -> None:
+    fleet = Fleet(3)
+    for name in fleet.names:
+        assert fleet.beat(name, RATE) == []
+    assert fleet.at(1.9) == []
+    fleet.at(2.1)
+    assert fleet.beat("p0", RATE / 100) == []
+    fleet.at(4.0)
+    assert fleet.relays() == {"p0", "p1", "p2"}
+    assert fleet.at(4.2)
+    assert fleet.relays() == {"p1", "p2"}
+    assert fleet.at(200.0) == []
+
+
+def test_sites_and_metered_uploads_reach_the_plan() -> None:
+    for preferred in (True, False):
+        world = World(lan_preferred=preferred)
+        world.start()
+        for name, metered in (("a", False), ("b", False), ("c", True)):
+            event = joined(name)
+            changed = type(event)(**{**_fields(event), "site": "s" if name != "b" else "", "metered": metered})
+            world.tell(changed)
+        relay = world.core._state.relay
+        part = relay.part_of(PeerId("c"))
+        assert part is not None
+        assert {one.peer_id: one.lan for one in part.neighbours} == {"a": preferred, "b": False, "origin": False}
+        assert relay.children_of(PeerId("c")) == ()
+
+
+def _fields(event: Any) -> dict[str, Any]:
+    return {name: getattr(event, name) for name in event.__slots__}
+
+
+def test_in_trees_those_whose_uplink_nobody_knows_are_probed_while_nothing_is_on_its_way() -> None:
+    fleet = Fleet(8, probes=ProbeSettings(bytes_max=1000, seconds_max=1.0))
+    fleet.tell(announced(1))
+    for name in ("origin", *fleet.names):
+        fleet.beat(name)
+    fleet.now = 1.0
+    assert only(fleet.tell(Tick()), SendProbe) == []  # version 1 is on its way
+    for name in fleet.names:
+        fleet.tell(held(name, 1))
+    fleet.now = 20.0
+    (probe,) = only(fleet.tell(Tick()), SendProbe)
+    assert probe.to_peer in {one.peer_id for one in fleet.core._state.relay.part_of(probe.peer_id).neighbours}
+    assert only(fleet.tell(Tick()), SendProbe) == []
+    fleet.beat(probe.peer_id, RATE, uplink_probe_id=probe.probe_id)
+    fleet.at(40.0)  # what was learnt is planned with first
+    fleet.now = 41.0
+    (following,) = only(fleet.tell(Tick()), SendProbe)
+    assert following.peer_id != probe.peer_id
+    assert following.probe_id == probe.probe_id + 1
+    fleet.tell(PeerLeft(following.peer_id, "gone"))
+
+
+def test_plans_after_a_restart_are_newer_than_all_before_it() -> None:
+    """A peer follows no older plan than it has: it would go on dialling an origin that came back elsewhere."""
+    ids = []
+    for incarnation in (1, 2):
+        world = World()
+        world.core = CoordinatorCore(settings(), Restored(incarnation=incarnation))
+        world.tell(joined("origin", role="origin"))
+        ids.append([plan.plan_id for plan in only(world.tell(joined("a")), SendPlan)])
+    before, after = ids
+    assert before
+    assert min(after) > max(before) + 1_000_000, "however often it was planned before"
+
+
+def test_in_a_mesh_nobody_is_probed() -> None:
+    fleet = Fleet(3, probes=ProbeSettings(bytes_max=1000))
+    for name in ("origin", *fleet.names):
+        fleet.beat(name)
+    fleet.now = 20.0
+    assert only(fleet.tell(Tick()), SendProbe) == []

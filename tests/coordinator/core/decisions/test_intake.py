@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from coordinator.core.events.actions import (
+    Action,
+    AnswerUpload,
+    CloseAttempt,
+    Note,
+    Penalise,
+    RecordAttempt,
+    ScoreRollout,
+    SendLeases,
+    StoreRollout,
+)
+from coordinator.core.events.events import (
+    BatchRequested,
+    MalformedRollout,
+    PartialReceived,
+    PeerLeft,
+    RolloutReceived,
+    RolloutScored,
+    RolloutStored,
+    RunEnded,
+)
+from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Step, UploadId, Version
+from rollcast.wire.rollouts import LeaseGrant, PartialRollout, Segment
+from tests.coordinator.core_world import World, announced, held, joined, only, received, rollout, wants
+
+
+def world_with_lease(**changes: Any) -> tuple[World, LeaseGrant]:
+    """Peer a holds a lease of both slots of the first group, and asks for no more."""
+    world = World(**changes)
+    world.start("a", "b")
+    world.tell(wants("a", 2))
+    return world, world.take("a")[0][0]
+
+
+def answer(upload: int, lease: LeaseGrant, sample: int, reason: str = "") -> AnswerUpload:
+    return AnswerUpload(UploadId(upload), lease.lease_id, sample, not reason, reason)
+
+
+def handle(world: World, *args: Any) -> list[Action]:
+    """Without the store answering by itself."""
+    return world.core.handle(*args, world.now)
+
+
+def test_a_rollout_is_stored_then_acknowledged_then_scored() -> None:
+    world, lease = world_with_lease()
+    item = rollout(lease, 0)
+    assert handle(world, received("a", 1, item)) == [StoreRollout(RolloutId(1), PeerId("a"), item)]
+    assert handle(world, RolloutStored(RolloutId(1))) == [
+        answer(1, lease, 0),
+        ScoreRollout(RolloutId(1), "problem-0", (5, 1)),
+    ]
+    assert handle(world, RolloutScored(RolloutId(1), 1.0, "")) == []
+    assert world.core.status(0.0).rollouts.accepted == 1
+
+
+def test_repeated_uploads_get_the_same_answer_before_and_after_the_store() -> None:
+    world, lease = world_with_lease()
+    item = rollout(lease, 0)
+    handle(world, received("a", 1, item))
+    assert handle(world, received("a", 2, item)) == []
+    assert handle(world, RolloutStored(RolloutId(1)))[:2] == [answer(1, lease, 0), answer(2, lease, 0)]
+    assert handle(world, received("a", 3, item)) == [answer(3, lease, 0)]
+    assert world.core.status(0.0).rollouts.accepted == 1
+
+
+def test_repeated_uploads_that_wait_are_bounded() -> None:
+    world, lease = world_with_lease()
+    for upload in range(8):
+        handle(world, received("a", upload, rollout(lease, 0)))
+    assert handle(world, received("a", 8, rollout(lease, 0))) == [answer(8, lease, 0, "busy")]
+    assert len(only(handle(world, RolloutStored(RolloutId(1))), AnswerUpload)) == 8
+
+
+def test_an_upload_is_answered_alike_after_its_batch_was_recorded() -> None:
+    world = World(groups_per_step=1)
+    world.start("a")
+    world.tell(wants("a", 2))
+    (lease, _), _ = world.take("a")
+    for sample in (0, 1):
+        world.tell(received("a", sample, rollout(lease, sample)))
+    world.tell(BatchRequested(Step(0)))
+    assert world.tell(received("a", 9, rollout(lease, 0))) == [answer(9, lease, 0)]
+    assert world.tell(received("b", 10, rollout(lease, 0))) == [answer(10, lease, 0, "fenced")]
+    assert world.core.status(0.0).rollouts.trained == 2
+
+
+def test_nobody_can_answer_for_another_or_with_another_token() -> None:
+    world, lease = world_with_lease()
+    assert world.tell(received("b", 1, rollout(lease, 0))) == [
+        Penalise(PeerId("b"), "uploaded under another peer's lease", False),
+        answer(1, lease, 0, "fenced"),
+    ]
+    for wrong in ({"fencing_token": FencingToken(99)}, {"group_id": GroupId(99)}):
+        assert world.tell(received("a", 2, rollout(lease, 0, **wrong))) == [
+            Penalise(PeerId("a"), "uploaded with a wrong fencing token", False),
+            answer(2, lease, 0, "fenced"),
+        ]
+    assert world.tell(received("a", 3, rollout(lease, 0, lease_id=LeaseId(99))))[0].reason == "fenced"  # type: ignore[union-attr]
+    assert world.core.status(0.0).rollouts.uploads_refused == {"fenced": 4}
+    assert world.core.status(0.0).rollouts.open == 2
+
+
+def test_a_late_upload_is_fenced_and_after_another_attempt_a_late_duplicate() -> None:
+    world, lease = world_with_lease()
+    world.tell(PeerLeft(PeerId("a"), "gone", finished=True))
+    world.tell(joined("a"))
+    assert world.tell(received("a", 1, rollout(lease, 0))) == [answer(1, lease, 0, "fenced")]
+    world.tell(wants("b", 2))
+    world.finish("b")
+    assert world.tell(received("a", 2, rollout(lease, 0))) == [answer(2, lease, 0, "late_duplicate")]
+    counts = world.core.status(0.0).rollouts
+    assert (counts.issued, counts.accepted, counts.open, counts.dropped) == (4, 2, 2, {"peer_left": 2})
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"segments": ()}, "uploaded a rollout without segments"),
+        ({"version": 3}, "claims version 3 of epoch 0, which was not published"),
+        ({"epoch": 1}, "claims version 0 of epoch 1, which was not published"),
+        ({"tokens": 5}, "uploaded 5 generated tokens"),
+        ({"tokens": 0}, "uploaded 0 generated tokens"),
+        ({"token": 32}, "uploaded token 32 of a vocabulary of 32"),
+        ({"role": "tool"}, "uploaded a segment of role tool, which nobody asked for"),
+        ({"peer": "b"}, "uploaded a segment that another peer made"),
+        ({"mask": 0}, "uploaded a rollout without a token to train on"),
+    ],
+)
+def test_impossible_claims_close_the_attempt(changes: dict[str, Any], what: str) -> None:
+    world, lease = world_with_lease()
+    item = rollout(lease, 0, segments=changes.get("segments", (segment(**changes),)))
+    assert world.tell(received("a", 1, item)) == [
+        Penalise(PeerId("a"), what, False),
+        CloseAttempt(lease.lease_id, 0, "malformed"),
+        answer(1, lease, 0, "malformed"),
+    ]
+
+
+def segment(**changes: Any) -> Segment:
+    tokens = changes.get("tokens", 2)
+    return Segment(
+        changes.get("role", "assistant"),
+        Epoch(changes.get("epoch", 0)),
+        Version(changes.get("version", 0)),
+        PeerId(changes.get("peer", "a")),
+        (changes.get("token", 5),) * tokens,
+        bytes([changes.get("mask", 1)]) * tokens,
+    )
+
+
+def test_one_bad_segment_among_good_ones_is_enough_and_together_they_are_bounded() -> None:
+    for others in ((segment(role="user"),), (segment(peer="b"),), (segment(tokens=3),)):
+        world, lease = world_with_lease()
+        actions = world.tell(received("a", 1, rollout(lease, 0, segments=(segment(), *others))))
+        assert actions[-1] == answer(1, lease, 0, "malformed")
+    world, lease = world_with_lease()
+    assert only(world.tell(received("a", 1, rollout(lease, 0, segments=(segment(), segment(mask=0))))), StoreRollout)
+
+
+def test_a_version_between_two_published_ones_cannot_be_claimed() -> None:
+    world, lease = world_with_lease(publish_every_steps=2)
+    world.tell(announced(2))
+    assert world.tell(received("a", 1, rollout(lease, 0, version=1)))[1:] == [
+        CloseAttempt(lease.lease_id, 0, "malformed"),
+        answer(1, lease, 0, "malformed"),
+    ]
+    assert only(world.tell(received("a", 2, rollout(lease, 1, version=2))), StoreRollout) != []
+
+
+def test_what_is_no_rollout_closes_the_attempt_of_its_sender_only() -> None:
+    world, lease = world_with_lease()
+
+    def garbage(peer: str, token: int, sample: int = 0) -> list[Action]:
+        return world.tell(
+            MalformedRollout(UploadId(1), PeerId(peer), lease.lease_id, FencingToken(token), sample, "no")
+        )
+
+    refused = answer(1, lease, 0, "malformed")
+    assert garbage("b", lease.fencing_token) == [refused]
+    assert garbage("a", lease.fencing_token + 1) == [refused]
+    assert garbage("a", lease.fencing_token) == [
+        Penalise(PeerId("a"), "uploaded what is no rollout: no", False),
+        CloseAttempt(lease.lease_id, 0, "malformed"),
+        refused,
+    ]
+    assert garbage("a", lease.fencing_token) == [refused]
+    counts = world.core.status(0.0).rollouts
+    assert (counts.open, counts.dropped, counts.uploads_refused) == (1, {"malformed": 1}, {"malformed": 3})
+
+
+def test_a_rollout_that_is_too_old_already_is_dropped_as_stale_and_its_slot_issued_again() -> None:
+    world = World(groups_per_step=1, staleness_limit=0)
+    world.start("a")
+    world.tell(wants("a", 2))
+    world.finish("a")
+    world.tell(BatchRequested(Step(0)))
+    world.tell(announced(1))
+    world.tell(held("a", 1))
+    world.tell(wants("a", 2))
+    (lease, slot), _ = world.take("a")
+    world.tell(wants("a", 1))
+    actions = world.tell(received("a", 9, rollout(lease, 0, version=0)))
+    assert actions[:2] == [CloseAttempt(lease.lease_id, 0, "stale"), answer(9, lease, 0, "stale")]
+    assert [(again.group_id, again_slot) for again, again_slot in world.take("a")] == [(lease.group_id, slot)]
+
+
+def test_an_interrupted_rollout_is_given_to_another_peer() -> None:
+    world, lease = world_with_lease()
+    assert world.tell(received("a", 1, rollout(lease, 0, finish_reason="interrupted"))) == [
+        CloseAttempt(lease.lease_id, 0, "returned"),
+        answer(1, lease, 0, "returned"),
+    ]
+    assert only(world.tell(wants("b", 1)), RecordAttempt) == [
+        RecordAttempt(LeaseId(2), FencingToken(2), lease.group_id, 0, lease.slots[0].seed, PeerId("b"))
+    ]
+
+
+def test_busy_leaves_the_attempt_open() -> None:
+    world, lease = world_with_lease(scoring_queue_max=1)
+    handle(world, received("a", 1, rollout(lease, 0)))
+    assert handle(world, received("a", 2, rollout(lease, 1))) == [answer(2, lease, 1, "busy")]
+    handle(world, RolloutStored(RolloutId(1)))
+    handle(world, RolloutScored(RolloutId(1), 0.0, ""))
+    assert only(handle(world, received("a", 3, rollout(lease, 1))), StoreRollout) != []
+
+
+@pytest.mark.parametrize(("reward", "error"), [(0.0, "the verifier timed out"), (math.nan, "")])
+def test_what_cannot_be_scored_counts_and_is_noted(reward: float, error: str) -> None:
+    world, lease = world_with_lease()
+    handle(world, received("a", 1, rollout(lease, 0)))
+    handle(world, RolloutStored(RolloutId(1)))
+    assert handle(world, RolloutScored(RolloutId(1), reward, error)) == [
+        Note("unscorable", "rollout 1", error or "the reward is not a number")
+    ]
+    assert handle(world, RolloutScored(RolloutId(1), 1.0, "")) == []
+
+
+def test_a_rollout_stored_after_the_end_is_acknowledged_but_not_scored() -> None:
+    world, lease = world_with_lease()
+    handle(world, received("a", 1, rollout(lease, 0)))
+    handle(world, RunEnded("finished", True))
+    assert handle(world, RolloutStored(RolloutId(1))) == [answer(1, lease, 0)]
+    assert handle(world, received("a", 2, rollout(lease, 0))) == [answer(2, lease, 0)]
+    assert handle(world, received("a", 3, rollout(lease, 1))) == [answer(3, lease, 1, "run_ended")]
+    counts = world.core.status(0.0).rollouts
+    assert (counts.issued, counts.accepted, counts.open, counts.dropped) == (2, 1, 0, {"run_ended": 2})
+
+
+def test_a_free_place_is_used_as_soon_as_a_rollout_is_received() -> None:
+    world = World()
+    world.start("a")
+    world.tell(wants("a", 4))
+    leases = world.take("a")
+    world.tell(wants("a", 2))
+    assert world.take("a") == []
+    world.tell(received("a", 1, rollout(leases[0][0], 0)))
+    assert only(world.tell(received("a", 2, rollout(leases[1][0], 1))), SendLeases) != []
+
+
+def test_whoever_sent_a_stop_string_as_a_part_is_to_blame_for_what_came_after_it() -> None:
+    world, lease = world_with_lease()
+    sent = PartialRollout(lease.lease_id, lease.fencing_token, 0, 0, (segment(),))
+    world.tell(PartialReceived(PeerId("a"), sent))
+    world.tell(PeerLeft(PeerId("a"), "gone", finished=True))
+    world.tell(wants("b", 2))
+    ((continued, slot),) = [(grant, slot) for grant, slot in world.take("b") if slot.prefix]
+    own = segment(peer="b", tokens=1)
+    item = rollout(continued, slot.sample_index, segments=(*slot.prefix, own), peer="b")
+    event = RolloutReceived(UploadId(1), PeerId("b"), item, text_end=2)
+    assert world.tell(event) == [
+        Penalise(PeerId("a"), "sent a part of a rollout that has a stop string in it", False),
+        CloseAttempt(continued.lease_id, slot.sample_index, "revoked"),
+        answer(1, continued, slot.sample_index, "revoked"),
+    ]

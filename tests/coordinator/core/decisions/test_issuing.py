@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+from coordinator.core.core import CoordinatorCore
+from coordinator.core.events.actions import RecordAttempt, RecordGroup, RevokeLeases, SendLeases, SupplyPrompts
+from coordinator.core.events.events import BatchRequested, LeasesReturned, PeerLeft, PromptsSupplied, StepFinished
+from coordinator.core.leases.groups import Attempt, slot_seed
+from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, Step, Version
+from rollcast.wire.rollouts import LeaseGrant, Slot
+from tests.coordinator.core_world import (
+    SAMPLING,
+    World,
+    announced,
+    heartbeat,
+    held,
+    joined,
+    only,
+    prompt,
+    settings,
+    wants,
+)
+
+
+def seed(group: int, sample: int) -> int:
+    return slot_seed(7, GroupId(group), sample)
+
+
+def grant(lease: int, group: int, samples: list[int], *, oldest_useful: int = 0) -> LeaseGrant:
+    return LeaseGrant(
+        lease_id=LeaseId(lease),
+        fencing_token=lease,  # type: ignore[arg-type]
+        group_id=GroupId(group),
+        prompt_token_ids=(10, group - 1),
+        slots=tuple(Slot(sample, seed(group, sample)) for sample in samples),
+        sampling=SAMPLING,
+        deadline_s=30.0,
+        epoch=Epoch(0),
+        oldest_useful_version=Version(oldest_useful),
+    )
+
+
+def attempt(lease: int, group: int, sample: int, peer: str = "a") -> RecordAttempt:
+    return RecordAttempt(LeaseId(lease), lease, GroupId(group), sample, seed(group, sample), PeerId(peer))  # type: ignore[arg-type]
+
+
+def group(number: int) -> RecordGroup:
+    made = prompt(number - 1)
+    return RecordGroup(GroupId(number), made.problem_id, made.prompt_token_ids, made.mixture_position)
+
+
+def test_slices_of_groups_go_to_who_asks_and_prompts_are_drawn_ahead() -> None:
+    core = CoordinatorCore(settings())
+    core.handle(joined("origin", role="origin"), 0.0)
+    assert core.handle(joined("a"), 0.0)[-1] == SupplyPrompts(4)
+    core.handle(PromptsSupplied(tuple(prompt(number) for number in range(4))), 0.0)
+    core.handle(announced(0), 0.0)
+    assert core.handle(wants("a", 3), 0.0) == []  # it holds no version yet
+    assert core.handle(held("a", 0), 0.0) == [
+        group(1),
+        attempt(1, 1, 0),
+        attempt(1, 1, 1),
+        group(2),
+        attempt(2, 2, 0),
+        SendLeases(PeerId("a"), (grant(1, 1, [0, 1]), grant(2, 2, [0]))),
+        SupplyPrompts(2),
+    ]
+    assert core.handle(wants("a", 1), 0.0) == [attempt(3, 2, 1), SendLeases(PeerId("a"), (grant(3, 2, [1]),))]
+
+
+def test_a_peer_never_holds_more_than_its_capacity() -> None:
+    world = World()
+    world.start("a")
+    world.tell(wants("a", 100))
+    assert len(world.take("a")) == 4  # two generation batches of two
+    world.tell(wants("a", 100))  # sent before it saw the leases
+    assert world.take("a") == []
+
+
+def test_who_holds_least_is_served_first_and_in_turns() -> None:
+    world = World(staleness_limit=8)
+    world.core.handle(joined("origin", role="origin"), 0.0)
+    for name in ("a", "b"):
+        world.tell(joined(name))
+        world.tell(wants(name, 4))
+    world.tell(announced(0))
+    world.tell(held("a", 0))
+    assert len(world.take("a")) == 4
+    world.tell(joined("c"))
+    for name in ("b", "c"):
+        world.tell(wants(name, 0))
+        world.tell(held(name, 0))
+    world.tell(PeerLeft(PeerId("a"), "gone", finished=True))  # two groups are vacant now
+    world.tell(wants("b", 2))
+    assert [one.group_id for one, _ in world.take("b")] == [1, 1]
+    world.tell(wants("c", 4))
+    assert [one.group_id for one, _ in world.take("c")] == [2, 2, 3, 3]
+
+
+def test_pacing_opens_only_what_will_be_young_enough() -> None:
+    world = World(groups_per_step=2, staleness_limit=1)
+    world.start("a", "b")
+    world.tell(wants("a", 4))
+    world.tell(wants("b", 4))
+    assert len(world.take("a")) + len(world.take("b")) == 8  # batches 0 and 1: 4 groups
+    world.tell(joined("c"))
+    world.tell(held("c", 0))
+    assert only(world.tell(wants("c", 4)), SendLeases) == []  # batch 2 needs version 1
+    world.tell(announced(1))
+    assert only(world.tell(held("c", 1)), SendLeases) == [
+        SendLeases(PeerId("c"), (grant(5, 5, [0, 1], oldest_useful=1), grant(6, 6, [0, 1], oldest_useful=1)))
+    ]
+
+
+def test_a_vacant_slot_waits_for_someone_with_a_version_young_enough() -> None:
+    world = World(groups_per_step=1, staleness_limit=0)
+    world.start("a")
+    world.tell(wants("a", 2))
+    world.finish("a")
+    world.tell(wants("a", 2))
+    world.tell(BatchRequested(Step(0)))
+    assert world.take("a") == []
+    world.tell(announced(1))
+    world.tell(joined("slow"))
+    world.tell(wants("slow", 2))
+    world.tell(held("slow", 0))
+    assert world.take("slow") == []
+    world.tell(held("a", 1))
+    assert len(world.take("a")) == 2
+    world.tell(PeerLeft(PeerId("a"), "gone", finished=True))
+    assert world.take("slow") == []
+    world.tell(heartbeat("slow", active=1))
+    assert len(world.take("slow")) == 2
+
+
+def test_no_group_beyond_the_last_step() -> None:
+    world = World(steps=1, staleness_limit=5)
+    world.start("a", "b")
+    world.tell(wants("a", 4))
+    assert only(world.tell(wants("b", 4)), SendLeases) == []
+    assert world.prompts_made == 2
+    world.finish("a")
+    world.tell(BatchRequested(Step(0)))
+    world.tell(StepFinished(Step(1), {}))
+    assert world.core.status(0.0).rollouts.trained == 4
+    assert world.core.status(0.0).rollouts.open == 0
+
+
+def test_draining_and_quarantined_peers_get_nothing() -> None:
+    world = World()
+    world.start("a")
+    world.tell(heartbeat("a", state="draining", active=0))
+    assert only(world.tell(wants("a", 4)), SendLeases) == []
+    assert only(world.tell(heartbeat("a", state="idle", active=0)), SendLeases) != []
+
+
+def test_returned_slots_are_not_pushed_back_to_the_peer_that_returned_them() -> None:
+    world = World()
+    world.start("a", "b")
+    world.tell(wants("a", 4))
+    world.tell(wants("a", 4))
+    world.tell(wants("b", 1))
+    actions = world.tell(LeasesReturned(PeerId("a"), (LeaseId(1), LeaseId(999)), "shutting down"))
+    assert only(actions, RevokeLeases) == []
+    assert [one.peer_id for one in only(actions, SendLeases)] == []  # b has what it asked for
+    assert only(world.tell(wants("b", 2)), SendLeases) == [SendLeases(PeerId("b"), (grant(4, 1, [0, 1]),))]
+
+
+def test_a_lease_asks_for_the_version_that_its_peer_was_chosen_for() -> None:
+    world = World(groups_per_step=1, staleness_limit=4, steps=100)
+    world.start("a")
+    state, forecast = world.core._state, world.core._state.forecast
+    for number in range(64):
+        forecast.answered(Attempt(LeaseId(number), FencingToken(1), GroupId(1), 0, PeerId("a"), 1e9, load=2), 180.0)
+    for step in range(4):
+        forecast.learner(60.0 * step, recorded=step, waits=False)
+    state.batches.skip_to(Step(3))
+    world.now = 180.0
+    for version in (1, 2):
+        world.tell(announced(version))
+        world.tell(held("a", version))
+    world.tell(wants("a", 2))
+    assert [lease.oldest_useful_version for lease, _ in world.take("a")] == [1] * 2, "ready in 180 s, for batch 5"

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordinator.core.core import CoordinatorCore
+from coordinator.core.events.actions import FailRun
+from coordinator.core.events.events import LearnerCalled, LearnerStatusChanged, PeerAccused, PeerLeft, RunEnded, Tick
+from rollcast.wire.ids import PeerId, Version
+from tests.coordinator.core_world import announced, joined, settings
+
+FIX = "start the {0} or look at its log; raise membership.{1} if it is only slow"
+NO_PEER_FIX = "start a peer with an invite from the run folder's secrets"
+
+
+def started(*members: str, **changes: Any) -> CoordinatorCore:
+    """A core at time 0 with an origin and these peers; the learner has called."""
+    core = CoordinatorCore(settings(no_peer_timeout_s=10.0, heartbeat_timeout_s=1e6, **changes))
+    core.handle(joined("origin", role="origin"), 0.0)
+    for name in members:
+        core.handle(joined(name), 0.0)
+    core.handle(LearnerCalled(), 0.0)
+    return core
+
+
+def test_peers_are_waited_for_once_there_is_a_version_and_the_run_fails_once() -> None:
+    core = started()
+    assert core.handle(Tick(), 100.0) == []
+    core.handle(announced(0), 200.0)
+    core.handle(joined("a"), 208.0)
+    assert core.handle(Tick(), 300.0) == []
+    core.handle(PeerLeft(PeerId("a"), "gone"), 300.0)
+    assert core.handle(Tick(), 309.9) == []
+    assert core.handle(Tick(), 310.0) == [FailRun("RC202", "no peer for 10 s", NO_PEER_FIX)]
+    assert core.handle(Tick(), 311.0) == []
+
+
+def test_peers_that_are_all_quarantined_are_none() -> None:
+    core = started("a", "b", quarantine_chunks=1)
+    core.handle(announced(0), 0.0)
+    core.handle(PeerAccused(PeerId("b"), PeerId("a"), Version(0), 0, ""), 1.0)
+    assert core.handle(Tick(), 50.0)[-1:] == []
+    core.handle(PeerLeft(PeerId("b"), "gone"), 50.0)
+    core.handle(joined("a"), 55.0)  # a new session does not wash it clean
+    assert core.waiting(56.0).text == "another peer to join, as those here are quarantined"
+    failure = FailRun("RC202", "every peer has been quarantined for 10 s", NO_PEER_FIX)
+    assert core.handle(Tick(), 60.0)[-1:] == [failure]
+
+
+def test_an_origin_that_never_comes_or_never_returns_ends_the_run() -> None:
+    failure = FailRun("RC201", "no origin for 30 s", FIX.format("origin", "start_timeout_s"))
+    core = CoordinatorCore(settings(start_timeout_s=30.0))
+    core.handle(LearnerCalled(), 0.0)
+    assert core.handle(Tick(), 29.0) == []
+    assert core.handle(Tick(), 30.0) == [failure]
+    core = started(start_timeout_s=30.0)
+    core.handle(PeerLeft(PeerId("origin"), "gone"), 100.0)
+    assert core.handle(Tick(), 129.0) == []
+    assert core.handle(Tick(), 130.0) == [failure]
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_learner_that_never_calls_ends_a_run_that_is_not_over(ended: bool) -> None:
+    core = CoordinatorCore(settings(start_timeout_s=30.0, heartbeat_timeout_s=1e6))
+    core.handle(LearnerStatusChanged("training", "", {}), 0.0)  # told again after a restart: not a call
+    core.handle(joined("origin", role="origin"), 0.0)
+    if ended:
+        core.handle(RunEnded("stopped", False), 1.0)
+    failure = FailRun("RC201", "no learner for 30 s", FIX.format("learner", "start_timeout_s"))
+    assert core.handle(Tick(), 30.0) == ([] if ended else [failure])
+
+
+def test_a_learner_that_falls_silent_ends_the_run() -> None:
+    core = started(start_timeout_s=30.0, learner_timeout_s=100.0)
+    assert core.handle(Tick(), 99.0) == []
+    core.handle(LearnerCalled(), 99.0)
+    assert core.handle(Tick(), 198.0) == []
+    failure = FailRun("RC201", "the learner has not called for 100 s", FIX.format("learner", "learner_timeout_s"))
+    assert core.handle(Tick(), 199.0) == [failure]

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from coordinator.core.decisions.state import CoreState
+from coordinator.core.events.actions import CloseAttempt, CloseGroup, RevokeLeases
+from rollcast.wire.ids import PeerId, RolloutId, Version
+from tests.coordinator.core_world import prompt, settings
+
+A, B = PeerId("a"), PeerId("b")
+
+
+def test_groups_still_needed_count_down_to_the_last_step() -> None:
+    state = CoreState(settings(steps=3, groups_per_step=2))
+    assert state.groups_still_needed() == 6
+    state.book.open_group(prompt(0))
+    assert state.groups_still_needed() == 5
+    assert [state.step_of_turn(ahead) for ahead in (0, 1, 2, 5)] == [0, 0, 1, 2]
+
+
+def test_places_of_groups_that_will_come_too_late_are_not_counted_once_the_learner_had_to_wait() -> None:
+    state = CoreState(settings(steps=30, groups_per_step=2))
+    state.group_yield.ended(8, in_time=False)
+    assert state.step_of_turn(8) == 4
+    for step in range(16):
+        assert not state.forecast.learner_waited, "a run that just begins has to wait"
+        state.forecast.learner(70.0 * step - 10.0, recorded=step, waits=True)
+        state.forecast.learner(70.0 * step, recorded=step + 1, waits=False)
+    assert state.forecast.learner_waited
+    assert state.step_of_turn(8) == 2
+
+
+def test_closing_tells_each_holder_once_and_counts_for_it() -> None:
+    state = CoreState(settings(samples_per_group=4))
+    group = state.book.open_group(prompt(0))
+    attempts = [
+        *state.book.issue(group, [0, 1], A, deadline=1.0),
+        *state.book.issue(group, [2], B, deadline=1.0),
+    ]
+    state.accounts.issued = 3
+    assert state.close_attempts(attempts, "revoked", tell_peers=True) == [
+        CloseAttempt(attempts[0].lease_id, 0, "revoked"),
+        CloseAttempt(attempts[0].lease_id, 1, "revoked"),
+        CloseAttempt(attempts[2].lease_id, 2, "revoked"),
+        RevokeLeases(A, (attempts[0].lease_id,), "revoked"),
+        RevokeLeases(B, (attempts[2].lease_id,), "revoked"),
+    ]
+    assert state.members.standing(A).dropped == 2
+    assert state.accounts.open == 0
+    state.validate()
+
+
+def test_dropping_a_group_ends_what_is_under_way_and_what_it_holds() -> None:
+    state = CoreState(settings())
+    group = state.book.open_group(prompt(0))
+    attempts = state.book.issue(group, [0, 1], A, deadline=1.0)
+    state.accounts.issued = 2
+    state.book.fill(attempts[0], RolloutId(1), Version(0), Version(0))
+    assert state.drop_group(group, ["stale"], "group_stale") == [
+        CloseAttempt(attempts[1].lease_id, 1, "group_stale"),
+        RevokeLeases(A, (attempts[1].lease_id,), "group_stale"),
+        CloseAttempt(attempts[0].lease_id, 0, "stale"),
+        CloseGroup(group.group_id),
+    ]
+    assert len(state.book) == 0
+    state.validate()

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import pytest
+
+from coordinator.core.leases.forecast import Forecast, _Sorted
+from coordinator.core.leases.groups import Attempt
+from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, Version
+
+A, B = PeerId("a"), PeerId("b")
+
+
+def attempt(peer: PeerId, *, load: int = 4, issued_at: float = 0.0) -> Attempt:
+    return Attempt(LeaseId(1), FencingToken(1), GroupId(1), 0, peer, 1e9, issued_at=issued_at, load=load)
+
+
+def measured(seconds: list[float], peer: PeerId = A) -> Forecast:
+    forecast = Forecast()
+    for taken in seconds:
+        forecast.answered(attempt(peer), taken)
+    return forecast
+
+
+def test_speed_is_what_was_held_over_what_it_took() -> None:
+    forecast = measured([10.0] * 40)
+    assert forecast.slots_per_s(A, 10.0) == pytest.approx(0.4)
+    assert forecast.typical_s(A, 8, 10.0) == pytest.approx(20.0)
+    assert forecast.slots_per_s(B, 10.0) is None
+    assert forecast.typical_s(B, 8, 10.0) == 10.0, "of all peers, where it was not measured"
+    assert forecast.slots_per_s(A, 1e5) is None, "too long ago"
+
+
+def test_attempts_of_a_coordinator_before_us_are_not_measured() -> None:
+    forecast = Forecast()
+    forecast.answered(attempt(A, load=0), 10.0)
+    assert forecast.slots_per_s(A, 10.0) is None
+
+
+def test_the_chance_that_is_asked_for_grows_with_the_slots() -> None:
+    forecast = measured([10.0] * 20 + [10.0, 10.0, 10.0, 20.0] * 20)
+    one, eight = forecast.ready_in_s(A, 4, 1, 100.0, 0.7), forecast.ready_in_s(A, 4, 8, 100.0, 0.7)
+    assert one == pytest.approx(10.0)
+    assert eight == pytest.approx(20.0)
+    assert measured([10.0] * 5).ready_in_s(A, 4, 1, 10.0, 0.7) is None, "too few measurements"
+
+
+def test_what_is_given_up_late_counts_as_slow() -> None:
+    forecast = measured([10.0] * 40)
+    for _ in range(20):
+        forecast.gave_up(attempt(B), 5.0)
+    assert forecast.slots_per_s(B, 5.0) is None, "it might have been as fast as the others"
+    for _ in range(20):
+        forecast.gave_up(attempt(B), 100.0)
+    assert forecast.slots_per_s(B, 100.0) == pytest.approx(0.04)
+
+
+def learner(forecast: Forecast, steps: int, *, waits_s: float, stale: int = 0, since: int = 0) -> None:
+    """Steps of 60 s, in which the learner trains and then waits for so long."""
+    for step in range(since, since + steps):
+        asked_at = (step + 1) * 60.0 - waits_s
+        counts = {"trained": 16 * step, "stale": stale * step}
+        forecast.learner(asked_at, recorded=step, waits=True, **counts)
+        forecast.learner(asked_at + waits_s, recorded=step + 1, waits=False, **counts)
+
+
+def test_the_learners_pace_is_measured() -> None:
+    forecast = Forecast()
+    learner(forecast, 5, waits_s=6.0)
+    assert (forecast.step_period_s, forecast.learner_s) == (60.0, 54.0)
+    assert (forecast.next_in_s(300.0), forecast.next_in_s(350.0), forecast.next_in_s(400.0)) == (60.0, 10.0, 0.0)
+    assert [forecast.steps_within(seconds, 350.0) for seconds in (10.0, 11.0, 70.0, 71.0)] == [0, 1, 1, 2]
+
+
+def test_the_pace_of_a_learner_that_never_waits_is_measured_too() -> None:
+    forecast = Forecast()
+    for step in range(5):
+        forecast.learner(60.0 * step, recorded=step, waits=False)
+    assert forecast.learner_s == 60.0, "else what is under way is never known, and too much is begun"
+
+
+def test_how_old_versions_are_when_they_come() -> None:
+    forecast = Forecast()
+    forecast.version_came(Version(0), 1.0)
+    for step in range(4):
+        forecast.learner(60.0 * step, recorded=step, waits=False)
+    assert forecast.version_lag_steps() is None, "no step was timed when it came"
+    forecast.version_came(Version(3), 181.0)
+    assert forecast.version_lag_steps() is None, "not of a step that has begun"
+    for seconds in (12.0, 30.0, 45.0):  # with two steps done, the third began at 180
+        forecast.version_came(Version(2), 180.0 + seconds)
+    assert forecast.version_lag_steps() == pytest.approx(0.5)
+    for _ in range(4):
+        forecast.version_came(Version(1), 1e4)
+    assert forecast.version_lag_steps() == pytest.approx(2.0), "a learner that waits makes no steps"
+
+
+def test_caution_grows_while_work_is_in_vain_and_gives_way_to_a_learner_that_waits() -> None:
+    forecast = Forecast()
+    at_first = forecast.chance_wanted
+    learner(forecast, 10, waits_s=0.0, stale=1)
+    careful = forecast.chance_wanted
+    assert careful > at_first
+    learner(forecast, 1, waits_s=20.0, stale=1, since=10)
+    bold = forecast.chance_wanted
+    assert bold < careful
+    learner(forecast, 30, waits_s=0.0, stale=1, since=11)
+    assert bold < forecast.chance_wanted < careful, "not at once as far as before"
+
+
+def test_a_learner_starves_once_it_waits_for_longer_than_attempts_take() -> None:
+    forecast = measured([10.0] * 40)
+    assert not forecast.learner_starves(100.0)
+    forecast.learner(100.0, recorded=0, waits=True)
+    assert [forecast.learner_starves(now) for now in (109.0, 110.0)] == [False, True]
+
+
+def test_steps_under_way_and_how_long_stragglers_are() -> None:
+    forecast = measured([10.0] * 54 + [30.0] * 11)
+    assert forecast.steps_under_way() is None
+    learner(forecast, 3, waits_s=0.0)
+    forecast.scored(5.0)
+    assert forecast.steps_under_way() == pytest.approx(35.0 / 60.0)
+    beyond = forecast.spread_beyond(1.5)
+    assert beyond is not None
+    assert beyond > 1.5
+    assert forecast.spread_beyond(100.0) is None
+
+
+@pytest.mark.parametrize(("size", "every"), [(8, 3), (16, 16), (32, 4)])
+def test_quantiles_are_of_the_newest_measurements_when_they_were_last_sorted(size: int, every: int) -> None:
+    sorted_now_and_then, values = _Sorted(size, every), [float(number * 7 % 11) for number in range(60)]
+    for count, value in enumerate(values, 1):
+        sorted_now_and_then.add(value)
+        until = count if count <= every else count - count % every
+        known = sorted(values[max(0, until - size) : until])
+        assert len(sorted_now_and_then) == min(count, size)
+        assert [sorted_now_and_then.quantile(share) for share in (0.0, 0.5, 1.0)] == [
+            known[0],
+            known[(len(known) + 1) // 2 - 1],
+            known[-1],
+        ]
+        larger = [one for one in known if one >= 5.0]
+        assert sorted_now_and_then.median_above(5.0) == (larger[len(larger) // 2] if larger else None)

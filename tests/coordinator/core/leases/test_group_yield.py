@@ -1,0 +1,33 @@
+"""The share of groups that come in time, and what is counted by it."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.core.leases.group_yield import GroupYield
+
+
+def test_nothing_is_discounted_before_a_group_came_too_late() -> None:
+    groups = GroupYield()
+    groups.ended(12, in_time=True)
+    assert groups.share == 1.0
+    assert groups.expected(30, 4) == 30
+
+
+def test_the_share_is_that_of_the_groups_that_ended_last() -> None:
+    groups = GroupYield()
+    for _ in range(100):
+        groups.ended(3, in_time=True)
+        groups.ended(1, in_time=False)
+    assert groups.share == pytest.approx(0.78, abs=0.01)  # eight in time are taken for granted
+    for _ in range(100):
+        groups.ended(4, in_time=True)
+    assert groups.share > 0.99
+
+
+def test_a_group_that_is_ready_is_of_use_whatever_became_of_others() -> None:
+    groups = GroupYield()
+    groups.ended(8, in_time=False)
+    assert groups.share == 0.5
+    assert groups.expected(10, 4) == 7
+    assert groups.expected(3, 4) == 3

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.core.reach import failed_pairs
+from coordinator.core.reach.failed_pairs import FIRST_PAUSE_S, PAUSE_MAX_S, FailedPairs, pair_of
+from rollcast.wire.ids import PeerId
+
+A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
+
+
+def test_a_pair_rests_and_longer_each_time() -> None:
+    pairs = FailedPairs()
+    pairs.failed(B, A, 0.0)
+    assert pairs.of(A) == {B}
+    assert pairs.of(B) == {A}
+    assert pairs.of(C) == frozenset()
+    assert len(pairs) == 1
+    assert pairs.pause_left_s(A, B, 1.0) == FIRST_PAUSE_S - 1.0
+    assert not pairs.tick(FIRST_PAUSE_S - 1.0)
+    assert pairs.tick(FIRST_PAUSE_S)
+    assert pairs.of(A) == frozenset()
+    assert len(pairs) == 0
+    pairs.failed(A, B, FIRST_PAUSE_S + 1.0)
+    assert pairs.pause_left_s(A, B, FIRST_PAUSE_S + 1.0) == 2 * FIRST_PAUSE_S
+
+
+def test_both_ends_telling_of_one_failure_count_once() -> None:
+    pairs = FailedPairs()
+    pairs.failed(A, B, 0.0)
+    pairs.failed(B, A, 1.0)
+    assert pairs.pause_left_s(A, B, 1.0) == FIRST_PAUSE_S - 1.0
+
+
+def test_success_and_good_conduct_wash_a_pair_clean() -> None:
+    pairs = FailedPairs()
+    pairs.failed(A, B, 0.0)
+    assert pairs.succeeded(B, A)
+    assert not pairs.succeeded(B, A)
+    assert pairs.of(A) == frozenset()
+    pairs.failed(A, B, 0.0)
+    pairs.tick(FIRST_PAUSE_S)
+    assert not pairs.tick(2 * FIRST_PAUSE_S)  # forgotten by now, and free already
+    pairs.failed(A, B, 2 * FIRST_PAUSE_S)
+    assert pairs.pause_left_s(A, B, 2 * FIRST_PAUSE_S) == FIRST_PAUSE_S
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.floats(0, 1e4), st.booleans()), max_size=30))
+def test_who_rests_from_whom_is_the_same_from_both_sides(steps: list[tuple[int, int, float, bool]]) -> None:
+    pairs, now = FailedPairs(), 0.0
+    for one, other, wait_s, fails in steps:
+        now += wait_s
+        pairs.tick(now)
+        if one != other:
+            ends = (PeerId(str(one)), PeerId(str(other)))
+            if fails:
+                pairs.failed(*ends, now)
+                assert 0 < pairs.pause_left_s(*ends, now) <= PAUSE_MAX_S
+            elif wait_s < 5e3:
+                pairs.succeeded(*ends)
+            else:
+                pairs.forgive(ends[0])
+                assert not pairs.of(ends[0])
+        assert {pair_of(a, b) for a, ones in pairs._partners.items() for b in ones} == set(pairs._failures)
+        for a in map(PeerId, "0123"):
+            for b in pairs.of(a):
+                assert a in pairs.of(b)
+                assert pairs.pause_left_s(a, b, now) > 0
+
+
+def test_the_oldest_is_forgotten_when_there_are_too_many() -> None:
+    pairs = FailedPairs()
+    for number in range(failed_pairs._REMEMBERED_MOST + 1):
+        pairs.failed(A, PeerId(f"p{number}"), 0.0)
+    assert PeerId("p0") not in pairs.of(A)
+    assert len(pairs) == failed_pairs._REMEMBERED_MOST
+
+
+def test_whoever_moved_is_forgiven_everything() -> None:
+    pairs, c = FailedPairs(), PeerId("c")
+    pairs.failed(A, B, 0.0)
+    pairs.failed(A, c, 0.0)
+    pairs.failed(B, c, 0.0)
+    pairs.forgive(A)
+    assert not pairs.of(A)
+    assert (pairs.of(B), pairs.of(c)) == (frozenset({c}), frozenset({B}))
+    assert pairs.pause_left_s(A, B, 1.0) == 0.0
+    pairs.failed(A, B, 1.0)
+    assert pairs.pause_left_s(A, B, 1.0) == FIRST_PAUSE_S, "and it does not count any more"

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordinator.core.core import CoordinatorCore, Restored
+from coordinator.core.events.actions import Action, CloseAttempt, RecordBatch
+from coordinator.core.events.events import BatchRequested, Tick
+from coordinator.core.staleness.policy import RulesInForce, StalenessRules
+from rollcast.wire.ids import Step, Version
+from rollcast.wire.rollouts import LeaseGrant
+from tests.coordinator.core_world import World, announced, held, joined, only, received, rollout, settings, wants
+
+
+def test_the_gate_is_s_unless_late_rollouts_are_corrected() -> None:
+    for policy, gate in (("drop", 4), ("wait", 4), ("correct", 6)):
+        rules = RulesInForce(StalenessRules(4, 1, policy, late_steps_max=2))  # type: ignore[arg-type]
+        assert (rules.limit, rules.age_max, rules.publish_every_steps) == (4, gate, 1)
+
+
+@pytest.mark.parametrize(
+    ("t_bcast_s", "t_gen_s", "period_s", "kappa"),
+    [
+        (None, None, None, 1),
+        (25.0, 5.0, None, 1),
+        (25.0, 5.0, 10.0, 3),
+        (1.0, 5.0, 10.0, 1),
+        (45.0, 5.0, 10.0, 3),  # 5 would do for broadcasts, but S = 8 leaves room for 3
+        (4000.0, 5.0, 10.0, 1),  # S is too small for any
+    ],
+)
+def test_kappa_follows_what_broadcasts_take(
+    t_bcast_s: float | None, t_gen_s: float | None, period_s: float | None, kappa: int
+) -> None:
+    rules = RulesInForce(StalenessRules(limit=8, publish_every_steps=0))
+    assert (rules.follows_broadcasts, rules.publish_every_steps) == (True, 1)
+    rules.follow(t_bcast_p95_s=t_bcast_s, t_gen_p90_s=t_gen_s, step_period_s=period_s)
+    assert rules.publish_every_steps == kappa
+
+
+def test_a_kappa_that_is_set_stays() -> None:
+    rules = RulesInForce(StalenessRules(limit=4, publish_every_steps=2))
+    rules.follow(t_bcast_p95_s=20.0, t_gen_p90_s=1.0, step_period_s=10.0)
+    assert (rules.publish_every_steps, rules.follows_broadcasts) == (2, False)
+
+
+def behind(policy: str, **changes: Any) -> tuple[World, LeaseGrant, list[Action]]:
+    """S = 1, one group a step, and the batch of step 1 is asked for.
+
+    A group of version 0 is half done at the slow peer, one of version 1 is ready: only the second can wait for step 2.
+    """
+    values = {"groups_per_step": 1, "staleness_limit": 1, "late_policy": policy, **changes}
+    world = World(**values)
+    world.core = CoordinatorCore(
+        settings(**values), Restored(versions={Version(0): 16, Version(1): 16}, recorded_batches=1)
+    )
+    world.tell(joined("origin", role="origin"))
+    for name in ("slow", "fast"):
+        world.tell(joined(name))
+        world.tell(held(name, 0 if name == "slow" else 1))
+    world.tell(wants("slow", 2))
+    (lease, _), _ = world.take("slow")
+    world.tell(received("slow", 900, rollout(lease, 0, peer="slow")))
+    world.tell(wants("fast", 2))
+    world.finish("fast", version=1)
+    return world, lease, world.tell(BatchRequested(Step(1)))
+
+
+def test_drop_forms_the_batch_without_who_is_late() -> None:
+    world, lease, actions = behind("drop")
+    assert only(actions, RecordBatch) == [RecordBatch(Step(1), (2, 3))]  # type: ignore[arg-type]
+    assert CloseAttempt(lease.lease_id, 0, "stale") in actions
+    assert world.core.status(0.0).staleness.late.waits == 0
+
+
+def test_wait_holds_the_batch_back_until_the_late_group_is_there() -> None:
+    world, lease, actions = behind("wait", late_wait_s=5.0)
+    assert actions == []
+    assert "held back for a group" in world.core.status(0.0).waiting_for
+    world.now = 2.0
+    actions = world.tell(received("slow", 901, rollout(lease, 1, peer="slow")))
+    (formed,) = only(actions, RecordBatch)
+    assert formed.rollout_ids == (1, 4), "the other one can wait"
+    late = world.core.status(2.0).staleness.late
+    assert (late.waits, late.waits_in_vain, late.waited_s) == (1, 0, 2.0)
+
+
+def test_wait_ends() -> None:
+    world, _, _ = behind("wait", late_wait_s=4.0)
+    world.now = 3.9
+    assert only(world.tell(Tick()), RecordBatch) == []
+    world.now = 4.0
+    assert only(world.tell(Tick()), RecordBatch) == [RecordBatch(Step(1), (2, 3))]  # type: ignore[arg-type]
+    late = world.core.status(4.0).staleness.late
+    assert (late.waits, late.waits_in_vain, late.waited_s) == (1, 1, 4.0)
+
+
+@pytest.mark.parametrize(("late_steps", "trained"), [(0, False), (1, True)])
+def test_correct_trains_what_is_late_and_counts_it(late_steps: int, trained: bool) -> None:
+    world, lease, _ = behind("correct", late_steps_max=late_steps)
+    world.tell(received("slow", 901, rollout(lease, 1, peer="slow")))
+    world.tell(announced(2))
+    assert bool(only(world.tell(BatchRequested(Step(2))), RecordBatch)) is trained
+    status = world.core.status(0.0)
+    assert status.staleness.late.corrected == (2 if trained else 0)
+    assert (status.staleness.limit, status.staleness.age_max) == (1, 1 + late_steps)
+    assert (status.staleness_max_trained or 0) <= 1 + late_steps
+    world.core.validate()

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from coordinator.core.decisions.state import CoreState
+from coordinator.core.events.events import (
+    AnnouncedEncoding,
+    LinkFacts,
+    PeerLeft,
+    RunEnded,
+    VersionAnnounced,
+    VersionHeld,
+)
+from coordinator.core.status import broadcast, hops
+from coordinator.core.status.broadcast import BroadcastStatus, EncodingStatus, PeerCounts, build_broadcast_status
+from rollcast.wire.ids import EncodingId, Epoch, PeerId, Version
+from tests.coordinator.core_world import World, announced, heartbeat, held, joined, settings
+from tests.coordinator.sample_status import sample_broadcast
+
+KEYFRAME = AnnouncedEncoding(EncodingId(0), "keyframe", None, 1000)
+DELTA = AnnouncedEncoding(EncodingId(1), "delta", Version(0), 20)
+
+
+def receiving(name: str, version: int, have: int, total: int, **changes: Any) -> Any:
+    values = {"receiving_version": Version(version), "receiving_chunks_have": have, "receiving_chunks_total": total}
+    return heartbeat(name, state="receiving", **{"receiving_encoding_id": EncodingId(1), **values, **changes})
+
+
+def half_way() -> World:
+    """Version 1 since 2 s: a holds it, b half of its delta, c nothing."""
+    world = World()
+    world.start("a", "b", "c")
+    world.now = 10.0
+    world.tell(VersionAnnounced(Epoch(0), Version(1), 16, (KEYFRAME, DELTA)))
+    world.now = 11.0
+    world.tell(VersionHeld(PeerId("a"), Epoch(0), Version(1), 30))
+    world.now = 12.0
+    uplink = {"uplink_bytes_per_second": 5e6, "uplink_age_s": 3.0}
+    world.tell(receiving("b", 1, 2, 4, receiving_map=b"\xff\xff\x00\x00", **uplink))
+    world.tell(heartbeat("c"))
+    return world
+
+
+def status(world: World) -> BroadcastStatus:
+    return world.core.broadcast(world.now)
+
+
+def test_a_broadcast_half_way() -> None:
+    found = status(half_way())
+    assert (found.version, found.running, found.started_s_ago) == (1, True, 2.0)
+    assert found.peers_holding == PeerCounts(1, 3)
+    assert found.encoding == EncodingStatus(1, "delta", 0, 20, receiving=1)
+    assert found.bytes_per_peer == 30.0
+    assert found.heat_map == "aaaa5555"  # a all, b the first half, c nothing
+    assert found.waiting_for == "c, which has received nothing of version 1 yet, and 1 more peer"
+    assert [(one.name, one.share_held, one.heat_map, one.t_last_s) for one in found.peers] == [
+        ("origin", 0.0, "", None),
+        ("c", 0.0, "", 0.0),
+        ("b", 0.5, "ffff0000", 0.0),
+        ("a", 1.0, "", 1.0),
+    ]
+    b = found.peers[2]
+    assert (b.encoding_id, b.uplink_bytes_per_s, b.uplink_age_s, b.downlink_bytes_per_s) == (1, 5e6, 3.0, None)
+
+
+def test_the_pace_so_far_says_how_long_the_rest_takes() -> None:
+    world = half_way()
+    world.tell(PeerLeft(PeerId("c"), "gone"))
+    assert status(world).waiting_for == "b, which holds 50% of version 1, about 2 s from the end at its pace so far"
+    world.now = 15.0
+    waiting = status(world)
+    assert waiting.waiting_for == "b, which has been silent for 3 s"
+    assert waiting.next == "it counts as lost after 5 s of silence"
+
+
+def test_chunks_that_are_all_here_are_not_yet_a_verified_copy() -> None:
+    world = half_way()
+    world.tell(receiving("b", 1, 4, 4))
+    assert next(one.share_held for one in status(world).peers if one.name == "b") == 0.999
+
+
+def test_a_finished_broadcast_waits_for_nothing() -> None:
+    world = half_way()
+    for name in "bc":
+        world.tell(held(name, 1))
+    found = status(world)
+    assert (found.running, found.waiting_for, found.next) == (False, "", "the learner announces a version after 1")
+    assert (found.t_bcast_s.last, found.t_bcast_s.p95) == (2.0, 2.0)
+    assert found.peers_holding == PeerCounts(3, 3)
+    assert found.heat_map == "ff" * 128
+    assert {one.name: (one.t_last_s, one.times_last) for one in found.peers if one.role == "peer"} == {
+        "a": (1.0, 0),
+        "b": (2.0, 0),
+        "c": (2.0, 2),  # version 0 at once, after the others
+    }
+    assert found.t_peer_s.at_most[-1] == 6
+    assert not any(one.heat_map for one in found.peers)
+
+
+def test_before_a_version_without_peers_and_after_the_end() -> None:
+    world = World()
+    assert status(world).waiting_for == "the learner to announce its first version"
+    world.tell(announced(0))
+    assert status(world).waiting_for == "a peer to join"
+    world.tell(joined("a"))
+    assert status(world).waiting_for == "an origin to join: nobody who is here holds version 0"
+    assert status(world).running
+    world.tell(RunEnded("stopped", False))
+    assert (status(world).waiting_for, status(world).running) == ("", False)
+
+
+def test_a_version_that_an_earlier_coordinator_announced_has_no_beginning() -> None:
+    state = CoreState(settings())
+    state.newest_version = Version(7)
+    found = build_broadcast_status(state, now=5.0)
+    assert (found.version, found.started_s_ago, found.encodings, found.encoding) == (7, None, (), None)
+
+
+def test_totals_and_the_plan() -> None:
+    world = half_way()
+    changes = {"chunk_bytes_from_origin": 100, "chunk_bytes_from_peers": 300, "chunks_duplicate": 2, "reparentings": 1}
+    world.tell(heartbeat("a", active=1, **changes))
+    world.tell(heartbeat("origin", chunk_bytes_from_peers=10**9))  # from the learner
+    before = status(world).plan
+    assert (before.mode, before.stripes) == ("mesh", world.core._state.relay.stripe_count)
+    world.tell(joined("d"))
+    found, totals = status(world), status(world).totals
+    assert (totals.bytes_from_origin, totals.bytes_from_peers, totals.origin_share) == (100, 300, 0.25)
+    assert (totals.chunks_duplicate, totals.reparentings) == (2, 1)
+    assert before.replans == 0
+    assert (found.plan.made - before.made, found.plan.replans) == (1, 1)
+
+
+def test_maps_of_different_lengths_are_added_up() -> None:
+    world = half_way()
+    world.tell(receiving("c", 1, 1, 2, receiving_map=b"\x00\xff"))
+    assert status(world).heat_map == "aaaaaaaa"  # a all, b the first half, c the second
+
+
+def test_the_status_is_json_with_the_keys_that_screens_read() -> None:
+    found, sample = json.loads(json.dumps(status(half_way()).to_json())), sample_broadcast()
+    assert found.keys() >= sample.keys()
+    assert found["peers"][0].keys() >= sample["peers"][0].keys()
+    for part in ("totals", "plan", "t_bcast_s", "hop_rates", "encoding"):
+        assert found[part].keys() >= sample[part].keys()
+
+
+def test_large_fleets_are_summed_up_and_only_some_listed() -> None:
+    state = CoreState(settings())
+    state.newest_version = Version(1)
+    links = tuple(LinkFacts(PeerId(f"p{number}"), "direct", 0.04, 9, 9, 1e6, "bbr") for number in range(8))
+    for number in range(1000):
+        member = state.members.join(joined(f"p{number}"), 0.0)
+        member.facts = receiving(f"p{number}", 1, number % 100, 100, receiving_map=bytes(128), links=links).facts
+    found = build_broadcast_status(state, now=1.0)
+    assert found.peers_holding == PeerCounts(0, 1000)
+    assert (len(found.peers), found.peers_left_out) == (broadcast.PEERS_SHOWN_MAX, 1000 - len(found.peers))
+    assert len(found.hops) == hops.HOPS_SHOWN_MAX
+    assert max(one.share_held for one in found.peers) <= 0.52  # those furthest behind

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from coordinator.core.core import CoordinatorCore
+from coordinator.core.events.actions import SupplyPrompts
+from coordinator.core.events.events import (
+    BatchRequested,
+    LearnerStatusChanged,
+    PeerLeft,
+    PromptsSupplied,
+    RunEnded,
+    StepFinished,
+)
+from rollcast.wire.ids import PeerId, Step
+from tests.coordinator.core_world import World, announced, heartbeat, held, joined, settings, wants
+from tests.coordinator.sample_status import sample_status
+
+
+def words(core: CoordinatorCore, now: float) -> tuple[str, float, str]:
+    waiting = core.waiting(now)
+    return waiting.text, waiting.since_s, waiting.next
+
+
+def test_every_wait_of_a_run_has_a_text_a_beginning_and_a_next() -> None:
+    core = CoordinatorCore(settings(no_peer_timeout_s=60.0, groups_per_step=1))
+    assert words(core, 0.0)[0] == "the first event"
+    core.handle(joined("a"), 1.0)
+    assert words(core, 4.0) == ("an origin to join", 3.0, "the learner publishes to it, and peers receive from it")
+    core.handle(joined("origin", role="origin"), 5.0)
+    assert words(core, 6.0)[:2] == ("the learner to connect", 1.0)
+    core.handle(LearnerStatusChanged("warm_start", "epoch 2 of 3", {}), 7.0)
+    assert words(core, 9.0)[:2] == ("the learner's first version (epoch 2 of 3)", 2.0)
+    core.handle(announced(0), 10.0)
+    core.handle(LearnerStatusChanged("training", "", {}), 11.0)
+    assert words(core, 12.0) == ("the learner (training)", 2.0, "it asks for the batch of step 0")
+    core.handle(BatchRequested(Step(0)), 13.0)
+    batch = "prompt groups for the batch of step 0: 0 of 1 are ready"
+    assert words(core, 14.0)[:2] == (f"{batch}; no peer can work yet", 1.0)
+    core.handle(held("a", 0), 15.0)
+    assert words(core, 16.0)[:2] == (f"{batch}; 0 rollouts under way, 0 to be stored or scored", 3.0)
+    core.handle(PeerLeft(PeerId("a"), "gone"), 20.0)
+    assert words(core, 30.0) == ("a peer to join", 10.0, "the run stops with RC202 in 50 s")
+    core.handle(RunEnded("stopped", False), 40.0)
+    assert words(core, 50.0) == ("", 0.0, "the run is over: stopped")
+
+
+def test_it_says_when_no_peer_holds_a_version_that_is_young_enough() -> None:
+    world = World(groups_per_step=1, staleness_limit=0)
+    world.start("a")
+    world.tell(wants("a", 2))
+    world.finish("a")
+    world.tell(BatchRequested(Step(0)))
+    world.tell(announced(1))
+    world.tell(BatchRequested(Step(1)))
+    assert world.core.waiting(0.0).text == (
+        "prompt groups for the batch of step 1: 0 of 1 are ready; no peer holds version 1 or newer"
+    )
+
+
+def test_it_says_when_the_task_has_no_more_problems() -> None:
+    core = CoordinatorCore(settings())
+    core.handle(joined("origin", role="origin"), 0.0)
+    assert SupplyPrompts(4) in core.handle(joined("a"), 0.0)
+    core.handle(PromptsSupplied(()), 0.0)
+    core.handle(announced(0), 0.0)
+    core.handle(held("a", 0), 0.0)
+    core.handle(BatchRequested(Step(0)), 0.0)
+    assert core.waiting(0.0).text.endswith("0 of 2 are ready; the task has no more problems")
+
+
+def test_the_status_of_a_short_run() -> None:
+    world = World(groups_per_step=1, steps=1)
+    world.start("a", "b")
+    world.tell(LearnerStatusChanged("training", "step 1", {"reward_before": 0.25}))
+    world.tell(heartbeat("b", active=0, tokens_per_second=12.5, chunk_bytes_from_peers=300, chunk_bytes_sent=7))
+    world.tell(heartbeat("a", active=0, tokens_per_second=7.5, chunk_bytes_from_origin=100))
+    world.tell(wants("a", 1))
+    world.tell(wants("b", 1))
+    world.finish("a")
+    world.finish("b")
+    world.tell(BatchRequested(Step(0)))
+    world.tell(StepFinished(Step(1), {"reward_mean": 0.5, "train_s": 9.0, "step_s": 10.0}))
+    world.now = 20.0
+    world.tell(announced(1))
+    world.now = 21.0
+    world.tell(held("a", 1))
+    world.now = 22.0
+    world.tell(held("b", 1))
+    world.tell(PeerLeft(PeerId("b"), "stopped by its owner"))
+    status = world.core.status(24.0).to_json()
+    peers, staleness = status.pop("peers"), status.pop("staleness")
+    assert status.pop("activation")["mode"] == "off"
+    assert status.pop("peers_left_out") == 0
+    assert status.pop("peers_by_state") == (
+        {"role": "origin", "state": "joined", "count": 1},
+        {"role": "peer", "state": "generating", "count": 1},
+        {"role": "peer", "state": "left", "count": 1},
+    )
+    assert staleness["split"]["last"]["rollouts"] == 2
+    assert status == {
+        "run_name": "local",
+        "t_train_s": None,  # the first step compiles
+        "rollouts_per_step": 2,
+        "run_id": "run",
+        "phase": "training",
+        "learner_phase": "training",
+        "learner_detail": "step 1",
+        "step": 1,
+        "steps": 1,
+        "newest_version": 1,
+        "staleness_limit": 1,
+        "publish_every_steps": 1,
+        "epoch": 0,
+        "reward_train": 0.5,
+        "reward_before": 0.25,
+        "reward_after": None,
+        "exact_before": None,
+        "exact_after": None,
+        "warm_start_s": None,
+        "warm_start_accuracy": None,
+        "staleness_histogram": {"0": 2},
+        "staleness_max_trained": 0,
+        "staleness_needed": None,
+        "t_bcast_s": {"p50": 0.0, "p95": 2.0, "last": 2.0},
+        "tokens_per_s": 7.5,
+        "waiting_for": "the learner to finish",
+        "waiting_since_s": 24.0,
+        "next": "the run ends",
+        "rollouts": {"issued": 2, "accepted": 2, "trained": 2, "open": 0, "dropped": {}, "uploads_refused": {}},
+        "peer_byte_share": 0.75,
+        "learner_utilisation": None,
+        "mismatch": None,
+        "evaluations": {},
+        "reward_history": ((1, 0.5),),
+        "elapsed_s": 24.0,
+    }
+    assert [(peer["name"], peer["role"], peer["state"], peer["parents"]) for peer in peers] == [
+        ("origin", "origin", "joined", ()),
+        ("a", "peer", "generating", ("origin",)),
+        ("b", "peer", "left", ()),
+    ]
+    assert peers[1] | {"last_seen_s": 0} == {
+        "peer_id": "a",
+        "name": "a",
+        "role": "peer",
+        "state": "generating",
+        "reason": "",
+        "active_version": 1,
+        "version_lag": 0,
+        "tokens_per_s": 7.5,
+        "open_slots": 0,
+        "accepted": 1,
+        "dropped": 0,
+        "last_seen_s": 0,
+        "chunk_bytes_from_origin": 100,
+        "chunk_bytes_from_peers": 0,
+        "chunk_bytes_sent": 0,
+        "t_bcast_s": 1.0,
+        "hardware": "cpu",
+        "region": "",
+        "concurrent_rollouts": 2,
+        "parents": ("origin",),
+        "quarantined": False,
+        "standby": False,
+        "pin": "",
+        "usd_per_hour": 0.0,
+        "reachability": "dialable",
+        "nat": "unknown",
+    }
+    assert (peers[2]["reason"], peers[2]["tokens_per_s"]) == ("stopped by its owner", 0.0)
+
+
+def test_the_status_is_json_with_the_keys_that_screens_read() -> None:
+    world = World()
+    world.start("a")
+    status = json.loads(json.dumps(world.core.status(0.0).to_json()))
+    sample = sample_status()
+    assert status.keys() >= sample.keys()
+    assert status["peers"][0].keys() >= sample["peers"][0].keys()
+    assert status["rollouts"].keys() >= sample["rollouts"].keys()
+
+
+def test_the_limit_needed_comes_from_what_was_measured() -> None:
+    world = World(groups_per_step=1)
+    world.start("a")
+    world.tell(wants("a", 2))
+    world.now = 0.5
+    world.finish("a")  # 0.5 s each
+    for step in (1, 2):
+        world.tell(StepFinished(Step(step), {"step_s": 1.0, "wait_s": 0.6}))
+    world.tell(announced(1))
+    world.now = 0.75
+    world.tell(held("a", 1))
+    assert world.core.status(0.75).staleness_needed == 3  # (0.25 + 0.5) / 0.4 + 1, rounded up
+
+
+@pytest.mark.parametrize(("learner_phase", "phase"), [("finished", "finished"), ("training", "stopped")])
+def test_an_ended_run_is_finished_if_the_learner_says_so(learner_phase: str, phase: str) -> None:
+    world = World()
+    assert world.core.status(0.0).phase == "starting"
+    world.tell(LearnerStatusChanged(learner_phase, "", {}))
+    world.tell(RunEnded("over", True))
+    assert world.core.status(0.0).phase == phase
+
+
+def test_of_very_many_peers_those_that_need_a_look_are_listed_and_all_are_counted() -> None:
+    world = World(validate_every_event=False)
+    world.start()
+    for number in range(600):
+        world.tell(joined(f"p{number}"))
+        world.tell(held(f"p{number}", 0))
+    world.tell(joined("newcomer"))
+    world.tell(PeerLeft(PeerId("p7"), "gone"))
+    status = world.core.status(0.0)
+    *listed, gone = status.peers
+    assert (len(listed), status.peers_left_out) == (512, 1 + 600 - 512)
+    assert (listed[0].name, listed[1].name, listed[-1].name, gone.state) == ("origin", "p0", "newcomer", "left")
+    assert [(one.role, one.state, one.count) for one in status.peers_by_state] == [
+        ("origin", "joined", 1),
+        ("peer", "joined", 600),
+        ("peer", "left", 1),
+    ]
+
+
+def test_evaluations_are_told_by_set() -> None:
+    world = World()
+    figures = {
+        "eval_held_out_pass_at_1": 0.5,
+        "eval_held_out_pass_at_1_low": 0.4,
+        "eval_hard_version": 8.0,
+        "eval_s": 2.0,
+    }
+    world.tell(LearnerStatusChanged("training", "", figures))
+    found = world.core.status(0.0).evaluations
+    assert found == {"held_out": {"pass_at_1": 0.5, "pass_at_1_low": 0.4}, "hard": {"version": 8.0}}

@@ -1,0 +1,106 @@
+"""What peers do on purpose to hurt others, and what becomes of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coordinator.core.events.actions import Penalise
+from coordinator.core.events.events import LeasesReturned, PartialReceived, PeerAccused
+from coordinator.core.members.fair_share import Shares
+from rollcast.wire.ids import Epoch, PeerId, Version
+from rollcast.wire.limits import SEGMENTS_MAX
+from rollcast.wire.rollouts import LeaseGrant, PartialRollout, Segment, lease_from_pb, lease_to_pb
+from tests.coordinator.core_world import SAMPLING, World, announced, held, only, received, rollout, wants
+
+LONG = replace(SAMPLING, max_new_tokens=2000)
+
+
+def pieces(count: int, begin: int) -> tuple[Segment, ...]:
+    """Segments of one token each, by turns of two versions, so that none is joined with the one before."""
+    return tuple(
+        Segment("assistant", Epoch(0), Version((begin + number) % 2), PeerId("a"), (5,), b"\1")
+        for number in range(count)
+    )
+
+
+def send(world: World, lease: LeaseGrant, sample: int, begin: int, count: int) -> None:
+    part = PartialRollout(lease.lease_id, lease.fencing_token, sample, begin, pieces(count, begin))
+    assert world.tell(PartialReceived(PeerId("a"), part)) == []
+
+
+def test_a_beginning_in_many_pieces_is_not_handed_on() -> None:
+    """A peer refuses a lease with too many segments, and would have no room for segments of its own."""
+    world = World(sampling=LONG, staleness_limit=4)
+    world.start("a", "b")
+    world.tell(announced(1))
+    for name in ("a", "b"):
+        world.tell(held(name, 1))
+    world.tell(wants("a", 2))
+    (lease, slot), _ = world.take("a")
+    for begin in range(0, 4 * SEGMENTS_MAX, SEGMENTS_MAX // 8):
+        send(world, lease, slot.sample_index, begin, SEGMENTS_MAX // 8)
+    world.tell(LeasesReturned(PeerId("a"), (lease.lease_id,), "no"))
+    world.tell(wants("b", 2))
+    (again, continued), _ = world.take("b")
+    assert 0 < len(continued.prefix) <= SEGMENTS_MAX // 4
+    assert lease_from_pb(lease_to_pb(again)) == again
+
+
+def test_nobody_goes_on_from_what_a_quarantined_peer_drew() -> None:
+    world = World(sampling=LONG, staleness_limit=4, quarantine_chunks=1)
+    world.start("a", "b")
+    world.tell(wants("a", 2))
+    (lease, slot), _ = world.take("a")
+    begun = Segment("assistant", Epoch(0), Version(0), PeerId("a"), (5, 6), b"\1\1")
+    part = PartialRollout(lease.lease_id, lease.fencing_token, slot.sample_index, 0, (begun,))
+    world.tell(PartialReceived(PeerId("a"), part))
+    told = world.tell(PeerAccused(PeerId("b"), PeerId("a"), Version(0), 0, "hash differs"))
+    assert only(told, Penalise)[0].quarantined
+    world.tell(wants("b", 2))
+    assert [slot.prefix for _, slot in world.take("b")] == [(), ()]
+
+
+def test_a_rollout_did_not_take_longer_than_its_attempt() -> None:
+    """kappa may follow how long rollouts take: a peer must not decide it."""
+    world = World()
+    world.start("a")
+    world.tell(wants("a", 2))
+    (lease, slot), _ = world.take("a")
+    world.now = 3.0
+    world.tell(received("a", 1, rollout(lease, slot.sample_index, generate_s=1e6)))
+    assert world.core._state.generate_s.percentile(90) == 3.0
+
+
+def test_lines_of_versions_that_are_over_are_thrown_out() -> None:
+    shares = Shares()
+    for version in range(100):
+        for number in range(20):
+            shares.wait(PeerId(f"p{number}"), number, Version(version), float(version), ahead=False)
+        shares.validate()
+        assert shares.first(Version(version)) == "p0"
+    assert sum(len(line) for line in shares._lines.values()) <= 2 * 20 + 64
+
+
+def test_a_peer_that_asks_and_takes_it_back_costs_no_memory() -> None:
+    shares = Shares()
+    shares.wait(PeerId("first"), 0, Version(0), 0.0, ahead=False)
+    for _ in range(1000):
+        shares.wait(PeerId("fickle"), 1, Version(0), 1.0, ahead=False)
+        shares.leave(PeerId("fickle"))
+    shares.validate()
+    assert sum(len(line) for line in shares._lines.values()) <= 2 + 64
+
+
+def test_nobody_goes_on_from_what_a_peer_drew_that_sent_what_cannot_be() -> None:
+    """Whoever repeats a beginning answers for the whole rollout: what a liar drew is not handed on to be repeated."""
+    world = World(sampling=LONG, staleness_limit=4)
+    world.start("a", "b")
+    world.tell(wants("a", 2))
+    (lease, _), _ = world.take("a")
+    send(world, lease, 0, 0, 1)
+    forged = Segment("assistant", Epoch(0), Version(9), PeerId("a"), (5, 6), b"\1\1")
+    part = PartialRollout(lease.lease_id, lease.fencing_token, 1, 0, (forged,))
+    assert only(world.tell(PartialReceived(PeerId("a"), part)), Penalise)
+    world.tell(LeasesReturned(PeerId("a"), (lease.lease_id,), "no"))
+    world.tell(wants("b", 2))
+    assert [slot.prefix for _, slot in world.take("b")] == [(), ()]

@@ -1,0 +1,384 @@
+"""What an operator does to a run: peers that are drained, banned and enabled, kappa and the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+
+from coordinator.core.core import CoordinatorCore
+from coordinator.core.events.actions import (
+    Action,
+    CloseAttempt,
+    Note,
+    RecordBatch,
+    RefuseSession,
+    RevokeLeases,
+    SendAnnouncement,
+    SendLeases,
+    SendPlan,
+    SetBudget,
+    TellActivation,
+)
+from coordinator.core.events.events import BatchRequested, Event, PeerAccused, PeerLeft, Tick
+from coordinator.core.events.operator_events import (
+    BudgetChanged,
+    Order,
+    PeerBanned,
+    PeerDrained,
+    PeerEnabled,
+    PeerPinned,
+    PublishPeriodChanged,
+    StalenessLimitChanged,
+)
+from coordinator.core.events.prices import ActivationSettings, Budget
+from coordinator.core.events.restored import Restored
+from coordinator.core.flight_format import FORMAT, Head, Told, checksum, entries_of, frame, pack, told, whole
+from rollcast.wire.ids import PeerId, Step, Version
+from tests.coordinator.core.test_core_properties import PEERS, RandomFleet
+from tests.coordinator.core_world import World, announced, heartbeat, held, joined, only, settings, wants
+
+A = PeerId("a")
+
+
+def started(**changes: object) -> World:
+    world = World(**changes)
+    world.start("a", "b")
+    world.tell(heartbeat("a", active=0))
+    world.tell(heartbeat("b", active=0))
+    return world
+
+
+def state_of(world: World, name: str) -> tuple[str, str]:
+    (found,) = [one for one in world.core.status(world.now).peers if one.name == name]
+    return found.state, found.reason
+
+
+# ---------------------------------------------------------------- drain
+
+
+def test_a_drained_peer_finishes_what_it_holds_and_is_given_nothing_more() -> None:
+    world = started()
+    world.tell(wants("a", 2))
+    actions = world.tell(PeerDrained(A, "too hot"))
+    assert only(actions, TellActivation) == [TellActivation(A, False, "drained by the operator: too hot")]
+    assert only(actions, Note) == [Note("drained", A, "drained by the operator: too hot")]
+    assert not only(actions, RevokeLeases)
+    assert state_of(world, "a") == ("drained", "drained by the operator: too hot")
+    accepted = world.core.status(world.now).rollouts.accepted
+    world.finish("a")
+    assert world.core.status(world.now).rollouts.accepted == accepted + 2
+    assert not only(world.tell(wants("a", 4)), SendLeases)
+    assert only(world.tell(wants("b", 4)), SendLeases)
+    assert world.tell(PeerDrained(A, "too hot")) == []  # the same again
+
+
+def test_a_drained_peer_relays_to_nobody_and_enabling_it_undoes_that() -> None:
+    world = started()
+    before = {one.peer_id for one in world.core.state.members if one.may_relay}
+    drained = world.tell(PeerDrained(A))
+    assert before - {one.peer_id for one in world.core.state.members if one.may_relay} == {A}
+    assert only(drained, SendPlan)
+    assert A not in world.core.state.relay.parents_of(PeerId("b"))
+    assert world.core.state.relay.parents_of(A)  # it goes on receiving
+    enabled = world.tell(PeerEnabled(A, "cool again"))
+    assert Note("enabled", A, "not drained any more: cool again") in enabled
+    assert TellActivation(A, True, "on: enabled by the operator") in enabled
+    assert A in world.core.state.relay.parents_of(PeerId("b"))
+    assert only(world.tell(wants("a", 2)), SendLeases)
+
+
+def test_t_bcast_is_not_about_drained_peers() -> None:
+    world = started()
+    world.tell(announced(1))
+    world.now = 2.0
+    world.tell(held("b", 1))
+    assert world.core.status(world.now).t_bcast_s.last == 0.0  # of version 0
+    world.tell(PeerDrained(A))
+    assert world.core.status(world.now).t_bcast_s.last == 2.0
+    world.tell(announced(2))
+    assert world.core.state.dissemination.newest is not None
+    assert world.core.state.dissemination.newest.missing == {PeerId("b")}
+
+
+def test_a_drained_peer_that_comes_back_is_told_so_again() -> None:
+    world = started()
+    world.tell(PeerDrained(A, "too hot"))
+    world.tell(PeerLeft(A, "reboot"))
+    assert TellActivation(A, False, "drained by the operator: too hot") in world.tell(joined("a"))
+    world.tell(held("a", 0))
+    assert not only(world.tell(wants("a", 2)), SendLeases)
+
+
+def test_an_enabled_peer_on_standby_stays_there() -> None:
+    world = started()
+    world.tell(PeerPinned(A, "off"))
+    world.tell(PeerDrained(A))
+    actions = world.tell(PeerEnabled(A))
+    assert only(actions, TellActivation) == [TellActivation(A, False, "off: pinned by the operator")]
+    assert not only(world.tell(wants("a", 2)), SendLeases)
+
+
+def test_a_peer_that_is_switched_on_while_it_is_drained_is_not_told_so() -> None:
+    world = started()
+    world.tell(PeerPinned(A, "off"))
+    world.tell(PeerDrained(A))
+    assert not only(world.tell(PeerPinned(A, "on")), TellActivation)
+    assert world.core.state.members.standing(A).standby == ""
+
+
+# ---------------------------------------------------------------- ban
+
+
+def test_a_banned_peer_loses_what_it_holds_and_may_not_come_back() -> None:
+    world = started()
+    world.tell(wants("a", 2))
+    (lease,) = {grant.lease_id for grant, _ in world.take("a")}
+    actions = world.tell(PeerBanned(A, "sends rubbish"))
+    reason = "banned by the operator: sends rubbish"
+    assert [one.reason for one in only(actions, CloseAttempt)] == ["revoked", "revoked"]
+    assert only(actions, RevokeLeases) == [RevokeLeases(A, (lease,), "revoked")]
+    (refused,) = only(actions, RefuseSession)
+    assert (refused.peer_id, refused.code) == (A, "RC308")
+    assert reason in refused.what
+    assert Note("banned", A, reason) in actions
+    assert world.core.state.members.get(A) is None
+    assert world.core.banned_because(A) == reason
+    assert only(world.tell(wants("b", 2)), SendLeases)  # what it held
+    again = world.tell(joined("a"))
+    assert [type(one) for one in again] == [RefuseSession]
+    assert world.core.state.members.get(A) is None
+
+
+def test_a_banned_peer_is_found_by_its_name_and_enabled() -> None:
+    world = started()
+    world.tell(PeerBanned(A, name="a"))
+    for number in range(20):  # so many that it is not among those that left lately
+        world.tell(joined(f"x{number}"))
+        world.tell(PeerLeft(PeerId(f"x{number}"), "gone"))
+    assert world.core.peer_named("a") == A
+    assert Note("enabled", A, "not banned any more") in world.tell(PeerEnabled(A))
+    assert only(world.tell(joined("a")), RefuseSession) == []
+    world.tell(held("a", 0))
+    assert only(world.tell(wants("a", 2)), SendLeases)
+
+
+def test_what_a_banned_peer_delivered_is_trained_on() -> None:
+    world = started()
+    for name in ("a", "b"):
+        world.tell(wants(name, 2))
+        world.finish(name)
+    world.tell(PeerBanned(A))
+    (batch,) = only(world.tell(BatchRequested(Step(0))), RecordBatch)
+    assert len(batch.rollout_ids) == 4
+
+
+def test_a_coordinator_that_starts_knows_who_is_banned_before_anybody_joins() -> None:
+    world = World()
+    world.tell(PeerBanned(A, "sends rubbish", "Anna"))
+    assert world.core.peer_named("Anna") == A
+    assert only(world.tell(joined("a")), RefuseSession)
+
+
+def test_enabling_lifts_a_quarantine_too() -> None:
+    world = World(quarantine_chunks=1, quarantine_accusers=1)
+    world.start("a", "b")
+    world.now = 100.0
+    world.tell(PeerAccused(PeerId("b"), A, Version(0), 3, "hash differs"))
+    assert state_of(world, "a")[0] == "quarantined"
+    assert Note("enabled", A, "not quarantined any more") in world.tell(PeerEnabled(A))
+    assert state_of(world, "a")[0] == "joined"
+    assert only(world.tell(wants("a", 2)), SendLeases)
+    assert world.tell(PeerEnabled(A)) == []
+
+
+# ---------------------------------------------------------------- rules and money
+
+
+def test_kappa_changes_within_s() -> None:
+    world = World(staleness_limit=3)
+    assert world.core.rules.publish_every_steps == 1
+    actions = world.tell(PublishPeriodChanged(4))
+    assert Note("publish_every_steps", "capacity", "kappa is 4 instead of 1") in actions
+    assert (world.core.rules.publish_every_steps, world.core.rules.limit_least) == (4, 3)
+    world.tell(PublishPeriodChanged(0))
+    assert world.core.rules.follows_broadcasts
+    with pytest.raises(ValueError, match="kappa must be 0 to 4"):
+        world.tell(PublishPeriodChanged(5))
+
+
+def test_the_budget_reaches_the_planner_and_the_providers() -> None:
+    world = World(activation=ActivationSettings(budget=Budget(usd_per_hour_max=5.0)))
+    actions = world.tell(BudgetChanged(Budget(usd_per_hour_max=2.0, usd_total_max=40.0)))
+    assert actions == [
+        Note("budget", "capacity", "2 $/h and 40 $ in all instead of 5 $/h and any sum in all"),
+        SetBudget(2.0, 40.0),
+    ]
+    assert world.core.budget == Budget(usd_per_hour_max=2.0, usd_total_max=40.0)
+    (note, _) = world.tell(BudgetChanged(Budget()))
+    assert isinstance(note, Note)
+    assert note.detail.startswith("any price an hour and any sum in all instead of")
+
+
+# ---------------------------------------------------------------- owners' limits
+
+
+@pytest.mark.parametrize("stopped", ["sending_stopped", "receiving_stopped"])
+def test_nobody_receives_from_whom_nothing_may_leave(stopped: str) -> None:
+    world = started()
+    b = PeerId("b")
+    assert A in world.core.state.relay.parents_of(b)
+    assert only(world.tell(heartbeat("a", active=0, **{stopped: True})), SendPlan)
+    assert A not in world.core.state.relay.parents_of(b)
+    receives = stopped == "sending_stopped"
+    assert bool(world.core.state.relay.parents_of(A)) is receives
+    assert only(world.tell(heartbeat("a", active=0)), SendPlan)
+    assert A in world.core.state.relay.parents_of(b)
+    assert world.core.state.relay.parents_of(A)
+
+
+def test_nobody_waits_for_whom_nothing_may_reach() -> None:
+    world = started()
+    world.tell(announced(1))
+    world.tell(held("b", 1))
+    world.tell(heartbeat("a", active=0, receiving_stopped=True))
+    assert world.core.status(world.now).t_bcast_s.last == 0.0
+
+
+def test_who_may_not_receive_hears_of_versions_later() -> None:
+    world = started()
+    world.tell(heartbeat("a", active=0, receiving_stopped=True))
+    assert A not in {one.peer_id for one in only(world.tell(announced(1)), SendAnnouncement)}
+    later = only(world.tell(heartbeat("a", active=0)), SendAnnouncement)
+    assert [(one.peer_id, one.version) for one in later][-1] == (A, 1)
+    assert not only(world.tell(heartbeat("a", active=0)), SendAnnouncement)
+
+
+# ---------------------------------------------------------------- whatever happens
+
+
+class OperatedFleet(RandomFleet):
+    """Peers of all kinds under an operator who drains, bans and enables; none that is kept out is ever given work."""
+
+    def __init__(self, seed: int) -> None:
+        self.out: set[str] = set()
+        self.banned: set[str] = set()
+        self.orders: list[Order] = []
+        self.kept: list[Told] = []
+        super().__init__(seed, staleness_limit=2)
+
+    def tell(self, event: Event) -> None:
+        if isinstance(event, PeerDrained | PeerBanned):
+            self.out.add(event.peer_id)
+        if isinstance(event, PeerBanned):
+            self.banned.add(event.peer_id)
+        if isinstance(event, PeerEnabled):
+            self.out.discard(event.peer_id)
+            self.banned.discard(event.peer_id)
+        handle = self.core.handle
+
+        def recorded(event: Event, now: float) -> list[Action]:
+            actions = handle(event, now)
+            self.kept.append(told(now, event, actions))
+            return actions
+
+        self.core.handle = recorded  # type: ignore[method-assign]
+        try:
+            super().tell(event)
+        finally:
+            self.core.handle = handle  # type: ignore[method-assign]
+        for name in self.banned:
+            assert self.core.state.members.get(PeerId(name)) is None
+            assert not self.core.state.book.held_by(PeerId(name))
+
+    def _keep(self, action: Action) -> None:
+        if isinstance(action, SendLeases):
+            assert action.peer_id not in self.out, f"{action.peer_id} is kept out and is given work"
+        super()._keep(action)
+
+    def operator_acts(self) -> None:
+        peer, rules = PeerId(self.random.choice(PEERS)), self.core.rules
+        order = self.random.choice(
+            (
+                PeerDrained(peer, "a whim", peer),
+                PeerBanned(peer, "", peer),
+                PeerEnabled(peer),
+                PeerEnabled(PeerId(self.random.choice(sorted(self.out) or PEERS))),
+                PeerPinned(peer, self.random.choice(("on", "off", ""))),
+                StalenessLimitChanged(self.random.randint(rules.limit_least, rules.limit_most)),
+                PublishPeriodChanged(self.random.randint(0, rules.limit + 1)),
+                BudgetChanged(Budget(usd_per_hour_max=self.random.choice((None, 1.0)))),
+            )
+        )
+        self.orders.append(order)
+        self.tell(order)
+
+    def choices(self) -> dict[Callable[[], None], int]:
+        return {**super().choices(), self.operator_acts: 6}
+
+
+@hypothesis_settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32))
+def test_nobody_who_is_kept_out_is_given_work_and_nothing_is_lost_or_trained_twice(seed: int) -> None:
+    fleet = OperatedFleet(seed)
+    fleet.run(events=300)
+    fleet.end()
+
+
+def test_operated_runs_go_everywhere() -> None:
+    kinds: set[str] = set()
+    trained = revoked = 0
+    for seed in range(12):
+        fleet = OperatedFleet(seed)
+        fleet.run(events=500)
+        kinds |= {type(order).__name__ for order in fleet.orders}
+        counts = fleet.core.status(fleet.now).rollouts
+        trained, revoked = trained + counts.trained, revoked + counts.dropped.get("revoked", 0)
+    assert len(kinds) == 7
+    assert trained > 20
+    assert revoked > 5
+
+
+def test_a_record_with_orders_leads_to_the_same_decisions() -> None:
+    fleet = OperatedFleet(3)
+    fleet.run(events=300)
+    head = Head(FORMAT, "test", 0.0, 0.0, fleet.core.settings, Restored())
+    entries = list(entries_of(frame([pack(head), *map(pack, fleet.kept)])))
+    assert isinstance(entries[0], Head)
+    again = CoordinatorCore(replace(entries[0].settings, validate_every_event=False), entries[0].restored)
+    for entry in entries[1:]:
+        assert isinstance(entry, Told)
+        assert checksum(again.handle(whole(entry, fleet.history.rollouts.__getitem__), entry.now)) == entry.actions_crc
+
+
+def test_ticks_leave_the_drained_alone() -> None:
+    world = started()
+    world.tell(PeerDrained(A))
+    world.tell(wants("a", 2))
+    world.now = 50.0
+    world.tell(heartbeat("a", active=0))
+    assert not [one for one in only(world.tell(Tick()), SendLeases) if one.peer_id == A]
+
+
+def test_settings_stay_as_they_were_told() -> None:
+    """Budgets of the core's settings are its beginning only: a record's head must not change with orders."""
+    configured = settings(activation=ActivationSettings(budget=Budget(usd_per_hour_max=5.0)))
+    core = CoordinatorCore(configured)
+    core.handle(BudgetChanged(Budget()), 0.0)
+    assert core.settings.activation.budget == Budget(usd_per_hour_max=5.0)
+
+
+def test_screens_count_who_is_drained_and_who_is_banned() -> None:
+    world = started()
+    world.tell(PeerDrained(A))
+    world.tell(PeerBanned(PeerId("b")))
+    status = world.core.status(world.now)
+    counts = {(one.role, one.state): one.count for one in status.peers_by_state}
+    assert counts == {("origin", "joined"): 1, ("peer", "drained"): 1, ("peer", "banned"): 1}
+    assert (status.activation.on, status.activation.standby) == (0, 0)
+    world.tell(BatchRequested(Step(0)))
+    assert "every peer that could work is switched off" in world.core.waiting(world.now).text

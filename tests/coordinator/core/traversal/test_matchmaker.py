@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from coordinator.core.events.actions import Note
+from coordinator.core.events.events import PeerLeft, Tick
+from coordinator.core.events.operator_events import PeerBanned
+from coordinator.core.events.reach_events import PunchEnded, PunchRequested
+from coordinator.core.traversal.matchmaker import DEADLINE_S
+from rollcast.wire.ids import PeerId
+from tests.coordinator.core.traversal.world import ReachWorld
+from tests.coordinator.core_world import only
+
+KINDS = ("open", "full-cone", "port-restricted", "symmetric", "firewall", "unknown")
+
+
+def asks(one: str, other: str) -> PunchRequested:
+    return PunchRequested(PeerId(one), PeerId(other))
+
+
+def world(**kinds: str) -> ReachWorld:
+    made = ReachWorld()
+    for name, nat in kinds.items():
+        made.say(name, nat)
+    return made
+
+
+def refusal(here: ReachWorld, one: str, other: str) -> str:
+    """Why; empty: there is a punch."""
+    return here.told(asks(one, other))[one].punch.refused
+
+
+def test_both_are_told_at_once_in_fixed_roles() -> None:
+    here = world(a="port-restricted", b="port-restricted")
+    told = here.told(asks("b", "a"))
+    assert set(told) == {"a", "b"}
+    to_a, to_b = told["a"].punch, told["b"].punch
+    assert to_a.punch_id == to_b.punch_id > 0
+    assert (to_a.peer_id, to_a.address, to_a.serves, to_a.asked) == ("b", here.punch_address("b"), True, False)
+    assert (to_b.peer_id, to_b.address, to_b.serves, to_b.asked) == ("a", here.punch_address("a"), False, True)
+    assert to_a.deadline_s == to_b.deadline_s == DEADLINE_S
+    assert to_a.role == "peer"
+
+
+def test_nobody_dials_a_port_that_cannot_be_known() -> None:
+    here = world(a="full-cone", b="symmetric")
+    told = here.told(asks("b", "a"))
+    assert told["a"].punch.address == ""
+    assert told["b"].punch.address == here.punch_address("a")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "why"),
+    [
+        ("a", "s", "between our routers"),
+        ("a", "u", "between our routers"),
+        ("a", "nobody", "not here"),
+        ("a", "a", "not here"),
+    ],
+)
+def test_a_refusal_says_why(one: str, other: str, why: str) -> None:
+    here = world(a="port-restricted", s="symmetric", u="unknown")
+    told = here.told(asks(one, other))
+    assert set(told) == {one}
+    assert told[one].punch.peer_id == other
+    assert why in told[one].punch.refused
+
+
+def test_nobody_is_sent_to_the_port_of_a_process_that_is_gone() -> None:
+    here = world(a="port-restricted", b="port-restricted")
+    here.join("b")
+    assert "has not said where" in refusal(here, "a", "b")
+    assert "has not said where" in refusal(here, "b", "a")
+    here.say("b", "", punch_address=here.punch_address("b"))
+    assert refusal(here, "a", "b") == ""
+
+
+def test_a_banned_peer_gets_no_holes_and_a_quarantined_one_neither() -> None:
+    here = world(a="port-restricted", b="port-restricted")
+    here.core.state.members.standing(PeerId("b")).quarantined = "sent 3 corrupt chunks"
+    here.core.state.members.worker_count -= 1
+    assert "no part" in refusal(here, "a", "b")
+    assert "no part" in refusal(here, "b", "a")
+    here.tell(PeerBanned(PeerId("b"), "b", ""))
+    assert "not here" in refusal(here, "a", "b")
+
+
+def test_a_pair_that_failed_rests_and_may_try_again_later() -> None:
+    here = world(a="port-restricted", b="port-restricted")
+    punch_id = here.told(asks("a", "b"))["a"].punch.punch_id
+    here.tell(PunchEnded(PeerId("a"), punch_id, False, 3.0))
+    assert "no other try for 600 s" in refusal(here, "a", "b")
+    assert "no other try" in refusal(here, "b", "a")
+    here.now = 601.0
+    here.tell(Tick())
+    assert refusal(here, "a", "b") == ""
+
+
+def test_the_askers_word_counts_and_silence_is_failure() -> None:
+    here = world(a="port-restricted", b="port-restricted", c="full-cone")
+    failures = here.core.state.reach.failures
+    punch_id = here.told(asks("a", "b"))["a"].punch.punch_id
+    here.tell(PunchEnded(PeerId("b"), punch_id, False, 3.0))
+    assert len(failures) == 0
+    here.tell(PunchEnded(PeerId("c"), punch_id, False, 3.0))  # none of its business
+    here.tell(PunchEnded(PeerId("a"), punch_id, True, 0.3))
+    assert len(failures) == 0
+    assert here.core.state.reach.punches.opened == 1
+    here.told(asks("c", "a"))
+    here.now = 60.0
+    noted = only(here.tell(Tick()), Note)
+    assert [one.kind for one in noted] == ["punch_failed"]
+    assert failures.of(PeerId("a")) == {"c"}
+
+
+def test_a_member_that_asks_for_too_many_waits() -> None:
+    here = ReachWorld()
+    for number in range(60):
+        here.say(f"p{number:02}", "full-cone")
+    answers = [refusal(here, "p00", f"p{number:02}") for number in range(1, 60)]
+    assert answers[:16] == [""] * 16
+    assert "under way" in answers[16]
+    here.now = 60.0
+    here.tell(Tick())
+    assert refusal(here, "p00", "p40") == ""
+
+
+def test_one_member_does_not_fill_all_places_of_another() -> None:
+    here = world(a="full-cone", b="full-cone", c="full-cone")
+    assert refusal(here, "a", "b") == ""
+    for _ in range(30):
+        assert "under way" in refusal(here, "a", "b")
+        assert "under way" in refusal(here, "b", "a")
+    assert refusal(here, "c", "b") == ""
+    here.now = 60.0
+    here.tell(Tick())
+    assert here.core.state.reach.punches.failed == 2
+    here.now = 3600.0
+    here.tell(Tick())
+    assert refusal(here, "a", "b") == ""
+
+
+def test_asking_without_end_is_limited() -> None:
+    here = world(a="full-cone", b="full-cone")
+    granted = 0
+    for _ in range(100):
+        answer = here.told(asks("a", "b"))["a"].punch
+        granted += not answer.refused
+        here.tell(PunchEnded(PeerId("a"), answer.punch_id, True, 0.1))
+    assert granted == 32
+    assert refusal(here, "a", "b") == "it asks too often"
+    here.now += 1.0
+    assert refusal(here, "a", "b") == ""
+
+
+def test_who_leaves_is_blamed_for_nothing() -> None:
+    here = world(a="port-restricted", b="port-restricted")
+    here.told(asks("a", "b"))
+    here.tell(PeerLeft(PeerId("b"), "bye"))
+    here.now = 60.0
+    here.tell(Tick())
+    here.say("b", "port-restricted")
+    assert refusal(here, "a", "b") == ""
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("ask"), st.integers(0, 4), st.integers(0, 4)),
+            st.tuples(st.just("end"), st.integers(0, 4), st.integers(0, 30)),
+            st.tuples(st.just("leave"), st.integers(0, 4), st.just(0)),
+            st.tuples(st.just("wait"), st.integers(0, 900), st.just(0)),
+        ),
+        max_size=40,
+    )
+)
+@hypothesis_settings(max_examples=60, deadline=None)
+def test_nothing_is_left_over_whatever_happens(steps: list[tuple[str, int, int]]) -> None:
+    here = world(**{f"p{index}": kind for index, kind in enumerate(KINDS[:5])})
+    matchmaker = here.core._reaching.matchmaker
+    for what, one, two in steps:
+        name = PeerId(f"p{one}")
+        if what == "ask":
+            here.tell(asks(name, f"p{two}"))
+        elif what == "end":
+            here.tell(PunchEnded(name, two, two % 2 == 0, 1.0))
+        elif what == "leave":
+            here.tell(PeerLeft(name, "bye"))
+            here.say(name, KINDS[one])
+        else:
+            here.now += one
+            here.tell(Tick())
+    figures = here.core.state.reach.punches
+    assert figures.opened + figures.failed <= figures.asked
+    here.now += 60.0
+    here.tell(Tick())
+    assert not matchmaker._under_way
+    assert not matchmaker._pairs
+    assert not matchmaker._busy

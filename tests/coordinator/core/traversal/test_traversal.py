@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from coordinator.core.events.actions import Note, SendPlan
+from coordinator.core.events.events import RunEnded, Tick
+from coordinator.core.events.reach_events import PunchEnded, PunchRequested, ReachabilityTold
+from rollcast.wire.ids import PeerId
+from tests.coordinator.core.traversal.world import ReachWorld
+from tests.coordinator.core_world import joined, only
+
+
+def addresses(here: ReachWorld, name: str) -> dict[str, str]:
+    """What this member was told to dial."""
+    part = here.core.state.relay.part_of(PeerId(name))
+    assert part is not None
+    return {one.peer_id: one.address for one in part.neighbours if one.we_dial}
+
+
+def tick(here: ReachWorld, seconds: float) -> list[SendPlan]:
+    here.now += seconds
+    return only(here.tell(Tick()), SendPlan)
+
+
+def test_two_behind_routers_are_linked_once_it_is_known_that_they_can_be() -> None:
+    here = ReachWorld()
+    for name in ("a", "b"):
+        here.join(name)
+    assert addresses(here, "b") == {"origin": "origin:1"}
+    assert only(here.say("a", "port-restricted"), SendPlan) == []
+    here.say("b", "port-restricted")
+    assert tick(here, 2.0)
+    assert addresses(here, "b") == {"origin": "origin:1", "a": "punch"}
+    assert addresses(here, "a") == {"origin": "origin:1"}
+
+
+def test_a_pair_that_fails_is_planned_apart_and_together_again_later() -> None:
+    here = ReachWorld()
+    for name in ("a", "b"):
+        here.say(name, "port-restricted")
+    tick(here, 2.0)
+    punch_id = here.told(PunchRequested(PeerId("b"), PeerId("a")))["b"].punch.punch_id
+    here.tell(PunchEnded(PeerId("b"), punch_id, False, 3.0))
+    assert tick(here, 2.0)
+    assert addresses(here, "b") == {"origin": "origin:1"}
+    tick(here, 700.0)
+    tick(here, 2.0)
+    assert addresses(here, "b") == {"origin": "origin:1", "a": "punch"}
+
+
+def at_home(here: ReachWorld, *names: str, site: str = "home", nat: str = "symmetric") -> None:
+    for number, name in enumerate(names):
+        here.join(name, site=site)
+        here.say(name, nat, local_address=f"192.168.1.{number + 2}:7420")
+    tick(here, 2.0)
+
+
+def test_two_behind_one_router_are_told_each_others_address_in_their_network_and_nobody_else_is() -> None:
+    here = ReachWorld()
+    at_home(here, "a", "b")
+    at_home(here, "x", site="elsewhere")
+    assert addresses(here, "b") == {"origin": "origin:1", "a": "192.168.1.2:7420 punch"}
+    assert addresses(here, "a") == addresses(here, "x") == {"origin": "origin:1"}
+    part = here.core.state.relay.part_of(PeerId("origin"))
+    assert part is not None
+    assert "192.168" not in repr(part)
+
+
+def test_where_one_network_prefix_is_no_local_network_nobody_is_told() -> None:
+    here = ReachWorld(lan_preferred=False)
+    at_home(here, "a", "b")
+    assert addresses(here, "b") == {"origin": "origin:1"}
+
+
+def test_two_behind_one_router_that_do_not_meet_are_planned_apart_and_together_again_later() -> None:
+    here = ReachWorld()
+    at_home(here, "a", "b")
+    assert here.told(PunchRequested(PeerId("b"), PeerId("a")))["b"].punch.refused  # the next way it was given
+    assert tick(here, 2.0)
+    assert addresses(here, "b") == {"origin": "origin:1"}
+    tick(here, 700.0)
+    tick(here, 2.0)
+    assert addresses(here, "b") == {"origin": "origin:1", "a": "192.168.1.2:7420 punch"}
+
+
+def test_two_of_one_site_that_have_not_looked_at_their_routers_yet_are_not_given_up() -> None:
+    here = ReachWorld()
+    at_home(here, "a", "b", nat="")
+    assert here.told(PunchRequested(PeerId("b"), PeerId("a")))["b"].punch.refused
+    assert len(here.core.state.reach.failures) == 0
+    for name in ("a", "b"):
+        here.say(name, "port-restricted", local_address="192.168.1.2:7420")
+    assert not here.told(PunchRequested(PeerId("b"), PeerId("a")))["b"].punch.refused
+
+
+def test_a_refused_hole_says_nothing_of_those_who_share_no_network() -> None:
+    here = ReachWorld()
+    at_home(here, "a")
+    at_home(here, "x", site="elsewhere")
+    assert here.told(PunchRequested(PeerId("x"), PeerId("a")))["x"].punch.refused
+    assert len(here.core.state.reach.failures) == 0
+
+
+def test_news_that_change_no_plan_lead_to_none_and_many_to_one() -> None:
+    here = ReachWorld()
+    for name in "abcdef":
+        here.say(name, "port-restricted")
+    plans = tick(here, 2.0)
+    assert len(plans) == len({one.peer_id for one in plans}) == 7
+    assert tick(here, 60.0) == []
+    here.say("a", "port-restricted", relay_address="/ip4/198.51.100.1/tcp/4001")
+    assert tick(here, 60.0) == []
+
+
+def test_one_member_that_says_something_else_all_the_time_has_few_plans_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, asked = ReachWorld(), 0
+    relaying = here.core._relaying
+    again = relaying.reachability_changed
+
+    def counted(now: float) -> None:
+        nonlocal asked
+        asked += 1
+        again(now)
+
+    monkeypatch.setattr(relaying, "reachability_changed", counted)
+    for name in ("a", "b"):
+        here.say(name, "port-restricted")
+    tick(here, 2.0)
+    for number in range(119):
+        here.say("a", ("full-cone", "symmetric")[number % 2])
+        tick(here, 1.0)
+    assert asked <= 12
+    assert here.reach("a").nat == "full-cone"
+    tick(here, 60.0)
+    tick(here, 2.0)
+    assert addresses(here, "b") == {"origin": "origin:1", "a": "punch"}, "what it said last is planned with"
+
+
+def test_an_address_found_wrong_is_not_planned_with() -> None:
+    here = ReachWorld()
+    here.join("a", address="a:1")
+    here.join("b")
+    assert addresses(here, "b") == {"origin": "origin:1", "a": "a:1"}
+    here.core.state.reach.found(PeerId("a"), dialable=False)
+    tick(here, 2.0)
+    tick(here, 2.0)
+    assert addresses(here, "b") == {"origin": "origin:1"}
+
+
+def test_an_address_that_was_mapped_later_takes_the_place_of_none() -> None:
+    here = ReachWorld()
+    here.say("a", "mapped", advertise="198.51.100.1:7400")
+    here.join("b")
+    tick(here, 2.0)
+    assert addresses(here, "b")["a"] == "198.51.100.1:7400"
+
+
+def test_a_false_address_is_noted_once() -> None:
+    here = ReachWorld()
+    here.join("a")
+    lie = ReachabilityTold(PeerId("a"), "full-cone", "203.0.113.9:22")
+    assert [one.kind for one in only(here.tell(lie), Note)] == ["punch_address_refused"]
+    assert only(here.tell(lie), Note) == []
+
+
+def test_after_the_end_and_from_strangers_nothing_is_heard() -> None:
+    here = ReachWorld()
+    here.say("a", "port-restricted")
+    assert here.tell(ReachabilityTold(PeerId("nobody"), "open")) == []
+    here.tell(RunEnded("done", final=True))
+    assert here.tell(PunchRequested(PeerId("a"), PeerId("origin"))) == []
+    here.tell(Tick())
+
+
+def test_a_second_session_of_the_same_peer_is_known_by_what_the_first_told() -> None:
+    here = ReachWorld()
+    here.say("a", "port-restricted")
+    here.join("a")
+    assert here.reach("a").hole == 2
+    here.tell(replace(joined("a", address=""), host="198.51.100.77"))
+    assert here.reach("a").hole == 0

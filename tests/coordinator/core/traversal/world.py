@@ -1,0 +1,45 @@
+"""A core with members behind routers of all kinds, for the tests of the parts of coordinator/reach."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from coordinator.core.events.actions import Action, SendToPeer
+from coordinator.core.events.events import Event
+from coordinator.core.events.reach_events import ReachabilityTold
+from coordinator.core.reach.address_book import Reach
+from rollcast.wire.ids import PeerId
+from rollcast.wire.proto import rollcast_pb2 as pb
+from tests.coordinator.core_world import World, joined, only
+
+
+class ReachWorld(World):
+    """An origin that can be dialled. Peers cannot, unless an address is given; the host of each follows its name."""
+
+    def __init__(self, **changes: Any) -> None:
+        super().__init__(heartbeat_timeout_s=1e6, **changes)
+        self.tell(replace(joined("origin", role="origin"), host="192.0.2.1"))
+        self._hosts: dict[str, str] = {}
+
+    def join(self, name: str, *, address: str = "", site: str = "") -> list[Action]:
+        self._hosts.setdefault(name, f"198.51.100.{len(self._hosts) + 1}")
+        return self.tell(replace(joined(name, address=address), host=self._hosts[name], site=site))
+
+    def say(self, name: str, nat: str, *, punches: bool = True, **changes: Any) -> list[Action]:
+        """Join if it is not here, and tell what a peer behind such a router finds out."""
+        if self.core.state.members.get(PeerId(name)) is None:
+            self.join(name)
+        known_port = punches and nat not in ("symmetric", "unknown")
+        event = ReachabilityTold(PeerId(name), nat, self.punch_address(name) if known_port else "")
+        return self.tell(replace(event, **changes))
+
+    def punch_address(self, name: str) -> str:
+        return f"{self._hosts[name]}:7000"
+
+    def reach(self, name: str) -> Reach:
+        return self.core.state.reach.of(PeerId(name))
+
+    def told(self, event: Event) -> dict[str, pb.CoordinatorMessage]:
+        """What members are sent because of this event, the last message of each."""
+        return {one.peer_id: one.message for one in only(self.tell(event), SendToPeer)}

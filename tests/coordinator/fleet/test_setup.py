@@ -1,0 +1,140 @@
+"""A coordinator that starts real peers by itself, shows what they cost, and leaves none behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import aiohttp
+import pytest
+
+from capacity.fleet.events import LimitsChanged
+from capacity.fleet.journal import read_journal
+from capacity.fleet.rows import ClosedRow, JoinedRow
+from capacity.providers import host_agent
+from coordinator.core.events.actions import SetBudget, WantWorker
+from coordinator.core.events.events import WorkersOffered
+from coordinator.core.events.prices import Budget
+from coordinator.fleet import setup
+from coordinator.fleet.fleet import ProviderFleet
+from coordinator.fleet.setup import Providing, journal_path
+from rollcast.wire.ids import PeerId
+from rollcast.wire.proto import rollcast_pb2 as pb
+from tests.capacity.providers.workers import kill_all
+from tests.coordinator.fleet.fleet_process import Coordinator as FleetsCoordinator
+from tests.coordinator.fleet.fleet_process import fleet_over
+from tests.coordinator.fleet.test_fleet import WAIT_S, live, phases, until
+from tests.coordinator.running import Member, Running, changed, running
+from tests.coordinator.test_service import open_run
+
+JOIN_S = 300.0  # a peer at the lowest priority loads jax, on a machine where everything else goes first
+POOL = {"kind": "local", "workers": 1, "usd_per_hour": 3.6}
+PROVIDERS = changed(providers={"want": "all", "usd_max": 5.0, "pools": [POOL], "peer": {"engine": {"kind": "jax"}}})
+
+
+async def spending(coordinator: Running) -> dict[str, Any]:
+    async with aiohttp.ClientSession() as client, client.get(f"{coordinator.http_url}/api/v1/status") as response:
+        found: dict[str, Any] = (await response.json())["spending"]
+        return found
+
+
+async def phase(coordinator: Running) -> str:
+    workers = (await spending(coordinator))["workers"]
+    return str(workers[0]["phase"]) if workers else ""
+
+
+def test_a_budget_reaches_the_fleet_there_is() -> None:
+    told: list[Any] = []
+
+    class FakeFleet:
+        def tell(self, event: Any) -> None:
+            told.append(event)
+
+    here = Providing()
+    here.set_budget(SetBudget(2.0, None))  # nobody is started: nothing to limit
+    here.fleet = cast(ProviderFleet, FakeFleet())
+    here.set_budget(SetBudget(2.0, None))
+    here.set_budget(Budget(usd_total_max=9.0))
+    assert told == [LimitsChanged(2.0, None), LimitsChanged(None, 9.0)]
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(450)
+async def test_a_peer_is_started_joins_and_is_stopped_with_the_run(tmp_path: Path) -> None:
+    workers = tmp_path / "run" / "providers" / "workers"
+    try:
+        async with running(tmp_path, PROVIDERS) as coordinator:
+            async with Member(await coordinator.join("learner")) as learner:
+                await open_run(learner, coordinator)
+                async with asyncio.timeout(JOIN_S):
+                    while await phase(coordinator) != "on":  # noqa: ASYNC110 - a process makes it so
+                        await asyncio.sleep(0.3)
+                run_id = (await coordinator.join("peer")).run_id
+                assert len(host_agent.list_workers(workers, run_id)["running"]) == 1
+                async with aiohttp.ClientSession() as client, client.get(f"{coordinator.http_url}/metrics") as answer:
+                    assert 'rollcast_provider_workers{phase="on",provider="local"} 1.0' in await answer.text()
+                await learner.stub.ReportStatus(pb.LearnerStatus(phase="finished"))
+            assert await coordinator.ended() == 0
+        assert host_agent.list_workers(workers, run_id)["running"] == []
+        rows = read_journal(journal_path(tmp_path / "run"))
+        assert {type(row) for row in rows} >= {JoinedRow, ClosedRow}
+        assert '"spending"' in coordinator.folder.summary.read_text()
+    finally:
+        kill_all(workers)
+
+
+@dataclass
+class FakeCore:
+    has_peers: bool = False
+    newest_version: int | None = None
+
+
+@dataclass
+class FakeShell:
+    """As much of the coordinator's shell as the wanting of workers needs."""
+
+    core: FakeCore = field(default_factory=FakeCore)
+    ended_because: str = ""
+    told: list[WorkersOffered] = field(default_factory=list)
+    on_want: Callable[[WantWorker], None] = lambda action: None
+
+    def apply(self, event: WorkersOffered) -> None:
+        self.told.append(event)
+
+
+async def test_the_capacity_model_hears_offers_and_its_wishes_are_met(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setup, "ALONE_S", 0.0)
+    monkeypatch.setattr(setup, "WANT_LOOK_S", 0.1)
+    shell, coordinator = FakeShell(), FleetsCoordinator()
+    try:
+        async with live(fleet_over(tmp_path, coordinator)) as fleet:
+            wanting = asyncio.create_task(setup.want_planned(fleet, cast(Any, shell)))
+            await until(lambda: shell.told)
+            assert [one.worker_id for one in shell.told[0].workers] == ["local-1", "local-2"]
+            await asyncio.sleep(0.3)
+            assert fleet.manager.idle  # there is no version yet, so nothing to do
+            shell.core.newest_version = 0
+            await until(lambda: ("worker_started", "run-1.local-1.1") in coordinator.notes)
+            shell.core.has_peers = True
+            shell.on_want(WantWorker("local-2", True, "on: cheapest"))
+            shell.on_want(WantWorker("local-1", False, "off: too dear"))
+            await until(lambda: phases(fleet) == {"run-1.local-2.1": "joining"})
+            fleet.claimed(b"2", PeerId("p"))
+            coordinator.peers[PeerId("p")] = 0
+            await until(lambda: shell.told[-1].backed)
+            assert shell.told[-1].backed[PeerId("p")].worker_id == "local-2"
+            wanting.cancel()
+            await fleet.end("finished", WAIT_S)
+    finally:
+        kill_all(tmp_path / "workers")
+
+
+async def test_without_providers_there_is_no_money_to_show(tmp_path: Path) -> None:
+    async with running(tmp_path) as coordinator:
+        assert await spending(coordinator) is None
+        assert not journal_path(tmp_path / "run").exists()

@@ -1,0 +1,77 @@
+"""What is offered to the capacity model, and what it wants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from capacity.model.workers import Speed, Worker
+from capacity.providers.base import Offer
+from coordinator.core.events.actions import WantWorker
+from coordinator.core.events.events import WorkersOffered
+from coordinator.fleet.wanted import FIRST, RAN_BEFORE, Wanting
+from rollcast.wire.ids import PeerId
+
+
+def offer(worker_id: str, usd_per_hour: float, rate: float = 1.0) -> Offer:
+    speeds = (Speed(1, rate, 1.0),) if rate else ()
+    return Offer(
+        worker=Worker(
+            worker_id=worker_id,
+            speeds=speeds,
+            usd_per_hour=usd_per_hour,
+            upload_bytes_per_second=1.0,
+            download_bytes_per_second=1.0,
+        )
+    )
+
+
+OFFERS = (offer("a", 2.0), offer("b", 3.0, rate=2.0), offer("c", 0.1, rate=0.0))
+
+
+def look(wanting: Wanting, **changes: Any) -> WorkersOffered | None:
+    values: dict[str, Any] = {"begun": frozenset(), "failing": frozenset(), "here": {}, "nobody_works": False}
+    return wanting.look(OFFERS, **{**values, **changes})
+
+
+def told(found: WorkersOffered | None) -> dict[str, bool]:
+    assert found is not None
+    return {worker.worker_id: worker.active for worker in found.workers}
+
+
+def test_everything_is_offered_once() -> None:
+    wanting = Wanting(())
+    assert told(look(wanting)) == {"a": False, "b": False, "c": False}
+    assert look(wanting) is None
+    wanting.take(WantWorker("b", True, "cheapest"))
+    assert told(look(wanting)) == {"a": False, "b": True, "c": False}
+    wanting.take(WantWorker("b", False, "too dear"))
+    wanting.take(WantWorker("b", False, "too dear"))
+    assert wanting.reasons == {}
+
+
+def test_a_worker_that_has_joined_is_a_peer_from_then_on() -> None:
+    wanting = Wanting(("b", "gone"))
+    assert wanting.reasons["b"] == RAN_BEFORE
+    found = look(wanting, here={PeerId("p"): "b"}, begun=frozenset({"b"}))
+    assert told(found) == {"a": False, "c": False}
+    assert found is not None
+    assert found.backed == {PeerId("p"): OFFERS[1].worker}
+    assert wanting.reasons == {"b": RAN_BEFORE}
+
+
+def test_what_fails_is_not_offered_for_a_while() -> None:
+    wanting = Wanting(())
+    wanting.take(WantWorker("a", True, "cheapest"))
+    assert told(look(wanting, failing=frozenset({"a"}), begun=frozenset({"a"}))) == {"b": False, "c": False}
+    assert "a" in wanting.reasons  # one that runs goes on, whatever other starts do
+    look(wanting, failing=frozenset({"a"}))
+    assert wanting.reasons == {}
+
+
+def test_with_nobody_here_the_best_value_comes_first() -> None:
+    wanting = Wanting(())
+    look(wanting, nobody_works=True)
+    assert wanting.reasons == {"b": FIRST}
+    other = Wanting(())
+    look(other, nobody_works=True, failing=frozenset({"a", "b"}))
+    assert other.reasons == {"c": FIRST}

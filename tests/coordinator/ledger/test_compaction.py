@@ -1,0 +1,134 @@
+"""A long run in a store that stays small, and knows exactly what it has forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from coordinator.core.events.actions import CloseGroup
+from coordinator.ledger.compaction import Compactor
+from coordinator.ledger.event_archive import read_segment, segments
+from coordinator.ledger.retention import Retention
+from coordinator.ledger.sqlite import Ledger
+from coordinator.ledger.store import StoreCounts
+from rollcast.runtime.errors import StoreError
+from rollcast.wire.ids import Epoch, GroupId, RolloutId, Step, Version
+from tests.coordinator.stored_work import attempt, batch, close, group, rollout, store_rollout
+
+STALENESS = 2
+GROUPS = 4  # a step; one of them is dropped
+RETENTION = Retention(margin_steps=3, events_kept=40, segment_events=20, segments_bytes_max=1 << 20, steps_kept=10)
+
+
+async def one_step(ledger: Ledger, step: int) -> None:
+    """Groups of two slots each, one group dropped, one attempt expired, some events, a version."""
+    ids = range(step * GROUPS + 1, (step + 1) * GROUPS + 1)
+    ledger.record_version(Epoch(0), Version(step), b"announcement" * 50)
+    for one in ids:
+        ledger.record_group(group(one), "{}")
+        ledger.record_attempt(attempt(one * 2, 0, group_id=one))
+        ledger.close_attempt(close(one * 2, "lease_expired"))
+        for index in (0, 1):
+            ledger.record_attempt(attempt(one * 2 + 1, index, group_id=one))
+            done = rollout(one * 2 + 1, index, group_id=one, version=max(0, step - STALENESS), tokens=500)
+            ledger.store_rollouts([store_rollout(one * 2 + index, done)])
+            ledger.record_score(RolloutId(one * 2 + index), 0.5, exact=False)
+        ledger.record_event("group", str(one), "done", cause=f"step {step}")
+    for index in (0, 1):
+        ledger.close_attempt(close(ids[0] * 2 + 1, "stale", sample_index=index))
+    ledger.close_group(CloseGroup(GroupId(ids[0])))
+    ledger.record_batch(batch(step, *(one * 2 + index for one in ids[1:] for index in (0, 1))))
+    await ledger.record_step(Step(step + 1), {"loss": 1.0})
+
+
+async def pages(ledger: Ledger) -> int:
+    """Of the file, once the log before it is written into it."""
+    query = "PRAGMA page_count"
+    ((count,),) = await ledger._thread.submit(lambda connection: connection.execute(query).fetchall())
+    return int(count)
+
+
+async def run(ledger: Ledger, folder: Path, steps: range) -> list[int]:
+    """Steps with a checkpoint each; the store's pages after each twenty."""
+    checkpoint = 0
+    compactor = Compactor(
+        ledger,
+        RETENTION,
+        folder / "events",
+        oldest_checkpoint_step=lambda: Step(checkpoint),
+        oldest_trained_age=STALENESS,
+    )
+    sizes = []
+    for step in steps:
+        await one_step(ledger, step)
+        checkpoint = step - 1
+        if step % 20 == 19:
+            await compactor.once()
+            sizes.append(await pages(ledger))
+    return sizes
+
+
+async def test_a_long_run_stays_small_and_exact(tmp_path: Path) -> None:
+    ledger = Ledger.open(tmp_path / "store.sqlite")
+    sizes = await run(ledger, tmp_path, range(80))
+    assert max(sizes[1:]) <= sizes[0] * 1.5
+    await ledger.close()
+    ledger = Ledger.open(tmp_path / "store.sqlite")
+    sizes += await run(ledger, tmp_path, range(80, 120))
+    assert max(sizes[1:]) <= sizes[0] * 1.5
+    issued = 120 * GROUPS * 3
+    trained, stale = 120 * (GROUPS - 1) * 2, 120 * 2
+    expected = StoreCounts(issued, trained + stale, trained, 0, {"lease_expired": 120 * GROUPS, "stale": stale})
+    assert await ledger.counts() == expected
+    ages = Counter(min(step, STALENESS) for step in range(120))
+    assert await ledger.trained_ages() == {age: count * (GROUPS - 1) * 2 for age, count in ages.items()}
+    assert (await ledger.high_water()).rollout_id == 120 * GROUPS * 2 + 1
+    for lease in (2, 3, 401):
+        with pytest.raises(StoreError, match="contradicts"):
+            await ledger.record_attempt(attempt(lease, 5, group_id=120 * GROUPS))
+    await ledger.close()
+
+
+async def test_the_story_goes_on_in_files(tmp_path: Path) -> None:
+    ledger = Ledger.open(tmp_path / "store.sqlite")
+    await run(ledger, tmp_path, range(40))
+    archived = [one for path in segments(tmp_path / "events") for one in read_segment(path)]
+    query = "SELECT event_order FROM events ORDER BY event_order"
+    kept = [order for (order,) in await ledger._thread.submit(lambda connection: connection.execute(query).fetchall())]
+    assert [one.order for one in archived] + kept == list(range(1, 40 * GROUPS + 1))
+    assert RETENTION.events_kept <= len(kept) < RETENTION.events_kept + RETENTION.segment_events
+    await ledger.close()
+
+
+async def test_nothing_is_compacted_before_the_learner_says_what_it_keeps(tmp_path: Path) -> None:
+    ledger = Ledger.open(tmp_path / "store.sqlite")
+    for step in range(10):
+        await one_step(ledger, step)
+    compactor = Compactor(
+        ledger, RETENTION, tmp_path / "events", oldest_checkpoint_step=lambda: None, oldest_trained_age=STALENESS
+    )
+    await compactor.once()
+    assert compactor.groups_compacted == 0
+    assert len(await ledger.batch(Step(0))) == (GROUPS - 1) * 2
+    await ledger.close()
+
+
+async def test_others_are_served_between_the_transactions(tmp_path: Path) -> None:
+    ledger = Ledger.open(tmp_path / "store.sqlite")
+    for step in range(25):
+        await one_step(ledger, step)
+    compactor = Compactor(
+        ledger, RETENTION, tmp_path / "events", oldest_checkpoint_step=lambda: Step(23), oldest_trained_age=STALENESS
+    )
+    compacting = asyncio.create_task(compactor.once())
+    served = 0
+    while not compacting.done():
+        await ledger.set_meta("a", "b")
+        served += 1
+    await compacting
+    assert compactor.groups_compacted == 72
+    assert served >= 3
+    await ledger.close()

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coordinator.ledger.disk_guard import BALLAST, DiskGuard, free_bytes
+from rollcast.runtime.errors import RunFolderError
+
+
+class Disk:
+    def __init__(self, folder: Path) -> None:
+        self.free = 10_000
+        self.guard = DiskGuard(folder, free_bytes_min=1000, ballast_bytes=500, probe=lambda _: self.free)
+
+    def look(self, free: int) -> tuple[bool, bool]:
+        """Whether it refuses then, and whether there is a ballast."""
+        self.free = free
+        self.guard.look()
+        return self.guard.refusing, (self.guard._folder / BALLAST).exists()
+
+
+def test_uploads_are_refused_below_the_mark_until_there_is_room_again(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    assert disk.look(10_000) == (False, True)
+    assert (tmp_path / BALLAST).stat().st_size == 500
+    assert disk.look(1000) == (False, True)
+    assert disk.look(999) == (True, False)
+    assert disk.look(1499) == (True, False)  # the ballast's own room is not enough
+    assert disk.look(2499) == (True, False)
+    assert disk.look(2500) == (False, True)
+
+
+def test_a_change_is_told_once(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    assert [disk.guard.look() for _ in range(3)] == [True, False, False]
+    disk.free = 0
+    assert [disk.guard.look() for _ in range(3)] == [True, False, False]
+
+
+def test_who_guards_no_more_leaves_no_ballast(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    assert disk.look(10_000) == (False, True)
+    disk.guard.close()
+    disk.guard.close()
+    assert not (tmp_path / BALLAST).exists()
+
+
+def test_a_small_disk_has_no_ballast_and_is_used(tmp_path: Path) -> None:
+    assert Disk(tmp_path).look(1200) == (False, False)
+
+
+def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
+    guard = DiskGuard(tmp_path / "gone", free_bytes_min=1, ballast_bytes=1)
+    with pytest.raises(RunFolderError, match="gone"):
+        guard.look()
+    assert free_bytes(tmp_path) > 0

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordinator.core.events.operator_events import (
+    BudgetChanged,
+    PeerBanned,
+    PeerDrained,
+    PeerEnabled,
+    PeerPinned,
+    PricesChanged,
+    PublishPeriodChanged,
+    StalenessLimitChanged,
+)
+from coordinator.core.events.prices import Budget, Price
+from coordinator.core.staleness.policy import StalenessRules
+from coordinator.ledger.saved_orders import PEERS_MAX, PRICES_MAX, Orders, price_from, with_price
+from rollcast.runtime.errors import MalformedMessage
+from rollcast.wire.ids import PeerId
+
+
+def test_orders_in_force_outlive_a_coordinator() -> None:
+    orders = Orders()
+    price = Price(name="a*", usd_per_hour=2.0)
+    for order in (
+        PeerPinned(PeerId("a"), "on"),
+        PeerPinned(PeerId("b"), "off"),
+        PeerPinned(PeerId("a"), ""),
+        PricesChanged((price,)),
+        StalenessLimitChanged(2),
+    ):
+        orders.take(order)
+    again = Orders.from_json(orders.to_json())
+    rules = StalenessRules(4, 1)
+    assert again.events(rules) == [PeerPinned(PeerId("b"), "off"), PricesChanged((price,)), StalenessLimitChanged(2)]
+    assert StalenessLimitChanged(2) not in again.events(StalenessRules(1, 1))
+    assert Orders.from_json("{}").events(rules) == []
+
+
+def test_peers_that_are_sent_away_and_what_may_be_spent_outlive_a_coordinator_too() -> None:
+    orders, a, b = Orders(), PeerId("a"), PeerId("b")
+    budget = BudgetChanged(Budget(usd_per_hour_max=2.0))
+    for order in (
+        PeerDrained(a, "too hot", "Anna"),
+        PeerBanned(b, "sends rubbish", "Bert"),
+        PeerDrained(b, "", "Bert"),
+        PublishPeriodChanged(3),
+        budget,
+    ):
+        orders.take(order)
+    again = Orders.from_json(orders.to_json())
+    assert again.events(StalenessRules(4, 1)) == [
+        PeerDrained(a, "too hot", "Anna"),
+        PeerDrained(b, "", "Bert"),
+        PeerBanned(b, "sends rubbish", "Bert"),
+        budget,
+        PublishPeriodChanged(3),
+    ]
+    again.take(PeerEnabled(b))
+    again.take(PeerEnabled(a))
+    assert again.events(StalenessRules(1, 1)) == [budget]  # kappa = 3 does not go with S = 1
+
+
+def test_s_is_restored_as_far_as_kappa_allows() -> None:
+    """S = 1 goes with the kappa that was ordered, not with the one that is configured."""
+    orders = Orders()
+    for order in (PublishPeriodChanged(1), StalenessLimitChanged(1)):
+        orders.take(order)
+    assert orders.events(StalenessRules(4, 4)) == [PublishPeriodChanged(1), StalenessLimitChanged(1)]
+    assert Orders(staleness_limit=1).events(StalenessRules(4, 4)) == []
+
+
+def test_no_ban_is_forgotten_for_want_of_room() -> None:
+    orders = Orders()
+    for number in range(PEERS_MAX):
+        orders.take(PeerBanned(PeerId(str(number))))
+    orders.check(PeerBanned(PeerId("0"), "again"))
+    with pytest.raises(MalformedMessage, match="banned already"):
+        orders.check(PeerBanned(PeerId("one more")))
+
+
+def test_a_price_takes_the_place_of_the_one_for_the_same_peers() -> None:
+    first, second = Price(name="a", usd_per_hour=1.0), Price(hardware="x", usd_per_hour=2.0)
+    prices = with_price(with_price((), first), second)
+    assert prices == (second, first)
+    assert with_price(prices, Price(name="a", usd_per_hour=9.0)) == (second, Price(name="a", usd_per_hour=9.0))
+    many = tuple(Price(name=str(number), usd_per_hour=1.0) for number in range(PRICES_MAX))
+    with pytest.raises(MalformedMessage, match="prices already"):
+        with_price(many, second)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"usd_per_hour": -1.0},
+        {"usd_per_hour": "much"},
+        {"usd_per_hour": 1.0, "colour": "red"},
+        {"usd_per_hour": 1e9},
+    ],
+)
+def test_what_is_no_price_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(MalformedMessage):
+        price_from(values)

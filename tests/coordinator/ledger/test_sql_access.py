@@ -1,0 +1,44 @@
+"""Tokens and the audit log: what is kept, and what nobody can undo."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from coordinator.ledger.access_rows import AuditRow
+from coordinator.ledger.sqlite import Ledger
+from rollcast.runtime.errors import StoreError
+
+ROW = AuditRow(1.0, "ann", "operator", "peers", "a, b", "drain", "done")
+
+
+async def test_tokens_outlive_the_ledger_and_stay_revoked(tmp_path: Path) -> None:
+    ledger = Ledger.open(tmp_path / "store")
+    made = await ledger.create_token(b"h1", "ann", "viewer", made_unix_s=1.0, expires_unix_s=None)
+    with pytest.raises(StoreError):
+        await ledger.create_token(b"h2", "ann", "admin", made_unix_s=1.0, expires_unix_s=9.0)
+    assert await ledger.revoke_token(made.token_id, 2.0)
+    assert not await ledger.revoke_token(made.token_id, 3.0)
+    again = await ledger.create_token(b"h2", "ann", "admin", made_unix_s=3.0, expires_unix_s=9.0)
+    await ledger.close()
+    ledger = Ledger.open(tmp_path / "store")
+    first, second = await ledger.tokens()
+    assert (first.revoked_unix_s, second) == (2.0, again)
+    await ledger.close()
+
+
+async def test_the_audit_log_is_read_backwards_and_never_changed(tmp_path: Path) -> None:
+    ledger = Ledger.open(tmp_path / "store")
+    numbers = [await ledger.record_audit(ROW) for _ in range(3)]
+    assert [number for number, _ in await ledger.audit_rows(None, 2)] == numbers[:0:-1]
+    assert await ledger.audit_rows(numbers[1], 9) == [(numbers[0], ROW)]
+    await ledger.close()
+    connection = sqlite3.connect(tmp_path / "store")
+    for change in ("UPDATE audit SET outcome = 'x'", "DELETE FROM audit", "DELETE FROM tokens"):
+        connection.execute("INSERT INTO tokens VALUES (null, x'00', 'b', 'viewer', 1, null, null)")
+        with pytest.raises(sqlite3.IntegrityError):
+            connection.execute(change)
+        connection.rollback()
+    connection.close()

@@ -1,0 +1,197 @@
+"""The ledger as a whole: what is acknowledged is stored, what contradicts it is refused, and why it cannot be used."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from coordinator.core.events.actions import Note
+from coordinator.ledger.sqlite import Ledger
+from coordinator.ledger.thread import store_error
+from rollcast.runtime.errors import StoreError
+from rollcast.wire.ids import Epoch, Version
+from rollcast.wire.rollouts import rollout_to_pb
+from tests.coordinator.stored_work import attempt, batch, group, rollout, score, store_rollout
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest_asyncio.fixture
+async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
+    opened = Ledger.open(tmp_path / "store.sqlite")
+    yield opened
+    await opened.close()
+
+
+def acknowledged_by_a_killed_writer(path: Path, count: int) -> set[int]:
+    """Rollouts that a writer process said were stored before SIGKILL, at least ``count``."""
+    command = [sys.executable, "-m", "tests.coordinator.ledger.ledger_writer", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True) as writer:
+        assert writer.stdout is not None
+        lines = [writer.stdout.readline() for _ in range(count)]
+        writer.kill()
+        lines += writer.stdout.readlines()
+    return {int(line) for line in lines if line.endswith("\n")}
+
+
+async def test_kill_9_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    acknowledged = acknowledged_by_a_killed_writer(path, 300)
+    assert len(acknowledged) >= 300
+    reopened = Ledger.open(path)
+    rows = await reopened._thread.submit(
+        lambda connection: connection.execute("SELECT rollout_id FROM rollouts").fetchall()
+    )
+    await reopened.close()
+    assert acknowledged <= {rollout_id for (rollout_id,) in rows}
+
+
+async def events(ledger: Ledger) -> list[tuple[int, str, str]]:
+    """The run's story: order, detail, cause."""
+    query = "SELECT event_order, detail, cause FROM events ORDER BY event_order"
+    return await ledger._thread.submit(lambda connection: connection.execute(query).fetchall())
+
+
+async def test_events_are_kept_in_their_order_with_their_cause(ledger: Ledger) -> None:
+    await ledger.record_note(Note("peer", "p1", "joined"), cause="peer p1")
+    await ledger.record_event("peer", "p1", "left", cause="time")
+    assert await events(ledger) == [(1, "joined", "peer p1"), (2, "left", "time")]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE events SET detail = ''",
+        "DELETE FROM events",
+        "UPDATE batches SET step = 9",
+        "UPDATE batch_rollouts SET step = 9",
+        "DELETE FROM batch_rollouts",
+        "UPDATE rollouts SET body = x''",
+        "DELETE FROM versions",
+        "DELETE FROM groups WHERE group_id = 2",
+        "DELETE FROM attempts WHERE group_id = 2",
+        "DELETE FROM rollouts WHERE rollout_id = 2",
+        "DELETE FROM scores WHERE rollout_id = 2",
+        "UPDATE attempts SET state = 'open'",
+        "UPDATE retention SET horizon_step = -1",
+    ],
+)
+async def test_history_is_not_rewritten(ledger: Ledger, statement: str) -> None:
+    await score(ledger, 1, 2)
+    ledger.record_event("a", "b", "c", cause="test")
+    ledger.record_version(Epoch(0), Version(0), b"a")
+    await ledger.record_batch(batch(0, 1))
+    with pytest.raises(StoreError, match=r"never|stays|as a whole"):
+        await ledger._thread.submit(lambda connection: connection.execute(statement))
+
+
+async def test_the_queue_is_bounded(tmp_path: Path) -> None:
+    ledger = Ledger.open(tmp_path / "store.sqlite", queue_max=10)
+    futures = [ledger.set_meta("a", str(number)) for number in range(15)]  # the loop does not turn meanwhile
+    outcomes = await asyncio.gather(*futures, return_exceptions=True)
+    assert [isinstance(outcome, StoreError) for outcome in outcomes] == [False] * 10 + [True] * 5
+    await ledger.close()
+
+
+async def test_a_full_disk_ends_the_ledger(ledger: Ledger) -> None:
+    await ledger.set_meta("run_id", "a")
+
+    def leave_no_room(connection: sqlite3.Connection) -> None:
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+
+    await ledger._thread.submit(leave_no_room)
+    with pytest.raises(StoreError, match="full") as caught:
+        await ledger.set_meta("large", "x" * 100_000)
+    assert "free some space" in caught.value.fix
+    assert (await ledger.failed()) is caught.value
+    with pytest.raises(StoreError, match="full"):
+        await ledger.get_meta("run_id")
+
+
+async def test_a_disk_that_turns_read_only_ends_the_ledger(ledger: Ledger) -> None:
+    await ledger._thread.submit(lambda connection: connection.execute("PRAGMA query_only = ON"))
+    with pytest.raises(StoreError, match="readonly") as caught:
+        await ledger.set_meta("a", "b")
+    assert "writable" in caught.value.fix
+
+
+def _a_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def _garbage(path: Path) -> None:
+    path.write_bytes(b"not a database, and long enough to be looked at" * 100)
+
+
+def _from_the_future(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+
+
+def _no_folder(path: Path) -> None:
+    path.parent.rmdir()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (_a_folder, "writable"),
+        (_garbage, "damaged"),
+        (_from_the_future, "upgrade"),
+        (_no_folder, "writable"),
+    ],
+)
+async def test_a_store_that_cannot_be_used(tmp_path: Path, spoil: Callable[[Path], None], words: str) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    spoil(folder / "store.sqlite")
+    with pytest.raises(StoreError) as caught:
+        Ledger.open(folder / "store.sqlite")
+    assert words in caught.value.fix
+
+
+async def test_one_coordinator_at_a_time(ledger: Ledger) -> None:
+    with pytest.raises(StoreError, match="in use"):
+        Ledger.open(ledger.path)
+    await ledger.close()
+    await Ledger.open(ledger.path).close()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("SQLITE_BUSY", "other program"), ("SQLITE_IOERR_WRITE", "check the disk"), ("SQLITE_CORRUPT", "damaged")],
+)
+def test_every_error_has_a_fix(name: str, words: str) -> None:
+    error = sqlite3.OperationalError("went wrong")
+    error.sqlite_errorname = name
+    assert words in store_error(Path("s"), error).fix
+
+
+async def test_group_commit_throughput(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
+    """Printed, not asserted: 1,000 rollouts of about 12 KB, each acknowledged by itself."""
+    await ledger.record_group(group(), "{}")
+    for number in range(1, 1001):
+        ledger.record_attempt(attempt(number, number))
+    rollouts = [rollout(number, number, tokens=4000) for number in range(1, 1001)]
+    size = rollout_to_pb(rollouts[0]).ByteSize()
+    began = time.perf_counter()
+
+    async def storing(first: int) -> None:
+        for number in range(first, 1001, 64):
+            await ledger.store_rollouts([store_rollout(number, rollouts[number - 1])])
+
+    await asyncio.gather(*(storing(first) for first in range(1, 65)))
+    took_s = time.perf_counter() - began
+    with capsys.disabled():
+        print(f"\nledger: {1000 / took_s:,.0f} durable rollouts of {size / 1000:.1f} KB a second, 64 at a time")
+    assert (await ledger.counts()).accepted == 1000

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coordinator.ledger.event_archive import write_segment
+from coordinator.ledger.sqlite import Ledger
+from coordinator.ledger.store import StoryEntry
+from coordinator.ledger.story import Story, parse, tell
+from rollcast.runtime.errors import ConfigError, StoreError
+from rollcast.wire.ids import Epoch, Step, Version
+from tests.coordinator import stored_work as work
+
+
+async def a_run(path: Path) -> None:
+    """Rollouts 1 and 2 trained in step 0 with version 3, rollout 4 dropped as stale, lease 5 open; a peer joined."""
+    ledger = Ledger.open(path)
+    await ledger.record_version(Epoch(0), Version(3), b"announcement")
+    await ledger.record_event("peer_joined", work.PEER, "atlas as peer", cause=f"peer {work.PEER}")
+    await work.score(ledger, 1, 2)
+    await work.fill(ledger, 4)
+    await ledger.close_attempt(work.close(4))
+    await work.issue(ledger, 5)
+    await ledger.record_batch(work.batch(0, 1, 2))
+    await ledger.record_event("learner_waited", "step 0", "[]", cause="step 0")
+    await ledger.record_step(Step(1), {"reward_mean": 0.5})
+    await ledger.close()
+
+
+@pytest.fixture
+async def ledger(tmp_path: Path) -> Path:
+    path = tmp_path / "store.sqlite"
+    await a_run(path)
+    return path
+
+
+def whats(story: Story) -> list[str]:
+    assert list(story.lines) == sorted(story.lines, key=lambda line: line.at_unix_s)
+    return [line.what for line in story.lines]
+
+
+async def test_a_rollout_from_lease_to_batch(ledger: Path) -> None:
+    story = tell(ledger, "rollout 1")
+    assert story.facts["fate"] == "trained in step 0"
+    assert story.facts["segments"] == [{"version": 3, "epoch": 0, "peer": work.PEER, "tokens": 4}]
+    assert whats(story) == [
+        f"slot 0 of group 1 was given to {work.PEER}",
+        "slot 0 of group 1 came back: stored as rollout 1",
+        "rollout 1 is worth 0.1",
+        "rollout 1 went into the batch of step 0",
+    ]
+
+
+async def test_a_lease_that_was_dropped_says_why(ledger: Path) -> None:
+    story = tell(ledger, "lease 4")
+    assert story.facts["slots"] == {"0": "dropped: stale"}
+    assert whats(story)[-1] == f"slot 0 of group 4 ended at {work.PEER}: stale"
+    assert tell(ledger, "lease 5").facts["slots"] == {"0": "open"}
+
+
+async def test_a_group_has_its_attempts(ledger: Path) -> None:
+    story = tell(ledger, "group:2")
+    assert story.facts == {"problem": "sum:2", "over_at_step": 0, "attempts": 1}
+    assert len(story.lines) == 4
+
+
+@pytest.mark.parametrize("words", ["peer atlas", "atlas", str(work.PEER), str(work.PEER)[:10]])
+async def test_a_peer_by_name_id_or_its_beginning(ledger: Path, words: str) -> None:
+    story = tell(ledger, words)
+    assert story.facts == {"peer_id": work.PEER, "attempts": {"open": 1, "stale": 1, "trained": 2}}
+    assert f"peer joined ({work.PEER}): atlas as peer" in whats(story)
+
+
+async def test_a_version_and_what_became_of_its_rollouts(ledger: Path) -> None:
+    story = tell(ledger, "version 3")
+    assert story.facts == {"epoch": 0, "trained_by_age": {"-3": 2}}
+    assert whats(story) == ["announced in epoch 0"]
+
+
+async def test_a_step_with_its_batch_figures_and_wait(ledger: Path) -> None:
+    story = tell(ledger, "step 0")
+    assert story.facts["rollouts_by_peer"] == {work.PEER: 2}
+    assert story.facts["figures"] == {"reward_mean": 0.5}
+    assert set(whats(story)) == {
+        "its batch was recorded, of 2 rollouts",
+        "learner waited (step 0): []",
+        "the learner finished it",
+    }
+
+
+@pytest.mark.parametrize("words", ["lease 99", "rollout 99", "group 99", "step 99", "version 99", "peer nobody"])
+async def test_what_is_not_known_is_refused(ledger: Path, words: str) -> None:
+    with pytest.raises(ConfigError, match="knows no"):
+        tell(ledger, words)
+
+
+@pytest.mark.parametrize("words", ["", "lease x", "lease 1 2", "rollout -1", "peer '; DROP TABLE x"])
+def test_what_cannot_be_parsed_is_refused(words: str) -> None:
+    with pytest.raises(ConfigError, match="cannot tell what"):
+        parse(words)
+
+
+def test_without_a_ledger_that_is_said(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="there is no ledger"):
+        tell(tmp_path / "store.sqlite", "lease 1")
+    (tmp_path / "broken.sqlite").write_text("not a database" * 100)
+    with pytest.raises(StoreError, match="cannot read"):
+        tell(tmp_path / "broken.sqlite", "lease 1")
+
+
+async def test_what_was_moved_to_the_archive_is_told_too(ledger: Path) -> None:
+    peer = "12D3KooWformer"
+    entries = [
+        StoryEntry(0, 1.0, "peer_joined", peer, "castor as peer", f"peer {peer}"),
+        StoryEntry(-1, 2.0, "penalised", peer, "uploaded nonsense", "upload 7"),
+        StoryEntry(-2, 3.0, "learner_waited", "step 0", "[[]]", "step 0"),
+        StoryEntry(1, 4.0, "peer_joined", work.PEER, "archived, and not deleted yet", "peer"),
+    ]
+    write_segment(ledger.parent / "events", entries, 1 << 20)
+    assert whats(tell(ledger, "peer castor")) == [
+        f"peer joined ({peer}): castor as peer",
+        f"penalised ({peer}): uploaded nonsense",
+    ]
+    assert "learner waited (step 0): [[]]" in whats(tell(ledger, "step 0"))
+    assert [what for what in whats(tell(ledger, "peer atlas")) if "joined" in what] == [
+        f"peer joined ({work.PEER}): atlas as peer"
+    ]

@@ -1,0 +1,64 @@
+"""Prometheus' view of the status."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from coordinator.metrics.metrics import CoordinatorMetrics
+from tests.coordinator.sample_status import peer, sample_broadcast, sample_status
+
+
+def samples(metrics: CoordinatorMetrics) -> dict[tuple[str, str], float]:
+    """Every sample by name and the values of its labels."""
+    families = text_string_to_metric_families(metrics.render().decode())
+    return {
+        (sample.name, ",".join(sample.labels.values())): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_the_status_is_what_prometheus_sees() -> None:
+    metrics = CoordinatorMetrics(sample_status, sample_broadcast)
+    metrics.upload_answer_s.observe(0.003)
+    found = samples(metrics)
+    expected = {
+        ("rollcast_learner_step", ""): 87,
+        ("rollcast_version_newest", ""): 87,
+        ("rollcast_staleness_limit_steps", ""): 4,
+        ("rollcast_staleness_trained_total", "1"): 14200,
+        ("rollcast_rollouts_total", "issued"): 23040,
+        ("rollcast_rollouts_dropped_total", "stale"): 41,
+        ("rollcast_rollouts_open", ""): 606,
+        ("rollcast_t_bcast_seconds", "0.95"): 0.391,
+        ("rollcast_peers", "peer,receiving"): 1,
+        ("rollcast_peers", "origin,serving"): 1,
+        ("rollcast_chunk_bytes_received_total", "peers"): 3_100_000_000,
+        ("rollcast_phase", "training"): 1,
+        ("rollcast_upload_answer_seconds_count", ""): 1,
+        ("rollcast_loop_lag_seconds_count", ""): 0,
+    }
+    assert {key: found.get(key) for key in expected} == expected
+
+
+def test_what_is_not_known_yet_is_left_out() -> None:
+    unknown = sample_status(newest_version=None, reward_train=None, t_bcast_s={}, peers=[])
+    found = samples(CoordinatorMetrics(lambda: unknown, sample_broadcast))
+    assert ("rollcast_version_newest", "") not in found
+    assert not any(name.startswith("rollcast_t_bcast") for name, _ in found)
+
+
+def test_a_large_fleet_has_sums_only() -> None:
+    many = sample_status(peers=[peer(f"peer-{number}", peer_id=f"id-{number}") for number in range(300)])
+    found = samples(CoordinatorMetrics(lambda: many, sample_broadcast))
+    assert found[("rollcast_peers", "peer,generating")] == 300
+    assert not any(name.startswith("rollcast_peer_version_lag") for name, _ in found)
+
+
+def test_two_processes_in_one_do_not_share_a_registry() -> None:
+    first, second = (
+        CoordinatorMetrics(sample_status, sample_broadcast),
+        CoordinatorMetrics(sample_status, sample_broadcast),
+    )
+    first.upload_answer_s.observe(1.0)
+    assert samples(second)[("rollcast_upload_answer_seconds_count", "")] == 0

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from structlog.testing import capture_logs
+
+from coordinator.config.config import CoordinatorConfig
+from coordinator.prompts.loading import SkipLog
+from coordinator.prompts.problems import Problems
+from coordinator.tasks.mixture import PromptMixture
+from coordinator.tasks.reasoning_gym import ReasoningGym
+from coordinator.tasks.rows import Rows
+from rollcast.runtime.errors import TaskError
+from rollcast.wire.ids import RolloutId
+from rollcast.wire.joining.grpc_client import translate
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.text.tokenizer import Tokenizer
+from tests.coordinator.running import Member, running
+
+FOUR_DIGITS = {"min_terms": 2, "max_terms": 2, "min_digits": 4, "max_digits": 4}
+
+
+def config(prompt_tokens_max: int, new_tokens_max: int, **task: Any) -> CoordinatorConfig:
+    return CoordinatorConfig.model_validate(
+        {
+            "task": {"kind": "reasoning-gym", "name": "chain_sum", "parameters": FOUR_DIGITS} | task,
+            "held_out_problems": 16,
+            "sampling": {"prompt_tokens_max": prompt_tokens_max, "new_tokens_max": new_tokens_max},
+        }
+    )
+
+
+async def test_who_knows_the_tokenizer_need_not_wait(tmp_path: Path) -> None:
+    path = tmp_path / "problems.jsonl"
+    path.write_text("".join(f'{{"prompt": "{number}+1=", "answer": "{number + 1}"}}\n' for number in range(64)))
+    task = CoordinatorConfig.model_validate({"task": {"kind": "jsonl", "path": str(path)}, "held_out_problems": 16})
+    first = await Problems.start(task, None)
+    again = await Problems.start(task, None, (), first.tokenizer.to_json())
+    other = await Problems.start(task, None, (), Tokenizer(("x",), "yz").to_json())
+    try:
+        assert await again.held_out(4) == await first.held_out(4)
+        assert "another wording" in str(await other.failed())
+    finally:
+        for problems in (first, again, other):
+            await problems.close()
+
+
+async def test_another_task_with_limits_that_it_fits() -> None:
+    problems = await Problems.start(config(13, 6), None)
+    try:
+        examples = [*await problems.examples(300, flawed=False, cursor=0), *await problems.held_out(16)]
+        examples += await problems.examples(300, flawed=True, cursor=0)
+        assert max(len(example.prompt_token_ids) for example in examples) == 13
+        assert 5 <= max(len(example.answer_token_ids) for example in examples) <= 6
+        (prompt,) = await problems.draw(1)
+        answer = problems.tokenizer.encode(problems.drawn(prompt.problem_id).answer)
+        verdict = await problems.score(RolloutId(1), prompt.problem_id, [*answer, problems.tokenizer.eos_id])
+        assert verdict.exact
+    finally:
+        await problems.close()
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens_max", "new_tokens_max", "raised"),
+    [(9, 6, "sampling.prompt_tokens_max to 13"), (13, 2, "sampling.new_tokens_max to 6")],
+)
+async def test_limits_that_are_too_small_say_what_is_needed(
+    prompt_tokens_max: int, new_tokens_max: int, raised: str
+) -> None:
+    with pytest.raises(TaskError, match="too few problems") as caught:
+        await Problems.start(config(prompt_tokens_max, new_tokens_max), None)
+    assert raised in caught.value.fix
+    assert "answers have up to 6 tokens" in caught.value.cause
+
+
+async def test_a_task_without_demonstrations_is_said_to_the_learner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Rows, "demonstration", lambda *_args, **_named: None)
+    async with running(tmp_path) as coordinator, Member(await coordinator.join("learner")) as learner:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            async for _ in learner.stub.Examples(pb.ExamplesRequest(count=4), timeout=20.0):
+                pass
+        error = translate(caught.value, "testing")
+    assert isinstance(error, TaskError)
+    assert "learner.warm_start.steps_max=0" in error.fix
+
+
+def test_skips_are_logged_when_they_grow_and_at_most_once_a_minute() -> None:
+    sums = ReasoningGym("chain_sum", {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}, 5)
+    mixture = PromptMixture(sums, Tokenizer(sums.wording(), sums.characters()), 5, 20, 32, 32)
+    skips = SkipLog(mixture)
+    with capture_logs() as logs:
+        skips.look(1.0)
+        for now_s, skipped in ((2.0, 3), (3.0, 4), (61.0, 4), (62.0, 4), (122.0, 4), (130.0, 5)):
+            mixture._streams[""].cursor.skipped_answer_too_long = skipped
+            skips.look(now_s)
+    assert [entry["answer_too_long"] for entry in logs] == [3, 4, 5]
+    assert {entry["event"] for entry in logs} == {"problems skipped"}
+
+
+async def test_what_an_evaluation_drew_behind_a_stop_string_is_not_scored(tmp_path: Path) -> None:
+    path = tmp_path / "problems.jsonl"
+    path.write_text("".join(f'{{"prompt": "{number}+1=", "answer": "{number + 1}"}}\n' for number in range(64)))
+    values: dict[str, Any] = {"task": {"kind": "jsonl", "path": str(path)}, "held_out_problems": 4}
+    problems = await Problems.start(CoordinatorConfig.model_validate(values), None)
+    (example, *_) = await problems.held_out(4)
+    answer = (await problems.evaluated(example.example_id))[1].answer
+    await problems.close()
+    for strings, exact in (((), False), ((answer,), True)):
+        values["sampling"] = {"stop_strings": strings}
+        problems = await Problems.start(CoordinatorConfig.model_validate(values), None)
+        try:
+            tokens = problems.tokenizer.encode(f"{answer}0")
+            assert (await problems.score_held_out(example.example_id, tokens)).exact is exact
+        finally:
+            await problems.close()

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from coordinator.ledger.sqlite import Ledger
+from coordinator.prompts import samples as kept
+from coordinator.prompts.samples import Sample, SampleBook, evaluated, sample_of, trained
+from coordinator.tasks.checks.task import Problem
+from rollcast.runtime.errors import RunFolderError, StoreError
+from rollcast.runtime.run_folder import RunFolder
+from rollcast.wire.ids import RolloutId
+from rollcast.wire.text.tokenizer import Tokenizer
+from tests.coordinator.stored_work import attempt, group, rollout, store_rollout
+
+PROBLEM = Problem("chain_sum:3", "1+1=", "2", {})
+
+
+def sample(version: int, index: int = 0, name: str = "held_out", completion: str = "2") -> Sample:
+    return sample_of(name, version, PROBLEM, index, completion, (1.0, True, ""))
+
+
+async def test_the_newest_evaluation_is_shown_first(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    book = SampleBook(folder)
+    for version in (5, 10):
+        for index in range(2):
+            await book.keep(sample(version, index))
+    await book.keep(sample(10, 1))  # asked again
+    await book.keep(sample(7, name="hard", completion="3"))
+    assert evaluated(folder) == [sample(10, 0), sample(10, 1)]
+    assert evaluated(folder, version=5) == [sample(5, 0), sample(5, 1)]
+    assert evaluated(folder, "hard") == [sample(7, name="hard", completion="3")]
+    with pytest.raises(RunFolderError, match="no samples of other"):
+        evaluated(folder, "other")
+
+
+async def test_a_line_cut_short_is_left_out(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    await SampleBook(folder).keep(sample(1))
+    with (folder.samples / "000000000001.held_out.jsonl").open("a") as file:
+        file.write('{"set": "held')
+    assert evaluated(folder) == [sample(1)]
+
+
+async def test_samples_are_bounded(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    book = SampleBook(folder, bytes_max=100_000)
+    for version in range(20):
+        await book.keep(sample(version, completion="x" * 100_000))
+    files = sorted(folder.samples.iterdir())
+    assert sum(path.stat().st_size for path in files) < 100_000 + kept.TEXT_LENGTH_MAX + 1000
+    assert files[-1].name == "000000000019.held_out.jsonl"
+    assert len(evaluated(folder)[0].completion) == kept.TEXT_LENGTH_MAX
+
+
+async def test_training_rollouts_come_from_the_ledger(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    ledger = Ledger.open(folder.ledger)
+    for number in (1, 2):
+        ledger.record_group(group(number), PROBLEM.to_json())
+        ledger.record_attempt(attempt(number, group_id=number))
+        ledger.store_rollouts([store_rollout(number, rollout(number, group_id=number))])
+        await ledger.record_score(RolloutId(number), number / 2, exact=number == 2)
+    tokenizer = Tokenizer((), "0123456789")
+    newest, older = trained(folder, tokenizer, 10)
+    await ledger.close()
+    assert (newest.reward, newest.exact, older.reward) == (1.0, True, 0.5)
+    assert (newest.prompt, newest.set, newest.completion) == (
+        "1+1=",
+        "training",
+        tokenizer.decode(rollout(2).completion_token_ids),
+    )
+    assert len(trained(folder, tokenizer, 1)) == 1
+
+
+def test_no_ledger(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no ledger"):
+        trained(RunFolder(tmp_path), Tokenizer((), "a"), 1)
+    sqlite3.connect(tmp_path / "store.sqlite").close()
+    with pytest.raises(StoreError, match="cannot read"):
+        trained(RunFolder(tmp_path), Tokenizer((), "a"), 1)

@@ -1,0 +1,149 @@
+"""A backup of a run that is being written, and the run that is made from it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from coordinator.ledger.event_archive import write_segment
+from coordinator.ledger.sqlite import Ledger
+from coordinator.ledger.store import StoryEntry
+from coordinator.recovery.backup import BackedUp, back_up, restore
+from coordinator.recovery.resume import INCARNATION
+from rollcast.cli.main import app
+from rollcast.runtime.errors import BackupError, StoreError
+from rollcast.runtime.run_folder import RunFolder
+from rollcast.wire.ids import RolloutId
+from rollcast.wire.rollouts import rollout_to_pb
+from tests.coordinator.stored_work import attempt, group, rollout, score, store_rollout
+
+
+@pytest.fixture
+async def run(tmp_path: Path) -> RunFolder:
+    """A run with a few rollouts, secrets and an old segment of its story."""
+    folder = RunFolder(tmp_path / "run").prepare()
+    ledger = Ledger.open(folder.ledger)
+    await ledger.set_meta("run_id", "run-1")
+    await ledger.set_meta(INCARNATION, "3")
+    await score(ledger, 1, 2, 3)
+    await ledger.close()
+    (folder.secrets / "ca.key").write_text("secret")
+    (folder.secrets / "ca.key").chmod(0o600)
+    (folder.config / "coordinator.json").write_text("{}")
+    folder.metrics.write_text('{"step": 1}\n')
+    write_segment(folder.events, [StoryEntry(1, 0.0, "a", "b", "c", "d")], 1 << 20)
+    return folder
+
+
+def backed_up(run: RunFolder, target: Path, *, with_secrets: bool = True) -> BackedUp:
+    return back_up(run, target, with_secrets=with_secrets, progress=lambda done, total: None)
+
+
+async def test_a_live_store_is_copied_as_of_one_moment(run: RunFolder, tmp_path: Path) -> None:
+    ledger = Ledger.open(run.ledger)
+    await ledger.record_group(group(100), "{}")
+    stop, under_way = asyncio.Event(), asyncio.Event()
+    acked: list[int] = []
+
+    async def write() -> None:
+        number = 100
+        while not stop.is_set():
+            number += 1
+            ledger.record_attempt(attempt(number, number, group_id=100))
+            done = rollout(number, number, group_id=100, tokens=2000)
+            await ledger.store_rollouts([store_rollout(number, done)])
+            acked.append(number)
+            if len(acked) == 100:
+                under_way.set()
+
+    writing = asyncio.create_task(write())
+    await under_way.wait()
+    before = len(acked)
+    seen: list[tuple[int, int]] = []
+    made = await asyncio.to_thread(
+        back_up, run, tmp_path / "backup", with_secrets=True, progress=lambda *pages: seen.append(pages)
+    )
+    stop.set()
+    await writing
+    await ledger.close()
+    assert seen[-1][0] == seen[-1][1] > 0
+    assert (made.run_id, made.files, made.has_secrets) == ("run-1", 5, True)
+
+    restored, _ = restore(tmp_path / "backup", RunFolder(tmp_path / "again"), nothing_lost=True)
+    assert restored == made
+    again = Ledger.open(tmp_path / "again" / "store.sqlite")
+    accepted = (await again.counts()).accepted
+    assert before + 3 <= accepted <= len(acked) + 3
+    assert (await again.high_water()).rollout_id == 100 + accepted - 3  # the first ones, without a gap
+    assert await again.rollout(RolloutId(2)) == rollout_to_pb(rollout(2, group_id=2))
+    assert int(await again.get_meta(INCARNATION) or 0) > 3
+    await again.close()
+
+
+async def test_secrets_stay_secret_and_may_stay_at_home(run: RunFolder, tmp_path: Path) -> None:
+    backed_up(run, tmp_path / "with")
+    restore(tmp_path / "with", RunFolder(tmp_path / "restored"))
+    for folder in (tmp_path / "with", tmp_path / "restored"):
+        assert (folder / "secrets").stat().st_mode & 0o777 == 0o700
+        assert (folder / "secrets" / "ca.key").stat().st_mode & 0o777 == 0o600
+        assert (folder / "secrets" / "ca.key").read_text() == "secret"
+    assert not backed_up(run, tmp_path / "without", with_secrets=False).has_secrets
+    assert not (tmp_path / "without" / "secrets").exists()
+
+
+def test_nothing_is_overwritten(run: RunFolder, tmp_path: Path) -> None:
+    backed_up(run, tmp_path / "backup")
+    with pytest.raises(BackupError, match="already"):
+        backed_up(run, tmp_path / "backup")
+    with pytest.raises(BackupError, match="already"):
+        restore(tmp_path / "backup", run)
+    (tmp_path / "empty").mkdir()
+    restore(tmp_path / "backup", RunFolder(tmp_path / "empty"))
+    assert not list(tmp_path.glob(".*.partial"))
+
+
+@pytest.mark.parametrize("name", ["store.sqlite", "secrets/ca.key", "manifest.json"])
+async def test_a_damaged_backup_is_not_restored_in_part(run: RunFolder, tmp_path: Path, name: str) -> None:
+    backed_up(run, tmp_path / "backup")
+    path = tmp_path / "backup" / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(BackupError):
+        restore(tmp_path / "backup", RunFolder(tmp_path / "again"))
+    assert not (tmp_path / "again").exists()
+
+
+@pytest.mark.parametrize("path", ["../../outside", "/etc/x", "secrets/../../x", "secrets/.hidden", "other.txt"])
+async def test_a_manifest_cannot_name_other_files(run: RunFolder, tmp_path: Path, path: str) -> None:
+    backed_up(run, tmp_path / "backup")
+    manifest = json.loads((tmp_path / "backup" / "manifest.json").read_text())
+    manifest["files"].append({"path": path, "size_bytes": 0, "blake3": ""})
+    (tmp_path / "backup" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(BackupError, match="no backup"):
+        restore(tmp_path / "backup", RunFolder(tmp_path / "again"))
+
+
+async def test_what_is_no_run_or_damaged_is_named(run: RunFolder, tmp_path: Path) -> None:
+    with pytest.raises(BackupError, match="no run folder"):
+        backed_up(RunFolder(tmp_path), tmp_path / "backup")
+    with pytest.raises(BackupError, match="no backup"):
+        restore(run.root, RunFolder(tmp_path / "again"))
+    run.ledger.write_bytes(b"garbage" * 1000)
+    with pytest.raises(StoreError, match="cannot use the ledger"):
+        backed_up(run, tmp_path / "backup")
+    assert not (tmp_path / "backup").exists()
+
+
+async def test_the_commands(run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target, again = str(tmp_path / "backup"), str(tmp_path / "again")
+    assert app(["backup", str(run.root), target, "--json"], result_action="return_value") == 0
+    made = json.loads(capsys.readouterr().out)
+    assert (made["run_id"], made["files"], made["folder"]) == ("run-1", 5, target)
+    assert app(["restore", target, again], result_action="return_value") == 0
+    assert "restored to" in capsys.readouterr().out
+    assert os.listdir(again)

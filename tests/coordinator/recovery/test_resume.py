@@ -1,0 +1,78 @@
+"""What a coordinator takes over from the ones before it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from coordinator.config.config import RunConfig
+from coordinator.core.events.actions import RecordEpoch
+from coordinator.ledger.sqlite import Ledger
+from coordinator.recovery.resume import FINISHED, LEARNER_VALUES, TOKENIZER, open_run
+from coordinator.tasks.checks.task import Problem
+from rollcast.runtime.errors import RunFolderError
+from rollcast.runtime.run_folder import RunFolder
+from rollcast.wire.ids import Epoch, Step
+from rollcast.wire.text.tokenizer import Tokenizer
+from tests.coordinator.stored_work import attempt, batch, close, group, rollout, score, store_rollout
+
+RUN = RunConfig()
+
+
+async def opened(folder: Path) -> Ledger:
+    return Ledger.open(folder / "store.sqlite")
+
+
+async def test_each_start_is_an_incarnation_of_its_own(tmp_path: Path) -> None:
+    run_ids, last_leases = set(), []
+    for _ in range(3):
+        ledger = await opened(tmp_path)
+        start = await open_run(ledger, RunFolder(tmp_path), RUN)
+        run_ids.add(start.run_id)
+        last_leases.append(start.restored.ids_before)
+        await ledger.close()
+    assert len(run_ids) == 1
+    assert last_leases == [1 << 32, 2 << 32, 3 << 32]
+
+
+async def test_what_is_open_is_taken_over_with_its_problems(tmp_path: Path) -> None:
+    ledger = await opened(tmp_path)
+    await open_run(ledger, RunFolder(tmp_path), RUN)
+    await score(ledger, 1)
+    await ledger.record_batch(batch(0, 1))
+    problem = Problem("sum:2", "1+1=", "2", {})
+    ledger.record_group(group(2), problem.to_json())
+    for lease, index in ((2, 0), (3, 1), (4, 2)):
+        ledger.record_attempt(attempt(lease, index, group_id=2))
+    ledger.store_rollouts([store_rollout(2, rollout(2, 0, group_id=2))])
+    ledger.close_attempt(close(4, "lease_expired", sample_index=2))
+    ledger.set_meta(LEARNER_VALUES, json.dumps({"oldest_checkpoint_step": 7.0}))
+    ledger.set_meta(TOKENIZER, Tokenizer(("+",), "12").to_json())
+    await ledger.record_epoch(RecordEpoch(Epoch(1), Step(1), Step(3), None))
+    await ledger.close()
+
+    ledger = await opened(tmp_path)
+    start = await open_run(ledger, RunFolder(tmp_path), RUN)
+    (restored,) = start.restored.groups
+    assert (restored.group_id, restored.prompt.problem_id) == (2, "sum:2")
+    assert [(one.lease_id, one.sample_index) for one in restored.live] == [(3, 1)]
+    assert [(one.rollout_id, one.scored) for one in restored.rollouts] == [(2, False)]
+    assert start.problems == (problem,)
+    assert start.tokenizer == Tokenizer(("+",), "12").to_json()
+    assert start.learner_values == {"oldest_checkpoint_step": 7.0}
+    totals = start.restored
+    assert (totals.issued, totals.accepted, totals.trained, totals.dropped) == (4, 2, 1, {"lease_expired": 1})
+    assert (totals.recorded_batches, totals.last_group, totals.last_rollout) == (3, 2, 2)
+    assert [one.epoch for one in totals.epochs] == [1]
+    await ledger.close()
+
+
+async def test_a_finished_run_is_over(tmp_path: Path) -> None:
+    ledger = await opened(tmp_path)
+    await open_run(ledger, RunFolder(tmp_path), RUN)
+    await ledger.set_meta(FINISHED, "yes")
+    with pytest.raises(RunFolderError, match="finished"):
+        await open_run(ledger, RunFolder(tmp_path), RUN)
+    await ledger.close()

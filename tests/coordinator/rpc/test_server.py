@@ -1,0 +1,305 @@
+"""The control port: who may call what, and what a session does not put up with. One coordinator for all of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, cast
+
+import grpc
+import pytest
+
+from coordinator.rpc import peers
+from coordinator.rpc.access import ROLES_BY_METHOD, RoleGate
+from coordinator.rpc.peers import event_of, joined_of
+from coordinator.rpc.server import ControlServer, Servicer
+from rollcast.runtime.errors import CheckpointError, MalformedMessage, PortInUse, RollcastError, Unreachable, WrongKey
+from rollcast.wire.identity.certificates import Caller, caller_from_certificate_pem
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.run_ca import RunCA
+from rollcast.wire.identity.tls import TlsCredentials, new_tls_key
+from rollcast.wire.ids import PeerId, RunId
+from rollcast.wire.joining.enrol import Enrolment
+from rollcast.wire.joining.grpc_client import translate
+from rollcast.wire.limits import COUNTER_MAX
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.proto import rollcast_pb2_grpc as pb_grpc
+from rollcast.wire.protocol import range_to_pb
+from rollcast.wire.text.tokenizer import Tokenizer
+from tests.coordinator.running import WAIT_S, Member, Running, running, version
+
+EMPTY: dict[str, Any] = {
+    "OpenLearner": pb.LearnerHello(),
+    "Examples": pb.ExamplesRequest(),
+    "HeldOut": pb.HeldOutRequest(),
+    "NextBatch": pb.BatchRequest(),
+    "Announce": pb.VersionAnnouncement(),
+    "OpenEpoch": pb.EpochRequest(),
+    "ReportStep": pb.StepReport(),
+    "ReportStatus": pb.LearnerStatus(phase="finished"),
+}
+
+
+@pytest.fixture
+async def coordinator(tmp_path: Path) -> AsyncIterator[Running]:
+    async with running(tmp_path) as started:
+        yield started
+
+
+async def error_of(call: Any) -> RollcastError:
+    """The error that a call ends with."""
+    try:
+        async with asyncio.timeout(WAIT_S):
+            if hasattr(call, "__aiter__"):
+                async for _ in call:
+                    pass
+            else:
+                await call
+    except grpc.aio.AioRpcError as error:
+        return translate(error, "testing")
+    raise AssertionError("the call went through")
+
+
+async def test_what_is_refused(coordinator: Running) -> None:
+    await _a_peer_may_not_call_as_learner(coordinator)
+    await _the_learner_may_not_work(coordinator)
+    await _strangers_do_not_get_through_the_handshake(coordinator)
+    await _sessions_are_refused(coordinator)
+    await _sessions_are_ended(coordinator)
+    await _two_that_nobody_can_dial_are_told_to_dial_each_other(coordinator)
+    await _a_second_place_is_refused_and_a_move_is_not(coordinator)
+    await _the_learners_calls_are_checked(coordinator)
+
+
+async def _a_peer_may_not_call_as_learner(coordinator: Running) -> None:
+    async with Member(await coordinator.join("peer")) as peer:
+        for method, request in EMPTY.items():
+            error = await error_of(getattr(peer.stub, method)(request))
+            assert isinstance(error, WrongKey), method
+            assert error.what == f"a peer may not call {method}"
+        assert isinstance(await error_of(peer.stub.ScoreCompletions(iter(()))), WrongKey)
+
+
+async def _the_learner_may_not_work(coordinator: Running) -> None:
+    async with Member(await coordinator.join("learner")) as learner:
+        assert isinstance(await error_of(learner.stub.UploadRollouts(iter(()))), WrongKey)
+        assert isinstance(await error_of(learner.session), WrongKey)
+
+
+async def _strangers_do_not_get_through_the_handshake(coordinator: Running) -> None:
+    honest = await coordinator.join("peer")
+    stranger, key = RunCA.create(coordinator.folder.root / "stranger", RunId(honest.run_id)), new_tls_key()
+    forged = stranger.issue(key.csr_pem(), peer_id=honest.peer_id, role="learner", lifetime_s=60)
+    credentials = TlsCredentials(honest.credentials.ca_pem, forged, key.private_pem)
+    enrolment = Enrolment(credentials, honest.run_id, honest.grpc_address, "", b"", honest.peer_id)
+    async with Member(enrolment) as impostor:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await impostor.stub.ReportStatus(pb.LearnerStatus(phase="finished"), timeout=5)
+        assert caught.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+
+async def _sessions_are_refused(coordinator: Running) -> None:
+    enrolment = await coordinator.join("peer")
+    async with Member(enrolment) as peer:
+        await peer.hello(protocol=pb.ProtocolRange(min=7, max=9))
+        refused = await peer.next("refused")
+        assert (refused.code, "upgrade Rollcast on" in refused.fix) == ("RC204", True)
+        await peer.ended()
+    async with Member(enrolment) as peer:
+        await peer.hello(role="origin")
+        assert (await peer.next("refused")).code == "RC302"
+    async with Member(enrolment) as peer:
+        await peer.say(heartbeat=pb.Heartbeat())
+        assert (await peer.next("refused")).code == "RC305"
+
+
+async def _sessions_are_ended(coordinator: Running) -> None:
+    enrolment = await coordinator.join("peer")
+    async with Member(enrolment) as first, Member(enrolment) as second:
+        await first.hello()
+        await first.next("welcome")
+        await second.hello()
+        await second.next("welcome")
+        await first.ended()
+        await second.say(certificate_request=pb.CertificateRequest(csr_pem=new_tls_key().csr_pem()))
+        renewed = await second.next("certificate")
+        assert caller_from_certificate_pem(renewed.certificate_pem).peer_id == enrolment.peer_id
+        await second.hello()  # a second time: nothing an honest peer does
+        await second.ended()
+    for hostile in (b"\xff" * 8, pb.PeerMessage(goodbye=pb.Goodbye(reason="x" * (300 << 10))).SerializeToString()):
+        async with Member(enrolment) as peer:
+            session = peer.channel.stream_stream("/rollcast.v1.Coordinator/Session", request_serializer=bytes)()
+            for message in (pb.PeerMessage(hello=pb.Hello(protocol=range_to_pb(), role="peer")), None):
+                await session.write(hostile if message is None else message.SerializeToString())
+            async with asyncio.timeout(WAIT_S):
+                while await session.read() is not grpc.aio.EOF:
+                    pass
+
+
+async def _two_that_nobody_can_dial_are_told_to_dial_each_other(coordinator: Running) -> None:
+    async with Member(await coordinator.join("peer")) as one, Member(await coordinator.join("peer")) as other:
+        for peer, port in ((one, 7001), (other, 7002)):
+            await peer.hello()
+            await peer.next("welcome")
+            told = pb.Reachability(nat="port-restricted", punch_address=f"127.0.0.1:{port}")
+            await peer.say(reachability=told)
+            await peer.say(punch_request=pb.PunchRequest(peer_id=peer.enrolment.peer_id))
+            assert (await peer.next("punch")).refused  # by now it is known how this one is reached
+        await one.say(punch_request=pb.PunchRequest(peer_id=other.enrolment.peer_id))
+        asked, met = await one.next("punch"), await other.next("punch")
+        assert (asked.punch_id, asked.asked, asked.address) == (met.punch_id, True, "127.0.0.1:7002")
+        assert (met.asked, met.address, met.serves) == (False, "127.0.0.1:7001", not asked.serves)
+        await one.say(punch_outcome=pb.PunchOutcome(punch_id=asked.punch_id, opened=False, seconds=3.0))
+        await one.say(punch_request=pb.PunchRequest(peer_id=other.enrolment.peer_id))
+        assert "a moment ago" in (await one.next("punch")).refused
+        await one.say(peer_records=pb.PeerRecords())  # nothing an honest peer says
+        await one.ended()
+
+
+async def _a_second_place_is_refused_and_a_move_is_not(coordinator: Running) -> None:
+    enrolment = await coordinator.join("peer")
+    async with Member(enrolment) as first:
+        await first.hello(instance_id="attic")
+        await first.next("welcome")
+        async with Member(enrolment) as copy:
+            await copy.hello(instance_id="copy")
+            assert isinstance(await error_of(copy.session), Unreachable), "which of the two is there is not certain yet"
+        await first.say(heartbeat=pb.Heartbeat(sequence=1, state="idle"))
+        assert (await _answer(enrolment, "copy")).refused.code == "RC306"
+        assert (await _answer(enrolment, "attic")).HasField("welcome"), "the same place: its connection broke"
+    assert (await _answer(enrolment, "cellar")).HasField("welcome")
+
+
+async def _answer(enrolment: Enrolment, instance_id: str) -> pb.CoordinatorMessage:
+    """The first answer to a Hello, tried again as long as the coordinator is not certain."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                async with Member(enrolment) as member:
+                    await member.hello(instance_id=instance_id)
+                    return cast(pb.CoordinatorMessage, await member.session.read())
+
+
+async def _the_learners_calls_are_checked(coordinator: Running) -> None:
+    async with Member(await coordinator.join("learner")) as learner:
+        hello = pb.LearnerHello(protocol=range_to_pb(), learner_public_key=bytes(32))
+        assert isinstance(await error_of(learner.stub.OpenLearner(hello)), WrongKey)
+        run_id = learner.enrolment.run_id
+        forged = version(run_id, Identity.generate())
+        assert isinstance(await error_of(learner.stub.Announce(forged)), WrongKey)
+        assert isinstance(
+            await error_of(learner.stub.Announce(version("other-run", coordinator.learner_identity))), MalformedMessage
+        )
+        many = pb.StepReport(step=1, values={f"value {number}": 1.0 for number in range(500)})
+        assert isinstance(await error_of(learner.stub.ReportStep(many)), MalformedMessage)
+        early = [part async for part in learner.stub.NextBatch(pb.BatchRequest(step=0, wait_s=0.0))]
+        assert not early[0].header.ready
+        with pytest.raises(grpc.aio.AioRpcError) as ahead:  # a ledger that was restored from an old backup
+            _ = [part async for part in learner.stub.NextBatch(pb.BatchRequest(step=1, wait_s=20.0))]
+        assert isinstance(translate(ahead.value, "asking for a batch"), CheckpointError)
+
+
+async def test_evaluation_problems_and_scores(coordinator: Running) -> None:
+    async with Member(await coordinator.join("learner")) as learner:
+        hello = pb.LearnerHello(protocol=range_to_pb(), learner_public_key=coordinator.learner_identity.public_key)
+        info = await learner.stub.OpenLearner(hello)
+        tokenizer = Tokenizer.from_json(info.tokenizer_json)
+        held_out = [example async for example in learner.stub.HeldOut(pb.HeldOutRequest(count=1000))]
+        assert len(held_out) == 8
+        assert not any(example.answer_token_ids for example in held_out)
+
+        def completions() -> Any:
+            for index, example in enumerate(held_out):
+                number = int(tokenizer.decode(example.prompt_token_ids).partition("+")[0])
+                tokens = tokenizer.encode(str(number + 1 if index % 2 else 999))
+                yield pb.Completion(example_id=example.example_id, token_ids=[*tokens, tokenizer.eos_id])
+
+        scores = [score async for score in learner.stub.ScoreCompletions(completions())]
+        assert [score.example_id for score in scores] == [example.example_id for example in held_out]
+        assert [score.exact for score in scores] == [index % 2 == 1 for index in range(8)]
+        unknown = learner.stub.ScoreCompletions(iter([pb.Completion(example_id=99, token_ids=[1])]))
+        assert isinstance(await error_of(unknown), MalformedMessage)
+        examples = learner.stub.Examples(pb.ExamplesRequest(count=3))
+        found = [tokenizer.decode(example.answer_token_ids) async for example in examples]
+        assert len(found) == 3
+
+
+async def test_a_taken_port_is_named(tmp_path: Path) -> None:
+    authority, key = RunCA.create(tmp_path, RunId("run-1")), new_tls_key()
+    certificate = authority.issue_coordinator(key.csr_pem(), [])
+    credentials = TlsCredentials(authority.certificate_pem, certificate, key.private_pem)
+    servicer = cast(Servicer, pb_grpc.CoordinatorServicer())
+    first = await ControlServer.start(
+        servicer, RoleGate("run-1", learner_called=lambda: None), credentials, host="127.0.0.1", port=0
+    )
+    with pytest.raises(PortInUse, match=str(first.port)) as caught:
+        await ControlServer.start(
+            servicer, RoleGate("run-1", learner_called=lambda: None), credentials, host="127.0.0.1", port=first.port
+        )
+    assert "serve.grpc_port" in caught.value.fix
+    await first.stop(0)
+
+
+def test_every_method_has_its_roles() -> None:
+    service = pb.DESCRIPTOR.services_by_name["Coordinator"]
+    assert {method.name for method in service.methods} == set(ROLES_BY_METHOD)
+
+
+def test_a_certificate_of_another_run_is_refused() -> None:
+    gate = RoleGate("run-1", learner_called=lambda: None)
+    gate.check("Session", Caller(RunId("run-1"), "peer", PeerId("alice")))
+    with pytest.raises(WrongKey, match="run-2"):
+        gate.check("Session", Caller(RunId("run-2"), "peer", PeerId("alice")))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pb.PeerMessage(),
+        pb.PeerMessage(hello=pb.Hello()),
+        pb.PeerMessage(version_held=pb.VersionHeld(version=COUNTER_MAX + 1)),
+        pb.PeerMessage(heartbeat=pb.Heartbeat(tokens_generated=COUNTER_MAX + 1)),
+        pb.PeerMessage(lease_return=pb.LeaseReturn(lease_ids=range(5000))),
+        pb.PeerMessage(accusation=pb.Accusation(culprit_peer_id="x" * 65)),
+        pb.PeerMessage(partial_rollout=pb.PartialRollout(lease_id=1)),
+    ],
+)
+def test_messages_out_of_bounds_end_a_session(message: pb.PeerMessage) -> None:
+    with pytest.raises(MalformedMessage):
+        event_of(PeerId("alice"), message)
+
+
+def test_a_heartbeats_text_cannot_draw_on_our_screen() -> None:
+    beat = pb.Heartbeat(state="idle", reason="\x1b[2J" + "x" * 5000, tokens_per_second=float("nan"))
+    facts: Any = event_of(PeerId("alice"), pb.PeerMessage(heartbeat=beat))
+    assert "\x1b" not in facts.facts.reason
+    assert len(facts.facts.reason) == 1024
+    assert facts.facts.tokens_per_second == 0.0
+
+
+@pytest.mark.parametrize("size_bytes", [0, 100_000_000])
+def test_a_flood_is_noticed(monkeypatch: pytest.MonkeyPatch, size_bytes: int) -> None:
+    """Of messages, or of their bytes."""
+    monkeypatch.setattr(peers, "RATE_WINDOW_S", 1e9)
+    monkeypatch.setattr(peers, "MESSAGES_PER_SECOND_MAX", 5e-9 if not size_bytes else 1.0)
+    monkeypatch.setattr(peers, "BYTES_PER_SECOND_MAX", 0.5)
+    budget = peers._Budget()
+    for _ in range(5):
+        budget.spend(size_bytes)
+    with pytest.raises(MalformedMessage):
+        budget.spend(size_bytes)
+
+
+def test_a_hello_says_what_relay_plans_need_within_limits() -> None:
+    hello = pb.Hello(
+        protocol=range_to_pb(),
+        role="peer",
+        region="eu-north" + "x" * 100,
+        metered=True,
+        upload_cap_bytes_per_second=float("nan"),
+    )
+    joined = joined_of(Caller(RunId("run"), "peer", PeerId("alice")), pb.PeerMessage(hello=hello), "192.0.2.7")
+    assert (joined.site, joined.metered, joined.upload_cap_bytes_per_second) == ("192.0.2.7", True, 0.0)
+    assert joined.region == "eu-north" + "x" * 56

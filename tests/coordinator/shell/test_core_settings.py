@@ -1,0 +1,30 @@
+"""What the core is told of a configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from coordinator.shell.core_settings import core_settings
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.ids import RunId
+from tests.coordinator.core_world import SAMPLING
+from tests.coordinator.running import changed, config_for
+
+
+def test_the_core_gets_what_was_configured(tmp_path: Path) -> None:
+    relay = {"mesh_peers_max": 3, "dial_back": False, "dial_back_networks": ["198.51.100.0/24"]}
+    config = config_for(tmp_path, Identity.generate(), changed(relay=relay, run={"publish_every_steps": "auto"}))
+    settings = core_settings(config, RunId("run-1"), SAMPLING, vocabulary_size=9)
+    assert settings.publish_every_steps == 0
+    assert settings.plan_shape.mesh_peers_max == 3
+    assert not settings.dial_backs.enabled
+    assert settings.dial_backs.networks == ("198.51.100.0/24",)
+    assert settings.vocabulary_size == 9
+
+
+def test_networks_to_dial_back_in_are_networks(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="dial_back_networks"):
+        config_for(tmp_path, Identity.generate(), changed(relay={"dial_back_networks": ["everywhere"]}))

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import cast
+
+import pytest
+
+from coordinator.core.activation.preview import Change, Figures, Preview, Question
+from coordinator.shell import preview_solver
+from coordinator.shell.preview_solver import WAITING_MAX, Previewing
+from rollcast.runtime.errors import WaitTimedOut
+
+CHANGE = Change(staleness_limit=1, publish_every_steps=1)
+DONE = Preview(now=Figures(), then=Figures(), sentence="done", warnings=[])
+
+
+def question() -> Question:
+    return cast(Question, "the run")
+
+
+async def test_previews_are_made_one_at_a_time() -> None:
+    at_once, most = 0, 0
+    lock = threading.Lock()
+
+    def solve(asked: Question, change: Change) -> Preview:
+        nonlocal at_once, most
+        with lock:
+            at_once, most = at_once + 1, max(most, at_once + 1)
+        assert (asked, change) == ("the run", CHANGE)
+        with lock:
+            at_once -= 1
+        return DONE
+
+    desk = Previewing(question, solve)
+    assert await asyncio.gather(*(desk.preview(CHANGE) for _ in range(4))) == [DONE] * 4
+    assert most == 1
+
+
+async def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preview_solver, "DEADLINE_S", 0.05)
+    go_on, calls = threading.Event(), 0
+
+    def solve(asked: Question, change: Change) -> Preview:
+        nonlocal calls
+        calls += 1
+        go_on.wait(30.0)
+        return DONE
+
+    desk = Previewing(question, solve)
+    for _ in range(2):
+        with pytest.raises(WaitTimedOut):
+            await desk.preview(CHANGE)
+    assert calls == 1  # the second did not begin beside the first
+    waiting = [asyncio.ensure_future(desk.preview(CHANGE)) for _ in range(WAITING_MAX)]
+    await asyncio.sleep(0)
+    with pytest.raises(WaitTimedOut, match="many previews"):
+        await desk.preview(CHANGE)
+    go_on.set()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_what_fails_is_told() -> None:
+    def solve(asked: Question, change: Change) -> Preview:
+        raise ValueError("no such worker")
+
+    with pytest.raises(ValueError, match="no such worker"):
+        await Previewing(question, solve).preview(CHANGE)

@@ -1,0 +1,268 @@
+"""The pool with real processes: right ones, hanging ones, crashing ones, and ones that never start."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from coordinator.config.tasks import CodeCheck, JsonlTask, ReasoningGymTask
+from coordinator.tasks.build import build_task, task_config_to_json
+from coordinator.tasks.checks.task import Problem
+from coordinator.verifiers.pool import COMPLETION_LENGTH_MAX, Verdict, VerifierPool, VerifyItem
+from rollcast.runtime.errors import TaskError
+from tests.coordinator.tasks.sandbox.processes import alive, own_temporary_folder
+
+ROOT = Path(__file__).parents[3]
+HOSTILE = (sys.executable, str(Path(__file__).with_name("hostile_verifier.py")))
+GARBAGE = (sys.executable, "-c", "print('not JSON')")
+# Ready, but no longer there to read what it should score.
+DEAF = (
+    sys.executable,
+    "-c",
+    "import os, time; os.read(0, 65536); os.close(0); print('{\"ready\": true}', flush=True); time.sleep(60)",
+)
+ANY = Problem("hostile:0", "a", "a", {})
+
+
+def hostile_task(folder: Path, mode: str = "good") -> str:
+    return task_config_to_json(JsonlTask(kind="jsonl", path=folder / mode))
+
+
+@asynccontextmanager
+async def hostile_pool(
+    folder: Path,
+    *,
+    mode: str = "good",
+    processes: int = 1,
+    timeout_s: float = 2.0,
+    queue_max: int = 1000,
+    command: tuple[str, ...] = HOSTILE,
+) -> AsyncIterator[VerifierPool]:
+    pool = VerifierPool(hostile_task(folder, mode), 0, processes, timeout_s, queue_max, command=command)
+    try:
+        await pool.start()
+        yield pool
+    finally:
+        await pool.close()
+
+
+async def verdicts(pool: VerifierPool, *completions: str) -> list[Verdict]:
+    items = [VerifyItem(key, ANY, completion) for key, completion in enumerate(completions)]
+    return await asyncio.gather(*(pool.score(item) for item in items))
+
+
+def runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> bool:
+    end = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+async def test_a_real_task(capsys: pytest.CaptureFixture[str]) -> None:
+    config = ReasoningGymTask(parameters={"max_terms": 2, "max_digits": 2})
+    task = build_task(config, 7)
+    pool = VerifierPool(task_config_to_json(config), 7, 2, 10.0, 100)
+    began = time.perf_counter()
+    await pool.start()
+    started_s = time.perf_counter() - began
+    problems = [task.problem(key // 8) for key in range(256)]
+    texts = [problem.answer if key % 3 else "nonsense" for key, problem in enumerate(problems)]
+    began = time.perf_counter()
+    scored = await asyncio.gather(
+        *(pool.score(VerifyItem(key, problems[key], texts[key])) for key in range(256))  # more than the queue holds
+    )
+    scored_s = time.perf_counter() - began
+    pids = pool.pids
+    await pool.close()
+    assert scored == [Verdict(key, float(key % 3 > 0), key % 3 > 0) for key in range(256)]
+    assert len(pids) == 2
+    assert not any(runs(pid) for pid in pids)
+    with capsys.disabled():
+        print(f"\nverifiers: start {started_s:.2f} s, 256 rollouts {1000 * scored_s:.0f} ms")
+
+
+def code_pool(folder: Path, timeout_s: float, total_timeout_s: float) -> VerifierPool:
+    check = CodeCheck(total_timeout_s=total_timeout_s, test_timeout_s=total_timeout_s)
+    config = JsonlTask(kind="jsonl", path=folder / "never-read.jsonl", check=check)
+    return VerifierPool(task_config_to_json(config), 0, 1, timeout_s, 100)
+
+
+ADD = Problem("jsonl:0", "add", "", {"tests": {"statements": ["assert add(1, 2) == 3"]}})
+
+
+async def test_programs_are_checked_by_their_tests(tmp_path: Path) -> None:
+    pool = code_pool(tmp_path, 30.0, 20.0)
+    await pool.start()
+    programs = ("```python\ndef add(a, b): return a + b\n```", "def add(a, b): return 0", "import os; os.abort()")
+    try:
+        found = await asyncio.gather(*(pool.score(VerifyItem(n, ADD, one)) for n, one in enumerate(programs)))
+    finally:
+        await pool.close()
+    assert found == [Verdict(0, 1.0, True), Verdict(1, 0.0, False), Verdict(2, 0.0, False)]
+
+
+async def test_a_program_dies_with_its_verifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with own_temporary_folder() as sandboxes:
+        monkeypatch.setenv("TMPDIR", str(sandboxes))
+        pool = code_pool(tmp_path, 0.5, 60.0)
+        await pool.start()
+        try:
+            # Forks may fail: how many processes their user has is counted over all sandboxes of the machine.
+            program = "import os\nfor _ in range(3):\n  try: os.fork()\n  except OSError: pass\nwhile True: pass"
+            assert await pool.score(VerifyItem(1, ADD, program)) == Verdict(1, 0.0, False, "timeout")
+            assert until(lambda: not alive(sandboxes))
+        finally:
+            await pool.close()
+
+
+async def test_a_wrong_task_is_refused_with_its_reason() -> None:
+    pool = VerifierPool(task_config_to_json(ReasoningGymTask(name="chain_sun")), 7, 1, 10.0, 100)
+    with pytest.raises(TaskError, match="no generator 'chain_sun'") as caught:
+        await pool.start()
+    assert "chain_sum" in caught.value.cause
+    assert pool.pids == []
+    await pool.close()
+
+
+async def test_a_hanging_item_harms_nobody_else(tmp_path: Path) -> None:
+    async with hostile_pool(tmp_path, timeout_s=0.5) as pool:
+        (before,) = pool.pids
+        began = time.monotonic()
+        scored = await verdicts(pool, "fine", "fine", "hang", "fine", "spin", *["fine"] * 20)
+        assert time.monotonic() - began < 15.0
+        assert [verdict.key for verdict in scored if verdict.error] == [2, 4]
+        assert scored[2] == Verdict(2, 0.0, False, "timeout")
+        assert all(verdict.exact for verdict in scored if not verdict.error)
+        assert not runs(before)
+
+
+async def test_a_crash_harms_nobody_else(tmp_path: Path) -> None:
+    async with hostile_pool(tmp_path) as pool:
+        scored = await verdicts(pool, "fine", "crash", *["fine"] * 10, "chatter", *["fine"] * 10)
+        assert [(verdict.key, verdict.error) for verdict in scored if not verdict.exact] == [
+            (1, "the verifier crashed"),
+            (12, "the verifier crashed"),
+        ]
+
+
+async def test_an_item_whose_process_was_killed_is_tried_again(tmp_path: Path) -> None:
+    async with hostile_pool(tmp_path) as pool:
+        assert all(verdict.exact for verdict in await verdicts(pool, "fine", "crash once", "fine"))
+        assert (tmp_path / "crashed").is_dir()
+
+
+async def test_a_process_that_dies_idle_is_replaced(tmp_path: Path) -> None:
+    async with hostile_pool(tmp_path) as pool:
+        (pid,) = pool.pids
+        psutil.Process(pid).kill()
+        assert all(verdict.exact for verdict in await verdicts(pool, "fine", "fine"))
+        assert pool.pids != [pid]
+
+
+async def test_failing_verifiers_say_so(tmp_path: Path) -> None:
+    async with hostile_pool(tmp_path) as pool:
+        scored = await verdicts(pool, "raise", "print", "write", "memory", "\ud800", "fine")
+        assert [verdict.error for verdict in scored] == [
+            "ValueError: no such thing",
+            "",  # what a library prints does not count as an answer
+            scored[2].error,
+            "MemoryError: ",
+            "",
+            "",
+        ]
+        assert scored[2].error.startswith("OSError")
+        assert [verdict.reward for verdict in scored] == [0.0, 1.0, 0.0, 0.0, 1.0, 1.0]
+
+
+async def test_an_enormous_completion_is_not_looked_at(tmp_path: Path) -> None:
+    async with hostile_pool(tmp_path) as pool:
+        enormous, large = await verdicts(pool, "a" * (COMPLETION_LENGTH_MAX + 1), "a" * COMPLETION_LENGTH_MAX)
+        assert (enormous.reward, enormous.error) == (0.0, "the completion is too long")
+        assert large.exact
+
+
+async def test_a_full_queue_pushes_back(tmp_path: Path) -> None:
+    async with hostile_pool(tmp_path, queue_max=2) as pool:
+        scoring = asyncio.gather(*(pool.score(VerifyItem(key, ANY, "fine")) for key in range(10)))
+        await asyncio.sleep(0)
+        assert pool._queue.full()
+        assert [verdict.key for verdict in await scoring] == list(range(10))  # score waits for room
+
+
+@pytest.mark.parametrize(
+    ("mode", "command", "words"),
+    [
+        ("refuse", HOSTILE, "refused"),
+        ("die", HOSTILE, "died of a bad start"),
+        ("good", GARBAGE, "not JSON"),
+        ("good", ("/no/such/program",), "No such file"),
+    ],
+)
+async def test_a_process_that_does_not_start(tmp_path: Path, mode: str, command: tuple[str, ...], words: str) -> None:
+    with pytest.raises(TaskError) as caught:
+        async with hostile_pool(tmp_path, mode=mode, processes=2, command=command):
+            pass
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("mode", "command", "completion", "words"),
+    [("start once", HOSTILE, "hang", "it starts only once"), ("good", DEAF, "fine", "die before they score")],
+)
+async def test_the_pool_gives_up_when_processes_do_not_come_back(
+    tmp_path: Path, mode: str, command: tuple[str, ...], completion: str, words: str
+) -> None:
+    async with hostile_pool(tmp_path, mode=mode, timeout_s=0.3, queue_max=4, command=command) as pool:
+        first = asyncio.create_task(pool.score(VerifyItem(0, ANY, completion)))
+        others = [asyncio.create_task(pool.score(VerifyItem(key, ANY, "fine"))) for key in range(1, 30)]
+        outcomes = await asyncio.gather(first, *others, return_exceptions=True)
+        failures = [outcome for outcome in outcomes if isinstance(outcome, TaskError)]
+        assert len(failures) >= 29
+        assert words in str(failures[0])
+        with pytest.raises(TaskError, match=words):
+            await pool.score(VerifyItem(99, ANY, "fine"))
+
+
+async def test_close_leaves_no_process_and_no_waiter(tmp_path: Path) -> None:
+    async with hostile_pool(tmp_path, processes=2, timeout_s=60.0, queue_max=1) as pool:
+        waiting = [asyncio.create_task(pool.score(VerifyItem(key, ANY, "hang"))) for key in range(40)]
+        await asyncio.sleep(0.1)
+        pids = pool.pids
+        await pool.close()
+        assert not any(runs(pid) for pid in pids)
+        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        assert all(isinstance(outcome, TaskError) for outcome in outcomes)
+        with pytest.raises(TaskError, match="closed"):
+            await pool.score(VerifyItem(0, ANY, "fine"))
+
+
+@pytest.mark.parametrize("completion", ["hang", "spin"])
+def test_no_orphans_when_the_coordinator_is_killed(tmp_path: Path, completion: str) -> None:
+    command = [sys.executable, "-m", "tests.coordinator.verifiers.pool_owner", json.dumps(HOSTILE)]
+    with subprocess.Popen(
+        [*command, hostile_task(tmp_path), completion], stdout=subprocess.PIPE, cwd=ROOT, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        pids = json.loads(owner.stdout.readline())
+        assert len(pids) == 2
+        assert all(runs(pid) for pid in pids)
+        owner.kill()
+    assert until(lambda: not any(runs(pid) for pid in pids))

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.ledger.event_archive import write_segment
+from coordinator.ledger.sqlite import Ledger
+from coordinator.ledger.store import StoryEntry
+from coordinator.views.events import StoryRows, Wanted
+from rollcast.runtime.errors import StoreError
+from rollcast.runtime.run_folder import RunFolder
+
+
+@pytest.fixture
+async def rows(tmp_path: Path) -> AsyncIterator[StoryRows]:
+    folder = RunFolder(tmp_path)
+    ledger = Ledger.open(folder.ledger)
+    events = [
+        ("peer_joined", "12D3a", "ada as peer", "peer 12D3a"),
+        ("peer_joined", "12D3b", "bob as peer", "peer 12D3b"),
+        ("standby", "12D3a", "off: too dear", "plan 1"),
+        ("penalised", "12D3b", "sent a corrupt CHUNK", "peer 12D3a"),
+        ("activation_planned", "plan 2", "1 on", "plan 2"),
+    ]
+    for kind, subject, detail, cause in events:
+        await ledger.record_event(kind, subject, detail, cause=cause)
+    yield StoryRows(folder)
+    await ledger.close()
+
+
+async def test_the_newest_come_first_with_the_names_of_peers(rows: StoryRows) -> None:
+    page = rows.page(Wanted())
+    assert [(one.id, one.kind, one.name) for one in page.events] == [
+        (5, "activation_planned", ""),
+        (4, "penalised", "bob"),
+        (3, "standby", "ada"),
+        (2, "peer_joined", "bob"),
+        (1, "peer_joined", "ada"),
+    ]
+    assert page.kinds == ("activation_planned", "peer_joined", "penalised", "standby")
+    assert page.next_before is None
+
+
+async def test_pages_follow_each_other(rows: StoryRows) -> None:
+    first = rows.page(Wanted(limit=2))
+    assert ([one.id for one in first.events], first.next_before) == ([5, 4], 4)
+    second = rows.page(Wanted(limit=3, before=4))
+    assert ([one.id for one in second.events], second.next_before) == ([3, 2, 1], None)
+
+
+async def test_filters_hold_together(rows: StoryRows) -> None:
+    def ids(**wanted: object) -> list[int]:
+        return [one.id for one in rows.page(Wanted(**wanted)).events]  # type: ignore[arg-type]
+
+    assert ids(kinds=("standby", "penalised")) == [4, 3]
+    assert ids(subject="12D3a") == ids(subject="ada") == [3, 1]
+    assert ids(text="corrupt chunk") == [4]
+    assert ids(text="12d3a", kinds=("penalised",)) == [4]
+    assert ids(subject="nobody") == []
+    assert ids(text="%") == []
+    assert ids(subject="' OR 1=1 --") == []
+
+
+async def test_one_event_and_those_after_it(rows: StoryRows) -> None:
+    one = rows.one(3)
+    assert one is not None
+    assert (one.detail, one.cause) == ("off: too dear", "plan 1")
+    assert rows.one(99) is None
+    assert [after.id for after in rows.after(3, 10)] == [4, 5]
+    assert rows.newest_id() == 5
+
+
+async def test_what_was_archived_is_found_too(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    ledger = Ledger.open(folder.ledger)
+    for number in range(1, 7):
+        await ledger.record_event("standby" if number % 2 else "pinned", "x", f"number {number}", cause="test")
+    kinds = ("pinned", "standby")
+    old = [StoryEntry(one, float(one), kinds[one % 2], "x", f"number {one}", "test") for one in range(1, 5)]
+    write_segment(folder.events, old[:2], 1 << 20)
+    write_segment(folder.events, old[2:], 1 << 20)
+    entries = await ledger.oldest_events(4, kept=2)
+    assert [one.order for one in entries] == [1, 2, 3, 4]
+    await ledger.delete_events(4)
+    rows = StoryRows(folder)
+    assert [one.id for one in rows.page(Wanted(limit=4)).events] == [6, 5, 4, 3]
+    assert [one.id for one in rows.page(Wanted(kinds=("standby",))).events] == [5, 3, 1]
+    assert [one.id for one in rows.page(Wanted(before=4, limit=2)).events] == [3, 2]
+    archived = rows.one(2)
+    assert archived is not None
+    assert archived.detail == "number 2"
+    await ledger.close()
+
+
+def test_without_a_ledger_there_is_nothing_to_read(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no ledger"):
+        StoryRows(RunFolder(tmp_path)).newest_id()

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordinator.core.core import CoordinatorCore
+from coordinator.views import relay_tree as tree
+from coordinator.views.relay_tree import Shape, build_tree, depths_of, group_of, slowest_branch
+from rollcast.wire.ids import PeerId
+from tests.coordinator.core_world import World, announced, held
+from tests.coordinator.views.viewed import core, facts, link, world
+
+
+def give_links(found: CoordinatorCore, **rates: float) -> None:
+    """Each of these members sends to all others at its rate."""
+    names = [one.peer_id for one in found.state.members]
+    for name, rate in rates.items():
+        member = found.state.members.get(PeerId(name))
+        assert member is not None
+        member.facts = facts(name, links=tuple(link(other, rate) for other in names if other != name))
+
+
+def test_every_member_is_a_node_and_every_hop_of_the_plan_an_edge() -> None:
+    found = core("a", "b")
+    give_links(found, origin=8e6, a=2e6, b=0.0)
+    drawn = build_tree(found.state, Shape(), 0.0)
+    nodes = {one.id: one for one in drawn.nodes}
+    assert not drawn.by_region
+    assert {name: (one.role, one.region, one.depth, one.peers, one.share_held) for name, one in nodes.items()} == {
+        "origin": ("origin", "us", 0, 1, 1.0),
+        "a": ("peer", "eu", 1, 1, 1.0),
+        "b": ("peer", "us", 1, 1, 1.0),
+    }
+    edges = {(one.source, one.target): one for one in drawn.edges}
+    plan = found.state.relay.plan
+    assert plan is not None
+    planned = {(parent, child) for stripe in plan.stripes for child, parent in stripe.parents.items()}
+    assert set(edges) == planned
+    assert (edges["a", "b"].bytes_per_s, edges["a", "b"].rtt_s, edges["a", "b"].transport) == (2e6, 0.04, "direct")
+    assert edges["b", "a"].bytes_per_s is None
+    assert not edges["a", "b"].lan
+
+
+def test_many_peers_are_drawn_by_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "PEERS_DRAWN_MAX", 3)
+    found = core("a", "b", "c", "d")
+    give_links(found, origin=8e6, a=2e6, b=1e6, c=2e6, d=1e6)
+    shape = Shape()
+    drawn = build_tree(found.state, shape, 0.0)
+    assert drawn.by_region
+    assert {one.id: one.peers for one in drawn.nodes} == {"origin": 1, "region:eu": 2, "region:us": 2}
+    edges = {(one.source, one.target): one for one in drawn.edges}
+    assert all(source != target for source, target in edges)
+    assert edges["region:eu", "region:us"].bytes_per_s == 8e6
+    give_links(found, a=20e6)
+    assert build_tree(found.state, shape, 1.0).edges is drawn.edges
+    later = {(one.source, one.target): one for one in build_tree(found.state, shape, 9.0).edges}
+    assert later["region:eu", "region:us"].bytes_per_s == 44e6
+
+
+def test_who_names_no_region_has_a_node_too() -> None:
+    run = World()
+    run.start("a")
+    member = run.core.state.members.get(PeerId("a"))
+    assert member is not None
+    assert group_of(member) == f"region:{tree.NO_REGION}"
+
+
+def test_depths_count_hops_from_the_root() -> None:
+    plan: Any = type("P", (), {"root": "o", "list_parents": {"c": "b", "b": "a", "a": "o", "d": "o"}})
+    assert depths_of(plan) == {"o": 0, "a": 1, "b": 2, "c": 3, "d": 1}
+
+
+def test_the_slowest_branch_leads_to_whom_the_version_reaches_last() -> None:
+    run = world("a", "b", "c")
+    give_links(run.core, origin=8e6, a=4e6, b=1e6, c=3e6)
+    run.now += 5.0
+    run.tell(announced(1))
+    run.tell(held("a", 1))
+    run.tell(held("b", 1))
+    run.now += 2.0
+    branch = slowest_branch(run.core.state, run.now)
+    assert branch is not None
+    assert (branch.path, branch.seconds, branch.version) == (("origin", "b", "c"), 2.0, 1)
+    run.tell(held("c", 1))
+    branch = slowest_branch(run.core.state, run.now + 50.0)
+    assert branch is not None
+    assert (branch.path[-1], branch.seconds, branch.version) == ("c", 2.0, 1)
+
+
+def test_before_a_plan_there_is_nothing_to_draw() -> None:
+    found = World().core
+    assert build_tree(found.state, Shape(), 0.0).nodes == ()
+    assert slowest_branch(found.state, 0.0) is None
