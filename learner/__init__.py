@@ -1,0 +1,1 @@
+"""Train the policy: the process and its loop."""

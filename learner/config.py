@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from learner.objective_config import ObjectiveConfig
+from learner.objective.config import ObjectiveConfig
 from rollcast.policy.config import ModelConfig
 from rollcast.runtime.config import ConfigModel
 from rollcast.wire.limits import CHUNK_SIZE_BYTES_MIN

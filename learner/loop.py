@@ -16,24 +16,24 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from learner.batch_check import BatchRules, check_batch
-from learner.checkpoint import HostState
-from learner.client import LONG_POLL_S, Batch, NotReady
+from learner.alignment.mismatch import compare, figures
+from learner.alignment.sampling_check import SamplingWatch
+from learner.checkpoints.async_save import Saves
+from learner.checkpoints.checkpoint import HostState
 from learner.config import MismatchConfig, SamplingCheckConfig
-from learner.epochs import Replay
-from learner.evaluations import Evaluations
+from learner.coordinator.client import LONG_POLL_S, Batch, NotReady
+from learner.coordinator.reporter import StatusReporter
+from learner.evaluation.periodic import Evaluations
 from learner.kill_points import kill_point
-from learner.mismatch import compare, figures
-from learner.objective_config import ObjectiveConfig
-from learner.packing import TrainingRow, pack
-from learner.publications import Publications
-from learner.publisher import Publisher
-from learner.reporter import StatusReporter
-from learner.sampling_check import SamplingWatch
-from learner.saves import Saves
-from learner.trained import TrainedIds
-from learner.trainer import Trainer, behaviour_by_version
-from learner.versions import RetainedVersions, no_longer_needed
+from learner.objective.config import ObjectiveConfig
+from learner.publishing.epochs import Replay
+from learner.publishing.publications import Publications
+from learner.publishing.publisher import Publisher
+from learner.publishing.versions import RetainedVersions, no_longer_needed
+from learner.training.batch_check import BatchRules, check_batch
+from learner.training.packing import TrainingRow, pack
+from learner.training.trained_ids import TrainedIds
+from learner.training.trainer import Trainer, behaviour_by_version
 from learner.wall_time import StepTime, WallTime
 from rollcast.policy.params import Params
 from rollcast.policy.snapshot import Snapshot, thaw

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 
 from learner.config import LearnerConfig, WarmStartConfig
-from learner.held_out import HeldOut, Stopped
+from learner.coordinator.reporter import StatusReporter
+from learner.evaluation.held_out import HeldOut, Stopped
 from learner.kill_points import kill_point
-from learner.reporter import StatusReporter
-from learner.trainer import Trainer
-from learner.warm_start import Example, warm_start
+from learner.training.trainer import Trainer
+from learner.training.warm_start import Example, warm_start
 from rollcast.policy.params import Params
 from rollcast.wire.proto import rollcast_pb2 as pb
 

@@ -12,26 +12,26 @@ from typing import Any, TypeVar
 
 import structlog
 
-from learner.access import Access
-from learner.checkpoint import Checkpoints, HostState
-from learner.client import CoordinatorClient, check_key
+from learner.checkpoints.async_save import Saves
+from learner.checkpoints.checkpoint import Checkpoints, HostState
 from learner.config import LearnerConfig
-from learner.epochs import EpochStart, Replay
-from learner.evaluations import EvaluationPlan, Evaluations
-from learner.facts import RunFacts
-from learner.held_out import EVALUATION_BATCH, HeldOut, Stopped
+from learner.coordinator.access import Access
+from learner.coordinator.client import CoordinatorClient, check_key
+from learner.coordinator.reporter import StatusReporter
+from learner.distributed.processes import TrainerOf, run_processes
+from learner.evaluation.held_out import EVALUATION_BATCH, HeldOut, Stopped
+from learner.evaluation.periodic import EvaluationPlan, Evaluations
 from learner.kill_points import arm_from_environment, kill_point
 from learner.loop import LoopParts, LoopSettings, Position, TrainingLoop
 from learner.phases import run_evaluation, run_warm_start
-from learner.processes import TrainerOf, run_processes
-from learner.publications import Publications
-from learner.publisher import OriginPusher, Publisher
-from learner.reporter import StatusReporter
-from learner.saves import Saves
-from learner.starting_model import keep_small_files
-from learner.trained import TrainedIds
-from learner.trainer import Trainer
-from learner.versions import RetainedVersions
+from learner.publishing.epochs import EpochStart, Replay
+from learner.publishing.publications import Publications
+from learner.publishing.publisher import OriginPusher, Publisher
+from learner.publishing.versions import RetainedVersions
+from learner.run_facts import RunFacts
+from learner.training.starting_model import keep_small_files
+from learner.training.trained_ids import TrainedIds
+from learner.training.trainer import Trainer
 from learner.wall_time import Cause, WallTime
 from rollcast.policy.compilation import use_compilation_cache
 from rollcast.policy.sampling.sampler import Sampler

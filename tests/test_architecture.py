@@ -296,16 +296,16 @@ PURE = (
     "rollcast/wire/rollouts.py",
     "rollcast/policy/sampling/page_pool.py",
     "rollcast/wire/text/stop_strings.py",
-    "learner/objective.py",
-    "learner/objective_config.py",
-    "learner/factors.py",
-    "learner/presets.py",
-    "learner/aggregates.py",
-    "learner/advantages.py",
-    "learner/push.py",
-    "learner/sampling_check.py",
-    "learner/batch_check.py",
-    "learner/epochs.py",
+    "learner/objective/objective.py",
+    "learner/objective/config.py",
+    "learner/objective/factors.py",
+    "learner/objective/build.py",
+    "learner/objective/aggregates.py",
+    "learner/objective/advantages.py",
+    "learner/publishing/push.py",
+    "learner/alignment/sampling_check.py",
+    "learner/training/batch_check.py",
+    "learner/publishing/epochs.py",
     "peer/relay/codec.py",
 )
 IMPURE = {
@@ -313,7 +313,7 @@ IMPURE = {
     *("subprocess", "os", "pathlib", "shutil", "tempfile", "structlog", "logging"),
 }
 #: The objective is arithmetic on arrays: jax is its language, not I/O.
-JAX_ALLOWED_IN = {"learner/objective.py", "learner/factors.py", "learner/presets.py"}
+JAX_ALLOWED_IN = {"learner/objective/objective.py", "learner/objective/factors.py", "learner/objective/build.py"}
 
 
 def sources() -> list[Path]:

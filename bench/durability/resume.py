@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.machine import Outcome
-from learner.checkpoint import Checkpoints
+from learner.checkpoints.checkpoint import Checkpoints
 from learner.config import LearnerConfig
+from learner.evaluation.offline import as_saved
 from learner.kill_points import LABELS
-from learner.offline_eval import as_saved
 from rollcast.runtime.errors import ProcessFailed
 from tests.learner.scripted_run import LOOPBACK, Authority, Script, ScriptedCoordinator, ScriptedOrigin
 

@@ -22,10 +22,10 @@ from coordinator.tasks.build import build_task
 from coordinator.tasks.checks.task import Problem
 from coordinator.tasks.mixture import Drawn, PromptMixture
 from learner.config import LearnerConfig
-from learner.evaluate import complete_prompts
-from learner.packing import TrainingRow, pack
-from learner.trainer import Trainer, behaviour_by_version
-from learner.warm_start import Example, warm_start
+from learner.evaluation.evaluate import complete_prompts
+from learner.training.packing import TrainingRow, pack
+from learner.training.trainer import Trainer, behaviour_by_version
+from learner.training.warm_start import Example, warm_start
 from rollcast.cli.up_config import UpConfig
 from rollcast.policy.params import Params
 from rollcast.policy.sampling.sampler import Sampler, SampleRequest

@@ -115,7 +115,7 @@ def devices() -> dict[str, float]:
     virtual = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
     with tempfile.TemporaryDirectory() as folder:
         meshes = ["--mesh", "1,1,1", "--mesh", "2,2,2", "--mesh", "1,4,2", "--mesh", "8,1,1"]
-        one, *others = _program_json("tests.learner.several", [f"{folder}/virtual", *meshes], virtual)
+        one, *others = _program_json("tests.learner.distributed.several", [f"{folder}/virtual", *meshes], virtual)
         pair = two_processes(Path(folder) / "pair")
     return {
         "mesh_loss_difference": max(loss_difference(one, other) for other in others),
@@ -131,9 +131,9 @@ def loss_difference(one: dict[str, Any], other: dict[str, Any]) -> float:
 
 
 def two_processes(folder: Path) -> dict[str, Any]:
-    """What tests.learner.several tells of two processes that share the parameters."""
+    """What tests.learner.distributed.several tells of two processes that share the parameters."""
     arguments = [str(folder), "--mesh", "1,2,1", "--processes", "2"]
-    found: dict[str, Any] = _leader_and_follower("tests.learner.several", arguments, devices=1)[0][0]
+    found: dict[str, Any] = _leader_and_follower("tests.learner.distributed.several", arguments, devices=1)[0][0]
     return found
 
 

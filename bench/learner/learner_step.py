@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from learner.config import LearnerConfig
-from learner.objective_config import ObjectiveConfig
-from learner.packing import PackedBatch, TrainingRow, pack
-from learner.trainer import Trainer
+from learner.objective.config import ObjectiveConfig
+from learner.training.packing import PackedBatch, TrainingRow, pack
+from learner.training.trainer import Trainer
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import abstract_params
 from rollcast.wire.ids import Epoch, PeerId, Version

@@ -26,9 +26,9 @@ import numpy as np
 from bench.learner import precision_search
 from bench.learner.demonstration import Demonstration
 from bench.machine import Outcome
-from learner.packing import pack_examples
-from learner.passes import inputs
-from learner.trainer import Trainer
+from learner.training.micro_batches import inputs
+from learner.training.packing import pack_examples
+from learner.training.trainer import Trainer
 from rollcast.cli.files import load
 from rollcast.cli.up_config import UpConfig
 from rollcast.policy.compilation import use_compilation_cache

@@ -20,7 +20,7 @@ from typing import Any
 
 from bench.learner.demonstration import Course, Demonstration, said_settings
 from bench.machine import Outcome
-from learner.trainer import Trainer
+from learner.training.trainer import Trainer
 from rollcast.cli.up_config import UpConfig
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params

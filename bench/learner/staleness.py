@@ -16,8 +16,8 @@ from typing import Any
 
 from bench.learner.demonstration import Course, Demonstration, said_settings
 from bench.machine import Outcome
-from learner.objective_config import ALGORITHMS
-from learner.trainer import Trainer
+from learner.objective.config import ALGORITHMS
+from learner.training.trainer import Trainer
 from rollcast.cli.files import load
 from rollcast.cli.up_config import UpConfig
 from rollcast.policy.compilation import use_compilation_cache

@@ -29,10 +29,10 @@ import aiohttp
 import numpy as np
 
 from bench.broadcast import updates
-from learner.client import CoordinatorClient
 from learner.config import LearnerConfig
-from learner.publisher import OriginPusher, Publisher
-from learner.versions import RetainedVersions
+from learner.coordinator.client import CoordinatorClient
+from learner.publishing.publisher import OriginPusher, Publisher
+from learner.publishing.versions import RetainedVersions
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.config import load_config

@@ -15,8 +15,8 @@ from typing import Any
 
 from bench.learner.learner_step import Step
 from learner.config import PublishConfig
-from learner.publisher import Publisher
-from learner.versions import RetainedVersions
+from learner.publishing.publisher import Publisher
+from learner.publishing.versions import RetainedVersions
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.snapshot import Snapshot
 from rollcast.wire.identity.identity import Identity

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from bench.programs.publishing_learner import MIB, make_publisher, peak_bytes, reset_peak
 from learner.config import LearnerConfig
-from learner.jax_internals import coordination_store
-from learner.lead import Follower, LeadTrainer
-from learner.processes import join
-from learner.team import Order, Store, Team
-from learner.versions import RetainedVersions
+from learner.distributed.jax_internals import coordination_store
+from learner.distributed.leader import Follower, LeadTrainer
+from learner.distributed.processes import join
+from learner.distributed.team import Order, Store, Team
+from learner.publishing.versions import RetainedVersions
 from rollcast.policy.config import ModelConfig
 from rollcast.wire.ids import Version
 

@@ -23,8 +23,8 @@ import aiohttp
 import numpy as np
 
 from bench.programs.noise_learner import NoiseLearner, run, say
-from learner.client import CoordinatorClient
 from learner.config import LearnerConfig
+from learner.coordinator.client import CoordinatorClient
 from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.config import load_config
 from rollcast.runtime.errors import RollcastError

@@ -33,7 +33,7 @@ def throttle_engine(token_s: float) -> None:
 
 def throttle_learner(step_s: float) -> None:
     """From now on a training step takes so long."""
-    from learner.trainer import Trainer
+    from learner.training.trainer import Trainer
 
     train_step = Trainer.train_step
 

@@ -2,7 +2,7 @@
 
 Peers may hold versions of which the backup knows nothing. Were their numbers given out again, with other contents, two
 peers could hold different weights under one name. So a restored run begins with a new epoch, as many steps further on
-as the learner can have done since the backup. How a learner follows: learner/epochs.py.
+as the learner can have done since the backup. How a learner follows: learner/publishing/epochs.py.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from coordinator.config.tasks import EvaluationSetConfig, JsonlTask, ParquetTask
 from coordinator.prompts.problems import Problems
 from coordinator.prompts.samples import SampleBook
 from coordinator.tasks.evaluation_sets import HELD_OUT
-from learner.offline_eval import EvaluationResult, evaluate_run
+from learner.evaluation.offline import EvaluationResult, evaluate_run
 from rollcast.cli.options import Json
 from rollcast.cli.run_tools import run_config, scorer
 from rollcast.runtime.config import parse_config

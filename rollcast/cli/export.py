@@ -42,7 +42,7 @@ def export(
     json_output
         print one JSON object.
     """
-    from learner.export import export as write
+    from learner.evaluation.export import export as write
 
     done = write(
         run,

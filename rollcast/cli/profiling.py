@@ -18,7 +18,7 @@ from coordinator.tasks.rows import problem_of
 from coordinator.tasks.sources import RowsTask
 from coordinator.tasks.token_limits import TokenLimits
 from coordinator.verifiers.pool import VerifierPool, VerifyItem
-from learner.offline_eval import Drawing, load_policy
+from learner.evaluation.offline import Drawing, load_policy
 from rollcast.cli.run_tools import SCORE_DEADLINE_S, run_config, run_tokenizer
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.proto import rollcast_pb2 as pb

@@ -17,7 +17,7 @@ from coordinator.core.events.operator_events import Order
 from coordinator.core.members import standby
 from coordinator.ledger.saved_orders import ORDERS, Orders
 from coordinator.recovery import resume
-from learner.epochs import EpochStart
+from learner.publishing.epochs import EpochStart
 from rollcast.runtime.errors import StoreError
 from rollcast.sim.calls import Failed, Reply, Server
 from rollcast.sim.disk import Disk

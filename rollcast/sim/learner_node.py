@@ -10,8 +10,8 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
-from learner.epochs import Replay
-from learner.trained import TrainedIds
+from learner.publishing.epochs import Replay
+from learner.training.trained_ids import TrainedIds
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.sim.calls import Failed, Handler, Server, call
 from rollcast.sim.coordinator_node import CoordinatorNode

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-import learner.export as writing
+import learner.evaluation.export as writing
 from rollcast.cli.main import app
 from rollcast.runtime.errors import CheckpointError
 

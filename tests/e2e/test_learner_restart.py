@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from learner.supervisor import WORKER
+from learner.distributed.supervisor import WORKER
 from rollcast.cli.fleet import Fleet
 from rollcast.cli.watch import run_fleet
 from tests.e2e.test_run import make_fleet

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import pytest
 
 from learner.config import LearnerConfig
-from learner.held_out import HeldOut, Stopped
+from learner.coordinator.reporter import StatusReporter
+from learner.evaluation.held_out import HeldOut, Stopped
 from learner.phases import run_evaluation, run_warm_start
-from learner.reporter import StatusReporter
-from learner.trainer import Trainer
+from learner.training.trainer import Trainer
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.sampling.sampler import Sampler
 from rollcast.runtime.errors import TaskError

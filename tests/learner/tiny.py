@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from learner.config import LearnerConfig, OptimiserConfig
-from learner.objective_config import ObjectiveConfig
-from learner.packing import PackedBatch, TrainingRow, pack
-from learner.trainer import Trainer
+from learner.objective.config import ObjectiveConfig
+from learner.training.packing import PackedBatch, TrainingRow, pack
+from learner.training.trainer import Trainer
 from rollcast.policy.config import ModelConfig
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.rollouts import Segment

@@ -22,7 +22,7 @@ StateDtype = Literal["float32", "bfloat16", "int8"]
 ACTIVATION_MARGIN = 0.25
 """Largest relative error of the activation estimate against XLA's own report."""
 
-_MOMENT_BLOCK = 256  # elements that share a scale at most (learner.moments)
+_MOMENT_BLOCK = 256  # elements that share a scale at most (learner.training.moments)
 _FP8_BLOCK = 128  # rows and columns that share a scale (rollcast.policy.quantise)
 _LOGIT_TILE = 1 << 24  # logits that exist at a time (rollcast.policy.logits)
 _TILE_COPIES = 3  # of a tile: logits, shares and their gradient

@@ -9,7 +9,7 @@ from bench.programs.noise_learner import LayerStack, noise
 from bench.systems.base import Broadcast
 from bench.wan.meter import Cost
 from bench.wan.scenarios import SCENARIOS, fluid_bound
-from learner.encodings import Encoded, encode
+from learner.publishing.encodings import Encoded, encode
 from rollcast.policy.snapshot import Snapshot
 from rollcast.wire.ids import EncodingId, Epoch, RunId, Version
 from rollcast.wire.versions.records import PREVIOUS_ID, VersionRecord

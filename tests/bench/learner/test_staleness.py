@@ -12,9 +12,9 @@ from bench.learner import staleness
 from bench.learner.demonstration import Course, Demonstration
 from bench.machine import Outcome
 from learner.config import LearnerConfig
-from learner.objective_config import ALGORITHMS, ObjectiveConfig
-from learner.packing import PackedBatch
-from learner.trainer import Trainer
+from learner.objective.config import ALGORITHMS, ObjectiveConfig
+from learner.training.packing import PackedBatch
+from learner.training.trainer import Trainer
 from rollcast.cli.files import load
 from rollcast.cli.up_config import UpConfig
 from rollcast.policy.logprobs import TokenStatistics

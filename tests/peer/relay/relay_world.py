@@ -14,8 +14,8 @@ from unittest import mock
 
 from coordinator.core.broadcast.planner import PlanShape, RelayNode, RelayPlanner
 from coordinator.shell.messages import plan_message
-from learner.origin_link import OriginLink
-from learner.push import Push
+from learner.publishing.origin_link import OriginLink
+from learner.publishing.push import Push
 from peer.config import LinkConfig, PeerConfig
 from peer.links.direct import DirectTransport
 from peer.links.transport import Link, LinkReceiver

@@ -10,8 +10,8 @@ import jax
 import pytest
 
 from learner.config import LearnerConfig, OptimiserConfig
-from learner.mesh import make_mesh
-from learner.optimiser import updates
+from learner.training.mesh import make_mesh
+from learner.training.optimiser import updates
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import abstract_params, initial_params
 from rollcast.policy.sampling.kv_cache import page_bytes

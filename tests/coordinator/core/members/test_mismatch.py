@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from coordinator.core.members import mismatch as module
 from coordinator.core.members.mismatch import MismatchStatus, mismatch_status
-from learner import mismatch, sampling_check
+from learner.alignment import mismatch, sampling_check
 
 VALUES = {
     "mismatch_kl_k3": 0.1,

@@ -1,0 +1,1 @@
+"""Compare log-probabilities of the learner with those of the engines."""

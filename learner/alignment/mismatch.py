@@ -1,0 +1,100 @@
+"""How far the log-probabilities that peers report are from those recomputed for the same tokens and version.
+
+It is zero up to rounding where an engine computes what the learner computes. An engine with another precision, a stale
+or wrong set of weights, or another temperature shows here, and peer by peer. Reported values are evidence only: they
+never enter the loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from learner.config import MismatchConfig
+from learner.training.packing import PackedBatch, TrainingRow
+from rollcast.wire.ids import PeerId
+
+# The clip of DAPO, whatever the run's objective clips at: figures of runs can be compared.
+CLIP = (0.8, 1.28)
+# Differences are cut here: a peer may report any number, and one of them should not hide all others.
+DIFFERENCE_MAX = 20.0
+PEERS_MAX = 16  # peers with a figure of their own in a report
+PEER_KEY = "kl_k3:"  # before a peer's id
+PEER_LENGTH_MAX = 58  # of an id: a figure's name has at most 64 characters
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """Of the tokens that were reported with a log-probability; ratio is learner / engine."""
+
+    tokens: int
+    kl_k3: float
+    ratio_mean: float
+    outside_share: float
+
+    def alarms(self, config: MismatchConfig) -> bool:
+        """Whether a threshold is crossed."""
+        return (
+            self.kl_k3 > config.kl_k3_max
+            or abs(self.ratio_mean - 1.0) > config.ratio_mean_off_max
+            or self.outside_share > config.outside_share_max
+        )
+
+
+def compare(
+    rows: Sequence[TrainingRow], packed: PackedBatch, behaviour: np.ndarray[Any, Any]
+) -> dict[PeerId, Mismatch]:
+    """By peer; peers that reported nothing are left out. behaviour: f32 [rows, time], laid out like ``packed``."""
+    differences: dict[PeerId, list[np.ndarray[Any, Any]]] = {}
+    for row, (line, span) in zip(rows, packed.places, strict=True):
+        at = span.start + len(row.prompt_token_ids)
+        for segment in row.segments:
+            end = at + len(segment.token_ids)
+            if segment.reported_logprobs:
+                trained = np.frombuffer(segment.loss_mask, np.uint8) > 0
+                reported = np.array(segment.reported_logprobs, np.float64)
+                found = behaviour[line, at:end].astype(np.float64) - reported
+                differences.setdefault(segment.peer_id, []).append(found[trained])
+            at = end
+    joined = {peer: np.concatenate(parts) for peer, parts in differences.items()}
+    return {peer: _mismatch(found) for peer, found in joined.items() if found.size}
+
+
+def figures(by_peer: Mapping[PeerId, Mismatch], tokens: int, config: MismatchConfig) -> dict[str, float]:
+    """What a step's report says of a batch of ``tokens`` trained tokens; empty where nobody reported anything."""
+    reported = sum(one.tokens for one in by_peer.values())
+    if not reported:
+        return {}
+
+    def mean(values: Sequence[float]) -> float:
+        weights = [one.tokens for one in by_peer.values()]
+        return sum(value * weight for value, weight in zip(values, weights, strict=True)) / reported
+
+    whole = Mismatch(
+        reported,
+        mean([one.kl_k3 for one in by_peer.values()]),
+        mean([one.ratio_mean for one in by_peer.values()]),
+        mean([one.outside_share for one in by_peer.values()]),
+    )
+    named = [peer for peer in by_peer if len(peer) <= PEER_LENGTH_MAX]
+    worst = sorted(named, key=lambda peer: -by_peer[peer].kl_k3)[:PEERS_MAX]
+    return {
+        "mismatch_kl_k3": whole.kl_k3,
+        "mismatch_ratio_mean": whole.ratio_mean,
+        "mismatch_outside_share": whole.outside_share,
+        "mismatch_reported_share": reported / tokens,
+        "mismatch_peers_alarming": float(sum(one.alarms(config) for one in by_peer.values())),
+        **{f"{PEER_KEY}{peer}": by_peer[peer].kl_k3 for peer in worst},
+    }
+
+
+def _mismatch(differences: np.ndarray[Any, Any]) -> Mismatch:
+    """From log p learner - log p engine; what is no number counts as far off."""
+    finite = np.nan_to_num(differences, nan=DIFFERENCE_MAX, posinf=DIFFERENCE_MAX, neginf=-DIFFERENCE_MAX)
+    cut = np.clip(finite, -DIFFERENCE_MAX, DIFFERENCE_MAX)
+    ratios = np.exp(cut)
+    outside = (ratios < CLIP[0]) | (ratios > CLIP[1])
+    return Mismatch(len(cut), float(np.mean(ratios - 1.0 - cut)), float(np.mean(ratios)), float(np.mean(outside)))

@@ -1,0 +1,1 @@
+"""Save and restore the exact state of training."""

@@ -1,0 +1,219 @@
+"""Checkpoints: everything that a resumed learner needs to go on as if it had never stopped.
+
+Orbax writes beside and renames, but does not fsync; we do, and only then does a checkpoint count. Each carries the hash
+of its arrays: one that a power loss tore is found out and left for the one before.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import structlog
+from blake3 import blake3
+from orbax.checkpoint import v1 as ocp
+
+from learner.distributed.jax_internals import save_without_the_others
+from learner.kill_points import kill_point
+from rollcast.runtime.errors import CheckpointError
+from rollcast.runtime.run_folder import fsync_folder
+
+_FORMAT = 2  # of HostState; rises when its fields change meaning
+_UNFINISHED = ".orbax-checkpoint-tmp"  # part of the name of what is being written
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """What a checkpoint says beside the arrays. JSON values only.
+
+    The position in the prompt mixture needs no field: the coordinator records batches by step and serves them again.
+    Nor do random streams: steps draw nothing, and the noise of warm start and evaluations is named by ``seed``.
+    """
+
+    step: int  # learner steps completed
+    newest_version: int  # newest version frozen at or before step
+    run_id: str
+    epoch: int
+    seed: int
+    tokenizer_json: str
+    model_json: str
+    sampling: dict[str, Any]  # temperature, max_new_tokens, stop_token_ids: what an evaluation samples with
+    prompt_tokens_max: int
+    trained_ranges: list[list[int]]  # TrainedIds.ranges()
+    figures: dict[str, float]  # reward_before, warm_start_s ...: reported again after a restart
+    format: int = _FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A checkpoint that was read whole."""
+
+    host: HostState
+    state: Any
+    digest: str  # of the arrays: equal digests are equal states
+
+
+class _Torn(Exception):
+    """A checkpoint that cannot be read, or whose arrays are not those that were saved."""
+
+
+class Checkpoints:
+    """A folder of checkpoints, the newest ``keep`` of them. Blocking; one call at a time.
+
+    Args:
+        folder: made if missing.
+        keep: how many to keep; two at least, because the newest may be torn by a power loss.
+        read_only: leave what a running learner is writing alone.
+
+    Raises:
+        CheckpointError: from every method, when the folder cannot be written or no checkpoint can be read.
+    """
+
+    def __init__(self, folder: Path, *, keep: int, read_only: bool = False) -> None:
+        self._folder = folder.absolute()
+        self._keep = keep
+        self._read_only = read_only
+        self._writing: int | None = None
+        self._context = _context()
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for unfinished in () if read_only else self._folder.glob(f"*{_UNFINISHED}*"):
+                shutil.rmtree(unfinished, ignore_errors=True)
+        except OSError as error:
+            raise _cannot_write(self._folder, error) from None
+
+    def steps(self) -> list[int]:
+        """Steps of the durable checkpoints, oldest first. May be called beside ``save``."""
+        found = sorted(int(entry.name) for entry in self._folder.iterdir() if entry.name.isdigit())
+        return [step for step in found if step != self._writing]
+
+    def save(self, state: Mapping[str, np.ndarray[Any, Any]], host: HostState) -> None:
+        """Save arrays by name and the host state; returns once both are durable. The same step is replaced."""
+        again = host.step in self.steps()
+        self._writing = host.step
+        try:
+            said = asdict(host) | {"state_digest": digest_of(state)}
+            kill_point("checkpoint_begun")
+            with self._context:
+                path = self._folder / str(host.step)
+                response = ocp.save_checkpointables_async(path, {"state": dict(state), "host": said}, overwrite=again)
+                kill_point("checkpoint_writing")
+                response.result()
+            kill_point("checkpoint_renamed")
+            _fsync_tree(self._folder / str(host.step))
+            fsync_folder(self._folder)
+            self._remove(sorted({*self.steps(), host.step})[: -self._keep])
+        except Exception as error:  # orbax raises many kinds; each means that there is no checkpoint
+            raise _cannot_write(self._folder, error) from None
+        self._writing = None
+        kill_point("checkpoint_durable")
+
+    def restore(self, like: Callable[[HostState], Any]) -> Restored | None:
+        """The newest checkpoint that can be read whole, or None where there is none at all. Torn ones are removed.
+
+        like: gives the structure, shapes and dtypes of the arrays; may refuse a host state by raising.
+        """
+        steps = self.steps()
+        problem = ""
+        for step in reversed(steps):
+            try:
+                restored = self._read(step, like)
+            except _Torn as torn:
+                problem = problem or str(torn)
+                _log.warning("checkpoint is torn; trying the one before", step=step, problem=str(torn))
+                continue
+            self._remove([later for later in steps if later > step])
+            return restored
+        if steps:
+            raise CheckpointError(
+                f"cannot read any of the {len(steps)} checkpoints in {self._folder}",
+                cause=problem,
+                fix="restore the folder from a backup, or start the run anew",
+            )
+        return None
+
+    def _read(self, step: int, like: Callable[[HostState], Any]) -> Restored:
+        said = self._load(step, {"host": None})["host"]
+        if not isinstance(said, dict):
+            raise _Torn("its host state is not an object")
+        digest = said.pop("state_digest", "")
+        host = _host_state(said, self._folder)
+        state = self._load(step, {"state": like(host)})["state"]
+        if digest_of(state) != digest:
+            raise _Torn("its arrays are not those that were saved")
+        return Restored(host, state, digest)
+
+    def _load(self, step: int, abstract: dict[str, Any]) -> dict[str, Any]:
+        try:
+            with self._context:
+                loaded: dict[str, Any] = ocp.load_checkpointables(self._folder / str(step), abstract)
+        except Exception as error:  # see save
+            raise _Torn(f"{type(error).__name__}: {str(error)[:300]}") from None
+        return loaded
+
+    def _remove(self, steps: list[int]) -> None:
+        if self._read_only:
+            return
+        for step in steps:
+            shutil.rmtree(self._folder / str(step), ignore_errors=True)
+
+
+def _context() -> Any:
+    """How orbax reads and writes: our two parts, and no other process of the learner takes part."""
+    registry = ocp.handlers.local_registry(include_global_registry=False)
+    registry.add(ocp.handlers.JsonHandler, checkpointable_name="host")
+    registry.add(ocp.handlers.PyTreeHandler, checkpointable_name="state")
+    context = ocp.Context()
+    context.checkpointables.registry = registry
+    own = jax.process_index()
+    context.multiprocessing.primary_host = own
+    context.multiprocessing.active_processes = {own}
+    context.multiprocessing.barrier_sync_key_prefix = "rollcast"
+    save_without_the_others()
+    return context
+
+
+def digest_of(state: Mapping[str, Any]) -> str:
+    """BLAKE3 over names, dtypes, shapes and bytes of arrays: equal for equal states only."""
+    digest = blake3(max_threads=blake3.AUTO)
+    for name in sorted(state):
+        array = np.ascontiguousarray(state[name])
+        digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
+        digest.update(array.reshape(-1).view(np.uint8).data if array.size else b"")
+    return digest.hexdigest()
+
+
+def _host_state(values: dict[str, Any], folder: Path) -> HostState:
+    if values.get("format") != _FORMAT:
+        raise CheckpointError(
+            f"the checkpoint in {folder} has format {values.get('format')!r}, this Rollcast reads {_FORMAT}",
+            fix="use the Rollcast version that wrote it, or start the run anew",
+        )
+    return HostState(**values)
+
+
+def _cannot_write(folder: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(
+        f"cannot write a checkpoint in {folder}",
+        cause=f"{type(error).__name__}: {str(error)[:300]}",
+        fix="free some space or make the folder writable, then start the learner again",
+    )
+
+
+def _fsync_tree(folder: Path) -> None:
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            descriptor = os.open(os.path.join(parent, name), os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        fsync_folder(Path(parent))

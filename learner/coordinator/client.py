@@ -1,0 +1,283 @@
+"""The learner's side of the coordinator's gRPC service: retries, deadlines and the form of answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, TypeVar
+
+import grpc
+import structlog
+
+from learner.coordinator.channels import Channels
+from rollcast.runtime.errors import MalformedMessage, Unreachable, WrongKey
+from rollcast.runtime.version import software_version
+from rollcast.runtime.waits import backoff_delays_s, deadline
+from rollcast.wire import protocol
+from rollcast.wire.joining.enrol import Enrolment
+from rollcast.wire.joining.grpc_client import translate
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+ResultT = TypeVar("ResultT")
+
+CALL_TIMEOUT_S = 30.0  # of one attempt; examples and scores for some hundred problems take well under a second
+LONG_POLL_S = 10.0  # how long the coordinator may hold one NextBatch before it says what it waits for
+
+# A server that stops cancels the calls that it still carries out.
+_AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The recorded batch of one step."""
+
+    step: int
+    replayed: bool
+    rollouts: tuple[pb.TrainingRollout, ...]
+    publish_every_steps: int = 0  # kappa from this step on; 0: as the run's facts say
+
+
+@dataclass(frozen=True, slots=True)
+class NotReady:
+    """No batch yet."""
+
+    waiting_for: str
+
+
+class CoordinatorClient:
+    """Calls to the coordinator. Every call may be repeated, so each is retried while the coordinator is away.
+
+    Args:
+        fresh: our place in the run, with a certificate that can open a connection now; asked again after the
+            coordinator was away.
+        learner_public_key: the key that signs our versions, 32 bytes.
+        reconnect_timeout_s: how long to keep trying while the coordinator is away.
+        random: jitter of the retries.
+
+    Raises:
+        WaitTimedOut: from every call, when the coordinator stays away.
+        RollcastError: from every call, when it refuses.
+    """
+
+    def __init__(
+        self,
+        fresh: Callable[[], Awaitable[Enrolment]],
+        learner_public_key: bytes,
+        *,
+        reconnect_timeout_s: float,
+        random: Random,
+    ) -> None:
+        self._fresh = fresh
+        self._channels = Channels()
+        self._public_key = learner_public_key
+        self._reconnect_timeout_s = reconnect_timeout_s
+        self._random = random
+        self._software = f"rollcast {software_version()}"
+        self._was_away = False
+        self._answered = False  # ever
+
+    async def open(self) -> pb.RunInfo:
+        """Say who we are; learn what the run is and where the origin is now.
+
+        Raises:
+            ProtocolMismatch: the two sides speak different protocol versions.
+        """
+        return await self._retry("opening the learner's session", self._open_once)
+
+    async def close(self) -> None:
+        """Close the connection; calls under way are cancelled."""
+        await self._channels.close()
+
+    async def wait_for_origin(self, timeout_s: float) -> pb.RunInfo:
+        """Ask until the origin has joined.
+
+        Raises:
+            WaitTimedOut: it did not within ``timeout_s``.
+        """
+        fix = 'start the origin (`rollcast peer` with role "origin") or see its log'
+        async with deadline(timeout_s, "the origin to join the run", fix=fix):
+            for delay_s in backoff_delays_s(self._random, first_s=0.2, most_s=2.0):
+                info = await self.open()
+                if info.origin_address:
+                    return info
+                await asyncio.sleep(delay_s)
+        raise AssertionError("unreachable: the delays are endless")
+
+    async def examples(self, count: int, *, flawed: bool, cursor: int) -> list[pb.Example]:
+        """``count`` labelled warm-start examples from position ``cursor`` of the (flawed) teacher's stream."""
+        request = pb.ExamplesRequest(count=count, flawed=flawed, cursor=cursor)
+        return await self._retry(
+            "asking for warm-start examples",
+            lambda: _exactly(count, "warm-start examples", self._stub.Examples(request, timeout=CALL_TIMEOUT_S)),
+        )
+
+    async def held_out(self, count: int, name: str = "") -> list[pb.Example]:
+        """Up to ``count`` problems of an evaluation set; of those held out of the training task without a name."""
+        request = pb.HeldOutRequest(count=count, set=name)
+        return await self._retry(
+            "asking for held-out problems",
+            lambda: _at_most(count, "held-out problems", self._stub.HeldOut(request, timeout=CALL_TIMEOUT_S)),
+        )
+
+    async def score(self, completions: Iterable[pb.Completion]) -> list[pb.CompletionScore]:
+        """Verified scores of completions of held-out problems, in their order."""
+        sent = list(completions)
+        return await self._retry(
+            "having completions scored",
+            lambda: _exactly(
+                len(sent), "scores", self._stub.ScoreCompletions(iter(sent), timeout=CALL_TIMEOUT_S + 0.1 * len(sent))
+            ),
+        )
+
+    async def next_batch(self, step: int, *, rollouts: int, wait_s: float = LONG_POLL_S) -> Batch | NotReady:
+        """The batch of ``step``, which must hold ``rollouts`` rollouts, or what it still waits for after ``wait_s``."""
+        request = pb.BatchRequest(step=step, wait_s=wait_s)
+        return await self._retry(
+            f"asking for the batch of step {step}",
+            lambda: _read_batch(self._stub.NextBatch(request, timeout=wait_s + CALL_TIMEOUT_S), step, rollouts),
+            longest_attempt_s=wait_s,
+        )
+
+    async def announce(self, announcement: pb.VersionAnnouncement) -> bool:
+        """Tell the run of a version that the origin holds durably; False if it was announced before."""
+        reply = await self._retry(
+            "announcing a version", lambda: self._stub.Announce(announcement, timeout=CALL_TIMEOUT_S)
+        )
+        return bool(reply.first_time)
+
+    async def open_epoch(self, step: int, common_version: int | None) -> pb.EpochReply:
+        """Go on above every published version: our state after ``step`` steps is not the one that was published.
+
+        common_version: the newest published version whose state we did reach. Asking again gives the same answer.
+        """
+        request = pb.EpochRequest(
+            step=step, has_common_version=common_version is not None, common_version=common_version or 0
+        )
+        reply: pb.EpochReply = await self._retry(
+            "opening an epoch", lambda: self._stub.OpenEpoch(request, timeout=CALL_TIMEOUT_S)
+        )
+        if reply.step < step:
+            raise MalformedMessage(f"the coordinator opens an epoch at step {reply.step}, before step {step}", fix=_BUG)
+        return reply
+
+    async def report_step(self, step: int, values: Mapping[str, float]) -> None:
+        """Figures of the step that made ``step`` steps complete."""
+        report = pb.StepReport(step=step, values=dict(values))
+        await self._retry("reporting a step", lambda: self._stub.ReportStep(report, timeout=CALL_TIMEOUT_S))
+
+    async def report_status(self, phase: str, detail: str, values: Mapping[str, float]) -> None:
+        """What we are doing now, in words, and figures outside the steps."""
+        status = pb.LearnerStatus(phase=phase, detail=detail, values=dict(values))
+        await self._retry("reporting our status", lambda: self._stub.ReportStatus(status, timeout=CALL_TIMEOUT_S))
+
+    async def _open_once(self) -> pb.RunInfo:
+        hello = pb.LearnerHello(
+            protocol=protocol.range_to_pb(), software=self._software, learner_public_key=self._public_key
+        )
+        info: pb.RunInfo = await self._stub.OpenLearner(hello, timeout=CALL_TIMEOUT_S)
+        protocol.agree_with(info.protocol)
+        return info
+
+    async def _retry(
+        self, doing: str, call: Callable[[], Awaitable[ResultT]], *, longest_attempt_s: float = 0.0
+    ) -> ResultT:
+        fix = "see that the coordinator runs and can be reached"
+        async with deadline(self._reconnect_timeout_s + longest_attempt_s, f"the coordinator, {doing}", fix=fix):
+            for delay_s in backoff_delays_s(self._random, most_s=5.0):
+                stub = self._stub
+                try:
+                    if self._was_away or stub is None:
+                        self._channels.connect(await self._fresh())
+                        stub = self._stub
+                    if self._was_away and call != self._open_once:  # it may be a new process that does not know us yet
+                        await self._open_once()
+                        self._was_away = False
+                    result = await call()
+                    self._answered, self._was_away = True, False
+                    self._channels.answered()
+                    return result
+                except grpc.aio.AioRpcError as error:
+                    self._raise_unless_away(error, doing, stub)
+                except Unreachable as error:  # no new certificate
+                    self._note_away(doing, error.cause)
+                await asyncio.sleep(delay_s)
+        raise AssertionError("unreachable: the delays are endless")
+
+    @property
+    def _stub(self) -> Any:
+        return self._channels.stub
+
+    def _raise_unless_away(self, error: grpc.aio.AioRpcError, doing: str, stub: Any) -> None:
+        translated = translate(error, doing)
+        is_away = error.code() in _AWAY
+        if is_away:
+            self._channels.failed(stub, refused=isinstance(translated, WrongKey))
+        # A handshake that fails after others succeeded is a coordinator that is just coming or going.
+        if not is_away or (self._channels.all_refuse and not self._answered):
+            raise translated from None
+        self._note_away(doing, error.code().name)
+
+    def _note_away(self, doing: str, reason: str) -> None:
+        if not self._was_away:
+            _log.warning("coordinator away", doing=doing, reason=reason)
+        self._was_away = True
+
+
+def check_key(info_key: bytes, our_key: bytes) -> None:
+    """The run's learner key, as the invite says it, must be ours.
+
+    Raises:
+        WrongKey: it is another one.
+    """
+    if info_key != our_key:
+        raise WrongKey(
+            "the run expects versions signed with another key than ours",
+            cause=f"the run's key starts {info_key.hex()[:16]}, ours {our_key.hex()[:16]}",
+            fix="point identity_file at the run's learner key, or correct the coordinator's learner_public_key",
+        )
+
+
+async def _at_most(count: int, what: str, stream: AsyncIterator[ResultT]) -> list[ResultT]:
+    items: list[ResultT] = []
+    async for item in stream:
+        items.append(item)
+        if len(items) > count:
+            raise MalformedMessage(f"the coordinator sent more than the {count} {what} asked for", fix=_BUG)
+    return items
+
+
+async def _exactly(count: int, what: str, stream: AsyncIterator[ResultT]) -> list[ResultT]:
+    items = await _at_most(count, what, stream)
+    if len(items) != count:
+        raise MalformedMessage(f"the coordinator sent {len(items)} of {count} {what}", fix=_BUG)
+    return items
+
+
+async def _read_batch(stream: AsyncIterator[pb.BatchPart], step: int, expected: int) -> Batch | NotReady:
+    header: pb.BatchHeader | None = None
+    rollouts: list[pb.TrainingRollout] = []
+    async for part in stream:
+        if header is None and part.HasField("header") and not part.rollouts:
+            header = part.header
+        elif header is not None and not part.HasField("header") and len(rollouts) + len(part.rollouts) <= expected:
+            rollouts.extend(part.rollouts)
+        else:
+            raise MalformedMessage(f"the batch of step {step} has parts out of order or too many", fix=_BUG)
+    if header is None or (header.ready and header.step != step):
+        raise MalformedMessage(f"the coordinator did not answer with the batch of step {step}", fix=_BUG)
+    if not header.ready:
+        return NotReady(header.waiting_for[:500] or "rollouts")
+    if not len(rollouts) == header.rollout_count == expected:
+        raise MalformedMessage(
+            f"the batch of step {step} has {len(rollouts)} rollouts, its header says {header.rollout_count}, "
+            f"the run's configuration {expected}",
+            fix=_BUG,
+        )
+    return Batch(step, header.replayed, tuple(rollouts), header.publish_every_steps)
+
+
+_BUG = "this is a bug of the coordinator; please report it with its log"

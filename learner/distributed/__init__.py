@@ -1,0 +1,1 @@
+"""Run several processes as one learner."""

@@ -1,0 +1,168 @@
+"""The trainer of a learner of several processes: what the leader asks of it, everybody does.
+
+Each method of `LeadTrainer` that computes on all devices posts an order first; `Follower` carries it out in the other
+processes. Both then run the same method of `Trainer`: the leader with the values, the others with zeros of the same
+shapes where the leader's values are sent over (learner.training.mesh.placed).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any, BinaryIO
+
+import jax.numpy as jnp
+import numpy as np
+
+from learner.config import LearnerConfig
+from learner.distributed.team import Order, Team
+from learner.training.micro_batches import FloatArray
+from learner.training.packing import PackedBatch
+from learner.training.sharded_tensors import gathered, pieces
+from learner.training.trainer import Trainer
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.logprobs import TokenStatistics
+from rollcast.policy.params import Params
+from rollcast.wire.versions.tensors import TensorSpec
+
+# What all processes must agree on; the leader's counts.
+SHARED = ("seed", "optimiser", "objective", "mesh", "remat")
+
+
+class LeadTrainer(Trainer):
+    """A trainer over the devices of all processes, for the leader."""
+
+    def __init__(self, model_config: ModelConfig, learner_config: LearnerConfig, team: Team) -> None:
+        self._team = team
+        self._built = False
+        shared = learner_config.model_dump(mode="json", include=set(SHARED))
+        team.post(Order("build", text=json.dumps({"model": model_config.model_dump(mode="json"), "shared": shared})))
+        super().__init__(model_config, learner_config)
+        self._built = True
+
+    def params(self) -> Params:
+        """Current float32 parameters, whole, on our own first device: for warm starts and evaluations."""
+        self._team.post(Order("gather"))
+        return {name: jnp.asarray(gathered(self._params[name])) for name in sorted(self._params)}
+
+    def set_params(self, params: Params) -> None:
+        if self._built:
+            self._team.post(Order("set_params"))
+        super().set_params(params)
+
+    def train_step(self, batch: PackedBatch, behaviour_logprobs: FloatArray) -> dict[str, float]:
+        self._team.post(_batch_order("train", batch, behaviour_logprobs))
+        return super().train_step(batch, behaviour_logprobs)
+
+    def placed(self, params: Params) -> Params:
+        tensors = {name: (str(leaf.dtype), leaf.shape) for name, leaf in params.items()}
+        self._team.post(Order("place", text=json.dumps(tensors)))
+        return super().placed(params)
+
+    def behaviour(self, params: Params, packed: PackedBatch) -> TokenStatistics:
+        """See Trainer; ``params`` are the last ones that were `placed`."""
+        self._team.post(_batch_order("score", packed))
+        return super().behaviour(params, packed)
+
+    def freeze_into(self, file: BinaryIO | None) -> tuple[TensorSpec, ...]:
+        self._team.post(Order("freeze"))
+        return super().freeze_into(file)
+
+    def state(self) -> dict[str, np.ndarray[Any, Any]]:
+        self._team.post(Order("gather_state"))
+        return super().state()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.check_state(state)
+        self._team.post(Order("restore"))
+        super().restore(state)
+
+    def end(self, status: int) -> None:
+        """Let the other processes end with this exit status."""
+        self._team.post(Order("end", text=str(status)))
+
+
+class Follower:
+    """A process that carries out orders; blocking.
+
+    Args:
+        config: our own; what all processes share comes with the first order.
+    """
+
+    def __init__(self, config: LearnerConfig, team: Team) -> None:
+        self._config = config
+        self._team = team
+        self._trainer: Trainer | None = None
+        self._older: Params = {}
+
+    def follow(self) -> int:
+        """Carry out orders until the last one; returns the exit status.
+
+        Raises:
+            ProcessFailed: another process is gone.
+        """
+        while (order := self._team.take()).name != "end":
+            if order.name == "build":
+                self._trainer = self._build(json.loads(order.text))
+            else:
+                assert self._trainer is not None
+                self._carry_out(self._trainer, order)
+        return int(order.text)
+
+    def _build(self, told: dict[str, Any]) -> Trainer:
+        # The leader reads the model to start from; its values come when it places them.
+        values = self._config.model_dump() | told["shared"] | {"init_from": None}
+        return Trainer(ModelConfig.model_validate(told["model"]), LearnerConfig.model_validate(values))
+
+    def _carry_out(self, trainer: Trainer, order: Order) -> None:
+        match order.name:
+            case "train":
+                batch = _batch(order)
+                trainer.train_step(batch, order.arrays["behaviour_logprobs"])
+            case "score":
+                trainer.behaviour(self._older, _batch(order))
+            case "place":
+                tensors = {
+                    name: _nothing(tuple(shape), np.dtype(dtype))
+                    for name, (dtype, shape) in json.loads(order.text).items()
+                }
+                self._older = {}  # the memory of one older version is enough
+                self._older = trainer.placed(tensors)
+            case "set_params":
+                params = trainer.params()
+                trainer.set_params({name: _nothing(leaf.shape, leaf.dtype) for name, leaf in params.items()})
+            case "gather":
+                params = trainer.params()
+                for name in sorted(params):
+                    for _ in pieces(params[name]):
+                        pass
+            case "freeze":
+                trainer.freeze_into(None)
+            case "gather_state":
+                trainer.help_gather_state()
+            case "restore":
+                trainer.restore(trainer.like_state())
+            case _:
+                raise AssertionError(f"no order is called {order.name}")
+
+
+def _batch_order(name: str, batch: PackedBatch, behaviour: FloatArray | None = None) -> Order:
+    arrays = {key: getattr(batch, key) for key in _array_fields()}
+    if behaviour is not None:
+        arrays["behaviour_logprobs"] = behaviour
+    return Order(name, arrays, str(batch.sequences_per_row))
+
+
+def _batch(order: Order) -> PackedBatch:
+    arrays: dict[str, Any] = {key: order.arrays[key] for key in _array_fields()}
+    return replace(PackedBatch(**arrays), sequences_per_row=int(order.text))
+
+
+def _array_fields() -> list[str]:
+    return [field.name for field in fields(PackedBatch) if field.type == "Array"]
+
+
+def _nothing(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+    """Zeros of a shape that take no memory."""
+    return np.broadcast_to(np.zeros((), dtype), shape)

@@ -1,0 +1,168 @@
+"""One of several learner processes: the leader lives the learner's life, the others follow it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import structlog
+
+from learner.config import LearnerConfig
+from learner.distributed.jax_internals import coordination_store
+from learner.distributed.leader import Follower, LeadTrainer
+from learner.distributed.supervisor import is_worker, supervise
+from learner.distributed.team import Team, lost
+from learner.training.trainer import Trainer
+from rollcast.policy.compilation import use_compilation_cache
+from rollcast.policy.config import ModelConfig
+from rollcast.runtime.errors import ProcessFailed, RollcastError
+from rollcast.runtime.process import EXIT_INTERRUPTED, die_with_parent
+
+_STOP_POLL_S = 1.0
+_END_TIMEOUT_S = 20.0  # for all processes to say goodbye; after that they just end
+
+TrainerOf = Callable[[ModelConfig], Trainer]
+Life = Callable[[TrainerOf], Awaitable[int]]
+
+_log = structlog.get_logger()
+
+
+async def run_processes(config: LearnerConfig, stop: asyncio.Event, life: Life) -> int:
+    """Run this host's part of the learner; returns the exit status.
+
+    life: the whole life of a learner, given how to make its trainer; the leader's part.
+
+    Raises:
+        RollcastError: anything a person can act on.
+    """
+    if config.distributed.processes == 1:
+        return await life(lambda model: Trainer(model, config))
+    if not is_worker():
+        return await supervise(config.distributed, stop)
+    die_with_parent()
+    await _work(config, stop, life)
+    raise AssertionError("a worker ends in _work")
+
+
+def join(coordinator_address: str, processes: int, process_id: int, *, join_timeout_s: float, lost_s: float) -> Team:
+    """Become one of the processes; the first call of jax in this one.
+
+    Raises:
+        ProcessFailed: not all processes came in time.
+    """
+    try:
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM away from us
+        jax.distributed.initialize(
+            coordinator_address,
+            processes,
+            process_id,
+            initialization_timeout=int(join_timeout_s),
+            heartbeat_timeout_seconds=max(1, int(lost_s)),
+            shutdown_timeout_seconds=max(1, int(lost_s)),
+        )
+        # Processes tell each other of their devices at the first use: all of them do it here, none while it waits.
+        jax.devices()
+    except RuntimeError as error:
+        raise ProcessFailed(
+            f"the {processes} learner processes did not meet at {coordinator_address} within {join_timeout_s:g} s",
+            cause=str(error)[:300],
+            fix="start all of them, with the same distributed.coordinator_address, that of process 0's host",
+        ) from None
+    return Team(coordination_store(), timeout_s=join_timeout_s)
+
+
+async def _work(config: LearnerConfig, stop: asyncio.Event, life: Life) -> None:
+    """Meet the others, lead or follow, and end the process: a clean exit of jax would wait for one that is gone."""
+    status = ProcessFailed.exit_code
+    try:
+        worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="team")
+        settings = config.distributed
+        use_compilation_cache(config.compilation_cache)
+        team = await asyncio.get_running_loop().run_in_executor(
+            worker,
+            lambda: join(
+                settings.coordinator_address,
+                settings.processes,
+                settings.process_id,
+                join_timeout_s=settings.join_timeout_s,
+                lost_s=settings.lost_after_s,
+            ),
+        )
+        _log.info("learner processes have met", processes=settings.processes, process_id=settings.process_id)
+        status = await (_lead(config, team, stop, life) if settings.process_id == 0 else _follow(config, team, stop))
+    except RollcastError as error:
+        status = error.exit_code
+        print(error, file=sys.stderr)
+    except RuntimeError as error:  # of jax: a collective broke
+        print(lost(error), file=sys.stderr)
+    except BaseException as error:
+        _log.exception("the learner's process failed", error=str(error)[:300])
+    finally:
+        _end_process(status)
+
+
+async def _lead(config: LearnerConfig, team: Team, stop: asyncio.Event, life: Life) -> int:
+    trainers: list[LeadTrainer] = []
+
+    def make(model: ModelConfig) -> Trainer:
+        trainers.append(LeadTrainer(model, config, team))
+        return trainers[0]
+
+    watcher = asyncio.create_task(_stop_when_asked(team, stop), name="stop when another process is told to")
+    try:
+        status = await life(make)
+    finally:
+        watcher.cancel()
+    if trainers:
+        await asyncio.to_thread(trainers[0].end, status)
+    return status
+
+
+async def _stop_when_asked(team: Team, stop: asyncio.Event) -> None:
+    while not stop.is_set():
+        await asyncio.sleep(_STOP_POLL_S)
+        with contextlib.suppress(ProcessFailed):  # the computation under way will say so
+            if await asyncio.to_thread(team.asked_to_stop):
+                stop.set()
+
+
+async def _follow(config: LearnerConfig, team: Team, stop: asyncio.Event) -> int:
+    follower = Follower(config, team)
+    following = asyncio.get_running_loop().run_in_executor(None, follower.follow)
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        waiting: set[asyncio.Future[Any]] = {following, stopped}
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if not following.done():
+            await asyncio.to_thread(team.ask_to_stop)
+        return await following
+    finally:
+        stopped.cancel()
+
+
+def _end_process(status: int) -> None:
+    """Leave jax's processes in good order if all are there, and end in any case."""
+    if status in (0, EXIT_INTERRUPTED):
+        threading.Thread(target=_say_goodbye, daemon=True, name="goodbye").start()
+        _gone.wait(_END_TIMEOUT_S)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+_gone = threading.Event()
+
+
+def _say_goodbye() -> None:
+    try:
+        jax.distributed.shutdown()
+    finally:
+        _gone.set()

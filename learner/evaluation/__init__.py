@@ -1,0 +1,1 @@
+"""Evaluate checkpoints (pass@k) and export them."""

@@ -1,0 +1,139 @@
+"""A run's policy as a model for the Hugging Face Hub: what `rollcast export` writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from learner.evaluation.offline import load_policy
+from learner.publishing.versions import RetainedVersions
+from rollcast.policy.config import ModelConfig, described_model
+from rollcast.policy.hub.save import FILE_BYTES_MAX, FileDtype, save_model
+from rollcast.policy.params import Params
+from rollcast.policy.quantise import WEIGHT_BLOCK, Quantised, dequantise
+from rollcast.policy.snapshot import thaw
+from rollcast.runtime.errors import CheckpointError, MalformedMessage, ModelError
+from rollcast.runtime.run_folder import RunFolder, fsync_folder
+from rollcast.wire.ids import Version
+from rollcast.wire.text.model_folder import CONFIG, GENERATION_CONFIG, TOKENIZER, ModelFolder
+from rollcast.wire.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A policy out of a run folder."""
+
+    step: int
+    model: ModelConfig
+    params: Params  # by our names; f32, or as the version has them
+    tokenizer_json: str  # of the run; empty where only a version was read
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written."""
+
+    step: int
+    folder: Path
+    weight_bytes: int
+
+
+def export(
+    run_folder: Path,
+    target: Path,
+    *,
+    version: int | None = None,
+    dtype: FileDtype = "bfloat16",
+    tokenizer_folder: Path | None = None,
+    file_bytes_max: int = FILE_BYTES_MAX,
+) -> Exported:
+    """Write the newest checkpoint, or a published version, into a new folder. All of it is there, or nothing.
+
+    Args:
+        run_folder: the learner's.
+        target: made; must not hold anything yet.
+        version: one that the run still keeps; None: the newest checkpoint.
+        dtype: of the weights. A checkpoint has float32, a version what peers read.
+        tokenizer_folder: where tokenizer files are taken from; None: what the run started from.
+        file_bytes_max: of one file of weights.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or no such version.
+        ModelError: no published architecture is like this one, or the target cannot be written.
+    """
+    _check_free(target)
+    policy = _newest(run_folder) if version is None else _published(run_folder, Version(version))
+    source = tokenizer_folder or RunFolder(run_folder).model
+    stage = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        stage.mkdir(parents=True)
+        small = ModelFolder(source)
+        small.copy_small_files(stage)
+        _write_tokenizer(policy, stage)
+        base = small.read_json_if_there(CONFIG) | _ends(stage)
+        written = save_model(policy.model, policy.params, stage, dtype, base_config=base, file_bytes_max=file_bytes_max)
+        if target.exists():
+            target.rmdir()
+        stage.rename(target)
+        fsync_folder(target.parent)
+    except OSError as error:
+        raise ModelError(f"cannot write {target}", cause=str(error), fix="choose another folder") from None
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+    return Exported(policy.step, target, written)
+
+
+def _check_free(target: Path) -> None:
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ModelError(f"{target} is there already", cause="nothing is overwritten", fix="choose another folder")
+
+
+def _newest(run_folder: Path) -> Policy:
+    host, params = load_policy(run_folder)
+    return Policy(host.step, ModelConfig.model_validate_json(host.model_json), params, host.tokenizer_json)
+
+
+def _published(run_folder: Path, version: Version) -> Policy:
+    folder = RunFolder(run_folder).versions
+    if not folder.is_dir():
+        raise CheckpointError(f"{run_folder} has no versions", fix="give the learner's run folder")
+    record, state = RetainedVersions(folder, mapped=0).base(version)
+    try:
+        model = described_model(record)
+        frozen = thaw(model, record.tensors, state)
+    except MalformedMessage as error:
+        raise CheckpointError(f"version {version} cannot be read", cause=error.what, fix=error.fix) from None
+    return Policy(version, model, _without_codes(frozen), "")
+
+
+def _without_codes(frozen: Params) -> Params:
+    """E4M3 codes and their scales as the numbers that they stand for, which bfloat16 holds exactly."""
+    params: Params = {}
+    for name, value in frozen.items():
+        scale = frozen.get(f"{name}_scale")
+        if scale is not None:
+            params[name] = dequantise(Quantised(value, scale), WEIGHT_BLOCK)
+        elif not name.endswith("_scale"):
+            params[name] = value
+    return params
+
+
+def _write_tokenizer(policy: Policy, folder: Path) -> None:
+    """Our own small tokenizer in the Hub's form, where the run has no published one."""
+    if (folder / TOKENIZER).exists() or not policy.tokenizer_json or "pieces" not in json.loads(policy.tokenizer_json):
+        return
+    tokenizer = Tokenizer.from_json(policy.tokenizer_json)
+    ends = {"eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id}
+    files: dict[str, dict[str, Any]] = tokenizer.to_hub() | {GENERATION_CONFIG: ends}
+    for name, values in files.items():
+        (folder / name).write_text(json.dumps(values, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+
+
+def _ends(folder: Path) -> dict[str, Any]:
+    """What config.json says of the tokens that end a text, from the files beside it."""
+    found = ModelFolder(folder).read_json_if_there(GENERATION_CONFIG)
+    return {name: found[name] for name in ("eos_token_id", "pad_token_id", "bos_token_id") if name in found}

@@ -1,0 +1,140 @@
+"""Sets of held-out problems: completed by our own sampler as the peers would, scored by the coordinator."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from learner.evaluation.evaluate import complete_prompts
+from learner.kill_points import kill_point
+from rollcast.policy.params import Params
+from rollcast.policy.sampling.sampler import Sampler
+from rollcast.runtime.errors import TaskError
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.rollouts import Sampling
+
+EVALUATION_BATCH = 128  # completions drawn at a time
+KEPT_PROBLEMS = 16  # of a set, whose completions are kept for people to read
+
+ScoreCompletions = Callable[[Sequence[pb.Completion]], list[pb.CompletionScore]]
+
+
+class Stopped(Exception):
+    """The process was told to stop; raised inside the worker thread to leave a long phase."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutScore:
+    """Means over the held-out problems, one completion each."""
+
+    reward: float
+    exact: float
+
+
+class HeldOut:
+    """One set. Blocking; for the worker thread.
+
+    Args:
+        problems: the prompts.
+        sampler: of the policy; several sets share one.
+        sampling: as leases say it.
+        seed: of the noise; every measurement uses the same.
+        score: asks the coordinator.
+        stop: leaves a measurement with Stopped.
+        seeds: of each problem's noise; without them it follows from the problem's place.
+
+    Raises:
+        TaskError: there is no held-out problem.
+    """
+
+    def __init__(
+        self,
+        problems: Sequence[pb.Example],
+        sampler: Sampler,
+        sampling: Sampling,
+        *,
+        seed: int,
+        score: ScoreCompletions,
+        stop: threading.Event,
+        seeds: Sequence[int] | None = None,
+    ) -> None:
+        if not problems:
+            raise TaskError(
+                "the coordinator has no held-out problems", fix="raise held_out_problems or change the task"
+            )
+        self._problems = problems
+        self._sampler = sampler
+        self._sampling = sampling
+        self._seed = seed
+        self._score = score
+        self._stop = stop
+        self._seeds = seeds
+
+    def __len__(self) -> int:
+        return len(self._problems)
+
+    def measure(self, params: Params) -> HeldOutScore:
+        """Sample one completion a problem and have it scored."""
+        scores = self._scores(params, 1)
+        return HeldOutScore(
+            reward=sum(score.reward for score in scores) / len(scores),
+            exact=sum(score.exact for score in scores) / len(scores),
+        )
+
+    def count_exact(self, params: Params, samples: int) -> list[int]:
+        """How many of ``samples`` completions of each problem are right."""
+        return exact_counts(self._scores(params, samples), samples)
+
+    def parts(self, samples: int) -> list[int]:
+        """Where the parts begin in which a measurement may be drawn, one after the other: ``complete`` takes them.
+
+        A part has as many problems as keep its completions within one batch, one at least.
+        """
+        return list(range(0, len(self._problems), max(1, self._sampler.batch_size // samples)))
+
+    def complete(self, params: Params, start: int, samples: int, *, version: int) -> list[pb.Completion]:
+        """Completions of the part that begins at ``start``; the first problems' are marked to be kept."""
+        size = max(1, self._sampler.batch_size // samples)
+        return self._complete(params, start, size, samples, version)
+
+    def _scores(self, params: Params, samples: int) -> list[pb.CompletionScore]:
+        completions: list[pb.Completion] = []
+        size = self._sampler.batch_size
+        for start in range(0, len(self._problems), size):  # in parts, to notice soon that we are told to stop
+            if self._stop.is_set():
+                raise Stopped
+            completions += self._complete(params, start, size, samples, None)
+            kill_point("evaluating")
+        return self._score(completions)
+
+    def _complete(
+        self, params: Params, start: int, size: int, samples: int, version: int | None
+    ) -> list[pb.Completion]:
+        part = self._problems[start : start + size]
+        prompts = [tuple(problem.prompt_token_ids) for problem in part]
+        drawn = complete_prompts(
+            self._sampler,
+            params,
+            prompts,
+            self._sampling,
+            seed=self._seed + start if self._seeds is None else self._seed,
+            samples=samples,
+            numbers=None if self._seeds is None else self._seeds[start : start + size],
+        )
+        return [
+            pb.Completion(
+                example_id=problem.example_id,
+                token_ids=completion.token_ids,
+                sample_index=index,
+                keep=version is not None and start + number < KEPT_PROBLEMS,
+                version=version or 0,
+            )
+            for number, (problem, completed) in enumerate(zip(part, drawn, strict=True))
+            for index, completion in enumerate(completed)
+        ]
+
+
+def exact_counts(scores: Sequence[pb.CompletionScore], samples: int) -> list[int]:
+    """How many of each problem's ``samples`` scores are right."""
+    return [sum(score.exact for score in scores[start : start + samples]) for start in range(0, len(scores), samples)]

@@ -1,0 +1,173 @@
+"""Evaluation of a run's newest checkpoint, away from the run: what `rollcast eval` prints."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+
+from learner.checkpoints.checkpoint import Checkpoints, HostState
+from learner.config import LearnerConfig
+from learner.evaluation.evaluate import Estimate, estimate_pass_at_k
+from learner.evaluation.held_out import EVALUATION_BATCH, HeldOut, ScoreCompletions, exact_counts
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.params import Params
+from rollcast.policy.sampling.sampler import Sampler
+from rollcast.runtime.errors import CheckpointError, ConfigError
+from rollcast.runtime.run_folder import RunFolder
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.rollouts import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class SetResult:
+    """Exact match on one set at the run's own sampling temperature: pass@k by k."""
+
+    problems: int
+    samples: int
+    pass_at: Mapping[int, Estimate]
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationResult:
+    """Every set's result."""
+
+    step: int  # of the checkpoint
+    sets: Mapping[str, SetResult]
+    seconds: float
+
+
+def evaluate_run(
+    run_folder: Path,
+    sets: Mapping[str, Sequence[pb.Example]],
+    *,
+    samples: int,
+    pass_at: Sequence[int],
+    score: ScoreCompletions,
+    seed: int = 0,
+    progress: Callable[[str, int, int], None] = lambda name, done, total: None,
+) -> EvaluationResult:
+    """Reload the newest checkpoint, sample, and estimate pass@k of every set without bias.
+
+    Args:
+        run_folder: the learner's.
+        sets: problems by name of the set.
+        samples: completions a problem.
+        pass_at: the k.
+        score: verifies completions, in order; several carry the same example_id.
+        seed: of the noise.
+        progress: is told set, problems done, problems of it.
+
+    Raises:
+        ConfigError: some k is above the number of samples.
+        CheckpointError: there is no checkpoint, or it cannot be read.
+    """
+    if not pass_at or not all(1 <= k <= samples for k in pass_at):
+        raise ConfigError(
+            f"{samples} samples a problem do not give pass@{max(pass_at, default=0)}",
+            fix=f"use --samples {max(pass_at, default=1)} or more, and k from 1 on",
+        )
+    started_s = time.monotonic()
+    host, params = load_policy(run_folder)
+    drawing = Drawing(host, params, max(map(len, sets.values()), default=0) * samples, score, seed)
+    results = {}
+    for name, problems in sets.items():
+        correct = drawing.correct(problems, samples, partial(_tell, progress, name, len(problems)))
+        estimates = {k: estimate_pass_at_k(samples, correct, k) for k in pass_at}
+        results[name] = SetResult(len(problems), samples, estimates)
+    return EvaluationResult(host.step, results, time.monotonic() - started_s)
+
+
+def _tell(progress: Callable[[str, int, int], None], name: str, total: int, done: int) -> None:
+    progress(name, done, total)
+
+
+class Drawing:
+    """Completions of any problems by a checkpoint's policy, scored.
+
+    Args:
+        completions_most: how many are asked for at once at most; a sampler's batch is no larger.
+    """
+
+    def __init__(
+        self, host: HostState, params: Params, completions_most: int, score: ScoreCompletions, seed: int
+    ) -> None:
+        self._params = params
+        self._version = host.step
+        self._sampling = sampling_of(host)
+        self._score = score
+        self._seed = seed
+        batch = max(1, min(EVALUATION_BATCH, completions_most))
+        model = ModelConfig.model_validate_json(host.model_json)
+        self._sampler = Sampler(model, host.prompt_tokens_max, self._sampling.max_new_tokens, batch)
+
+    def correct(
+        self,
+        problems: Sequence[pb.Example],
+        samples: int,
+        progress: Callable[[int], None] = lambda done: None,
+        seeds: Sequence[int] | None = None,
+    ) -> list[int]:
+        """How many of each problem's completions are right.
+
+        ``seeds``: of each problem's noise, so that it does not depend on the other problems.
+        """
+        held_out = HeldOut(
+            problems,
+            self._sampler,
+            self._sampling,
+            seed=self._seed,
+            score=self._score,
+            stop=threading.Event(),
+            seeds=seeds,
+        )
+        found: list[int] = []
+        for start in held_out.parts(samples):
+            completions = held_out.complete(self._params, start, samples, version=self._version)
+            found += exact_counts(self._score(completions), samples)
+            progress(len(found))
+        return found
+
+
+def load_policy(run_folder: Path) -> tuple[HostState, Params]:
+    """Host state and parameters of the newest checkpoint.
+
+    Raises:
+        CheckpointError: there is none, or it cannot be read.
+    """
+    folder = RunFolder(run_folder).checkpoints
+    if not folder.is_dir():
+        raise _no_checkpoint(run_folder)
+    checkpoints = Checkpoints(folder, keep=LearnerConfig().checkpoint.keep, read_only=True)
+    restored = checkpoints.restore(as_saved)
+    if restored is None:
+        raise _no_checkpoint(run_folder)
+    return restored.host, _parameters(restored.state)
+
+
+def _parameters(state: Mapping[str, Any]) -> Params:
+    """The policy alone of a `Trainer.state`, whatever its optimiser and objective."""
+    prefix = "parameters/"
+    return {name.removeprefix(prefix): jnp.asarray(leaf) for name, leaf in state.items() if name.startswith(prefix)}
+
+
+def as_saved(_host: HostState) -> None:
+    """For Checkpoints.restore: all arrays with the names, shapes and dtypes that they were saved with."""
+
+
+def sampling_of(host: HostState) -> Sampling:
+    """How the run samples."""
+    values = host.sampling
+    return Sampling(values["temperature"], values["max_new_tokens"], tuple(values["stop_token_ids"]))
+
+
+def _no_checkpoint(run_folder: Path) -> CheckpointError:
+    return CheckpointError(
+        f"no checkpoint in {run_folder}", fix="give the folder of a run that got past its warm start"
+    )

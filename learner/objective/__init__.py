@@ -1,0 +1,1 @@
+"""Compute the loss: advantages, factors, aggregation and the presets of known algorithms."""

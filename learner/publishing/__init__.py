@@ -1,0 +1,1 @@
+"""Publish versions: encode, sign, push to the origin, retain."""

@@ -1,0 +1,86 @@
+"""The encodings of a version: its keyframe, and deltas from older versions where they are worth it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import structlog
+
+from learner.publishing.mapped_files import STRETCH_BYTES, chunk_hashes_of, give_back
+from rollcast.policy.snapshot import Snapshot
+from rollcast.runtime.errors import CheckpointError
+from rollcast.wire.ids import EncodingId, Version
+from rollcast.wire.limits import DELTA_BLOCK_BYTES
+from rollcast.wire.versions.chunks import BytesLike, chunk_size_for
+from rollcast.wire.versions.delta import encode_delta
+from rollcast.wire.versions.records import KEYFRAME_ID, VersionRecord
+
+DELTA_SHARE_MAX = 0.5
+"""Of the keyframe's bytes: a longer delta saves too little for the trouble of a chain."""
+
+_BLOCKS_A_STRETCH = STRETCH_BYTES // DELTA_BLOCK_BYTES
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """The bytes of one encoding, and how they are cut."""
+
+    data: BytesLike
+    chunk_size_bytes: int
+    chunk_hashes: bytes  # 32 a chunk
+
+
+def cut_up(data: BytesLike, chunk_size_bytes: int) -> Encoded:
+    """Hash the chunks of an encoding; a chunk size of 0 is replaced by one that suits its size."""
+    size = chunk_size_bytes or chunk_size_for(len(data))
+    return Encoded(data, size, chunk_hashes_of(data, size))
+
+
+def encode(
+    snapshot: Snapshot,
+    bases: Mapping[EncodingId, Version],
+    state_of: Callable[[Version], tuple[VersionRecord, BytesLike]],
+    *,
+    chunk_size_bytes: int,
+) -> dict[EncodingId, Encoded]:
+    """Keyframe and deltas of a snapshot. A delta that is not worth it, or whose base is damaged, is left out.
+
+    Args:
+        bases: the version that each delta starts from.
+        state_of: our own copy of a version; may raise CheckpointError.
+        chunk_size_bytes: of all encodings; 0: each one's own.
+    """
+
+    def delta(base: Version) -> Encoded | None:
+        try:
+            record, old = state_of(base)
+        except CheckpointError as error:
+            _log.warning("no delta from a version that cannot be read", base=base, reason=str(error))
+            return None
+        data = _delta(record, old, snapshot)
+        return None if data is None else cut_up(data, chunk_size_bytes)
+
+    with ThreadPoolExecutor(1 + len(bases), thread_name_prefix="encode") as pool:
+        keyframe = pool.submit(cut_up, snapshot.state_bytes, chunk_size_bytes)
+        deltas = dict(zip(bases, pool.map(delta, bases.values()), strict=True))
+        worth_it = {encoding_id: one for encoding_id, one in deltas.items() if one is not None}
+        return {KEYFRAME_ID: keyframe.result()} | worth_it
+
+
+def _delta(record: VersionRecord, old: BytesLike, snapshot: Snapshot) -> bytearray | None:
+    if record.tensors != snapshot.tensors:
+        return None
+    most_bytes = int(DELTA_SHARE_MAX * len(snapshot.state_bytes))
+    delta = bytearray()
+    for block, piece in enumerate(encode_delta(snapshot.tensors, old, snapshot.state_bytes)):
+        if len(delta) + len(piece) > most_bytes:
+            return None
+        delta += piece
+        if block % _BLOCKS_A_STRETCH == 0:
+            give_back(old)
+            give_back(snapshot.state_bytes)
+    return delta

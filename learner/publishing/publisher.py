@@ -1,0 +1,388 @@
+"""Publishing a version: hash, sign, write durably, push to the origin, and announce once the origin holds it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+import structlog
+
+from learner.config import PublishConfig
+from learner.kill_points import kill_point
+from learner.publishing.encodings import Encoded, cut_up, encode
+from learner.publishing.mapped_files import hash_of
+from learner.publishing.origin_link import LinkBroken, OriginLink
+from learner.publishing.push import Push
+from learner.publishing.versions import RetainedVersions
+from rollcast.policy.snapshot import Snapshot
+from rollcast.runtime.errors import CheckpointError, Unreachable
+from rollcast.runtime.waits import backoff_delays_s, deadline
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.tls import TlsCredentials
+from rollcast.wire.ids import EncodingId, Epoch, PeerId, RunId, Version
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.versions.chunks import BytesLike, blake3_hash
+from rollcast.wire.versions.records import (
+    KEYFRAME_ID,
+    PREVIOUS_ID,
+    SQUASHED_ID,
+    VerifiedVersion,
+    VersionRecord,
+    delta_manifest,
+    keyframe_manifest,
+    parse_announcement,
+    sign_version,
+)
+
+PUSH_BYTES_PER_SECOND_MIN = 1 << 20  # an origin slower than this cannot keep up; the deadline grows with the size
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A version that is signed and kept on our disk."""
+
+    signed: VerifiedVersion
+    encodings: Mapping[EncodingId, Encoded]  # all that it names
+
+    def chunk(self, encoding_id: EncodingId, index: int) -> memoryview:
+        """The bytes of one chunk.
+
+        Raises:
+            MalformedMessage: there is no such chunk.
+        """
+        manifest = self.signed.manifest(encoding_id)
+        assert manifest is not None
+        return memoryview(self.encodings[encoding_id].data)[slice(*manifest.chunk_range(index))]
+
+
+class Origin(Protocol):
+    """Where versions go."""
+
+    async def push(self, prepared: Prepared) -> None:
+        """Return once the version is durable there.
+
+        Raises:
+            RollcastError: it is not.
+        """
+
+
+class Publisher:
+    """Makes versions of snapshots, in order.
+
+    Args:
+        identity: signs.
+        run: what the coordinator said when we opened our session: run, epoch, newest published version.
+        model_json: architecture, part of every record.
+        config: chunk size, and which deltas are made.
+        retained: our own copies.
+        origin: gets every version before it is announced.
+        announce: tells the coordinator.
+        stop_on_mismatch: raise where a state that was published is not reached again; else count as diverged.
+    """
+
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        run: pb.RunInfo,
+        model_json: str,
+        config: PublishConfig,
+        retained: RetainedVersions,
+        origin: Origin,
+        announce: Callable[[pb.VersionAnnouncement], Awaitable[bool]],
+        stop_on_mismatch: bool = False,
+    ) -> None:
+        self._identity = identity
+        self._run = run
+        self._model_json = model_json
+        self._config = config
+        self._retained = retained
+        self._origin = origin
+        self._announce = announce
+        self._stop_on_mismatch = stop_on_mismatch
+        self._newest_announced = run.newest_published_version if run.has_published else -1
+        self._epoch = Epoch(run.epoch)
+        self._epoch_starts_at = Version(0)  # deltas do not reach back over it
+        self._common_version: Version | None = None
+        self._diverged = False
+
+    @property
+    def diverged(self) -> bool:
+        """Whether our state is another one than that published at the same step: nothing is signed in this epoch."""
+        return self._diverged
+
+    @property
+    def common_version(self) -> Version | None:
+        """The newest known version whose state we reached in this epoch and this life."""
+        return self._common_version
+
+    @property
+    def newest_known(self) -> int:
+        """The newest version that the run or our own disk knows; -1: none."""
+        return max([self._newest_announced, *self._retained.versions()[-1:]])
+
+    def knows(self, version: Version) -> bool:
+        """Whether this version was signed before."""
+        return self._known_hash(version) is not None
+
+    def enter_epoch(self, epoch: Epoch, first: Version, *, common: Version | None = None) -> None:
+        """Versions from ``first`` on are of this epoch; ``common`` is known to be reached already."""
+        self._epoch, self._epoch_starts_at = epoch, first
+        self._common_version, self._diverged = common, False
+
+    async def publish(
+        self, version: Version, snapshot: Snapshot, *, on_kept: Callable[[], None] = lambda: None
+    ) -> float:
+        """Publish one version and return the seconds it took; one that the run knows already is only compared.
+
+        on_kept: called once our own copy is durable.
+
+        Raises:
+            CheckpointError: training again gave other bytes than the version had before, and that is to stop us.
+            RollcastError: disk, origin or coordinator failed.
+        """
+        started_s = time.monotonic()
+        prepared = await asyncio.to_thread(self.prepare, version, snapshot)
+        on_kept()
+        if prepared is not None:
+            await self._hand_over(prepared)
+        return time.monotonic() - started_s
+
+    async def publish_kept(self, until: int) -> None:
+        """Publish what an earlier life of this learner kept but did not announce, up to version ``until``.
+
+        Raises:
+            RollcastError: see publish.
+        """
+        for version in [kept for kept in self._retained.versions() if self._newest_announced < kept <= until]:
+            await self._hand_over(await asyncio.to_thread(self._prepared_before, version))
+
+    async def _hand_over(self, prepared: Prepared) -> None:
+        version = prepared.signed.version
+        if version <= self._newest_announced:
+            return
+        started_s = time.monotonic()
+        await self._origin.push(prepared)
+        kill_point("pushed")
+        await self._announce(prepared.signed.announcement)
+        kill_point("announced")
+        self._newest_announced = version
+        seconds = round(time.monotonic() - started_s, 3)
+        sizes = {manifest.encoding_id: manifest.size_bytes for manifest in prepared.signed.manifests}
+        _log.info("version published", version=version, bytes_by_encoding=sizes, seconds=seconds)
+
+    def prepare(self, version: Version, snapshot: Snapshot) -> Prepared | None:
+        """Hash, encode, sign and keep a version durably; nobody else hears of it yet. Blocks on hashing and fsync.
+
+        What was signed in an earlier life is used as it is: everybody may know its manifests. None: there is nothing to
+        hand over, because the run has another version of this number, or we do not know what it has.
+
+        A snapshot's file is gone afterwards, under a version's name or for good.
+
+        Raises:
+            CheckpointError: see publish.
+        """
+        try:
+            return self._prepare(version, snapshot)
+        finally:
+            self._retained.discard(snapshot)
+
+    def _prepare(self, version: Version, snapshot: Snapshot) -> Prepared | None:
+        digest = hash_of(snapshot.state_bytes)
+        kill_point("state_hashed")
+        known = self._known_hash(version)
+        if known not in (None, digest) and not self._diverged:
+            self._diverge(version)
+        if self._diverged or (known is None and version <= self._newest_announced):
+            self._retained.stand_in(version, snapshot)
+            return None
+        prepared = self._sign_and_keep(version, snapshot, digest) if known is None else self._again(version, snapshot)
+        self._common_version = version
+        return prepared
+
+    def _again(self, version: Version, snapshot: Snapshot) -> Prepared | None:
+        """A version that was signed before, with the same state."""
+        signed = self._retained.record(version)
+        if signed is None:  # the run has it, our disk lost it
+            self._retained.stand_in(version, snapshot)
+            return None
+        if self._retained.signed(version) is None:  # its bytes had been removed
+            self._retained.retain(signed, snapshot, {})
+        return self._prepared(signed, snapshot.state_bytes)
+
+    def _diverge(self, version: Version) -> None:
+        if self._stop_on_mismatch:
+            raise _other_bytes(version)
+        self._diverged = True
+        _log.warning(
+            "training again gave other weights than were published; the run will go on in a new epoch",
+            version=version,
+            newest_common_version=self._common_version,
+        )
+
+    def _sign_and_keep(self, version: Version, snapshot: Snapshot, digest: bytes) -> Prepared:
+        bases = self._bases(version)
+        size = self._config.chunk_size_bytes
+        encodings = encode(snapshot, bases, self._retained.base, chunk_size_bytes=size)
+        signed = self._sign(version, snapshot, digest, encodings, bases)
+        kill_point("version_signed")
+        deltas = {encoding_id: one.data for encoding_id, one in encodings.items() if encoding_id != KEYFRAME_ID}
+        self._retained.retain(signed, snapshot, deltas)
+        return Prepared(signed, encodings)
+
+    def _prepared_before(self, version: Version) -> Prepared:
+        signed = self._retained.signed(version)
+        assert signed is not None
+        return self._prepared(signed, self._retained.state(version)[1])
+
+    def _prepared(self, signed: VerifiedVersion, state: BytesLike) -> Prepared:
+        """A kept version with the bytes that its manifests name; one that was announced needs none."""
+        if signed.version <= self._newest_announced:
+            return Prepared(signed, {})
+        encodings = {KEYFRAME_ID: cut_up(state, signed.keyframe.chunk_size_bytes)}
+        for manifest in signed.deltas:
+            delta = self._retained.delta(signed.version, manifest)
+            encodings[manifest.encoding_id] = cut_up(delta, manifest.chunk_size_bytes)
+        return Prepared(signed, encodings)
+
+    def _bases(self, version: Version) -> dict[EncodingId, Version]:
+        """What deltas start from: the version published before, and one from some publications before."""
+        older = [kept for kept in self._retained.versions() if self._epoch_starts_at <= kept < version]
+        if not older or not self._config.deltas:
+            return {}
+        bases = {PREVIOUS_ID: older[-1]}
+        if 1 < self._config.squash_versions <= len(older):
+            bases[SQUASHED_ID] = older[-self._config.squash_versions]
+        return bases
+
+    def _sign(
+        self,
+        version: Version,
+        snapshot: Snapshot,
+        digest: bytes,
+        encodings: Mapping[EncodingId, Encoded],
+        bases: Mapping[EncodingId, Version],
+    ) -> VerifiedVersion:
+        record = VersionRecord(
+            run_id=RunId(self._run.run_id),
+            epoch=self._epoch,
+            version=version,
+            parent_hash=self._parent_hash(version),
+            state_hash=digest,
+            state_size_bytes=len(snapshot.state_bytes),
+            tensors=snapshot.tensors,
+            model_json=self._model_json,
+        )
+        keyframe = encodings[KEYFRAME_ID]
+        manifests = [keyframe_manifest(record, keyframe.chunk_hashes, keyframe.chunk_size_bytes)]
+        for encoding_id, base in bases.items():
+            if (delta := encodings.get(encoding_id)) is not None:
+                manifests.append(
+                    delta_manifest(
+                        record,
+                        encoding_id,
+                        base,
+                        size_bytes=len(delta.data),
+                        chunk_hashes=delta.chunk_hashes,
+                        chunk_size_bytes=delta.chunk_size_bytes,
+                    )
+                )
+        return parse_announcement(sign_version(record, manifests, self._identity))
+
+    def _parent_hash(self, version: Version) -> bytes:
+        older = [kept for kept in self._retained.versions() if kept < version]
+        if older and (parent := self._retained.signed(older[-1])) is not None:
+            return parent.record_hash
+        if self._run.has_published and self._run.newest_published_version < version:
+            return blake3_hash(self._run.newest_record_payload)
+        return b""
+
+    def _known_hash(self, version: Version) -> bytes | None:
+        """The state hash of a version that was signed before."""
+        if (signed := self._retained.record(version)) is not None:
+            return signed.record.state_hash
+        if not self._run.has_published or self._run.newest_published_version != version:
+            return None
+        return pb.VersionRecord.FromString(self._run.newest_record_payload).state_hash
+
+
+class OriginPusher:
+    """Pushes over a link that stays open between versions and is opened again, with backoff, when it breaks.
+
+    Args:
+        find: where the origin is now (it may have moved): the run's facts with origin_address and origin_peer_id.
+        credentials: our certificate of the run CA, asked for whenever a link is opened.
+        timeout_s: deadline for the durable acknowledgement of a version, on top of its size's share.
+        random: jitter of the retries.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[], Awaitable[pb.RunInfo]],
+        credentials: Callable[[], Awaitable[TlsCredentials]],
+        *,
+        timeout_s: float,
+        random: Random,
+    ) -> None:
+        self._find = find
+        self._credentials = credentials
+        self._timeout_s = timeout_s
+        self._random = random
+        self._link: OriginLink | None = None
+
+    async def push(self, prepared: Prepared) -> None:
+        """Push until the origin says that it holds the version durably.
+
+        Raises:
+            WaitTimedOut: it did not before the deadline.
+            WrongKey: somebody else answers at its address.
+        """
+        version = prepared.signed.version
+        seconds = self._timeout_s + prepared.signed.record.state_size_bytes / PUSH_BYTES_PER_SECOND_MIN
+        waiting_for = f"the origin to hold version {version} durably"
+        async with deadline(seconds, waiting_for, fix="see that the origin runs, and its log"):
+            for delay_s in backoff_delays_s(self._random, most_s=3.0):
+                try:
+                    await self._push_once(prepared)
+                    return
+                except LinkBroken as error:
+                    _log.warning("link to the origin broken", version=version, reason=str(error))
+                    await self.close()
+                await asyncio.sleep(delay_s)
+
+    async def close(self) -> None:
+        """Close the link, if one is open."""
+        link, self._link = self._link, None
+        if link is not None:
+            await link.close()
+
+    async def _push_once(self, prepared: Prepared) -> None:
+        if self._link is None:
+            self._link = await self._connect()
+        chunk_lists = {encoding_id: one.chunk_hashes for encoding_id, one in prepared.encodings.items()}
+        push = Push(prepared.signed.announcement, prepared.signed.version, chunk_lists)
+        await self._link.push(push, prepared.chunk)
+
+    async def _connect(self) -> OriginLink:
+        info = await self._find()
+        try:
+            credentials = await self._credentials()
+        except Unreachable as error:
+            raise LinkBroken(f"no certificate to open it with: {error.what}") from None
+        return await OriginLink.connect(
+            info.origin_address, PeerId(info.origin_peer_id), run_id=info.run_id, credentials=credentials
+        )
+
+
+def _other_bytes(version: Version) -> CheckpointError:
+    return CheckpointError(
+        f"training from the checkpoint again gave other weights for version {version} than were published",
+        cause="other hardware, another number of cores, or other software than before the restart",
+        fix='go on with the machine and the release that the run was trained with, or set resume.on_mismatch = "epoch"',
+    )

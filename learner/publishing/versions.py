@@ -1,0 +1,284 @@
+"""The learner's own copies of published versions: what behaviour log-probabilities are recomputed with.
+
+On disk a version is `N.state` (the raw state), `N.delta1` and so on (its deltas, by encoding) and `N.version` (the
+signed announcement, which carries the state's hash). The announcement is written last, so a version without one is
+unfinished and does not exist. Of a version whose bytes were removed the announcement stays as `N.record`: a
+learner that trains from an older checkpoint again must give the same bits, and signs nothing twice.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from google.protobuf.message import DecodeError
+
+from learner.kill_points import kill_point
+from learner.publishing.mapped_files import hash_of, map_file
+from rollcast.policy.snapshot import Snapshot
+from rollcast.runtime.errors import CheckpointError, MalformedMessage
+from rollcast.runtime.run_folder import fsync_folder, run_folder_error, write_atomically
+from rollcast.wire.ids import EncodingId, Version
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.versions.chunks import BytesLike, chunk_list
+from rollcast.wire.versions.records import Manifest, VerifiedVersion, VersionRecord, parse_announcement
+from rollcast.wire.versions.tensors import TensorSpec
+
+_FIX = "restore the run folder, or start the run anew in an empty one"
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFile(Snapshot):
+    """A snapshot whose bytes are a mapped file, which has no version's name yet."""
+
+    path: Path
+
+
+class RetainedVersions:
+    """Published versions on disk, the last few that were used mapped into memory.
+
+    Different versions may be retained, read and removed at the same time by several threads. Stand-ins are states that
+    were reached again, differ from the published ones, and serve where those are gone; they have no name on disk.
+
+    Args:
+        folder: where the files are; exists.
+        mapped: how many versions' states stay mapped, so that they are checked against their hashes once.
+    """
+
+    def __init__(self, folder: Path, *, mapped: int) -> None:
+        self._folder = folder
+        self._mapped = mapped
+        self._states: OrderedDict[Version, tuple[VersionRecord, BytesLike]] = OrderedDict()
+        self._stand_ins: OrderedDict[Version, Snapshot] = OrderedDict()
+        self._number = itertools.count()
+        self._lock = threading.Lock()  # of _states and _stand_ins
+
+    def freeze(self, version: Version, write: Callable[[BinaryIO], tuple[TensorSpec, ...]]) -> SnapshotFile:
+        """A snapshot on our disk, which ``write`` writes: it takes no memory beside the page cache.
+
+        Raises:
+            RunFolderError: the disk is full or read-only.
+        """
+        path = self._folder / f".{version:012d}.state.{next(self._number)}.{os.getpid()}.tmp"
+        try:
+            with path.open("wb") as file:
+                tensors = write(file)
+            kill_point("version_written")
+            return SnapshotFile(tensors, map_file(path), path)
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise run_folder_error(self._folder, error) from None
+
+    def retain(self, signed: VerifiedVersion, snapshot: Snapshot, deltas: Mapping[EncodingId, BytesLike]) -> None:
+        """Keep a version and its deltas durably, the announcement last.
+
+        Raises:
+            RunFolderError: the disk is full or read-only.
+        """
+        path = self._state_path(signed.version)
+        try:
+            if isinstance(snapshot, SnapshotFile):
+                _move_durably(snapshot.path, path)
+            else:
+                write_atomically(path, snapshot.state_bytes)
+            for encoding_id, delta in deltas.items():
+                write_atomically(self._delta_path(signed.version, encoding_id), delta)
+            write_atomically(self._announcement_path(signed.version), signed.announcement.SerializeToString())
+        except OSError as error:
+            raise run_folder_error(self._folder, error) from None
+        self._remember(signed.record, snapshot.state_bytes)
+        kill_point("version_kept")
+
+    def stand_in(self, version: Version, snapshot: Snapshot) -> None:
+        """Use this if the version's own bytes are gone."""
+        if self._announcement_path(version).exists():
+            return
+        with self._lock:
+            self._stand_ins[version] = snapshot
+            while len(self._stand_ins) > self._mapped:
+                self._stand_ins.popitem(last=False)
+
+    def discard(self, snapshot: Snapshot) -> None:
+        """Forget the file of a snapshot that became no version; whoever has its bytes mapped keeps them."""
+        if isinstance(snapshot, SnapshotFile):
+            snapshot.path.unlink(missing_ok=True)
+
+    def versions(self) -> list[Version]:
+        """Every complete version, oldest first."""
+        return sorted(Version(int(path.stem)) for path in self._folder.glob("*.version"))
+
+    def signed(self, version: Version) -> VerifiedVersion | None:
+        """Record and manifests of a version, or None if it is not kept.
+
+        Raises:
+            CheckpointError: the file is damaged.
+        """
+        return _read_signed(self._announcement_path(version), version)
+
+    def record(self, version: Version) -> VerifiedVersion | None:
+        """Record and manifests of a version that was ever kept, its bytes perhaps removed, or None.
+
+        Raises:
+            CheckpointError: the file is damaged.
+        """
+        return self.signed(version) or _read_signed(self._record_path(version), version)
+
+    def state(self, version: Version) -> tuple[VersionRecord, BytesLike]:
+        """The record and the state of a version; from disk they are checked against the record's hash.
+
+        Raises:
+            CheckpointError: the version is not kept, or its bytes are not the published ones.
+        """
+        with self._lock:
+            found = self._states.get(version)
+            if found is not None:
+                self._states.move_to_end(version)
+                return found
+        found = self._read(version)
+        self._remember(*found)
+        return found
+
+    def used(self, version: Version) -> tuple[tuple[TensorSpec, ...], BytesLike]:
+        """Tensors and state of a version, or of its stand-in.
+
+        Raises:
+            CheckpointError: see state.
+        """
+        with self._lock:
+            stand_in = self._stand_ins.get(version)
+        if stand_in is not None:
+            return stand_in.tensors, stand_in.state_bytes
+        record, state = self.state(version)
+        return record.tensors, state
+
+    def base(self, version: Version) -> tuple[VersionRecord, BytesLike]:
+        """Record and state of a version to make a delta from; the place of another one is not taken for it.
+
+        Raises:
+            CheckpointError: see state.
+        """
+        with self._lock:
+            found = self._states.get(version)
+        return found or self._read(version)
+
+    def delta(self, version: Version, manifest: Manifest) -> bytes:
+        """A delta of a version.
+
+        Raises:
+            CheckpointError: it is not kept, or its bytes are not the signed ones.
+        """
+        try:
+            data = self._delta_path(version, manifest.encoding_id).read_bytes()
+            manifest.check_chunk_list(chunk_list(data, manifest.chunk_size_bytes))
+        except (OSError, MalformedMessage) as error:
+            raise CheckpointError(f"cannot read a delta of version {version}", cause=str(error), fix=_FIX) from None
+        return data
+
+    def remove(self, gone: Collection[Version], *, oldest_replayed: int) -> None:
+        """Remove the bytes of these versions, and no other: one may be retained meanwhile.
+
+        oldest_replayed: step of the oldest checkpoint; records of versions below are of no use any more.
+        """
+        for version in gone:
+            # The announcement first: what is left without one counts as unfinished.
+            with suppress(FileNotFoundError):
+                self._announcement_path(version).rename(self._record_path(version))
+            kill_point("version_half_removed")
+            for path in (self._state_path(version), *self._folder.glob(f"{version:012d}.delta*")):
+                path.unlink(missing_ok=True)
+            with self._lock:
+                self._states.pop(version, None)
+        for path in self._folder.glob("*.record"):
+            if int(path.stem) < oldest_replayed:
+                path.unlink(missing_ok=True)
+        if gone:
+            fsync_folder(self._folder)
+
+    def remove_unfinished(self) -> None:
+        """Clear away what a killed process left half written."""
+        for path in (*self._folder.glob("*.state"), *self._folder.glob("*.delta*")):
+            if not path.with_suffix(".version").exists():
+                path.unlink(missing_ok=True)
+        for path in self._folder.glob(".*.tmp"):
+            if f".{os.getpid()}." not in path.name:
+                path.unlink(missing_ok=True)
+
+    def _read(self, version: Version) -> tuple[VersionRecord, BytesLike]:
+        record = self._record(version)
+        try:
+            state = map_file(self._state_path(version))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"cannot read version {version}", cause=str(error), fix=_FIX) from None
+        if hash_of(state) != record.state_hash:
+            raise CheckpointError(
+                f"the copy of version {version} is damaged", cause="its bytes do not match its record", fix=_FIX
+            )
+        return record, state
+
+    def _record(self, version: Version) -> VersionRecord:
+        signed = self.signed(version)
+        if signed is None:
+            kept = self.versions()
+            cause = f"kept are {len(kept)} versions from {kept[0]} to {kept[-1]}" if kept else "none is kept"
+            raise CheckpointError(f"no copy of version {version} in {self._folder}", cause=cause, fix=_FIX)
+        return signed.record
+
+    def _remember(self, record: VersionRecord, state: BytesLike) -> None:
+        with self._lock:
+            self._states[record.version] = (record, state)
+            self._states.move_to_end(record.version)
+            while len(self._states) > self._mapped:
+                self._states.popitem(last=False)
+
+    def _state_path(self, version: Version) -> Path:
+        return self._folder / f"{version:012d}.state"
+
+    def _delta_path(self, version: Version, encoding_id: EncodingId) -> Path:
+        return self._folder / f"{version:012d}.delta{encoding_id}"
+
+    def _announcement_path(self, version: Version) -> Path:
+        return self._folder / f"{version:012d}.version"
+
+    def _record_path(self, version: Version) -> Path:
+        return self._folder / f"{version:012d}.record"
+
+
+def _move_durably(written: Path, path: Path) -> None:
+    """Make a file that was written durable, and then give it its name."""
+    descriptor = os.open(written, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    written.rename(path)
+    kill_point("version_renamed")
+    fsync_folder(path.parent)
+    kill_point("version_durable")
+
+
+def _read_signed(path: Path, version: Version) -> VerifiedVersion | None:
+    try:
+        return parse_announcement(pb.VersionAnnouncement.FromString(path.read_bytes()))
+    except FileNotFoundError:
+        return None
+    except (OSError, DecodeError, MalformedMessage) as error:
+        raise CheckpointError(f"cannot read the record of version {version}", cause=str(error), fix=_FIX) from None
+
+
+def no_longer_needed(
+    versions: Collection[Version], *, newest: int, staleness_limit: int, checkpoints: Collection[int]
+) -> list[Version]:
+    """Which of these versions may be removed, oldest first.
+
+    The ``newest`` ones serve coming batches. A learner that resumes from a checkpoint at step c replays the batches
+    from c on, whose rollouts may come from any version in [c - S, c]; it makes the later ones again itself.
+    """
+    older = sorted(versions)[:-newest]
+    return [version for version in older if not any(step - staleness_limit <= version <= step for step in checkpoints)]

@@ -1,0 +1,125 @@
+"""What the run is, as the coordinator said it when our session opened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from learner.checkpoints.checkpoint import HostState
+from learner.config import LearnerConfig
+from learner.objective.config import check_group_size
+from learner.training.batch_check import BatchRules
+from learner.training.starting_model import starting_model
+from learner.training.trained_ids import TrainedIds
+from rollcast.policy.config import ModelConfig
+from rollcast.runtime.errors import CheckpointError, ConfigError
+from rollcast.wire.ids import Version
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.rollouts import Sampling, sampling_from_pb
+from rollcast.wire.text.tokenizer import read_record
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What the run is, as the coordinator said it, in our types."""
+
+    info: pb.RunInfo
+    model: ModelConfig
+    sampling: Sampling
+
+    @classmethod
+    def of(cls, info: pb.RunInfo, config: LearnerConfig) -> RunFacts:
+        """Check and convert.
+
+        Raises:
+            ConfigError: versions would come so rarely that no rollout is ever young enough, or groups are too small for
+                the objective.
+            ModelError: the model to start from cannot be used, or has another tokenizer.
+            MalformedMessage: the tokenizer or the sampling parameters are not what they should be.
+        """
+        kappa, limit = info.publish_every_steps, info.staleness_limit
+        if kappa > limit + 1:
+            raise ConfigError(
+                f"publish_every_steps {kappa} does not go with staleness_limit {limit}",
+                cause="the newest version would be too old to train on before the next one is published",
+                fix="publish at least every staleness_limit + 1 steps",
+            )
+        check_group_size(config.objective, info.samples_per_group)
+        model = starting_model(config, read_record(info.tokenizer_json))
+        # The learner has no text: the coordinator cuts what it has sampled for an evaluation, before it is scored.
+        sampling = replace(sampling_from_pb(info.sampling), stop_strings=())
+        return cls(info, model, sampling)
+
+    @property
+    def model_json(self) -> str:
+        """The architecture as version records and checkpoints carry it."""
+        return self.model.model_dump_json()
+
+    @property
+    def row_tokens(self) -> int:
+        """Longest prompt plus longest completion."""
+        return self.info.prompt_tokens_max + self.sampling.max_new_tokens
+
+    def host_state(
+        self,
+        seed: int,
+        step: int,
+        epoch: int,
+        newest_version: Version,
+        trained: TrainedIds,
+        figures: dict[str, float],
+    ) -> HostState:
+        """The host part of a checkpoint."""
+        return HostState(
+            step=step,
+            newest_version=newest_version,
+            run_id=self.info.run_id,
+            epoch=epoch,
+            seed=seed,
+            tokenizer_json=self.info.tokenizer_json,
+            model_json=self.model_json,
+            sampling={
+                "temperature": self.sampling.temperature,
+                "max_new_tokens": self.sampling.max_new_tokens,
+                "stop_token_ids": list(self.sampling.stop_token_ids),
+            },
+            prompt_tokens_max=self.info.prompt_tokens_max,
+            trained_ranges=trained.ranges(),
+            figures=figures,
+        )
+
+    @property
+    def rules(self) -> BatchRules:
+        """What every batch keeps to."""
+        return BatchRules(
+            staleness_limit=self.info.staleness_limit,
+            groups_per_step=self.info.groups_per_step,
+            samples_per_group=self.info.samples_per_group,
+            vocabulary_size=self.model.vocabulary_size,
+            row_tokens=self.row_tokens,
+        )
+
+    def check_checkpoint(self, host: HostState) -> None:
+        """That a checkpoint may be resumed from.
+
+        Raises:
+            CheckpointError: it is of another run, another model, or newer than the coordinator's ledger.
+        """
+        info = self.info
+        opened = {start.epoch for start in info.epochs}
+        if host.run_id != info.run_id or not opened.issuperset(range(host.epoch + 1, info.epoch + 1)):
+            raise CheckpointError(
+                "the checkpoint in run_folder is of another run",
+                cause=f"its run is {host.run_id}, epoch {host.epoch}; here {info.run_id}, epoch {info.epoch}",
+                fix="choose the run's own run_folder, or an empty one",
+            )
+        if host.model_json != self.model_json or host.tokenizer_json != info.tokenizer_json:
+            raise CheckpointError(
+                "the checkpoint's model or tokenizer is not the configured one",
+                fix="use the model and the task that the run was started with",
+            )
+        if host.step > info.recorded_batches or host.epoch > info.epoch:
+            raise CheckpointError(
+                f"the checkpoint is of step {host.step}, the coordinator recorded {info.recorded_batches} batches",
+                cause="the coordinator's ledger is older than the checkpoint",
+                fix="restore the ledger and the checkpoint from the same time, or start the run anew",
+            )

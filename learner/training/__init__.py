@@ -1,0 +1,1 @@
+"""Make one optimiser step on a mesh of devices."""

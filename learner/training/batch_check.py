@@ -1,0 +1,82 @@
+"""The learner's own gate on a batch: age, repetition, form. The coordinator keeps these rules; we make sure. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+
+from learner.training.packing import TrainingRow
+from rollcast.runtime.errors import MalformedMessage
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.rollouts import segment_from_pb, tokens_from_pb
+
+_FIX = "this is a bug of Rollcast, not of your configuration: please report it with the run's logs"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRules:
+    """What every batch of a run keeps to."""
+
+    staleness_limit: int  # S, in learner steps
+    groups_per_step: int
+    samples_per_group: int
+    vocabulary_size: int
+    row_tokens: int  # longest prompt plus longest completion
+
+
+def check_batch(
+    rollouts: Sequence[pb.TrainingRollout], step: int, rules: BatchRules, trained: Container[int]
+) -> list[TrainingRow]:
+    """The batch of ``step`` as rows for packing, in its order.
+
+    Raises:
+        MalformedMessage: a rollout is too old, from the future, trained on before, twice in the batch, or malformed; or
+            the batch is not made of whole groups.
+    """
+    rows = [_row(rollout, rules) for rollout in rollouts]
+    for row in rows:
+        versions = [segment.version for segment in row.segments]
+        if row.rollout_id in trained:
+            raise _broken(step, f"rollout {row.rollout_id} was trained on before")
+        if step - min(versions) > rules.staleness_limit:
+            age = step - min(versions)
+            raise _broken(step, f"rollout {row.rollout_id} has age {age}, the limit is {rules.staleness_limit}")
+        if max(versions) > step:
+            raise _broken(step, f"rollout {row.rollout_id} names version {max(versions)}, which does not exist yet")
+    if len({row.rollout_id for row in rows}) != len(rows):
+        raise _broken(step, "a rollout is in it twice")
+    sizes = Counter(row.group_id for row in rows)
+    if len(sizes) != rules.groups_per_step or set(sizes.values()) != {rules.samples_per_group}:
+        raise _broken(step, f"it is not {rules.groups_per_step} groups of {rules.samples_per_group}")
+    return rows
+
+
+def _row(rollout: pb.TrainingRollout, rules: BatchRules) -> TrainingRow:
+    segments = tuple(segment_from_pb(segment) for segment in rollout.segments)
+    prompt = tokens_from_pb(rollout.prompt_token_ids)
+    tokens = prompt + tuple(token for segment in segments for token in segment.token_ids)
+    if not segments or not prompt or len(tokens) > rules.row_tokens:
+        raise MalformedMessage(
+            f"rollout {rollout.rollout_id} has {len(prompt)} prompt tokens, {len(segments)} segments and "
+            f"{len(tokens)} tokens, of at most {rules.row_tokens}",
+            fix=_FIX,
+        )
+    numbers = (rollout.reward, rollout.sampling.temperature)
+    if max(tokens) >= rules.vocabulary_size or not all(map(math.isfinite, numbers)) or numbers[1] <= 0.0:
+        raise MalformedMessage(
+            f"rollout {rollout.rollout_id} has a token, a reward or a temperature that cannot be", fix=_FIX
+        )
+    return TrainingRow(
+        rollout_id=rollout.rollout_id,
+        group_id=rollout.group_id,
+        prompt_token_ids=prompt,
+        segments=segments,
+        temperature=rollout.sampling.temperature,
+        reward=rollout.reward,
+    )
+
+
+def _broken(step: int, cause: str) -> MalformedMessage:
+    return MalformedMessage(f"the batch of step {step} breaks the run's rules", cause=cause, fix=_FIX)

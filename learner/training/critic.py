@@ -1,0 +1,119 @@
+"""The critic of PPO (Schulman et al. 2017, section 5): a model of the policy's shape that tells the reward to come.
+
+It has parameters and an optimiser of its own and starts from the policy's weights with a head of zeros.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from learner.config import LearnerConfig
+from learner.objective.advantages import generalised_advantages, whitened
+from learner.training.mesh import placed_params
+from learner.training.micro_batches import FloatArray, ForwardPasses, Gradients, forward_of, inputs
+from learner.training.optimiser import updates
+from learner.training.packing import PackedBatch
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.logprobs import Forward
+from rollcast.policy.params import Params, bind
+
+HEAD = "value.kernel"
+BIAS = "value.bias"
+
+
+class Judgement(NamedTuple):
+    """What the critic says of a batch; f32 [rows, time] each, 0 off the trained tokens."""
+
+    advantages: FloatArray  # mean 0 and standard deviation 1
+    returns: FloatArray  # what the values should have been
+    values: FloatArray
+
+
+class Critic:
+    """Values, and how they are learned.
+
+    Args:
+        config: of the learner; the critic has a learning rate of its own, and the policy's other settings.
+        mesh: where parameters and rows lie.
+        policy: parameters to start from.
+    """
+
+    def __init__(self, model_config: ModelConfig, config: LearnerConfig, mesh: Mesh, policy: Params) -> None:
+        self._model_config = model_config
+        self._config = config.objective
+        self._forward = forward_of(config, mesh)
+        micro_batch_tokens = config.optimiser.micro_batch_tokens
+        self._updates = updates(config.optimiser, config.objective.critic.learning_rate, mesh)
+        self._values = ForwardPasses(self._estimates, mesh, micro_batch_tokens)
+        self._gradients = Gradients(self._loss, mesh, micro_batch_tokens)
+        params = placed_params(mesh, initial_critic(policy))
+        self.state: tuple[Params, Any] = (params, self._updates.init(params))
+        """Parameters and optimiser state."""
+
+    def judge(self, batch: PackedBatch) -> Judgement:
+        """Advantages by GAE from the batch's rewards and the critic's present values."""
+        mask, critic = batch.loss_mask, self._config.critic
+        values = np.where(mask, self._values(self.state[0], batch), np.float32(0.0))
+        advantages = generalised_advantages(
+            batch.rewards, values, mask, batch.segments, discount=critic.discount, gae_lambda=critic.gae_lambda
+        )
+        returns = np.where(mask, advantages + values, 0.0).astype(np.float32)
+        normal = whitened(advantages, mask, self._config.advantage_epsilon)
+        return Judgement(normal.astype(np.float32), returns, values)
+
+    def train_step(self, batch: PackedBatch, judgement: Judgement) -> dict[str, jax.Array]:
+        """One optimiser step towards the returns; gives value_loss and value_error, on the device."""
+        params, optimiser_state = self.state
+        shares = (batch.loss_mask / max(batch.loss_mask.sum(), 1)).astype(np.float32)
+        gradients, values = self._gradients.of(params, (inputs(batch), judgement, shares), batch.sequences_per_row)
+        params, optimiser_state, _ = self._updates.apply(gradients, optimiser_state, params)
+        self.state = (params, optimiser_state)
+        return values
+
+    def _estimates(self, params: Params, arrays: dict[str, jax.Array]) -> jax.Array:
+        read = (arrays["tokens"], arrays["positions"], arrays["segments"])
+        return value_estimates(self._model_config, params, *read, self._forward)
+
+    def _loss(self, params: Params, part: Any, _sequences_per_row: int) -> tuple[jax.Array, dict[str, jax.Array]]:
+        read, told, share = part
+        estimates = self._estimates(params, read)
+        value = jnp.sum(share * clipped_error(estimates, told, self._config.critic.value_clip))
+        error = jnp.sum(share * jnp.square(jax.lax.stop_gradient(estimates) - told.returns))
+        return value, {"value_loss": value, "value_error": error}
+
+
+def initial_critic(policy: Params) -> Params:
+    """A copy of the policy's parameters (f32), and a head of zeros."""
+    width = policy["embedding"].shape[1]
+    head = {HEAD: jnp.zeros((width, 1), jnp.float32), BIAS: jnp.zeros((1,), jnp.float32)}
+    return {name: jnp.array(value) for name, value in policy.items()} | head
+
+
+def value_estimates(
+    config: ModelConfig,
+    params: Params,
+    tokens: jax.Array,
+    positions: jax.Array,
+    segments: jax.Array,
+    forward: Forward,
+) -> jax.Array:
+    """Value f32 [rows, time] before each token, from what comes before it; 0 for the first token of a row."""
+    model = bind(config, params)
+    hidden = model(tokens, positions, forward.attend(segments), forward.around).astype(jnp.float32)
+    after = (hidden @ params[HEAD] + params[BIAS])[..., 0]
+    return jnp.pad(after[:, :-1], ((0, 0), (1, 0)))
+
+
+def clipped_error(estimates: jax.Array, judgement: Judgement, clip: float) -> jax.Array:
+    """Half the squared error of values, or of values within ``clip`` of what they were, whichever is larger.
+
+    (The value loss of PPO's implementation, baselines/ppo2.)
+    """
+    near = judgement.values + jnp.clip(estimates - judgement.values, -clip, clip)
+    errors = jnp.square(estimates - judgement.returns)
+    return 0.5 * jnp.maximum(errors, jnp.square(near - judgement.returns))

@@ -1,0 +1,139 @@
+"""A batch in parts that fit into memory: gradients added up, forward passes one after the other.
+
+All parts of one kind have the same shape, so that each kind compiles once however many rows a batch has. What is
+missing in the last part are rows of nothing: segment 0, weight 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from learner.config import LearnerConfig
+from learner.training.mesh import TENSOR, params_shardings, row_shards, rows_sharding
+from learner.training.packing import PackedBatch
+from rollcast.policy.logits import Tiles
+from rollcast.policy.logprobs import Forward
+from rollcast.policy.params import Params
+
+# Rows of one forward pass, where they are short. A batch holds rows of several versions in varying shares: passes of
+# one fixed size compile once and waste half a pass a version on average.
+FORWARD_ROWS = 32
+
+# Logits at a time: 64 MiB of float32, and on a CPU 8 MiB, which its caches hold (a fifth faster than 64).
+_TILE, _CPU_TILE = 1 << 24, 1 << 21
+
+FloatArray = np.ndarray[Any, np.dtype[np.float32]]
+Loss = Callable[[Params, Any, int], tuple[jax.Array, dict[str, jax.Array]]]
+
+
+class Gradients:
+    """Gradients of a loss that adds up over rows, and its metrics, of a batch of any size.
+
+    Args:
+        loss: (parameters, tree of arrays [rows, ...], sequences per row) -> the rows' part of the loss, and metrics.
+        mesh: where parameters and rows lie.
+        micro_batch_tokens: of a part.
+    """
+
+    def __init__(self, loss: Loss, mesh: Mesh, micro_batch_tokens: int) -> None:
+        self._mesh = mesh
+        self._micro_batch_tokens = micro_batch_tokens
+        self._gradient = jax.grad(loss, has_aux=True)
+        self._add = jax.jit(self._add_part, donate_argnums=1, static_argnums=3)
+        self._zeros = jax.jit(self._nothing)
+
+    def of(self, params: Params, whole: Any, sequences_per_row: int) -> tuple[Params, dict[str, jax.Array]]:
+        """Gradients, like the parameters, and the sums of the metrics; whole: tree of host arrays [rows, ...]."""
+        total: Params = self._zeros(params)
+        metrics: list[dict[str, jax.Array]] = []
+        rows, time = jax.tree.leaves(whole)[0].shape[:2]
+        vary = sequences_per_row > 1
+        each = rows_each(rows, time, self._micro_batch_tokens, row_shards(self._mesh), vary=vary)
+        for part in parts(whole, each):
+            total, values = self._add(params, total, part, sequences_per_row)
+            metrics.append(values)
+        summed: dict[str, jax.Array] = jax.tree.map(lambda *leaves: jnp.sum(jnp.stack(leaves)), *metrics)
+        return total, summed
+
+    def _nothing(self, params: Params) -> Params:
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        placed: Params = jax.lax.with_sharding_constraint(zeros, params_shardings(self._mesh, params))
+        return placed
+
+    def _add_part(
+        self, params: Params, total: Params, part: Any, sequences_per_row: int
+    ) -> tuple[Params, dict[str, jax.Array]]:
+        rows = jax.lax.with_sharding_constraint(part, rows_sharding(self._mesh))
+        gradients, metrics = self._gradient(params, rows, sequences_per_row)
+        added = jax.tree.map(jnp.add, total, gradients)
+        return jax.lax.with_sharding_constraint(added, params_shardings(self._mesh, params)), metrics
+
+
+class ForwardPasses:
+    """A function of parameters and `inputs` for every row of a batch of any size: a tree of f32 [rows, time]."""
+
+    def __init__(self, function: Callable[[Params, dict[str, Any]], Any], mesh: Mesh, micro_batch_tokens: int) -> None:
+        self._function = function
+        self._mesh = mesh
+        self._micro_batch_tokens = micro_batch_tokens
+        self._compiled = jax.jit(self._run)
+
+    def __call__(self, params: Params, batch: PackedBatch) -> Any:
+        rows, time = batch.tokens.shape
+        shards = row_shards(self._mesh)
+        each = -(-min(FORWARD_ROWS, max(1, self._micro_batch_tokens // time)) // shards) * shards
+        found = [self._compiled(params, part) for part in parts(inputs(batch), each)]
+        return jax.tree.map(lambda *leaves: np.concatenate([np.asarray(one) for one in leaves])[:rows], *found)
+
+    def _run(self, params: Params, arrays: dict[str, Any]) -> Any:
+        rows = jax.lax.with_sharding_constraint(arrays, rows_sharding(self._mesh))
+        everywhere = NamedSharding(self._mesh, PartitionSpec())
+        return jax.lax.with_sharding_constraint(self._function(params, rows), everywhere)
+
+
+def parts(whole: Any, each: int) -> Iterator[Any]:
+    """A tree of host arrays [rows, ...] in trees of ``each`` rows; the last one is filled up with zeros."""
+    rows = jax.tree.leaves(whole)[0].shape[0]
+    for start in range(0, rows, each):
+        missing = max(0, start + each - rows)
+
+        def cut(leaf: Any, start: int = start, missing: int = missing) -> Any:
+            piece = leaf[start : start + each]
+            return np.pad(piece, ((0, missing),) + ((0, 0),) * (leaf.ndim - 1)) if missing else piece
+
+        yield jax.tree.map(cut, whole)
+
+
+def rows_each(rows: int, time: int, micro_batch_tokens: int, shards: int, *, vary: bool) -> int:
+    """Rows of a part: as many as may be in memory, a multiple of ``shards``; fewer where all parts can be even.
+
+    vary: the next batch may have other rows, so that the number may not follow from them.
+    """
+    most = max(1, micro_batch_tokens // time // shards) * shards
+    if vary:
+        return most
+    even = -(-rows // -(-rows // most))
+    return min(most, -(-even // shards) * shards)
+
+
+def forward_of(config: LearnerConfig, mesh: Mesh) -> Forward:
+    """How this configuration computes a forward pass on this mesh."""
+    on_cpu = mesh.devices.flat[0].platform == "cpu"
+    tiles = Tiles(_CPU_TILE if on_cpu else _TILE, vocabulary_shards=mesh.shape[TENSOR])
+    return Forward(config.remat == "blocks", tiles, rows_sharding(mesh) if mesh.size > 1 else None)
+
+
+def inputs(batch: PackedBatch) -> dict[str, Any]:
+    """What the forward pass reads."""
+    return {
+        "tokens": batch.tokens,
+        "positions": batch.positions,
+        "segments": batch.segments,
+        "temperature": batch.temperature,
+    }

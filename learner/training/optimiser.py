@@ -1,0 +1,192 @@
+"""Adam with gradient clipping, its moments in 32, 16 or 8 bits, on the devices or in the host's memory.
+
+Large tensors are stepped one after the other, so that what a step makes on its way is that of one of them.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from learner.config import OptimiserConfig
+from learner.training.mesh import sharding_of, state_shardings
+from learner.training.moments import (
+    Coded,
+    chance,
+    decode_first,
+    decode_second,
+    encode_first,
+    encode_second,
+    to_bfloat16,
+)
+from rollcast.policy.params import Params
+
+ALONE_ELEMENTS = 1 << 18
+"""A tensor of so many elements is stepped alone; all smaller ones at once, since each call costs some time."""
+_EPSILON = 1e-8
+
+Tensors = tuple[Any, ...]  # of a group, in the order of its names
+
+
+class Moments(NamedTuple):
+    """State of Adam: steps taken (i32), and by tensor name both moments in the form of the state's dtype."""
+
+    count: jax.Array
+    first: dict[str, Any]
+    second: dict[str, Any]
+
+
+class Updates(Protocol):
+    """An optimiser: where its state is, and what it does to parameters."""
+
+    def init(self, params: Params) -> Any:
+        """A fresh state."""
+
+    def apply(self, gradients: Params, state: Any, params: Params) -> tuple[Params, Any, jax.Array]:
+        """Parameters and state after a step, and the gradients' norm before clipping.
+
+        Donates state and parameters; gradients are taken out of their dictionary as they are used up.
+        """
+
+
+def updates(config: OptimiserConfig, learning_rate: float, mesh: Mesh) -> Updates:
+    """Gradients clipped to the global norm, then Adam (Kingma and Ba 2015)."""
+    return _Adam(config, learning_rate, mesh)
+
+
+class _Adam:
+    def __init__(self, config: OptimiserConfig, learning_rate: float, mesh: Mesh) -> None:
+        self._config = config
+        self._learning_rate = learning_rate
+        self._mesh = mesh
+        self._places: dict[str, tuple[Tensors, Tensors, Tensors]] = {}  # by a group's first name
+        self._begin = jax.jit(lambda: jnp.zeros((), jnp.int32), out_shardings=NamedSharding(mesh, PartitionSpec()))
+        self._init = jax.jit(self._nothing, static_argnums=1)
+        self._measure = jax.jit(lambda gradients, count: (optax.tree.norm(gradients), count + 1))
+        self._step = jax.jit(self._stepped, donate_argnums=(1, 2, 3), static_argnums=7)
+
+    def init(self, params: Params) -> Moments:
+        state = Moments(self._begin(), {}, {})
+        for names in _groups(params):
+            own = tuple(params[name] for name in names)
+            first, second = self._init(own, self._where(names, own)[1:])
+            self._keep(state, names, first, second)
+        return state
+
+    def apply(self, gradients: Params, state: Moments, params: Params) -> tuple[Params, Moments, jax.Array]:
+        norm, count = self._measure(gradients, state.count)
+        stepped: Params = {}
+        kept = Moments(count, {}, {})
+        before: Any = None
+        for names in _groups(params):
+            own, first, second = (tuple(tree[name] for name in names) for tree in (params, state.first, state.second))
+            own_gradients = tuple(gradients.pop(name) for name in names)
+            where = self._where(names, own)
+            if self._config.offload:
+                first, second = jax.device_put((first, second), where[1:])
+            own, first, second = self._step(own_gradients, own, first, second, count, norm, _seeds(names), where)
+            stepped |= zip(names, own, strict=True)
+            self._keep(kept, names, first, second)
+            if self._config.offload:  # the devices hold the moments of two groups at a time
+                jax.block_until_ready(before)
+                before = [kept.first[name] for name in names]
+        return {name: stepped[name] for name in params}, kept, norm
+
+    def _where(self, names: list[str], params: Tensors) -> tuple[Tensors, Tensors, Tensors]:
+        """Where parameters and moments of a group lie."""
+        if names[0] not in self._places:
+            self._places[names[0]] = self._placed(names, params)
+        return self._places[names[0]]
+
+    def _placed(self, names: list[str], params: Tensors) -> tuple[Tensors, Tensors, Tensors]:
+        own = tuple(sharding_of(self._mesh, name, leaf.shape) for name, leaf in zip(names, params, strict=True))
+        moments = jax.eval_shape(self._empty, params)
+        first, second = (
+            tuple(state_shardings(self._mesh, {name: leaf})[name] for name, leaf in zip(names, of_kind, strict=True))
+            for of_kind in moments
+        )
+        return own, first, second
+
+    def _empty(self, params: Tensors) -> tuple[Tensors, Tensors]:
+        zeros = [jnp.zeros(leaf.shape, jnp.float32) for leaf in params]
+        seed, form = jnp.uint32(0), self._config.state_dtype
+        first = tuple(_encode(leaf, seed, form) for leaf in zeros)
+        return first, tuple(_encode(leaf, seed, form, second=True) for leaf in zeros)
+
+    def _nothing(self, params: Tensors, where: tuple[Tensors, Tensors]) -> tuple[Tensors, Tensors]:
+        laid_out: tuple[Tensors, Tensors] = jax.lax.with_sharding_constraint(self._empty(params), where)
+        return laid_out
+
+    def _keep(self, state: Moments, names: list[str], first: Tensors, second: Tensors) -> None:
+        if self._config.offload:
+            where = jax.tree.map(lambda leaf: leaf.sharding.with_memory_kind("pinned_host"), (first, second))
+            first, second = jax.device_put((first, second), where)
+        state.first.update(zip(names, first, strict=True))
+        state.second.update(zip(names, second, strict=True))
+
+    def _stepped(
+        self,
+        gradients: Tensors,
+        params: Tensors,
+        first: Tensors,
+        second: Tensors,
+        count: jax.Array,
+        norm: jax.Array,
+        seeds: jax.Array,
+        where: tuple[Tensors, Tensors, Tensors],
+    ) -> tuple[Tensors, Tensors, Tensors]:
+        most, form = self._config.max_grad_norm, self._config.state_dtype
+        ends = []
+        for index, (gradient, param) in enumerate(zip(gradients, params, strict=True)):
+            clipped = jnp.where(norm < most, gradient, gradient / norm * most)
+            mean, square = self._averaged(clipped, first[index], second[index])
+            change = self._change(mean, square, count)
+            own = seeds[index] ^ count.astype(jnp.uint32) * jnp.uint32(0x9E3779B1)
+            ends.append((param + change, _encode(mean, own[0], form), _encode(square, own[1], form, second=True)))
+        turned = tuple(zip(*ends, strict=True))
+        laid_out: tuple[Tensors, Tensors, Tensors] = jax.lax.with_sharding_constraint(turned, where)
+        return laid_out
+
+    def _averaged(self, gradient: jax.Array, first: Any, second: Any) -> tuple[jax.Array, jax.Array]:
+        b1, b2 = self._config.b1, self._config.b2
+        mean = b1 * _decode(first) + (1.0 - b1) * gradient
+        return mean, b2 * _decode(second, second=True) + (1.0 - b2) * jnp.square(gradient)
+
+    def _change(self, mean: jax.Array, square: jax.Array, count: jax.Array) -> jax.Array:
+        steps = count.astype(jnp.float32)
+        root = jnp.sqrt(square / (1.0 - self._config.b2**steps))
+        return -self._learning_rate * (mean / (1.0 - self._config.b1**steps) / (root + _EPSILON))
+
+
+def _groups(params: Params) -> list[list[str]]:
+    """Names of what is stepped at once."""
+    small = [name for name, leaf in params.items() if math.prod(leaf.shape) < ALONE_ELEMENTS]
+    return [[name] for name in params if name not in set(small)] + ([small] if small else [])
+
+
+def _seeds(names: list[str]) -> np.ndarray[Any, np.dtype[np.uint32]]:
+    """Of the chances of both moments, u32 [names, 2]."""
+    return np.array([[zlib.crc32(f"{name}/{kind}".encode()) for kind in ("first", "second")] for name in names], "u4")
+
+
+def _encode(values: jax.Array, seed: jax.Array, form: str, *, second: bool = False) -> Any:
+    """A moment as it is kept; vectors are few and stay float32."""
+    if values.ndim < 2 or form == "float32":
+        return values
+    chances = chance(values.shape, seed)
+    if form == "bfloat16":
+        return to_bfloat16(values, chances)
+    return encode_second(values, chances) if second else encode_first(values, chances)
+
+
+def _decode(moment: Any, *, second: bool = False) -> jax.Array:
+    if isinstance(moment, Coded):
+        return decode_second(moment) if second else decode_first(moment)
+    return moment.astype(jnp.float32)

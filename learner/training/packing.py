@@ -1,0 +1,186 @@
+"""Training rollouts to fixed-shape arrays: right-padded rows of prompt and completion, one or several to a row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from learner.objective.advantages import advantages, shaped_rewards
+from learner.objective.aggregates import token_weights
+from learner.objective.config import ObjectiveConfig
+from learner.training.bins import share_rows
+from rollcast.wire.rollouts import Segment
+
+# Version of tokens that no policy made: prompts, tools, padding.
+NO_VERSION = -1
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRow:
+    """One scored rollout of a batch."""
+
+    rollout_id: int
+    group_id: int
+    prompt_token_ids: tuple[int, ...]
+    segments: tuple[Segment, ...]
+    temperature: float
+    reward: float
+
+    @property
+    def tokens(self) -> int:
+        """Length of prompt and completion."""
+        return len(self.prompt_token_ids) + sum(len(segment.token_ids) for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBatch:
+    """Rows of a batch; [rows, time] unless said otherwise."""
+
+    tokens: Array  # i32, right-padded with 0
+    positions: Array  # i32, index in the sequence
+    segments: Array  # i32, 0 on padding, 1 .. for the sequences of a row
+    loss_mask: Array  # bool, tokens that are trained on
+    token_versions: Array  # i64, version that made the token, NO_VERSION where none did
+    temperature: Array  # f32, 0 on padding
+    advantages: Array  # f32, of the token's sequence; 0 where a critic tells them
+    rewards: Array  # f32, the sequence's at its last trained token
+    weights: Array  # f32, what a token counts in the mean over the batch
+    sequences_per_row: int = 1  # upper bound of segments
+    places: tuple[tuple[int, slice], ...] = ()  # row and columns of each rollout of the whole batch, in its order
+
+    def select(self, rows: Array) -> PackedBatch:
+        """The given rows (indices) as a batch of their own; weights stay those of the whole."""
+        arrays: dict[str, Any] = {name: leaf[rows] for name, leaf in self._leaves() if isinstance(leaf, np.ndarray)}
+        return replace(self, **arrays)
+
+    def _leaves(self) -> list[tuple[str, Any]]:
+        return [(field.name, getattr(self, field.name)) for field in fields(self)]
+
+    def versions(self) -> list[int]:
+        """Versions that made the trained tokens, oldest first."""
+        return sorted(int(version) for version in np.unique(self.token_versions[self.loss_mask]))
+
+
+def pack(
+    rows: Sequence[TrainingRow],
+    *,
+    time: int,
+    objective: ObjectiveConfig,
+    completion_tokens_max: int,
+    shared: bool = False,
+) -> PackedBatch:
+    """Lay out a batch in rows of ``time`` tokens, with rewards, advantages and weights as the objective says.
+
+    completion_tokens_max: longest completion that there may be. shared: several rollouts to a row, where they fit.
+
+    Raises:
+        ValueError: a rollout is longer than ``time``, or a loss mask does not match its tokens.
+    """
+    for row in rows:
+        if row.tokens > time:
+            raise ValueError(f"rollout {row.rollout_id} has {row.tokens} tokens, more than {time}")
+    members = share_rows([row.tokens for row in rows], time) if shared else [[index] for index in range(len(rows))]
+    most = max((len(own) for own in members), default=1)
+    # A power of two, so that few forms are compiled.
+    batch = _empty(len(members), time, 1 << (most - 1).bit_length())
+    places: list[tuple[int, slice]] = [(0, slice(0))] * len(rows)
+    for line, own in enumerate(members):
+        start = 0
+        for number, index in enumerate(own):
+            end = start + rows[index].tokens
+            places[index] = (line, slice(start, end))
+            _lay_out(rows[index], number + 1, batch, places[index])
+            start = end
+    lengths = np.array([batch.loss_mask[place].sum() for place in places], np.int64)
+    scored = score(rows, lengths, objective, completion_tokens_max)
+    for place, worth, reward, weight in zip(places, scored.advantages, scored.rewards, scored.weights, strict=True):
+        mask = batch.loss_mask[place]
+        batch.advantages[place] = worth * mask
+        batch.rewards[place] = reward * (mask & (np.cumsum(mask) == mask.sum()))
+        batch.weights[place] = weight * mask
+    return replace(batch, places=tuple(places))
+
+
+def _empty(rows: int, time: int, sequences_per_row: int) -> PackedBatch:
+    shape = (rows, time)
+    return PackedBatch(
+        tokens=np.zeros(shape, np.int32),
+        positions=np.zeros(shape, np.int32),
+        segments=np.zeros(shape, np.int32),
+        loss_mask=np.zeros(shape, bool),
+        token_versions=np.full(shape, NO_VERSION, np.int64),
+        temperature=np.zeros(shape, np.float32),
+        advantages=np.zeros(shape, np.float32),
+        rewards=np.zeros(shape, np.float32),
+        weights=np.zeros(shape, np.float32),
+        sequences_per_row=sequences_per_row,
+    )
+
+
+def _lay_out(row: TrainingRow, number: int, batch: PackedBatch, place: tuple[int, slice]) -> None:
+    """One rollout as sequence ``number`` of its row."""
+    line, span = place
+    tokens, loss_mask, versions = (leaf[line, span] for leaf in (batch.tokens, batch.loss_mask, batch.token_versions))
+    tokens[: len(row.prompt_token_ids)] = row.prompt_token_ids
+    _pack_segments(row, tokens, loss_mask, versions)
+    batch.positions[place] = np.arange(row.tokens)
+    batch.segments[place] = number
+    batch.temperature[place] = row.temperature
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What the objective makes of a batch's rewards; f64 [rollouts] each."""
+
+    rewards: Array  # shaped
+    advantages: Array
+    weights: Array  # of each trained token
+
+
+def score(
+    rows: Sequence[TrainingRow], lengths: Array, objective: ObjectiveConfig, completion_tokens_max: int
+) -> Scored:
+    """Rewards, advantages and weights of rollouts with so many trained tokens (i64 [rollouts])."""
+    raw = np.array([row.reward for row in rows], np.float64)
+    groups = np.array([row.group_id for row in rows], np.int64)
+    rewards = shaped_rewards(raw, lengths, completion_tokens_max, objective.overlong_share)
+    worth = advantages(objective, rewards, groups)
+    return Scored(rewards, worth, token_weights(objective, lengths, worth, completion_tokens_max))
+
+
+def _pack_segments(row: TrainingRow, tokens: Array, loss_mask: Array, versions: Array) -> None:
+    start = len(row.prompt_token_ids)
+    for segment in row.segments:
+        end = start + len(segment.token_ids)
+        if len(segment.loss_mask) != len(segment.token_ids):
+            raise ValueError(f"rollout {row.rollout_id}: loss mask and tokens of a segment differ in length")
+        tokens[start:end] = segment.token_ids
+        trained = np.frombuffer(segment.loss_mask, np.uint8).astype(bool)
+        loss_mask[start:end] = trained
+        versions[start:end] = np.where(trained, segment.version, NO_VERSION)
+        start = end
+
+
+def pack_examples(examples: Sequence[tuple[Sequence[int], Sequence[int]]], *, time: int) -> PackedBatch:
+    """Lay out supervised examples (prompt ids, answer ids); answers are trained on, advantages are 0.
+
+    Raises:
+        ValueError: an example is longer than ``time``.
+    """
+    batch = _empty(len(examples), time, 1)
+    for index, (prompt, answer) in enumerate(examples):
+        start, end = len(prompt), len(prompt) + len(answer)
+        if end > time:
+            raise ValueError(f"an example of {end} tokens, more than {time}")
+        batch.tokens[index, :start], batch.tokens[index, start:end] = prompt, answer
+        batch.positions[index, :end] = np.arange(end)
+        batch.segments[index, :end] = 1
+        batch.temperature[index, :end] = 1.0
+        batch.loss_mask[index, start:end] = True
+    batch.weights[:] = batch.loss_mask / max(batch.loss_mask.sum(), 1)
+    return batch

@@ -1,0 +1,249 @@
+"""The optimiser steps of a batch: log-probabilities of older policies, loss, Adam, snapshots. No I/O."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, BinaryIO, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from learner.config import LearnerConfig
+from learner.objective import build
+from learner.objective.objective import Terms
+from learner.training.critic import Critic, Judgement
+from learner.training.mesh import make_mesh, placed, placed_params
+from learner.training.micro_batches import FloatArray, ForwardPasses, Gradients, forward_of, inputs
+from learner.training.optimiser import updates
+from learner.training.packing import PackedBatch
+from learner.training.sharded_tensors import freeze_into, gathered, pieces
+from learner.training.starting_model import starting_params
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.logprobs import TokenStatistics, completion_logprobs
+from rollcast.policy.params import Params
+from rollcast.policy.snapshot import Snapshot
+from rollcast.runtime.errors import CheckpointError
+from rollcast.wire.versions.tensors import TensorSpec
+
+
+class _Factors(NamedTuple):
+    """What the loss needs beyond the forward pass's inputs; [rows, time] each."""
+
+    loss_mask: Any  # bool
+    advantages: Any  # f32
+    weights: Any  # f32
+    behaviour_logprobs: Any  # f32
+    proximal_logprobs: Any  # f32 or None: the current policy's
+    reference_logprobs: Any  # f32 or None: no penalty
+
+    def select(self, rows: Any) -> _Factors:
+        return _Factors(*(None if leaf is None else leaf[rows] for leaf in self))
+
+
+class Trainer:
+    """Parameters and optimiser state on a mesh of devices, and what is done to them.
+
+    The state is donated to every step: arrays from `params` are valid until the next `train_step`.
+    """
+
+    def __init__(
+        self, model_config: ModelConfig, learner_config: LearnerConfig, devices: Sequence[Any] | None = None
+    ) -> None:
+        self.model_config = model_config
+        self.mesh = make_mesh(learner_config.mesh, devices)
+        self._config = learner_config
+        self._objective = build.objective(learner_config.objective)
+        self._forward = forward_of(learner_config, self.mesh)
+        micro_batch_tokens = learner_config.optimiser.micro_batch_tokens
+        self._updates = updates(learner_config.optimiser, learner_config.optimiser.learning_rate, self.mesh)
+        self._gradients = Gradients(self._loss, self.mesh, micro_batch_tokens)
+        self._statistics = ForwardPasses(self._score, self.mesh, micro_batch_tokens)
+        self.set_params(starting_params(learner_config, model_config, self._placed_one))
+
+    def params(self) -> Params:
+        """Current float32 parameters, on the devices."""
+        return self._params
+
+    def set_params(self, params: Params) -> None:
+        """Take over these float32 parameters, with a fresh optimiser; reference and critic start from them too."""
+        objective = self._config.objective
+        self._params = placed_params(self.mesh, params)
+        self._optimiser_state = self._updates.init(self._params)
+        self._reference = None if objective.kl == "none" else jax.tree.map(jnp.copy, self._params)
+        self.critic: Critic | None = None
+        if objective.advantage == "critic":
+            self.critic = Critic(self.model_config, self._config, self.mesh, self._params)
+
+    def train_step(self, batch: PackedBatch, behaviour_logprobs: FloatArray) -> dict[str, float]:
+        """The optimiser steps on a batch; behaviour_logprobs f32 [rows, time].
+
+        Returns means over these steps: loss, grad_norm (before clipping), the gauges of learner.objective.build, and
+        with a
+        critic value_loss and value_error (squared, of its estimates).
+        """
+        judgement = None if self.critic is None else self.critic.judge(batch)
+        factors = self._factors(batch, behaviour_logprobs, judgement)
+        rows = batch.tokens.shape[0]
+        mini_batches = min(self._config.objective.mini_batches, rows)
+        reports = []
+        for number in range(self._config.objective.epochs_per_batch * mini_batches):
+            # Every mini_batches-th row: a group's completions fall into different parts.
+            part = np.arange(number % mini_batches, rows, mini_batches)
+            chosen = batch.select(part)
+            values = self._step(chosen, factors.select(part))
+            if self.critic is not None and judgement is not None:
+                values |= self.critic.train_step(chosen, Judgement(*(leaf[part] for leaf in judgement)))
+            reports.append(values)
+        fetched = jax.device_get(reports)
+        return {name: float(np.mean([report[name] for report in fetched])) for name in fetched[0]}
+
+    def behaviour(self, params: Params, packed: PackedBatch) -> TokenStatistics:
+        """Of every token under ``params`` (`placed`) at the tokens' temperatures, on the host.
+
+        Values outside the loss mask are those of prompt or padding and mean nothing to the loss.
+        """
+        statistics: TokenStatistics = self._statistics(params, packed)
+        return statistics
+
+    def placed(self, params: Params) -> Params:
+        """Parameters of another version, on the devices as our own are."""
+        return placed_params(self.mesh, params)
+
+    def freeze_into(self, file: BinaryIO | None) -> tuple[TensorSpec, ...]:
+        """Write the current parameters as the rollout reads them; see learner.training.sharded_tensors."""
+        return freeze_into(self.model_config, self._params, file)
+
+    def snapshot(self) -> Snapshot:
+        """The current parameters as the rollout reads them, in memory."""
+        state = io.BytesIO()
+        return Snapshot(self.freeze_into(state), state.getvalue())
+
+    def state(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Everything a checkpoint needs, by name: host copies, because the next step reuses the originals' memory."""
+        return {name: gathered(leaf) for name, leaf in _named(self._state_tree()).items()}
+
+    def help_gather_state(self) -> None:
+        """Do a process's part in the `state` of another one, and keep nothing of it."""
+        for leaf in jax.tree.leaves(self._state_tree()):
+            for _ in pieces(leaf):
+                pass
+
+    def like_state(self) -> dict[str, Any]:
+        """Shapes and dtypes of `state`."""
+        return {
+            name: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
+            for name, leaf in _named(self._state_tree()).items()
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state`, made on whatever mesh.
+
+        Raises:
+            CheckpointError: see check_state.
+        """
+        self.check_state(state)
+        leaves = [placed(state[name], leaf.sharding) for name, leaf in _named(self._state_tree()).items()]
+        tree = jax.tree.unflatten(jax.tree.structure(self._state_tree()), leaves)
+        self._params, self._optimiser_state = tree["parameters"], tree["optimiser"]
+        self._reference = tree.get("reference")
+        if self.critic is not None:
+            self.critic.state = tree["critic"]
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """That a state is one of this model and optimiser.
+
+        Raises:
+            CheckpointError: names, shapes or dtypes are others.
+        """
+        expected = _named(self._state_tree())
+        same = expected.keys() == state.keys() and all(
+            leaf.shape == state[name].shape and leaf.dtype == state[name].dtype for name, leaf in expected.items()
+        )
+        if not same:
+            raise CheckpointError(
+                "the checkpoint is of another model or optimiser",
+                cause="its tensors differ in name, shape or dtype",
+                fix="resume with the configuration that the run was started with",
+            )
+
+    def _placed_one(self, name: str, leaf: Any) -> Any:
+        """A tensor that was read, where it belongs; with several processes all of them place the whole later."""
+        return leaf if jax.process_count() > 1 else placed_params(self.mesh, {name: leaf})[name]
+
+    def _state_tree(self) -> dict[str, Any]:
+        tree: dict[str, Any] = {"parameters": self._params, "optimiser": self._optimiser_state}
+        if self._reference is not None:
+            tree["reference"] = self._reference
+        if self.critic is not None:
+            tree["critic"] = self.critic.state
+        return tree
+
+    def _factors(self, batch: PackedBatch, behaviour: FloatArray, judgement: Judgement | None) -> _Factors:
+        objective = self._config.objective
+        several = objective.proximal and objective.passes > 1
+        return _Factors(
+            loss_mask=batch.loss_mask,
+            advantages=batch.advantages if judgement is None else judgement.advantages,
+            # A part's weights add up to its share of the batch; each step is to be as long as one on the whole.
+            weights=batch.weights * np.float32(min(objective.mini_batches, len(batch.weights))),
+            behaviour_logprobs=behaviour,
+            proximal_logprobs=self._statistics(self._params, batch).logprobs if several else None,
+            reference_logprobs=None if self._reference is None else self._statistics(self._reference, batch).logprobs,
+        )
+
+    def _step(self, batch: PackedBatch, factors: _Factors) -> dict[str, Any]:
+        shares = (batch.loss_mask / max(batch.loss_mask.sum(), 1)).astype(np.float32)
+        whole = (inputs(batch), factors, shares)
+        gradients, values = self._gradients.of(self._params, whole, batch.sequences_per_row)
+        self._params, self._optimiser_state, norm = self._updates.apply(gradients, self._optimiser_state, self._params)
+        return values | {"grad_norm": norm}
+
+    def _score(self, params: Params, arrays: dict[str, jax.Array]) -> TokenStatistics:
+        return completion_logprobs(self.model_config, params, **arrays, forward=self._forward)
+
+    def _loss(self, params: Params, part: Any, sequences_per_row: int) -> tuple[jax.Array, dict[str, jax.Array]]:
+        read, given, token_weights = part
+        terms = self._terms(params, read, given, sequences_per_row)
+        value = -self._objective.value(terms)
+        return value, {"loss": value} | self._objective.metrics(terms, token_weights)
+
+    def _terms(self, params: Params, read: dict[str, jax.Array], given: _Factors, sequences_per_row: int) -> Terms:
+        statistics = completion_logprobs(self.model_config, params, **read, forward=self._forward)
+        segments = read["segments"]
+        first = jnp.arange(segments.shape[0], dtype=jnp.int32)[:, None] * sequences_per_row
+        return Terms(
+            logprobs=statistics.logprobs,
+            entropies=statistics.entropies,
+            behaviour_logprobs=given.behaviour_logprobs,
+            advantages=given.advantages,
+            loss_mask=given.loss_mask.astype(jnp.float32),
+            weights=given.weights,
+            sequence=jnp.where(segments > 0, first + segments - 1, -1),
+            sequences=segments.shape[0] * sequences_per_row,
+            proximal_logprobs=given.proximal_logprobs,
+            reference_logprobs=given.reference_logprobs,
+        )
+
+
+def behaviour_by_version(
+    trainer: Trainer, packed: PackedBatch, params_of_version: Callable[[int], Params]
+) -> TokenStatistics:
+    """Each token under the version that made it, f32 [rows, time]; 0 off the loss mask.
+
+    params_of_version thaws one retained version; versions are asked for one after the other, oldest first.
+    """
+    result = TokenStatistics(*(np.zeros(packed.tokens.shape, np.float32) for _ in TokenStatistics._fields))
+    for version in packed.versions():
+        made = (packed.token_versions == version) & packed.loss_mask
+        rows = np.flatnonzero(made.any(axis=1))
+        found = trainer.behaviour(trainer.placed(params_of_version(version)), packed.select(rows))
+        for whole, part in zip(result, found, strict=True):
+            whole[rows] = np.where(made[rows], part, whole[rows])
+    return result
+
+
+def _named(tree: Any) -> dict[str, Any]:
+    leaves, _ = jax.tree.flatten_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}

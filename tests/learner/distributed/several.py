@@ -1,0 +1,112 @@
+"""A program for tests: one learner process of several, or a learner on several devices, on a scripted course.
+
+    python -m tests.learner.distributed.several FOLDER --mesh 1,2,1 [--processes 2 --process-id 0 --address
+    HOST:PORT] [--resume]
+
+Prints what the leader saw as one JSON object: metrics of each step, the snapshot's hash and the state's digest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from learner.checkpoints.checkpoint import Checkpoints, HostState, digest_of
+from learner.config import LearnerConfig, MeshConfig
+from learner.distributed.leader import Follower, LeadTrainer
+from learner.distributed.processes import join
+from learner.training.trainer import Trainer, behaviour_by_version
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.snapshot import thaw
+from tests.learner.tiny import CONFIG, tiny_batch
+
+MODEL = ModelConfig(
+    vocabulary_size=12, layers=1, width=16, query_heads=4, key_value_heads=2, head_size=8, feed_forward_width=16
+)
+REWARDS = [1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0]
+
+
+def host_state(step: int) -> HostState:
+    return HostState(step, step, "run", 0, 1, "{}", MODEL.model_dump_json(), {}, 8, [], {})
+
+
+def config_for(mesh: tuple[int, ...]) -> LearnerConfig:
+    data, fsdp, tensor = mesh
+    return CONFIG.model_copy(update={"mesh": MeshConfig(data=data, fsdp=fsdp, tensor=tensor)})
+
+
+def course(trainer: Trainer, folder: Path, *, resume: bool, steps: int = 2) -> dict[str, object]:
+    """Steps on a batch of rollouts of the trainer's own version, from the start or from the folder's checkpoint."""
+    checkpoints = Checkpoints(folder, keep=2)
+    restored = checkpoints.restore(lambda _: trainer.like_state()) if resume else None
+    if restored is not None:
+        trainer.restore(restored.state)
+    batch = tiny_batch(REWARDS)
+    apart = np.random.default_rng(0).normal(0.0, 0.2, batch.tokens.shape).astype(np.float32) * batch.loss_mask
+    metrics = []
+    for number in range(steps):
+        print(f"step {number}", file=sys.stderr, flush=True)
+        snapshot = trainer.snapshot()
+        params = thaw(MODEL, snapshot.tensors, snapshot.state_bytes)
+        behaviour = behaviour_by_version(trainer, batch, lambda _, params=params: params).logprobs  # type: ignore[misc]
+        metrics.append(trainer.train_step(batch, behaviour - apart))
+    state = trainer.state()
+    start = 0 if restored is None else restored.host.step
+    checkpoints.save(state, host_state(start + steps))
+    return {
+        "metrics": metrics,
+        "snapshot": hashlib.sha256(trainer.snapshot().state_bytes).hexdigest(),
+        "digest": digest_of(state),
+        "restored": None if restored is None else restored.digest,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--mesh", action="append", required=True, help="data,fsdp,tensor; may be repeated")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--process-id", type=int, default=0)
+    parser.add_argument("--address", default="")
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--init-from", type=Path, help="a model's folder, which only the leader is given")
+    parser.add_argument("--then", help="one more mesh, which resumes from the last one's checkpoint")
+    arguments = parser.parse_args()
+    meshes = [tuple(map(int, text.split(","))) for text in arguments.mesh]
+    from_folder = {"init_from": arguments.init_from}
+    if arguments.processes == 1:
+        found = [
+            course(
+                Trainer(MODEL, config_for(mesh).model_copy(update=from_folder)),
+                arguments.folder / str(number),
+                resume=arguments.resume,
+            )
+            for number, mesh in enumerate(meshes)
+        ]
+        if arguments.then:
+            mesh = tuple(map(int, arguments.then.split(",")))
+            last = arguments.folder / str(len(meshes) - 1)
+            found.append(course(Trainer(MODEL, config_for(mesh)), last, resume=True, steps=0))
+        print(json.dumps(found))
+        return
+    team = join(arguments.address, arguments.processes, arguments.process_id, join_timeout_s=60, lost_s=10)
+    if arguments.process_id:
+        status = Follower(config_for(meshes[0]), team).follow()
+    else:
+        trainer = LeadTrainer(MODEL, config_for(meshes[0]).model_copy(update=from_folder), team)
+        print(json.dumps([course(trainer, arguments.folder / "0", resume=arguments.resume, steps=arguments.steps)]))
+        status = 0
+        trainer.end(status)
+    sys.stdout.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Two real processes over gloo. Slow on a busy machine; `python -m bench learner` has the figures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from learner.config import DistributedConfig, LearnerConfig
+from learner.distributed.processes import run_processes
+from learner.training.trainer import Trainer
+from tests.learner.distributed.several import MODEL as SEVERAL
+from tests.learner.tiny import CONFIG, MODEL
+from tests.policy.hub.hub_files import model_folder, random_params
+
+pytestmark = pytest.mark.timeout(400)
+
+
+def free_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+@contextmanager
+def started(folder: Path, address: str, *more: str) -> Iterator[list[subprocess.Popen[str]]]:
+    """Both processes, the leader first."""
+    common = [
+        sys.executable,
+        "-m",
+        "tests.learner.distributed.several",
+        str(folder),
+        "--mesh",
+        "1,2,1",
+        "--processes",
+        "2",
+    ]
+    own = [
+        subprocess.Popen(
+            [*common, "--address", address, "--process-id", str(number), *more],
+            env=os.environ | {"JAX_PLATFORMS": "cpu"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    try:
+        yield own
+    finally:
+        for process in own:
+            process.kill()
+            process.communicate()
+
+
+def alone(folder: Path, *more: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tests.learner.distributed.several", str(folder), "--mesh", "1,1,1", *more]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)[0]
+    return found
+
+
+def pair(folder: Path, *more: str) -> dict[str, Any]:
+    with started(folder, free_address(), *more) as (leader, follower):
+        output, errors = leader.communicate(timeout=300)
+        assert leader.returncode == 0, errors
+        assert follower.wait(60) == 0
+    found: dict[str, Any] = json.loads(output.splitlines()[-1])[0]  # gloo greets on the first line
+    return found
+
+
+async def test_one_process_lives_the_life_itself() -> None:
+    made: list[Trainer] = []
+
+    async def life(make_trainer: Any) -> int:
+        made.append(make_trainer(MODEL))
+        return 7
+
+    assert await run_processes(CONFIG, asyncio.Event(), life) == 7
+    assert type(made[0]) is Trainer
+
+
+def test_settings_of_several_processes_must_be_complete() -> None:
+    with pytest.raises(ValueError, match="need coordinator_address"):
+        DistributedConfig(processes=2)
+    with pytest.raises(ValueError, match="process_id 2 is not below processes = 2"):
+        LearnerConfig.model_validate({"distributed": {"processes": 2, "process_id": 2, "coordinator_address": "h:1"}})
+
+
+@pytest.mark.slow
+def test_two_processes_are_as_one_and_checkpoints_go_both_ways(tmp_path: Path) -> None:
+    two, one = pair(tmp_path / "two"), alone(tmp_path / "one")
+    for mine, theirs in zip(one["metrics"], two["metrics"], strict=True):
+        assert theirs == pytest.approx(mine, abs=1e-5)
+    further_two, further_one = pair(tmp_path / "one", "--resume"), alone(tmp_path / "two", "--resume")
+    assert further_two["restored"] == one["digest"]
+    assert further_one["restored"] == two["digest"]
+    for mine, theirs in zip(further_one["metrics"], further_two["metrics"], strict=True):
+        assert theirs == pytest.approx(mine, abs=1e-5)
+
+
+@pytest.mark.slow
+def test_two_processes_start_from_a_published_model_that_the_leader_has(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "model", SEVERAL, random_params(SEVERAL))
+    two, one = (run(tmp_path / name, "--init-from", str(folder)) for name, run in (("two", pair), ("one", alone)))
+    fresh = alone(tmp_path / "fresh")
+    for mine, theirs, other in zip(one["metrics"], two["metrics"], fresh["metrics"], strict=True):
+        assert theirs == pytest.approx(mine, abs=1e-5)
+        assert theirs["entropy"] != pytest.approx(other["entropy"], abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_when_one_is_killed_the_other_ends_too(tmp_path: Path, victim: int) -> None:
+    with started(tmp_path, free_address(), "--steps", "100000") as processes:
+        other = processes[1 - victim]
+        assert processes[0].stderr is not None
+        while "step 2" not in (line := processes[0].stderr.readline()):
+            assert line, "the leader ended early"
+        processes[victim].send_signal(signal.SIGKILL)
+        assert other.wait(60) not in (0, 130)

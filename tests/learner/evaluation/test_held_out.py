@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from learner.config import LearnerConfig
+from learner.evaluation.held_out import KEPT_PROBLEMS, HeldOut, exact_counts
+from learner.training.trainer import Trainer
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.params import Params
+from rollcast.policy.sampling.sampler import Sampler
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.rollouts import Sampling
+
+MODEL = ModelConfig(
+    vocabulary_size=8, layers=1, width=16, query_heads=2, key_value_heads=1, head_size=8, feed_forward_width=16
+)
+
+
+@pytest.fixture(scope="module")
+def sampler() -> Sampler:
+    return Sampler(MODEL, 4, 2, 6)
+
+
+@pytest.fixture(scope="module")
+def params() -> Params:
+    return Trainer(MODEL, LearnerConfig()).params()
+
+
+def held_out(sampler: Sampler, problems: int) -> HeldOut:
+    def score(completions: Sequence[pb.Completion]) -> list[pb.CompletionScore]:
+        raise AssertionError("not asked here")
+
+    examples = [pb.Example(example_id=100 + index, prompt_token_ids=[2, 3]) for index in range(problems)]
+    return HeldOut(examples, sampler, Sampling(1.0, 2, (1,)), seed=0, score=score, stop=threading.Event())
+
+
+def test_parts_fit_a_batch_of_the_sampler(sampler: Sampler, params: Params) -> None:
+    found = held_out(sampler, 7)
+    assert found.parts(2) == [0, 3, 6]
+    assert found.parts(100) == list(range(7))
+    drawn = [one for start in found.parts(2) for one in found.complete(params, start, 2, version=9)]
+    assert [(one.example_id, one.sample_index) for one in drawn] == [(100 + n, i) for n in range(7) for i in range(2)]
+    assert {one.version for one in drawn} == {9}
+    assert found.complete(params, 3, 2, version=9) == drawn[6:12]  # the same noise again
+
+
+def test_the_first_problems_are_kept_for_people(sampler: Sampler, params: Params) -> None:
+    found = held_out(sampler, KEPT_PROBLEMS + 4)
+    drawn = [one for start in found.parts(1) for one in found.complete(params, start, 1, version=9)]
+    assert sum(one.keep for one in drawn) == KEPT_PROBLEMS
+
+
+def test_counts() -> None:
+    scores = [pb.CompletionScore(exact=exact) for exact in (True, False, True, True)]
+    assert exact_counts(scores, 2) == [1, 2]

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import cast
+
+import pytest
+
+from learner.coordinator.reporter import StatusReporter
+from learner.evaluation.held_out import HeldOut
+from learner.evaluation.periodic import EvaluationPlan, Evaluations
+from rollcast.policy.params import Params
+from rollcast.runtime.errors import CheckpointError
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+
+class ScriptedSet:
+    """A set of four problems in two parts; what is asked of it is written down."""
+
+    def __init__(self, asked: list[str]) -> None:
+        self._asked = asked
+
+    def __len__(self) -> int:
+        return 4
+
+    def parts(self, samples: int) -> list[int]:
+        return [0, 2]
+
+    def complete(self, params: Params, start: int, samples: int, *, version: int) -> list[pb.Completion]:
+        self._asked.append(f"part {start} of version {version}")
+        return [pb.Completion(example_id=start + n) for n in range(2) for _ in range(samples)]
+
+
+class World:
+    """Evaluations of two sets, with a worker thread and a coordinator that finds even problems right."""
+
+    def __init__(self, every_steps: int = 2) -> None:
+        self.asked: list[str] = []
+        self.kept = asyncio.Event()
+        self.reporter = StatusReporter(self._ignore)
+        sets = {name: cast(HeldOut, ScriptedSet(self.asked)) for name in ("held_out", "hard")}
+        plan = EvaluationPlan(every_steps, 9, 2, (1, 2))
+        self.worker = ThreadPoolExecutor(1)
+        self.evaluations = Evaluations(plan, sets, self.worker, self._score, self.reporter)
+
+    async def _ignore(self, *_status: object) -> None:
+        return None
+
+    async def _score(self, completions: Sequence[pb.Completion]) -> list[pb.CompletionScore]:
+        return [pb.CompletionScore(example_id=one.example_id, exact=one.example_id % 2 == 0) for one in completions]
+
+    def step(self, step: int) -> None:
+        self.evaluations.step_done(step, step, lambda version: {}, self._kept)
+
+    async def _kept(self) -> None:
+        await self.kept.wait()
+
+    async def settle(self) -> None:
+        """Let everything run that can."""
+        for _ in range(50):
+            await asyncio.get_running_loop().run_in_executor(self.worker, lambda: None)
+
+
+async def test_one_part_between_two_steps_and_all_while_the_learner_waits() -> None:
+    world = World()
+    world.kept.set()
+    world.step(2)
+    await world.settle()
+    assert world.asked == ["part 0 of version 2"]
+    world.step(3)
+    await world.settle()
+    assert world.asked == ["part 0 of version 2", "part 2 of version 2"]
+    with world.evaluations.idle():
+        await world.settle()
+    assert len(world.asked) == 4
+    figures = world.evaluations.take_figures()
+    assert figures["eval_held_out_pass_at_1"] == figures["eval_hard_pass_at_2"] == 0.5
+    assert figures["eval_hard_version"] == 2.0
+    assert 0.0 <= figures["eval_hard_pass_at_1_low"] < 0.5 < figures["eval_hard_pass_at_1_high"] <= 1.0
+    assert world.evaluations.take_figures() == {}
+
+
+async def test_one_measurement_at_a_time() -> None:
+    world = World()
+    world.kept.set()
+    world.step(2)
+    await world.settle()
+    world.step(4)
+    await world.settle()
+    assert world.evaluations.passed_over == 1
+    await world.evaluations.finish()
+    assert world.asked[-1] == "part 2 of version 2"
+    world.step(9)  # the last step
+    await world.evaluations.finish()
+    assert world.asked[-1] == "part 2 of version 9"
+
+
+async def test_a_version_is_measured_once_it_is_on_disk() -> None:
+    world = World()
+    world.step(2)
+    await world.settle()
+    assert world.asked == []
+    world.kept.set()
+    await world.evaluations.finish()
+    assert len(world.asked) == 4
+
+
+async def test_a_failure_costs_the_measurement_only() -> None:
+    world = World()
+
+    async def failed() -> None:
+        raise CheckpointError("the version is gone")
+
+    world.evaluations.step_done(2, 2, lambda version: {}, failed)
+    await world.evaluations.finish()
+    assert world.asked == []
+    assert world.evaluations.take_figures() == {}
+
+
+async def test_it_can_be_left() -> None:
+    world = World()
+    world.step(2)
+    await world.evaluations.cancel()
+    assert world.asked == []
+
+
+@pytest.mark.parametrize(("every", "due"), [(0, []), (4, [4, 8, 9]), (3, [3, 6, 9])])
+def test_when_it_is_due(every: int, due: list[int]) -> None:
+    plan = EvaluationPlan(every, 9, 1, (1,))
+    assert [step for step in range(1, 10) if plan.due(step)] == due

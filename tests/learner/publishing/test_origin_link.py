@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from learner.publishing import origin_link
+from learner.publishing.origin_link import LinkBroken, OriginLink
+from learner.publishing.push import Push
+from rollcast.runtime.errors import WrongKey
+from rollcast.wire.ids import EncodingId, PeerId, Version
+from rollcast.wire.links.frames import encode_chunk
+from rollcast.wire.links.stream import LinkStream
+from rollcast.wire.proto import rollcast_pb2 as pb
+from tests.learner.scripted_run import RUN_ID, Authority, ScriptedOrigin
+
+KEYFRAME, DELTA = EncodingId(0), EncodingId(1)
+CHUNKS = {KEYFRAME: [bytes([index]) * 40_000 for index in range(12)], DELTA: [b"d" * 500]}
+
+
+class PuppetOrigin(ScriptedOrigin):
+    """Answers an announcement with what the test says, and remembers what it got."""
+
+    def __init__(self, authority: Authority) -> None:
+        super().__init__(authority)
+        self.answers: list[pb.LinkMessage] = []
+        self.got: list[object] = []
+        self.needed = 0  # chunks, until it says that it holds the version
+
+    def message(self, message: pb.LinkMessage) -> list[pb.LinkMessage]:
+        self.got.append(message.WhichOneof("body"))
+        return self.answers if message.HasField("announcement") else []
+
+    def chunk(self, frame: object) -> list[pb.LinkMessage]:
+        self.got.append((frame.encoding_id, frame.index, len(frame.payload)))  # type: ignore[attr-defined]
+        self.needed -= 1
+        return [] if self.needed else [pb.LinkMessage(held=pb.VersionHeld(version=3))]
+
+    @property
+    def stream(self) -> LinkStream:
+        return self._streams[-1]
+
+
+@pytest.fixture
+async def origin(authority: Authority) -> AsyncIterator[PuppetOrigin]:
+    puppet = PuppetOrigin(authority)
+    async with asyncio.timeout(10.0):
+        yield puppet
+        await puppet.stop()
+
+
+async def connect(origin: PuppetOrigin, peer_id: PeerId | None = None) -> OriginLink:
+    address = await origin.start()
+    credentials = origin.authority.credentials(origin.authority.learner, "learner")
+    return await OriginLink.connect(
+        address, peer_id or origin.authority.origin.peer_id, run_id=RUN_ID, credentials=credentials
+    )
+
+
+def push() -> Push:
+    return Push(pb.VersionAnnouncement(), Version(3), {key: bytes(32 * len(value)) for key, value in CHUNKS.items()})
+
+
+def chunk(encoding_id: EncodingId, index: int) -> bytes:
+    return CHUNKS[encoding_id][index]
+
+
+def request(encoding_id: int, *indices: int) -> pb.LinkMessage:
+    return pb.LinkMessage(request=pb.Request(version=3, encoding_id=encoding_id, indices=indices))
+
+
+async def test_chunks_of_all_encodings_go_once_in_the_order_they_were_asked_for(origin: PuppetOrigin) -> None:
+    want = pb.LinkMessage(want=pb.Want(version=3, chunk_list=True))
+    origin.answers = [want, request(0, *range(12)), request(0, 11, 3), request(1, 0)]
+    async with await connect(origin) as link:
+        for _ in range(2):
+            origin.needed = 13
+            await link.push(push(), chunk)
+    expected = ["announcement", "chunk_list", "have", *((0, index, 40_000) for index in range(12)), (1, 0, 500)]
+    assert origin.got == expected * 2
+
+
+async def test_an_origin_that_says_nothing_is_left(origin: PuppetOrigin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(origin_link, "STALL_TIMEOUT_S", 0.05)
+    async with await connect(origin) as link:
+        with pytest.raises(LinkBroken, match="says nothing"):
+            await link.push(push(), chunk)
+
+
+async def test_an_origin_that_gives_up_ends_the_push(origin: PuppetOrigin) -> None:
+    origin.answers = [pb.LinkMessage(cancel=pb.Cancel(version=3, reason="disk full"))]
+    async with await connect(origin) as link:
+        with pytest.raises(LinkBroken, match="disk full"):
+            await link.push(push(), chunk)
+
+
+async def test_a_link_that_ended_stays_broken(origin: PuppetOrigin) -> None:
+    async with await connect(origin) as link:
+        origin.stream.close("no room", "RC401")
+        for _ in range(2):
+            with pytest.raises(LinkBroken, match="RC401 no room"):
+                await link.push(push(), chunk)
+
+
+async def test_chunks_from_the_origin_are_nonsense(origin: PuppetOrigin) -> None:
+    async with await connect(origin) as link:
+        origin.stream.send_chunk(encode_chunk(3, 0, 0, b"x"))
+        with pytest.raises(LinkBroken, match="nobody asked"):
+            await link.push(push(), chunk)
+
+
+async def test_somebody_else_at_the_address_is_not_the_origin(origin: PuppetOrigin) -> None:
+    with pytest.raises(WrongKey):
+        await connect(origin, origin.authority.learner.peer_id)
+
+
+async def test_nobody_at_the_address_is_a_broken_link(origin: PuppetOrigin) -> None:
+    await (await connect(origin)).close()
+    await origin.stop()
+    credentials = origin.authority.credentials(origin.authority.learner, "learner")
+    with pytest.raises(LinkBroken):
+        await OriginLink.connect("127.0.0.1:9", origin.authority.origin.peer_id, run_id=RUN_ID, credentials=credentials)

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+
+from learner.publishing.publications import Publications
+from learner.publishing.publisher import Publisher
+from rollcast.policy.snapshot import Snapshot
+from rollcast.runtime.errors import RunFolderError
+from rollcast.wire.ids import Version
+
+SNAPSHOT = Snapshot((), b"")
+
+
+class ScriptedPublisher:
+    """Keeps and hands over when the test says so."""
+
+    def __init__(self) -> None:
+        self.story: list[str] = []
+        self.may_keep = asyncio.Event()
+        self.may_finish = asyncio.Event()
+        self.error: Exception | None = None
+
+    async def publish(self, version: Version, snapshot: Snapshot, *, on_kept: Callable[[], None]) -> float:
+        self.story.append(f"start {version}")
+        await self.may_keep.wait()
+        if self.error is not None:
+            raise self.error
+        on_kept()
+        await self.may_finish.wait()
+        self.story.append(f"end {version}")
+        return 1.5
+
+
+def publications() -> tuple[Publications, ScriptedPublisher]:
+    publisher = ScriptedPublisher()
+    return Publications(cast(Publisher, publisher)), publisher
+
+
+async def test_one_at_a_time_and_in_order() -> None:
+    running, publisher = publications()
+    publisher.may_keep.set()
+    publisher.may_finish.set()
+    for version in range(3):
+        await running.start(Version(version), SNAPSHOT)
+    await running.finish()
+    assert publisher.story == ["start 0", "end 0", "start 1", "end 1", "start 2", "end 2"]
+    assert running.last_s == 1.5
+    assert running.under_way is None
+
+
+async def test_starting_does_not_wait_for_the_origin() -> None:
+    running, publisher = publications()
+    await running.start(Version(0), SNAPSHOT)
+    kept = asyncio.ensure_future(running.kept()())
+    await asyncio.sleep(0)
+    assert not kept.done()
+    publisher.may_keep.set()
+    async with asyncio.timeout(5.0):
+        await kept
+    assert running.under_way is not None
+    await running.cancel()
+    assert publisher.story == ["start 0"]
+
+
+async def test_waiting_until_kept_is_about_the_version_of_that_moment() -> None:
+    running, publisher = publications()
+    publisher.may_keep.set()
+    publisher.may_finish.set()
+    await running.start(Version(0), SNAPSHOT)
+    first = running.kept()
+    await running.finish()
+    publisher.may_keep.clear()
+    await running.start(Version(1), SNAPSHOT)
+    async with asyncio.timeout(5.0):
+        await first()
+    await running.cancel()
+
+
+async def test_a_failure_reaches_whoever_waits() -> None:
+    running, publisher = publications()
+    publisher.error = RunFolderError("disk full")
+    publisher.may_keep.set()
+    await running.start(Version(0), SNAPSHOT)
+    with pytest.raises(RunFolderError):
+        await running.kept()()
+
+    running, publisher = publications()
+    publisher.error = RunFolderError("disk full")
+    publisher.may_keep.set()
+    await running.start(Version(0), SNAPSHOT)
+    with pytest.raises(RunFolderError):
+        await running.start(Version(1), SNAPSHOT)

@@ -1,0 +1,304 @@
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from learner.config import PublishConfig
+from learner.publishing.publisher import OriginPusher, Prepared, Publisher
+from learner.publishing.versions import RetainedVersions
+from rollcast.policy.snapshot import Snapshot
+from rollcast.runtime.errors import CheckpointError, WaitTimedOut, WrongKey
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.tls import TlsCredentials
+from rollcast.wire.ids import EncodingId, Epoch, Version
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.versions.delta import DeltaDecoder, InPlace
+from rollcast.wire.versions.tensors import TensorSpec
+from tests.learner.scripted_run import RUN_ID, ScriptedOrigin, World
+
+
+def snapshot(version: int, size: int = 40_000) -> Snapshot:
+    data = np.random.default_rng(version).bytes(4 * size)
+    return Snapshot((TensorSpec("weights", "float32", (size,), 0, 4 * size),), data)
+
+
+class Bench:
+    """A publisher with its parts."""
+
+    def __init__(self, world: World, folder: Path, *, timeout_s: float = 10.0, info: pb.RunInfo | None = None) -> None:
+        self.announced: list[int] = []
+        self.retained = RetainedVersions(folder, mapped=2)
+        self.world = world
+        self.pusher = OriginPusher(self._find, self._credentials, timeout_s=timeout_s, random=Random(0))
+        self.publisher = Publisher(
+            identity=world.authority.learner,
+            run=info or pb.RunInfo(run_id=RUN_ID),
+            model_json="{}",
+            config=PublishConfig(chunk_size_bytes=4096),
+            retained=self.retained,
+            origin=self.pusher,
+            announce=self._announce,
+            stop_on_mismatch=True,
+        )
+
+    async def _find(self) -> pb.RunInfo:
+        return pb.RunInfo(
+            run_id=RUN_ID,
+            origin_address=self.world.coordinator.origin_address,
+            origin_peer_id=self.world.origin_peer_id,
+        )
+
+    async def _credentials(self) -> TlsCredentials:
+        return self.world.learner_credentials
+
+    async def _announce(self, announcement: pb.VersionAnnouncement) -> bool:
+        version = pb.VersionRecord.FromString(announcement.record.payload).version
+        assert version in self.world.origin.held, "announced before the origin holds it"
+        self.announced.append(version)
+        return True
+
+
+async def test_a_version_is_held_by_the_origin_before_it_is_announced(world: World, tmp_path: Path) -> None:
+    bench = Bench(world, tmp_path)
+    for version in (0, 1, 2):
+        await bench.publisher.publish(Version(version), snapshot(version))
+    assert bench.announced == world.origin.held == [0, 1, 2]
+    assert world.origin.links == 1
+    assert world.origin.versions[2].state == snapshot(2).state_bytes
+    first, second = world.origin.versions[0].verified, world.origin.versions[1].verified
+    assert first.record.parent_hash == b""
+    assert second.record.parent_hash == first.record_hash
+    await bench.pusher.close()
+
+
+async def test_a_broken_link_is_opened_again_and_resumes(world: World, tmp_path: Path) -> None:
+    world.origin.break_after = [5, 7]
+    bench = Bench(world, tmp_path)
+    await bench.publisher.publish(Version(0), snapshot(0))
+    assert world.origin.links == 3
+    assert world.origin.chunks_received == world.origin.versions[0].verified.keyframe.chunk_count
+    assert bench.announced == [0]
+    await bench.pusher.close()
+
+
+async def test_an_origin_that_restarts_is_found_again(world: World, tmp_path: Path) -> None:
+    bench = Bench(world, tmp_path)
+    await bench.publisher.publish(Version(0), snapshot(0))
+    await world.origin.stop()
+    world.coordinator.origin_address = await world.origin.start()
+    await bench.publisher.publish(Version(1), snapshot(1))
+    assert bench.announced == [0, 1]
+    await bench.pusher.close()
+
+
+async def test_nobody_else_can_pass_for_the_origin(world: World, tmp_path: Path) -> None:
+    impostor = ScriptedOrigin(world.authority, role="peer")
+    world.coordinator.origin_address = await impostor.start()
+    bench = Bench(world, tmp_path)
+    with pytest.raises(WrongKey, match="not the address of origin"):
+        await bench.publisher.publish(Version(0), snapshot(0))
+    assert not bench.announced
+    assert not impostor.versions
+    await impostor.stop()
+
+
+async def test_an_absent_origin_is_an_error_in_time(world: World, tmp_path: Path) -> None:
+    await world.origin.stop()
+    bench = Bench(world, tmp_path, timeout_s=0.5)
+    with pytest.raises(WaitTimedOut, match="the origin to hold version 0"):
+        await bench.publisher.publish(Version(0), snapshot(0))
+    assert not bench.announced
+    assert bench.retained.versions() == [0], "our own copy comes first"
+
+
+async def test_what_was_kept_but_not_announced_is_published_after_a_restart(world: World, tmp_path: Path) -> None:
+    first = Bench(world, tmp_path)
+    await first.publisher.publish(Version(0), snapshot(0))
+    first.publisher.prepare(Version(1), snapshot(1))
+    await first.pusher.close()
+
+    payload = world.origin.versions[0].verified.announcement.record.payload
+    info = pb.RunInfo(run_id=RUN_ID, has_published=True, newest_published_version=0, newest_record_payload=payload)
+    second = Bench(world, tmp_path, info=info)
+    await second.publisher.publish_kept(until=1)
+    await second.publisher.publish(Version(1), snapshot(1))
+    assert second.announced == [1]
+    assert world.origin.versions[1].verified.record.parent_hash == world.origin.versions[0].verified.record_hash
+    await second.pusher.close()
+
+
+async def test_other_bytes_for_a_known_version_stop_the_learner(world: World, tmp_path: Path) -> None:
+    bench = Bench(world, tmp_path)
+    await bench.publisher.publish(Version(0), snapshot(0))
+    await bench.pusher.close()
+    with pytest.raises(CheckpointError, match="other weights for version 0"):
+        bench.publisher.prepare(Version(0), snapshot(7))
+
+    payload = world.origin.versions[0].verified.announcement.record.payload
+    info = pb.RunInfo(run_id=RUN_ID, has_published=True, newest_published_version=0, newest_record_payload=payload)
+    (tmp_path / "empty").mkdir()
+    elsewhere = Bench(world, tmp_path / "empty", info=info)
+    with pytest.raises(CheckpointError, match="other weights for version 0"):
+        elsewhere.publisher.prepare(Version(0), snapshot(7))
+
+
+class Shelf:
+    """An origin in memory, and a publisher that pushes to it."""
+
+    def __init__(self, folder: Path, info: pb.RunInfo | None = None, **settings: Any) -> None:
+        folder.mkdir(exist_ok=True)
+        self.pushed: list[Prepared] = []
+        self.retained = RetainedVersions(folder, mapped=2)
+        self.publisher = Publisher(
+            identity=IDENTITY,
+            run=info or pb.RunInfo(run_id=RUN_ID),
+            model_json="{}",
+            config=PublishConfig.model_validate(settings),
+            retained=self.retained,
+            origin=self,
+            announce=self._announce,
+        )
+
+    async def push(self, prepared: Prepared) -> None:
+        self.pushed.append(prepared)
+
+    async def _announce(self, announcement: pb.VersionAnnouncement) -> bool:
+        assert announcement == self.pushed[-1].signed.announcement
+        return True
+
+
+IDENTITY = Identity.generate()
+
+
+def trained(version: int) -> Snapshot:
+    """Each version changes a hundred weights of the one before."""
+    weights = np.random.default_rng(0).standard_normal(20_000, np.float32)
+    for step in range(1, version + 1):
+        weights[np.random.default_rng(step).integers(0, len(weights), 100)] += 1e-3
+    return Snapshot((TensorSpec("weights", "float32", (len(weights),), 0, weights.nbytes),), weights.tobytes())
+
+
+def bases(prepared: Prepared) -> dict[int, int | None]:
+    return {manifest.encoding_id: manifest.base_version for manifest in prepared.signed.manifests}
+
+
+async def test_deltas_lead_on_from_the_version_before_and_from_earlier(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path, squash_versions=3)
+    for version in (0, 2, 4, 6, 8):
+        await shelf.publisher.publish(Version(version), trained(version))
+    assert [bases(one) for one in shelf.pushed] == [
+        {0: None},
+        {0: None, 1: 0},
+        {0: None, 1: 2},
+        {0: None, 1: 4, 2: 0},
+        {0: None, 1: 6, 2: 2},
+    ]
+    last = shelf.pushed[-1]
+    state = bytearray(trained(6).state_bytes)
+    decoder = DeltaDecoder(trained(8).tensors, InPlace(state))
+    manifest = last.signed.manifest(1)
+    assert manifest is not None
+    for index in range(manifest.chunk_count):
+        decoder.feed(last.chunk(EncodingId(1), index))
+    decoder.finish()
+    assert bytes(state) == trained(8).state_bytes
+    for encoding_id, encoded in last.encodings.items():
+        signed = last.signed.manifest(encoding_id)
+        assert signed is not None
+        signed.check_chunk_list(encoded.chunk_hashes)
+
+
+@pytest.mark.parametrize("settings", [{"deltas": False}, {"squash_versions": 0}])
+async def test_deltas_can_be_left_out(tmp_path: Path, settings: dict[str, Any]) -> None:
+    shelf = Shelf(tmp_path, **settings)
+    for version in range(3):
+        await shelf.publisher.publish(Version(version), trained(version))
+    assert bases(shelf.pushed[-1]) == ({0: None} if "deltas" in settings else {0: None, 1: 1})
+
+
+async def test_a_restart_pushes_the_manifests_that_were_kept(tmp_path: Path) -> None:
+    first = Shelf(tmp_path)
+    await first.publisher.publish(Version(0), trained(0))
+    prepared = first.publisher.prepare(Version(1), trained(1))
+    payload = first.pushed[0].signed.announcement.record.payload
+    info = pb.RunInfo(run_id=RUN_ID, has_published=True, newest_published_version=0, newest_record_payload=payload)
+    for again in (Shelf(tmp_path, info, deltas=False), Shelf(tmp_path, info, chunk_size_bytes=2048)):
+        assert again.publisher.prepare(Version(1), trained(1)) == prepared
+        await again.publisher.publish_kept(until=1)
+        assert again.pushed == [prepared]
+        known = again.publisher.prepare(Version(0), trained(0))
+        assert known is not None
+        assert known.encodings == {}, "the run knows it"
+
+
+async def test_a_delta_that_was_damaged_is_said(tmp_path: Path) -> None:
+    first = Shelf(tmp_path)
+    await first.publisher.publish(Version(0), trained(0))
+    first.publisher.prepare(Version(1), trained(1))
+    (tmp_path / "000000000001.delta1").write_bytes(b"x")
+    with pytest.raises(CheckpointError, match="delta of version 1"):
+        await Shelf(tmp_path).publisher.publish_kept(until=1)
+
+
+# ---------------------------------------------------------------- training again
+
+
+async def resumed(folder: Path, *versions: int) -> Shelf:
+    """A publisher of a second life; the first published these versions."""
+    first = Shelf(folder)
+    for version in versions:
+        await first.publisher.publish(Version(version), trained(version))
+    payload = first.pushed[-1].signed.announcement.record.payload
+    return Shelf(
+        folder,
+        pb.RunInfo(
+            run_id=RUN_ID, has_published=True, newest_published_version=versions[-1], newest_record_payload=payload
+        ),
+    )
+
+
+async def test_a_version_whose_bytes_were_removed_is_restored_and_never_signed_again(tmp_path: Path) -> None:
+    shelf = await resumed(tmp_path, 0, 1, 2, 3)
+    before = shelf.retained.signed(Version(1))
+    shelf.retained.remove([Version(0), Version(1)], oldest_replayed=0)
+    await shelf.publisher.publish(Version(1), trained(1))
+    assert shelf.retained.signed(Version(1)) == before
+    assert shelf.retained.state(Version(1))[1] == trained(1).state_bytes
+    assert not shelf.pushed
+    assert (shelf.publisher.diverged, shelf.publisher.common_version) == (False, 1)
+    assert [shelf.publisher.knows(Version(version)) for version in (0, 3, 4)] == [True, True, False]
+    assert shelf.publisher.newest_known == 3
+
+
+async def test_another_state_is_neither_signed_nor_taken_for_the_published_one(tmp_path: Path) -> None:
+    shelf = await resumed(tmp_path, 0, 1, 2, 3)
+    shelf.retained.remove([Version(2)], oldest_replayed=0)
+    await shelf.publisher.publish(Version(1), trained(1))
+    await shelf.publisher.publish(Version(2), trained(7))
+    assert (shelf.publisher.diverged, shelf.publisher.common_version) == (True, 1)
+    await shelf.publisher.publish(Version(3), trained(8))
+    await shelf.publisher.publish(Version(4), trained(9))
+    assert not shelf.pushed
+    assert shelf.retained.used(Version(2))[1] == trained(7).state_bytes, "the published bytes are gone"
+    assert shelf.retained.used(Version(3))[1] == trained(3).state_bytes, "the published bytes are here"
+    assert shelf.retained.versions() == [0, 1, 3]
+
+
+async def test_an_epoch_begins_with_a_keyframe_on_top_of_the_newest_version(tmp_path: Path) -> None:
+    shelf = await resumed(tmp_path, 0, 1, 2)
+    await shelf.publisher.publish(Version(1), trained(7))
+    assert shelf.publisher.diverged
+    shelf.publisher.enter_epoch(Epoch(1), Version(3))
+    assert (shelf.publisher.diverged, shelf.publisher.common_version) == (False, None)
+    for version in (3, 4):
+        await shelf.publisher.publish(Version(version), trained(version + 4))
+    first, second = (one.signed for one in shelf.pushed)
+    assert [bases(one) for one in shelf.pushed] == [{0: None}, {0: None, 1: 3}]
+    assert (first.record.epoch, second.record.epoch) == (1, 1)
+    newest_before = shelf.retained.signed(Version(2))
+    assert newest_before is not None
+    assert first.record.parent_hash == newest_before.record_hash

@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from learner.publishing.versions import RetainedVersions, no_longer_needed
+from rollcast.policy.snapshot import Snapshot
+from rollcast.runtime.errors import CheckpointError, RunFolderError
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.ids import Epoch, RunId, Version
+from rollcast.wire.versions.chunks import chunk_list
+from rollcast.wire.versions.records import (
+    PREVIOUS_ID,
+    VerifiedVersion,
+    VersionRecord,
+    delta_manifest,
+    keyframe_manifest,
+    parse_announcement,
+    sign_version,
+    state_hash,
+)
+from rollcast.wire.versions.tensors import TensorSpec
+
+IDENTITY = Identity.generate()
+
+
+def snapshot(version: int) -> Snapshot:
+    return Snapshot(signed(version).record.tensors, state(version))
+
+
+def state(version: int) -> bytes:
+    return bytes([version % 256]) * 5000
+
+
+def delta(version: int) -> bytes:
+    return bytes([version % 256]) * 1500
+
+
+def signed(version: int) -> VerifiedVersion:
+    data = state(version)
+    tensors = (TensorSpec("weights", "uint8", (len(data),), 0, len(data)),)
+    record = VersionRecord(RunId("run"), Epoch(0), Version(version), b"", state_hash(data), len(data), tensors, "{}")
+    manifests = [keyframe_manifest(record, chunk_list(data, 1024), 1024)]
+    if version:
+        hashes = chunk_list(delta(version), 1024)
+        base = Version(version - 1)
+        manifests.append(
+            delta_manifest(record, PREVIOUS_ID, base, size_bytes=1500, chunk_hashes=hashes, chunk_size_bytes=1024)
+        )
+    return parse_announcement(sign_version(record, manifests, IDENTITY))
+
+
+def filled(folder: Path, *versions: int) -> RetainedVersions:
+    retained = RetainedVersions(folder, mapped=2)
+    for version in versions:
+        retained.retain(signed(version), snapshot(version), {PREVIOUS_ID: delta(version)} if version else {})
+    return retained
+
+
+def test_versions_come_back_from_memory_and_from_disk(tmp_path: Path) -> None:
+    filled(tmp_path, 0, 2, 4, 6)
+    retained = RetainedVersions(tmp_path, mapped=2)
+    assert retained.versions() == [0, 2, 4, 6]
+    for version in (0, 2, 4, 6, 0):
+        record, data = retained.state(Version(version))
+        assert (record.version, data) == (version, state(version))
+    assert retained.signed(Version(4)) == signed(4)
+    assert retained.signed(Version(5)) is None
+
+
+def test_a_missing_version_is_named(tmp_path: Path) -> None:
+    retained = filled(tmp_path, 3, 4)
+    with pytest.raises(CheckpointError, match="no copy of version 2") as caught:
+        retained.state(Version(2))
+    assert "2 versions from 3 to 4" in caught.value.cause
+
+
+def test_damage_is_noticed(tmp_path: Path) -> None:
+    filled(tmp_path, 3)
+    path = tmp_path / "000000000003.state"
+    path.write_bytes(b"\xff" + path.read_bytes()[1:])
+    with pytest.raises(CheckpointError, match="damaged"):
+        RetainedVersions(tmp_path, mapped=2).state(Version(3))
+    (tmp_path / "000000000003.version").write_bytes(b"\xff\xff")
+    with pytest.raises(CheckpointError, match="record of version 3"):
+        RetainedVersions(tmp_path, mapped=2).state(Version(3))
+
+
+def test_bases_take_no_place_of_another(tmp_path: Path) -> None:
+    filled(tmp_path, 1, 2, 3)
+    retained = RetainedVersions(tmp_path, mapped=1)
+    kept = retained.state(Version(3))
+    for version in (1, 2, 3):
+        record, data = retained.base(Version(version))
+        assert (record.version, bytes(data)) == (version, state(version))
+    assert retained.state(Version(3))[1] is kept[1]
+    (tmp_path / "000000000001.state").write_bytes(b"x" * 5000)
+    (tmp_path / "000000000002.state").unlink()
+    for version, problem in ((1, "damaged"), (2, "cannot read"), (9, "no copy")):
+        with pytest.raises(CheckpointError, match=problem):
+            retained.base(Version(version))
+
+
+def test_deltas_come_back_as_they_were(tmp_path: Path) -> None:
+    retained = filled(tmp_path, 3)
+    (manifest,) = signed(3).deltas
+    assert retained.delta(Version(3), manifest) == delta(3)
+    (tmp_path / "000000000003.delta1").write_bytes(delta(4))
+    with pytest.raises(CheckpointError, match="delta of version 3"):
+        retained.delta(Version(3), manifest)
+
+
+def test_removing_leaves_what_is_not_named(tmp_path: Path) -> None:
+    retained = filled(tmp_path, 0, 1, 2, 3)
+    retained.remove([Version(0), Version(2)], oldest_replayed=1)
+    assert retained.versions() == [1, 3]
+    suffixes = sorted(path.suffix for path in tmp_path.iterdir())
+    assert suffixes == [".delta1", ".delta1", ".record", ".state", ".state", ".version", ".version"]
+    with pytest.raises(CheckpointError):
+        retained.state(Version(2))
+
+
+def test_what_was_signed_is_remembered_as_long_as_it_may_be_made_again(tmp_path: Path) -> None:
+    retained = filled(tmp_path, 0, 1, 2, 3)
+    retained.remove([Version(0), Version(1)], oldest_replayed=0)
+    again = RetainedVersions(tmp_path, mapped=2)
+    assert [again.signed(Version(version)) for version in (0, 1)] == [None, None]
+    assert [again.record(Version(version)) for version in (0, 1, 3)] == [signed(0), signed(1), signed(3)]
+    again.retain(signed(1), snapshot(1), {})
+    assert again.versions() == [1, 2, 3]
+    again.remove([Version(1)], oldest_replayed=2)
+    assert again.record(Version(1)) is None
+
+
+def test_stand_ins_serve_only_where_the_published_bytes_are_gone(tmp_path: Path) -> None:
+    retained = filled(tmp_path, 0, 1, 2)
+    tensors = signed(1).record.tensors
+    other = Snapshot(tensors, b"other")
+    retained.remove([Version(1)], oldest_replayed=0)
+    for version in (1, 2):
+        retained.stand_in(Version(version), other)
+    assert retained.used(Version(1)) == (tensors, b"other")
+    assert retained.used(Version(2)) == (tensors, state(2))
+    for version in (3, 4):
+        retained.stand_in(Version(version), other)
+    with pytest.raises(CheckpointError, match="no copy of version 1"):
+        retained.used(Version(1))
+
+
+def test_a_frozen_snapshot_becomes_a_version_where_it_lies(tmp_path: Path) -> None:
+    retained = RetainedVersions(tmp_path, mapped=2)
+    data = state(1)
+
+    def write(file: BinaryIO) -> tuple[TensorSpec, ...]:
+        file.seek(1000)
+        file.write(data[1000:])
+        file.seek(0)
+        file.write(data[:1000])
+        return signed(1).record.tensors
+
+    frozen = retained.freeze(Version(1), write)
+    inode = frozen.path.stat().st_ino
+    assert (retained.versions(), frozen.state_bytes) == ([], data)
+    retained.retain(signed(1), frozen, {})
+    retained.discard(frozen)
+    assert (tmp_path / "000000000001.state").stat().st_ino == inode
+    assert retained.state(Version(1))[1] == data
+    unused = retained.freeze(Version(1), write)
+    retained.discard(unused)
+    assert unused.state_bytes == data, "a stand-in reads it on"
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_full_disk_leaves_no_half_of_a_snapshot(tmp_path: Path) -> None:
+    retained = RetainedVersions(tmp_path, mapped=2)
+
+    def write(file: BinaryIO) -> tuple[TensorSpec, ...]:
+        file.write(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(RunFolderError, match="full"):
+        retained.freeze(Version(1), write)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_half_written_version_does_not_exist(tmp_path: Path) -> None:
+    retained = filled(tmp_path, 1)
+    (tmp_path / "000000000002.state").write_bytes(b"half")
+    (tmp_path / "000000000002.delta1").write_bytes(b"half")
+    (tmp_path / ".000000000003.state.1.tmp").write_bytes(b"half")
+    assert retained.versions() == [1]
+    retained.remove_unfinished()
+    assert sorted(path.suffix for path in tmp_path.glob("000000000001.*")) == [".delta1", ".state", ".version"]
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    step=st.integers(0, 60),
+    kappa=st.integers(1, 5),
+    limit=st.integers(0, 6),
+    every=st.integers(1, 20),
+    newest=st.integers(0, 3),
+)
+def test_what_is_kept_serves_coming_batches_and_any_resume(
+    step: int, kappa: int, limit: int, every: int, newest: int
+) -> None:
+    versions = [Version(version) for version in range(0, step + 1, kappa)]
+    checkpoints = list(range(0, step + 1, every))[-2:]
+    gone = no_longer_needed(versions, newest=limit + 2 + newest, staleness_limit=limit, checkpoints=checkpoints)
+    kept = set(versions) - set(gone)
+    for at in [step, *checkpoints]:
+        assert {version for version in versions if at - limit <= version <= at} <= kept
+    assert len(kept) <= limit + 2 + newest + 2 * (limit + 1)

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from learner.config import LearnerConfig
+from learner.run_facts import RunFacts
+from learner.training.trained_ids import TrainedIds
+from rollcast.runtime.errors import CheckpointError, ConfigError
+from rollcast.wire.ids import Version
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.text.tokenizer import Tokenizer
+
+
+def info(**changes: Any) -> pb.RunInfo:
+    values: dict[str, Any] = {
+        "run_id": "run",
+        "staleness_limit": 2,
+        "publish_every_steps": 3,
+        "groups_per_step": 4,
+        "samples_per_group": 8,
+        "prompt_tokens_max": 16,
+        "sampling": pb.Sampling(temperature=1.0, max_new_tokens=4, stop_token_ids=[1]),
+        "tokenizer_json": Tokenizer(("what is ",), "0123456789").to_json(),
+        "recorded_batches": 5,
+    }
+    return pb.RunInfo(**(values | changes))
+
+
+def test_the_tokenizer_sets_the_vocabulary_and_limits_set_the_rules() -> None:
+    facts = RunFacts.of(info(), LearnerConfig())
+    assert facts.model.vocabulary_size == 13
+    assert facts.row_tokens == facts.rules.row_tokens == 20
+    assert (facts.rules.groups_per_step, facts.rules.samples_per_group, facts.rules.staleness_limit) == (4, 8, 2)
+
+
+def test_versions_that_come_too_rarely_are_refused() -> None:
+    with pytest.raises(ConfigError, match="publish_every_steps 4 does not go with staleness_limit 2"):
+        RunFacts.of(info(publish_every_steps=4), LearnerConfig())
+
+
+def test_groups_too_small_for_the_objective_are_refused() -> None:
+    with pytest.raises(ConfigError, match="grpo cannot learn from groups of 1"):
+        RunFacts.of(info(samples_per_group=1), LearnerConfig())
+
+
+def test_only_a_checkpoint_of_this_run_is_resumed_from() -> None:
+    facts = RunFacts.of(info(), LearnerConfig())
+    host = facts.host_state(0, 5, 0, Version(3), TrainedIds([(1, 9)]), {"reward_before": 0.3})
+    facts.check_checkpoint(host)
+    for changes, problem in (
+        ({"run_id": "other"}, "another run"),
+        ({"epoch": 1}, "recorded 5 batches"),
+        ({"model_json": "{}"}, "model or tokenizer"),
+        ({"tokenizer_json": "{}"}, "model or tokenizer"),
+        ({"step": 6}, "recorded 5 batches"),
+    ):
+        with pytest.raises(CheckpointError, match=problem):
+            facts.check_checkpoint(replace(host, **changes))
+
+
+def test_a_checkpoint_of_an_earlier_epoch_serves_where_the_epochs_since_are_known() -> None:
+    host = RunFacts.of(info(), LearnerConfig()).host_state(0, 5, 0, Version(3), TrainedIds(), {})
+    starts = [pb.EpochStart(epoch=1, step_from=5, step=7), pb.EpochStart(epoch=2, step_from=9, step=9)]
+    RunFacts.of(info(epoch=2, epochs=starts), LearnerConfig()).check_checkpoint(host)
+    with pytest.raises(CheckpointError, match="another run"):
+        RunFacts.of(info(epoch=2, epochs=starts[1:]), LearnerConfig()).check_checkpoint(host)

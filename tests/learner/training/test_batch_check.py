@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from learner.training.batch_check import BatchRules, check_batch
+from learner.training.trained_ids import TrainedIds
+from rollcast.runtime.errors import MalformedMessage
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+RULES = BatchRules(staleness_limit=2, groups_per_step=2, samples_per_group=2, vocabulary_size=10, row_tokens=8)
+STEP = 7
+
+
+def segment(version: int, tokens: int) -> pb.Segment:
+    return pb.Segment(
+        role=pb.ASSISTANT, version=version, peer_id="p", token_ids=range(1, tokens + 1), loss_mask=b"\1" * tokens
+    )
+
+
+def batch() -> list[pb.TrainingRollout]:
+    return [
+        pb.TrainingRollout(
+            rollout_id=20 + index,
+            group_id=index // 2,
+            sample_index=index % 2,
+            prompt_token_ids=[3, 4],
+            segments=[segment(5, 2), segment(7, 2)],
+            sampling=pb.Sampling(temperature=0.5, max_new_tokens=6),
+            reward=float(index),
+        )
+        for index in range(4)
+    ]
+
+
+def test_a_good_batch_becomes_rows() -> None:
+    rows = check_batch(batch(), STEP, RULES, TrainedIds())
+    assert [row.rollout_id for row in rows] == [20, 21, 22, 23]
+    assert [row.reward for row in rows] == [0.0, 1.0, 2.0, 3.0]
+    assert [part.version for part in rows[0].segments] == [5, 7]
+    assert rows[0].temperature == 0.5
+
+
+def set_version(version: int) -> Callable[[list[pb.TrainingRollout]], None]:
+    return lambda rollouts: setattr(rollouts[1].segments[0], "version", version)
+
+
+def repeat_id(rollouts: list[pb.TrainingRollout]) -> None:
+    rollouts[1].rollout_id = 20
+
+
+def mix_groups(rollouts: list[pb.TrainingRollout]) -> None:
+    rollouts[1].group_id = 1
+
+
+def drop_one(rollouts: list[pb.TrainingRollout]) -> None:
+    rollouts.pop()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "problem"),
+    [
+        (set_version(4), "age 3, the limit is 2"),
+        (set_version(8), "does not exist yet"),
+        (repeat_id, "in it twice"),
+        (mix_groups, "not 2 groups of 2"),
+        (drop_one, "not 2 groups of 2"),
+    ],
+)
+def test_a_batch_that_breaks_a_rule(spoil: Callable[[list[pb.TrainingRollout]], None], problem: str) -> None:
+    rollouts = batch()
+    spoil(rollouts)
+    with pytest.raises(MalformedMessage, match=f"batch of step {STEP}") as caught:
+        check_batch(rollouts, STEP, RULES, TrainedIds())
+    assert problem in caught.value.cause
+
+
+def test_nothing_is_trained_on_twice() -> None:
+    with pytest.raises(MalformedMessage) as caught:
+        check_batch(batch(), STEP, RULES, TrainedIds([(10, 20)]))
+    assert "rollout 20 was trained on before" in caught.value.cause
+
+
+def too_long(rollout: pb.TrainingRollout) -> None:
+    rollout.segments.append(segment(7, 3))
+
+
+def no_segment(rollout: pb.TrainingRollout) -> None:
+    del rollout.segments[:]
+
+
+def no_prompt(rollout: pb.TrainingRollout) -> None:
+    del rollout.prompt_token_ids[:]
+
+
+def unknown_token(rollout: pb.TrainingRollout) -> None:
+    rollout.prompt_token_ids[0] = 10
+
+
+def bad_reward(rollout: pb.TrainingRollout) -> None:
+    rollout.reward = float("nan")
+
+
+def no_temperature(rollout: pb.TrainingRollout) -> None:
+    rollout.sampling.temperature = 0.0
+
+
+def bad_mask(rollout: pb.TrainingRollout) -> None:
+    rollout.segments[0].loss_mask = b"\1"
+
+
+@pytest.mark.parametrize(
+    "spoil", [too_long, no_segment, no_prompt, unknown_token, bad_reward, no_temperature, bad_mask]
+)
+def test_malformed_rollouts_are_refused(spoil: Callable[[pb.TrainingRollout], None]) -> None:
+    rollouts = batch()
+    spoil(rollouts[2])
+    with pytest.raises(MalformedMessage):
+        check_batch(rollouts, STEP, RULES, TrainedIds())

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
+
+from learner.config import MeshConfig
+from learner.training.mesh import (
+    everywhere,
+    make_mesh,
+    placed,
+    placed_params,
+    row_shards,
+    rows_sharding,
+    sharding_of,
+    state_shardings,
+)
+from rollcast.runtime.errors import ConfigError
+
+LAYER = "layers.0."
+
+
+def abstract(data: int, fsdp: int, tensor: int) -> Any:
+    return AbstractMesh((data, fsdp, tensor), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "expected"),
+    [
+        (LAYER + "attention.query.kernel", (16, 32), ("fsdp", "tensor")),
+        (LAYER + "feed_forward.down.kernel", (32, 16), ("tensor", "fsdp")),
+        (LAYER + "attention.query.kernel_scale", (4, 8), ("fsdp", "tensor")),
+        (LAYER + "attention.key.bias", (8,), ("tensor",)),
+        ("embedding", (64, 16), (("tensor", "fsdp"), None)),
+        ("embedding", (6, 16), (("tensor",), None)),  # by 2 x 2 it does not divide
+        ("embedding", (7, 16), (None, None)),
+        (LAYER + "attention.key.kernel", (16, 7), ("fsdp", None)),
+        (LAYER + "attention_norm.scale", (16,), ()),
+        ("value.kernel", (16, 1), ()),
+    ],
+)
+def test_tensors_lie_by_the_ends_of_their_names(name: str, shape: tuple[int, ...], expected: Any) -> None:
+    found = sharding_of(abstract(2, 2, 2), name, shape).spec
+    flat = [(axes,) if isinstance(axes, str) else axes for axes in found]
+    assert flat == [(axes,) if isinstance(axes, str) else axes for axes in expected]
+
+
+def test_moments_lie_like_their_tensor_and_counts_everywhere() -> None:
+    name = LAYER + "attention.query.kernel"
+    state = (jnp.zeros((), jnp.int32), {name: SimpleNamespace(shape=(16, 32))}, {name: jnp.zeros((16, 4))})
+    count, first, second = state_shardings(abstract(1, 2, 2), state)
+    assert count.spec == PartitionSpec()
+    assert first[name].spec == second[name].spec == sharding_of(abstract(1, 2, 2), name, (16, 32)).spec
+
+
+def test_rows_are_divided_among_data_and_fsdp() -> None:
+    mesh = abstract(2, 4, 1)
+    assert row_shards(mesh) == 8
+    assert rows_sharding(mesh).spec == PartitionSpec(("data", "fsdp"))
+
+
+def test_a_mesh_of_more_devices_than_there_are_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a mesh of 1 x 3 x 1 devices does not go with 1 devices"):
+        make_mesh(MeshConfig(fsdp=3), jax.devices()[:1])
+
+
+def test_what_lies_as_it_should_stays_and_a_copy_shares_no_memory() -> None:
+    mesh = make_mesh(MeshConfig())
+    host = {"embedding": np.ones((4, 2), np.float32)}
+    there = placed_params(mesh, host)
+    assert placed_params(mesh, there)["embedding"] is there["embedding"]
+    copy = placed(host["embedding"], there["embedding"].sharding)
+    host["embedding"][:] = 2.0
+    assert float(copy.sum()) == float(there["embedding"].sum()) == 8.0
+    assert np.all(np.asarray(everywhere(there["embedding"])) == 1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_every_mesh_has_the_same_loss_and_a_checkpoint_fits_another_one(tmp_path: Path) -> None:
+    """On 8 virtual devices, in a process of its own: their number is fixed when jax starts."""
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+
+    def run(*arguments: str) -> list[dict[str, Any]]:
+        command = [sys.executable, "-m", "tests.learner.distributed.several", str(tmp_path), *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=380, check=False)
+        assert done.returncode == 0, done.stderr
+        found: list[dict[str, Any]] = json.loads(done.stdout)
+        return found
+
+    one, many, again = run("--mesh", "1,1,1", "--mesh", "2,2,2", "--then", "1,1,1")
+    for mine, theirs in zip(one["metrics"], many["metrics"], strict=True):
+        assert theirs == pytest.approx(mine, abs=1e-5)
+    assert again["restored"] == many["digest"]

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from learner.config import MeshConfig, OptimiserConfig
+from learner.training import optimiser
+from learner.training.mesh import make_mesh
+from learner.training.optimiser import Updates, updates
+from rollcast.policy.params import Params
+
+MESH = make_mesh(MeshConfig())
+KERNEL = "layers.0.attention.query.kernel"
+TARGET = np.random.default_rng(0).normal(size=(8, 64)).astype(np.float32)
+
+
+def start() -> Params:
+    return {KERNEL: jnp.zeros((8, 64)), "final_norm.scale": jnp.ones(64)}
+
+
+def gradients_of(params: Params) -> Params:
+    return {KERNEL: params[KERNEL] - TARGET, "final_norm.scale": 0.1 * (params["final_norm.scale"] - 2.0)}
+
+
+def trained(adam: Updates, steps: int) -> tuple[Params, Any, float]:
+    params, norm = start(), jnp.float32(0.0)
+    state = adam.init(params)
+    for _ in range(steps):
+        params, state, norm = adam.apply(gradients_of(params), state, params)
+    return {name: np.asarray(leaf) for name, leaf in params.items()}, state, float(norm)
+
+
+def test_float32_is_adam_with_clipping() -> None:
+    config = OptimiserConfig(max_grad_norm=0.5)
+    found, _, norm = trained(updates(config, 0.1, MESH), 3)
+    reference = optax.chain(optax.clip_by_global_norm(0.5), optax.adam(0.1, b1=config.b1, b2=config.b2))
+    params, expected_norm = start(), 0.0
+    state = reference.init(params)
+    for _ in range(3):
+        gradients = gradients_of(params)
+        expected_norm = float(optax.tree.norm(gradients))
+        changes, state = reference.update(gradients, state, params)
+        params = optax.apply_updates(params, changes)
+    for name, expected in params.items():
+        np.testing.assert_allclose(found[name], expected, atol=1e-6)
+    assert norm == pytest.approx(expected_norm, rel=1e-5)
+
+
+@pytest.mark.parametrize("b2", [0.95, 0.999])
+@pytest.mark.parametrize("state_dtype", ["bfloat16", "int8"])
+def test_small_states_reach_what_float32_reaches(state_dtype: str, b2: float) -> None:
+    values: dict[str, Any] = {"max_grad_norm": 100.0, "b2": b2}
+    small, state, _ = trained(updates(OptimiserConfig(state_dtype=state_dtype, **values), 0.02, MESH), 150)
+    large, _, _ = trained(updates(OptimiserConfig(**values), 0.02, MESH), 150)
+    error = np.abs(small[KERNEL] - TARGET)
+    assert error.mean() < np.abs(large[KERNEL] - TARGET).mean() + 0.02
+    assert error.max() < np.abs(large[KERNEL] - TARGET).max() + 0.1
+    sizes = {str(leaf.dtype): leaf.nbytes for leaf in jax.tree.leaves(state) if leaf.size == TARGET.size}
+    assert sizes == ({"bfloat16": 1024} if state_dtype == "bfloat16" else {"int8": 512, "uint8": 512})
+
+
+def test_small_states_give_the_same_bits_again() -> None:
+    adam = updates(OptimiserConfig(state_dtype="int8"), 0.02, MESH)
+    first, _, _ = trained(adam, 5)
+    second, _, _ = trained(adam, 5)
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("state_dtype", ["float32", "int8"])
+def test_moments_on_the_host_make_the_same_steps(state_dtype: str) -> None:
+    config = OptimiserConfig(state_dtype=state_dtype, max_grad_norm=0.5)
+    here, _, norm = trained(updates(config, 0.1, MESH), 3)
+    config = config.model_copy(update={"offload": True})
+    there, state, host_norm = trained(updates(config, 0.1, MESH), 3)
+    for name, expected in here.items():
+        np.testing.assert_allclose(there[name], expected, atol=1e-6)
+    assert host_norm == pytest.approx(norm)
+    assert {leaf.sharding.memory_kind for leaf in jax.tree.leaves(state[1:])} == {"pinned_host"}
+
+
+@pytest.mark.parametrize("state_dtype", ["float32", "bfloat16", "int8"])
+def test_a_tensor_alone_makes_the_same_steps(state_dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    optimisers = [updates(OptimiserConfig(state_dtype=state_dtype), 0.1, MESH) for _ in range(2)]
+    together, _, _ = trained(optimisers[0], 3)
+    monkeypatch.setattr(optimiser, "ALONE_ELEMENTS", 1)
+    alone, _, _ = trained(optimisers[1], 3)
+    for name, expected in together.items():
+        np.testing.assert_array_equal(alone[name], expected)
+
+
+def test_gradients_are_used_up() -> None:
+    params = start()
+    gradients = gradients_of(params)
+    adam = updates(OptimiserConfig(), 0.1, MESH)
+    adam.apply(gradients, adam.init(params), params)
+    assert not gradients

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from learner.config import LearnerConfig, OptimiserConfig
+from learner.objective.config import ObjectiveConfig
+from learner.training.micro_batches import FORWARD_ROWS
+from learner.training.packing import pack
+from learner.training.trainer import Trainer, behaviour_by_version
+from rollcast.policy.logprobs import completion_logprobs
+from rollcast.policy.params import Params, initial_params
+from rollcast.policy.snapshot import thaw
+from rollcast.runtime.errors import CheckpointError
+from tests.learner.tiny import CONFIG, MODEL, TIME, tiny_batch, tiny_row, tiny_trainer
+
+REWARDS = [1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0]
+
+
+@pytest.fixture(scope="module")
+def trainer() -> Trainer:
+    """Shared so that it compiles once; tests that need a fresh state restore it."""
+    return tiny_trainer()
+
+
+@pytest.fixture
+def fresh(trainer: Trainer) -> Trainer:
+    trainer.set_params(initial_params(MODEL, 1))
+    return trainer
+
+
+def copied(params: Params) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
+    return {name: np.array(value) for name, value in params.items()}
+
+
+def test_on_policy_ratios_are_one_and_the_loss_is_minus_the_mean_advantage(fresh: Trainer) -> None:
+    batch = tiny_batch(REWARDS)
+    values = fresh.train_step(batch, fresh.behaviour(fresh.params(), batch).logprobs)
+    assert set(values) == {"loss", "grad_norm", "ratio_mean", "clip_fraction", "kl_k3", "entropy"}
+    assert values["ratio_mean"] == pytest.approx(1.0, abs=1e-5)
+    assert values["clip_fraction"] == 0.0
+    assert values["kl_k3"] == pytest.approx(0.0, abs=1e-5)
+    assert values["loss"] == pytest.approx(-batch.advantages[batch.loss_mask].mean(), abs=1e-5)
+    assert 0.0 < values["entropy"] < np.log(MODEL.vocabulary_size)
+    assert values["grad_norm"] > 0.0
+
+
+def test_rewarded_completions_become_likelier_and_others_less_likely(fresh: Trainer) -> None:
+    batch = tiny_batch(REWARDS)
+    before = fresh.behaviour(fresh.params(), batch).logprobs
+    for _ in range(5):
+        fresh.train_step(batch, before)
+    change = np.where(batch.loss_mask, fresh.behaviour(fresh.params(), batch).logprobs - before, 0.0).sum(1)
+    advantages = batch.advantages.sum(1)
+    assert np.all(change[advantages > 0] > 0.0)
+    assert change[advantages < 0].mean() < 0.0
+
+
+def test_equal_rewards_change_nothing(fresh: Trainer) -> None:
+    before = copied(fresh.params())
+    batch = tiny_batch([1.0] * 8)
+    values = fresh.train_step(batch, fresh.behaviour(fresh.params(), batch).logprobs)
+    assert values["grad_norm"] == 0.0
+    assert all(np.array_equal(before[name], value) for name, value in fresh.params().items())
+
+
+def test_micro_batches_give_the_gradient_of_the_whole(fresh: Trainer) -> None:
+    batch = tiny_batch(REWARDS)
+    behaviour = np.where(batch.loss_mask, -2.0, 0.0).astype(np.float32)
+    whole = tiny_trainer(LearnerConfig(seed=1, optimiser=OptimiserConfig(learning_rate=3e-3, micro_batch_tokens=48)))
+    assert fresh.train_step(batch, behaviour) == pytest.approx(whole.train_step(batch, behaviour), abs=1e-5)
+    for name, value in fresh.params().items():
+        np.testing.assert_allclose(value, whole.params()[name], atol=1e-4)
+
+
+def test_a_restored_state_goes_on_with_the_same_bits(fresh: Trainer) -> None:
+    batch = tiny_batch(REWARDS)
+    behaviour = fresh.behaviour(fresh.params(), batch).logprobs
+    fresh.train_step(batch, behaviour)
+    state = fresh.state()
+    kept = {name: value.copy() for name, value in state.items()}
+    fresh.train_step(batch, behaviour)
+    expected = copied(fresh.params())
+    assert all(np.array_equal(state[name], kept[name]) for name in kept), "a step must not write into a saved state"
+    fresh.restore(state)
+    fresh.train_step(batch, behaviour)
+    assert all(np.array_equal(expected[name], value) for name, value in fresh.params().items())
+
+
+def test_a_foreign_checkpoint_is_refused(fresh: Trainer) -> None:
+    state = fresh.state()
+    name = "parameters/embedding"
+    with pytest.raises(CheckpointError, match="another model"):
+        fresh.restore({**state, name: state[name][:1]})
+    with pytest.raises(CheckpointError, match="another model"):
+        fresh.restore({key: value for key, value in state.items() if key != name})
+
+
+def test_behaviour_does_not_depend_on_how_rows_are_grouped(fresh: Trainer) -> None:
+    rows = FORWARD_ROWS + 8
+    batch = tiny_batch([0.0] * rows)
+    together = fresh.behaviour(fresh.params(), batch).logprobs
+    part = fresh.behaviour(fresh.params(), batch.select(np.arange(rows - 3, rows))).logprobs
+    np.testing.assert_allclose(part, together[-3:], atol=2e-6)
+    assert together.dtype == np.float32
+
+
+def test_each_token_is_scored_under_the_version_that_made_it(fresh: Trainer) -> None:
+    versions = {7: initial_params(MODEL, 7), 9: initial_params(MODEL, 9)}
+    rows = [tiny_row(0, (4, 5, 1), 0.0, 7, 9), tiny_row(1, (4, 5, 1), 1.0, 9)]
+    batch = pack(rows, time=TIME, objective=ObjectiveConfig(), completion_tokens_max=4)
+    found = behaviour_by_version(fresh, batch, versions.__getitem__).logprobs
+    scores = {version: fresh.behaviour(params, batch).logprobs for version, params in versions.items()}
+    np.testing.assert_allclose(found[0, 2:5], [scores[7][0, 2], *scores[9][0, 3:5]], atol=2e-6)
+    np.testing.assert_allclose(found[1, 2:5], scores[9][1, 2:5], atol=2e-6)
+    assert np.all(found[~batch.loss_mask] == 0.0)
+
+
+def test_the_snapshot_is_what_the_rollout_reads(fresh: Trainer) -> None:
+    snapshot = fresh.snapshot()
+    thawed = thaw(MODEL, snapshot.tensors, snapshot.state_bytes)
+    inputs = (jnp.array([[2, 3]], jnp.int32), jnp.array([[0, 1]], jnp.int32), jnp.ones((1, 2), jnp.int32), jnp.ones(1))
+    forward = jax.jit(completion_logprobs, static_argnums=0)
+    np.testing.assert_array_equal(
+        forward(MODEL, thawed, *inputs).logprobs, forward(MODEL, fresh.params(), *inputs).logprobs
+    )
+
+
+def test_the_seed_decides_the_first_parameters() -> None:
+    again = copied(tiny_trainer().params())
+    other = copied(tiny_trainer(CONFIG.model_copy(update={"seed": 2})).params())
+    expected = copied(initial_params(MODEL, 1))
+    assert all(np.array_equal(again[name], expected[name]) for name in expected)
+    assert not np.array_equal(other["embedding"], expected["embedding"])
+
+
+def test_several_steps_a_batch_weigh_sequences_that_share_rows_by_their_first_policy() -> None:
+    values = {"algorithm": "decoupled-ppo", "importance": "sequence", "mini_batches": 1, "epochs_per_batch": 2}
+    config = LearnerConfig.model_validate(
+        CONFIG.model_dump() | {"objective": values | {"kl": "k3", "kl_coefficient": 0.1}}
+    )
+    trainer = tiny_trainer(config)
+    rows = [tiny_row(index, (4 + index % 4, 3, 1)[: 1 + index % 3], reward, 0) for index, reward in enumerate(REWARDS)]
+    batch = pack(rows, time=3 * TIME, objective=config.objective, completion_tokens_max=4, shared=True)
+    mask = batch.loss_mask
+    # A behaviour that differs from token to token, so that a ratio over the wrong tokens is another ratio.
+    behaviour = np.where(mask, -2.0 - 0.05 * batch.tokens, 0.0).astype(np.float32)
+    first, apart = copied(trainer.params()), trainer.behaviour(trainer.params(), batch).logprobs - behaviour
+    report = trainer.train_step(batch, behaviour)
+    weights = np.zeros(mask.shape)
+    for row, number in {*zip(*np.nonzero(mask)[:1], batch.segments[mask], strict=True)}:
+        own = mask[row] & (batch.segments[row] == number)
+        weights[row][own] = min(np.exp(apart[row][own].mean()), 2.0)
+    assert report["importance_mean"] == pytest.approx(weights[mask].mean(), abs=1e-5)
+    assert report["reference_kl"] > 1e-6, "the second pass is of another policy than the first"
+    state = trainer.state()
+    assert all(np.array_equal(state[f"reference/{name}"], leaf) for name, leaf in first.items())
+    counts = [leaf for name, leaf in state.items() if name.startswith("optimiser/") and name.endswith("count")]
+    assert [int(count) for count in counts] == [2]
