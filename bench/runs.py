@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rollcast.cli.files import load
-from rollcast.cli.fleet import Endpoints, Fleet
+from rollcast.cli.processes import Endpoints, Fleet
 from rollcast.cli.up import new_run_folder
 from rollcast.cli.up_config import UpConfig
 from rollcast.cli.view import line

@@ -22,7 +22,7 @@ from typing import Any
 from bench import runs
 from bench.fleet.aftermath import look
 from bench.machine import Outcome
-from rollcast.cli.fleet import Fleet
+from rollcast.cli.processes import Fleet
 
 DRAINED, SUSPENDED, KILLED = "peer-1", "peer-2", "peer-3"
 LEASE_DEADLINE_S = 10.0

@@ -25,7 +25,7 @@ import aiohttp
 
 from bench.machine import Outcome, alone
 from rollcast.cli.files import load
-from rollcast.cli.fleet import Endpoints, Fleet
+from rollcast.cli.processes import Endpoints, Fleet
 from rollcast.cli.up import new_run_folder
 from rollcast.cli.up_config import UpConfig
 from rollcast.runtime.errors import ProcessFailed, WaitTimedOut

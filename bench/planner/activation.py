@@ -33,7 +33,7 @@ from capacity.replan.events import ReplanSettings
 from coordinator.core.events.operator_events import PricesChanged
 from coordinator.core.events.prices import ActivationSettings, Price
 from rollcast.cli.coordinator_api import Target, order
-from rollcast.cli.fleet import Fleet as Processes
+from rollcast.cli.processes import Fleet as Processes
 from rollcast.sim.fleet import Fleet
 from rollcast.sim.settings import FleetSettings, Lengths
 

@@ -25,10 +25,10 @@ from coordinator.ledger.sqlite import Ledger
 from coordinator.metrics.sinks.sink import Sink
 from coordinator.report.summary import step_metrics
 from coordinator.shell.activation_solver import ActivationPlanner
-from rollcast.sim.calls import Reply
-from rollcast.sim.coordinator_node import CoordinatorNode
-from rollcast.sim.ground import Ground
-from rollcast.sim.sessions import Session
+from rollcast.sim.kernel.rpc import Reply
+from rollcast.sim.kernel.sessions import Session
+from rollcast.sim.nodes.coordinator import CoordinatorNode
+from rollcast.sim.world import Ground
 from rollcast.wire.ids import EncodingId, PeerId, Step
 from rollcast.wire.versions.records import VerifiedVersion
 

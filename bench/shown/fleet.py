@@ -18,13 +18,13 @@ from capacity.replan.events import ReplanSettings
 from coordinator.core.events.actions import PlanPart
 from coordinator.core.events.events import LinkFacts
 from coordinator.core.events.prices import ActivationSettings, Price
-from rollcast.sim.coordinator_node import CoordinatorNode
 from rollcast.sim.fleet import Fleet
-from rollcast.sim.fluid import FluidBroadcast, FluidReceiver
-from rollcast.sim.ground import Ground
-from rollcast.sim.network import Line
-from rollcast.sim.peer_node import PeerNode
+from rollcast.sim.kernel.network import Line
+from rollcast.sim.nodes.coordinator import CoordinatorNode
+from rollcast.sim.nodes.fluid import FluidBroadcast, FluidReceiver
+from rollcast.sim.nodes.peer import PeerNode
 from rollcast.sim.settings import EngineSettings, FleetSettings, Lengths
+from rollcast.sim.world import Ground
 from rollcast.wire.ids import EncodingId
 from rollcast.wire.limits import HEAT_MAP_CELLS_MAX
 from rollcast.wire.versions.records import VerifiedVersion

@@ -26,13 +26,13 @@ app.command(
 app.command("rollcast.cli.roles:coordinator", name="coordinator", help="Run the coordinator.")
 app.command("rollcast.cli.roles:learner", name="learner", help="Run the learner.")
 app.command(
-    "rollcast.cli.peer:app",
+    "rollcast.cli.peer.app:app",
     name="peer",
     help="Run a peer on a spare machine (or the origin), and stay in charge of it.",
 )
-app.command("rollcast.cli.evaluate:evaluate", name="eval", help="Print pass@k of a run's newest checkpoint.")
+app.command("rollcast.cli.run.evaluate:evaluate", name="eval", help="Print pass@k of a run's newest checkpoint.")
 app.command(
-    "rollcast.cli.export:export",
+    "rollcast.cli.run.export:export",
     name="export",
     version_flags=[],  # its own --version is one of the policy
     help="Write a run's policy as a model for other software.",
@@ -42,28 +42,30 @@ app.command(
     name="plan-memory",
     help="Say what a run needs in memory, and what holds it.",
 )
-app.command("rollcast.cli.curate:curate", name="curate", help="Prepare a data set for training.")
-app.command("rollcast.cli.samples:samples", name="samples", help="Show completions of a run with their verdicts.")
-app.command("rollcast.cli.backup:backup", name="backup", help="Copy a run to a new folder while its coordinator works.")
-app.command("rollcast.cli.backup:restore", name="restore", help="Make a run folder from a backup.")
-app.command("rollcast.cli.capacity:app", name="capacity", help="Choose which workers to turn on, and say why.")
-app.command("rollcast.cli.workers:app", name="workers", help="Show who works for a run; drain, ban, enable, pin them.")
-app.command("rollcast.cli.invite:app", name="invite", help="Make one line for a donor; list and revoke invites.")
+app.command("rollcast.cli.data.curate:curate", name="curate", help="Prepare a data set for training.")
+app.command("rollcast.cli.run.samples:samples", name="samples", help="Show completions of a run with their verdicts.")
+app.command(
+    "rollcast.cli.run.backup:backup", name="backup", help="Copy a run to a new folder while its coordinator works."
+)
+app.command("rollcast.cli.run.backup:restore", name="restore", help="Make a run folder from a backup.")
+app.command("rollcast.cli.capacity.app:app", name="capacity", help="Choose which workers to turn on, and say why.")
+app.command(
+    "rollcast.cli.run.workers:app", name="workers", help="Show who works for a run; drain, ban, enable, pin them."
+)
+app.command("rollcast.cli.run.invite:app", name="invite", help="Make one line for a donor; list and revoke invites.")
 app.command("rollcast.cli.dashboard:dashboard", name="dashboard", help="Open the page of a run, as its operator.")
-app.command("rollcast.cli.token:app", name="token", help="Make, list and revoke tokens for a run's page and API.")
-app.command("rollcast.cli.broadcast:app", name="broadcast", help="Show how the newest version spreads.")
-app.command("rollcast.cli.record:explain", name="explain", help="Tell the story of a rollout, lease, peer or version.")
+app.command("rollcast.cli.run.token:app", name="token", help="Make, list and revoke tokens for a run's page and API.")
+app.command("rollcast.cli.run.broadcast:app", name="broadcast", help="Show how the newest version spreads.")
+app.command("rollcast.cli.explain:explain", name="explain", help="Tell the story of a rollout, lease, peer or version.")
 app.command(
-    "rollcast.cli.record:why", name="why", help="Say where the learner's wall time went, and whose fault it was."
+    "rollcast.cli.explain:why", name="why", help="Say where the learner's wall time went, and whose fault it was."
 )
-app.command("rollcast.cli.record:replay", name="replay", help="Check that a run's record leads to the same decisions.")
-app.command("rollcast.cli.report:report", name="report", help="Write a run as one HTML file.")
-app.command("rollcast.cli.identity:identity", name="identity", help="Show an identity file, making it if missing.")
+app.command("rollcast.cli.explain:replay", name="replay", help="Check that a run's record leads to the same decisions.")
+app.command("rollcast.cli.run.report:report", name="report", help="Write a run as one HTML file.")
+app.command("rollcast.cli.peer.identity:identity", name="identity", help="Show an identity file, making it if missing.")
+app.command("rollcast.cli.config:app", name="config", help="Show or check configuration files, or say where they are.")
 app.command(
-    "rollcast.cli.configuration:app", name="config", help="Show or check configuration files, or say where they are."
-)
-app.command(
-    "rollcast.cli.simulate:simulate_fleet", name="simulate", help="Simulate a fleet and its faults on virtual time."
+    "rollcast.cli.run.simulate:simulate_fleet", name="simulate", help="Simulate a fleet and its faults on virtual time."
 )
 app.register_install_completion_command()
 

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from rollcast.cli.coordinator_api import Target, page_link
 from rollcast.cli.files import load
-from rollcast.cli.fleet import Endpoints, Fleet
 from rollcast.cli.options import Json, Settings
+from rollcast.cli.processes import Endpoints, Fleet
 from rollcast.cli.up_config import UpConfig
 from rollcast.cli.view import LiveView, PlainView, summary_table
 from rollcast.cli.watch import run_fleet

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 
 from rollcast.cli.coordinator_api import Target, ask
-from rollcast.cli.fleet import Endpoints, Fleet
+from rollcast.cli.processes import Endpoints, Fleet
 from rollcast.runtime.errors import ProcessFailed, RollcastError
 from rollcast.runtime.run_folder import RunFolder
 

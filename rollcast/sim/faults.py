@@ -12,9 +12,9 @@ from functools import partial
 from random import Random
 
 from rollcast.runtime.errors import ConfigError
-from rollcast.sim.disk import Disk
 from rollcast.sim.fleet import Fleet
-from rollcast.sim.process import Process
+from rollcast.sim.kernel.disk import Disk
+from rollcast.sim.kernel.process import Process
 
 
 @dataclass(frozen=True, slots=True)

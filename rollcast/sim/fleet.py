@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rollcast.sim import coordinator_node, learner_node, origin_node
-from rollcast.sim.agenda import Agenda
-from rollcast.sim.chance import Chance
-from rollcast.sim.chunked import ChunkReceiver
-from rollcast.sim.coordinator_node import CoordinatorNode
-from rollcast.sim.fluid import FluidBroadcast, FluidReceiver
-from rollcast.sim.ground import Ground
-from rollcast.sim.learner_node import LearnerNode
-from rollcast.sim.network import Network
+from rollcast.sim.judge.oracle import Oracle
+from rollcast.sim.kernel.event_queue import Agenda
+from rollcast.sim.kernel.network import Network
+from rollcast.sim.kernel.process import Process
+from rollcast.sim.kernel.rng import Chance
+from rollcast.sim.kernel.trace import Trace
+from rollcast.sim.nodes import coordinator as coordinator_node
+from rollcast.sim.nodes import learner
+from rollcast.sim.nodes import origin as origin_node
+from rollcast.sim.nodes.chunked import ChunkReceiver
+from rollcast.sim.nodes.coordinator import CoordinatorNode
+from rollcast.sim.nodes.fluid import FluidBroadcast, FluidReceiver
+from rollcast.sim.nodes.learner import LearnerNode
+from rollcast.sim.nodes.origin import OriginNode
+from rollcast.sim.nodes.peer import PeerNode
+from rollcast.sim.nodes.relay import Relay
+from rollcast.sim.nodes.relay_links import RelayHost
 from rollcast.sim.operator import Operator
-from rollcast.sim.oracle import Oracle
-from rollcast.sim.origin_node import OriginNode
-from rollcast.sim.peer_node import PeerNode
-from rollcast.sim.process import Process
-from rollcast.sim.relay import Relay
-from rollcast.sim.relay_links import RelayHost
 from rollcast.sim.settings import EngineSettings, FleetSettings
-from rollcast.sim.trace import Trace
 from rollcast.sim.versions import Signer
+from rollcast.sim.world import Ground
 
 RESTART_S = 1.0  # from the end of a process to its next start, where a fault says nothing else
 
@@ -46,7 +48,7 @@ class Fleet:
         oracle, signer = Oracle(settings, trace), Signer(seed, chunks=settings.chunks)
         self.settings = settings
         self.ground = ground = Ground(settings, agenda, chance, network, trace, oracle, signer)
-        for name in (coordinator_node.NAME, origin_node.NAME, learner_node.NAME):
+        for name in (coordinator_node.NAME, origin_node.NAME, learner.NAME):
             network.add(name, settings.server_line)
         self.coordinator = coordinator(ground)
         self.origin = OriginNode(ground, self.coordinator)

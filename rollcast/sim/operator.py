@@ -13,8 +13,8 @@ from coordinator.core.events.operator_events import (
     StalenessLimitChanged,
 )
 from coordinator.core.events.prices import Budget, Price
-from rollcast.sim.coordinator_node import CoordinatorNode
-from rollcast.sim.ground import Ground
+from rollcast.sim.nodes.coordinator import CoordinatorNode
+from rollcast.sim.world import Ground
 from rollcast.wire.ids import PeerId
 
 _PRICE_FACTORS = (0.5, 0.8, 1.25, 2.0)

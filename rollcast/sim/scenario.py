@@ -8,8 +8,8 @@ from random import Random
 
 from capacity.replan.events import ReplanSettings
 from coordinator.core.events.prices import ActivationSettings, Price
-from rollcast.sim.chance import Chance
-from rollcast.sim.network import Line
+from rollcast.sim.kernel.network import Line
+from rollcast.sim.kernel.rng import Chance
 from rollcast.sim.settings import FleetSettings, Lengths
 
 # Of two log-normal completions with sigma 0.4 the longer one, in medians: its mean and its 90th percentile.

@@ -9,7 +9,7 @@ from typing import Literal
 
 from coordinator.core.events.prices import ActivationSettings
 from coordinator.core.staleness.policy import LatePolicy
-from rollcast.sim.network import Line, Weather
+from rollcast.sim.kernel.network import Line, Weather
 
 HOME = Line()
 SERVER = Line(up_bytes_s=1.25e8, down_bytes_s=1.25e8, delay_s=0.005)

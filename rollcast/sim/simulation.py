@@ -11,9 +11,9 @@ from typing import Any
 from coordinator.core.events.events import RunEnded
 from rollcast.sim.faults import Faults
 from rollcast.sim.fleet import Fleet
+from rollcast.sim.judge.verdicts import Violation
 from rollcast.sim.scenario import GAP_S, SECONDS, standard
 from rollcast.sim.settings import FleetSettings
-from rollcast.sim.verdicts import Violation
 
 _BUGS = (AssertionError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 DRAIN_S = 12.0  # after the end of the run, until everybody is gone

@@ -14,8 +14,8 @@ from capacity.model.workers import Speed, Worker
 from capacity.planner.plans import Plan
 from capacity.predict.prediction import STEPS, WARM_UP_STEPS, Prediction, predict
 from rollcast.sim.fleet import Fleet
-from rollcast.sim.network import Line
-from rollcast.sim.peer_node import PeerNode
+from rollcast.sim.kernel.network import Line
+from rollcast.sim.nodes.peer import PeerNode
 from rollcast.sim.settings import EngineSettings, FleetSettings, Lengths
 
 _MEDIAN_TOKENS = 64.0  # of a simulated completion: a token stands for some dozens

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from rollcast.cli.fleet import Endpoints
+from rollcast.cli.processes import Endpoints
 from rollcast.cli.up import page_address
 from rollcast.runtime.run_folder import RunFolder
 

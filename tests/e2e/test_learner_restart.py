@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from learner.distributed.supervisor import WORKER
-from rollcast.cli.fleet import Fleet
+from rollcast.cli.processes import Fleet
 from rollcast.cli.watch import run_fleet
 from tests.e2e.test_run import make_fleet
 

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from rollcast.cli.files import load
-from rollcast.cli.fleet import Endpoints, Fleet
+from rollcast.cli.processes import Endpoints, Fleet
 from rollcast.cli.up import new_run_folder
 from rollcast.cli.up_config import UpConfig
 from rollcast.cli.watch import run_fleet

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from coordinator.core.members.membership import Standing
+from rollcast.sim.judge.verdicts import RULES
 from rollcast.sim.mutants.gate import MUTANTS, hunt
 from rollcast.sim.mutants.planting import Mutant, Patch, plain, planted
 from rollcast.sim.scenario import priced
 from rollcast.sim.simulation import simulate
-from rollcast.sim.verdicts import RULES
 
 QUICK = ("acknowledge-before-commit", "no-fencing", "form-not-checked", "trained-ids-not-saved")
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}

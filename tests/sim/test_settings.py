@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from rollcast.sim.network import Line
+from rollcast.sim.kernel.network import Line
 from rollcast.sim.scenario import priced, realistic, standard
 from rollcast.sim.settings import RESUME_S, EngineSettings
 

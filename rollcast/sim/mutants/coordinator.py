@@ -24,8 +24,8 @@ from coordinator.core.leases.partials import Partials
 from coordinator.core.members.membership import Members
 from coordinator.recovery import resume
 from rollcast.sim.mutants.planting import Mutant, Patch, always, plain
-from rollcast.sim.store import MemoryStore
-from rollcast.sim.tables import Tables
+from rollcast.sim.store.store import MemoryStore
+from rollcast.sim.store.tables import Tables
 
 # ---------------------------------------------------------------- I1
 

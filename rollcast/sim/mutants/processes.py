@@ -6,11 +6,11 @@ from typing import Any
 
 from peer.worker.core import WorkerCore
 from peer.worker.version_swap import VersionSwap
-from rollcast.sim import relay
-from rollcast.sim.learner_node import LearnerNode
+from rollcast.sim.kernel.process import Script
 from rollcast.sim.mutants.planting import Mutant, Patch, always, plain
-from rollcast.sim.process import Script
-from rollcast.sim.relay_disk import Kept, RelayDisk
+from rollcast.sim.nodes import relay
+from rollcast.sim.nodes.learner import LearnerNode
+from rollcast.sim.nodes.relay_disk import Kept, RelayDisk
 
 # ---------------------------------------------------------------- learner
 

@@ -19,7 +19,7 @@ from coordinator.core.members.learner_lives import LEARNER_LIVES, LearnerLives
 from coordinator.ledger.sqlite import Ledger
 from peer.worker.events import Verdict
 from peer.worker.uploads import Uploader
-from rollcast.cli.fleet import Fleet
+from rollcast.cli.processes import Fleet
 from rollcast.wire.ids import LeaseId
 from tests.coordinator.sample_status import peer, sample_status
 from tests.coordinator.stored_work import PEER, batch, close, issue, score

@@ -1,6 +1,7 @@
 """A network of relay cores in virtual time: how long a broadcast takes, and what happens when nodes and links fail.
 
-The wire is modelled (rollcast/sim/ports.py), the shells are played (tests/peer/relay/relay_shells.py), the cores are
+The wire is modelled (rollcast/sim/kernel/bandwidth.py), the shells are played (tests/peer/relay/relay_shells.py),
+the cores are
 the
 real ones. The same arguments always give the same result.
 """
@@ -17,7 +18,7 @@ from peer.links.neighbours import EncodingKey
 from peer.relay.core import events
 from peer.relay.core.core import RelayCore
 from peer.relay.core.state import RelaySettings
-from rollcast.sim.ports import Port
+from rollcast.sim.kernel.bandwidth import Port
 from rollcast.wire.ids import PlanId
 from tests.peer.relay.relay_shells import Core, Member, Shells, key_of
 from tests.peer.relay.relay_story import (

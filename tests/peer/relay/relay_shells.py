@@ -13,9 +13,9 @@ from peer.links.neighbours import EncodingKey
 from peer.relay.core import actions, events
 from peer.relay.core.chunk_set import ChunkSet
 from peer.relay.core.events import Event, LinkId
-from rollcast.sim.agenda import Agenda
-from rollcast.sim.ports import Flow, Frame, Port
-from rollcast.sim.relay import as_received
+from rollcast.sim.kernel.bandwidth import Flow, Frame, Port
+from rollcast.sim.kernel.event_queue import Agenda
+from rollcast.sim.nodes.relay import as_received
 from rollcast.wire.ids import EncodingId, PeerId, StripeId, Version
 from tests.peer.relay.relay_story import ORIGIN, Conditions, name_of
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from bench.wan.scenarios import SCENARIOS, Node, fluid_bound
 from peer.relay.core.core import RelayCore
 from peer.relay.core.state import RelaySettings
-from rollcast.sim.agenda import Agenda
-from rollcast.sim.ports import Flow, Frame, Port
+from rollcast.sim.kernel.bandwidth import Flow, Frame, Port
+from rollcast.sim.kernel.event_queue import Agenda
 from tests.peer.relay import relay_network
 from tests.peer.relay.planned import CoordinatorPlans
 from tests.peer.relay.relay_network import RelayNetwork, chunks_of, late_in

@@ -22,7 +22,7 @@ from peer.relay.core.events import (
     VersionHeard,
     WantReceived,
 )
-from rollcast.sim.relay import as_received
+from rollcast.sim.nodes.relay import as_received
 from rollcast.wire.ids import PeerId
 from tests.peer.relay.relay_steps import KEY, Steps, bitmap, key_of, neighbour, plan
 

@@ -1,0 +1,68 @@
+"""`rollcast capacity calibrate`: speeds, T_train and T_bcast as a run's records have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from capacity.inputs.calibration import Calibration, calibrate
+from capacity.inputs.run_records import read_run
+from capacity.reports.calibrated_pool import calibration_sheets, demand_values
+from capacity.reports.tables import records_of
+from rollcast.cli.capacity.output import FormatOption, print_json, print_sheets
+from rollcast.runtime.errors import RunFolderError
+
+SCHEMA = "rollcast.capacity.calibrate/1"
+
+
+def calibrate_run(
+    run_folder: Path = Path("runs/latest"),
+    /,
+    *,
+    first_step: int = 1,
+    end_step: int | None = None,
+    form: FormatOption = "table",
+) -> int:
+    """Fit what the planner needs from the records of a run; `plan --from-run RUN` uses it.
+
+    Parameters
+    ----------
+    run_folder
+        the coordinator's run folder; the run may be going on.
+    first_step, end_step
+        only steps from the first to before the end; step 0 compiles, and is left out.
+    form
+        table, json, csv (the peers) or html.
+    """
+    found = calibration_of(run_folder, first_step, end_step)
+    sheets = calibration_sheets(found)
+    if form == "json":
+        print_json(
+            {
+                "schema": SCHEMA,
+                "run": str(run_folder),
+                "figures": records_of(sheets[0]),
+                "peers": records_of(sheets[1]),
+                "demand": demand_values(found),
+            }
+        )
+    else:
+        print_sheets(sheets, form, title=f"calibration of {run_folder}")
+    return 0
+
+
+def calibration_of(run_folder: Path, first_step: int = 1, end_step: int | None = None) -> Calibration:
+    """What the records of a run say.
+
+    Raises:
+        RunFolderError: it has no records, or too few.
+    """
+    records = read_run(run_folder)
+    last = records.steps[-1].step + 1 if records.steps else 0
+    try:
+        return calibrate(records.between(first_step, last if end_step is None else end_step))
+    except ValueError as error:
+        raise RunFolderError(
+            f"the records of {run_folder} are not enough for a calibration",
+            cause=str(error),
+            fix="let the run go on for some steps, or look at more of them with --first-step and --end-step",
+        ) from None

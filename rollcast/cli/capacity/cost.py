@@ -1,0 +1,97 @@
+"""`rollcast capacity cost RUN`: what a run's workers cost, by day and provider, beside what was expected."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from capacity.fleet.events import Spent
+from capacity.fleet.journal import read_journal
+from capacity.fleet.rows import Row
+from capacity.reports.spending import SpendReport, spend_report, spent_usd
+from capacity.reports.tables import Cell, Column, Sheet
+from rollcast.cli.capacity.output import FormatOption, print_json, print_sheets
+from rollcast.cli.options import Json
+from rollcast.runtime.errors import RunFolderError, StoreError
+from rollcast.runtime.run_folder import RunFolder
+
+_COLUMNS = (
+    Column("day", "day (UTC)"),
+    Column("provider", "provider"),
+    Column("machine_usd", "machines $", 4),
+    Column("egress_usd", "egress $", 4),
+    Column("spent_usd", "spent $", 4),
+    Column("forecast_usd", "forecast $", 4),
+    Column("difference", "over forecast", None),
+)
+
+
+def cost(run: Path, /, *, form: FormatOption = "table", json_output: Json = False) -> int:
+    """Show what the workers cost that a run's coordinator started at providers, beside what was expected of them.
+
+    Donated peers and the learner's machine are not in it. The run may be going on: then it is as of half a minute ago.
+
+    Parameters
+    ----------
+    run
+        the coordinator's run folder.
+    form
+        table, csv, html or json.
+    json_output
+        the same as --format json.
+    """
+    report = spend_report(_rows(run), accepted_rollouts(RunFolder(run).ledger))
+    if json_output or form == "json":
+        print_json(report.to_json())
+    else:
+        print_sheets([sheet_of(report)], form, title=f"Cost of {run}")
+    return 0
+
+
+def _rows(run: Path) -> list[Row]:
+    from coordinator.fleet.setup import journal_path
+
+    path = journal_path(run)
+    if not path.exists():
+        raise RunFolderError(
+            f"{run} has no accounts",
+            cause=f"no {path}: its coordinator started no workers, or this is not its run folder",
+            fix="give the folder of a coordinator with [providers] (docs/providers.md)",
+        )
+    return read_journal(path)
+
+
+def accepted_rollouts(ledger: Path) -> int:
+    """How many rollouts the run accepted.
+
+    Raises:
+        StoreError: the ledger cannot be read.
+    """
+    from coordinator.ledger.sql_work import select_counts
+    from coordinator.ledger.story import reading
+
+    with reading(ledger) as connection:
+        try:
+            return select_counts(connection).accepted
+        except sqlite3.Error as error:
+            raise StoreError(f"cannot read the ledger {ledger}", cause=str(error)) from None
+
+
+def sheet_of(report: SpendReport) -> Sheet:
+    """One row a day and provider."""
+    rows = [(one.day, one.provider, *_cells(one.spent)) for one in report.days]
+    each = report.usd_per_accepted_rollout
+    running = ", ".join(f"{count} at {provider}" for provider, count in sorted(report.running.items()))
+    lines = (
+        f"total {spent_usd(report.total):.4f} $ of {report.total.forecast_usd:.4f} $ forecast",
+        f"{report.accepted} rollouts accepted"
+        + ("" if each is None else f", {each:.3g} $ each ({1000 * each:.3g} $ a thousand)"),
+        f"running: {running or 'nobody'}",
+    )
+    return Sheet("Spent against forecast", _COLUMNS, tuple(rows), lines=lines)
+
+
+def _cells(spent: Spent) -> tuple[Cell, ...]:
+    total = spent_usd(spent)
+    over = f"{total / spent.forecast_usd - 1.0:+.1%}" if spent.forecast_usd > 0.0 else None
+    return spent.machine_usd, spent.egress_usd, total, spent.forecast_usd, over

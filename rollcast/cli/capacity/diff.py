@@ -1,0 +1,32 @@
+"""`rollcast capacity diff`: what differs between two plans."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from capacity.questions.plan_json import read_plan
+from capacity.reports.plan_diff import diff_sheets, difference
+from rollcast.cli.capacity.output import CHANGED, FEASIBLE, FormatOption, print_json, print_sheets
+
+SCHEMA = "rollcast.capacity.diff/1"
+
+
+def diff(before: Path, after: Path, /, *, form: FormatOption = "table") -> int:
+    """Compare two plans: what was asked for, what comes out, and who was switched on or off.
+
+    Exit status 0: the same workers are on; 3: others are.
+
+    Parameters
+    ----------
+    before, after
+        plans, as `rollcast capacity plan --format json` writes them.
+    form
+        table, json, csv (who was switched) or html.
+    """
+    found = difference(read_plan(before), read_plan(after))
+    if form == "json":
+        print_json({"schema": SCHEMA, "set_changed": found.set_changed} | asdict(found))
+    else:
+        print_sheets(diff_sheets(found), form, title=f"{before} and {after}")
+    return CHANGED if found.set_changed else FEASIBLE

@@ -1,0 +1,203 @@
+"""What the planner's commands are asked about: a pool, a demand, and options on top of both."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from capacity.catalogue.gpus import gpu_named
+from capacity.defaults import DEMAND, POOL, default_text
+from capacity.inputs.demand_file import DemandFile
+from capacity.inputs.live_pool import LiveRun, merged
+from capacity.inputs.pool_checks import CheckedPool, check_pool
+from capacity.inputs.pool_files import assumed_values, read_pool, rows_of_csv
+from capacity.questions.scenario import Scenario, scenario_of
+from rollcast.cli.options import Settings
+from rollcast.runtime.config import override, parse_config, read_toml
+from rollcast.runtime.errors import ConfigError
+
+_MBIT_PER_GBIT = 1000.0
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolOptions:
+    """Where the workers are from.
+
+    Parameters
+    ----------
+    pool
+        CSV or TOML file of workers; the shipped example if nothing else is named.
+    assume
+        column=value for rows that do not say; may be given several times.
+    rentable
+        add machines for rent, looked up with gpuhunt over the network.
+    provider
+        only these providers of them.
+    hardware
+        only this hardware.
+    coordinator
+        address of a running coordinator, for example http://127.0.0.1:7401: its peers and its demand as measured; the
+        file, if one is named, adds what was not measured, by the peers' names.
+    ca_file
+        certificate (PEM) of the run's CA, for an https address.
+    from_run
+        the same from the records of a run's folder; the file adds to them by the peers' ids.
+    """
+
+    pool: Path | None = None
+    assume: Annotated[tuple[str, ...], Parameter(negative=())] = ()
+    rentable: Annotated[bool, Parameter(negative=())] = False
+    provider: Annotated[tuple[str, ...], Parameter(negative=())] = ()
+    hardware: Annotated[tuple[str, ...], Parameter(negative=())] = ()
+    coordinator: str = ""
+    ca_file: Path | None = None
+    from_run: Path | None = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemandOptions:
+    """What the run needs; options count more than the file.
+
+    Parameters
+    ----------
+    demand
+        TOML file with [demand], [lengths] and [engine]; the shipped example if none is named.
+    model
+        whose rollouts are made, for example qwen3-8b.
+    staleness
+        S: oldest age of a rollout at batch formation, learner steps.
+    kappa
+        learner steps between two published versions.
+    uplink
+        of the origin, Gbit/s.
+    topology
+        in which copies travel: stripes=N, tree, chain or star.
+    encoding
+        what workers receive for a version.
+    usd_per_hour_max
+        budget for workers and their traffic.
+    setting
+        section.key=value on top of the file, for example demand.t_train_s=60; may be given several times.
+    """
+
+    demand: Path | None = None
+    model: str | None = None
+    staleness: int | None = None
+    kappa: int | None = None
+    uplink: float | None = None
+    topology: str | None = None
+    encoding: Literal["keyframe", "delta"] | None = None
+    usd_per_hour_max: float | None = None
+    setting: Settings = ()
+
+
+def today() -> str:
+    """YYYY-MM-DD, UTC."""
+    return datetime.now(UTC).date().isoformat()
+
+
+def now() -> str:
+    """ISO 8601, UTC, whole seconds."""
+    return datetime.now(UTC).replace(microsecond=0).isoformat()
+
+
+def scenario(pool: PoolOptions | None, demand: DemandOptions | None) -> Scenario:
+    """Read, check, and put together.
+
+    Raises:
+        PoolError, ConfigError: see pool_files, pool_checks and scenario.
+        MissingExtra, OffersUnavailable: machines for rent cannot be looked up.
+        RollcastError: a coordinator or a run's records cannot be read.
+    """
+    pool, demand = pool or PoolOptions(), demand or DemandOptions()
+    live = _live(pool)
+    file, demand_source = demand_file(demand, live)
+    checked, pool_source = checked_pool(pool, live)
+    return scenario_of(file, checked, demand_source=demand_source, pool_source=pool_source)
+
+
+def checked_pool(options: PoolOptions, live: LiveRun | None = None) -> tuple[CheckedPool, str]:
+    """Rows that can be believed, of the hardware asked for, and where they are from.
+
+    Raises:
+        PoolError: see pool_files and pool_checks.
+        MissingExtra, OffersUnavailable: machines for rent cannot be looked up.
+    """
+    rows, sources = [], []
+    if options.pool is not None:
+        rows, sources = read_pool(options.pool), [str(options.pool)]
+    elif not options.rentable and live is None:
+        rows, sources = rows_of_csv(default_text(POOL), POOL), ["the shipped example (configs/pool.csv)"]
+    if live is not None:
+        rows = merged(rows, live.rows)
+        sources.append(f"what run {live.run_name} measured")
+    if options.rentable:
+        from capacity.inputs.gpuhunt_offers import OfferFilter, rentable
+
+        rows = rows + rentable(OfferFilter(providers=options.provider), today())
+        sources.append("machines for rent")
+    wanted = {_hardware(name) for name in options.hardware}
+    kept = [row for row in rows if not wanted or _hardware(str(row.values.get("hardware", ""))) in wanted]
+    return check_pool(kept, assumed_values(options.assume)), " and ".join(sources)
+
+
+def demand_file(options: DemandOptions, live: LiveRun | None = None) -> tuple[DemandFile, str]:
+    """The demand: a file, on top of it what was measured, on top of that the options; and where it is from.
+
+    Raises:
+        ConfigError: a key is unknown or a value is out of range.
+    """
+    if options.demand is None:
+        values, source = tomllib.loads(default_text(DEMAND)), "the shipped example (configs/demand.toml)"
+    else:
+        values, source = read_toml(options.demand), str(options.demand)
+    measured = dict(live.demand) if live is not None else {}
+    if live is not None:
+        source += f" with what run {live.run_name} measured"
+    changes = _given(options)
+    section = dict(values.get("demand", {})) | measured | changes
+    if "model" in changes or "encoding" in changes:
+        section.pop("update_bytes", None)  # it was of another model, or of another encoding
+    values = override(values | {"demand": section}, options.setting)
+    if changes or options.setting:
+        source += " with options"
+    return parse_config(values, DemandFile, source=source), source
+
+
+def _given(options: DemandOptions) -> dict[str, Any]:
+    given = {
+        "model": options.model,
+        "staleness_limit": options.staleness,
+        "publish_every_steps": options.kappa,
+        "learner_upload_mbit_per_second": None if options.uplink is None else options.uplink * _MBIT_PER_GBIT,
+        "topology": options.topology,
+        "encoding": options.encoding,
+        "usd_per_hour_max": options.usd_per_hour_max,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _live(options: PoolOptions) -> LiveRun | None:
+    if options.coordinator and options.from_run is not None:
+        raise ConfigError("--coordinator and --from-run are two sources of one thing", fix="give one of them")
+    if options.coordinator:
+        from rollcast.cli.capacity.capacity_measured import asked_live
+
+        return asked_live(options.coordinator, options.ca_file)
+    if options.from_run is not None:
+        from rollcast.cli.capacity.capacity_measured import recorded
+
+        return recorded(options.from_run)
+    return None
+
+
+def _hardware(name: str) -> str:
+    found = gpu_named(name)
+    return found.name if found is not None else name.lower()

@@ -1,0 +1,136 @@
+"""`rollcast capacity what-if`: the plan for every combination of other limits, links and shapes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from capacity.planner.planner import plan as choose
+from capacity.planner.plans import Plan
+from capacity.questions.scenario import Scenario
+from capacity.reports.tables import records_of
+from capacity.reports.what_if import (
+    Values,
+    broadcast_curves,
+    cheapest,
+    combinations,
+    cost_curves,
+    listed,
+    variant_sheet,
+    variants,
+)
+from rollcast.cli.capacity.inputs import DemandOptions, PoolOptions, scenario
+from rollcast.cli.capacity.output import FEASIBLE, INFEASIBLE, FormatOption, note, print_json, print_sheets
+from rollcast.cli.options import Settings
+from rollcast.runtime.errors import ConfigError
+
+SCHEMA = "rollcast.capacity.what-if/1"
+
+
+def what_if(
+    *,
+    pool: PoolOptions | None = None,
+    demand: Path | None = None,
+    setting: Settings = (),
+    staleness: str = "",
+    kappa: str = "",
+    uplink: str = "",
+    topology: str = "",
+    encoding: str = "",
+    model: str = "",
+    headroom: str = "",
+    t_train: str = "",
+    form: FormatOption = "table",
+    plot: Path | None = None,
+    plot_broadcast: Path | None = None,
+) -> int:
+    """Plan for every combination of the values given, and mark the cheapest learner step.
+
+    Exit status 0: at least one is feasible; 2: none is.
+
+    Parameters
+    ----------
+    demand
+        TOML file that the values are put on top of; the shipped example if none is named.
+    setting
+        section.key=value on top of the file; may be given several times.
+    staleness
+        values of S, for example 2..16 or 2,4,8.
+    kappa
+        learner steps between two versions, for example 1..4.
+    uplink
+        of the origin, Gbit/s, for example 0.5,1,2.5.
+    topology
+        for example stripes=8,stripes=4,tree,star.
+    encoding
+        keyframe,delta.
+    model
+        for example qwen3-4b,qwen3-8b.
+    headroom
+        rate bought / needed, for example 1.05,1.1,1.5.
+    t_train
+        seconds of a learner step, for example 30,60.
+    form
+        table, json, csv or html.
+    plot
+        draw $/h against S into this .png or .svg file.
+    plot_broadcast
+        draw $/step against T_bcast into this .png or .svg file.
+    """
+    given = {
+        "model": model,
+        "encoding": encoding,
+        "topology": topology,
+        "uplink": uplink,
+        "kappa": kappa,
+        "headroom": headroom,
+        "t_train": t_train,
+        "staleness": staleness,
+    }
+    swept = {option: listed(option, text) for option, text in given.items() if text}
+    _check(swept.keys(), plot, plot_broadcast)
+    every = combinations(swept)
+    sources: list[Scenario] = []
+    found = variants(
+        every, lambda values: _planned(values, pool, DemandOptions(demand=demand, setting=setting), sources)
+    )
+    sheet = variant_sheet(found)
+    if form == "json":
+        print_json({"schema": SCHEMA, "pool": sources[0].inputs.pool, "variants": records_of(sheet)})
+    else:
+        note([f"pool {sources[0].inputs.pool}", f"demand {sources[0].inputs.demand}"])
+        print_sheets([sheet], form, title="what if")
+    subtitle = f"{len(sources[0].workers)} workers in the pool; {sources[0].inputs.model}"
+    if plot is not None:
+        from capacity.reports.plots import cost_against_staleness
+
+        cost_against_staleness(plot, cost_curves(found), subtitle)
+    if plot_broadcast is not None:
+        from capacity.reports.plots import cost_against_broadcast
+
+        cost_against_broadcast(plot_broadcast, broadcast_curves(found), subtitle)
+    return FEASIBLE if cheapest(found) is not None else INFEASIBLE
+
+
+def _check(swept: object, plot: Path | None, plot_broadcast: Path | None) -> None:
+    """Before anything is planned."""
+    names = set(swept)  # type: ignore[call-overload]
+    if not names:
+        raise ConfigError("nothing is varied", fix="give for example --staleness 2..16, or --uplink 0.5,1,2.5")
+    for path in filter(None, (plot, plot_broadcast)):
+        from capacity.reports.plots import check_path
+
+        check_path(path)
+    if plot is not None and "staleness" not in names:
+        raise ConfigError("--plot draws $/h against S, which is not varied", fix="add --staleness 2..16")
+
+
+def _planned(values: Values, pool: PoolOptions | None, demand: DemandOptions, sources: list[Scenario]) -> Plan:
+    """The plan of one combination; the scenario of each is kept, so that a pool is read once for each model."""
+    known = {name: value for name, value in values.items() if name not in ("headroom", "t_train")}
+    extra = {"headroom": "demand.headroom", "t_train": "demand.t_train_s"}
+    settings = tuple(f"{extra[name]}={value}" for name, value in values.items() if name in extra)
+    options = replace(demand, setting=demand.setting + settings, **known)  # type: ignore[arg-type]
+    found = scenario(pool, options)
+    sources.append(found)
+    return choose(found.demand, found.workers)

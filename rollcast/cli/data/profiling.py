@@ -1,0 +1,135 @@
+"""Pass rates of rows by a run's newest checkpoint, sampled on this machine: what `rollcast curate --profile` does."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from coordinator.tasks.build import task_config_to_json
+from coordinator.tasks.checks.task import Problem
+from coordinator.tasks.curation.curate import CHUNK_ROWS, Profile
+from coordinator.tasks.curation.pass_rates import PassRate, ProfileFile, key_of
+from coordinator.tasks.fields import Row
+from coordinator.tasks.rows import problem_of
+from coordinator.tasks.sources import RowsTask
+from coordinator.tasks.token_limits import TokenLimits
+from coordinator.verifiers.pool import VerifierPool, VerifyItem
+from learner.evaluation.offline import Drawing, load_policy
+from rollcast.cli.run.run_tools import SCORE_DEADLINE_S, run_config, run_tokenizer
+from rollcast.runtime.run_folder import RunFolder
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.text.stop_strings import StopStrings
+from rollcast.wire.text.tokenizer import TextTokenizer
+
+START_DEADLINE_S = 180.0
+
+#: Runs a coroutine on the other thread's loop within so many seconds.
+RunThere = Callable[[Coroutine[Any, Any, Any], float], Any]
+
+
+@contextmanager
+def profiling(run: Path, learner_folder: Path, task: RowsTask, samples: int, kept: Path) -> Iterator[Profile]:
+    """A profile of rows by this run's policy; what it finds is kept in a file and not done again.
+
+    Raises:
+        RollcastError: the run, its checkpoint or the task cannot be used, or ``kept`` is of another profiling.
+    """
+    config = run_config(run)
+    tokenizer = run_tokenizer(config, RunFolder(run))
+    host, params = load_policy(learner_folder)
+    settings = {
+        "run": host.run_id,
+        "step": host.step,
+        "samples": samples,
+        "seed": config.run.seed,
+        "check": task.check.model_dump(mode="json"),
+    }
+    file = ProfileFile(kept, settings)
+    with _loop() as run_there:
+        verifier = config.verifier
+        pool = VerifierPool(
+            task_config_to_json(task), config.run.seed, verifier.processes, verifier.timeout_s, verifier.queue_max
+        )
+        run_there(pool.start(), START_DEADLINE_S)
+        try:
+            scores = _Scores(pool, tokenizer, config.sampling.stop_strings, run_there)
+            limits = TokenLimits(tokenizer, config.sampling.prompt_tokens_max, config.sampling.new_tokens_max)
+            drawing = Drawing(host, params, CHUNK_ROWS * samples, scores.score, config.run.seed)
+            yield _Profiler(file, limits, drawing, scores, samples).profile
+        finally:
+            run_there(pool.close(), START_DEADLINE_S)
+
+
+class _Scores:
+    """Verifies completions of the rows of one chunk, whose places in it are their example_ids."""
+
+    def __init__(
+        self, pool: VerifierPool, tokenizer: TextTokenizer, stop_strings: Sequence[str], run_there: RunThere
+    ) -> None:
+        self._pool = pool
+        self._ends = StopStrings(stop_strings, tokenizer.decode)
+        self._tokenizer = tokenizer
+        self._run_there = run_there
+        self.problems: dict[int, Problem] = {}
+
+    def score(self, completions: Sequence[pb.Completion]) -> list[pb.CompletionScore]:
+        scores: list[pb.CompletionScore] = self._run_there(self._score_all(completions), SCORE_DEADLINE_S)
+        return scores
+
+    async def _score_all(self, completions: Sequence[pb.Completion]) -> list[pb.CompletionScore]:
+        items = [
+            VerifyItem(
+                number,
+                self.problems[one.example_id],
+                self._tokenizer.decode(self._ends.cut(tuple(one.token_ids))),
+            )
+            for number, one in enumerate(completions)
+        ]
+        verdicts = await asyncio.gather(*(self._pool.score(item) for item in items))
+        return [pb.CompletionScore(reward=verdict.reward, exact=verdict.exact) for verdict in verdicts]
+
+
+class _Profiler:
+    def __init__(self, file: ProfileFile, limits: TokenLimits, drawing: Drawing, scores: _Scores, samples: int) -> None:
+        self._file = file
+        self._limits = limits
+        self._drawing = drawing
+        self._scores = scores
+        self._samples = samples
+
+    def profile(self, rows: Sequence[Row]) -> list[PassRate | None]:
+        """Every row by itself follows from its prompt: what is measured does not depend on its neighbours."""
+        problems = [problem_of(row, "curate:0") for row in rows]
+        prompts = [self._limits.look_at(problem)[0] for problem in problems]
+        keys = [key_of(row.prompt) for row in rows]
+        wanted = [at for at, prompt in enumerate(prompts) if prompt is not None and self._file.get(keys[at]) is None]
+        if wanted:
+            self._scores.problems = dict(enumerate(problems))
+            examples = [pb.Example(example_id=at, prompt_token_ids=prompts[at]) for at in wanted]
+            correct = self._drawing.correct(examples, self._samples, seeds=[keys[at] for at in wanted])
+            self._file.add(
+                (keys[at], PassRate(self._samples, right)) for at, right in zip(wanted, correct, strict=True)
+            )
+        return [None if prompt is None else self._file.get(key) for key, prompt in zip(keys, prompts, strict=True)]
+
+
+@contextmanager
+def _loop() -> Iterator[RunThere]:
+    """An event loop on a thread of its own, for verifier processes while this thread samples."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="verifiers", daemon=True)
+    thread.start()
+
+    def run_there(work: Coroutine[Any, Any, Any], timeout_s: float) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, loop).result(timeout_s)
+
+    try:
+        yield run_there
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(START_DEADLINE_S)
+        loop.close()

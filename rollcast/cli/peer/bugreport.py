@@ -1,0 +1,37 @@
+"""`rollcast peer bugreport`: one archive to send along with a question."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from rollcast.cli.options import Json
+from rollcast.cli.peer.folders import ConfigFile, only_warnings
+from rollcast.cli.peer.peer_folders import StateFolder, config_file, config_home, state_folder
+
+Out = Annotated[Path | None, Parameter(help="The archive to write; without it one in this folder, named by the time.")]
+
+
+def bugreport(
+    *, out: Out = None, state: StateFolder = None, config: ConfigFile = None, json_output: Json = False
+) -> int:
+    """Pack up what this machine is, does and wrote down, without keys, invites, tokens, prompts or rollouts.
+
+    Nothing is sent anywhere: look through the archive, then send it yourself.
+    """
+    from peer.donor.bug_report import bug_report
+    from peer.donor.install.join import Places
+
+    only_warnings()
+    places = Places((config or config_file()).absolute(), (state or state_folder()).absolute())
+    path = out or Path(f"rollcast-bugreport-{datetime.now():%Y%m%d-%H%M%S}.tar.gz")
+    names = bug_report(places, config_home(), out=path)
+    if json_output:
+        print(json.dumps({"file": str(path), "holds": names}))
+    else:
+        print(f"{path} holds {', '.join(names)}; no secrets are in it, and nothing was sent")
+    return 0

@@ -1,0 +1,144 @@
+"""`rollcast peer check [INVITE]`: is this machine fit for a run, and what is it worth to it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import textwrap
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rollcast.cli.options import Json
+from rollcast.cli.peer.folders import ConfigFile, InviteText, only_warnings, read_invite_argument
+from rollcast.cli.peer.peer_folders import StateFolder, config_file, state_folder
+from rollcast.runtime.errors import RollcastError
+
+if TYPE_CHECKING:
+    from peer.config import PeerConfig
+    from peer.donor.check.run import Checked
+
+_COLUMNS = 100
+_MARKS = {"error": "ERROR", "warning": "warn ", "ok": "ok   "}
+
+
+def check(
+    invite: InviteText = "",
+    /,
+    *,
+    model: str = "",
+    decode: bool = True,
+    link: bool = True,
+    state: StateFolder = None,
+    config: ConfigFile = None,
+    json_output: Json = False,
+) -> int:
+    """Measure this machine, and say what it is worth to a run. Nothing is installed, and nothing but noise is sent.
+
+    Parameters
+    ----------
+    invite
+        the string from the operator, or - for standard input; without one, that of the run that was joined here; and
+        where there is none either, only the machine by itself is looked at.
+    model
+        measure with this published model's shape instead of the run's, for example qwen3-0.6b.
+    decode
+        with --no-decode no tokens/s are measured.
+    link
+        with --no-link no bytes are moved to measure the link.
+    config
+        the peer's configuration; without it the one of this user, or the defaults.
+    json_output
+        print one JSON object.
+    """
+    from peer.donor.check.run import Asked, check_machine
+    from peer.donor.install import join
+
+    only_warnings()
+    path = config or config_file()
+    settings, places = _settings(path, state or state_folder())
+    text = read_invite_argument(invite) or _saved_invite(settings)
+    asked = Asked(
+        config=settings,
+        state_folder=places,
+        invite=join.peer_invite(text) if text else None,
+        model=model,
+        decode=decode,
+        link=link,
+    )
+    checked = asyncio.run(check_machine(asked, _say))
+    print(json.dumps(_as_json(checked)) if json_output else _screen(checked))
+    return checked.exit_status
+
+
+def _settings(path: Any, folder: Any) -> tuple[PeerConfig, Any]:
+    from peer.config import PeerConfig
+    from rollcast.runtime.config import load_config
+
+    if not path.exists():
+        return PeerConfig(state_folder=folder), folder
+    found = load_config(path, PeerConfig)
+    return found, found.state_folder
+
+
+def _saved_invite(settings: PeerConfig) -> str:
+    """Of the run that was joined before; empty: none was."""
+    inline = settings.invite.get_secret_value()
+    if inline or settings.invite_file is None:
+        return inline
+    try:
+        return settings.invite_file.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _say(text: str) -> None:
+    print(f"  {text}", file=sys.stderr, flush=True)
+
+
+def _as_json(checked: Checked) -> dict[str, Any]:
+    return {
+        "fit": checked.exit_status == 0,
+        "findings": [asdict(finding) for finding in checked.findings],
+        "machine": asdict(checked.machine),
+        "link": None
+        if checked.link is None
+        else {**asdict(checked.link), "problems": _problems(checked.link.problems)},
+        "nat": checked.nat,
+        "decode": None if checked.decoded is None else asdict(checked.decoded),
+        "worth": checked.worth,
+        "run": checked.needs,
+    }
+
+
+def _problems(problems: tuple[RollcastError, ...]) -> list[dict[str, str]]:
+    return [{"code": one.code, "what": one.what, "cause": one.cause, "fix": one.fix} for one in problems]
+
+
+def _wrapped(before: str, text: str, *, more: int = 0) -> list[str]:
+    """Lines of at most _COLUMNS; those after the first begin under the text, ``more`` further in."""
+    indent = " " * (len(before) + more)
+    return textwrap.wrap(
+        text, _COLUMNS, initial_indent=before, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _screen(checked: Checked) -> str:
+    lines = []
+    for finding in checked.findings:
+        code = f"{finding.code}: " if finding.code else ""
+        lines += _wrapped(f"{_MARKS[finding.level]}  {finding.topic:<7} ", f"{code}{finding.text}")
+        if finding.fix and finding.level != "ok":
+            first, *others = finding.fix.split("\n")
+            lines += _wrapped(f"{'':<15} fix: ", first, more=3 * bool(others))
+            lines += [line for step in others for line in _wrapped(f"{'':<20} ", step, more=3)]
+    worth = checked.worth
+    if worth is not None:
+        lines += ["", str(worth["sentence"]), *(f"  {reason}" for reason in worth["reasons"])]
+        lines += [f"  would help: {one}" for one in worth["what_would_help"]]
+    errors = sum(finding.level == "error" for finding in checked.findings)
+    lines += [
+        "",
+        "This machine is fit." if not errors else f"{errors} error(s); docs/errors.md has a section on each code.",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,81 @@
+"""`rollcast peer status|pause|resume|finish`: ask the daemon on this machine.
+
+Imports no engine and no network library: it must answer at once.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from rollcast.cli.durations import seconds_of
+from rollcast.cli.options import Json
+from rollcast.cli.peer.peer_folders import StateFolder, state_folder
+from rollcast.cli.peer.screen import screen
+from rollcast.runtime.errors import MalformedMessage
+from rollcast.wire.donor_socket import request
+from rollcast.wire.joining.error_json import error_from_json
+
+For = Annotated[
+    str | None,
+    Parameter(name="--for", help="Work again by itself after this long: 90s, 15m, 2h, 1d. Without: until told."),
+]
+_CLEAR = "\x1b[H\x1b[2J"
+
+
+def status(*, state: StateFolder = None, json_output: Json = False, watch: bool = False) -> int:
+    """Say what this machine does now, and why.
+
+    Parameters
+    ----------
+    state
+        the peer's state folder.
+    json_output
+        print one JSON object.
+    watch
+        go on, once a second, until Ctrl-C.
+    """
+    while True:
+        report = ask("status", state)
+        text = json.dumps(report) if json_output else screen(report)
+        print(f"{_CLEAR}{text}" if watch and not json_output else text, flush=True)
+        if not watch:
+            return 0
+        try:
+            time.sleep(1.0)
+        except KeyboardInterrupt:
+            return 0
+
+
+def pause(*, for_: For = None, state: StateFolder = None, json_output: Json = False) -> int:
+    """Stop at once: no work is done and no chunks pass. Work that was begun is handed over."""
+    return _tell("pause", for_, state, json_output)
+
+
+def resume(*, state: StateFolder = None, json_output: Json = False) -> int:
+    """Work again."""
+    return _tell("resume", None, state, json_output)
+
+
+def finish(*, for_: For = None, state: StateFolder = None, json_output: Json = False) -> int:
+    """Complete what is held and hand relaying over, then stop; with --for, pause for so long instead of stopping."""
+    return _tell("finish", for_, state, json_output)
+
+
+def _tell(do: str, for_: str | None, state: Path | None, json_output: bool) -> int:
+    values = {} if for_ is None else {"for_s": seconds_of(for_)}
+    reply = ask(do, state, **values)
+    print(json.dumps(reply) if json_output else " - ".join(filter(None, (reply["state"], reply["reason"]))))
+    return 0
+
+
+def ask(do: str, state: Path | None, **values: Any) -> dict[str, Any]:
+    """Ask the daemon on this machine; an error that it answers is raised as it was there."""
+    reply = request(state or state_folder(), {"do": do, **values})
+    if "error" in reply:
+        raise error_from_json(str(reply["error"])) or MalformedMessage("the peer refused, and did not say why")
+    return reply

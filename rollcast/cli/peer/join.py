@@ -1,0 +1,194 @@
+"""`rollcast peer join INVITE`: take part in a run, from now on, in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+from rollcast.cli.options import Json
+from rollcast.cli.peer.folders import ConfigFile, InviteText, only_warnings, read_invite_argument
+from rollcast.cli.peer.peer_folders import StateFolder, config_file, config_home, state_folder
+from rollcast.cli.roles import RoleOptions
+from rollcast.cli.roles import peer as run_peer
+from rollcast.runtime.errors import MissingExtra
+
+_JOIN_DEADLINE_S = 60.0
+_ANSWER_DEADLINE_S = 180.0  # jax or torch may take a minute to load on a slow disk
+
+
+def join(
+    invite: InviteText,
+    /,
+    *,
+    name: str | None = None,
+    foreground: bool = False,
+    start: bool = True,
+    state: StateFolder = None,
+    config: ConfigFile = None,
+    json_output: Json = False,
+) -> int:
+    """Take part in a run with the one string that its operator sent. Again with a newer invite: take that one up.
+
+    Parameters
+    ----------
+    invite
+        the string, or - to read it from standard input (then it is in no shell's history).
+    name
+        of this machine, as the operator sees it; without it the machine's own.
+    foreground
+        run in this terminal until Ctrl-C.
+    start
+        with --no-start nothing is started: `rollcast peer run` does that later.
+    config
+        the configuration to write; without it the one of this user.
+    json_output
+        print one JSON object.
+    """
+    from peer.donor.check.dial_back import listening_for
+    from peer.donor.install import join as joining  # these imports take a while: not before help is asked for
+
+    only_warnings()
+    _need_engine()
+    text = read_invite_argument(invite)
+    decoded = joining.peer_invite(text)
+    places = joining.places_of(config or config_file(), state or state_folder(), state_given=state is not None)
+    _say(f"joining {decoded.run_id} at {decoded.http_url} ...")
+    peer_id = asyncio.run(_enrol(decoded, places))
+    is_new = not places.config_file.exists()
+    listening = asyncio.run(listening_for(decoded)) if is_new else joining.Listening()
+    written = joining.write_configuration(places, text, name=name, listening=listening)
+    joined = {
+        "run_id": decoded.run_id,
+        "peer_id": peer_id,
+        "name": written.name,
+        "config": str(places.config_file),
+        "state_folder": str(places.state_folder),
+        "advertise": written.link.advertise,
+    }
+    if foreground:
+        _say(f"joined as {written.name} ({peer_id}); it runs here until Ctrl-C")
+        _stop_running(places)
+        return run_peer(places.config_file, options=RoleOptions())
+    started = _start(places) if start else {"started": "no"}
+    answer = {**joined, **started}
+    print(json.dumps(answer) if json_output else _what_next(answer))
+    return 0
+
+
+async def _enrol(invite: Any, places: Any) -> str:
+    from rollcast.wire.identity.identity import Identity
+    from rollcast.wire.joining.enrol import enrol
+
+    places.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    identity = Identity.load_or_create(places.state_folder / "identity.key")
+    return (await enrol(invite, identity, places.state_folder, _JOIN_DEADLINE_S)).peer_id
+
+
+def _need_engine() -> None:
+    """Say at once what the daemon would say later."""
+    import importlib.util
+
+    if not any(importlib.util.find_spec(package) for package in ("jax", "torch")):
+        fix = "install them: uv tool install 'rollcast[peer]', or pip install 'rollcast[peer]'"
+        raise MissingExtra("generating rollouts needs packages that are not installed", fix=fix)
+
+
+def _stop_running(places: Any) -> None:
+    """A peer that runs already: it takes the newer invite up when it starts again."""
+    from peer.donor.install import running
+    from peer.donor.install.manager import installed
+
+    manager = installed(config_home())
+    if manager is not None and manager.kind != "system" and manager.is_there() and manager.is_active():
+        manager.stop()
+    if running.stop(places.state_folder):
+        _say("the peer that ran was stopped, its work handed back")
+
+
+def _start(places: Any) -> dict[str, Any]:
+    """With the user's service manager where there is one, else as a background process; waits until it answers."""
+    from peer.donor.install import running
+    from peer.donor.install.join import drain_s_of
+    from peer.donor.install.manager import Manager
+    from peer.donor.install.units import Service
+
+    _stop_running(places)
+    manager = Manager("launchd" if sys.platform == "darwin" else "user", config_home())
+    by_manager = manager.is_there()
+    if by_manager:
+        command = [*running.peer_command(places.config_file), "--log-file", str(places.log_file)]
+        places.log_file.parent.mkdir(parents=True, exist_ok=True)
+        manager.install(
+            Service(
+                command=command,
+                state_folder=str(places.state_folder),
+                log_file=str(places.log_file),
+                drain_s=drain_s_of(places.config_file),
+            )
+        )
+        started = running.Started(lambda: None, places.log_file)
+    else:
+        started = running.start_in_background(places.config_file, places.state_folder, places.log_file)
+    report = running.wait_until_answers(places.state_folder, started, _ANSWER_DEADLINE_S, _Waiting().told)
+    return {
+        "started": manager.kind if by_manager else "background",
+        "unit": str(manager.unit_file) if by_manager else None,
+        "pid": running.holder_of(places.state_folder),
+        "log": str(places.log_file),
+        "state": report["state"],
+        "reason": report["reason"],
+        "connected": report["connected"],
+    }
+
+
+class _Waiting:
+    """Says every few seconds that it still waits."""
+
+    def __init__(self) -> None:
+        self._said_s = 0.0
+
+    def told(self, waited_s: float) -> None:
+        if waited_s >= self._said_s + 5.0:
+            self._said_s = waited_s
+            _say(f"waiting for the peer to answer, {waited_s:.0f} s")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _what_next(answer: dict[str, Any]) -> str:
+    lines = [f"joined     {answer['run_id']} as {answer['name']}", f"identity   {answer['peer_id']}"]
+    lines.append(f"settings   {answer['config']}")
+    if answer["advertise"] == "none":
+        lines.append("reached    nobody can dial it: it dials the others, which is enough to take part;")
+        lines.append("           `rollcast peer check` says what is in between, and what opens it")
+    elif answer["advertise"]:
+        lines.append(f"reached    others dial it at {answer['advertise']}")
+    if answer["started"] == "no":
+        return "\n".join([*lines, "", f"Start it with:  rollcast peer run {answer['config']}"])
+    how = {
+        "user": "a systemd unit of this user; `loginctl enable-linger` keeps it while you are logged out",
+        "launchd": "a launchd agent of this user",
+        "background": "a background process; after a restart of this machine give this command again",
+    }[answer["started"]]
+    why = f" - {answer['reason']}" if answer["reason"] else ""
+    return "\n".join(
+        [
+            *lines,
+            f"runs as    {how}",
+            f"process    {answer['pid']}",
+            f"now        {answer['state']}{why}",
+            "",
+            "What happens next: it receives the newest version of the model from other machines, then draws",
+            "rollouts whenever the run has work for it, and passes the version on to others. Nothing else",
+            "leaves this machine, and nobody can run code on it.",
+            "",
+            "  rollcast peer status --watch       what it does now, and why",
+            "  rollcast peer page --open          the same in a browser",
+            "  rollcast peer limits               caps, hours, temperatures: yours to set",
+            "  rollcast peer pause --for 2h       stop at once; resume, finish, leave",
+        ]
+    )

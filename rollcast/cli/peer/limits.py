@@ -1,0 +1,123 @@
+"""`rollcast peer limits [show|set KEY=VALUE|reset KEY]`: what this machine may be used for, changed while it runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from cyclopts import App
+
+from rollcast.cli.options import Json
+from rollcast.cli.peer.folders import ConfigFile, only_warnings
+from rollcast.cli.peer.peer_folders import StateFolder, config_file, state_folder
+from rollcast.runtime.config import override
+from rollcast.runtime.errors import ConfigError, DaemonAway, MalformedMessage
+from rollcast.wire.donor_socket import request
+from rollcast.wire.joining.error_json import error_from_json
+
+app = App(name="limits", help="What this machine may be used for: show, set, reset.")
+
+
+@app.default
+def show(*, state: StateFolder = None, config: ConfigFile = None, json_output: Json = False) -> int:
+    """Show every limit with its meaning, and whether it was set here or in the configuration."""
+    return _tell({}, state, config, json_output)
+
+
+app.command(show, name="show")
+
+
+@app.command(name="set")
+def set_(*assignments: str, state: StateFolder = None, config: ConfigFile = None, json_output: Json = False) -> int:
+    """Set limits: they hold at once where a peer runs, and after every start. `none` takes one away.
+
+    Parameters
+    ----------
+    assignments
+        KEY=VALUE, for example upload_mbit_s_max=20 or compute_hours='["mon-fri 22:00-07:00"]'.
+    """
+    if not assignments:
+        raise ConfigError("no limit is given", fix="write KEY=VALUE; `rollcast peer limits` lists them")
+    return _tell(
+        {"set": {key: _or_none(value) for key, value in override({}, map(_bare, assignments)).items()}},
+        state,
+        config,
+        json_output,
+    )
+
+
+@app.command
+def reset(*keys: str, state: StateFolder = None, config: ConfigFile = None, json_output: Json = False) -> int:
+    """Go back to the configuration's limits: of these keys, or without one of all."""
+    return _tell({"reset": list(map(_bare, keys)) if keys else True}, state, config, json_output)
+
+
+def _bare(assignment: str) -> str:
+    """Keys may be written as they stand in the configuration: limits.x, link.x."""
+    for section in ("limits.", "link."):
+        if assignment.startswith(section):
+            return assignment.removeprefix(section)
+    return assignment
+
+
+def _or_none(value: Any) -> Any:
+    return None if value == "none" else value
+
+
+def _tell(change: dict[str, Any], state: Path | None, config: Path | None, json_output: bool) -> int:
+    folder, path = _places(state, config)
+    try:
+        reply = request(folder, {"do": "limits", **change})
+    except DaemonAway:
+        reply = _without_daemon(change, folder, path)
+    if "error" in reply:
+        raise error_from_json(str(reply["error"])) or MalformedMessage("the peer refused, and did not say why")
+    print(json.dumps(reply) if json_output else _screen(reply, changed=bool(change)))
+    return 0
+
+
+def _places(state: Path | None, config: Path | None) -> tuple[Path, Path]:
+    from peer.donor.install.join import places_of
+
+    places = places_of(config or config_file(), state or state_folder(), state_given=state is not None)
+    return places.state_folder, places.config_file
+
+
+def _without_daemon(change: dict[str, Any], folder: Path, path: Path) -> dict[str, Any]:
+    """The same on the files; it holds from the next start."""
+    from peer.config import PeerConfig
+    from peer.donor.control.limits import OwnerLimitsBook
+    from rollcast.runtime.config import load_config
+
+    only_warnings()
+    configured = load_config(path, PeerConfig) if path.exists() else PeerConfig(state_folder=folder)
+    book = OwnerLimitsBook(configured)
+    if "set" in change:
+        book.change(change["set"])
+    elif "reset" in change:
+        book.reset(None if change["reset"] is True else change["reset"])
+    at_start = sorted(change["set"]) if isinstance(change.get("set"), dict) else []
+    return {"limits": book.limits.model_dump(mode="json"), "changed": book.changed, "at_restart": at_start}
+
+
+def _screen(reply: dict[str, Any], *, changed: bool) -> str:
+    from peer.donor.control.limits import OwnerLimits
+    from rollcast.runtime.config import describe
+
+    meanings = {key: text for key, _, text in describe(OwnerLimits)}
+    limits, mine = reply["limits"], set(reply["changed"])
+    width = max(map(len, limits))
+    lines = []
+    for key, value in limits.items():
+        if changed and key not in mine:
+            continue
+        shown = "none" if value in (None, []) else value if isinstance(value, str) else json.dumps(value)
+        lines.append(f"{'*' if key in mine else ' '} {key:<{width}}  {shown:<12}  {meanings.get(key, '')}")
+    if not lines:
+        lines.append("no limit is set here: those of the configuration hold")
+    if mine:
+        lines.append("* set with `rollcast peer limits set`; the others are the configuration's")
+    if reply["at_restart"]:
+        lines.append(f"from the next start of the peer on: {', '.join(reply['at_restart'])}")
+    return "\n".join(lines)

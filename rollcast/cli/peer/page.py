@@ -1,0 +1,31 @@
+"""`rollcast peer page`: the address of this machine's own page."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from rollcast.cli.options import Json
+from rollcast.cli.peer.control import ask
+from rollcast.cli.peer.peer_folders import StateFolder
+
+Open = Annotated[bool, Parameter(name="--open", negative=())]
+
+
+def page(*, open_: Open = False, state: StateFolder = None, json_output: Json = False) -> int:
+    """Print the address of this machine's page; whoever has it may do all that you may do there. On this machine only.
+
+    Parameters
+    ----------
+    open_
+        open it in a browser.
+    """
+    url = str(ask("page", state)["url"])
+    print(json.dumps({"url": url}) if json_output else url)
+    if open_:
+        import webbrowser
+
+        webbrowser.open(url)
+    return 0

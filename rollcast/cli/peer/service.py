@@ -1,0 +1,142 @@
+"""`rollcast peer service install|remove|show`: this machine's service manager runs the peer."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from rollcast.cli.options import Json
+from rollcast.cli.peer.folders import ConfigFile
+from rollcast.cli.peer.peer_folders import StateFolder, config_file, config_home, state_folder
+from rollcast.runtime.errors import ConfigError, ServiceManager
+
+if TYPE_CHECKING:
+    from peer.donor.install.manager import Manager
+    from peer.donor.install.units import Service
+
+Kind = Literal["user", "system", "launchd"]
+System = Annotated[bool, Parameter(negative=())]
+MemoryMax = Annotated[str, Parameter(help="Most memory that the peer may take: 80%% or 12G (systemd).")]
+
+SYSTEM_CONFIG = Path("/etc/rollcast/peer.toml")
+SYSTEM_STATE = Path("/var/lib/rollcast")
+
+app = App(name="service", help="Let this machine's service manager run the peer.")
+
+
+@app.command
+def install(
+    *,
+    system: System = False,
+    state: StateFolder = None,
+    config: ConfigFile = None,
+    memory_max: MemoryMax = "80%",
+    json_output: Json = False,
+) -> int:
+    """Run the peer now and at every start, in a sandbox, from the configuration that `rollcast peer join` wrote.
+
+    Parameters
+    ----------
+    system
+        for the whole machine, as a user of its own, from /etc/rollcast/peer.toml; needs root.
+    """
+    manager, service, path = _asked("system" if system else _own_kind(), state, config, memory_max)
+    if not path.exists():
+        fix = f"write it: rollcast peer join INVITE --no-start --config {path}"
+        raise ConfigError(f"no configuration file at {path}", fix=fix)
+    if not manager.is_there():
+        raise ServiceManager(
+            "no service manager takes orders here",
+            cause=f"there is no session of {'launchd' if manager.kind == 'launchd' else 'systemd'} for this user",
+            fix="log in properly, install with --system, or let `rollcast peer join` start a background process",
+        )
+    manager.install(service)
+    answer = {"kind": manager.kind, "unit": str(manager.unit_file), "config": str(path)}
+    print(json.dumps(answer) if json_output else f"{manager.unit_file} runs the peer, now and at every start")
+    return 0
+
+
+@app.command
+def remove(*, system: System = False, json_output: Json = False) -> int:
+    """Stop the service and forget it; configuration, identity and state stay.
+
+    Parameters
+    ----------
+    system
+        that of the whole machine; needs root.
+    """
+    from peer.donor.install.manager import Manager
+
+    manager = Manager("system" if system else _own_kind(), config_home())
+    removed = manager.remove()
+    said = f"{manager.unit_file} is removed" if removed else f"there is no {manager.unit_file}"
+    print(json.dumps({"removed": removed, "unit": str(manager.unit_file)}) if json_output else said)
+    return 0
+
+
+@app.command
+def show(
+    kind: Kind | None = None,
+    /,
+    *,
+    state: StateFolder = None,
+    config: ConfigFile = None,
+    memory_max: MemoryMax = "80%",
+    json_output: Json = False,
+) -> int:
+    """Print the unit that `install` would write, and install nothing.
+
+    Parameters
+    ----------
+    kind
+        user or system (systemd), or launchd; without it this machine's.
+    """
+    from peer.donor.install.units import unit_of
+
+    manager, service, _ = _asked(kind or _own_kind(), state, config, memory_max)
+    text = unit_of(service, manager.kind)
+    if json_output:
+        unit = manager.unit_file
+        print(json.dumps({"kind": manager.kind, "unit": str(unit), "installed": unit.exists(), "text": text}))
+    else:
+        print(text, end="")
+    return 0
+
+
+def _own_kind() -> Kind:
+    return "launchd" if sys.platform == "darwin" else "user"
+
+
+def _asked(kind: Kind, state: Path | None, config: Path | None, memory_max: str) -> tuple[Manager, Service, Path]:
+    from peer.donor.install import join, running
+    from peer.donor.install.manager import Manager
+    from peer.donor.install.units import Service
+
+    is_system = kind == "system"
+    path = (config or (SYSTEM_CONFIG if is_system else config_file())).absolute()
+    folder = state or (SYSTEM_STATE if is_system else state_folder())
+    places = join.Places(path, SYSTEM_STATE if is_system else folder)
+    if not is_system and path.exists():
+        places = join.places_of(path, folder, state_given=state is not None)
+    command = running.peer_command(path)
+    if is_system:
+        command += ["--set", f"state_folder={SYSTEM_STATE}"]
+    else:
+        command += ["--log-file", str(places.log_file)]
+    in_home = any(
+        word.startswith(("/home/", "/root/", "/run/user/")) for word in (*command, os.path.realpath(command[0]))
+    )
+    service = Service(
+        command=command,
+        state_folder=str(places.state_folder),
+        log_file=str(places.log_file),
+        home_hidden=not in_home,
+        memory_max=memory_max,
+        drain_s=join.drain_s_of(path),
+    )
+    return Manager(kind, config_home()), service, path

@@ -1,0 +1,1 @@
+"""Define the commands that work on a run."""

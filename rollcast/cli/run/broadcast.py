@@ -1,0 +1,116 @@
+"""`rollcast broadcast status`: how the newest version spreads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+from cyclopts import App
+from rich.console import Console, RenderableType
+from rich.live import Live
+
+from rollcast.cli.coordinator_api import Target, ask
+from rollcast.cli.options import THIS_RUN, Json, RunOptions
+from rollcast.cli.run.broadcast_view import line, render
+from rollcast.runtime.errors import MalformedMessage, RollcastError
+from rollcast.runtime.process import stop_on_signals
+
+app = App(name="broadcast")
+
+WATCH_INTERVAL_S = 1.0
+GONE_S = 30.0  # a coordinator that does not answer for this long while it is watched is not coming back
+_PATH = "/api/v1/broadcast"
+
+Show = Callable[[dict[str, Any], str], None]  # a status, and why there is none newer, if so
+
+
+@app.command
+def status(
+    *,
+    run: RunOptions = THIS_RUN,
+    watch: bool = False,
+    json_output: Json = False,
+) -> int:
+    """Show how the newest version spreads: who holds how much of it, over which hops, and what it waits for.
+
+    Parameters
+    ----------
+    watch
+        draw again every second until Ctrl-C.
+    json_output
+        print one JSON object; with --watch one a second, each on a line of its own.
+    """
+    asyncio.run(_status(Target.of(run), watch=watch, json_output=json_output))
+    return 0
+
+
+async def _status(target: Target, *, watch: bool, json_output: bool) -> None:
+    console = Console()
+    async with aiohttp.ClientSession(trust_env=False) as session:
+        if not watch:
+            found = await ask(session, target, _PATH)
+            if json_output:
+                print(json.dumps(found, indent=2), flush=True)
+            else:
+                console.print(_drawn(console, found))
+        elif json_output or not console.is_terminal:
+            await follow(session, target, _print_json if json_output else _print_line)
+        else:
+            with Live(console=console, auto_refresh=False) as live:
+                await follow(
+                    session, target, lambda found, lost: live.update(_drawn(console, found, lost), refresh=True)
+                )
+
+
+def _print_json(found: dict[str, Any], lost: str) -> None:
+    if not lost:
+        print(json.dumps(found), flush=True)
+
+
+def _print_line(found: dict[str, Any], lost: str) -> None:
+    print(lost or line(found), flush=True)
+
+
+def _drawn(console: Console, found: dict[str, Any], lost: str = "") -> RenderableType:
+    """The screen; everything, however long, where nobody looks at it.
+
+    Raises:
+        MalformedMessage: whoever answered is no coordinator of this version.
+    """
+    rows = console.height if console.is_terminal else None
+    try:
+        return render(found, width=console.width, rows=rows, notice=lost)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise MalformedMessage(
+            "the answer is not a broadcast's status", cause=repr(error), fix="check the address, and upgrade"
+        ) from None
+
+
+async def follow(
+    session: aiohttp.ClientSession, target: Target, show: Show, *, stop: asyncio.Event | None = None
+) -> None:
+    """Show a status every second until a signal comes; a coordinator that is away for a while is waited for.
+
+    Raises:
+        RollcastError: the first question, or all for GONE_S seconds, had no answer.
+    """
+    loop = asyncio.get_running_loop()
+    stop = stop or stop_on_signals(loop)
+    found: dict[str, Any] | None = None
+    answered_at = loop.time()
+    while not stop.is_set():
+        try:
+            found, lost = await ask(session, target, _PATH), ""
+            answered_at = loop.time()
+        except RollcastError as error:
+            if found is None or loop.time() - answered_at > GONE_S:
+                raise
+            lost = f"{error.what}, for {loop.time() - answered_at:.0f} s; this was the last answer"
+        show(found, lost)
+        try:
+            await asyncio.wait_for(stop.wait(), WATCH_INTERVAL_S)
+        except TimeoutError:
+            continue

@@ -1,0 +1,147 @@
+"""`rollcast eval RUN`: pass@k of a run's newest checkpoint on its evaluation sets, and on others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.table import Table
+
+from coordinator.config.config import CoordinatorConfig
+from coordinator.config.tasks import EvaluationSetConfig, JsonlTask, ParquetTask
+from coordinator.prompts.problems import Problems
+from coordinator.prompts.samples import SampleBook
+from coordinator.tasks.evaluation_sets import HELD_OUT
+from learner.evaluation.offline import EvaluationResult, evaluate_run
+from rollcast.cli.options import Json
+from rollcast.cli.run.run_tools import run_config, scorer
+from rollcast.runtime.config import parse_config
+from rollcast.runtime.errors import ConfigError
+from rollcast.runtime.run_folder import RunFolder
+
+
+def evaluate(
+    run: Path,
+    /,
+    *,
+    learner_folder: Path | None = None,
+    set_names: Annotated[tuple[str, ...], Parameter(name="--set", negative=())] = (),
+    data: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    pass_at: Annotated[tuple[int, ...], Parameter(name="--k", negative=())] = (1, 8),
+    samples: int = 8,
+    problems: int = 512,
+    json_output: Json = False,
+) -> int:
+    """Reload a run's newest checkpoint and print pass@k with 95 % intervals; the completions can be read afterwards.
+
+    Parameters
+    ----------
+    run
+        the coordinator's run folder, for example runs/latest; `rollcast samples` reads the completions there.
+    learner_folder
+        the learner's, where the checkpoints are; the same by default.
+    set_names
+        evaluation sets of the run, `held_out` among them; all of them by default.
+    data
+        further sets as NAME=FILE, JSONL or parquet, with `prompt` and `answer`, checked like the run's own.
+    pass_at
+        each k of pass@k.
+    samples
+        completions a problem, at least the largest k; more give a tighter estimate.
+    problems
+        problems of each set at most.
+    json_output
+        print one JSON object.
+    """
+    config = run_config(run)
+    extra = {name: _extra(name, value, config, problems) for name, value in map(_named, data)}
+    config = parse_config(
+        config.model_dump(mode="json") | {"evaluation_sets": _dumped({**config.evaluation_sets, **extra})},
+        CoordinatorConfig,
+        source="--data",
+    )
+    wanted = (*set_names, *extra) if set_names else (HELD_OUT, *config.evaluation_sets)
+    console = Console(stderr=True)
+    with console.status("loading") as status:
+        result = asyncio.run(
+            _evaluate(
+                config,
+                RunFolder(run),
+                learner_folder or run,
+                wanted,
+                pass_at,
+                samples,
+                problems,
+                lambda name, done, total: status.update(f"{name}: {done} of {total} problems"),
+            )
+        )
+    if json_output:
+        print(json.dumps(asdict(result)))
+    else:
+        _print(result)
+    return 0
+
+
+def _print(result: EvaluationResult) -> None:
+    console = Console()
+    console.print(f"step {result.step}, {result.seconds:.1f} s", highlight=False)
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for header in ("set", "problems", "samples", "pass@", "mean", "95 % interval"):
+        table.add_column(header, justify="left" if header == "set" else "right")
+    for name, one in result.sets.items():
+        for k, estimate in one.pass_at.items():
+            interval = f"{estimate.low:.3f} to {estimate.high:.3f}"
+            table.add_row(name, str(one.problems), str(one.samples), str(k), f"{estimate.mean:.3f}", interval)
+    console.print(table)
+
+
+def _named(text: str) -> tuple[str, Path]:
+    name, separator, path = text.partition("=")
+    if not separator or not name or not path:
+        raise ConfigError(f"--data {text} names no set", fix="write it as NAME=FILE")
+    return name, Path(path)
+
+
+def _extra(name: str, path: Path, config: CoordinatorConfig, problems: int) -> EvaluationSetConfig:
+    check = {"check": config.task.check} if hasattr(config.task, "check") else {}
+    task = ParquetTask if path.suffix == ".parquet" or path.is_dir() else JsonlTask
+    kind = "parquet" if task is ParquetTask else "jsonl"
+    return EvaluationSetConfig(task=task.model_validate({"kind": kind, "path": path, **check}), problems=problems)
+
+
+def _dumped(sets: Mapping[str, EvaluationSetConfig]) -> dict[str, object]:
+    return {name: one.model_dump(mode="json") for name, one in sets.items()}
+
+
+async def _evaluate(
+    config: CoordinatorConfig,
+    folder: RunFolder,
+    learner_folder: Path,
+    wanted: tuple[str, ...],
+    pass_at: tuple[int, ...],
+    samples: int,
+    problems: int,
+    progress: Callable[[str, int, int], None],
+) -> EvaluationResult:
+    """Sampling runs in a thread; scoring comes back to this loop, where the verifier processes are."""
+    source = await Problems.start(config, None)
+    try:
+        sets = {name: await source.held_out(problems, name) for name in wanted}
+        return await asyncio.to_thread(
+            evaluate_run,
+            learner_folder,
+            sets,
+            samples=samples,
+            pass_at=pass_at,
+            score=scorer(source, asyncio.get_running_loop(), SampleBook(folder)),
+            seed=config.run.seed,
+            progress=progress,
+        )
+    finally:
+        await source.close()

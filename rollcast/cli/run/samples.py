@@ -1,0 +1,76 @@
+"""`rollcast samples RUN`: completions of a run, for people to read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.markup import escape
+from rich.rule import Rule
+
+from rollcast.cli.options import Json
+from rollcast.cli.run.run_tools import run_config, run_tokenizer
+from rollcast.runtime.errors import ConfigError
+from rollcast.runtime.run_folder import RunFolder
+
+LIMIT_MOST = 1_000_000
+
+
+def samples(
+    run: Path,
+    /,
+    *,
+    set_name: Annotated[str, Parameter(name="--set")] = "",
+    version: int | None = None,
+    limit: int = 20,
+    wrong: Annotated[bool, Parameter(negative=())] = False,
+    json_output: Json = False,
+) -> int:
+    """Show completions with their verdicts: of the newest evaluation, or of training.
+
+    Parameters
+    ----------
+    run
+        the coordinator's run folder, for example runs/latest.
+    set_name
+        an evaluation set; `training`: the newest rollouts that were scored; else the first set that has any.
+    version
+        of evaluations: that of this version; else the newest.
+    limit
+        how many at most.
+    wrong
+        only those that are not wholly right.
+    json_output
+        print one JSON object a line; `rollcast curate --pass-rates` reads them.
+    """
+    from coordinator.prompts.samples import TRAINING, evaluated, trained
+
+    if not 1 <= limit <= LIMIT_MOST:
+        raise ConfigError(f"--limit {limit} is out of range", fix=f"use 1 to {LIMIT_MOST}")
+    folder = RunFolder(run)
+    config = run_config(run)
+    if set_name == TRAINING:
+        found = trained(folder, run_tokenizer(config, folder), limit)
+    else:
+        found = evaluated(folder, set_name, version)
+    chosen = [one for one in found if not (wrong and one.exact)][:limit]
+    if json_output:
+        for one in chosen:
+            print(json.dumps(asdict(one)))
+        return 0
+    console = Console()
+    for one in chosen:
+        verdict = "[green]right[/green]" if one.exact else f"[red]reward {one.reward:g}[/red]"
+        title = f"{one.problem_id} #{one.sample_index}, {one.set}, version {one.version}: {verdict}"
+        console.print(Rule(title, align="left"))
+        console.print(f"[dim]prompt[/dim]  {escape(one.prompt)}", highlight=False)
+        console.print(f"[dim]drawn[/dim]   {escape(one.completion)}", highlight=False)
+        if one.answer:
+            console.print(f"[dim]answer[/dim]  {escape(one.answer)}", highlight=False)
+        if one.error:
+            console.print(f"[dim]error[/dim]   {escape(one.error)}", highlight=False)
+    return 0

@@ -1,0 +1,162 @@
+"""`rollcast workers`: who works for a run, and what an operator does to them: list, drain, ban, enable, pin."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from cyclopts import App, Parameter
+
+from rollcast.cli.actions import act_on_peers
+from rollcast.cli.coordinator_api import Target, asked
+from rollcast.cli.options import THIS_RUN, Json, Preview, RunOptions
+
+app = App(name="workers", help="Show who works for a run, and drain, ban, enable or pin them.")
+
+All = Annotated[bool, Parameter(name="--all", negative=())]
+_GONE = ("left", "lost")
+#: Columns of the list: key, heading, whether to the right.
+_SHOWN = (
+    ("name", "name", False),
+    ("state", "state", False),
+    ("region", "region", False),
+    ("reachability", "reached", False),
+    ("version_lag", "behind", True),
+    ("tokens_per_s", "tokens/s", True),
+    ("accepted", "accepted", True),
+    ("last_seen_s", "seen", True),
+    ("usd_per_hour", "$/h", True),
+    ("reason", "reason", False),
+)
+
+
+@app.default
+@app.command(name="list")
+def show(*, all_of_them: All = False, run: RunOptions = THIS_RUN, json_output: Json = False) -> int:
+    """List the peers of a run: those that are here, and those that are drained or banned.
+
+    Parameters
+    ----------
+    all_of_them
+        those too that left or were lost lately.
+    json_output
+        print one JSON object with every column.
+    """
+    answer = asked(Target.of(run), "/api/v1/workers")
+    workers = [dict(zip(answer["columns"], row, strict=True)) for row in answer["rows"]]
+    found = [
+        one for one in workers if one["role"] == "peer" and (all_of_them or one["banned"] or one["state"] not in _GONE)
+    ]
+    print(json.dumps({"workers": found}, indent=2) if json_output else "\n".join(lines_of(found)))
+    return 0
+
+
+@app.command
+def drain(
+    *names: str, reason: str = "", preview: Preview = False, run: RunOptions = THIS_RUN, json_output: Json = False
+) -> int:
+    """Give peers nothing new: they finish what they hold, relay to nobody, and stay until they are enabled.
+
+    Parameters
+    ----------
+    names
+        names or ids.
+    reason
+        told to their owners, and kept in the audit log.
+    preview
+        only say what would follow.
+    json_output
+        print one JSON object.
+    """
+    return act_on_peers("drain", names, reason, run, preview=preview, json_output=json_output)
+
+
+@app.command
+def ban(
+    *names: str, reason: str = "", preview: Preview = False, run: RunOptions = THIS_RUN, json_output: Json = False
+) -> int:
+    """Send peers away: what they hold is given to others, and they may not come back until they are enabled.
+
+    Parameters
+    ----------
+    names
+        names or ids.
+    reason
+        told to their owners, and kept in the audit log.
+    preview
+        only say what would follow.
+    json_output
+        print one JSON object.
+    """
+    return act_on_peers("ban", names, reason, run, preview=preview, json_output=json_output)
+
+
+@app.command
+def enable(
+    *names: str, reason: str = "", preview: Preview = False, run: RunOptions = THIS_RUN, json_output: Json = False
+) -> int:
+    """Undo whatever keeps peers from working: drain, ban, quarantine.
+
+    Parameters
+    ----------
+    names
+        names or ids.
+    reason
+        kept in the audit log.
+    preview
+        only say what would follow.
+    json_output
+        print one JSON object.
+    """
+    return act_on_peers("enable", names, reason, run, preview=preview, json_output=json_output)
+
+
+@app.command
+def pin(
+    to: Literal["on", "off", "auto"],
+    /,
+    *names: str,
+    reason: str = "",
+    preview: Preview = False,
+    run: RunOptions = THIS_RUN,
+    json_output: Json = False,
+) -> int:
+    """Switch peers on or off whatever they cost; auto leaves them to the capacity model again.
+
+    Parameters
+    ----------
+    to
+        on, off or auto.
+    names
+        names or ids.
+    reason
+        kept in the audit log.
+    preview
+        only say what would follow.
+    json_output
+        print one JSON object.
+    """
+    return act_on_peers(f"pin_{to}", names, reason, run, preview=preview, json_output=json_output)
+
+
+def lines_of(workers: list[dict[str, Any]]) -> list[str]:
+    """A heading and a line a worker."""
+    if not workers:
+        return ["no worker is here; `rollcast invite` makes a line for a donor"]
+    rows = [[heading for _, heading, _ in _SHOWN], *([_cell(one, key) for key, _, _ in _SHOWN] for one in workers)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(_placed, row, widths, _SHOWN)).rstrip() for row in rows]
+
+
+def _cell(worker: Mapping[str, Any], key: str) -> str:
+    value = worker.get(key)
+    if value is None or value == "":
+        return "-"
+    if key == "last_seen_s":
+        return f"{value:.0f} s"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _placed(cell: str, width: int, column: tuple[str, str, bool]) -> str:
+    return cell.rjust(width) if column[2] else cell.ljust(width)

@@ -1,0 +1,1 @@
+"""Judge a simulation by the invariants of the product."""

@@ -1,0 +1,381 @@
+"""The judge of the coordinator: sees only events and actions, and keeps its own books. O(1) an entry.
+
+What a crash may forget, it may forget: at each start the books are set to what was restored, once that is found to hold
+everything that was promised to anybody.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from coordinator.core.core import CoordinatorCore
+from coordinator.core.events import actions as act
+from coordinator.core.events import events as ev
+from coordinator.core.events.restored import Restored
+from rollcast.sim.engine import STOP_TOKEN, tokens_of
+from rollcast.sim.judge.verdicts import Verdicts
+from rollcast.sim.settings import FleetSettings
+from rollcast.wire.ids import PeerId
+from rollcast.wire.rollouts import Rollout
+
+Key = tuple[int, int]  # lease and sample index
+Slot = tuple[int, int]  # group and sample index
+STEPS_KEPT = 64
+
+
+@dataclass(slots=True)
+class Issued:
+    """An attempt that is neither trained nor dropped."""
+
+    slot: Slot
+    token: int
+    peer_id: str
+    seed: int
+    rollout_id: int | None = None  # once its rollout is being stored
+    durable: bool = False
+
+
+@dataclass(slots=True)
+class Books:
+    """What is open, by attempt, slot and rollout."""
+
+    attempts: dict[Key, Issued] = field(default_factory=dict)
+    live: dict[Slot, list[Key]] = field(default_factory=dict)
+    filled: dict[Slot, Key] = field(default_factory=dict)
+    rollouts: dict[int, tuple[Key, Rollout | None, int]] = field(default_factory=dict)  # with its oldest version
+    acknowledged: set[Key] = field(default_factory=set)
+    counts: Counter[str] = field(default_factory=Counter)  # issued, accepted, trained
+    dropped: Counter[str] = field(default_factory=Counter)
+
+
+class LedgerJudge:
+    """Judges I1, I2, I3, I6, I7, I9 and I11 at the coordinator."""
+
+    def __init__(self, settings: FleetSettings, verdicts: Verdicts) -> None:
+        self._settings = settings
+        self._verdicts = verdicts
+        self.books = Books()
+        self.batches: dict[int, tuple[int, ...]] = {}  # recorded or being recorded
+        self.recorded = 0
+        self.served = 0  # steps below were served to the learner
+        self.trained_before: dict[int, int] = {0: 0}  # rollouts in the batches of steps below
+        self.liars: set[str] = set()
+        self._last_lease = self._last_rollout = 0
+        self._scored: set[int] = set()
+        self._prompts: dict[int, str] = {}
+        self._versions: dict[int, int] = {}  # announced, with their epoch
+        self._orphaned: list[tuple[int, int]] = []  # epochs that ended, with the newest version that still counts
+        self._now = 0.0
+        self._of_action: dict[type, Callable[[Any], None]] = {
+            act.RecordGroup: self._group,
+            act.RecordAttempt: self._attempt,
+            act.SendLeases: self._leases,
+            act.CloseAttempt: self._close,
+            act.StoreRollout: self._store,
+            act.AnswerUpload: self._answer,
+            act.RecordBatch: self._batch,
+            act.ServeBatch: self._serve,
+            act.RecordEpoch: self._epoch,
+            act.Penalise: self._penalise,
+        }
+        self._of_event: dict[type, Callable[[Any], None]] = {
+            ev.RolloutStored: self._stored,
+            ev.RolloutScored: self._was_scored,
+            ev.BatchRecorded: self._batch_recorded,
+            ev.VersionAnnounced: self._announced,
+        }
+
+    # ---------------------------------------------------------------- what is seen
+
+    def started(self, restored: Restored, now: float) -> None:
+        """A coordinator took over: nothing that was promised is missing."""
+        self._now = now
+        old, self.books = self.books, _books_of(restored)
+        books = self.books
+        for step in range(self.recorded, restored.recorded_batches):  # durable, though nobody heard of it
+            old.acknowledged.difference_update(old.rollouts[one][0] for one in self.batches[step])
+            self._count_trained(step)
+        here = {key for key, one in books.attempts.items() if one.durable}
+        for key in sorted(old.acknowledged - here):
+            if key in old.attempts:
+                self._blame("I1", f"the acknowledged rollout of lease {key[0]}, sample {key[1]} is gone", key[0])
+        books.acknowledged = old.acknowledged & here
+        if restored.recorded_batches < self.served:
+            self._blame("I1", f"{restored.recorded_batches} batches are recorded, {self.served} were served")
+        still_open = restored.issued - restored.trained - sum(restored.dropped.values())
+        if still_open != len(books.attempts):
+            self._blame("I11", f"{len(books.attempts)} attempts were restored, the counts say {still_open}")
+        for rollout_id, (key, _, oldest) in books.rollouts.items():
+            rollout = old.rollouts[rollout_id][1] if rollout_id in old.rollouts else None
+            books.rollouts[rollout_id] = (key, rollout, oldest)
+            books.attempts[key].seed = old.attempts[key].seed if key in old.attempts else -1
+        for step in [step for step in self.batches if step >= restored.recorded_batches]:
+            del self.batches[step]
+        for version in restored.versions:  # the same
+            self._versions.setdefault(version, _epoch_of(version, restored))
+        self._orphaned = [_orphans(opened) for opened in restored.epochs]
+        self.recorded = restored.recorded_batches
+        self._scored = {one.rollout_id for group in restored.groups for one in group.rollouts if one.scored}
+        self._verdicts.checks += 4
+
+    def see(self, event: ev.Event, actions: Sequence[act.Action], now: float) -> None:
+        """One event and the actions it led to."""
+        self._now = now
+        of_event = self._of_event.get(type(event))
+        if of_event is not None:
+            of_event(event)
+        for action in actions:
+            of_action = self._of_action.get(type(action))
+            if of_action is not None:
+                self._verdicts.checks += 1
+                of_action(action)
+
+    def bounded(self, core: CoordinatorCore, now: float) -> None:
+        """What the core keeps in memory."""
+        settings, state = self._settings, core._state
+        kept = {
+            "finished attempts": (len(state.book._finished), settings.finished_attempts_kept),
+            "tokens of partial results": (state.partials.tokens, settings.partial_tokens_max),
+            "unscored rollouts": (state.book.unscored, settings.scoring_queue_max),
+            "prompts": (len(state.prompts), state.settings.prompts_ahead_max),
+        }
+        for what, (count, most) in kept.items():
+            if count > most:
+                self._verdicts.blame("I8", f"the coordinator keeps {count} {what}, the bound is {most}", now)
+
+    def counted(self, issued: int, accepted: int, trained: int, dropped: Mapping[str, int], now: float) -> None:
+        """What the core says of its accounts."""
+        self._now = now
+        books = self.books
+        mine = (books.counts["issued"], books.counts["accepted"], books.counts["trained"], books.dropped)
+        theirs = (issued, accepted, trained, Counter(dropped))
+        if mine != theirs:
+            self._blame("I11", f"the core counts {theirs}, its actions say {mine}")
+        if issued != trained + sum(dropped.values()) + len(books.attempts):
+            self._blame("I11", f"{issued} issued, {trained} trained, {dropped} dropped, {len(books.attempts)} open")
+
+    # ---------------------------------------------------------------- events
+
+    def _stored(self, event: ev.RolloutStored) -> None:
+        found = self.books.rollouts.get(event.rollout_id)
+        self.books.counts["accepted"] += 1
+        if found is not None and found[0] in self.books.attempts:
+            self.books.attempts[found[0]].durable = True
+
+    def _was_scored(self, event: ev.RolloutScored) -> None:
+        self._scored.add(event.rollout_id)
+
+    def _batch_recorded(self, event: ev.BatchRecorded) -> None:
+        books = self.books
+        for rollout_id in self.batches.get(event.step, ()):
+            key = books.rollouts.pop(rollout_id)[0]
+            books.filled.pop(books.attempts.pop(key).slot, None)
+            books.acknowledged.discard(key)
+            books.counts["trained"] += 1
+            self._scored.discard(rollout_id)
+        self.recorded = event.step + 1
+        self._count_trained(event.step)
+
+    def _count_trained(self, step: int) -> None:
+        self.trained_before[step + 1] = self.trained_before.get(step, 0) + len(self.batches.get(step, ()))
+        self.batches.pop(step - STEPS_KEPT, None)
+        self.trained_before.pop(step - STEPS_KEPT, None)
+
+    def epoch_of(self, version: int) -> int | None:
+        """The epoch in which a version was announced; None: it was not, or long ago."""
+        return self._versions.get(version)
+
+    def _announced(self, event: ev.VersionAnnounced) -> None:
+        self._versions[event.version] = event.epoch
+        self._versions.pop(event.version - 4 * STEPS_KEPT, None)
+
+    # ---------------------------------------------------------------- actions
+
+    def _group(self, action: act.RecordGroup) -> None:
+        if self._prompts.setdefault(action.group_id, action.problem_id) != action.problem_id:
+            self._blame("I6", f"group {action.group_id} was another prompt before", action.group_id)
+        self._prompts.pop(action.group_id - 4096, None)
+
+    def _attempt(self, action: act.RecordAttempt) -> None:
+        books, key = self.books, (action.lease_id, action.sample_index)
+        slot = (action.group_id, action.sample_index)
+        if action.lease_id < self._last_lease or key in books.attempts:
+            self._blame("I6", f"lease {action.lease_id} was issued before", action.lease_id)
+        self._last_lease = max(self._last_lease, action.lease_id)
+        live = books.live.setdefault(slot, [])
+        if slot in books.filled:
+            self._blame("I6", f"the filled slot {slot} is issued again", slot)
+        if len(live) >= 2:
+            self._blame("I6", f"a third live attempt at the slot {slot}", slot)
+        for other in [books.attempts[one] for one in live]:
+            if other.token >= action.fencing_token:
+                self._blame("I6", f"the fencing token of the slot {slot} does not rise", slot)
+            if other.seed not in (-1, action.seed):
+                self._blame("I6", f"the slot {slot} has another seed", slot)
+        live.append(key)
+        books.attempts[key] = Issued(slot, action.fencing_token, action.peer_id, action.seed)
+        books.counts["issued"] += 1
+        self._verdicts.trace.add(self._now, "issued", action.lease_id, slot, action.peer_id)
+
+    def _leases(self, action: act.SendLeases) -> None:
+        for lease in action.leases:
+            for slot in lease.slots:
+                issued = self.books.attempts.get((lease.lease_id, slot.sample_index))
+                if issued is None or issued.peer_id != action.peer_id:
+                    self._blame("I11", f"lease {lease.lease_id} is sent but not recorded", lease.lease_id)
+
+    def _close(self, action: act.CloseAttempt) -> None:
+        books, key = self.books, (action.lease_id, action.sample_index)
+        issued = books.attempts.pop(key, None)
+        if issued is None:
+            self._blame("I11", f"sample {key[1]} of lease {key[0]} is dropped twice or unknown", action.lease_id)
+            return
+        books.dropped[action.reason] += 1
+        if issued.rollout_id is None:
+            books.live[issued.slot].remove(key)
+        else:
+            books.filled.pop(issued.slot, None)
+            if issued.durable:
+                books.rollouts.pop(issued.rollout_id, None)
+        if not books.live.get(issued.slot):
+            books.live.pop(issued.slot, None)
+        books.acknowledged.discard(key)
+        self._verdicts.trace.add(self._now, "dropped", action.lease_id, issued.slot, action.reason)
+
+    def _store(self, action: act.StoreRollout) -> None:
+        books, rollout = self.books, action.rollout
+        key = (rollout.lease_id, rollout.sample_index)
+        issued = books.attempts.get(key)
+        if action.rollout_id <= self._last_rollout and action.rollout_id in books.rollouts:
+            self._blame("I2", f"rollout id {action.rollout_id} is used twice", key[0])
+        self._last_rollout = max(self._last_rollout, action.rollout_id)
+        if issued is None or issued.rollout_id is not None:
+            self._blame("I6", f"what is stored for lease {key[0]}, sample {key[1]} is no live attempt", key[0])
+            return
+        if issued.slot in books.filled:
+            self._blame("I6", f"the slot {issued.slot} is filled twice", issued.slot)
+        if issued.token != rollout.fencing_token or issued.peer_id != action.peer_id:
+            self._blame("I6", f"lease {key[0]} is filled by somebody else, or under another token", key[0])
+        problem = self._problem(action.peer_id, rollout, issued.seed)
+        if problem:
+            self._blame("I7", f"lease {key[0]}, sample {key[1]}: {problem}", key[0])
+        issued.rollout_id = action.rollout_id
+        books.live[issued.slot].remove(key)
+        if not books.live[issued.slot]:
+            del books.live[issued.slot]
+        books.filled[issued.slot] = key
+        books.rollouts[action.rollout_id] = (key, rollout, rollout.oldest_version)
+        self._verdicts.trace.add(self._now, "stored", key[0], issued.slot, action.rollout_id, rollout.oldest_version)
+
+    def _problem(self, peer_id: PeerId, rollout: Rollout, seed: int) -> str:
+        """What of a submission cannot be, by rules of our own."""
+        tokens = rollout.completion_token_ids
+        if not 0 < len(tokens) <= self._settings.lengths.most or max(tokens) >= 64:
+            return "its tokens cannot be"
+        if rollout.finish_reason == "interrupted":
+            return "it is no finished completion"
+        for segment in rollout.segments:
+            if segment.role != "assistant":
+                return "it is no finished completion"
+            if self._versions.get(segment.version) != segment.epoch:
+                return f"it claims version {segment.version} of epoch {segment.epoch}, which was not announced"
+        if rollout.segments[-1].peer_id != peer_id:
+            return "another peer made it"
+        if seed >= 0 and peer_id not in self.liars:
+            expected = tokens_of(seed, 0, len(tokens))
+            if rollout.finish_reason == "stop":
+                expected[-1] = STOP_TOKEN
+            if tuple(expected) != tokens:
+                return "its tokens do not follow from its seed"
+        return ""
+
+    def _answer(self, action: act.AnswerUpload) -> None:
+        if not action.accepted:
+            return
+        key = (action.lease_id, action.sample_index)
+        issued = self.books.attempts.get(key)
+        if issued is not None:
+            if not issued.durable:
+                self._blame("I1", f"lease {key[0]}, sample {key[1]} is acknowledged before it is stored", key[0])
+            self.books.acknowledged.add(key)
+
+    def _batch(self, action: act.RecordBatch) -> None:
+        books, step = self.books, action.step
+        if step != self.recorded or (step in self.batches and self.batches[step] != action.rollout_ids):
+            self._blame("I2", f"the batch of step {step} is formed out of order or anew", step)
+        if len(set(action.rollout_ids)) != self._settings.rollouts_per_step:
+            self._blame("I2", f"the batch of step {step} has {len(set(action.rollout_ids))} rollouts", step)
+        for rollout_id in action.rollout_ids:
+            found = books.rollouts.get(rollout_id)
+            if found is None:
+                self._blame("I2", f"rollout {rollout_id} was trained, dropped, or never stored", rollout_id)
+                continue
+            key, rollout, oldest = found
+            if step - oldest > self._settings.age_max:
+                self._blame("I3", f"step {step} trains on version {oldest}", rollout_id)
+            if rollout is not None and self._rolled_back(rollout):
+                self._blame("I3", f"step {step} trains on an orphaned version: {rollout.oldest_version}", rollout_id)
+            if rollout_id not in self._scored or not books.attempts[key].durable:
+                self._blame("I2", f"rollout {rollout_id} is not stored and scored", rollout_id)
+        self.batches[step] = action.rollout_ids
+        self._verdicts.trace.add(self._now, "batch", step, action.rollout_ids)
+
+    def _rolled_back(self, rollout: Rollout) -> bool:
+        return any(
+            segment.epoch <= epoch and segment.version > common
+            for epoch, common in self._orphaned
+            for segment in rollout.segments
+        )
+
+    def _serve(self, action: act.ServeBatch) -> None:
+        if action.step >= self.recorded:
+            self._blame("I2", f"the batch of step {action.step} is served before it is recorded", action.step)
+        self.served = max(self.served, action.step + 1)
+
+    def _epoch(self, action: act.RecordEpoch) -> None:
+        self._orphaned.append(_orphans(action))
+        for step in range(action.step_from, action.step_to):
+            self.batches[step] = ()
+            self._count_trained(step)
+        self.recorded = max(self.recorded, action.step_to)
+
+    def _penalise(self, action: act.Penalise) -> None:
+        # An accusation alone may be a lie, and demotes for a while at most.
+        accused = not action.quarantined and action.reason.startswith("sent ")
+        if action.peer_id not in self.liars and not accused:
+            what = "quarantined" if action.quarantined else "penalised"
+            self._blame("I9", f"honest {action.peer_id} is {what}: {action.reason}", action.peer_id)
+
+    def _blame(self, rule: str, what: str, subject: object = None) -> None:
+        self._verdicts.blame(rule, what, self._now, subject)
+
+
+def _orphans(opened: act.RecordEpoch) -> tuple[int, int]:
+    """The epoch that ended, and its newest version that still counts."""
+    return (opened.epoch - 1, -1 if opened.common_version is None else opened.common_version)
+
+
+def _epoch_of(version: int, restored: Restored) -> int:
+    return max((opened.epoch for opened in restored.epochs if opened.step_to <= version), default=0)
+
+
+def _books_of(restored: Restored) -> Books:
+    books = Books(dropped=Counter(restored.dropped))
+    books.counts.update(issued=restored.issued, accepted=restored.accepted, trained=restored.trained)
+    for group in restored.groups:
+        for attempt in group.live:
+            slot = (group.group_id, attempt.sample_index)
+            key = (attempt.lease_id, attempt.sample_index)
+            books.attempts[key] = Issued(slot, attempt.fencing_token, attempt.peer_id, -1)
+            books.live.setdefault(slot, []).append(key)
+        for rollout in group.rollouts:
+            attempt = rollout.attempt
+            slot, key = (group.group_id, attempt.sample_index), (attempt.lease_id, attempt.sample_index)
+            issued = Issued(slot, attempt.fencing_token, attempt.peer_id, -1, rollout.rollout_id, durable=True)
+            books.attempts[key] = issued
+            books.filled[slot] = key
+            books.rollouts[rollout.rollout_id] = (key, None, rollout.oldest_version)
+    return books

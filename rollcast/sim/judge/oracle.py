@@ -1,0 +1,210 @@
+"""The judge of a simulation: is told all that happens, knows the truth, and trusts no core's own checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from coordinator.core.core import CoordinatorCore
+from coordinator.core.events import actions as act
+from coordinator.core.events import events as ev
+from coordinator.core.events.operator_events import PeerBanned, PeerDrained, PeerEnabled
+from coordinator.core.events.restored import Restored
+from rollcast.sim.judge.control_plane import LedgerJudge
+from rollcast.sim.judge.verdicts import Verdicts, Violation
+from rollcast.sim.kernel.trace import Trace
+from rollcast.sim.settings import RESUME_S, FleetSettings
+from rollcast.wire.versions.chunks import HASH_BYTES, blake3_hash
+from rollcast.wire.versions.records import VerifiedVersion
+
+
+class Oracle:
+    """Everything that is judged. O(1) a call, but for restarts."""
+
+    def __init__(self, settings: FleetSettings, trace: Trace) -> None:
+        self._settings = settings
+        self._trace = trace
+        self._verdicts = Verdicts(trace)
+        self.ledger = LedgerJudge(settings, self._verdicts)
+        self._active: dict[str, int] = {}
+        self._spool_max = (16 + 2) * settings.concurrent_rollouts_max
+        self._trained_at: dict[int, int] = {}
+        self._standby: set[str] = set()  # peers that the coordinator switched off
+        self._kept_out: set[str] = set()  # that the operator drained or banned
+        self.steps = 0  # learner steps completed, at most
+        self.last_progress_s = 0.0
+        self._last_again_s = 0.0  # when the learner last completed a step that it had completed before
+        self.ages: dict[int, int] = {}
+        self._signed: dict[tuple[int, int], bytes] = {}  # announced states by epoch and version
+        self._strayed: int | None = None  # the version whose state the learner did not reach again
+
+    @property
+    def violations(self) -> list[Violation]:
+        return self._verdicts.found
+
+    @property
+    def checks(self) -> int:
+        """Things looked at."""
+        return self._verdicts.checks
+
+    def failed(self, what: str, now: float) -> None:
+        """A process ended though it should not have."""
+        self._verdicts.blame("own", what, now)
+
+    def blame(self, rule: str, what: str, now: float, subject: object = None) -> None:
+        """Somebody who knows saw a rule broken."""
+        self._verdicts.blame(rule, what, now, subject)
+
+    # ---------------------------------------------------------------- coordinator
+
+    def coordinator_started(self, incarnation: int, restored: Restored, now: float) -> None:
+        self._trace.add(now, "coordinator", incarnation, restored.recorded_batches, len(restored.groups))
+        self.ledger.started(restored, now)
+        self._standby.clear()
+        self._kept_out.clear()
+
+    def coordinator_told(self, event: ev.Event, actions: Sequence[act.Action], now: float) -> None:
+        self._trace.add(now, type(event).__name__, getattr(event, "peer_id", None), len(actions))
+        self.ledger.see(event, actions, now)
+        if isinstance(event, PeerDrained | PeerBanned):
+            self._kept_out.add(event.peer_id)
+        elif isinstance(event, PeerEnabled):
+            self._kept_out.discard(event.peer_id)
+        elif isinstance(event, ev.PeerJoined):
+            self._standby.discard(event.peer_id)  # where it still holds it is said anew
+        for action in actions:
+            if isinstance(action, act.TellActivation):
+                (self._standby.discard if action.active else self._standby.add)(action.peer_id)
+            elif isinstance(action, act.SendLeases):
+                self._verdicts.checks += 1
+                if action.peer_id in self._standby:
+                    self._verdicts.blame("activation", f"{action.peer_id} is off and is given work", now)
+                if action.peer_id in self._kept_out:
+                    self._verdicts.blame("activation", f"{action.peer_id} is drained or banned and given work", now)
+
+    def coordinator_counts(self, core: CoordinatorCore, now: float) -> None:
+        """Compare the core's accounts with ours; more expensive than the rest."""
+        accounts = core._state.accounts
+        self.ledger.counted(accounts.issued, accounts.accepted, accounts.trained, accounts.dropped, now)
+        self.ledger.bounded(core, now)
+        self._verdicts.checks += 6
+
+    # ---------------------------------------------------------------- peers
+
+    def peer_started(self, name: str, now: float) -> None:
+        self._trace.add(now, "started", name)
+        self._active.pop(name, None)
+
+    def peer_holds(self, name: str, spooled: int, now: float) -> None:
+        """I8: finished rollouts that wait at a peer are bounded."""
+        self._verdicts.checks += 1
+        if spooled > self._spool_max:
+            self._verdicts.blame("I8", f"{name} holds {spooled} finished rollouts", now, name)
+
+    def peer_claims(self, name: str, version: int, complete: bool, now: float) -> None:
+        """I12: what a peer says that it holds is whole."""
+        self._verdicts.checks += 1
+        self._trace.add(now, "holds", name, version)
+        if not complete:
+            self._verdicts.blame("I12", f"{name} claims version {version}, of which chunks are missing", now, name)
+
+    def activated(self, name: str, version: int, as_signed: bool, now: float) -> None:
+        """I4 and I5."""
+        self._verdicts.checks += 2
+        self._trace.add(now, "activated", name, version)
+        if not as_signed:
+            self._verdicts.blame("I4", f"{name} generates with bytes that are not version {version}", now, name)
+        if self._active.get(name, -1) >= version:
+            before = self._active[name]
+            self._verdicts.blame("I5", f"{name} activates version {version} after {before}", now, name)
+        self._active[name] = version
+
+    def relayed(self, name: str, version: int, index: int, payload: bytes, hashes: bytes | None, now: float) -> None:
+        """I4: what an honest relay sends was verified before."""
+        self._verdicts.checks += 1
+        signed = b"" if hashes is None else hashes[index * HASH_BYTES : (index + 1) * HASH_BYTES]
+        if blake3_hash(payload) != signed:
+            self._verdicts.blame("I4", f"{name} relays chunk {index} of version {version} with wrong bytes", now, name)
+
+    # ---------------------------------------------------------------- learner
+
+    def learner_resumed(self, step: int, trained: int, now: float) -> None:
+        """I2: a checkpoint knows what was trained on."""
+        self._trace.add(now, "resumed", step, trained)
+        self._strayed = None
+        self._verdicts.checks += 1
+        expected = self.ledger.trained_before.get(step)
+        if expected is not None and expected != trained:
+            self._verdicts.blame("I2", f"the checkpoint of step {step} names {trained} rollouts of {expected}", now)
+
+    def epoch_entered(self, epoch: int, step: int, now: float) -> None:
+        self._trace.add(now, "epoch entered", epoch, step)
+        self._strayed = None
+
+    def asking(self, step: int, now: float) -> None:
+        """The learner asks for a batch: a new one only if its state is the one that was published."""
+        if self._strayed is not None and step >= self.ledger.recorded and step not in self.ledger.batches:
+            what = f"step {step} goes on from another state than version {self._strayed} of its epoch"
+            self._verdicts.blame("I4", what, now, step)
+
+    def training(
+        self, step: int, epoch: int, batch: Sequence[tuple[int, Any]], again: Sequence[bool], now: float
+    ) -> None:
+        """The learner begins a step on these."""
+        self._trace.add(now, "training", step, epoch)
+        self._verdicts.checks += len(batch)
+        ids = tuple(int(rollout_id) for rollout_id, _ in batch)
+        if any(again):
+            self._verdicts.blame("I2", f"step {step} trains on a rollout that the learner trained on before", now, step)
+        recorded = self.ledger.batches.get(step)
+        if recorded is not None and recorded != ids:
+            self._verdicts.blame("I2", f"step {step} trains on another batch than was recorded", now, step)
+        for rollout_id, stored in batch:
+            if self._trained_at.setdefault(int(rollout_id), step) != step:
+                before = self._trained_at[int(rollout_id)]
+                self._verdicts.blame("I2", f"rollout {rollout_id} is in the steps {before} and {step}", now, step)
+            age = step - stored.action.rollout.oldest_version
+            if age > self._settings.age_max:
+                self._verdicts.blame("I3", f"step {step} trains on a rollout of age {age}", now, step)
+            self.ages[age] = self.ages.get(age, 0) + 1
+        if len(self._trained_at) > 64 * 1024:
+            self._trained_at = {key: at for key, at in self._trained_at.items() if at > step - 256}
+
+    def stepped(self, step: int, epoch: int, state_hash: bytes, now: float) -> None:
+        """The learner completed so many steps, and has this state now."""
+        signed = self._signed.get((epoch, step))
+        if signed is not None and signed != state_hash:
+            self._strayed = step
+        if step > self.steps:
+            self.steps, self.last_progress_s = step, now
+        else:
+            self._last_again_s = now
+
+    def announcing(self, verified: VerifiedVersion, origin_holds: bool, now: float) -> None:
+        """I12: a version is announced once it would survive the learner and a power loss at the origin."""
+        version = verified.version
+        self._signed[(verified.record.epoch, version)] = verified.record.state_hash
+        self._signed.pop((verified.record.epoch, version - 256), None)
+        self._verdicts.checks += 1
+        self._trace.add(now, "announcing", version)
+        if not origin_holds:
+            self._verdicts.blame("I12", f"version {version} is announced before the origin holds it", now)
+
+    def resume_by_s(self, since_s: float) -> float:
+        """I10: until when a new step must be completed, where faults ended or the step before was at ``since_s``.
+
+        A fault lasts until the learner has trained again what it lost; but not for longer than that may take.
+        """
+        again_s = max(0.0, self._last_again_s - since_s)
+        allowed_s = max(RESUME_S, again_s + self._settings.resume_limit_s)
+        return since_s + min(allowed_s, self._settings.calm_limit_s)
+
+    def calm(self, since_s: float, now: float) -> None:
+        """I10: asked at any time after the last fault ended at ``since_s``."""
+        self._verdicts.checks += 1
+        began_s = max(since_s, self.last_progress_s)
+        limit_s = self.resume_by_s(began_s) - began_s
+        if now - began_s > limit_s:
+            waited_s, calm_s = now - self.last_progress_s, now - since_s
+            what = f"no new step for {waited_s:.0f} s, faults ended {calm_s:.0f} s ago; {limit_s:.0f} s are allowed"
+            self._verdicts.blame("I10", what, now)

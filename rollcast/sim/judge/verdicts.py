@@ -1,0 +1,57 @@
+"""Broken invariants, as a simulation reports them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rollcast.sim.kernel.trace import Trace
+
+_KEPT = 20
+
+#: What each rule promises, from trust-and-faults: I1 to I12, and what our own code asserts of itself.
+RULES = {
+    "I1": "what was acknowledged is stored after any crash",
+    "I2": "a rollout enters at most one learner step, across restores",
+    "I3": "at batch formation step - oldest segment's version <= S, and no segment is of an orphaned version",
+    "I4": "active bytes hash to the signed manifest",
+    "I5": "active versions strictly increase at each peer",
+    "I6": "at most two live attempts a slot, each fenced; a late result counts only if the slot is empty",
+    "I7": "nothing of a submission that failed its check is stored or trained",
+    "I8": "memory and disk of each process are bounded",
+    "I9": "no honest peer is penalised or quarantined",
+    "I10": "after faults end, steps resume within 30 s, or within what a step of this fleet takes from nothing at hand",
+    "I11": "issued = trained + dropped for a counted reason + open",
+    "I12": "a half-written version is invisible, and is resumed rather than restarted",
+    "activation": "no peer that is switched off, drained or banned is given work",
+    "own": "what a core asserts of itself, and what the store refuses",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One broken rule. ``event`` counts the calls of the agenda until then; ``story`` is the subject's last events."""
+
+    rule: str
+    what: str
+    at_s: float
+    event: int
+    story: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{self.rule} ({RULES[self.rule]}) at {self.at_s:.3f} s, event {self.event}: {self.what}"]
+        return "\n    ".join([*lines, *self.story])
+
+
+class Verdicts:
+    """Collects violations; the first ones are kept."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.found: list[Violation] = []
+        self.checks = 0
+
+    def blame(self, rule: str, what: str, now: float, subject: object = None) -> None:
+        """A rule is broken."""
+        if len(self.found) < _KEPT:
+            story = () if subject is None else tuple(self.trace.story(subject))
+            self.found.append(Violation(rule, what, now, self.trace.count, story))

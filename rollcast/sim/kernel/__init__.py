@@ -1,0 +1,1 @@
+"""Simulate time, the network, disks and processes."""

@@ -1,0 +1,125 @@
+"""Requests and replies between simulated processes, with deadlines, and failures as clients see them.
+
+The server may have done what it was asked for although the client hears of a failure: clients ask again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rollcast.sim.kernel.network import Network, Stream
+from rollcast.sim.kernel.process import Process, Wait
+
+
+class Failed:
+    """The outcome of a call that brought no reply."""
+
+    __slots__ = ("reason",)
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+
+class Reply:
+    """The server's end of a call: answered once at most."""
+
+    __slots__ = ("_answer", "open")
+
+    def __init__(self, answer: Callable[[Any], None]) -> None:
+        self._answer = answer
+        self.open = True
+
+    def send(self, outcome: Any) -> None:
+        """Answer; a second answer, or one to a client that is gone, goes nowhere."""
+        if self.open:
+            self.open = False
+            self._answer(outcome)
+
+
+class Server(Process):
+    """A process that answers calls. Those that are open when it dies fail soon at their clients."""
+
+    def __init__(self, name: str, network: Network) -> None:
+        super().__init__(name, network.agenda)
+        self.network = network
+        self._open_calls: dict[Reply, None] = {}
+
+    def opened(self, reply: Reply) -> None:
+        """A call arrived."""
+        self._open_calls[reply] = None
+
+    def closed(self, reply: Reply) -> None:
+        """A call was answered, or given up."""
+        self._open_calls.pop(reply, None)
+
+    def _killed(self) -> None:
+        calls, self._open_calls = self._open_calls, {}
+        for reply in calls:
+            reply.send(Failed("connection reset"))
+
+
+Handler = Callable[[Any, Reply], None]
+
+
+class Call:
+    """One call, from the client's side.
+
+    Args:
+        handler: the server's, given the request and where to reply.
+        times: how often the transport carries the request out: above 1 it was repeated under way.
+    """
+
+    __slots__ = ("_client", "_go_on", "_handler", "_life", "_network", "_request", "_server", "_times", "_up")
+
+    def __init__(
+        self, network: Network, client: Process, server: Server, handler: Handler, request: Any, times: int = 1
+    ) -> None:
+        self._network = network
+        self._client = client
+        self._life = client.life
+        self._server = server
+        self._handler = handler
+        self._request = request
+        self._times = times
+        self._go_on: Callable[[Any], None] | None = None
+        self._up = Stream(network, client.name, server.name, self._arrived)
+
+    def begin(self, go_on: Callable[[Any], None], timeout_s: float, size_bytes: float = 0.0) -> None:
+        """Send the request; ``go_on`` is given the reply, or Failed."""
+        self._go_on = go_on
+        self._up.send(self._request, size_bytes)
+        self._network.agenda.after(timeout_s, self._ended, Failed(f"no answer for {timeout_s:g} s"))
+
+    def _ended(self, outcome: Any) -> None:
+        go_on, self._go_on = self._go_on, None
+        if go_on is not None:
+            self._up.close()
+            self._client.here(self._life, go_on, outcome)
+
+    def _arrived(self, request: Any) -> None:
+        server = self._server
+        if not server.running:
+            self._answer(Failed("connection refused"))
+        for _ in range(self._times if server.running else 0):
+            reply = Reply(self._answer)
+            server.opened(reply)
+            server.here(server.life, self._handler, request, reply)
+
+    def _answer(self, outcome: Any) -> None:
+        if self._go_on is not None:
+            Stream(self._network, self._server.name, self._client.name, self._ended).send(outcome)
+
+
+def call(
+    network: Network,
+    client: Process,
+    server: Server,
+    handler: Handler,
+    request: Any,
+    *,
+    timeout_s: float,
+    size_bytes: float = 0.0,
+) -> Wait:
+    """Ask a server and wait for its reply, or for Failed."""
+    return lambda go_on: Call(network, client, server, handler, request).begin(go_on, timeout_s, size_bytes)

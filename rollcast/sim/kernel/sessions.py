@@ -1,0 +1,92 @@
+"""A peer's control stream to the coordinator: two ordered streams, and an end that each side learns of by itself."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from rollcast.sim.kernel.network import Network, Stream
+from rollcast.sim.kernel.process import Process
+
+
+class PeerEnd(Protocol):
+    """What a peer's process does with what it is told."""
+
+    def told(self, session: Session, kind: str, content: Any) -> None: ...
+
+    def ended(self, session: Session, reason: str) -> None: ...
+
+
+class CoordinatorEnd(Protocol):
+    """What the coordinator's process does with what a peer says."""
+
+    def heard(self, session: Session, message: Any) -> None: ...
+
+    def hung_up(self, session: Session, reason: str, *, finished: bool) -> None: ...
+
+
+class Session:
+    """One session, from Hello to its end.
+
+    Args:
+        peer, coordinator: the processes; what arrives after their life is over goes nowhere.
+    """
+
+    __slots__ = ("_coordinator", "_coordinator_end", "_down", "_lives", "_peer", "_peer_end", "_up", "name", "open")
+
+    def __init__(
+        self, network: Network, peer: Process, peer_end: PeerEnd, coordinator: Process, coordinator_end: CoordinatorEnd
+    ) -> None:
+        self.name = peer.name
+        self.open = False  # once the peer has its welcome
+        self._peer = peer
+        self._peer_end = peer_end
+        self._coordinator = coordinator
+        self._coordinator_end = coordinator_end
+        self._lives = (peer.life, coordinator.life)
+        self._up = Stream(network, peer.name, coordinator.name, self._arrived)
+        self._down = Stream(network, coordinator.name, peer.name, self._came_back)
+
+    def say(self, message: Any) -> None:
+        """From the peer."""
+        self._up.send(message)
+
+    def tell(self, kind: str, content: Any = None) -> None:
+        """From the coordinator."""
+        self._down.send((kind, content))
+
+    def hang_up(self, reason: str, *, finished: bool = False) -> None:
+        """The peer closes the connection, after Goodbye if it is finished; nothing more reaches it."""
+        self._up.send(_End(reason, finished))
+        self._down.close()
+
+    def dismiss(self, reason: str) -> None:
+        """The coordinator closes the connection; nothing more reaches it."""
+        self._down.send(_End(reason, False))
+        self._up.close()
+
+    def _arrived(self, message: Any) -> None:
+        life = self._lives[1]
+        if isinstance(message, _End):
+            self._coordinator.here(life, self._hung_up, message)
+        else:
+            self._coordinator.here(life, self._coordinator_end.heard, self, message)
+
+    def _hung_up(self, end: _End) -> None:
+        self._coordinator_end.hung_up(self, end.reason, finished=end.finished)
+
+    def _came_back(self, message: Any) -> None:
+        life = self._lives[0]
+        if isinstance(message, _End):
+            self._peer.here(life, self._peer_end.ended, self, message.reason)
+        else:
+            self._peer.here(life, self._peer_end.told, self, *message)
+
+
+class _End:
+    """Closes a stream."""
+
+    __slots__ = ("finished", "reason")
+
+    def __init__(self, reason: str, finished: bool) -> None:
+        self.reason = reason
+        self.finished = finished

@@ -1,0 +1,1 @@
+"""Run the roles' real cores as simulated processes."""

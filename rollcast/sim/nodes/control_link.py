@@ -1,0 +1,129 @@
+"""A process's session with the coordinator, opened again whenever it is lost, with heartbeats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+from coordinator.core.events.events import PeerJoined
+from rollcast.runtime.waits import backoff_delays_s
+from rollcast.sim.kernel.process import Process
+from rollcast.sim.kernel.sessions import Session
+from rollcast.sim.nodes.coordinator import CoordinatorNode
+from rollcast.sim.world import Ground
+
+_FIRST_S, _MOST_S = 0.2, 5.0  # between two attempts, as in peer/session/session.py
+_HANDSHAKE_ROUND_TRIPS = 3.0
+
+
+class ControlLink:
+    """One for each life of a process.
+
+    Args:
+        joined: the first word.
+        heartbeat: what to say once a heartbeat.
+        on_told: called with each message but the welcome and the end.
+        on_open, on_lost: called with the welcome's content, and with the reason.
+    """
+
+    def __init__(
+        self,
+        ground: Ground,
+        process: Process,
+        coordinator: CoordinatorNode,
+        joined: Callable[[], PeerJoined],
+        heartbeat: Callable[[], Any],
+        on_told: Callable[[str, Any], None],
+        on_open: Callable[[Any], None],
+        on_lost: Callable[[str], None],
+        random: Random,
+    ) -> None:
+        self._ground = ground
+        self._process = process
+        self._coordinator = coordinator
+        self._joined = joined
+        self._heartbeat = heartbeat
+        self._on_told = on_told
+        self._on_open = on_open
+        self._on_lost = on_lost
+        self._random = random
+        self._session: Session | None = None
+        self._delays = self._new_delays()
+        self._silent_since: float | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether there is a session."""
+        return self._session is not None and self._session.open
+
+    def dial(self) -> None:
+        """Open a session."""
+        session = Session(self._ground.network, self._process, self, self._coordinator, self._coordinator)
+        self._session = session
+        handshake_s = _HANDSHAKE_ROUND_TRIPS * 2.0 * self._ground.network.delay_s(session.name, self._coordinator.name)
+        self._process.later(handshake_s, lambda: session.say(self._joined()))
+        self._process.later(handshake_s + self._ground.settings.connection_timeout_s, self._no_welcome, session)
+
+    def say(self, message: Any) -> None:
+        """Say something, if there is a session: all is said anew at its opening."""
+        if self._session is not None and self._session.open:
+            self._session.say(message)
+
+    def close(self, reason: str, *, finished: bool = False) -> None:
+        """End the session for good."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.hang_up(reason, finished=finished)
+
+    def told(self, session: Session, kind: str, content: Any) -> None:
+        """A message of the coordinator."""
+        if self._session is not session:
+            return
+        if kind == "welcome":
+            session.open, self._silent_since = True, None
+            self._on_open(content)
+            self._beat(session)
+        else:
+            self._on_told(kind, content)
+
+    def ended(self, session: Session, reason: str) -> None:
+        """The session is over; another one is opened after a while."""
+        if self._session is not session:
+            return
+        was_open, session.open, self._session = session.open, False, None
+        if was_open:
+            self._delays = self._new_delays()
+            self._on_lost(reason)
+        self._process.later(next(self._delays), self.dial)
+
+    def _no_welcome(self, session: Session) -> None:
+        if self._session is session and not session.open:
+            session.hang_up("no welcome")
+            self.ended(session, "no welcome")
+
+    def _beat(self, session: Session) -> None:
+        if self._session is not session:
+            return
+        if self._unheard():
+            session.hang_up("no answer")
+            self.ended(session, "no answer")
+        else:
+            session.say(self._heartbeat())
+            self._process.later(self._ground.settings.heartbeat_s, self._beat, session)
+
+    def _unheard(self) -> bool:
+        """Whether nothing has got through for longer than a connection lives."""
+        network, here, there = self._ground.network, self._process.name, self._coordinator.name
+        if not network.cuts:
+            self._silent_since = None
+            return False
+        if network.reaches(here, there) and network.reaches(there, here):
+            self._silent_since = None
+            return False
+        if self._silent_since is None:
+            self._silent_since = self._ground.agenda.now
+        return self._ground.agenda.now - self._silent_since > self._ground.settings.connection_timeout_s
+
+    def _new_delays(self) -> Iterator[float]:
+        return backoff_delays_s(self._random, first_s=_FIRST_S, most_s=_MOST_S)

@@ -1,0 +1,397 @@
+"""The coordinator's process: its real core, its store on a simulated disk, verifiers that take time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, assert_never
+
+from capacity.replan.deciding import decide
+from coordinator.core.causes import cause_of
+from coordinator.core.core import CoordinatorCore
+from coordinator.core.events import actions as act
+from coordinator.core.events import events as ev
+from coordinator.core.events.operator_events import Order
+from coordinator.core.members import standby
+from coordinator.ledger.saved_orders import ORDERS, Orders
+from coordinator.recovery import resume
+from learner.publishing.epochs import EpochStart
+from rollcast.runtime.errors import StoreError
+from rollcast.sim.kernel.disk import Disk
+from rollcast.sim.kernel.process import Script
+from rollcast.sim.kernel.rpc import Failed, Reply, Server
+from rollcast.sim.kernel.sessions import Session
+from rollcast.sim.nodes.verifiers import Verifiers
+from rollcast.sim.run_settings import core_settings
+from rollcast.sim.store.store import MemoryStore, answer_of, run_now
+from rollcast.sim.store.tables import Tables
+from rollcast.sim.world import Ground
+from rollcast.wire.ids import PeerId, Step, UploadId, Version
+from rollcast.wire.rollouts import Rollout
+from rollcast.wire.versions.records import VerifiedVersion
+
+NAME = "coordinator"
+STEPS_STORED = 64  # batches and their rollouts that the simulated store keeps
+_INCARNATION = resume.INCARNATION
+
+
+@dataclass(slots=True)
+class Upload:
+    """A call with rollouts that waits for their verdicts."""
+
+    reply: Reply
+    missing: int
+    verdicts: list[act.AnswerUpload] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """Stands for bytes that are no rollout."""
+
+    lease_id: int
+    fencing_token: int
+    sample_index: int
+
+
+class CoordinatorNode(Server):
+    """Its machine's disk outlives the process."""
+
+    def __init__(self, ground: Ground) -> None:
+        super().__init__(NAME, ground.network)
+        self.ground = ground
+        self.disk = Disk(ground.chance.of("disk of the coordinator"))
+        self.tables = Tables(steps_kept=STEPS_STORED)
+        self.core: CoordinatorCore | None = None
+        self.store: MemoryStore | None = None
+        self.sessions: dict[str, Session] = {}
+        self.events = 0
+        self.wall_offset_s = 0.0  # of its wall clock, which nothing may depend on
+        self._queue: deque[ev.Event] = deque()
+        self._applying = False
+        self._cause: ev.Event = ev.Started()
+        self._uploads: dict[UploadId, Upload] = {}
+        self._last_upload = 0
+        self._batches: dict[Step, list[Reply]] = {}
+        self._epochs: dict[int, Reply] = {}
+        self.verifiers = Verifiers(ground.settings, self, ground.chance.of("verifiers"))
+        self._prompts = 0
+        self._orders = Orders()
+        self._standby: dict[PeerId, tuple[str, bool]] = {}  # as it was written down last
+
+    # ---------------------------------------------------------------- lives
+
+    def _begin(self) -> None:
+        self.follow(self._boot())
+
+    def _boot(self) -> Script:
+        yield self.sleep(self.ground.settings.boot_s)
+        if self.disk.state.full:
+            self.fail(StoreError("the disk is full"))
+            return
+        self.store = store = MemoryStore(self.tables, self, self.disk)
+        incarnation = int(answer_of(store.get_meta(_INCARNATION)) or 0) + 1
+        written = store.set_meta(_INCARNATION, str(incarnation))
+        yield lambda go_on: written.add_done_callback(lambda _: go_on(None))
+        if written.exception() is not None:
+            self.fail(written.exception())
+            return
+        settings = core_settings(self.ground.settings, self.ground.chance.seed)
+        restored = run_now(resume._restored(store, self.ground.settings.age_max, incarnation))
+        self._prompts = int(answer_of(store.mixture_position()) or 0)
+        self.core = CoordinatorCore(settings, restored)
+        self.ground.oracle.coordinator_started(incarnation, restored, self.agenda.now)
+        self.apply(ev.Started())
+        self.apply(standby.from_json(answer_of(store.get_meta(standby.STANDBY)) or "{}"))
+        self._orders = Orders.from_json(answer_of(store.get_meta(ORDERS)) or "{}")
+        for order in self._orders.events(settings.staleness_rules):
+            self.apply(order)
+        self._tick()
+
+    def _killed(self) -> None:
+        super()._killed()
+        if self.store is not None:
+            self.store.crash(self.ground.chance.of("crashes"))
+        self.core = self.store = None
+        self._queue.clear()
+        self._applying = False
+        self._uploads.clear()
+        self._batches.clear()
+        self._epochs.clear()
+        self.verifiers.clear()
+        sessions, self.sessions = self.sessions, {}
+        for session in sessions.values():
+            session.dismiss("connection reset")
+
+    def fail(self, error: BaseException | None) -> None:
+        """The process ends by itself: its disk is full, or a bug of ours."""
+        if "disk is full" not in str(error):
+            self.ground.oracle.failed(f"the coordinator ends: {error!r}", self.agenda.now)
+        self.ground.trace.add(self.agenda.now, "ended", NAME)
+        self.kill()
+
+    def _tick(self) -> None:
+        self.apply(ev.Tick())
+        if self.core is not None and self.store is not None and self.core.standby() != self._standby:
+            self._standby = self.core.standby()
+            self._kept(self.store.set_meta(standby.STANDBY, standby.to_json(self._standby)))
+        self.later(self.ground.settings.tick_s, self._tick)
+
+    def apply(self, event: ev.Event) -> None:
+        """Tell the core, and do what it asks for, as the real shell does."""
+        self._queue.append(event)
+        if self._applying:
+            return
+        self._applying = True
+        now, settings, oracle = self.agenda.now, self.ground.settings, self.ground.oracle
+        while self._queue and self.core is not None:
+            event = self._queue.popleft()
+            self.events += 1
+            dearer_checks = self.events % settings.validate_every == 0
+            try:
+                actions = self.core.handle(event, now)
+                if dearer_checks and settings.own_checks:
+                    self.core.validate()
+            except (AssertionError, ValueError, KeyError) as error:
+                self.fail(error)
+                return
+            self._cause = event
+            oracle.coordinator_told(event, actions, now)
+            if dearer_checks:
+                oracle.coordinator_counts(self.core, now)
+            for action in actions:
+                self._carry_out(action)
+        self._applying = False
+
+    # ---------------------------------------------------------------- sessions
+
+    def hello(self, session: Session, joined: ev.PeerJoined) -> None:
+        """A peer opens a session."""
+        if self.core is None:  # not listening yet
+            session.dismiss("connection refused")
+            return
+        previous = self.sessions.pop(session.name, None)
+        if previous is not None:
+            previous.dismiss("another session of the same peer replaced it")
+        self.sessions[session.name] = session
+        session.tell("welcome", self.ground.settings.prefetch_batches)
+        self.apply(joined)
+
+    def heard(self, session: Session, message: Any) -> None:
+        """A message of an open session: the event that it becomes."""
+        if isinstance(message, ev.PeerJoined):
+            self.hello(session, message)
+        elif self.sessions.get(session.name) is session:
+            self.apply(message)
+
+    def give(self, order: Order) -> None:
+        """An operator's order: carried out, and written down for the coordinator after this one."""
+        self.apply(order)
+        if self.store is not None:
+            self._orders.take(order)
+            self._kept(self.store.set_meta(ORDERS, self._orders.to_json()))
+
+    def hung_up(self, session: Session, reason: str, *, finished: bool) -> None:
+        """The peer closed its session."""
+        if self.sessions.get(session.name) is session:
+            del self.sessions[session.name]
+            self.apply(ev.PeerLeft(PeerId(session.name), reason, finished))
+
+    def _send(self, peer_id: PeerId, kind: str, content: Any) -> None:
+        session = self.sessions.get(peer_id)
+        if session is not None:
+            session.tell(kind, content)
+
+    # ---------------------------------------------------------------- calls
+
+    def upload(self, request: tuple[PeerId, tuple[Rollout | Malformed, ...]], reply: Reply) -> None:
+        """Rollouts come in; answered once each has its verdict."""
+        peer_id, rollouts = request
+        if self.core is None:
+            reply.send(Failed("not listening yet"))
+            return
+        upload = Upload(reply, len(rollouts))
+        for rollout in rollouts:
+            self._last_upload += 1
+            upload_id = UploadId(self._last_upload)
+            self._uploads[upload_id] = upload
+            if isinstance(rollout, Rollout):
+                self.apply(ev.RolloutReceived(upload_id, peer_id, rollout))
+            else:
+                fields = (rollout.lease_id, rollout.fencing_token, rollout.sample_index)
+                self.apply(ev.MalformedRollout(upload_id, peer_id, *fields, "no rollout"))  # type: ignore[arg-type]
+
+    def next_batch(self, step: Step, reply: Reply) -> None:
+        """The learner asks for a batch; answered when it is recorded."""
+        if self.core is None:
+            reply.send(Failed("not listening yet"))
+            return
+        self._batches.setdefault(step, []).append(reply)
+        self.apply(ev.LearnerCalled())
+        self.apply(ev.BatchRequested(step))
+
+    def run_info(self, _request: None, reply: Reply) -> None:
+        """The learner's first question: where epochs began, batches recorded, the newest announced version."""
+        if self.core is None or self.store is None:
+            reply.send(Failed("not listening yet"))
+            return
+        newest = self.tables.newest_version()
+        starts = [EpochStart(one.epoch, one.step_from, one.step_to) for one in self.tables.epochs()]
+        verified = None if newest is None else self.ground.signer.parsed(newest.announcement)
+        reply.send((starts, self.tables.recorded_batches(), verified))
+
+    def announce(self, verified: VerifiedVersion, reply: Reply) -> None:
+        """The learner announces a version that the origin holds."""
+        if self.store is None or self.core is None:
+            reply.send(Failed("not listening yet"))
+            return
+        record, announcement = verified.record, verified.announcement.SerializeToString(deterministic=True)
+        change = self.store.record_version(record.epoch, record.version, announcement)
+
+        def stored(change: asyncio.Future[bool]) -> None:
+            error = change.exception()
+            if error is not None:
+                reply.send(Failed(str(error)))
+                return
+            if change.result():
+                encodings = tuple(
+                    ev.AnnouncedEncoding(one.encoding_id, one.kind, one.base_version, one.size_bytes)
+                    for one in verified.manifests
+                )
+                self.apply(ev.VersionAnnounced(record.epoch, record.version, verified.chunk_count_max, encodings))
+            reply.send(True)
+
+        change.add_done_callback(stored)
+
+    def open_epoch(self, request: tuple[Step, Version | None], reply: Reply) -> None:
+        """The learner reached another state than the published one."""
+        if self.core is None:
+            reply.send(Failed("not listening yet"))
+            return
+        self._last_upload += 1
+        self._epochs[self._last_upload] = reply
+        self.apply(ev.EpochRequested(self._last_upload, *request))
+
+    def step_done(self, step: Step, reply: Reply) -> None:
+        """The learner reports a finished step."""
+        if self.core is not None and self.store is not None:
+            self.apply(ev.StepFinished(step, {}))
+            self._kept(self.store.record_step(step, {}))
+        reply.send(True)
+
+    # ---------------------------------------------------------------- actions
+
+    def _carry_out(self, action: act.Action) -> None:
+        store = self.store
+        if store is None:  # the process ended while it carried out the actions before
+            return
+        match action:  # the most frequent ones first
+            case act.RecordAttempt():
+                self._kept(store.record_attempt(action))
+            case act.StoreRollout():
+                self._kept(store.store_rollouts([action]), ev.RolloutStored(action.rollout_id))
+            case act.AnswerUpload():
+                self._answer_upload(action)
+            case act.ScoreRollout():
+                self.verifiers.score(action, self._verified)
+            case act.SendLeases():
+                self._send(action.peer_id, "leases", action.leases)
+            case act.SendAnnouncement():
+                self._announce_to(action)
+            case act.RevokeLeases():
+                self._send(action.peer_id, "revoke", action)
+            case act.SendPlan():
+                self._send(action.peer_id, "plan", action)
+            case act.SendProbe():
+                self._send(action.peer_id, "probe", action.probe_id)
+            case act.TellActivation():
+                self._send(action.peer_id, "activation", action)
+            case act.WantWorker() | act.SetBudget():
+                pass  # no provider is simulated
+            case act.SendToPeer() | act.TryAddress():
+                pass  # simulated peers reach each other, or do not: they try nothing
+            case act.PlanActivation():
+                self.later(self.ground.settings.plan_s, self._plan_activation, action)
+            case act.StopPeer():
+                self._send(action.peer_id, "stop", action.reason)
+            case act.RefuseSession():
+                self._end_session(action.peer_id, action.what)
+            case act.EndSession():
+                self._end_session(action.peer_id, action.reason)
+            case act.SupplyPrompts():
+                self.later(0.01, self._supply, action.count)
+            case act.RecordGroup():
+                self._kept(store.record_group(action, action.problem_id))
+            case act.CloseAttempt():
+                self._kept(store.close_attempt(action))
+            case act.CloseGroup():
+                self._kept(store.close_group(action))
+            case act.RecordBatch():
+                self._kept(store.record_batch(action), ev.BatchRecorded(action.step))
+            case act.ServeBatch():
+                self._serve(action)
+            case act.RecordEpoch():
+                self._kept(store.record_epoch(action), ev.EpochRecorded(action.epoch))
+            case act.AnswerEpoch():
+                self._epochs.pop(action.request_id).send(action)
+            case act.Penalise():
+                self._kept(store.record_event("penalised", action.peer_id, action.reason, cause=cause_of(self._cause)))
+            case act.Note():
+                self._kept(store.record_note(action, cause=cause_of(self._cause)))
+            case act.FailRun():
+                self.fail(StoreError(action.reason))
+            case _:
+                assert_never(action)
+
+    def _kept(self, change: asyncio.Future[Any], then: ev.Event | None = None) -> None:
+        change.add_done_callback(self._made if then is None else partial(self._made, then=then))
+
+    def _made(self, change: asyncio.Future[Any], then: ev.Event | None = None) -> None:
+        error = change.exception()
+        if error is not None:
+            self.fail(error)
+        elif then is not None:
+            self.apply(then)
+
+    def _announce_to(self, action: act.SendAnnouncement) -> None:
+        stored = self.tables.version(action.version)
+        if stored is None:
+            self.fail(StoreError(f"the announcement of version {action.version} is not in the ledger"))
+        else:
+            self._send(action.peer_id, "announcement", self.ground.signer.parsed(stored.announcement))
+
+    def _end_session(self, peer_id: PeerId, reason: str) -> None:
+        session = self.sessions.pop(peer_id, None)
+        if session is not None:
+            session.dismiss(reason)
+            self.apply(ev.PeerLeft(peer_id, reason))
+
+    def _plan_activation(self, action: act.PlanActivation) -> None:
+        solved = decide(action.problem)
+        self.apply(ev.ActivationPlanned(replace(solved, solve_s=self.ground.settings.plan_s)))
+
+    def _supply(self, count: int) -> None:
+        first, self._prompts = self._prompts, self._prompts + count
+        numbers = range(first, first + count)
+        self.apply(ev.PromptsSupplied(tuple(ev.Prompt(f"p{one}", (2, 3), str(one + 1)) for one in numbers)))
+
+    def _answer_upload(self, action: act.AnswerUpload) -> None:
+        upload = self._uploads.pop(action.upload_id)
+        upload.verdicts.append(action)
+        upload.missing -= 1
+        if not upload.missing:
+            self.closed(upload.reply)
+            upload.reply.send(tuple(upload.verdicts))
+
+    def _serve(self, action: act.ServeBatch) -> None:
+        assert self.core is not None
+        kappa = self.core.rules.publish_every_steps
+        for reply in self._batches.pop(action.step, ()):
+            self.closed(reply)
+            reply.send((kappa, self.tables.trained_in(action.step)))
+
+    def _verified(self, item: act.ScoreRollout, reward: float) -> None:
+        if self.store is not None:
+            self._kept(self.store.record_score(item.rollout_id, reward, exact=False))
+            self.apply(ev.RolloutScored(item.rollout_id, reward, ""))

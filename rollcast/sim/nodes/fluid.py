@@ -1,0 +1,141 @@
+"""Broadcasts of large fleets without their chunks: each peer has its copy when the fluid bound says that it can.
+
+Bound: Kumar and Ross (2006), times what eight stripes over real links lose.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rollcast.sim.nodes.origin import OriginNode
+from rollcast.sim.nodes.peer import PeerNode
+from rollcast.sim.world import Ground
+from rollcast.wire.ids import Version
+from rollcast.wire.versions.records import VerifiedVersion
+
+STRIPES_LOSE = 1.06
+
+
+class FluidBroadcast:
+    """What the running peers' access links give together."""
+
+    def __init__(self, ground: Ground, origin: OriginNode) -> None:
+        self.ground = ground
+        self.origin = origin
+        self._peers = 0
+        self._up_bytes_s = 0.0
+
+    def joined(self, node: PeerNode) -> None:
+        """One more that receives and relays."""
+        self._peers += 1
+        self._up_bytes_s += node.line.up_bytes_s * node.line.relays
+
+    def left(self, node: PeerNode) -> None:
+        """One less."""
+        self._peers -= 1
+        self._up_bytes_s -= node.line.up_bytes_s * node.line.relays
+
+    def seconds(self, node: PeerNode) -> float:
+        """From the announcement to this peer's copy."""
+        size, up = self.ground.settings.version_bytes, self.ground.settings.server_line.up_bytes_s
+        together = max(size / up, self._peers * size / (up + self._up_bytes_s))
+        return STRIPES_LOSE * max(together, size / node.line.down_bytes_s)
+
+
+class FluidReceiver:
+    """One peer's copies, and how far the one on its way has come."""
+
+    def __init__(self, broadcast: FluidBroadcast, node: PeerNode) -> None:
+        self._broadcast = broadcast
+        self._node = node
+        self._receiving: VerifiedVersion | None = None
+        self._next: VerifiedVersion | None = None  # the newest that was announced meanwhile
+        self._keeps = (
+            False  # it took the place of another one, and is not given up in turn (peer/relay/version_book.py)
+        )
+        self._from_s = self._until_s = self._received_s = 0.0
+
+    def begin(self) -> None:
+        self._receiving, self._next, self._keeps, self._received_s = None, None, False, 0.0
+        self._broadcast.joined(self._node)
+
+    def killed(self) -> None:
+        self._broadcast.left(self._node)
+        if self._receiving is not None:
+            self._keep_part(self._receiving.version)
+
+    def announced(self, verified: VerifiedVersion) -> None:
+        if self.loadable(verified.version):
+            self._node.verified(verified)
+            return
+        held = self._node.disk.names("version-")
+        if held and held[-1] > f"version-{verified.version:09d}":
+            return
+        under_way = self._receiving
+        if under_way is not None and under_way.version >= verified.version:
+            return
+        now = self._node.agenda.now
+        if under_way is not None:
+            most_is_here = 2.0 * (self._until_s - now) < self._until_s - self._from_s
+            if most_is_here or self._keeps:
+                self._next = verified
+                return
+            self._keeps = True
+            self._keep_part(under_way.version)
+            self._received_s += now - self._from_s
+        seconds = self._broadcast.seconds(self._node) * (1.0 - self._part_of(verified.version))
+        self._receiving, self._from_s, self._until_s = verified, now, now + seconds
+        self._node.later(seconds, self._received, verified)
+
+    def planned(self, plan: Any) -> None:
+        pass
+
+    def loadable(self, version: Version) -> bool:
+        return self._node.disk.read(f"version-{version:09d}") is not None
+
+    def as_signed(self, version: Version) -> bool:
+        return True  # there are no bytes
+
+    def complete(self, version: Version) -> bool:
+        return self.loadable(version)
+
+    def received_s(self, now: float) -> float:
+        return self._received_s + (0.0 if self._receiving is None else now - self._from_s)
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+    def _received(self, verified: VerifiedVersion) -> None:
+        if self._receiving is not verified:
+            return
+        node, origin = self._node, self._broadcast.origin
+        if not origin.running or not node.ground.network.reaches(origin.name, node.name):
+            node.later(1.0, self._received, verified)
+            return
+        self._receiving, self._keeps = None, False
+        self._received_s += node.agenda.now - self._from_s
+        self._keep(verified)
+        following, self._next = self._next, None
+        if following is not None:
+            self.announced(following)
+
+    def _keep(self, verified: VerifiedVersion) -> None:
+        """It is here, unless a newer one is."""
+        node = self._node
+        held, name = node.disk.names("version-"), f"version-{verified.version:09d}"
+        if held and held[-1] > name:
+            return
+        node.disk.remove(f"part-{verified.version}")
+        node.disk.write(name, verified)
+        node.later(node.disk.sync_s(), node.disk.sync, name)
+        for old in node.disk.names("version-")[: -node.ground.settings.versions_kept]:
+            node.disk.remove(old)
+        node.verified(verified)
+
+    def _part_of(self, version: Version) -> float:
+        return float(self._node.disk.read(f"part-{version}") or 0.0)
+
+    def _keep_part(self, version: Version) -> None:
+        done = (self._node.agenda.now - self._from_s) / max(1e-9, self._until_s - self._from_s)
+        kept = self._part_of(version)
+        self._node.disk.write(f"part-{version}", kept + min(1.0, done) * (1.0 - kept))

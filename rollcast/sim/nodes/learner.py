@@ -1,0 +1,286 @@
+"""The learner's process: trains on batches, publishes and saves in the real one's order, and resumes by replay.
+
+Its arithmetic is a hash: the state after a step follows from the state before and the batch, and from the hardware.
+The order of what it does is that of learner/loop.py, publisher.py and saves.py; epochs are judged by the real Replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+from learner.publishing.epochs import Replay
+from learner.training.trained_ids import TrainedIds
+from rollcast.runtime.waits import backoff_delays_s
+from rollcast.sim.kernel.disk import Disk, DiskFull
+from rollcast.sim.kernel.process import Latch, Process, Script, Wait
+from rollcast.sim.kernel.rpc import Failed, Handler, Server, call
+from rollcast.sim.nodes.coordinator import CoordinatorNode
+from rollcast.sim.nodes.origin import OriginNode
+from rollcast.sim.store.tables import Stored
+from rollcast.sim.versions import Published, first_state, next_state
+from rollcast.sim.world import Ground
+from rollcast.wire.ids import Epoch, RolloutId, Step, Version
+
+NAME = "learner"
+CALL_TIMEOUT_S = 10.0  # also how long a batch is waited for at once
+PUSH_TIMEOUT_S = 60.0
+HASH_S = 0.05
+RECORDS_KEPT = 64
+
+Batch = list[tuple[RolloutId, Stored]]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Everything that a resumed learner needs."""
+
+    step: int
+    epoch: int
+    newest_version: int
+    trained: tuple[tuple[int, int], ...]
+    state: bytes
+
+
+class LearnerNode(Process):
+    """Its machine's disk outlives the process. ``hardware`` stands for what rounds as it does."""
+
+    def __init__(self, ground: Ground, coordinator: CoordinatorNode, origin: OriginNode) -> None:
+        super().__init__(NAME, ground.agenda)
+        self.ground = ground
+        self.coordinator = coordinator
+        self.origin = origin
+        self.disk = Disk(ground.chance.of("disk of the learner"))
+        self.disk.state.sync_s = ground.settings.sync_s
+        self.hardware = 0
+        self._random = ground.chance.of("learner")
+        self._reset(first_state(ground.chance.seed))
+        self.busy_s = 0.0  # spent in training steps, those of earlier lives and replays included
+
+    def _reset(self, state: bytes) -> None:
+        self.step = self.epoch = self.newest_version = 0
+        self.state = state
+        self.trained = TrainedIds()
+        self._newest_announced = -1
+        self._announced_hash: bytes | None = None
+        self._common: int | None = None
+        self._diverged = False
+        self._kappa = 1  # said with every batch
+        self._published = self._kept = self._saved = _set()
+
+    # ---------------------------------------------------------------- lives
+
+    def _begin(self) -> None:
+        self.follow(self._live())
+
+    def _live(self) -> Script:
+        yield self.sleep(self.ground.settings.boot_s)
+        info = yield from self._ask(self.coordinator, self.coordinator.run_info, None)
+        host = self._newest_checkpoint()
+        if host is None:
+            host = Checkpoint(0, 0, 0, (), first_state(self.ground.chance.seed))
+            yield from self._write_checkpoint(host)
+        self._reset(host.state)
+        self.step, self.epoch, self.newest_version = host.step, host.epoch, host.newest_version
+        self.trained = TrainedIds(host.trained)
+        self.ground.oracle.learner_resumed(host.step, len(self.trained), self.agenda.now)
+        starts, recorded, newest = info
+        if newest is not None:
+            self._newest_announced, self._announced_hash = newest.version, newest.record.state_hash
+        replay = Replay(host.epoch, starts, recorded)
+        self._common = host.newest_version if host.newest_version < host.step else None
+        yield from self._publish_kept(host.step)
+        if host.newest_version == host.step:
+            yield from self._start_publication()
+            yield self._published.wait()
+        while self.step < self.ground.settings.steps:
+            yield from self._follow_epochs(replay)
+            yield from self._do_step(replay)
+
+    # ---------------------------------------------------------------- epochs
+
+    def _follow_epochs(self, replay: Replay) -> Script:
+        start = replay.jump(self.step)
+        if start is not None:
+            yield from self._enter_epoch(start.epoch, start.step)
+        elif replay.ends(self.step):
+            yield self._published.wait()
+            if self._diverged:
+                yield from self._publish_kept(self._newest_known())
+                request = (Step(self.step), None if self._common is None else Version(self._common))
+                opened = yield from self._ask(self.coordinator, self.coordinator.open_epoch, request)
+                if opened.epoch == self.epoch:  # batches were recorded since: they come first
+                    replay.extend(opened.step)
+                    return
+                self.ground.trace.add(self.agenda.now, "epoch", opened.epoch, opened.step)
+                yield from self._enter_epoch(opened.epoch, opened.step)
+
+    def _enter_epoch(self, epoch: int, step: int) -> Script:
+        yield self._published.wait()
+        self._common, self._diverged = None, False
+        self.step, self.epoch, self.newest_version = step, epoch, step
+        self.ground.oracle.epoch_entered(epoch, step, self.agenda.now)
+        if self._known_hash(step) is None:
+            yield from self._start_checkpoint()
+            yield self._saved.wait()
+        yield from self._start_publication()
+
+    # ---------------------------------------------------------------- steps
+
+    def _do_step(self, replay: Replay) -> Script:
+        batch: Batch = yield from self._batch()
+        settings, oracle = self.ground.settings, self.ground.oracle
+        ids = [int(rollout_id) for rollout_id, _ in batch]
+        oracle.training(self.step, self.epoch, batch, [one in self.trained for one in ids], self.agenda.now)
+        yield self.sleep(settings.train_s)
+        self.busy_s += settings.train_s
+        rewards = [(int(rollout_id), stored.reward or 0.0) for rollout_id, stored in batch]
+        self.state = next_state(self.state, rewards, self.hardware)
+        for one in ids:
+            self.trained.add(one)
+        self.step += 1
+        oracle.stepped(self.step, self.epoch, self._state_hash(), self.agenda.now)
+        if self._publishes(replay):
+            yield from self._start_publication()
+            self.newest_version = self.step
+        if self.step % settings.checkpoint_every_steps == 0:
+            yield from self._start_checkpoint()
+        yield from self._ask(self.coordinator, self.coordinator.step_done, Step(self.step))
+
+    def _publishes(self, replay: Replay) -> bool:
+        if self.step <= self._newest_known() or replay.leaves_off(self.step):
+            return self._known_hash(self.step) is not None
+        return self.step - self.newest_version >= self._kappa
+
+    def _batch(self) -> Generator[Wait, Any, Batch]:
+        self.ground.oracle.asking(self.step, self.agenda.now)
+        answer = yield from self._ask(self.coordinator, self.coordinator.next_batch, Step(self.step))
+        self._kappa, batch = answer
+        found: Batch = batch
+        return found
+
+    # ---------------------------------------------------------------- checkpoints
+
+    def _newest_checkpoint(self) -> Checkpoint | None:
+        names = self.disk.names("checkpoint-")
+        found: Checkpoint | None = self.disk.read(names[-1]) if names else None
+        return found
+
+    def _start_checkpoint(self) -> Script:
+        yield self._saved.wait()
+        self._saved = saved = Latch()
+        self.follow(self._save(self._checkpoint_now(), self._kept, saved))
+
+    def _checkpoint_now(self) -> Checkpoint:
+        return Checkpoint(self.step, self.epoch, self.newest_version, self._trained_ranges(), self.state)
+
+    def _trained_ranges(self) -> tuple[tuple[int, int], ...]:
+        return tuple((start, end) for start, end in self.trained.ranges())
+
+    def _save(self, host: Checkpoint, kept: Latch, saved: Latch) -> Script:
+        yield kept.wait()
+        if not self._diverged:
+            yield self.sleep(self.ground.settings.checkpoint_s)
+            yield from self._write_checkpoint(host)
+        saved.set()
+
+    def _write_checkpoint(self, host: Checkpoint) -> Script:
+        yield from self._write(f"checkpoint-{host.step:09d}", host)
+        for name in self.disk.names("checkpoint-")[: -self.ground.settings.checkpoints_kept]:
+            self.disk.remove(name)
+
+    def _write(self, name: str, content: Any) -> Script:
+        """Write beside, sync, rename, sync the folder; a full disk is waited for."""
+        while True:
+            try:
+                self.disk.write(f"new-{name}", content)
+                break
+            except DiskFull:
+                yield self.sleep(1.0)
+        yield self.disk.fsync(self, f"new-{name}")
+        self.disk.rename(f"new-{name}", name)
+        yield self.disk.fsync(self, name)
+
+    # ---------------------------------------------------------------- versions
+
+    def _state_hash(self) -> bytes:
+        return self.ground.signer.state_hash(self.state)
+
+    def _known_hash(self, version: int) -> bytes | None:
+        kept: Published | None = self.disk.read(f"record-{version:09d}")
+        if kept is not None:
+            return kept.verified.record.state_hash
+        return self._announced_hash if version == self._newest_announced else None
+
+    def _newest_known(self) -> int:
+        names = self.disk.names("record-")
+        return max(self._newest_announced, int(names[-1].removeprefix("record-")) if names else -1)
+
+    def _start_publication(self) -> Script:
+        yield self._published.wait()
+        self._published, self._kept = Latch(), Latch()
+        self.follow(self._publish(self.step, self.epoch, self.state, self._published, self._kept))
+
+    def _publish(self, version: int, epoch: int, state: bytes, published: Latch, kept: Latch) -> Script:
+        yield self.sleep(HASH_S)
+        signed = self.ground.signer.sign(Epoch(epoch), Version(version), state)
+        known = self._known_hash(version)
+        if known not in (None, signed.verified.record.state_hash):
+            self._diverged = True
+        if self._diverged or (known is None and version <= self._newest_announced):
+            kept.set()
+        else:
+            if self.disk.read(f"record-{version:09d}") is None:
+                yield from self._write(f"record-{version:09d}", signed)
+                for old in self.disk.names("record-")[:-RECORDS_KEPT]:
+                    self.disk.remove(old)
+            self._common = version
+            kept.set()
+            yield from self._hand_over(self.disk.read(f"record-{version:09d}"))
+        published.set()
+
+    def _publish_kept(self, until: int) -> Script:
+        """Publish what an earlier life kept but did not announce."""
+        for name in self.disk.names("record-"):
+            kept: Published = self.disk.read(name)
+            if self._newest_announced < kept.verified.version <= until:
+                yield from self._hand_over(kept)
+
+    def _hand_over(self, published: Published) -> Script:
+        version = published.verified.version
+        if version <= self._newest_announced:
+            return
+        size_bytes = self.ground.settings.version_bytes
+        yield from self._ask(self.origin, self.origin.push, published, PUSH_TIMEOUT_S, size_bytes)
+        self.ground.oracle.announcing(published.verified, self.origin.holds(version), self.agenda.now)
+        yield from self._ask(self.coordinator, self.coordinator.announce, published.verified)
+        self._newest_announced = version
+        self._announced_hash = published.verified.record.state_hash
+
+    # ---------------------------------------------------------------- calls
+
+    def _ask(
+        self,
+        server: Server,
+        handler: Handler,
+        request: Any,
+        timeout_s: float = CALL_TIMEOUT_S,
+        size_bytes: float = 0.0,
+    ) -> Generator[Wait, Any, Any]:
+        """Ask until there is an answer."""
+        for delay_s in backoff_delays_s(self._random, most_s=3.0):
+            network = self.ground.network
+            answer = yield call(network, self, server, handler, request, timeout_s=timeout_s, size_bytes=size_bytes)
+            if not isinstance(answer, Failed):
+                return answer
+            if "other content" in answer.reason:
+                self.ground.oracle.failed(f"the learner's call is refused: {answer.reason}", self.agenda.now)
+            yield self.sleep(delay_s)
+        raise AssertionError("delays are endless")
+
+
+def _set() -> Latch:
+    latch = Latch()
+    latch.set()
+    return latch

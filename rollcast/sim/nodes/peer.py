@@ -1,0 +1,380 @@
+"""A peer's process: the real worker's core with a session, an engine that takes time, and a receiver of versions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import Any, Protocol, assert_never
+
+from coordinator.core.events import events as ev
+from coordinator.core.events.events import PeerFacts
+from peer.worker.core import WorkerCore
+from peer.worker.events import (
+    Action,
+    ActivateVersion,
+    ActivationTold,
+    DrawOn,
+    EndBatch,
+    Event,
+    Finish,
+    GenerateBatch,
+    LeasesGranted,
+    LeasesRevoked,
+    LoadVersion,
+    ReportVersionHeld,
+    RequestWork,
+    ReturnLeases,
+    RolloutsDropped,
+    SendPartials,
+    SessionLost,
+    SessionOpened,
+    SliceDrawn,
+    StopRequested,
+    Tick,
+    UploadAnswered,
+    UploadFailed,
+    UploadRollouts,
+    Verdict,
+    VersionActivated,
+    VersionHeardOf,
+    VersionKey,
+    VersionLoaded,
+    VersionVerified,
+)
+from rollcast.runtime.waits import backoff_delays_s
+from rollcast.sim.engine import Engine
+from rollcast.sim.kernel.disk import Disk
+from rollcast.sim.kernel.network import Line
+from rollcast.sim.kernel.process import Process
+from rollcast.sim.kernel.rpc import Call, Failed
+from rollcast.sim.nodes.control_link import ControlLink
+from rollcast.sim.nodes.coordinator import CoordinatorNode, Malformed
+from rollcast.sim.nodes.hostile import spoiled
+from rollcast.sim.settings import EngineSettings
+from rollcast.sim.world import Ground
+from rollcast.wire.ids import PeerId, Version
+from rollcast.wire.rollouts import Rollout
+from rollcast.wire.versions.records import VerifiedVersion
+
+UPLOAD_TIMEOUT_S = 20.0
+
+
+class Receiver(Protocol):
+    """How versions come to a peer."""
+
+    def begin(self) -> None:
+        """The process starts with what its disk holds."""
+        ...
+
+    def killed(self) -> None:
+        """The process is gone."""
+        ...
+
+    def announced(self, verified: VerifiedVersion) -> None:
+        """The coordinator announced a version."""
+        ...
+
+    def planned(self, plan: Any) -> None:
+        """The coordinator sent a relay plan."""
+        ...
+
+    def loadable(self, version: Version) -> bool:
+        """Whether all of a version is here as it was signed: the engine's last look before it uses it."""
+        ...
+
+    def as_signed(self, version: Version) -> bool:
+        """The truth about the bytes of a version: for the judge."""
+        ...
+
+    def complete(self, version: Version) -> bool:
+        """The truth about the chunks of a version: for the judge."""
+        ...
+
+    def received_s(self, now: float) -> float:
+        """For how long versions were on their way here in this life, in seconds; 0 where nobody counts it."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """Its part of a heartbeat."""
+        ...
+
+
+class PeerNode(Process):
+    """Its machine's disk outlives the process.
+
+    Args:
+        engine: how fast it is, and how many rollouts it draws at once.
+    """
+
+    def __init__(
+        self, ground: Ground, coordinator: CoordinatorNode, name: str, line: Line, engine: EngineSettings
+    ) -> None:
+        super().__init__(name, ground.agenda)
+        self.ground = ground
+        self.coordinator = coordinator
+        self.peer_id = PeerId(name)
+        self.line = line
+        self.speed = engine.speed
+        self._concurrent_rollouts = engine.concurrent_rollouts
+        self.disk = Disk(ground.chance.of(f"disk of {name}"))
+        self.disk.state.sync_s = ground.settings.sync_s
+        self.receiver: Receiver | None = None
+        self.worker: WorkerCore | None = None
+        self.hostile = False  # uploads what cannot be, now and then
+        self.repeats_uploads = 0.0  # share of uploads that the transport carries out twice
+        self._random: Random = ground.chance.of(f"peer {name}")
+        self._engine = self._new_engine()
+        self.link: ControlLink | None = None
+        self._retries: Iterator[float] = iter(())
+        self._wake_at: float | None = None
+        self._probe_id = 0
+
+    # ---------------------------------------------------------------- lives
+
+    def _begin(self) -> None:
+        settings = self.ground.settings
+        self._engine = self._new_engine()
+        self.worker = WorkerCore(
+            concurrent_rollouts=self._concurrent_rollouts,
+            slice_tokens=settings.slice_tokens,
+            slice_s=settings.slice_s,
+        )
+        self.link, self._wake_at = None, None
+        self._retries = backoff_delays_s(self._random, first_s=0.2, most_s=5.0)
+        self.ground.oracle.peer_started(self.name, self.agenda.now)
+        if self.receiver is not None:
+            self.receiver.begin()
+        self.later(settings.boot_s, self._connect)
+
+    def _killed(self) -> None:
+        self.worker = None
+        if self.receiver is not None:
+            self.receiver.killed()
+        if self.link is not None:
+            self.link.close("the connection was closed")
+
+    def _new_engine(self) -> Engine:
+        settings = self.ground.settings
+        return Engine(self.peer_id, settings.lengths, settings.token_s / self.speed)
+
+    # ---------------------------------------------------------------- session
+
+    def _connect(self) -> None:
+        heard = (self._told, self._opened, lambda reason: self.tell(SessionLost(reason)))
+        node, coordinator, random = self, self.coordinator, self._random
+        self.link = ControlLink(self.ground, node, coordinator, self._joined, self._heartbeat, *heard, random)
+        self.link.dial()
+
+    def _joined(self) -> ev.PeerJoined:
+        address = f"{self.name}:1" if self.line.dialable else ""
+        slots = self._concurrent_rollouts
+        held = () if self.worker is None else tuple(self.worker.held_leases)
+        return ev.PeerJoined(self.peer_id, "peer", self.name, address, slots, "simulated", held_leases=held)
+
+    def _told(self, kind: str, content: Any) -> None:
+        match kind:
+            case "leases":
+                self.tell(LeasesGranted(content))
+            case "revoke":
+                self.tell(LeasesRevoked(content.lease_ids, content.reason))
+            case "announcement":
+                self.tell(VersionHeardOf(VersionKey(content.version, content.record.epoch)))
+                if self.receiver is not None:
+                    self.receiver.announced(content)
+            case "plan":
+                if self.receiver is not None:
+                    self.receiver.planned(content)
+            case "probe":
+                self._probe_id = content
+            case "activation":
+                self.tell(ActivationTold(content.active, content.reason))
+            case "stop":
+                self.tell(StopRequested(content))
+            case _:
+                raise ValueError(kind)
+
+    def _opened(self, held_batches: float) -> None:
+        settings = self.ground.settings
+        self.tell(SessionOpened(held_batches, settings.partial_interval_s, settings.continue_across_versions))
+
+    def _heartbeat(self) -> ev.HeartbeatReceived:
+        assert self.worker is not None
+        self.ground.oracle.peer_holds(self.name, len(self.worker._spool), self.agenda.now)
+        return ev.HeartbeatReceived(self.peer_id, self._facts())
+
+    def _facts(self) -> PeerFacts:
+        assert self.worker is not None
+        status = self.worker.status(self.agenda.now)
+        receiver = {} if self.receiver is None else self.receiver.facts()
+        return PeerFacts(
+            state=status.state,
+            reason=status.reason,
+            active_version=None if status.active is None else status.active.version,
+            tokens_generated=status.tokens_generated,
+            tokens_per_second=status.tokens_per_second,
+            uplink_bytes_per_second=self.line.up_bytes_s,
+            uplink_measured_s=60.0,
+            uplink_probe_id=self._probe_id,
+            downlink_bytes_per_second=self.line.down_bytes_s,
+            **(_NO_TRAFFIC | receiver if receiver else _NO_TRAFFIC),
+        )
+
+    def accuse(self, culprit: PeerId, version: Version, index: int, reason: str) -> None:
+        """Say what another peer sent."""
+        self._say(ev.PeerAccused(self.peer_id, culprit, version, index, reason))
+
+    # ---------------------------------------------------------------- the worker
+
+    def stop(self, reason: str) -> None:
+        """SIGTERM: drain, then end."""
+        if self.worker is not None:
+            self.tell(StopRequested(reason))
+
+    def slow_down(self, factor: float) -> None:
+        """Its engine takes so many times as long as usual."""
+        self._engine.token_s = self.ground.settings.token_s / self.speed * factor
+
+    def verified(self, verified: VerifiedVersion) -> None:
+        """All of a version is here."""
+        self.tell(VersionVerified(VersionKey(verified.version, verified.record.epoch)))
+
+    def tell(self, event: Event) -> None:
+        """Tell the core, and do what it asks for, as the real shell does."""
+        worker = self.worker
+        if worker is None:
+            return
+        for action in worker.handle(event, self.agenda.now):
+            self._perform(action)
+        wake_s = worker.next_wake_s()
+        if wake_s is not None and (self._wake_at is None or wake_s < self._wake_at):
+            self._wake_by(wake_s)
+
+    def _wake(self, at_s: float) -> None:
+        if self._wake_at != at_s or self.worker is None:
+            return
+        self._wake_at = None
+        wake_s = self.worker.next_wake_s()
+        if wake_s is not None and wake_s > self.agenda.now:  # what it was for has come about otherwise
+            self._wake_by(wake_s)
+        else:
+            self.tell(Tick())
+
+    def _wake_by(self, wake_s: float) -> None:
+        self._wake_at = max(wake_s, self.agenda.now + 0.001)
+        self.later(self._wake_at - self.agenda.now, self._wake, self._wake_at)
+
+    def _say(self, message: Any) -> None:
+        if self.link is not None:
+            self.link.say(message)
+
+    def _perform(self, action: Action) -> None:
+        settings = self.ground.settings
+        match action:
+            case RequestWork():
+                self._say(ev.WorkRequested(self.peer_id, action.free_slots))
+            case ReportVersionHeld():
+                self._report(action.key)
+            case ReturnLeases():
+                self._say(ev.LeasesReturned(self.peer_id, action.lease_ids, action.reason))
+            case SendPartials():
+                for partial in action.partials:
+                    self._say(ev.PartialReceived(self.peer_id, partial))
+            case RolloutsDropped():
+                self.ground.trace.add(self.agenda.now, "given up", self.name, action.reason, action.count)
+            case LoadVersion():
+                self.later(settings.load_s, self._loaded, action.key)
+            case ActivateVersion():
+                self.later(settings.swap_s, self._activated, action.key)
+            case GenerateBatch():
+                self._engine.begin(action.work)
+                self._draw(action.batch_id, action.slice_tokens)
+            case DrawOn():
+                if action.renew:
+                    self._engine.renew()
+                self._engine.add(action.more)
+                self._draw(action.batch_id, action.slice_tokens)
+            case EndBatch():
+                pass
+            case UploadRollouts():
+                self._upload(action)
+            case Finish():
+                self._finish(action.reason)
+            case _:
+                assert_never(action)
+
+    def _report(self, key: VersionKey) -> None:
+        complete = self.receiver is None or self.receiver.complete(key.version)
+        self.ground.oracle.peer_claims(self.name, key.version, complete, self.agenda.now)
+        self._say(ev.VersionHeld(self.peer_id, key.epoch, key.version))
+
+    def _loaded(self, key: VersionKey) -> None:
+        if self.receiver is not None and not self.receiver.loadable(key.version):
+            self.ground.trace.add(self.agenda.now, "not as signed", self.name, key.version)
+            self.kill()  # it does not generate with weights that it cannot vouch for
+            return
+        self.tell(VersionLoaded(key))
+
+    def _activated(self, key: VersionKey) -> None:
+        self._engine.active = key
+        as_signed = self.receiver is None or self.receiver.as_signed(key.version)
+        self.ground.oracle.activated(self.name, key.version, as_signed, self.agenda.now)
+        self.tell(VersionActivated(key))
+
+    def _draw(self, batch_id: int, tokens_max: int) -> None:
+        self.later(self._engine.slice_s(tokens_max), self._drawn, batch_id, tokens_max, self._paused_s())
+
+    def _drawn(self, batch_id: int, tokens_max: int, paused_before_s: float) -> None:
+        paused_s = self._paused_s()
+        if paused_s - paused_before_s > 1e-6:  # it stood still meanwhile
+            self.later(paused_s - paused_before_s, self._drawn, batch_id, tokens_max, paused_s)
+            return
+        self.tell(SliceDrawn(batch_id, self._engine.draw(tokens_max)))
+
+    def _paused_s(self) -> float:
+        """For how long it has received so far, where it makes nothing meanwhile."""
+        pauses = self.ground.settings.pauses_while_receiving
+        return self.receiver.received_s(self.agenda.now) if pauses and self.receiver is not None else 0.0
+
+    def _upload(self, action: UploadRollouts) -> None:
+        times = 2 if self.repeats_uploads and self._random.random() < self.repeats_uploads else 1
+        rollouts: Sequence[Rollout | Malformed] = action.rollouts
+        if self.hostile:
+            self._accuse_somebody()
+            rollouts = tuple(
+                spoiled(one, self._random) if self._random.random() < 0.5 else one for one in action.rollouts
+            )
+        request = (self.peer_id, tuple(rollouts))
+        call = Call(self.ground.network, self, self.coordinator, self.coordinator.upload, request, times)
+        size_bytes = self.ground.settings.rollout_bytes * len(action.rollouts)
+        call.begin(lambda outcome: self._uploaded(action, outcome), UPLOAD_TIMEOUT_S, size_bytes)
+
+    def _accuse_somebody(self) -> None:
+        """Of a corrupt chunk of the newest version: a lie."""
+        culprit = PeerId(f"peer-{self._random.randrange(self.ground.settings.peers)}")
+        active = None if self.worker is None else self.worker.status(self.agenda.now).active
+        if active is not None and culprit != self.peer_id:
+            self.accuse(culprit, active.version, self._random.randrange(self.ground.settings.chunks), "a lie")
+
+    def _uploaded(self, action: UploadRollouts, outcome: Any) -> None:
+        if isinstance(outcome, Failed):
+            self.tell(UploadFailed(action.upload_id, outcome.reason, next(self._retries)))
+            return
+        self._retries = backoff_delays_s(self._random, first_s=0.2, most_s=5.0)
+        verdicts = tuple(Verdict(one.lease_id, one.sample_index, one.accepted, one.reason) for one in outcome)
+        self.tell(UploadAnswered(action.upload_id, verdicts, next(self._retries)))
+
+    def _finish(self, reason: str) -> None:
+        if self.link is not None:
+            self.link.close(reason, finished=True)
+        self.kill()
+
+
+_NO_TRAFFIC: dict[str, Any] = {
+    "chunk_bytes_from_origin": 0,
+    "chunk_bytes_from_peers": 0,
+    "chunk_bytes_sent": 0,
+    "chunks_rejected": 0,
+    "receiving_version": None,
+    "receiving_chunks_have": 0,
+    "receiving_chunks_total": 0,
+}

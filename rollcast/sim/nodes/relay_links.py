@@ -1,0 +1,154 @@
+"""Links between simulated relays: dialled, accepted, broken by deaths and partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, Protocol
+
+from peer.relay.core import events
+from peer.relay.core.events import LinkId
+from rollcast.sim.kernel.network import Network, Stream
+from rollcast.sim.kernel.process import Process
+from rollcast.wire.ids import PeerId
+
+HANDSHAKE_ROUND_TRIPS = 3.0
+SILENCE_S = 6.0  # without anything getting through a link counts as broken
+
+
+class RelayHost(Protocol):
+    """A process with a relay, as the other end of a link sees it."""
+
+    name: str
+    role: str
+    process: Process
+    links: Links
+
+    def handle(self, event: events.Event) -> None: ...
+
+    def received(self, link: LinkId, message: Any) -> None: ...
+
+
+class End:
+    """One end of a link, in one life of its process."""
+
+    __slots__ = ("host", "life", "link", "other", "quiet_since", "stream")
+
+    def __init__(self, host: RelayHost, link: LinkId) -> None:
+        self.host = host
+        self.link = link
+        self.life = host.process.life
+        self.other: End | None = None
+        self.stream: Stream | None = None  # towards the other end
+        self.quiet_since: float | None = None
+
+    def arrived(self, message: Any) -> None:
+        """Something from the other end."""
+        self.host.process.here(self.life, self.host.links.arrived, self, message)
+
+
+class Links:
+    """The links of one process. ``dialable``: whether others can reach it."""
+
+    def __init__(self, host: RelayHost, network: Network, hosts: dict[str, RelayHost], random: Random) -> None:
+        self.dialable = True
+        self._host = host
+        self._network = network
+        self._hosts = hosts
+        self._random = random
+        self._ends: dict[LinkId, End] = {}
+        self._last = 0
+
+    def dial(self, peer_id: PeerId) -> None:
+        """Open a link: LinkUp or DialFailed follows."""
+        process = self._host.process
+        target = self._hosts.get(peer_id)
+        if target is None:
+            process.later(0.05, self._failed, peer_id)
+            return
+        round_trip_s = 2.0 * self._network.delay_s(process.name, target.name)
+        process.later(HANDSHAKE_ROUND_TRIPS * round_trip_s, self._connect, target)
+
+    def send(self, link: LinkId, message: Any, size_bytes: float, sent: Callable[[], None] | None = None) -> None:
+        """Send on a link that may be gone."""
+        end = self._ends.get(link)
+        if end is not None and end.stream is not None:
+            end.stream.send(message, size_bytes, sent)
+
+    def close(self, link: LinkId) -> None:
+        """The core wants it closed, and has forgotten it."""
+        end = self._ends.pop(link, None)
+        if end is not None:
+            self._cut(end)
+
+    def killed(self) -> None:
+        """The process is gone: the other ends hear of it as far as packets get there."""
+        ends, self._ends = self._ends, {}
+        for end in ends.values():
+            self._cut(end)
+
+    def look(self, now: float) -> None:
+        """Give links up on which nothing gets through any more."""
+        for end in list(self._ends.values()):
+            assert end.other is not None
+            here, there = self._host.process.name, end.other.host.name
+            if self._network.reaches(here, there) and self._network.reaches(there, here):
+                end.quiet_since = None
+            elif end.quiet_since is None:
+                end.quiet_since = now
+            elif now - end.quiet_since > SILENCE_S:
+                self._cut(end)
+                self._lost(end)
+
+    def arrived(self, end: End, message: Any) -> None:
+        """Something came on a link; what comes after its end goes nowhere."""
+        if self._ends.get(end.link) is not end:
+            return
+        if message is _CLOSED:
+            self._lost(end)
+        else:
+            self._host.received(end.link, message)
+
+    def _connect(self, target: RelayHost) -> None:
+        here, there = self._host.process.name, target.name
+        reached = self._network.reaches(here, there) and self._network.reaches(there, here)
+        accepts = target.process.running and not target.process.frozen and target.links.dialable
+        if not (reached and accepts):
+            self._failed(PeerId(there))
+            return
+        mine, theirs = End(self._host, self._next()), End(target, target.links._next())
+        mine.other, theirs.other = theirs, mine
+        mine.stream = Stream(self._network, here, there, theirs.arrived)
+        theirs.stream = Stream(self._network, there, here, mine.arrived)
+        self._ends[mine.link] = mine
+        target.links._ends[theirs.link] = theirs
+        target.process.here(theirs.life, target.links._up, theirs, self._host, False)
+        self._up(mine, target, True)
+
+    def _up(self, end: End, other: RelayHost, dialled: bool) -> None:
+        if end.link in self._ends:
+            self._host.handle(events.LinkUp(end.link, PeerId(other.name), other.role, dialled))
+
+    def _next(self) -> LinkId:
+        self._last += 1
+        return LinkId(self._last)
+
+    def _failed(self, peer_id: PeerId) -> None:
+        self._host.handle(events.DialFailed(peer_id, "nobody there", self._random.random()))
+
+    def _cut(self, end: End) -> None:
+        if end.stream is not None:
+            end.stream.send(_CLOSED)
+        if end.other is not None and end.other.stream is not None:
+            end.other.stream.close()
+
+    def _lost(self, end: End) -> None:
+        if self._ends.pop(end.link, None) is not None:
+            self._host.handle(events.LinkDown(end.link, "the link broke", self._random.random()))
+
+
+class _Closed:
+    """Ends a stream."""
+
+
+_CLOSED = _Closed()

@@ -1,0 +1,55 @@
+"""The coordinator's pool of verifier processes: so many at once, each item takes its time, some crash on it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from random import Random
+
+from coordinator.core.events.actions import ScoreRollout
+from rollcast.sim.kernel.process import Process
+from rollcast.sim.settings import FleetSettings
+
+_SPREAD = 0.5  # sigma of the logarithm of an item's time
+
+Scored = Callable[[ScoreRollout, float], None]
+
+
+class Verifiers:
+    """Scores rollouts in the life of one process.
+
+    Args:
+        process: dies with what is being verified.
+    """
+
+    def __init__(self, settings: FleetSettings, process: Process, random: Random) -> None:
+        self.crashes = 0.0  # share of items during which a verifier dies: they are verified once more
+        self._settings = settings
+        self._process = process
+        self._random = random
+        self._waiting: deque[tuple[ScoreRollout, Scored]] = deque()
+        self._busy = 0
+
+    def clear(self) -> None:
+        """Everything is forgotten."""
+        self._waiting.clear()
+        self._busy = 0
+
+    def score(self, item: ScoreRollout, scored: Scored) -> None:
+        """Verify a completion; ``scored`` is told its reward."""
+        self._waiting.append((item, scored))
+        self._begin()
+
+    def _begin(self) -> None:
+        while self._waiting and self._busy < self._settings.verifiers:
+            self._busy += 1
+            item, scored = self._waiting.popleft()
+            seconds = self._settings.verify_s * self._random.lognormvariate(0.0, _SPREAD)
+            if self.crashes and self._random.random() < self.crashes:
+                seconds *= 2.0
+            self._process.later(seconds, self._done, item, scored)
+
+    def _done(self, item: ScoreRollout, scored: Scored) -> None:
+        self._busy -= 1
+        scored(item, float(sum(item.completion_token_ids) % 2))
+        self._begin()

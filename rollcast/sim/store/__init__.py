@@ -1,0 +1,1 @@
+"""Simulate the coordinator's ledger."""

@@ -1,0 +1,313 @@
+"""The coordinator's store on a simulated disk: group commit, and a crash that loses what was not committed.
+
+Awaited outside a simulation, a change is committed at once: that is how the conformance tests of stores use it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from random import Random
+from typing import Any, Generic, TypeVar, cast
+
+from coordinator.core.events.actions import (
+    CloseAttempt,
+    CloseGroup,
+    Note,
+    RecordAttempt,
+    RecordBatch,
+    RecordEpoch,
+    RecordGroup,
+    StoreRollout,
+)
+from coordinator.core.events.restored import RestoredFinished, RestoredGroup
+from coordinator.ledger.invite_rows import StoredInvite
+from coordinator.ledger.store import BatchEntry, HighWater, ProblemReward, StoreCounts, StoredVersion
+from rollcast.runtime.errors import RollcastError, StoreError
+from rollcast.sim.kernel.disk import Disk
+from rollcast.sim.kernel.process import Process
+from rollcast.sim.store.tables import Tables
+from rollcast.wire.ids import Epoch, PeerId, RolloutId, Step, Version
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+T = TypeVar("T")
+
+COMMIT_MAX = 1024  # changes in one transaction, as in the real store
+
+
+class Change(Generic[T]):
+    """A change on its way to the disk: as much of a future as its callers use."""
+
+    __slots__ = ("_arguments", "_callbacks", "_change", "_error", "_finished", "_result", "_store")
+
+    def __init__(self, store: MemoryStore, change: Callable[..., T], arguments: tuple[Any, ...]) -> None:
+        self._store = store
+        self._change = change
+        self._arguments = arguments
+        self._finished = False
+        self._result: Any = None
+        self._error: Exception | None = None
+        self._callbacks: list[Callable[[Change[T]], None]] = []
+
+    def done(self) -> bool:
+        return self._finished
+
+    def cancelled(self) -> bool:
+        return False
+
+    def exception(self) -> Exception | None:
+        return self._error
+
+    def result(self) -> T:
+        if self._error is not None:
+            raise self._error
+        return cast(T, self._result)
+
+    def add_done_callback(self, callback: Callable[[Change[T]], None]) -> None:
+        if self._finished:
+            callback(self)
+        else:
+            self._callbacks.append(callback)
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if not self._finished:
+            self._store.flush()
+        yield from ()
+        return self.result()
+
+    def make(self) -> None:
+        """Change the tables."""
+        try:
+            self._result = self._change(*self._arguments)
+        except RollcastError as error:
+            self._error = error
+
+    def refuse(self, error: Exception) -> None:
+        """It will not be made."""
+        self._error = error
+
+    def tell(self) -> None:
+        """The change is durable, or refused: call back."""
+        self._finished = True
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(self)
+
+
+class MemoryStore:
+    """One process's connection to the tables; the tables are on the machine's disk and outlive it.
+
+    Args:
+        process, disk: whose; None: nobody waits for a disk, and an awaited change is made at once.
+    """
+
+    def __init__(self, tables: Tables, process: Process | None = None, disk: Disk | None = None) -> None:
+        self.tables = tables
+        self._process = process
+        self._disk = disk
+        self._queue: list[Change[Any]] = []
+        self._committing: list[Change[Any]] = []
+        self._failure: StoreError | None = None
+        self._closed = False
+
+    @property
+    def waiting(self) -> int:
+        """Changes that are not durable yet."""
+        return len(self._queue) + len(self._committing)
+
+    def crash(self, random: Random) -> None:
+        """The process died: the transaction under way is durable or not, what waited behind it is lost."""
+        if self._committing and random.random() < 0.5:
+            for change in self._committing:
+                change.make()
+        self._committing, self._queue = [], []
+
+    def flush(self) -> None:
+        """Make everything that waits durable now."""
+        while self._queue or self._committing:
+            self._committing += self._queue
+            self._queue = []
+            self._committed()
+
+    def submit(self, change: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+        """Queue a change, in the order of calls."""
+        waiting = Change(self, change, arguments)
+        if self._failure is not None or self._closed:
+            waiting.refuse(self._failure or StoreError("the store is closed"))
+            waiting.tell()
+        else:
+            self._queue.append(waiting)
+            if not self._committing:
+                self._commit()
+        return cast("asyncio.Future[T]", waiting)
+
+    def _commit(self) -> None:
+        if self._process is None or self._disk is None:
+            return
+        self._committing, self._queue = self._queue[:COMMIT_MAX], self._queue[COMMIT_MAX:]
+        self._process.later(self._disk.sync_s(), self._committed)
+
+    def _committed(self) -> None:
+        changes = self._committing
+        if self._disk is not None and self._disk.state.full:
+            self._failure = StoreError("the disk is full")
+            changes, self._queue = changes + self._queue, []
+            for change in changes:
+                change.refuse(self._failure)
+        else:
+            for change in changes:
+                change.make()
+        self._committing = []
+        if self._queue:
+            self._commit()
+        for change in changes:
+            change.tell()
+
+    # ---------------------------------------------------------------- RunStore
+
+    async def close(self) -> None:
+        self.flush()
+        self._closed = True
+
+    async def failed(self) -> StoreError:
+        if self._failure is None:
+            await asyncio.get_running_loop().create_future()
+        assert self._failure is not None
+        return self._failure
+
+    def record_group(self, action: RecordGroup, problem_json: str) -> asyncio.Future[None]:
+        return self.submit(self.tables.record_group, action, problem_json)
+
+    def close_group(self, action: CloseGroup) -> asyncio.Future[None]:
+        return self.submit(self.tables.close_group, action)
+
+    def record_attempt(self, action: RecordAttempt) -> asyncio.Future[None]:
+        return self.submit(self.tables.record_attempt, action)
+
+    def close_attempt(self, action: CloseAttempt) -> asyncio.Future[None]:
+        return self.submit(self.tables.close_attempt, action)
+
+    def store_rollouts(self, actions: Sequence[StoreRollout]) -> asyncio.Future[None]:
+        return self.submit(self.tables.store_rollouts, actions)
+
+    def record_score(
+        self,
+        rollout_id: RolloutId,
+        reward: float,
+        *,
+        exact: bool,
+        error: str = "",
+        problem: ProblemReward | None = None,
+    ) -> asyncio.Future[None]:
+        return self.submit(self.tables.record_score, rollout_id, reward, exact, error, problem)
+
+    def problem_rewards(self) -> asyncio.Future[list[ProblemReward]]:
+        return self.submit(self.tables.problem_rewards)
+
+    def rollout(self, rollout_id: RolloutId) -> asyncio.Future[pb.Rollout | None]:
+        return self.submit(self.tables.rollout, rollout_id)
+
+    def finished_attempts(self, count: int) -> asyncio.Future[list[RestoredFinished]]:
+        return self.submit(self.tables.finished_attempts, count)
+
+    def open_groups(self) -> asyncio.Future[list[RestoredGroup]]:
+        return self.submit(self.tables.open_groups)
+
+    def open_problems(self) -> asyncio.Future[list[str]]:
+        return self.submit(self.tables.open_problems)
+
+    def record_batch(self, action: RecordBatch) -> asyncio.Future[None]:
+        return self.submit(self.tables.record_batch, action)
+
+    def record_epoch(self, action: RecordEpoch) -> asyncio.Future[None]:
+        return self.submit(self.tables.record_epoch, action)
+
+    def epochs(self) -> asyncio.Future[list[RecordEpoch]]:
+        return self.submit(self.tables.epochs)
+
+    def batch_size(self, step: Step) -> asyncio.Future[int]:
+        return self.submit(self.tables.batch_size, step)
+
+    def batch(self, step: Step, first: int = 0, count: int | None = None) -> asyncio.Future[list[BatchEntry]]:
+        return self.submit(self.tables.batch, step, first, count)
+
+    def recorded_batches(self) -> asyncio.Future[int]:
+        return self.submit(self.tables.recorded_batches)
+
+    def record_version(self, epoch: Epoch, version: Version, announcement: bytes) -> asyncio.Future[bool]:
+        return self.submit(self.tables.record_version, epoch, version, announcement)
+
+    def version(self, version: Version) -> asyncio.Future[StoredVersion | None]:
+        return self.submit(self.tables.version, version)
+
+    def newest_version(self) -> asyncio.Future[StoredVersion | None]:
+        return self.submit(self.tables.newest_version)
+
+    def newest_versions(self, count: int) -> asyncio.Future[list[StoredVersion]]:
+        return self.submit(self.tables.newest_versions, count)
+
+    def create_invite(
+        self, token_hash: bytes, role: str, *, quota: int, expires_unix_s: float, note: str = ""
+    ) -> asyncio.Future[None]:
+        return self.submit(self.tables.invites.create, StoredInvite(token_hash, role, quota, 0, expires_unix_s, note))
+
+    def invites(self, limit: int) -> asyncio.Future[list[StoredInvite]]:
+        return self.submit(self.tables.invites.newest, limit)
+
+    def revoke_invite(self, invite_id: str) -> asyncio.Future[bool]:
+        return self.submit(self.tables.invites.revoke, invite_id)
+
+    def claim_invite(self, token_hash: bytes, role: str, peer_id: PeerId, *, now_unix_s: float) -> asyncio.Future[None]:
+        return self.submit(self.tables.invites.claim, token_hash, role, peer_id, now_unix_s)
+
+    def check_invite(self, token_hash: bytes, *, now_unix_s: float) -> asyncio.Future[None]:
+        return self.submit(self.tables.invites.check, token_hash, now_unix_s)
+
+    def record_step(self, step: Step, figures: Mapping[str, float]) -> asyncio.Future[None]:
+        return self.submit(self.tables.record_step, step, figures)
+
+    def steps(self) -> asyncio.Future[list[tuple[Step, dict[str, float]]]]:
+        return self.submit(self.tables.steps)
+
+    def record_event(self, kind: str, subject: str, detail: str, *, cause: str) -> asyncio.Future[None]:
+        return self.submit(self.tables.record_event, kind, subject, detail, cause)
+
+    def record_note(self, note: Note, *, cause: str) -> asyncio.Future[None]:
+        return self.record_event(note.kind, note.subject, note.detail, cause=cause)
+
+    def set_meta(self, key: str, value: str) -> asyncio.Future[None]:
+        return self.submit(self.tables.set_meta, key, value)
+
+    def get_meta(self, key: str) -> asyncio.Future[str | None]:
+        return self.submit(self.tables.get_meta, key)
+
+    def counts(self) -> asyncio.Future[StoreCounts]:
+        return self.submit(self.tables.counts)
+
+    def trained_ages(self) -> asyncio.Future[dict[int, int]]:
+        return self.submit(self.tables.trained_ages)
+
+    def mixture_position(self) -> asyncio.Future[str | None]:
+        return self.submit(self.tables.mixture_position)
+
+    def high_water(self) -> asyncio.Future[HighWater]:
+        return self.submit(self.tables.high_water)
+
+
+def run_now(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that waits for nothing but this store."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    raise RuntimeError("it waits for something")
+
+
+def answer_of(change: asyncio.Future[T]) -> T:
+    """What the store answered already."""
+
+    async def result() -> T:
+        return await change
+
+    return run_now(result())

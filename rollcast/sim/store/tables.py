@@ -1,0 +1,365 @@
+"""What a run's store holds, as plain dictionaries with the rules of the real tables. Durable: see store.py."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from coordinator.core.events.actions import (
+    CloseAttempt,
+    CloseGroup,
+    RecordAttempt,
+    RecordBatch,
+    RecordEpoch,
+    RecordGroup,
+    StoreRollout,
+)
+from coordinator.core.events.events import Prompt
+from coordinator.core.events.restored import RestoredAttempt, RestoredFinished, RestoredGroup, RestoredRollout
+from coordinator.ledger.store import BatchEntry, HighWater, ProblemReward, StoreCounts, StoredVersion
+from rollcast.runtime.errors import StoreError
+from rollcast.sim.store.invites import InviteTable
+from rollcast.wire.ids import Epoch, GroupId, RolloutId, Step, Version
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.rollouts import rollout_to_pb
+
+Key = tuple[int, int]  # lease and sample index
+
+
+@dataclass(slots=True)
+class Attempt:
+    action: RecordAttempt
+    state: str = "open"  # open, filled, trained, dropped
+    rollout_id: RolloutId | None = None
+    closed: str = ""  # why, once it is dropped
+
+
+@dataclass(slots=True)
+class Group:
+    prompt: Prompt
+    problem_json: str
+    over: bool = False
+    attempts: dict[Key, Attempt] = field(default_factory=dict)
+    by_slot: dict[int, list[Attempt]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Stored:
+    action: StoreRollout
+    group_id: GroupId
+    reward: float | None = None
+    exact: bool = False
+
+    @property
+    def key(self) -> Key:
+        return (self.action.rollout.lease_id, self.action.rollout.sample_index)
+
+
+class Tables:
+    """Each method is one change, or one question; a change that contradicts what is here raises and changes nothing.
+
+    Args:
+        steps_kept: groups that were over so many steps ago are deleted; 0: never.
+    """
+
+    def __init__(self, *, steps_kept: int = 0) -> None:
+        self._steps_kept = steps_kept
+        self._groups: dict[GroupId, Group] = {}
+        self._attempts: dict[Key, tuple[GroupId, Attempt]] = {}
+        self._rollouts: dict[RolloutId, Stored] = {}
+        self._batches: dict[Step, tuple[RolloutId, ...]] = {}
+        self._epochs: list[RecordEpoch] = []
+        self._versions: dict[tuple[Epoch, Version], bytes] = {}
+        self._newest_epochs: dict[Version, Epoch] = {}  # in which a version was announced
+        self.invites = InviteTable()
+        self._steps: dict[Step, dict[str, float]] = {}
+        self._meta: dict[str, str] = {}
+        self._over: deque[tuple[Step, GroupId]] = deque()
+        self._mixture: str | None = None
+        self._problem_rewards: dict[str, ProblemReward] = {}
+        self._recorded = 0
+        self._last_group = GroupId(0)
+        self._last_rollout = RolloutId(0)
+        self._leases_deleted = 0
+        self._issued = self._accepted = self._trained = 0
+        self._dropped: Counter[str] = Counter()
+        self._ages: Counter[int] = Counter()
+        self.events = 0
+
+    # ---------------------------------------------------------------- groups, attempts, rollouts
+
+    def record_group(self, action: RecordGroup, problem_json: str) -> None:
+        if action.group_id in self._groups:
+            raise _contradicted(f"group {action.group_id} is there already")
+        prompt = Prompt(action.problem_id, action.prompt_token_ids, action.mixture_position)
+        self._groups[action.group_id] = Group(prompt, problem_json)
+        self._last_group = max(self._last_group, action.group_id)
+        if action.group_id == self._last_group:
+            self._mixture = action.mixture_position
+
+    def close_group(self, action: CloseGroup) -> None:
+        group = self._groups.get(action.group_id)
+        if group is None:
+            raise StoreError(f"group {action.group_id} was never opened")
+        if group.over:
+            raise _contradicted(f"group {action.group_id} is over")
+        self._end(action.group_id, group)
+
+    def record_attempt(self, action: RecordAttempt) -> None:
+        key = (action.lease_id, action.sample_index)
+        group = self._groups.get(action.group_id)
+        if key in self._attempts or action.lease_id <= self._leases_deleted:
+            raise _contradicted(f"lease {action.lease_id} was issued before")
+        if group is None or group.over:
+            raise _contradicted(f"group {action.group_id} is not open")
+        slot = group.by_slot.setdefault(action.sample_index, [])
+        if len(slot) >= 2 and sum(one.state == "open" for one in slot) >= 2:
+            raise _contradicted(f"two attempts at slot {action.sample_index} of group {action.group_id} are under way")
+        attempt = group.attempts[key] = Attempt(action)
+        slot.append(attempt)
+        self._attempts[key] = (action.group_id, attempt)
+        self._issued += 1
+
+    def close_attempt(self, action: CloseAttempt) -> None:
+        found = self._attempts.get((action.lease_id, action.sample_index))
+        attempt = None if found is None else found[1]
+        if attempt is not None and action.reason == "late_duplicate" == attempt.closed:
+            return  # the other rollout's own transaction did it
+        if attempt is None or attempt.state not in ("open", "filled"):
+            raise StoreError(f"sample {action.sample_index} of lease {action.lease_id} is not open")
+        self._drop(attempt, action.reason)
+
+    def store_rollouts(self, actions: Sequence[StoreRollout]) -> None:
+        for action in actions:
+            found = self._attempts.get((action.rollout.lease_id, action.rollout.sample_index))
+            if found is None or found[1].state != "open" or action.rollout_id in self._rollouts:
+                raise _contradicted(
+                    f"sample {action.rollout.sample_index} of lease {action.rollout.lease_id} is not open"
+                )
+            rivals = self._rivals(found)
+            if any(one.state in ("filled", "trained") for one in rivals):
+                raise _contradicted(f"slot {action.rollout.sample_index} of group {found[0]} has a rollout")
+        for action in actions:
+            self._store(action)
+
+    def record_score(
+        self, rollout_id: RolloutId, reward: float, exact: bool, error: str, problem: ProblemReward | None
+    ) -> None:
+        stored = self._rollouts.get(rollout_id)
+        if stored is None or stored.reward is not None:
+            raise _contradicted(f"rollout {rollout_id} is unknown or scored")
+        stored.reward, stored.exact = reward, exact
+        if problem is not None:
+            self._problem_rewards[problem.problem_id] = problem
+
+    def problem_rewards(self) -> list[ProblemReward]:
+        return [self._problem_rewards[name] for name in sorted(self._problem_rewards)]
+
+    def rollout(self, rollout_id: RolloutId) -> pb.Rollout | None:
+        stored = self._rollouts.get(rollout_id)
+        return None if stored is None else rollout_to_pb(stored.action.rollout)
+
+    def open_groups(self) -> list[RestoredGroup]:
+        return [self._restored(group_id, group) for group_id, group in sorted(self._open().items())]
+
+    def finished_attempts(self, count: int) -> list[RestoredFinished]:
+        over = [(key, one) for key, one in sorted(self._attempts.items()) if one[1].state in ("trained", "dropped")]
+        accepted = {stored.key for stored in self._rollouts.values()}
+        return [
+            RestoredFinished(action.lease_id, action.sample_index, action.peer_id, group_id, key in accepted)
+            for key, (group_id, attempt) in over[-count:]
+            for action in [attempt.action]
+        ]
+
+    def open_problems(self) -> list[str]:
+        return [group.problem_json for _, group in sorted(self._open().items())]
+
+    # ---------------------------------------------------------------- batches, epochs, versions
+
+    def record_batch(self, action: RecordBatch) -> None:
+        if action.step < self._recorded:
+            raise StoreError(f"the batch of step {action.step} is already recorded")
+        groups: dict[GroupId, Group] = {}
+        keys = set()
+        for rollout_id in action.rollout_ids:
+            stored = self._rollouts.get(rollout_id)
+            if stored is None or stored.reward is None or self._attempts[stored.key][1].state != "filled":
+                raise _contradicted(f"rollout {rollout_id} is trained, dropped or not scored")
+            keys.add(stored.key)
+            groups[stored.group_id] = self._groups[stored.group_id]
+        for group_id, group in groups.items():
+            if any(one.state in ("open", "filled") and key not in keys for key, one in group.attempts.items()):
+                raise _contradicted(f"a part of group {group_id} stays open")
+        self._batches[action.step] = action.rollout_ids
+        self._recorded = max(self._recorded, action.step + 1)
+        for rollout_id in action.rollout_ids:
+            stored = self._rollouts[rollout_id]
+            self._attempts[stored.key][1].state = "trained"
+            self._trained += 1
+            self._ages[action.step - stored.action.rollout.oldest_version] += 1
+        for group_id, group in groups.items():
+            self._end(group_id, group)
+        self._forget()
+
+    def record_epoch(self, action: RecordEpoch) -> None:
+        if self._epochs and action.epoch <= self._epochs[-1].epoch:
+            raise _contradicted(f"epoch {action.epoch} is not newer than all others")
+        if any(step in self._batches for step in range(action.step_from, action.step_to)):
+            raise _contradicted("one of the steps has a batch")
+        self._epochs.append(action)
+        for step in range(action.step_from, action.step_to):
+            self._batches[Step(step)] = ()
+        self._recorded = max(self._recorded, action.step_to)
+
+    def epochs(self) -> list[RecordEpoch]:
+        """Every epoch that was opened, oldest first."""
+        return list(self._epochs)
+
+    def trained_in(self, step: Step) -> list[tuple[RolloutId, Stored]]:
+        """The rollouts of a recorded batch, in its order."""
+        return [(rollout_id, self._rollouts[rollout_id]) for rollout_id in self._batches.get(step, ())]
+
+    def batch_size(self, step: Step) -> int:
+        return len(self._batches.get(step, ()))
+
+    def batch(self, step: Step, first: int = 0, count: int | None = None) -> list[BatchEntry]:
+        last = None if count is None else first + count
+        return [self._entry(rollout_id) for rollout_id in self._batches.get(step, ())[first:last]]
+
+    def recorded_batches(self) -> int:
+        return self._recorded
+
+    def record_version(self, epoch: Epoch, version: Version, announcement: bytes) -> bool:
+        known = self._versions.get((epoch, version))
+        if known is not None and known != announcement:
+            raise StoreError(f"version {version} of epoch {epoch} was announced before with other content")
+        self._versions[(epoch, version)] = announcement
+        self._newest_epochs[version] = max(epoch, self._newest_epochs.get(version, epoch))
+        return known is None
+
+    def version(self, version: Version) -> StoredVersion | None:
+        epoch = self._newest_epochs.get(version)
+        return None if epoch is None else StoredVersion(epoch, version, self._versions[(epoch, version)])
+
+    def newest_version(self) -> StoredVersion | None:
+        newest = self.newest_versions(1)
+        return newest[0] if newest else None
+
+    def newest_versions(self, count: int) -> list[StoredVersion]:
+        keys = sorted(self._versions, reverse=True)[:count]
+        return [StoredVersion(*key, self._versions[key]) for key in keys]
+
+    # ---------------------------------------------------------------- figures, facts
+
+    def record_step(self, step: Step, figures: Mapping[str, float]) -> None:
+        self._steps.setdefault(step, dict(figures))
+
+    def steps(self) -> list[tuple[Step, dict[str, float]]]:
+        return sorted(self._steps.items())
+
+    def record_event(self, kind: str, subject: str, detail: str, cause: str) -> None:
+        if not cause:
+            raise _contradicted(f"an event {kind} without a cause")
+        self.events += 1
+
+    def set_meta(self, key: str, value: str) -> None:
+        self._meta[key] = value
+
+    def get_meta(self, key: str) -> str | None:
+        return self._meta.get(key)
+
+    def counts(self) -> StoreCounts:
+        dropped = self._dropped.total()
+        still_open = self._issued - self._trained - dropped
+        return StoreCounts(self._issued, self._accepted, self._trained, still_open, dict(self._dropped))
+
+    def trained_ages(self) -> dict[int, int]:
+        return dict(self._ages)
+
+    def mixture_position(self) -> str | None:
+        return self._mixture
+
+    def high_water(self) -> HighWater:
+        return HighWater(self._last_group, self._last_rollout)
+
+    # ---------------------------------------------------------------- parts of the above
+
+    def _open(self) -> dict[GroupId, Group]:
+        return {group_id: group for group_id, group in self._groups.items() if not group.over}
+
+    def _rivals(self, found: tuple[GroupId, Attempt]) -> list[Attempt]:
+        group_id, attempt = found
+        slot = self._groups[group_id].by_slot[attempt.action.sample_index]
+        return [one for one in slot if one is not attempt] if len(slot) > 1 else []
+
+    def _store(self, action: StoreRollout) -> None:
+        group_id, attempt = found = self._attempts[(action.rollout.lease_id, action.rollout.sample_index)]
+        attempt.state, attempt.rollout_id = "filled", action.rollout_id
+        for rival in self._rivals(found):
+            if rival.state == "open":
+                self._drop(rival, "late_duplicate")
+        self._rollouts[action.rollout_id] = Stored(action, group_id)
+        self._last_rollout = max(self._last_rollout, action.rollout_id)
+        self._accepted += 1
+
+    def _drop(self, attempt: Attempt, reason: str) -> None:
+        attempt.state, attempt.closed = "dropped", reason
+        self._dropped[reason] += 1
+
+    def _end(self, group_id: GroupId, group: Group) -> None:
+        if any(one.state in ("open", "filled") for one in group.attempts.values()):
+            raise _contradicted(f"a part of group {group_id} is still open")
+        group.over = True
+        self._over.append((Step(self._recorded), group_id))
+
+    def _forget(self) -> None:
+        horizon = self._recorded - self._steps_kept
+        if not self._steps_kept or horizon <= 0:
+            return
+        while self._over and self._over[0][0] < horizon:
+            for (lease_id, _), attempt in self._forget_group(self._over.popleft()[1]):
+                self._leases_deleted = max(self._leases_deleted, lease_id)
+                if attempt.rollout_id is not None:
+                    del self._rollouts[attempt.rollout_id]
+        for step in [step for step in self._batches if step < horizon]:
+            del self._batches[step]
+        for key in [key for key in self._versions if key[1] < horizon]:
+            del self._versions[key]
+            self._newest_epochs.pop(key[1], None)
+
+    def _forget_group(self, group_id: GroupId) -> list[tuple[Key, Attempt]]:
+        attempts = list(self._groups.pop(group_id).attempts.items())
+        for key, _ in attempts:
+            del self._attempts[key]
+        return attempts
+
+    def _restored(self, group_id: GroupId, group: Group) -> RestoredGroup:
+        live, rollouts = [], []
+        for _, attempt in sorted(group.attempts.items()):
+            action = attempt.action
+            restored = RestoredAttempt(action.lease_id, action.fencing_token, action.sample_index, action.peer_id)
+            if attempt.state == "open":
+                live.append(restored)
+            elif attempt.state == "filled" and attempt.rollout_id is not None:
+                stored = self._rollouts[attempt.rollout_id]
+                tokens = stored.action.rollout.completion_token_ids if stored.reward is None else ()
+                versions = [segment.version for segment in stored.action.rollout.segments]
+                made_with, scored = (min(versions), max(versions)), stored.reward is not None
+                rollouts.append(
+                    RestoredRollout(attempt.rollout_id, restored, *made_with, scored, tokens, stored.reward or 0.0)
+                )
+        return RestoredGroup(group_id, group.prompt, tuple(live), tuple(rollouts))
+
+    def _scored(self, rollout_id: RolloutId) -> bool:
+        return self._rollouts[rollout_id].reward is not None
+
+    def _entry(self, rollout_id: RolloutId) -> BatchEntry:
+        stored = self._rollouts[rollout_id]
+        prompt = self._groups[stored.group_id].prompt.prompt_token_ids
+        body = rollout_to_pb(stored.action.rollout)
+        return BatchEntry(rollout_id, stored.group_id, prompt, body, stored.reward or 0.0, stored.exact)
+
+
+def _contradicted(cause: str) -> StoreError:
+    return StoreError("the ledger refuses a change that contradicts it", cause=cause)

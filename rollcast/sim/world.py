@@ -1,0 +1,26 @@
+"""What all simulated processes stand on: time, chance, network, the record of what happened, the judge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rollcast.sim.judge.oracle import Oracle
+from rollcast.sim.kernel.event_queue import Agenda
+from rollcast.sim.kernel.network import Network
+from rollcast.sim.kernel.rng import Chance
+from rollcast.sim.kernel.trace import Trace
+from rollcast.sim.settings import FleetSettings
+from rollcast.sim.versions import Signer
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """One simulated world."""
+
+    settings: FleetSettings
+    agenda: Agenda
+    chance: Chance
+    network: Network
+    trace: Trace
+    oracle: Oracle
+    signer: Signer

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+from typing import Any
+
+from rollcast.cli.peer.screen import screen
+
+REPORT: dict[str, Any] = {
+    "name": "attic",
+    "peer_id": "12D3KooWabcdefgh",
+    "run_id": "run-1",
+    "software": "rollcast 0.1.0",
+    "coordinator": "host:7443",
+    "connected": True,
+    "state": "generating",
+    "reason": "4 rollouts with version 7",
+    "until": None,
+    "hardware": "8 cores, NVIDIA L4",
+    "uptime_s": 3725.0,
+    "version_active": 7,
+    "version_newest": 8,
+    "receiving": {"version": 9, "chunks_have": 30, "chunks_total": 40, "map": []},
+    "tokens_per_second": 1234.5,
+    "tokens_generated": 1_000_000,
+    "today": {"accepted": 40, "stale": 2},
+    "total": {"accepted": 4000},
+    "newest": [],
+    "reach": {
+        "reachability": "dialable",
+        "address": "192.0.2.1:7420 /ip4/192.0.2.1/tcp/7421",
+        "nat": "mapped",
+        "nat_means": "its router passes the port on",
+        "checked": "3 of 4 got through to 192.0.2.1:7420",
+        "relays": 0,
+        "p2p": "running",
+    },
+    "links": [
+        {"peer_id": f"peer{n}", "path": "direct", "rtt_s": 0.02, "bytes_sent": 5, "bytes_received": 6_000_000}
+        for n in range(9)
+    ],
+    "upload_bytes_per_second": 1.25e6,
+    "download_bytes_per_second": 0.0,
+    "limits": {
+        "upload_mbit_s_max": 5.0,
+        "download_mbit_s_max": None,
+        "upload_gb_month": 100.0,
+        "download_gb_month": None,
+    },
+    "used": {"sent_bytes": 12_300_000_000, "received_bytes": 4000},
+    "readings": {
+        "cpu_celsius": 61.2,
+        "gpu_celsius": None,
+        "power_watts": None,
+        "others_cpu_share": 0.12,
+        "memory_used_bytes": 2_000_000_000,
+        "disk_free_bytes": 50_000_000_000,
+    },
+}
+
+
+def test_one_screen_says_what_the_machine_does_and_why() -> None:
+    lines = screen(REPORT).splitlines()
+    assert lines[:6] == [
+        "generating - 4 rollouts with version 7",
+        "attic  12D3KooWabcdefgh  up 1h 2m  rollcast 0.1.0",
+        "run run-1, connected to host:7443",
+        "version   generates with 7; newest held 8",
+        "receiving 9  [##################      ]  75%",
+        "speed     1,234 tokens/s, 1,000,000 tokens since the start",
+    ]
+    assert "today     40 accepted, 2 stale" in lines
+    assert "up        10.0 Mbit/s measured, cap 5 Mbit/s, 12.3 GB of 100 GB this month over the internet" in lines
+    assert "down      not measured yet, 4 kB this month over the internet" in lines
+    assert "          and 1 more links" in lines
+    assert lines[-1] == (
+        "          processor 61 °C, others use 12% of the processor, memory used 2,000 MB, disk free 50.0 GB"
+    )
+    assert max(map(len, lines)) <= 110
+
+
+def test_a_pause_says_until_when_and_a_new_machine_holds_nothing() -> None:
+    paused = REPORT | {
+        "state": "paused",
+        "reason": "paused by its owner",
+        "until": "2026-11-22T12:30",
+        "connected": False,
+        "version_active": None,
+        "version_newest": None,
+        "receiving": None,
+        "links": [],
+    }
+    lines = screen(paused).splitlines()
+    assert lines[0] == "paused - paused by its owner (until 2026-11-22 12:30)"
+    assert "waiting for host:7443" in lines[2]
+    assert lines[3] == "version   none yet"
+
+
+def test_a_newer_release_is_said_with_what_to_do() -> None:
+    newer = {"ours": "0.1.0", "theirs": "0.2.0", "how": "let it finish, upgrade"}
+    assert screen(REPORT | {"newer_release": newer}).splitlines()[-1] == (
+        "release   the run uses 0.2.0, here is 0.1.0: let it finish, upgrade"
+    )
+    assert "release  " not in screen(REPORT | {"newer_release": None})
+
+
+def test_a_coordinator_that_is_not_reached_is_named_with_the_hop_that_fails() -> None:
+    place = {
+        "address": "run.example:7400",
+        "hop": "name lookup",
+        "reason": "nobody knows 'run.example'",
+        "fix": "check this machine's DNS",
+        "failures": 7,
+        "seconds_ago": 3.0,
+    }
+    lines = screen({**REPORT, "connected": False, "coordinators_failing": [place]}).splitlines()
+    assert lines[2:5] == [
+        "run run-1, waiting for host:7443",
+        "          name lookup of run.example:7400: nobody knows 'run.example' (7 tries, the last 3s ago)",
+        "          fix: check this machine's DNS",
+    ]
+
+
+def test_how_others_reach_it_is_said() -> None:
+    lines = screen(REPORT).splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("reached"))
+    assert lines[at : at + 4] == [
+        "reached   dialable at 192.0.2.1:7420",
+        "          its router passes the port on",
+        "          3 of 4 got through to 192.0.2.1:7420",
+        "libp2p    running",
+    ]
+    hidden = {
+        **REPORT["reach"],
+        "reachability": "only outwards",
+        "nat": "unknown",
+        "checked": "",
+        "relays": 2,
+        "p2p": "",
+    }
+    lines = screen({**REPORT, "reach": hidden}).splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("reached"))
+    assert lines[at : at + 4] == [
+        "reached   only outwards",
+        "          it dials the others, which is enough to take part",
+        "          others also reach it through 2 other machines (relays)",
+        "          `rollcast peer check` says what opens it to all",
+    ]

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rollcast.cli.main import app
+from rollcast.cli.run.plan_memory import plan_of, summary
+from rollcast.policy.sizing.hardware import CATALOGUE
+from rollcast.runtime.errors import ConfigError
+from tests.policy.hub.hub_files import model_folder, random_params
+from tests.policy.tiny import TINY
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+MATH = CONFIGS / "qwen3-4b-math.toml"
+
+
+def run(*arguments: str) -> int:
+    return int(app(("plan-memory", *arguments), exit_on_error=False, result_action="return_value") or 0)
+
+
+def test_json_says_bytes_by_part_and_what_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(str(MATH), "--json") == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["parameters"] == 4_022_468_096
+    assert plan["learner"]["resident"]["parameters (float32)"] == 4 * plan["parameters"]
+    assert plan["peer"]["resident"]["weights"] == 2 * plan["parameters"]
+    assert set(plan["learner_fits"]) == set(plan["peer_fits"]) == {one.name for one in CATALOGUE}
+
+
+def test_the_shipped_file_quotes_what_the_plan_says_today() -> None:
+    text = " ".join(line.lstrip("# ") for line in MATH.read_text().splitlines())
+    for line in summary(plan_of(MATH)):
+        assert line in text, line
+
+
+def test_a_person_reads_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(str(MATH)) == 0
+    shown = capsys.readouterr().out
+    assert "4.02 billion parameters" in shown
+    assert "gradients (float32)" in shown
+    assert "host memory: learner" in shown
+
+
+def test_settings_and_attention_count() -> None:
+    plain = plan_of(MATH, fused=False)
+    fused = plan_of(MATH)
+    offloaded = plan_of(
+        MATH,
+        (
+            "learner.optimiser.state_dtype=float32",
+            "learner.optimiser.offload=false",
+        ),
+    )
+    assert plain.learner.peak > fused.learner.peak
+    assert offloaded.learner.peak > fused.learner.peak
+
+
+def test_a_models_folder_counts_and_a_learners_file_will_do(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "model", TINY, random_params(TINY))
+    file = tmp_path / "learner.toml"
+    file.write_text(f'init_from = "{folder}"\n')
+    assert plan_of(file).model == TINY
+
+
+def test_without_a_vocabulary_there_is_no_plan(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="vocabulary is not known"):
+        plan_of(CONFIGS / "local.toml")
+    with pytest.raises(ConfigError, match="is of a coordinator"):
+        plan_of(CONFIGS / "coordinator.toml")
+    with pytest.raises(ConfigError, match="is of a peer"):
+        plan_of(CONFIGS / "peer.toml")

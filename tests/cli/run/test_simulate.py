@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rollcast.cli.run.simulate import simulate_fleet
+from rollcast.runtime.errors import ConfigError
+from rollcast.sim.mutants.gate import MUTANTS
+from rollcast.sim.mutants.planting import planted
+
+
+def test_it_prints_an_outcome_and_a_digest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulate_fleet(peers=20, hours=0.1, seed=3) == 0
+    first = capsys.readouterr().out
+    for word in ("learner steps", "rollouts", "T_bcast", "0 violations", "digest"):
+        assert word in first
+    assert simulate_fleet(peers=20, hours=0.1, seed=3, json_output=True) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["digest"] in first
+    assert document["violations"] == []
+
+
+def test_a_violation_is_told_and_is_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
+    bug = next(one for one in MUTANTS if one.name == "announced-before-pushed")
+    with planted(bug):
+        assert simulate_fleet(standard_mix=True, hours=0.005, faults="all") == 1
+    assert "I12 (a half-written version is invisible" in capsys.readouterr().out
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(ConfigError):
+        simulate_fleet(peers=0)
+    with pytest.raises(ConfigError):
+        simulate_fleet(standard_mix=True, peers=4)
+    with pytest.raises(ConfigError, match="earthquake"):
+        simulate_fleet(peers=4, hours=0.01, faults="earthquake")

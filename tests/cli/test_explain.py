@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rollcast.cli.explain import DIFFERENT, explain, replay, why
+from rollcast.runtime.errors import ConfigError, RunFolderError
+from rollcast.runtime.run_folder import RunFolder
+from tests.coordinator.ledger import test_story
+from tests.coordinator.recovery import test_replay
+from tests.coordinator.report import test_wall_time
+
+
+async def test_explain_tells_a_story(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    await test_story.a_run(RunFolder(tmp_path).ledger)
+    assert explain("rollout", "1", run_folder=tmp_path) == 0
+    shown = capsys.readouterr().out
+    assert "rollout 1" in shown
+    assert "fate: trained in step 0" in shown
+    assert explain("rollout", "1", run_folder=tmp_path, json_output=True) == 0
+    story = json.loads(capsys.readouterr().out)
+    assert story["subject"] == "rollout 1"
+    assert [line["what"] for line in story["lines"]][-1] == "rollout 1 went into the batch of step 0"
+
+
+async def test_why_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    await test_wall_time.a_run(RunFolder(tmp_path).ledger)
+    assert why(tmp_path) == 0
+    assert "unaccounted" in capsys.readouterr().out
+    assert why(tmp_path, json_output=True) == 0
+    account = json.loads(capsys.readouterr().out)
+    assert sum(share["share"] for share in account["shares"]) + account["unaccounted"] == pytest.approx(1.0)
+    assert abs(account["unaccounted"]) < 0.01
+
+
+@pytest.mark.parametrize("since", ["5", "h", "-1h", "1w", "1.2.3s"])
+def test_a_duration_that_is_none(tmp_path: Path, since: str) -> None:
+    with pytest.raises(ConfigError, match="no duration"):
+        why(tmp_path, since=since)
+
+
+def test_replay_says_whether_every_decision_is_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = RunFolder(tmp_path)
+    entries, status = test_replay.a_recorded_run(folder)
+    test_replay.write(folder, entries)
+    assert replay(tmp_path) == 0
+    assert "every decision is the same" in capsys.readouterr().out
+    test_replay.write(folder, [*entries[:2], *entries[3:]], incarnation=2)
+    assert replay(tmp_path, json_output=True) == DIFFERENT
+    replayed = json.loads(capsys.readouterr().out)
+    assert (replayed["incarnation"], replayed["identical"]) == (2, False)
+    assert replay(tmp_path, life=1, json_output=True) == 0
+    assert json.loads(capsys.readouterr().out)["status"] == json.loads(json.dumps(status))
+
+
+def test_replay_without_a_record(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="no flight record"):
+        replay(tmp_path)

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from peer.config import PeerConfig
+from rollcast.cli.files import load
+from rollcast.cli.processes import Fleet
+from rollcast.cli.up import new_run_folder
+from rollcast.cli.up_config import UpConfig
+from rollcast.runtime.config import load_config
+from rollcast.runtime.errors import ProcessFailed, WaitTimedOut
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+#: Stands for the coordinator: argv is role, config, --log-file, path, --with-parent.
+COORDINATOR = """
+import json, pathlib, sys, time, tomllib
+root = pathlib.Path(tomllib.load(open(sys.argv[2], "rb"))["run_folder"])
+(root / "endpoints.tmp").write_text(json.dumps({"http_url": "http://127.0.0.1:1", "grpc_address": "127.0.0.1:2"}))
+(root / "endpoints.tmp").rename(root / "endpoints.json")
+time.sleep(60)
+"""
+SLEEP = "import time; time.sleep(60)"
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('{deaf}', flush=True); time.sleep(60)"
+FAIL = "import sys; print('{\"event\": \"a log line\"}'); print('RC302: the key is wrong'); sys.exit(77)"
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Fleet:
+    settings = [f'runs_folder="{tmp_path}"', "stop_timeout_s=1", "start_timeout_s=10", "peers=1"]
+    config = load(CONFIGS / "local.toml", "up", settings)
+    assert isinstance(config, UpConfig)
+    found = Fleet(config, new_run_folder(config))
+    for name, code in (("coordinator", COORDINATOR), ("learner", SLEEP), ("origin", SLEEP), ("peer-1", SLEEP)):
+        found.programs[name] = [sys.executable, "-c", code]
+    return found
+
+
+def test_prepare_resolves_every_process(fleet: Fleet) -> None:
+    fleet.prepare()
+    names = {path.name for path in fleet.folder.config.iterdir()}
+    assert names == {"up.json", "coordinator.toml", "learner.toml", "origin.toml", "peer-1.toml"}
+    peer = load_config(fleet.folder.config / "peer-1.toml", PeerConfig)
+    assert peer.name == "peer-1"
+    assert peer.invite_file == fleet.folder.secrets / "invite-peer.txt"
+    assert (fleet.folder.root.parent / "latest").resolve() == fleet.folder.root
+
+
+async def test_start_and_stop_leave_nothing(fleet: Fleet) -> None:
+    fleet.prepare()
+    endpoints = await fleet.start(asyncio.Event())
+    assert endpoints is not None
+    assert endpoints.grpc_address == "127.0.0.1:2"
+    assert fleet.ended() == {}
+    fleet.add_peer("late")
+    await fleet.stop()
+    assert set(fleet.ended()) == {"coordinator", "learner", "origin", "peer-1", "late"}
+
+
+async def test_a_deaf_process_is_killed(fleet: Fleet) -> None:
+    fleet.programs["learner"] = [sys.executable, "-c", DEAF]
+    fleet.prepare()
+    await fleet.start(asyncio.Event())
+    while "deaf" not in fleet.log_path("learner").read_text():
+        fleet.check()
+    await fleet.stop()
+    assert fleet.ended()["learner"] == -9
+
+
+async def test_a_failed_process_is_named_with_its_words(fleet: Fleet) -> None:
+    fleet.programs["coordinator"] = [sys.executable, "-c", FAIL]
+    fleet.prepare()
+    with pytest.raises(ProcessFailed) as caught:
+        await fleet.start(asyncio.Event())
+    text = str(caught.value)
+    assert "the coordinator ended with status 77" in text
+    assert "RC302: the key is wrong" in text
+    assert "a log line" not in text
+    assert "coordinator.log" in text
+
+
+@pytest.mark.parametrize("name", ["coordinator", "learner", "origin"])
+async def test_what_a_signal_killed_is_started_again_a_number_of_times(fleet: Fleet, name: str) -> None:
+    told: list[tuple[str, int]] = []
+    fleet.on_restart = lambda name, number: told.append((name, number))
+    fleet.config = fleet.config.model_copy(update={"restarts_max": 1})
+    fleet.prepare()
+    await fleet.start(asyncio.Event())
+    killed = fleet.processes[name]
+    fleet.kill(name)
+    fleet.check()
+    assert (fleet.ended(), told, fleet.restarts[name]) == ({}, [(name, 9)], 1)
+    assert fleet.processes[name].args == killed.args
+    fleet.kill(name)
+    with pytest.raises(ProcessFailed, match=f"the {name} ended with status -9"):
+        fleet.check()
+    await fleet.stop()
+
+
+async def test_a_coordinator_that_has_summed_up_is_done(fleet: Fleet) -> None:
+    fleet.prepare()
+    await fleet.start(asyncio.Event())
+    fleet.folder.summary.write_text("{}")
+    fleet.kill("coordinator")
+    fleet.check()
+    assert (fleet.ended(), fleet.restarts.total()) == ({"coordinator": -9}, 0)
+    await fleet.stop()
+
+
+async def test_what_was_asked_to_stop_is_not_started_again(fleet: Fleet) -> None:
+    fleet.prepare()
+    await fleet.start(asyncio.Event())
+    fleet.processes["learner"].terminate()
+    fleet.processes["learner"].wait()
+    with pytest.raises(ProcessFailed, match="the learner ended with status -15"):
+        fleet.check()
+    await fleet.stop()
+
+
+async def test_a_silent_coordinator_is_not_waited_for_for_ever(fleet: Fleet) -> None:
+    fleet.config = fleet.config.model_copy(update={"start_timeout_s": 0.2})
+    fleet.programs["coordinator"] = [sys.executable, "-c", SLEEP]
+    fleet.prepare()
+    try:
+        with pytest.raises(WaitTimedOut, match="the coordinator to listen"):
+            await fleet.start(asyncio.Event())
+    finally:
+        fleet.kill_all()
+
+
+async def test_a_stop_is_heard_while_starting(fleet: Fleet) -> None:
+    fleet.programs["coordinator"] = [sys.executable, "-c", SLEEP]
+    fleet.prepare()
+    stop = asyncio.Event()
+    stop.set()
+    assert await fleet.start(stop) is None
+    assert set(fleet.processes) == {"coordinator"}
+    await fleet.stop()
+    assert set(fleet.ended()) == {"coordinator"}
+
+
+async def test_a_dead_peer_is_no_failure(fleet: Fleet) -> None:
+    fleet.prepare()
+    await fleet.start(asyncio.Event())
+    fleet.kill("peer-1")
+    fleet.check()
+    assert fleet.ended() == {"peer-1": -9}
+    await fleet.stop()

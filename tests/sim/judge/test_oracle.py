@@ -1,0 +1,72 @@
+"""I10: how long the learner may take to its next new step once faults are over."""
+
+from __future__ import annotations
+
+from rollcast.sim.judge.oracle import Oracle
+from rollcast.sim.kernel.trace import Trace
+from rollcast.sim.scenario import realistic, standard
+from rollcast.sim.settings import FleetSettings
+
+ENDED_S = 1000.0  # the last fault
+FLEET = realistic(10)
+
+
+def judge(settings: FleetSettings) -> Oracle:
+    """Of a learner that completed eight steps, long ago."""
+    oracle = Oracle(settings, Trace())
+    for step in range(1, 9):
+        oracle.stepped(step, 0, b"", float(step))
+    return oracle
+
+
+def blamed(oracle: Oracle, after_s: float) -> bool:
+    oracle.calm(ENDED_S, ENDED_S + after_s)
+    return bool(oracle.violations)
+
+
+def test_the_standard_mix_has_thirty_seconds() -> None:
+    assert not blamed(judge(standard(0)), 30.0)
+    assert blamed(judge(standard(0)), 30.1)
+
+
+def test_other_fleets_have_the_time_of_a_step_from_nothing_at_hand() -> None:
+    limit_s = FLEET.resume_limit_s
+    assert not blamed(judge(FLEET), limit_s)
+    oracle = judge(FLEET)
+    assert blamed(oracle, limit_s + 1.0)
+    assert oracle.violations[0].what == "no new step for 1456 s, faults ended 464 s ago; 462 s are allowed"
+
+
+def test_what_is_trained_again_belongs_to_the_fault() -> None:
+    oracle = judge(FLEET)
+    for step in range(1, 5):
+        oracle.stepped(step, 0, b"", ENDED_S + 55.0 * step)
+    assert oracle.resume_by_s(ENDED_S) == ENDED_S + 4 * 55.0 + FLEET.resume_limit_s
+    assert not blamed(oracle, 4 * 55.0 + FLEET.resume_limit_s)
+    assert blamed(oracle, 4 * 55.0 + FLEET.resume_limit_s + 1.0)
+
+
+def test_what_was_trained_again_before_the_faults_ended_does_not() -> None:
+    oracle = judge(FLEET)
+    oracle.stepped(3, 0, b"", ENDED_S - 300.0)
+    assert oracle.resume_by_s(ENDED_S) == ENDED_S + FLEET.resume_limit_s
+
+
+def test_a_learner_that_trains_the_same_again_and_again_is_found() -> None:
+    oracle = judge(FLEET)
+    for turn in range(40):
+        oracle.stepped(1 + turn % 8, 0, b"", ENDED_S + 55.0 * turn)
+    assert oracle.resume_by_s(ENDED_S) == ENDED_S + FLEET.calm_limit_s
+    assert blamed(oracle, FLEET.calm_limit_s + 1.0)
+
+
+def test_in_the_standard_mix_training_again_earns_no_more_time() -> None:
+    oracle = judge(standard(0))
+    oracle.stepped(8, 0, b"", ENDED_S + 25.0)
+    assert oracle.resume_by_s(ENDED_S) == ENDED_S + 30.0
+
+
+def test_a_new_step_is_what_was_asked_for() -> None:
+    oracle = judge(FLEET)
+    oracle.stepped(9, 0, b"", ENDED_S + 400.0)
+    assert not blamed(oracle, 401.0)

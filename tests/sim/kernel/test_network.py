@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from random import Random
+
+from rollcast.sim.kernel.event_queue import Agenda
+from rollcast.sim.kernel.network import Line, Network, Stream, Weather
+
+LINE = Line(up_bytes_s=1000.0, down_bytes_s=1e9, delay_s=0.05)
+
+
+def network(weather: Weather | None = None) -> Network:
+    made = Network(Agenda(), Random(0), weather or Weather(), piece_bytes=100.0)
+    for name in ("a", "b", "c"):
+        made.add(name, LINE)
+    return made
+
+
+def listening(made: Network, source: str, target: str) -> tuple[Stream, list[tuple[float, object]]]:
+    heard: list[tuple[float, object]] = []
+    stream = Stream(made, source, target, lambda message: heard.append((round(made.agenda.now, 3), message)))
+    return stream, heard
+
+
+def test_messages_arrive_after_both_delays_and_in_order() -> None:
+    made = network(Weather(jitter_s=1.0, loss=0.3))
+    stream, heard = listening(made, "a", "b")
+    for number in range(20):
+        stream.send(number)
+    made.agenda.run(60.0)
+    assert [message for _, message in heard] == list(range(20))
+    calm, heard = listening(network(), "a", "b")
+    calm.send("x")
+    calm._network.agenda.run(1.0)
+    assert heard == [(0.1, "x")]
+
+
+def test_what_has_a_size_shares_the_uplink() -> None:
+    made = network()
+    one, heard_one = listening(made, "a", "b")
+    two, heard_two = listening(made, "a", "c")
+    one.send("one", 1000.0)
+    two.send("two", 1000.0)
+    made.agenda.run(10.0)
+    assert 1.9 < heard_one[0][0] <= heard_two[0][0] < 2.2
+
+
+def test_a_partition_delays_and_loses_nothing() -> None:
+    made = network()
+    there, heard_there = listening(made, "a", "b")
+    back, heard_back = listening(made, "b", "a")
+    made.cut("a", "b")
+    there.send(1)
+    there.send(2)
+    back.send("one way")
+    made.agenda.run(5.0)
+    assert (heard_there, heard_back) == ([], [(0.1, "one way")])
+    made.mend("a", "b")
+    made.agenda.run(6.0)
+    assert [message for _, message in heard_there] == [1, 2]
+
+
+def test_cuts_add_up() -> None:
+    made = network()
+    made.cut("a", "")
+    made.cut("a", "")
+    made.cut("", "c")
+    assert not made.reaches("a", "b")
+    assert not made.reaches("b", "c")
+    assert made.reaches("b", "a")
+    made.mend("a", "")
+    assert not made.reaches("a", "b")
+    made.mend("a", "")
+    assert made.reaches("a", "b")
+
+
+def test_nothing_comes_after_the_end() -> None:
+    made = network()
+    stream, heard = listening(made, "a", "b")
+    stream.send(1)
+    stream.send(2, 500.0)
+    stream.close()
+    made.agenda.run(5.0)
+    assert heard == []
