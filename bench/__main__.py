@@ -76,6 +76,9 @@ BENCHES = {
             "an hour of churn with 16 peers, half of them behind routers: what grows, and who goes without versions"
         ),
     },
+    "structure": {
+        "house": ("how easily code is found and followed: folders, circles of imports, file borders on an event's way"),
+    },
 }
 
 

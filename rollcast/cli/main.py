@@ -38,7 +38,7 @@ app.command(
     help="Write a run's policy as a model for other software.",
 )
 app.command(
-    "rollcast.cli.plan_memory:plan_memory",
+    "rollcast.cli.run.plan_memory:plan_memory",
     name="plan-memory",
     help="Say what a run needs in memory, and what holds it.",
 )

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import import_graph
-from bench.import_graph import FloorGraph
+from bench.structure import import_graph
+from bench.structure.import_graph import FloorGraph
 
 
 def write(root: Path, files: dict[str, str]) -> None:
