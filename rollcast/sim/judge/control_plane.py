@@ -6,7 +6,7 @@ everything that was promised to anybody.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,7 +52,7 @@ class Books:
 
 
 class LedgerJudge:
-    """Judges I1, I2, I3, I6, I7, I9 and I11 at the coordinator."""
+    """Judges I1, I2, I3, I6, I7, I9, I11 and the deadlines of leases at the coordinator."""
 
     def __init__(self, settings: FleetSettings, verdicts: Verdicts) -> None:
         self._settings = settings
@@ -68,6 +68,7 @@ class LedgerJudge:
         self._prompts: dict[int, str] = {}
         self._versions: dict[int, int] = {}  # announced, with their epoch
         self._orphaned: list[tuple[int, int]] = []  # epochs that ended, with the newest version that still counts
+        self._deadlines: deque[tuple[float, Key]] = deque()  # of attempts, soonest first
         self._now = 0.0
         self._of_action: dict[type, Callable[[Any], None]] = {
             act.RecordGroup: self._group,
@@ -118,6 +119,8 @@ class LedgerJudge:
             self._versions.setdefault(version, _epoch_of(version, restored))
         self._orphaned = [_orphans(opened) for opened in restored.epochs]
         self.recorded = restored.recorded_batches
+        deadline = now + self._settings.lease_deadline_s  # a restart gives live attempts a full period
+        self._deadlines = deque((deadline, key) for key, one in books.attempts.items() if one.rollout_id is None)
         self._scored = {one.rollout_id for group in restored.groups for one in group.rollouts if one.scored}
         self._verdicts.checks += 4
 
@@ -132,6 +135,8 @@ class LedgerJudge:
             if of_action is not None:
                 self._verdicts.checks += 1
                 of_action(action)
+        if isinstance(event, ev.Tick):
+            self._overdue()
 
     def bounded(self, core: CoordinatorCore, now: float) -> None:
         """What the core keeps in memory."""
@@ -156,6 +161,16 @@ class LedgerJudge:
             self._blame("I11", f"the core counts {theirs}, its actions say {mine}")
         if issued != trained + sum(dropped.values()) + len(books.attempts):
             self._blame("I11", f"{issued} issued, {trained} trained, {dropped} dropped, {len(books.attempts)} open")
+
+    def _overdue(self) -> None:
+        """After a tick no attempt whose deadline has passed is live."""
+        while self._deadlines and self._deadlines[0][0] <= self._now:
+            deadline, key = self._deadlines.popleft()
+            issued = self.books.attempts.get(key)
+            self._verdicts.checks += 1
+            if issued is not None and issued.rollout_id is None:
+                what = f"lease {key[0]} of {issued.peer_id} is live {self._now - deadline:.1f} s after its deadline"
+                self._blame("deadline", what, key[0])
 
     # ---------------------------------------------------------------- events
 
@@ -217,6 +232,7 @@ class LedgerJudge:
                 self._blame("I6", f"the slot {slot} has another seed", slot)
         live.append(key)
         books.attempts[key] = Issued(slot, action.fencing_token, action.peer_id, action.seed)
+        self._deadlines.append((self._now + self._settings.lease_deadline_s, key))
         books.counts["issued"] += 1
         self._verdicts.trace.add(self._now, "issued", action.lease_id, slot, action.peer_id)
 

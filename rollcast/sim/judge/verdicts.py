@@ -8,7 +8,7 @@ from rollcast.sim.kernel.trace import Trace
 
 _KEPT = 20
 
-#: What each rule promises, from trust-and-faults: I1 to I12, and what our own code asserts of itself.
+#: What each rule promises, from trust-and-faults: I1 to I12, and what has no number there.
 RULES = {
     "I1": "what was acknowledged is stored after any crash",
     "I2": "a rollout enters at most one learner step, across restores",
@@ -22,6 +22,7 @@ RULES = {
     "I10": "after faults end, steps resume within 30 s, or within what a step of this fleet takes from nothing at hand",
     "I11": "issued = trained + dropped for a counted reason + open",
     "I12": "a half-written version is invisible, and is resumed rather than restarted",
+    "deadline": "no attempt without a rollout stays live after the deadline of its lease",
     "activation": "no peer that is switched off, drained or banned is given work",
     "own": "what a core asserts of itself, and what the store refuses",
 }

@@ -305,7 +305,7 @@ MUTANTS = (
     ),
     Mutant(
         "leases-never-expire",
-        "I10",
+        "deadline",
         "a lease whose peer is gone is waited for without end",
         (Patch(LeaseBook, "expired", always([])), Patch(LeaseBook, "lose", always(None))),
     ),

@@ -1,11 +1,15 @@
-"""I10: how long the learner may take to its next new step once faults are over."""
+"""I10: how long the learner may take to its next new step once faults are over. Leases: none outlives its deadline."""
 
 from __future__ import annotations
 
+from coordinator.core.events.actions import Action, CloseAttempt, RecordAttempt
+from coordinator.core.events.events import Prompt, Tick, WorkRequested
+from coordinator.core.events.restored import Restored, RestoredAttempt, RestoredGroup
 from rollcast.sim.judge.oracle import Oracle
 from rollcast.sim.kernel.trace import Trace
 from rollcast.sim.scenario import realistic, standard
 from rollcast.sim.settings import FleetSettings
+from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId
 
 ENDED_S = 1000.0  # the last fault
 FLEET = realistic(10)
@@ -70,3 +74,37 @@ def test_a_new_step_is_what_was_asked_for() -> None:
     oracle = judge(FLEET)
     oracle.stepped(9, 0, b"", ENDED_S + 400.0)
     assert not blamed(oracle, 401.0)
+
+
+LEASE_S = FLEET.lease_deadline_s
+PEER = PeerId("peer-0")
+ISSUED = RecordAttempt(LeaseId(1), FencingToken(1), GroupId(1), 0, 7, PEER)
+
+
+def ticked(oracle: Oracle, at_s: float, *actions: Action) -> list[str]:
+    oracle.coordinator_told(Tick(), actions, at_s)
+    return [one.rule for one in oracle.violations]
+
+
+def test_an_attempt_that_is_live_after_its_deadline_is_found_at_the_next_tick() -> None:
+    oracle = judge(FLEET)
+    oracle.coordinator_told(WorkRequested(PEER, 1), [ISSUED], 5.0)
+    assert not ticked(oracle, 4.9 + LEASE_S)
+    assert ticked(oracle, 5.0 + LEASE_S) == ["deadline"]
+    assert oracle.violations[0].what == "lease 1 of peer-0 is live 0.0 s after its deadline"
+
+
+def test_an_attempt_that_the_tick_closes_is_in_order() -> None:
+    oracle = judge(FLEET)
+    oracle.coordinator_told(WorkRequested(PEER, 1), [ISSUED], 5.0)
+    assert not ticked(oracle, 5.0 + LEASE_S, CloseAttempt(LeaseId(1), 0, "lease_expired"))
+
+
+def test_a_restarted_coordinator_gives_live_attempts_a_full_period() -> None:
+    oracle = judge(FLEET)
+    oracle.coordinator_told(WorkRequested(PEER, 1), [ISSUED], 5.0)
+    live = RestoredAttempt(LeaseId(1), FencingToken(1), 0, PEER)
+    group = RestoredGroup(GroupId(1), Prompt("p", (2,), ""), (live,), ())
+    oracle.coordinator_started(2, Restored(incarnation=2, issued=1, groups=(group,)), 100.0)
+    assert not ticked(oracle, 99.9 + LEASE_S)
+    assert ticked(oracle, 100.0 + LEASE_S) == ["deadline"]
