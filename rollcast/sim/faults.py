@@ -15,6 +15,7 @@ from rollcast.runtime.errors import ConfigError
 from rollcast.sim.fleet import Fleet
 from rollcast.sim.kernel.disk import Disk
 from rollcast.sim.kernel.process import Process
+from rollcast.sim.nodes.peer import PeerNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +234,20 @@ def _slow_peer(faults: Faults) -> None:
     faults.lasting(faults.seconds(5.0, 20.0), partial(peer.slow_down, 1.0))
 
 
+def _hung_engine(faults: Faults) -> None:
+    """Only a restart of the process ends the hang. The restart comes after the peer's leases have expired."""
+    peer = faults.fleet.peers[faults.peer()]
+    hung_s = faults.fleet.settings.lease_deadline_s * faults.seconds(1.1, 2.5)
+    if peer.running and not peer.hung:
+        peer.hung = True
+        faults.lasting(hung_s, partial(_restart_hung, peer, peer.life))
+
+
+def _restart_hung(peer: PeerNode, life: int) -> None:
+    if peer.life == life:
+        peer.kill()
+
+
 def _corrupt_relay(faults: Faults) -> None:
     faults.fleet.corrupt(faults.peer(), faults.seconds(0.1, 1.0))
 
@@ -274,6 +289,7 @@ KINDS: dict[str, Fault] = {
     "repeats": Fault("the transport carries a peer's uploads out twice", 1.0, _repeats),
     "weather": Fault("messages are lost and late", 1.0, _bad_weather),
     "slow-peer": Fault("a peer generates several times slower", 1.5, _slow_peer),
+    "hung-engine": Fault("a peer's engine hangs: the peer heartbeats but returns no rollout", 1.5, _hung_engine),
     "corrupt-relay": Fault("a peer relays wrong bytes", 0.7, _corrupt_relay),
     "hostile-peer": Fault("a peer uploads what cannot be", 0.7, _hostile_peer),
     "verifiers": Fault("verifiers crash", 1.0, _verifiers_crash),

@@ -17,7 +17,7 @@ from rollcast.sim.scenario import priced, realistic, standard
 from rollcast.sim.settings import RESUME_S
 from rollcast.sim.simulation import Outcome, simulate, simulate_standard
 
-#: Seeds whose stories were bugs once, and some more.
+#: Seeds that found bugs with earlier mixes of faults, and some more.
 SEEDS = (6, 15, 53, 148, 200, 293)
 
 
@@ -92,6 +92,12 @@ def test_named_faults_are_the_only_ones_and_the_outcome_is_plain_json() -> None:
     document = json.loads(json.dumps(outcome.to_json()))
     assert document["steps"] == outcome.steps
     assert document["machine"]["realtime_factor"] > 0
+
+
+def test_leases_of_hung_engines_expire_and_the_peers_are_restarted() -> None:
+    outcome = clean(simulate(standard(5), 5, seconds=60.0, faults=["hung-engine"], gap_s=10.0))
+    assert outcome.dropped["lease_expired"] > 0
+    assert outcome.steps > 5
 
 
 @pytest.mark.sim

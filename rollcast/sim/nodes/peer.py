@@ -121,6 +121,7 @@ class PeerNode(Process):
         self.receiver: Receiver | None = None
         self.worker: WorkerCore | None = None
         self.hostile = False  # uploads what cannot be, now and then
+        self.hung = False  # the engine returns no slice until the process is restarted
         self.repeats_uploads = 0.0  # share of uploads that the transport carries out twice
         self._random: Random = ground.chance.of(f"peer {name}")
         self._engine = self._new_engine()
@@ -133,7 +134,7 @@ class PeerNode(Process):
 
     def _begin(self) -> None:
         settings = self.ground.settings
-        self._engine = self._new_engine()
+        self._engine, self.hung = self._new_engine(), False
         self.worker = WorkerCore(
             concurrent_rollouts=self._concurrent_rollouts,
             slice_tokens=settings.slice_tokens,
@@ -324,6 +325,8 @@ class PeerNode(Process):
         self.later(self._engine.slice_s(tokens_max), self._drawn, batch_id, tokens_max, self._paused_s())
 
     def _drawn(self, batch_id: int, tokens_max: int, paused_before_s: float) -> None:
+        if self.hung:
+            return
         paused_s = self._paused_s()
         if paused_s - paused_before_s > 1e-6:  # it stood still meanwhile
             self.later(paused_s - paused_before_s, self._drawn, batch_id, tokens_max, paused_s)
