@@ -7,13 +7,13 @@ import struct
 from typing import Any
 
 import pytest
-import trio
-import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("libp2p")
 
+import trio
+import trio.testing
 from libp2p.io.exceptions import IncompleteReadError
 from libp2p.network.connection.exceptions import RawConnError
 from libp2p.stream_muxer.yamux.yamux import TYPE_DATA, TYPE_PING, YAMUX_HEADER_FORMAT
