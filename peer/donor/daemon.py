@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from datetime import datetime
 from pathlib import Path
@@ -75,14 +76,25 @@ class Donor:
         limits: of its owner, and the configuration that they are part of.
         host: the process.
         instance_id: of this copy of the identity.
+        local_now: the owner's wall clock, naive: hours, quotas, receipts and names of files go by it.
+        unix_now: seconds since 1970.
     """
 
-    def __init__(self, limits: OwnerLimitsBook, host: DonorHost, instance_id: str = "") -> None:
+    def __init__(
+        self,
+        limits: OwnerLimitsBook,
+        host: DonorHost,
+        instance_id: str = "",
+        *,
+        local_now: Callable[[], datetime] = datetime.now,
+        unix_now: Callable[[], float] = time.time,
+    ) -> None:
         config = limits.config
         self._instance_id = instance_id
         self._limits = limits
         self._folder = config.state_folder
         self._host = host
+        self._local_now = local_now
         self._memory = DonorMemory(config.state_folder)
         rules = config.limits.rules()
         self._keeper = Keeper(
@@ -93,6 +105,7 @@ class Donor:
             apply=self._apply,
             finish=self._finish,
             holds_work=lambda: host.holds_work,
+            local_now=local_now,
         )
         self.receipts = Receipts(config.state_folder / RECEIPTS_FOLDER)
         self._resting = self._finishing = False
@@ -108,7 +121,14 @@ class Donor:
         }
         self._page: OwnersPage | None = None
         if config.page and config.role == "peer":
-            self._page = page = OwnersPage(limits, report=self.report, commands=self._commands, identity=self._identity)
+            self._page = page = OwnersPage(
+                limits,
+                report=self.report,
+                commands=self._commands,
+                identity=self._identity,
+                local_now=local_now,
+                unix_now=unix_now,
+            )
             self._commands["page"] = lambda _: {"url": page.server.url}
 
     async def run(self) -> None:
@@ -143,7 +163,7 @@ class Donor:
 
     def judged(self, rollouts: Iterable[Rollout], verdicts: Iterable[Verdict]) -> None:
         """The coordinator's verdicts on rollouts that were handed in; those to be sent again are not final."""
-        local = datetime.now()
+        local = self._local_now()
         by_key = {(rollout.lease_id, rollout.sample_index): rollout for rollout in rollouts}
         receipts = [
             _receipt(by_key[key], verdict, local)
@@ -161,7 +181,8 @@ class Donor:
     def report(self) -> dict[str, Any]:
         """See peer.donor.report."""
         newer = None if self._newer is None else self._newer.to_json()
-        report = machine_report(self._host.describe(), self._keeper, self._memory, self.receipts, self._limits.config)
+        process, config = self._host.describe(), self._limits.config
+        report = machine_report(process, self._keeper, self._memory, self.receipts, config, self._local_now())
         return {**report, "newer_release": newer}
 
     # ------------------------------------------------------------ what the owner asks for

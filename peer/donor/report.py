@@ -32,10 +32,15 @@ _NEWEST_SHOWN = 50
 
 
 def machine_report(
-    process: dict[str, Any], keeper: Keeper, memory: DonorMemory, receipts: Receipts, config: PeerConfig
+    process: dict[str, Any],
+    keeper: Keeper,
+    memory: DonorMemory,
+    receipts: Receipts,
+    config: PeerConfig,
+    local: datetime,
 ) -> dict[str, Any]:
-    """The report; ``process`` has what the process knows of itself."""
-    allowed, local = keeper.allowed, datetime.now()
+    """Return the report at this time of the owner's wall clock; ``process`` has what the process knows of itself."""
+    allowed = keeper.allowed
     own = {"state": process["state"], "reason": process["reason"]}
     if allowed.state != "on":
         own = {"state": allowed.state, "reason": allowed.reason}

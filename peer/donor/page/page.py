@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -24,7 +23,15 @@ _BUG_REPORT_DEADLINE_S = 60.0
 
 
 class OwnersPage:
-    """Args: report: see peer.donor.report. commands: of the control socket. identity: who this machine is."""
+    """Serves the owner's page, and keeps the last hour for it.
+
+    Args:
+        report: see peer.donor.report.
+        commands: of the control socket.
+        identity: who this machine is.
+        local_now: the owner's wall clock, which names bug reports.
+        unix_now: seconds since 1970, for the last hour's samples.
+    """
 
     def __init__(
         self,
@@ -33,10 +40,14 @@ class OwnersPage:
         report: Callable[[], dict[str, Any]],
         commands: Mapping[str, Command],
         identity: Callable[[], dict[str, Any]],
+        local_now: Callable[[], datetime],
+        unix_now: Callable[[], float],
     ) -> None:
         self._limits = limits
         self._report = report
         self._commands = commands
+        self._local_now = local_now
+        self._unix_now = unix_now
         self._history = History()
         self._folder = limits.config.state_folder
         self.server = PageServer(
@@ -55,7 +66,7 @@ class OwnersPage:
         """
         async with self.server.serving():
             while True:
-                self._history.sample(self._report(), time.time())
+                self._history.sample(self._report(), self._unix_now())
                 await asyncio.sleep(EVERY_S)
 
     def _log(self) -> dict[str, Any]:
@@ -77,7 +88,7 @@ class OwnersPage:
         Raises:
             ProcessFailed, WaitTimedOut: it could not.
         """
-        name = f"rollcast-bugreport-{datetime.now():%Y%m%d-%H%M%S}.tar.gz"
+        name = f"rollcast-bugreport-{self._local_now():%Y%m%d-%H%M%S}.tar.gz"
         with tempfile.TemporaryDirectory(prefix="rollcast-") as folder:
             out = Path(folder) / name
             command = ("-m", "rollcast.cli.main", "peer", "bugreport", "--out", out, "--state", self._folder)

@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -40,6 +41,8 @@ CONFIG: dict[str, Any] = {
         "polite": False,
     },
 }
+SATURDAY_NOON = datetime(2026, 11, 28, 12)
+"""Within the hours for computing."""
 _GIB = 2**30
 _CHUNKS = 4096
 
@@ -148,13 +151,25 @@ class Warm:
 
 @asynccontextmanager
 async def played_donor(
-    folder: Path, *, deadline_s: float = 240.0, **config: Any
+    folder: Path, *, begins: datetime = SATURDAY_NOON, deadline_s: float = 240.0, **config: Any
 ) -> AsyncIterator[tuple[Donor, PlayedHost, str]]:
-    """The donor's side at work, its host, and its page's address."""
+    """The donor's side at work, its host, and its page's address; its wall clock goes on from ``begins``."""
     settings = PeerConfig.model_validate({**CONFIG, "state_folder": folder, **config})
     host, warm = PlayedHost(), Warm()
+    loop = asyncio.get_running_loop()
+    begins_s = loop.time()
+
+    def local_now() -> datetime:
+        return begins + timedelta(seconds=loop.time() - begins_s)
+
     with patch.object(Sensors, "look", lambda _: warm.look()):
-        donor = Donor(OwnerLimitsBook(settings), host, "5f2a9c0e71b84d6fa3c1e0d92b7458ac")
+        donor = Donor(
+            OwnerLimitsBook(settings),
+            host,
+            "5f2a9c0e71b84d6fa3c1e0d92b7458ac",
+            local_now=local_now,
+            unix_now=lambda: local_now().timestamp(),
+        )
         hand_in(donor, 40)
         running = asyncio.create_task(donor.run())
         try:
