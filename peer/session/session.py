@@ -21,7 +21,7 @@ from rollcast.runtime.errors import JoinRefused, MalformedMessage, RollcastError
 from rollcast.runtime.waits import backoff_delays_s, deadline
 from rollcast.wire.joining.diagnose import HopFailed
 from rollcast.wire.joining.error_json import error_from_json
-from rollcast.wire.joining.grpc_client import end_call, translate
+from rollcast.wire.joining.grpc_client import connection_lost, end_call, translate
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc
 from rollcast.wire.protocol import agree_with
@@ -218,9 +218,10 @@ class Session:
         return cause, was_open
 
     async def _shake_hands(self, call: Any) -> pb.Welcome:
-        async with deadline(WELCOME_TIMEOUT_S, "the coordinator's welcome"):
-            await call.write(pb.PeerMessage(hello=self._hello()))
-            message = await call.read()
+        with connection_lost("opening the session"):
+            async with deadline(WELCOME_TIMEOUT_S, "the coordinator's welcome"):
+                await call.write(pb.PeerMessage(hello=self._hello()))
+                message = await call.read()
         if message is END_OF_STREAM:
             await self._raise_status(call)
             raise Unreachable("the coordinator ended the session before its welcome")
@@ -258,9 +259,12 @@ class Session:
                 # Goodbye is written: the coordinator ends the stream when it has read it.
                 await asyncio.wait((reader,), timeout=FLUSH_TIMEOUT_S)
                 return "closed by us"
-            # The reader knows the status with which the stream ended; the writer only that it did.
+            # The reader knows the status with which the stream ended; the writer only that it did. But a write that
+            # timed out has cancelled the call itself.
             await asyncio.wait((reader,), timeout=1.0)
-            return (reader if reader.done() else writer).result() or "the coordinator ended the session"
+            timed_out = writer.done() and isinstance(writer.exception(), WaitTimedOut)
+            told_why = writer if timed_out or not reader.done() else reader
+            return told_why.result() or "the coordinator ended the session"
         finally:
             for task in (reader, writer):
                 task.cancel()
@@ -268,14 +272,15 @@ class Session:
             del reader, writer, task  # what one raised refers to this frame: together they would keep the connection
 
     async def _read(self, call: Any) -> str:
-        while (message := await call.read()) is not END_OF_STREAM:
-            body = message.WhichOneof("body")
-            if body == "refused":
-                raise refusal(message.refused)
-            if body == "stop":
-                self._stopped_by_coordinator = True
-            self._listener.received(message)
-        await self._raise_status(call)
+        with connection_lost("reading from the session"):  # the timeout of a write cancels the call
+            while (message := await call.read()) is not END_OF_STREAM:
+                body = message.WhichOneof("body")
+                if body == "refused":
+                    raise refusal(message.refused)
+                if body == "stop":
+                    self._stopped_by_coordinator = True
+                self._listener.received(message)
+            await self._raise_status(call)
         return "the coordinator ended the session"
 
     async def _raise_status(self, call: Any) -> None:
@@ -303,8 +308,9 @@ class Session:
                         await self._outbox_changed.wait()
 
     async def _write_one(self, call: Any, message: pb.PeerMessage) -> None:
-        async with deadline(WRITE_TIMEOUT_S, "the coordinator to take a message"):
-            await call.write(message)
+        with connection_lost("writing to the session"):
+            async with deadline(WRITE_TIMEOUT_S, "the coordinator to take a message"):
+                await call.write(message)
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

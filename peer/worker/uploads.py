@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
@@ -11,7 +10,7 @@ import grpc
 from peer.worker.events import Verdict
 from rollcast.runtime.errors import Unreachable
 from rollcast.wire.ids import LeaseId
-from rollcast.wire.joining.grpc_client import translate
+from rollcast.wire.joining.grpc_client import connection_lost, translate
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc
 from rollcast.wire.rollouts import Rollout, rollout_to_pb
@@ -39,13 +38,10 @@ class Uploader:
             raise Unreachable("no session with the coordinator")
         messages = list(in_messages(rollouts))
         try:
-            reply = await cast(Any, stub.UploadRollouts(iter(messages), timeout=UPLOAD_TIMEOUT_S))
+            with connection_lost("uploading rollouts"):  # the session closes its channel when it ends
+                reply = await cast(Any, stub.UploadRollouts(iter(messages), timeout=UPLOAD_TIMEOUT_S))
         except grpc.aio.AioRpcError as error:
             raise translate(error, "uploading rollouts") from None
-        except asyncio.CancelledError:  # also what grpc.aio raises when the session's channel is closed under a call
-            if cast(asyncio.Task[Any], asyncio.current_task()).cancelling():
-                raise
-            raise Unreachable("the session ended before the verdicts came") from None
         return tuple(
             Verdict(LeaseId(item.lease_id), item.sample_index, item.accepted, "" if item.accepted else item.reason)
             for item in reply.verdicts

@@ -49,6 +49,8 @@ class ScriptedSession:
         self._outgoing: asyncio.Queue[pb.CoordinatorMessage | None] = asyncio.Queue()
         self.ended = asyncio.Event()
         self.status = grpc.StatusCode.OK
+        self.reads = asyncio.Event()  # while it is clear, the peer's messages stay in the connection
+        self.reads.set()
 
     def send(self, message: pb.CoordinatorMessage) -> None:
         self._outgoing.put_nowait(message)
@@ -84,6 +86,7 @@ class ScriptedSession:
         async for message in requests:
             self.received.append(message)
             self._changed.set()
+            await self.reads.wait()
         self.end()
 
 

@@ -6,17 +6,19 @@ import asyncio
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from peer.config import PeerConfig
 from peer.discovery.offline import GoingOn
 from peer.service import run
+from peer.session.hello import heartbeat_of
 from rollcast.wire.identity.peer_record import verify_record
 from rollcast.wire.ids import RunId
 from rollcast.wire.proto import rollcast_pb2 as pb
 from tests.peer.engines.fake_engine import FakeEngine
-from tests.peer.joined_peer import joined_config, keep_version, welcome_to
+from tests.peer.joined_peer import Role, joined_config, keep_version, welcome_to
 from tests.peer.relay.relay_world import until
 from tests.peer.scripted_coordinator import RUN_ID, scripted_coordinator
 from tests.peer.versions import announcement_of
@@ -24,6 +26,31 @@ from tests.peer.versions import announcement_of
 
 def start(config: PeerConfig, stop: asyncio.Event) -> asyncio.Task[int]:
     return asyncio.create_task(run(config, stop, engine_factory=lambda _: FakeEngine()))
+
+
+@pytest.mark.parametrize("role", ["origin", "peer"])
+async def test_a_process_outlives_a_coordinator_that_reads_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: Role
+) -> None:
+    monkeypatch.setattr("peer.session.WRITE_TIMEOUT_S", 0.5)
+    padding = "x" * 3_000_000  # of each heartbeat, so that few of them fill the connection
+
+    def heartbeat(*arguments: Any) -> pb.Heartbeat:
+        padded = heartbeat_of(*arguments)
+        padded.state = padding
+        return padded
+
+    monkeypatch.setattr("peer.service.heartbeat_of", heartbeat)
+    stop = asyncio.Event()
+    async with scripted_coordinator(tmp_path) as coordinator, asyncio.timeout(20.0):
+        running = start(joined_config(tmp_path / role, coordinator, role), stop)
+        first = await coordinator.next_session(welcome_to(RUN_ID))
+        first.reads.clear()
+        again = await coordinator.next_session(welcome_to(RUN_ID))
+        assert (await again.expect("hello")).role == role
+        padding = ""
+        stop.set()
+        assert await running == 0
 
 
 async def test_a_peer_has_a_version_from_whom_it_only_knows_by_a_record(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -22,7 +25,7 @@ from rollcast.runtime.errors import (
 from rollcast.wire.identity.tls import CHANNEL_OPTIONS, TlsCredentials
 from rollcast.wire.joining.error_json import error_from_json, error_to_json
 
-__all__ = ["end_call", "error_to_json", "open_channel", "status_of", "translate"]
+__all__ = ["connection_lost", "end_call", "error_to_json", "open_channel", "status_of", "translate"]
 
 _STATUS_BY_KIND: dict[type[RollcastError], grpc.StatusCode] = {
     JoinRefused: grpc.StatusCode.PERMISSION_DENIED,
@@ -50,6 +53,29 @@ def end_call(call: Any) -> None:
     """
     call.cancel()
     call._cython_call.cancel("ended by us")
+
+
+@contextmanager
+def connection_lost(doing: str) -> Iterator[None]:
+    """Treat a call that was cancelled under the body as a lost connection. ``doing`` completes "while ...".
+
+    ``grpc.aio`` raises CancelledError from a call that this process has cancelled in another task: by closing its
+    channel, or by a timeout of a write on the same stream. Only if the current task itself is being cancelled does the
+    CancelledError pass. Use it inside a task.
+
+    Raises:
+        Unreachable: the call was cancelled, and the current task was not.
+    """
+    try:
+        yield
+    except asyncio.CancelledError:
+        if cast("asyncio.Task[Any]", asyncio.current_task()).cancelling():
+            raise
+        raise Unreachable(
+            f"the connection to the coordinator was lost while {doing}",
+            cause="the call was cancelled on our side",
+            fix="the call is repeated once there is a connection; if it fails again and again, see the log before it",
+        ) from None
 
 
 def status_of(error: RollcastError) -> grpc.StatusCode:

@@ -172,6 +172,20 @@ async def test_a_session_that_ends_before_its_welcome_is_tried_again(tmp_path: P
         assert coordinator.hang_ups == 0
 
 
+async def test_a_session_whose_write_times_out_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timeout cancels the call, which the reader of the same call must not take for the end of this process."""
+    monkeypatch.setattr("peer.session.WRITE_TIMEOUT_S", 0.5)
+    async with connected(tmp_path) as (coordinator, fixture):
+        session = await coordinator.next_session()
+        await fixture.listener.wait_for("opened")
+        session.reads.clear()
+        for _ in range(20):  # more than the connection holds
+            fixture.session.send(pb.PeerMessage(accusation=pb.Accusation(reason="x" * 3_000_000)))
+        await fixture.listener.wait_for("lost")
+        assert fixture.listener.events[-1] == ("lost", "waited 0.5 s for the coordinator to take a message")
+        await (await coordinator.next_session()).expect("heartbeat")
+
+
 async def test_a_coordinator_that_restarts_is_found_again(tmp_path: Path) -> None:
     async with connected(tmp_path) as (coordinator, fixture):
         await coordinator.next_session()

@@ -61,7 +61,7 @@ async def test_a_session_that_ends_under_an_upload_fails_it(tmp_path: Path) -> N
         with pytest.raises(asyncio.CancelledError):
             await uploads[0]
         await channel.close(None)
-        with pytest.raises(Unreachable, match="the session ended"):
+        with pytest.raises(Unreachable, match="lost while uploading rollouts"):
             await uploads[1]
 
 

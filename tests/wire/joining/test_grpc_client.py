@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -26,7 +27,7 @@ from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import SERVER_OPTIONS, Caller, RunCA, TlsCredentials, caller_from_san_uris, new_tls_key
 from rollcast.wire.ids import RunId
 from rollcast.wire.joining.error_json import error_to_json
-from rollcast.wire.joining.grpc_client import end_call, open_channel, status_of, translate
+from rollcast.wire.joining.grpc_client import connection_lost, end_call, open_channel, status_of, translate
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc
 from tests.open_sockets import connections_to, until_none
@@ -167,6 +168,29 @@ def test_statuses_without_our_details_are_translated(code: grpc.StatusCode, kind
 
 def test_an_error_without_a_status_is_translated() -> None:
     assert type(translate(grpc.RpcError(), "asking")) is RollcastError
+
+
+async def report_slowly(stub: Any) -> None:
+    with connection_lost("reporting a step"):
+        await stub.ReportStep(pb.StepReport(), timeout=10.0)
+
+
+async def test_only_a_call_that_another_task_cancelled_is_a_lost_connection(tmp_path: Path) -> None:
+    credentials = member(RunCA.create(tmp_path, RUN_ID))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        channel = open_channel(f"127.0.0.1:{silent.getsockname()[1]}", credentials)
+        stub = rollcast_pb2_grpc.CoordinatorStub(channel)
+        calls = [asyncio.create_task(report_slowly(stub)) for _ in range(2)]
+        await asyncio.wait(calls, timeout=0.1)
+        calls[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calls[0]
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await report_slowly(stub)
+        await channel.close(None)
+        with pytest.raises(Unreachable, match="lost while reporting a step"):
+            await calls[1]
 
 
 async def write_until_it_fails(call: Any) -> None:
