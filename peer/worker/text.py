@@ -22,7 +22,7 @@ import zstandard
 from rollcast.runtime.errors import MalformedMessage, Unreachable, WaitTimedOut
 from rollcast.runtime.run_folder import run_folder_error, write_atomically
 from rollcast.runtime.waits import backoff_delays_s
-from rollcast.wire.joining.grpc_client import translate
+from rollcast.wire.joining.grpc_client import connection_lost, translate
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.text.hub_tokenizer import HubDecoder, parse_tokenizer
 from rollcast.wire.text.model_folder import TOKENIZER_BYTES_MAX
@@ -99,10 +99,11 @@ class RunText:
             raise Unreachable("there is no session with the coordinator")
         frame = bytearray()
         try:
-            async for part in stub.TokenizerFile(pb.TokenizerRequest(sha256=sha256), timeout=FETCH_DEADLINE_S):
-                frame += part.data
-                if len(frame) > TOKENIZER_BYTES_MAX:
-                    raise MalformedMessage("the run's tokenizer is too large")
+            with connection_lost("fetching the run's tokenizer"):  # the session closes its channel when it ends
+                async for part in stub.TokenizerFile(pb.TokenizerRequest(sha256=sha256), timeout=FETCH_DEADLINE_S):
+                    frame += part.data
+                    if len(frame) > TOKENIZER_BYTES_MAX:
+                        raise MalformedMessage("the run's tokenizer is too large")
         except grpc.aio.AioRpcError as error:
             raise translate(error, "fetching the run's tokenizer") from None
         data = await asyncio.to_thread(_unpacked, bytes(frame))

@@ -98,7 +98,7 @@ def translate(error: grpc.RpcError, doing: str) -> RollcastError:
                 cause=cause,
                 fix="the run has another CA or this certificate has expired: join again with a new invite",
             )
-        case grpc.StatusCode.UNAVAILABLE:
+        case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:  # a server that stops cancels its calls
             return Unreachable(
                 f"the coordinator cannot be reached while {doing}",
                 cause=cause,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,7 +21,7 @@ from tests.wire.text.hub_tokenizer_files import tokenizer_folder
 
 
 class Stub:
-    """A coordinator that has one file, and is away at first for as often as ``fails`` says."""
+    """A coordinator that has one file, and at first fails for as often as ``fails`` says: it is away, then cancels."""
 
     def __init__(self, data: bytes, fails: int = 0) -> None:
         self.frame = zstandard.compress(data)
@@ -29,6 +30,8 @@ class Stub:
 
     async def TokenizerFile(self, request: pb.TokenizerRequest, **_: float) -> AsyncIterator[pb.TokenizerPart]:
         self.asked.append(request.sha256)
+        if 1 < len(self.asked) <= self.fails:
+            raise asyncio.CancelledError  # as grpc.aio does when the channel is closed
         if len(self.asked) <= self.fails:
             raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), "away")
         for start in range(0, len(self.frame), 64):

@@ -156,7 +156,7 @@ async def test_nobody_there_is_unreachable(tmp_path: Path) -> None:
         (grpc.StatusCode.PERMISSION_DENIED, WrongKey),
         (grpc.StatusCode.UNIMPLEMENTED, ProtocolMismatch),
         (grpc.StatusCode.INTERNAL, RollcastError),
-        (grpc.StatusCode.CANCELLED, RollcastError),
+        (grpc.StatusCode.CANCELLED, Unreachable),
     ],
 )
 def test_statuses_without_our_details_are_translated(code: grpc.StatusCode, kind: type[RollcastError]) -> None:
