@@ -17,7 +17,7 @@ from rollcast.runtime.version import software_version
 from rollcast.runtime.waits import backoff_delays_s, deadline
 from rollcast.wire import protocol
 from rollcast.wire.joining.enrol import Enrolment
-from rollcast.wire.joining.grpc_client import translate
+from rollcast.wire.joining.grpc_client import connection_lost, translate
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 ResultT = TypeVar("ResultT")
@@ -79,6 +79,7 @@ class CoordinatorClient:
         self._software = f"rollcast {software_version()}"
         self._was_away = False
         self._answered = False  # ever
+        self._closed = False
 
     async def open(self) -> pb.RunInfo:
         """Say who we are; learn what the run is and where the origin is now.
@@ -89,7 +90,8 @@ class CoordinatorClient:
         return await self._retry("opening the learner's session", self._open_once)
 
     async def close(self) -> None:
-        """Close the connection; calls under way are cancelled."""
+        """Close the connection; calls under way fail with Unreachable."""
+        self._closed = True
         await self._channels.close()
 
     async def wait_for_origin(self, timeout_s: float) -> pb.RunInfo:
@@ -193,16 +195,19 @@ class CoordinatorClient:
                     if self._was_away or stub is None:
                         self._channels.connect(await self._fresh())
                         stub = self._stub
-                    if self._was_away and call != self._open_once:  # it may be a new process that does not know us yet
-                        await self._open_once()
-                        self._was_away = False
-                    result = await call()
+                    with connection_lost(doing):
+                        if self._was_away and call != self._open_once:  # it may be a new process that does not know us
+                            await self._open_once()
+                            self._was_away = False
+                        result = await call()
                     self._answered, self._was_away = True, False
                     self._channels.answered()
                     return result
                 except grpc.aio.AioRpcError as error:
                     self._raise_unless_away(error, doing, stub)
-                except Unreachable as error:  # no new certificate
+                except Unreachable as error:  # no new certificate, or the call was cancelled on our side
+                    if self._closed:
+                        raise
                     self._note_away(doing, error.cause)
                 await asyncio.sleep(delay_s)
         raise AssertionError("unreachable: the delays are endless")

@@ -12,7 +12,14 @@ import pytest
 
 from learner.coordinator.access import Access
 from learner.coordinator.client import Batch, CoordinatorClient, NotReady, check_key
-from rollcast.runtime.errors import MalformedMessage, ProtocolMismatch, RollcastError, WaitTimedOut, WrongKey
+from rollcast.runtime.errors import (
+    MalformedMessage,
+    ProtocolMismatch,
+    RollcastError,
+    Unreachable,
+    WaitTimedOut,
+    WrongKey,
+)
 from rollcast.wire.joining.enrol import Enrolment
 from rollcast.wire.proto import rollcast_pb2 as pb
 from tests.learner.scripted_run import LOOPBACK, Authority, Script, ScriptedCoordinator, World
@@ -72,6 +79,25 @@ async def test_a_coordinator_that_comes_back_gets_a_new_certificate_if_ours_has_
         await world.coordinator.stop()
         await world.coordinator.start(world.grpc_port)
         await client.open()
+
+
+class ClosedStub:
+    """Raises from a call what grpc.aio raises when the call's channel is closed."""
+
+    async def NextBatch(self, request: pb.BatchRequest, **_: float) -> AsyncIterator[pb.BatchPart]:
+        raise asyncio.CancelledError
+        yield pb.BatchPart()
+
+
+async def test_a_call_that_was_cancelled_without_its_caller_is_repeated(world: World, authority: Authority) -> None:
+    async with client_of(world, authority) as client:
+        await client.open()
+        client._channels.stub = ClosedStub()
+        assert await client.next_batch(0, rollouts=4, wait_s=0.1) == NotReady("rollouts of a script")
+        client._channels.stub = ClosedStub()
+        await client.close()
+        with pytest.raises(Unreachable):
+            await client.next_batch(0, rollouts=4, wait_s=0.1)
 
 
 async def test_a_coordinator_that_stays_away_is_an_error_in_time(world: World, authority: Authority) -> None:
