@@ -85,7 +85,7 @@ class Chaos(runs.Story):
             name = f"peer-{number}"
             journal = str(self._journals / f"{name}.txt")
             fleet.programs[name] = [sys.executable, "-m", "bench.programs.journal_peer", journal]
-        fleet.on_restart = lambda name, number: print(f"{name}: started again after signal {number}", file=sys.stderr)
+        fleet.on_restart = lambda restart: print(restart, file=sys.stderr)
 
     def on_status(self, status: Status, ended: Mapping[str, int]) -> None:
         super().on_status(status, ended)

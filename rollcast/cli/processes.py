@@ -8,19 +8,21 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import tomli_w
 from pydantic import BaseModel
 
 from rollcast.cli.up_config import UpConfig
-from rollcast.runtime.errors import ProcessFailed, meanings_of
+from rollcast.runtime.errors import ProcessFailed, RollcastError, meanings_of
 from rollcast.runtime.run_folder import RunFolder, write_atomically, write_json
-from rollcast.runtime.waits import deadline
+from rollcast.runtime.waits import backoff_delays_s, deadline
 from rollcast.wire.identity.identity import Identity
 
 #: Role -> the command that runs it, where it is not the role's name.
@@ -28,6 +30,9 @@ _COMMANDS = {"peer": ("peer", "run")}
 #: Without these the run cannot go on; a peer may die at any time.
 ESSENTIAL = ("coordinator", "learner", "origin")
 _ASKED_TO_STOP = (-signal.SIGTERM, -signal.SIGINT)
+#: Exit statuses of an uncaught exception and of an error without a class of its own. Every other status names an error
+#: that would only come again: a wrong key, a full disk, a deadline.
+_CRASHED = (1, RollcastError.exit_code)
 _POLL_S = 0.05
 _TAIL_LINES = 15
 
@@ -38,6 +43,28 @@ class Endpoints:
 
     http_url: str
     grpc_address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """A process that died and is started again."""
+
+    name: str
+    status: int
+    """Exit status; negative: the number of the signal that killed it."""
+    in_s: float
+    number: int
+    most: int
+    log: Path
+
+    def __str__(self) -> str:
+        how = f"was killed by signal {-self.status}" if self.status < 0 else f"ended with status {self.status}"
+        when = f"restarting in {self.in_s:.1f} s (restart {self.number} of {self.most})"
+        return f"{self.name} {how}; {when}; log: {self.log}"
+
+
+def _restart_delays_s() -> Iterator[float]:
+    return backoff_delays_s(Random(), first_s=1.0, most_s=30.0)
 
 
 @dataclass(slots=True)
@@ -53,10 +80,16 @@ class Fleet:
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     #: Programs to start instead of our own command line, by process name.
     programs: dict[str, list[str]] = field(default_factory=dict)
-    #: How often each process was started again after a signal had killed it.
+    #: Whether peers are restarted too. The run does without them, and some callers kill them on purpose.
+    restart_peers: bool = False
+    #: How often each process was started again after it had died.
     restarts: Counter[str] = field(default_factory=Counter)
-    #: Told each time: the process and the signal's number.
-    on_restart: Callable[[str, int], None] = lambda name, number: None
+    #: Told of each restart before its delay.
+    on_restart: Callable[[Restart], None] = lambda restart: None
+    #: Makes the delays of one process's restarts, in seconds.
+    restart_delays_s: Callable[[], Iterator[float]] = _restart_delays_s
+    _delays: dict[str, Iterator[float]] = field(default_factory=dict)
+    _restart_at_s: dict[str, float] = field(default_factory=dict)
 
     def prepare(self) -> None:
         """Write the run folder, the learner's key and each process's resolved configuration."""
@@ -124,14 +157,19 @@ class Fleet:
         self.processes[name].wait()
 
     def ended(self) -> dict[str, int]:
-        """Exit status of every process that has ended."""
-        return {name: status for name, process in self.processes.items() if (status := process.poll()) is not None}
+        """Exit status of every process that has ended and does not wait for its restart."""
+        return {
+            name: status
+            for name, process in self.processes.items()
+            if (status := process.poll()) is not None and name not in self._restart_at_s
+        }
 
     def check(self) -> None:
-        """Start again what a signal killed, if the run cannot do without it; raise if it failed in another way.
+        """Restart what died, after a delay that grows; raise if the run cannot do without a process that failed.
 
-        A process that is killed has lost nothing that it promised. One that ends with an error would end so again. A
-        coordinator that is killed when it has written the summary is done.
+        A process that was killed or crashed has lost nothing that it promised: each resumes from its own disk. One that
+        ends with an error that has a status of its own would end so again, and so would a coordinator that crashes
+        before it listens. A coordinator that is killed when it has written the summary is done.
 
         Raises:
             ProcessFailed: names the process, its status, the end of its log and where the log is.
@@ -139,19 +177,30 @@ class Fleet:
         for name, status in self.ended().items():
             was_killed = status < 0 and status not in _ASKED_TO_STOP
             is_done = status == 0 or (was_killed and name == "coordinator" and self.folder.summary.exists())
-            if name not in ESSENTIAL or is_done:
+            if is_done or (name not in ESSENTIAL and not self.restart_peers):
                 continue
-            if was_killed and self.restarts[name] < self.config.restarts_max:
-                self.restarts[name] += 1
-                self.on_restart(name, -status)
-                self.start_again(name)
-            else:
-                raise ProcessFailed(
-                    f"the {name} ended with status {status}",
-                    cause=self._last_words(name)
-                    or f"it printed nothing; the status means {meanings_of(status) or 'a crash'}",
-                    fix=f"see {self.log_path(name)}",
-                )
+            may_restart = was_killed or (status in _CRASHED and self.folder.endpoints.exists())
+            if may_restart and self.restarts[name] < self.config.restarts_max:
+                self._plan_restart(name, status)
+            elif name in ESSENTIAL:
+                raise self._failure(name, status, is_bound=may_restart)
+        for name in [name for name, at_s in self._restart_at_s.items() if time.monotonic() >= at_s]:
+            self.start_again(name)
+
+    def _plan_restart(self, name: str, status: int) -> None:
+        delay_s = next(self._delays.setdefault(name, self.restart_delays_s()))
+        self.restarts[name] += 1
+        self._restart_at_s[name] = time.monotonic() + delay_s
+        number, most = self.restarts[name], self.config.restarts_max
+        self.on_restart(Restart(name, status, delay_s, number, most, self.log_path(name)))
+
+    def _failure(self, name: str, status: int, *, is_bound: bool) -> ProcessFailed:
+        bound = f" after {self.restarts[name]} restarts (restarts_max = {self.config.restarts_max})" if is_bound else ""
+        return ProcessFailed(
+            f"the {name} ended with status {status}{bound}",
+            cause=self._last_words(name) or f"it printed nothing; the status means {meanings_of(status) or 'a crash'}",
+            fix=f"see {self.log_path(name)}",
+        )
 
     def log_path(self, name: str) -> Path:
         """The log of one process."""
@@ -209,6 +258,7 @@ class Fleet:
         write_atomically(self.folder.config / f"{name}.toml", tomli_w.dumps(values).encode(), mode=0o600)
 
     def _spawn(self, name: str, role: str) -> None:
+        self._restart_at_s.pop(name, None)
         config, log = self.folder.config / f"{name}.toml", self.log_path(name)
         program = self.programs.get(name, [sys.executable, "-m", "rollcast.cli.main"])
         with log.open("ab") as output:

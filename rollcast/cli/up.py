@@ -14,7 +14,7 @@ from rich.console import Console
 from rollcast.cli.coordinator_api import Target, page_link
 from rollcast.cli.files import load
 from rollcast.cli.options import Json, Settings
-from rollcast.cli.processes import Endpoints, Fleet
+from rollcast.cli.processes import Endpoints, Fleet, Restart
 from rollcast.cli.up_config import UpConfig
 from rollcast.cli.view import LiveView, PlainView, summary_table
 from rollcast.cli.watch import run_fleet
@@ -101,10 +101,10 @@ async def _run(fleet: Fleet, console: Console, *, live: bool) -> int:
     def started(endpoints: Endpoints) -> None:
         console.print(f"dashboard   {page_address(console, fleet.folder, endpoints)}", soft_wrap=True, highlight=False)
 
-    def restarted(name: str, number: int) -> None:
-        console.print(f"the {name} was killed by signal {number} and is started again", soft_wrap=True)
+    def restarting(restart: Restart) -> None:
+        console.print(str(restart), soft_wrap=True, highlight=False, markup=False)
 
-    fleet.on_restart = restarted
+    fleet.on_restart, fleet.restart_peers = restarting, True
     stop = stop_on_signals(asyncio.get_running_loop(), on_second=kill)
     try:
         finished = await run_fleet(fleet, started, view.update, stop)

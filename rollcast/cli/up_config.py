@@ -24,7 +24,8 @@ class UpConfig(ConfigModel):
     stop_timeout_s: float = Field(15.0, gt=0.0)
     """Seconds that a process gets to stop in order before it is killed."""
     restarts_max: int = Field(10, ge=0)
-    """How often the coordinator, the learner and the origin are each started again when a signal has killed them."""
+    """How often each process is restarted after it was killed or crashed, before the run ends, or goes on without it if
+    it is a peer."""
     coordinator: CoordinatorConfig = CoordinatorConfig()
     """The coordinator."""
     learner: LearnerConfig = LearnerConfig()

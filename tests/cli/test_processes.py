@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from itertools import repeat
 from pathlib import Path
 
 import pytest
 
 from peer.config import PeerConfig
 from rollcast.cli.files import load
-from rollcast.cli.processes import Fleet
+from rollcast.cli.processes import Fleet, Restart
 from rollcast.cli.up import new_run_folder
 from rollcast.cli.up_config import UpConfig
 from rollcast.runtime.config import load_config
@@ -84,21 +85,76 @@ async def test_a_failed_process_is_named_with_its_words(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("name", ["coordinator", "learner", "origin"])
-async def test_what_a_signal_killed_is_started_again_a_number_of_times(fleet: Fleet, name: str) -> None:
-    told: list[tuple[str, int]] = []
-    fleet.on_restart = lambda name, number: told.append((name, number))
+async def test_what_a_signal_killed_is_restarted_a_number_of_times(fleet: Fleet, name: str) -> None:
+    told: list[Restart] = []
+    fleet.on_restart = told.append
+    fleet.restart_delays_s = lambda: repeat(0.0)
     fleet.config = fleet.config.model_copy(update={"restarts_max": 1})
     fleet.prepare()
     await fleet.start(asyncio.Event())
     killed = fleet.processes[name]
     fleet.kill(name)
     fleet.check()
-    assert (fleet.ended(), told, fleet.restarts[name]) == ({}, [(name, 9)], 1)
+    assert (fleet.ended(), told) == ({}, [Restart(name, -9, 0.0, 1, 1, fleet.log_path(name))])
     assert fleet.processes[name].args == killed.args
     fleet.kill(name)
-    with pytest.raises(ProcessFailed, match=f"the {name} ended with status -9"):
+    with pytest.raises(ProcessFailed, match=rf"the {name} ended with status -9 after 1 restarts \(restarts_max = 1\)"):
         fleet.check()
     await fleet.stop()
+
+
+@pytest.mark.parametrize("name", ["coordinator", "learner", "origin", "peer-1"])
+async def test_what_crashed_is_restarted_after_a_delay(fleet: Fleet, name: str) -> None:
+    told: list[Restart] = []
+    fleet.on_restart, fleet.restart_peers = told.append, True
+    fleet.restart_delays_s = lambda: repeat(0.3)
+    fleet.prepare()
+    await fleet.start(asyncio.Event())
+    program = fleet.programs[name]
+    fleet.programs[name] = [sys.executable, "-c", "raise KeyError"]
+    fleet.kill(name)
+    fleet.start_again(name)
+    fleet.programs[name] = program
+    crashed = fleet.processes[name]
+    assert crashed.wait() == 1
+    fleet.check()
+    assert fleet.processes[name] is crashed, "it waits for its delay"
+    assert fleet.ended() == {}, "the run is not over while it waits"
+    line = f"{name} ended with status 1; restarting in 0.3 s (restart 1 of 10); log: {fleet.log_path(name)}"
+    assert list(map(str, told)) == [line]
+    await asyncio.sleep(0.35)
+    fleet.check()
+    assert fleet.processes[name] is not crashed
+    await fleet.stop()
+
+
+async def test_a_peer_that_dies_again_and_again_does_not_end_the_run(fleet: Fleet) -> None:
+    fleet.restart_peers, fleet.restart_delays_s = True, lambda: repeat(0.0)
+    fleet.config = fleet.config.model_copy(update={"restarts_max": 2})
+    fleet.prepare()
+    await fleet.start(asyncio.Event())
+    for _ in range(3):
+        fleet.kill("peer-1")
+        fleet.check()
+    assert (fleet.ended(), fleet.restarts) == ({"peer-1": -9}, {"peer-1": 2})
+    await fleet.stop()
+
+
+async def test_an_error_with_a_status_of_its_own_is_not_restarted(fleet: Fleet) -> None:
+    fleet.programs["origin"] = [sys.executable, "-c", FAIL]
+    fleet.prepare()
+    await fleet.start(asyncio.Event())
+    fleet.processes["origin"].wait()
+    with pytest.raises(ProcessFailed, match="the origin ended with status 77\n"):
+        fleet.check()
+    await fleet.stop()
+
+
+async def test_a_coordinator_that_crashes_before_it_listens_ends_the_run(fleet: Fleet) -> None:
+    fleet.programs["coordinator"] = [sys.executable, "-c", "raise KeyError"]
+    fleet.prepare()
+    with pytest.raises(ProcessFailed, match="the coordinator ended with status 1\n"):
+        await fleet.start(asyncio.Event())
 
 
 async def test_a_coordinator_that_has_summed_up_is_done(fleet: Fleet) -> None:
